@@ -1,0 +1,43 @@
+"""What a rank can say: events, the facts and sites in them, and their JSON form. Standard library only."""
+
+from nandiag.events.codec import Record, decode, encode
+from nandiag.events.facts import TensorFact
+from nandiag.events.kinds import (
+    PHASES,
+    Armed,
+    Attached,
+    Event,
+    Finished,
+    Harm,
+    History,
+    Looked,
+    Note,
+    ProbeDark,
+    Raised,
+    Skipped,
+    Stopping,
+    Unknown,
+)
+from nandiag.events.site import Site
+
+__all__ = [
+    "PHASES",
+    "Armed",
+    "Attached",
+    "Event",
+    "Finished",
+    "Harm",
+    "History",
+    "Looked",
+    "Note",
+    "ProbeDark",
+    "Raised",
+    "Record",
+    "Site",
+    "Skipped",
+    "Stopping",
+    "TensorFact",
+    "Unknown",
+    "decode",
+    "encode",
+]

@@ -1,0 +1,42 @@
+"""Facts about one tensor, as a rank saw it (written by workers, read everywhere)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFact:
+    """Statistics of one tensor (on DTensor: of the local shard); never its values.
+
+    ``nan``, ``posinf``, ``neginf`` and ``zeros`` are counts of elements. ``min``, ``max`` and ``absmax`` are over the
+    finite elements alone and ``None`` where there are none. ``first_bad`` is the index of the first non-finite element
+    in row-major order, ``None`` when all are finite.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    numel: int
+    nan: int = 0
+    posinf: int = 0
+    neginf: int = 0
+    zeros: int = 0
+    min: float | None = None
+    max: float | None = None
+    absmax: float | None = None
+    device: str = "cpu"
+    placement: str | None = None
+    name: str | None = None
+    first_bad: tuple[int, ...] | None = None
+
+    @property
+    def bad(self) -> int:
+        """Count of non-finite elements."""
+        return self.nan + self.posinf + self.neginf
+
+    @property
+    def kind(self) -> str | None:
+        """``"nan"`` when any element is NaN, else ``"inf"`` when any is infinite, else ``None``."""
+        if self.nan:
+            return "nan"
+        return "inf" if self.posinf or self.neginf else None

@@ -1,0 +1,116 @@
+"""Dataclasses from plain JSON values, checked against their annotations, so that a torn or forged file cannot mislead.
+
+Known here: ``int``, ``float``, ``str``, ``bool``, ``object``, ``tuple``, ``dict``, frozen dataclasses, and unions of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+Convert = Callable[[Any], Any]
+NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+def build(cls: type, data: Any) -> Any:
+    """Build ``cls`` from a JSON object, ignoring unknown fields; raises TypeError when a value does not fit."""
+    if not isinstance(data, dict):
+        raise TypeError(f"{cls.__name__} needs an object, not {type(data).__name__}")
+    return cls(**{name: convert(data[name]) for name, convert in _fields(cls).items() if name in data})
+
+
+def plain(value: Any) -> Any:
+    """Return ``value`` as JSON can say it: dataclasses as objects, tuples as lists, non-finite floats as strings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+@cache
+def _fields(cls: type) -> dict[str, Convert]:
+    hints = typing.get_type_hints(cls)
+    return {field.name: _converter(hints[field.name]) for field in dataclasses.fields(cls)}
+
+
+def _converter(hint: Any) -> Convert:
+    origin = typing.get_origin(hint)
+    if origin in (types.UnionType, typing.Union):
+        return _any_of([_converter(part) for part in typing.get_args(hint)])
+    if origin is tuple:
+        return _tuple_of(typing.get_args(hint))
+    if origin is dict:
+        return _dict_of(_converter(typing.get_args(hint)[1]))
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return lambda value: build(hint, value)
+    return _SCALARS[hint]
+
+
+def _any_of(converters: list[Convert]) -> Convert:
+    def convert(value: Any) -> Any:
+        for attempt in converters:
+            try:
+                return attempt(value)
+            except TypeError:
+                continue
+        raise TypeError(f"unexpected {type(value).__name__}")
+
+    return convert
+
+
+def _tuple_of(parts: tuple[Any, ...]) -> Convert:
+    each = _converter(parts[0])
+    fixed = None if len(parts) == 2 and parts[1] is Ellipsis else len(parts)
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, list | tuple) or (fixed is not None and len(value) != fixed):
+            raise TypeError("expected a list")
+        return tuple(each(item) for item in value)
+
+    return convert
+
+
+def _dict_of(each: Convert) -> Convert:
+    def convert(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise TypeError("expected an object")
+        return {str(key): each(item) for key, item in value.items()}
+
+    return convert
+
+
+def _only(*allowed: type) -> Convert:
+    def convert(value: Any) -> Any:
+        if type(value) not in allowed:
+            raise TypeError(f"expected {allowed[0].__name__}, found {type(value).__name__}")
+        return value
+
+    return convert
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, str) and value in NON_FINITE:
+        return NON_FINITE[value]
+    if type(value) not in (int, float):
+        raise TypeError(f"expected a number, found {type(value).__name__}")
+    return float(value)
+
+
+_SCALARS: dict[Any, Convert] = {
+    int: _only(int),
+    float: _float,
+    str: _only(str),
+    bool: _only(bool),
+    type(None): _only(type(None)),
+    object: lambda value: value,
+}

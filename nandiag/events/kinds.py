@@ -1,0 +1,172 @@
+"""Every kind of event a rank can write; an event is a fact ONE rank saw, in the words of the design.
+
+``step`` is the number of optimizer steps completed when the event happened (0-based), ``micro_step`` the backward
+calls made within that step before the one concerned (0-based), ``phase`` one of :data:`PHASES`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from nandiag.events.facts import TensorFact
+from nandiag.events.site import Site
+
+PHASES = ("data", "init", "forward", "loss", "backward", "collective", "optimizer", "checkpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """Handshake: the runtime is inside this worker, before user code. The first event of each rank file."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    attempt: int
+    host: str
+    pid: int
+    how: str
+    python: str
+    nandiag: str
+    node_rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Armed:
+    """The probes are in place: torch was imported. ``device`` is where the first parameters were seen, if any yet."""
+
+    torch: str
+    probes: tuple[str, ...]
+    cuda: str | None = None
+    nccl: str | None = None
+    driver: str | None = None
+    gpu_uuid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeDark:
+    """A probe of ours failed and was disarmed; training went on without it."""
+
+    probe: str
+    reason: str
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something the reader of the report should know about what could not be seen."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Harm:
+    """A non-finite loss or gradient on its way to the weights, or a parameter, optimizer state or buffer gone bad.
+
+    ``what`` is ``loss``, ``gradient``, ``parameter``, ``optimizer_state`` or ``buffer``. ``tensors`` holds facts on at
+    most a few of the ``bad`` tensors, each with its name; ``total`` is how many were looked at. ``since`` is the last
+    step after which the same tensors were still seen finite (-1: finite before the first step; ``None``: never seen
+    finite). ``recoverable`` says that the weights are still finite and the script, or its GradScaler, may go on.
+    """
+
+    what: str
+    step: int
+    phase: str
+    tensors: tuple[TensorFact, ...]
+    bad: int
+    total: int
+    micro_step: int | None = None
+    global_step: int | None = None
+    since: int | None = None
+    loss: float | None = None
+    grad_norm: float | None = None
+    recoverable: bool = True
+    device: str | None = None
+    optimizer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What running the harmful step again showed on this rank.
+
+    ``outcome``: ``found`` (``site`` is the origin as this rank sees it), ``finite`` (nothing bad in this rank's own
+    run: the damage was received, or did not reproduce), ``failed`` or ``refused`` (``reason`` says why).
+    ``method`` names the kind of look: ``modules`` or ``replay``. ``source`` says what the origin is: ``op`` (finite
+    inputs, bad output), ``parameter``, ``buffer``, ``input`` (a bad tensor from outside, named in ``inputs``) or
+    ``received`` (came through a collective).
+    """
+
+    outcome: str
+    method: str
+    step: int
+    micro_step: int | None = None
+    phase: str | None = None
+    source: str | None = None
+    site: Site | None = None
+    inputs: tuple[TensorFact, ...] = ()
+    outputs: tuple[TensorFact, ...] = ()
+    facts: dict[str, object] = field(default_factory=dict)
+    reason: str | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """GradScaler, or ``found_inf`` of a fused optimizer, left out an optimizer step: expected, and counted."""
+
+    step: int
+    scale: float | None
+    in_a_row: int
+    total: int
+    loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """This rank raises ``AnomalyStop`` (or, with ``action="skip"``, leaves out the update) at this step border."""
+
+    step: int
+    policy: str
+    action: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception of the script left it uncaught."""
+
+    type: str
+    message: str
+    traceback: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The newest steps of this rank, oldest first; columns of equal length, ``None`` where a value was not seen."""
+
+    step: tuple[int, ...]
+    loss: tuple[float | None, ...]
+    grad_norm: tuple[float | None, ...]
+    lr: tuple[float | None, ...]
+    scale: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The worker's interpreter reached its end in order; ``steps`` optimizer steps were completed."""
+
+    steps: int
+    skips: int = 0
+    last_finite_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A kind this version does not know (a newer nandiag wrote it); kept, so that the reader can say so."""
+
+    kind: str
+
+
+Event = (
+    Attached | Armed | ProbeDark | Note | Harm | Looked | Skipped | Stopping | Raised | History | Finished | Unknown
+)

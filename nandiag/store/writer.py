@@ -1,0 +1,84 @@
+"""Crash-safe writing of one worker's files: whole lines by one ``write`` each, nothing buffered in the process.
+
+Runs in the worker, with nothing but the standard library. A line that a ``write`` took survives SIGKILL.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from nandiag.events import Record, encode
+from nandiag.events.forms import plain
+from nandiag.events.kinds import Event, Note
+from nandiag.store.layout import pulse_of
+
+MAX_EVENTS = 4_000
+MAX_BYTES = 32 * 1024 * 1024
+_PULSE_WIDTH = 128
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+class RankWriter:
+    """The event file and the pulse of one worker process; bounded in events and bytes. Methods raise OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.seq = 0
+        self.bytes = 0
+        self.full = False
+        self._file = os.open(path, _FLAGS, 0o600)
+        self._pulse: int | None = None
+
+    def write(self, event: Event, now: float, *, urgent: bool = False) -> bool:
+        """Append one event; returns False when the file is full. ``urgent`` events may use the reserve and are synced."""
+        if self.full and not urgent:
+            return False
+        if not urgent and (self.seq >= MAX_EVENTS or self.bytes >= MAX_BYTES):
+            self.full = True
+            event = Note(f"The event file is full after {self.seq} events; later ones were left out.")
+        line = (encode(Record(self.seq, now, event)) + "\n").encode()
+        self._append(line)
+        self.seq += 1
+        if urgent:
+            os.fsync(self._file)
+        return not self.full
+
+    def _append(self, line: bytes) -> None:
+        written = os.write(self._file, line)
+        self.bytes += written
+        if written < len(line):
+            # The disk filled up in the middle: end the torn line, so that the next event starts on one of its own.
+            os.write(self._file, b"\n")
+            raise OSError(28, "the disk is full")
+
+    def pulse(self, step: int, now: float) -> None:
+        """Note the newest completed step in place: a file of fixed size, however long the run is."""
+        if self._pulse is None:
+            flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+            self._pulse = os.open(pulse_of(self.path), flags, 0o600)
+        text = json.dumps({"steps": step, "time": round(now, 3)})
+        os.pwrite(self._pulse, text.ljust(_PULSE_WIDTH - 1).encode() + b"\n", 0)
+
+    def close(self) -> None:
+        """Close both files; safe to call twice."""
+        for number in (self._file, self._pulse):
+            if number is not None and number >= 0:
+                os.close(number)
+        self._file, self._pulse = -1, None
+
+
+def write_whole(path: Path, value: Any) -> None:
+    """Write ``value`` (dataclasses and plain values) as JSON by a temporary file and a rename; raises OSError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    text = json.dumps(plain(value), indent=2, allow_nan=False) + "\n"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
