@@ -7,7 +7,8 @@ a default. Plain values only: configuration files are read in ``cli/``.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 
 from nandiag.errors import UsageError
@@ -115,3 +116,42 @@ def _first_int(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None
         if text.isdigit():
             return int(text)
     return None
+
+
+_CLAIM = "NANDIAG_CLAIM"
+
+
+def claim(place: Place) -> bool:
+    """Claim the rank of ``place`` for this process; False when a parent of it holds the same rank and attempt."""
+    mine = f"{place.rank}/{place.attempt}"
+    pid, _, held = os.environ.get(_CLAIM, "").partition(":")
+    if held == mine and pid != str(os.getpid()):
+        return False
+    os.environ[_CLAIM] = f"{os.getpid()}:{mine}"
+    return True
+
+
+def error_file(environ: Mapping[str, str] | None = None) -> str | None:
+    """Return the path where torchelastic wants a worker's error, None when it wants none."""
+    environ = os.environ if environ is None else environ
+    return environ.get("TORCHELASTIC_ERROR_FILE") or None
+
+
+def environment() -> dict[str, str]:
+    """Return a copy of this process's environment, for a launcher that plans what its workers inherit."""
+    return dict(os.environ)
+
+
+@contextmanager
+def exported(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for the processes that are started meanwhile; afterwards the old values are back."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

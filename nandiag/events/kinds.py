@@ -62,7 +62,8 @@ class Note:
 class Harm:
     """A non-finite loss or gradient on its way to the weights, or a parameter, optimizer state or buffer gone bad.
 
-    ``what`` is ``loss``, ``gradient``, ``parameter``, ``optimizer_state`` or ``buffer``. ``tensors`` holds facts on at
+    ``what`` is ``loss``, ``gradient``, ``parameter``, ``optimizer_state``, ``buffer`` or ``frozen`` (a parameter that
+    no optimizer trains). ``tensors`` holds facts on at
     most a few of the ``bad`` tensors, each with its name; ``total`` is how many were looked at. ``since`` is the last
     step after which the same tensors were still seen finite (-1: finite before the first step; ``None``: never seen
     finite). ``recoverable`` says that the weights are still finite and the script, or its GradScaler, may go on.
@@ -111,13 +112,14 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """GradScaler, or ``found_inf`` of a fused optimizer, left out an optimizer step: expected, and counted."""
+    """An optimizer step was left out by GradScaler or ``found_inf`` (``by="scaler"``) or by the script itself."""
 
     step: int
     scale: float | None
     in_a_row: int
     total: int
     loss: float | None = None
+    by: str = "scaler"
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,10 +62,20 @@ class RunFolder:
         """The event file of one worker process."""
         return self.ranks / f"r{rank:05d}-a{attempt}-p{pid}.jsonl"
 
+    @staticmethod
+    def at(path: str | Path) -> RunFolder:
+        """The run folder at ``path``, not looked at."""
+        return RunFolder(Path(path))
+
     def make(self) -> None:
         """Create the subfolders, readable by the owner alone; raises OSError."""
         for folder in (self.ranks, self.agents, self.nccl):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def rank_path(folder: RunFolder, rank: int, attempt: int) -> Path:
+    """The event file of this very process."""
+    return folder.rank_file(rank, attempt, os.getpid())
 
 
 def pulse_of(rank_file: Path) -> Path:
@@ -79,13 +89,17 @@ def parse_rank_file(name: str) -> tuple[int, int, int] | None:
     return None if match is None else (int(match[1]), int(match[2]), int(match[3]))
 
 
+def run_name(script: str, now: datetime) -> str:
+    """Return the name a run folder gets, unless one of that name exists."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(script).stem).strip("._")[:60] or "run"
+    return f"{now:%Y%m%d-%H%M%S}-{stem}"
+
+
 def create(base: Path, script: str, now: datetime) -> RunFolder:
     """Make a new run folder below ``base``, never one that exists; raises UsageError when that is not allowed."""
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(script).stem).strip("._")[:60] or "run"
-    name = f"{now:%Y%m%d-%H%M%S}-{stem}"
     try:
         base.mkdir(parents=True, exist_ok=True)
-        path = _claim(base, name)
+        path = _claim(base, run_name(script, now))
         folder = RunFolder(path.resolve())
         folder.make()
     except OSError as error:

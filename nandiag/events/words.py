@@ -1,0 +1,107 @@
+"""Numbers, ranks and non-finite values in words, the same ones in live lines, findings and reports (launcher, reader)."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Iterable, Sequence
+
+from nandiag.events.facts import TensorFact
+
+MOST_RANGES = 6
+
+
+def number(value: float | None) -> str:
+    """Return a number in short human form: ``65504``, ``3.4e38``, ``nan``, ``+inf``; ``?`` for one not known."""
+    if value is None:
+        return "?"
+    if math.isnan(value):
+        return "nan"
+    if math.isinf(value):
+        return "+inf" if value > 0 else "-inf"
+    size = abs(value)
+    if value == 0 or 1e-3 <= size < 1e6:
+        return format(value, ".6g")
+    mantissa, _, exponent = format(value, ".3g").partition("e")
+    return mantissa if not exponent else f"{mantissa}e{int(exponent)}"
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    """Return ``rank 3`` or ``ranks 0-3, 7``; long lists end in ``and N more``."""
+    ordered = sorted(set(numbers))
+    if not ordered:
+        return "no rank"
+    if len(ordered) == 1:
+        return f"rank {ordered[0]}"
+    spans = _spans(ordered)
+    text = ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in spans[:MOST_RANGES])
+    left = sum(high - low + 1 for low, high in spans[MOST_RANGES:])
+    return f"ranks {text}" + (f" and {left} more" if left else "")
+
+
+def _spans(ordered: Sequence[int]) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
+    for value in ordered:
+        if spans and value == spans[-1][1] + 1:
+            spans[-1] = (spans[-1][0], value)
+        else:
+            spans.append((value, value))
+    return spans
+
+
+def few(names: Sequence[str], most: int = 3) -> str:
+    """Return ``a, b, c and 12 more``."""
+    left = len(names) - most
+    return ", ".join(names[:most]) + (f" and {left} more" if left > 0 else "")
+
+
+def count(amount: int, noun: str) -> str:
+    """Return ``1 step``, ``2 steps``, ``1,024 steps``."""
+    return f"{amount:,} {noun}" if amount == 1 else f"{amount:,} {noun}s"
+
+
+def bad_value(value: float | None) -> str | None:
+    """Return ``NaN``, ``+Inf`` or ``-Inf``, or ``None`` for a finite or unknown number."""
+    if value is None or math.isfinite(value):
+        return None
+    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+
+
+def bad_kind(facts: Iterable[TensorFact]) -> str | None:
+    """Return ``NaN``, ``+Inf``, ``-Inf``, ``Inf`` (both signs) or ``NaN and Inf``; ``None`` when all are finite."""
+    nan = posinf = neginf = 0
+    for fact in facts:
+        nan, posinf, neginf = nan + fact.nan, posinf + fact.posinf, neginf + fact.neginf
+    inf = "Inf" if posinf and neginf else "+Inf" if posinf else "-Inf" if neginf else None
+    if nan:
+        return "NaN and Inf" if inf else "NaN"
+    return inf
+
+
+def tensor(fact: TensorFact) -> str:
+    """Return one line on a tensor: dtype and shape, what is bad in it, and the range of the finite part."""
+    shape = "x".join(str(size) for size in fact.shape) or "scalar"
+    parts = [f"{fact.dtype.removeprefix('torch.')} [{shape}]"]
+    for amount, what in ((fact.nan, "NaN"), (fact.posinf, "+Inf"), (fact.neginf, "-Inf")):
+        if amount:
+            parts.append(f"{amount:,} {what}" if fact.numel > 1 else what)
+    if fact.zeros and fact.numel > 1:
+        parts.append(count(fact.zeros, "zero"))
+    if fact.min is not None and fact.max is not None:
+        low, high = number(fact.min), number(fact.max)
+        parts.append(f"finite part {low} to {high}" if fact.bad else f"{low} to {high}" if low != high else low)
+    return ", ".join(parts)
+
+
+def signal_name(code: int) -> str:
+    """Return ``signal 9 (SIGKILL)``."""
+    try:
+        return f"signal {code} ({signal.Signals(code).name})"
+    except ValueError:
+        return f"signal {code}"
+
+
+def op(name: str) -> str:
+    """Return ``exp`` for ``aten.exp.default``; other names as they are."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == "aten" and len(parts) > 1 else name

@@ -1,0 +1,93 @@
+"""How a worker ends: an uncaught exception and an orderly exit are recorded, a stop of ours leaves without teardown."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from nandiag import settings
+from nandiag.events import Finished, Raised
+from nandiag.runtime.recorder import RECORDER
+
+_state: dict[str, Any] = {"raised": False, "stopped": False, "steps": 0, "error_file": None}
+_closing: list[Callable[[], Finished]] = []
+
+
+def install() -> None:
+    """Chain the excepthook, and remember where torchelastic wants an error written (the path may be relative)."""
+    path = settings.error_file()
+    _state["error_file"] = os.path.abspath(path) if path else None
+    previous = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        with contextlib.suppress(Exception):
+            _record(kind, error, trace)
+        previous(kind, error, trace)
+
+    sys.excepthook = hook
+
+
+def on_exit(closing: Callable[[], Finished]) -> None:
+    """Have ``closing`` give the last words of the probes when the process ends in order."""
+    _closing.append(closing)
+
+
+def stopped() -> None:
+    """Remember that this process leaves because nandiag stopped it."""
+    _state["stopped"] = True
+
+
+def at_exit() -> None:
+    """Write the last words. Registered before user code, so it runs after the script's own exit handlers."""
+    if RECORDER.mute:
+        return
+    with contextlib.suppress(Exception):
+        error = getattr(sys, "last_value", None)
+        if error is not None:
+            _record(type(error), error, error.__traceback__)
+    with contextlib.suppress(Exception):
+        finished = [closing() for closing in _closing]
+        if not _state["raised"] and RECORDER.attached:
+            RECORDER.emit(finished[-1] if finished else Finished(steps=0))
+    if _state["stopped"]:
+        _leave()
+
+
+def _leave() -> None:
+    # gloo's threads abort now and then in the interpreter's teardown, which elastic would take for a failure and restart.
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(0)
+
+
+def _record(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if _state["raised"] or RECORDER.mute or issubclass(kind, SystemExit | KeyboardInterrupt):
+        return
+    _state["raised"] = True
+    lines = "".join(traceback.format_exception(kind, error, trace))
+    RECORDER.emit(
+        Raised(type=kind.__name__, message=str(error)[:2000], traceback=lines[-16_000:], step=_steps()), urgent=True
+    )
+    _tell_elastic(kind, error, lines)
+
+
+def _steps() -> int:
+    return _closing[-1]().steps if _closing else 0
+
+
+def _tell_elastic(kind: type[BaseException], error: BaseException, lines: str) -> None:
+    # Without @record in the script torchrun shows no traceback; this file is what @record would have written.
+    path = _state["error_file"]
+    if path is None or os.path.exists(path):
+        return
+    details = {"py_callstack": lines, "timestamp": str(int(time.time()))}
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"message": {"message": f"{kind.__name__}: {error}", "extraInfo": details}}, file)

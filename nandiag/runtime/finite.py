@@ -1,0 +1,160 @@
+"""Whether tensors are all finite, by one number a group, and what a tensor looks like when it is not (worker).
+
+The filter is the 2-norm: it is finite only when every element is. Where it is not, each tensor is looked at exactly,
+for large finite values overflow a norm too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from nandiag.events import TensorFact
+
+Tensor: TypeAlias = torch.Tensor
+_HALF = (torch.float16, torch.bfloat16)
+_PLAIN = (torch.float32, torch.float64, *_HALF)
+_CHUNK = 1 << 24
+
+
+def local(tensor: Tensor) -> Tensor | None:
+    """Return the strided real floating-point data that this rank holds of ``tensor``, None when it holds none.
+
+    DTensor by its local shard, sparse by its values, complex as real pairs; integers, meta and empty tensors are None.
+    """
+    shard = getattr(tensor, "_local_tensor", None)
+    if shard is not None:
+        tensor = shard
+    tensor = tensor.detach()
+    if tensor.layout is torch.sparse_coo:
+        tensor = tensor._values()
+    elif tensor.layout is not torch.strided:
+        tensor = tensor.values()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    if not tensor.is_floating_point() or tensor.device.type == "meta" or tensor.numel() == 0:
+        return None
+    return tensor if tensor.dtype in _PLAIN else tensor.to(torch.float32)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Run our own torch calls unseen: no autograd graph, and no mode of the script's (FLOP counters, devices) told."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch._C.DisableTorchFunction())
+        if torch._C._len_torch_dispatch_stack():
+            stack.enter_context(_disable_current_modes())
+        with torch.no_grad():
+            yield
+
+
+def norms(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Return one 0-d tensor for each (device, dtype) among ``tensors``: the 2-norm of all their elements together."""
+    groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    for tensor in tensors:
+        data: Tensor | None = tensor
+        if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.dtype not in _PLAIN:
+            data = local(tensor)
+        if data is not None and data.device.type != "meta":
+            groups.setdefault((data.device, data.dtype), []).append(data)
+    return [_norm(group, dtype) for (_, dtype), group in groups.items()]
+
+
+def _norm(group: list[Tensor], dtype: torch.dtype) -> Tensor:
+    # In half precision a norm overflows at once, so it is accumulated in float32.
+    wide = torch.float32 if dtype in _HALF else None
+    each = torch._foreach_norm(group, 2, dtype=wide)
+    return torch.linalg.vector_norm(torch.stack(each)) if len(each) > 1 else each[0]
+
+
+def read(scalars: Sequence[Tensor]) -> list[float]:
+    """Bring 0-d tensors to the host, by one transfer a device."""
+    values = [0.0] * len(scalars)
+    waiting: dict[torch.device, list[int]] = {}
+    for index, scalar in enumerate(scalars):
+        if scalar.device.type == "cpu":
+            values[index] = scalar.item()
+        else:
+            waiting.setdefault(scalar.device, []).append(index)
+    for indices in waiting.values():
+        column = torch.stack([scalars[index].detach().to(torch.float32).reshape(()) for index in indices])
+        for index, value in zip(indices, column.tolist(), strict=True):
+            values[index] = value
+    return values
+
+
+def is_bad(tensor: Tensor) -> bool:
+    """Tell exactly whether any element that this rank holds is NaN or infinite; reads the host."""
+    data = local(tensor)
+    if data is None:
+        return False
+    low, high = torch.aminmax(data)
+    return not (math.isfinite(low.item()) and math.isfinite(high.item()))
+
+
+def fact(tensor: Tensor, name: str | None = None) -> TensorFact:
+    """Return counts and extremes of what this rank holds of ``tensor``; reads the host, in chunks of 16M elements."""
+    data = local(tensor)
+    shape = tuple(tensor.shape)
+    head = {
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "shape": shape,
+        "numel": tensor.numel(),
+        "device": str(tensor.device),
+        "placement": _placement(tensor),
+        "name": name,
+    }
+    if data is None:
+        return TensorFact(**head)
+    counts, extremes = _count(data)
+    index = _first_bad(data) if any(counts[:3]) else None
+    return TensorFact(
+        **head, nan=counts[0], posinf=counts[1], neginf=counts[2], zeros=counts[3],
+        min=extremes[0], max=extremes[1], absmax=_absmax(extremes), first_bad=index,
+    )  # fmt: skip
+
+
+def _count(data: Tensor) -> tuple[list[int], tuple[float | None, float | None]]:
+    counts, lows, highs = [0, 0, 0, 0], [], []
+    for part in _chunks(data):
+        good = torch.isfinite(part)
+        for slot, mask in enumerate((part.isnan(), part == math.inf, part == -math.inf, part == 0)):
+            counts[slot] += int(mask.sum())
+        if bool(good.any()):
+            lows.append(float(torch.where(good, part, math.inf).min()))
+            highs.append(float(torch.where(good, part, -math.inf).max()))
+    return counts, (min(lows, default=None), max(highs, default=None))
+
+
+def _absmax(extremes: tuple[float | None, float | None]) -> float | None:
+    low, high = extremes
+    return None if low is None or high is None else max(abs(low), abs(high))
+
+
+def _chunks(data: Tensor) -> Iterator[Tensor]:
+    if data.numel() <= _CHUNK:
+        yield data
+    elif data.dim() == 1:
+        yield from data.split(_CHUNK)
+    else:
+        for row in data.split(max(1, _CHUNK * data.shape[0] // data.numel())):
+            yield from _chunks(row.flatten()) if row.shape[0] == 1 and row.numel() > _CHUNK else (row,)
+
+
+def _first_bad(data: Tensor) -> tuple[int, ...]:
+    flat = int((~torch.isfinite(data)).flatten().to(torch.uint8).argmax())
+    index = []
+    for size in reversed(data.shape):
+        flat, rest = divmod(flat, size)
+        index.append(rest)
+    return tuple(reversed(index))
+
+
+def _placement(tensor: Tensor) -> str | None:
+    placements = getattr(tensor, "placements", None)
+    return None if placements is None else "(" + ", ".join(str(placement) for placement in placements) + ")"

@@ -1,0 +1,46 @@
+"""What happens in a worker before the first line of user code: open the rank file, wait for torch, guard the exit."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+
+from nandiag import settings
+from nandiag.runtime import ending
+from nandiag.runtime.inject.after_import import after_import, forget
+from nandiag.runtime.inject.process import Kind, kind
+from nandiag.runtime.recorder import RECORDER
+
+_TORCH = "torch"
+
+
+def boot(how: str) -> None:
+    """Attach the runtime to this process; ``how`` is the way in, ``site`` or ``exec``. Raises nothing for a helper."""
+    what = kind()
+    if what is Kind.HELPER:
+        return
+    RECORDER.configure(settings.from_env(), how)
+    if what is Kind.WORKER:
+        RECORDER.attach(settings.place())
+    os.register_at_fork(after_in_child=_forked)
+    ending.install()
+    atexit.register(ending.at_exit)
+    after_import(_TORCH, _arm)
+
+
+def _arm(module: object) -> None:
+    del module
+    try:
+        from nandiag.runtime.watch.arm import arm
+
+        arm()
+    except Exception as error:
+        RECORDER.dark("arm", error)
+
+
+def _forked() -> None:
+    # A forked child shares our descriptors: it must neither write to them nor be taken for its parent's rank.
+    RECORDER.forked()
+    if _TORCH not in sys.modules:
+        forget()

@@ -1,0 +1,38 @@
+"""Which processes count as ranks: DataLoader workers, resource trackers and compile workers must not."""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+
+from nandiag import settings
+
+
+class Kind(Enum):
+    """What a Python process of the run is to us.
+
+    ``WORKER``: a rank, known by its environment. ``MAYBE``: may prove to be a rank (it joins a process group or takes
+    an optimizer step). ``HELPER``: no rank, ever.
+    """
+
+    WORKER = "worker"
+    MAYBE = "maybe"
+    HELPER = "helper"
+
+
+def kind() -> Kind:
+    """Tell what this process is, and claim its rank when it is the first of its job slot."""
+    if _is_infrastructure():
+        return Kind.HELPER
+    spawned = "--multiprocessing-fork" in sys.orig_argv
+    place = settings.place()
+    if place.rank is None or spawned:
+        return Kind.MAYBE if settings.from_env().launcher == "none" else Kind.HELPER
+    if settings.claim(place):
+        return Kind.WORKER
+    return Kind.HELPER
+
+
+def _is_infrastructure() -> bool:
+    words = " ".join(sys.orig_argv)
+    return any(name in words for name in ("resource_tracker", "forkserver", "compile_worker", "torch._inductor"))

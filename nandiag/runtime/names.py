@@ -1,0 +1,87 @@
+"""Names of parameters, buffers and modules, without the prefixes that wrappers put before them (worker).
+
+Modules are found through the garbage collector, at moments that are rare (the first step, a harm), so that nothing has
+to be registered with the script's modules and nothing runs per layer.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+_TRANSPARENT = frozenset({"_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module"})
+_WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel"})
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose a tensor is: its FQN below the root, the FQN and class of the module that holds it, and the root's class."""
+
+    fqn: str
+    module: str
+    module_class: str
+    root_class: str
+    kind: str
+
+
+def walk(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield (FQN without wrapper prefixes, module) for ``root`` (``""``) and all below it; wrappers give their place."""
+    seen: set[int] = set()
+    stack: list[tuple[str, nn.Module]] = [("", root)]
+    while stack:
+        name, module = stack.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        if not is_wrapper(module):
+            yield name, module
+        children = [(child_name(module, key, name), child) for key, child in module._modules.items() if child is not None]
+        stack.extend(reversed(children))
+
+
+def is_wrapper(module: nn.Module) -> bool:
+    """Tell whether ``module`` only wraps another one, whose place in the tree it then takes."""
+    return type(module).__name__ in _WRAPPERS or any(key in _TRANSPARENT for key in module._modules)
+
+
+def child_name(parent: nn.Module, key: str, name: str) -> str:
+    """Return the FQN of the child ``key`` of ``parent``, which is itself called ``name``."""
+    if key in _TRANSPARENT or (key == "module" and type(parent).__name__ in _WRAPPERS):
+        return name
+    return f"{name}.{key}" if name else key
+
+
+def find_roots() -> list[nn.Module]:
+    """Return every live module that is no child of another one."""
+    # type() and not isinstance: a proxy's __class__ property must not run.
+    modules = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
+    children = {id(child) for module in modules for child in module.__dict__.get("_modules", {}).values()}
+    return [module for module in modules if id(module) not in children and "_modules" in module.__dict__]
+
+
+def owners(roots: list[nn.Module]) -> dict[int, Owner]:
+    """Map ``id(tensor)`` of each parameter and buffer below ``roots`` to its owner; larger roots name shared tensors."""
+    found: dict[int, Owner] = {}
+    trees = sorted((list(walk(root)) for root in roots), key=len, reverse=True)
+    for tree in trees:
+        root_class = type(tree[0][1]).__name__ if tree else ""
+        for name, module in tree:
+            for kind, tensors in (("parameter", module._parameters), ("buffer", module._buffers)):
+                for key, tensor in tensors.items():
+                    if tensor is not None:
+                        fqn = f"{name}.{key}" if name else key
+                        found.setdefault(id(tensor), Owner(_flat(fqn, tensor), name, type(module).__name__, root_class, kind))
+    return found
+
+
+def _flat(fqn: str, tensor: torch.Tensor) -> str:
+    # FSDP1 lays the parameters of a unit into one flat parameter and keeps their names in `_fqns`.
+    parts = getattr(tensor, "_fqns", None)
+    if not parts or not fqn.endswith("_flat_param"):
+        return fqn
+    prefix = fqn.removesuffix("_flat_param")
+    return ", ".join(prefix + part for part in parts)

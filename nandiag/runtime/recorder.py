@@ -1,0 +1,140 @@
+"""The one way for a worker to say something: thread-safe, bounded, and silent towards the script when it fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import socket
+import threading
+import time
+from collections import deque
+
+from nandiag import __version__
+from nandiag.events import Attached, Event, Note, ProbeDark
+from nandiag.settings import Place, Settings
+from nandiag.store.layout import RunFolder, rank_path
+from nandiag.store.writer import RankWriter
+
+_WAITING = 200
+_PULSE_SECONDS = 0.02
+
+
+class Recorder:
+    """Writes the events of this process; before its rank is known they wait, after a fork it is mute."""
+
+    def __init__(self) -> None:
+        self.settings = Settings()
+        self.rank = 0
+        self.attempt = 0
+        self.how = ""
+        self._lock = threading.RLock()
+        self._writer: RankWriter | None = None
+        self._waiting: deque[tuple[Event, float, bool]] = deque(maxlen=_WAITING)
+        self._dark: set[str] = set()
+        self._lost = 0
+        self._next_pulse = 0.0
+        self.mute = True
+
+    def configure(self, settings: Settings, how: str) -> None:
+        """Take the run's settings; events are kept from now on."""
+        self.settings = settings
+        self.how = how
+        self.mute = not settings.active
+
+    @property
+    def attached(self) -> bool:
+        """Whether this process has an event file of its own."""
+        return self._writer is not None
+
+    def attach(self, place: Place) -> None:
+        """Open the event file of this rank and write the handshake, then whatever waited."""
+        with self._lock:
+            if self.mute or self._writer is not None:
+                return
+            self.rank, self.attempt = place.rank or 0, place.attempt
+            try:
+                self._writer = RankWriter(rank_path(RunFolder.at(self.settings.folder), self.rank, self.attempt))
+            except OSError:
+                self.mute = True
+                return
+            self.emit(self._handshake(place))
+            while self._waiting:
+                self._write(*self._waiting.popleft())
+
+    def _handshake(self, place: Place) -> Attached:
+        return Attached(
+            rank=self.rank,
+            world_size=place.world_size or 1,
+            local_rank=place.local_rank or 0,
+            attempt=self.attempt,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            how=self.how,
+            python=platform.python_version(),
+            nandiag=__version__,
+            node_rank=place.node_rank or 0,
+        )
+
+    def emit(self, event: Event, *, urgent: bool = False) -> None:
+        """Write ``event`` now (``urgent``: synced to the disk, for what may be the last word). Never raises."""
+        with self._lock:
+            if self.mute:
+                return
+            if self._writer is None:
+                self._waiting.append((event, time.time(), urgent))
+            else:
+                self._write(event, time.time(), urgent)
+
+    def _write(self, event: Event, now: float, urgent: bool) -> None:
+        try:
+            if self._lost and self._writer is not None:
+                self._writer.write(Note(f"{self._lost} events were lost because the event file could not be written."), now)
+                self._lost = 0
+            if self._writer is not None:
+                self._writer.write(event, now, urgent=urgent)
+        except (OSError, TypeError, ValueError):
+            self._lost += 1
+
+    def pulse(self, step: int, *, now: bool = False) -> None:
+        """Note the newest completed step, at most every 20 ms. Never raises."""
+        clock = time.monotonic()
+        if clock < self._next_pulse and not now:
+            return
+        self._next_pulse = clock + _PULSE_SECONDS
+        with self._lock, contextlib.suppress(OSError):
+            if self._writer is not None and not self.mute:
+                self._writer.pulse(step, time.time())
+
+    def dark(self, probe: str, error: BaseException, step: int | None = None) -> None:
+        """Say once that a probe of ours failed and was disarmed."""
+        with self._lock:
+            if probe in self._dark:
+                return
+            self._dark.add(probe)
+        self.emit(ProbeDark(probe=probe, reason=_reason(error), step=step))
+
+    def is_dark(self, probe: str) -> bool:
+        """Whether this probe was disarmed."""
+        return probe in self._dark
+
+    def forked(self) -> None:
+        """Become mute in a forked child; where ranks are not started by torchrun the child may attach as its own rank."""
+        self._lock = threading.RLock()
+        writer, self._writer = self._writer, None
+        self._waiting.clear()
+        self.mute = self.settings.launcher != "none" or writer is not None
+        if writer is not None:
+            with contextlib.suppress(OSError):
+                writer.close()
+
+
+def _reason(error: BaseException) -> str:
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    where = f" ({os.path.basename(frame.tb_frame.f_code.co_filename)}:{frame.tb_lineno})" if frame else ""
+    return f"{type(error).__name__}: {error}"[:500] + where
+
+
+RECORDER = Recorder()

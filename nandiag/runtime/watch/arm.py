@@ -1,0 +1,79 @@
+"""Put the probes in place, right after torch was imported and before the script goes on (worker)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from nandiag.events import Armed
+from nandiag.runtime import ending
+from nandiag.runtime.guard import guarded
+from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.watch.scaler import watch_scaler
+from nandiag.runtime.watch.sentinel import Sentinel
+
+
+def arm() -> Sentinel:
+    """Install the sentinel's hooks and wraps; returns the sentinel. Raises when torch has not what they need."""
+    sentinel = Sentinel(RECORDER.settings.on_anomaly)
+    register_optimizer_step_pre_hook(guarded("sentinel")(sentinel.before_step))
+    register_optimizer_step_post_hook(guarded("sentinel")(sentinel.after_step))
+    _wrap_backward(sentinel)
+    _wrap_zero_grad(sentinel)
+    _wrap_optimizer_init(sentinel)
+    watch_scaler(sentinel.clock.updates, sentinel.scaler_skipped, sentinel.scaled)
+    ending.on_exit(sentinel.finish)
+    RECORDER.emit(_armed())
+    return sentinel
+
+
+def _armed() -> Armed:
+    return Armed(
+        torch=torch.__version__,
+        probes=("sentinel", "scaler"),
+        cuda=torch.version.cuda,
+        nccl=None,
+    )
+
+
+def _wrap_backward(sentinel: Sentinel) -> None:
+    original = torch.autograd.backward
+    begins = guarded("sentinel")(sentinel.backward_begins)
+    ended = guarded("sentinel")(sentinel.backward_ended)
+
+    @functools.wraps(original)
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        outermost = begins(tensors)
+        original(tensors, *args, **kwargs)
+        if outermost:
+            ended()
+
+    torch.autograd.backward = backward
+
+
+def _wrap_zero_grad(sentinel: Sentinel) -> None:
+    dropped = guarded("sentinel")(sentinel.gradients_dropped)
+    for owner in (torch.optim.Optimizer, torch.nn.Module):
+        _call_before(owner, "zero_grad", dropped)
+
+
+def _wrap_optimizer_init(sentinel: Sentinel) -> None:
+    def met() -> None:
+        sentinel.clock.has_optimizer = True
+
+    _call_before(torch.optim.Optimizer, "__init__", met)
+
+
+def _call_before(owner: type, name: str, first: Callable[[], None]) -> None:
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        first()
+        return original(*args, **kwargs)
+
+    setattr(owner, name, wrapper)

@@ -1,0 +1,48 @@
+"""Which step and micro-step it is: the step is the largest count of updates of any one optimizer (worker)."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+
+from nandiag.runtime.public import told_step
+
+
+class Clock:
+    """Counts optimizer steps and backward calls; updates that a GradScaler left out are not steps."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.micro_step = 0
+        self.has_optimizer = False
+        self._updates: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+
+    def updates(self, optimizer: torch.optim.Optimizer) -> int:
+        """Return how many updates ``optimizer`` has made."""
+        return self._updates.get(optimizer, 0)
+
+    def updated(self, optimizer: torch.optim.Optimizer) -> None:
+        """Count one update and begin the next step's micro-steps."""
+        self._updates[optimizer] = count = self.updates(optimizer) + 1
+        self.step = max(self.step, count)
+        self.micro_step = 0
+
+    def tick(self) -> None:
+        """Count a step where no optimizer exists: one backward call."""
+        self.step += 1
+        self.micro_step = 0
+
+
+def global_step(optimizer: torch.optim.Optimizer | None) -> int | None:
+    """Return the step as told by the script or else by the optimizer's own state, None where neither tells."""
+    told = told_step()
+    if told is not None or optimizer is None:
+        return told
+    for state in optimizer.state.values():
+        value = state.get("step") if isinstance(state, dict) else None
+        if isinstance(value, torch.Tensor) and value.numel() == 1:
+            return int(value.item())
+        if isinstance(value, int | float):
+            return int(value)
+    return None

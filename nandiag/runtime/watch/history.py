@@ -1,0 +1,30 @@
+"""The newest steps in a ring: loss, gradient norm, learning rate and loss scale, for the story behind a place (worker)."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from nandiag.events import History
+
+LENGTH = 512
+
+Row = tuple[int, float | None, float | None, float | None, float | None]
+
+
+class Ring:
+    """Keeps the last :data:`LENGTH` steps; one row is (step, loss, gradient norm, learning rate, loss scale)."""
+
+    def __init__(self) -> None:
+        self._rows: deque[Row] = deque(maxlen=LENGTH)
+
+    def add(self, row: Row) -> None:
+        """Append one step."""
+        self._rows.append(row)
+
+    def event(self) -> History:
+        """Return the rows as columns."""
+        columns = list(zip(*self._rows, strict=True)) or [(), (), (), (), ()]
+        return History(*columns)
+
+    def __len__(self) -> int:
+        return len(self._rows)

@@ -1,0 +1,63 @@
+"""The tensors that ``backward()`` was called on since the last optimizer step, and the loss scale they carry (worker)."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nandiag.runtime.finite import local, norms
+
+_MANY = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One root of a backward call: a 0-d tensor whose finiteness is that of the root, and whether it is its value.
+
+    ``value`` is the loss itself where the root is a single number, else the norm of the root; ``scaled`` says that a
+    GradScaler's factor is still in it.
+    """
+
+    value: Tensor
+    micro_step: int
+    exact: bool
+    scaled: bool
+
+
+class Losses:
+    """Collects the roots of backward calls until the next optimizer step."""
+
+    def __init__(self) -> None:
+        self.pending: list[Loss] = []
+        self._unscaled: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
+
+    def scaled(self, plain: Tensor, scaled: Tensor) -> None:
+        """Remember that ``scaled`` is ``plain`` times a loss scale."""
+        self._unscaled[id(scaled)] = (weakref.ref(scaled), plain.detach())
+
+    def seen(self, root: Tensor, micro_step: int) -> None:
+        """Take one root of a backward call, without reading the host."""
+        if len(self.pending) >= _MANY:
+            return
+        known = self._unscaled.pop(id(root), None)
+        plain = known[1] if known is not None and known[0]() is root else None
+        data = local(plain if plain is not None else root)
+        if data is None:
+            return
+        exact = data.numel() == 1
+        value = data.reshape(()) if exact else norms([data])[0]
+        self.pending.append(Loss(value, micro_step, exact, known is not None and plain is None))
+
+    def clear(self) -> None:
+        """Forget all roots: a step was made or left out."""
+        self.pending.clear()
+        self._unscaled.clear()
+
+
+def roots_of(tensors: Tensor | tuple[Tensor, ...] | list[Tensor]) -> list[Tensor]:
+    """Return the floating-point tensors that ``torch.autograd.backward`` was given."""
+    many = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
+    return [tensor for tensor in many if isinstance(tensor, torch.Tensor)]

@@ -1,0 +1,60 @@
+"""What to do about harm: go on, leave the update out, or stop all ranks at this border (worker)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from nandiag.events import Note, Stopping
+from nandiag.runtime import ending
+from nandiag.runtime.public import AnomalyStop
+from nandiag.runtime.recorder import RECORDER
+
+
+class Level(IntEnum):
+    """How bad it is, the same on all ranks after agreement."""
+
+    NONE = 0
+    SEEN = 1  # a loss, buffer or state is bad, the weights are not touched by it yet
+    DOOMED = 2  # the update to come would make weights non-finite
+    LOST = 3  # weights are non-finite
+
+
+class Action(IntEnum):
+    """What to do at this step border."""
+
+    GO = 0
+    SKIP = 1
+    STOP = 2
+
+
+def decide(policy: str, level: Level) -> Action:
+    """Return what ``policy`` (auto, stop, continue or skip) asks for at ``level``."""
+    if level is Level.NONE or policy == "continue":
+        return Action.GO
+    if policy == "stop" or (policy == "auto" and level >= Level.DOOMED):
+        return Action.STOP
+    if policy == "skip" and level is not Level.LOST:
+        return Action.SKIP
+    return Action.GO
+
+
+class Response:
+    """Carries out the policy, and says so in the rank file first."""
+
+    def __init__(self, policy: str) -> None:
+        self.policy = policy
+        self._refused = False
+
+    def act(self, level: Level, step: int, reason: str) -> Action:
+        """Decide; raises AnomalyStop when the answer is to stop."""
+        action = decide(self.policy, level)
+        if action is Action.STOP:
+            ending.stopped()
+            RECORDER.emit(Stopping(step=step, policy=self.policy, action="stop", reason=reason), urgent=True)
+            raise AnomalyStop(f"nandiag stopped the run at step {step}: {reason}")
+        if action is Action.SKIP:
+            RECORDER.emit(Stopping(step=step, policy=self.policy, action="skip", reason=reason))
+        elif self.policy == "skip" and level is Level.LOST and not self._refused:
+            self._refused = True
+            RECORDER.emit(Note(f"Step {step} was not left out: the weights are non-finite already, skipping cannot mend them."))
+        return action

@@ -1,0 +1,99 @@
+"""One host read at a step border, and the harm that can be told from it (worker)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from nandiag.events import Harm
+from nandiag.events.facts import TensorFact
+from nandiag.runtime.finite import fact, is_bad, norms, read
+from nandiag.runtime.watch.losses import Loss
+from nandiag.runtime.watch.response import Level
+from nandiag.runtime.watch.weights import Held, Optimizer
+
+_SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What the read brought: loss values in order, the gradients' 2-norm, a scaler's verdict and scale, the weights."""
+
+    losses: tuple[float, ...]
+    grad_norm: float | None
+    scaler_skips: bool
+    scale: float | None
+    weights_finite: bool
+
+
+@dataclass(slots=True)
+class Border:
+    """The harm found at one step border, and how bad the worst of it is."""
+
+    harms: list[Harm] = field(default_factory=list)
+    level: Level = Level.NONE
+
+    def add(self, harm: Harm, level: Level) -> None:
+        """Take one more harm."""
+        self.harms.append(harm)
+        self.level = max(self.level, level)
+
+
+def look(
+    losses: Sequence[Loss], gradients: Sequence[Tensor], optimizer: Optimizer | None, scale: Tensor | None,
+    weights: Sequence[Tensor],
+) -> Sight:  # fmt: skip
+    """Read losses, gradient norm, scaler state and what waits of the weights, by one transfer a device."""
+    grads = norms(gradients)
+    found_inf = getattr(optimizer, "found_inf", None)
+    parts = [[loss.value for loss in losses], grads, weights, _some(found_inf), _some(scale)]
+    values = read([scalar for part in parts for scalar in part])
+    cut: list[list[float]] = []
+    for part in parts:
+        cut.append(values[: len(part)])
+        values = values[len(part) :]
+    return Sight(
+        losses=tuple(cut[0]),
+        grad_norm=math.sqrt(sum(value * value for value in cut[1])) if grads else None,
+        scaler_skips=any(value != 0 for value in cut[3]),
+        scale=cut[4][0] if cut[4] else None,
+        weights_finite=all(math.isfinite(value) for value in cut[2]),
+    )
+
+
+def _some(tensor: object) -> list[Tensor]:
+    return [tensor.reshape(())] if isinstance(tensor, torch.Tensor) and tensor.numel() == 1 else []
+
+
+def bad_losses(sight: Sight, losses: Sequence[Loss]) -> list[Loss]:
+    """Return the roots that are not finite; a norm that merely overflowed is looked at again by its caller's facts."""
+    return [loss for value, loss in zip(sight.losses, losses, strict=True) if not math.isfinite(value)]
+
+
+def bad_gradients(named: Sequence[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
+    """Return the (name, gradient) pairs that are exactly known to hold a non-finite element; reads the host."""
+    return [(name, gradient) for name, gradient in named if is_bad(gradient)]
+
+
+def facts_of(named: Sequence[tuple[str, Tensor]]) -> tuple[TensorFact, ...]:
+    """Return facts on the first few of the (name, tensor) pairs."""
+    return tuple(fact(tensor, name) for name, tensor in named[:_SHOWN])
+
+
+def mean_loss(sight: Sight, losses: Sequence[Loss]) -> float | None:
+    """Return the mean of the step's losses that are single unscaled numbers, None where there is none."""
+    values = [value for value, loss in zip(sight.losses, losses, strict=True) if loss.exact and not loss.scaled]
+    return sum(values) / len(values) if values else None
+
+
+def describe(held: Sequence[Held], total: int, make: Callable[..., Harm]) -> list[Harm]:
+    """Return one harm for each sort of tensor among ``held``: ``make(what=, tensors=, bad=, total=)`` builds it."""
+    harms = []
+    for what in dict.fromkeys(one.what for one in held):
+        same = [(one.name, one.tensor) for one in held if one.what == what]
+        harms.append(make(what=what, tensors=facts_of(same), bad=len(same), total=total))
+    return harms

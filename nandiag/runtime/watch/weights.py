@@ -1,0 +1,192 @@
+"""Whether parameters, optimizer state, frozen parameters and buffers are still finite round each step (worker).
+
+Each look costs one number a group of tensors; only when that number is not finite is each tensor looked at.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from nandiag.runtime.finite import is_bad, norms
+from nandiag.runtime.names import Owner, find_roots, owners, walk
+
+Optimizer: TypeAlias = torch.optim.Optimizer
+# Optimizer state beyond this many tensors is looked at in turns, so that a look stays far below the update's own cost.
+_ALL_STATE = 64
+_TURNS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A tensor with its name, as found when it was looked for; ``since`` is the last step after which it was finite."""
+
+    name: str
+    what: str
+    tensor: Tensor
+    owner: Owner | None = None
+
+
+def parameters(optimizer: Optimizer) -> list[Tensor]:
+    """Return the optimizer's parameters in order."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+class Weights:
+    """Names every tensor that must stay finite, and finds those that did not."""
+
+    def __init__(self) -> None:
+        self.owners: dict[int, Owner] = {}
+        self._excused: set[int] = set()
+        self._sharded: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
+        self._begun: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._frozen = Frozen()
+        self._turn = 0
+
+    def begin(self, optimizer: Optimizer) -> list[Held]:
+        """Take stock when an optimizer is first met: name its tensors, return parameters that are bad already."""
+        if optimizer in self._begun:
+            return []
+        self._begun.add(optimizer)
+        self.take_stock(optimizer)
+        return list(self._bad(self._named(optimizer), "parameter"))
+
+    def take_stock(self, optimizer: Optimizer | None = None) -> None:
+        """Find all live modules anew and name their tensors."""
+        roots = find_roots()
+        self.owners = owners(roots)
+        trained = {id(tensor) for known in self._begun for tensor in parameters(known)}
+        if optimizer is not None:
+            trained |= {id(tensor) for tensor in parameters(optimizer)}
+        self._frozen.take_stock(roots, trained)
+
+    def scalars(self, optimizer: Optimizer) -> list[Tensor]:
+        """Return 0-d tensors that are finite only if parameters, this turn's state and changed buffers all are."""
+        tensors = [*parameters(optimizer), *self._state_turn(optimizer), *self._frozen.changed()]
+        if self._excused:
+            tensors = [tensor for tensor in tensors if id(tensor) not in self._excused]
+        return norms(tensors)
+
+    def bad(self, optimizer: Optimizer) -> list[Held]:
+        """Look at every tensor exactly; reads the host. Excused ones (bad from the start, by design) are left out."""
+        found = list(self._bad(self._named(optimizer), "parameter"))
+        found += self._bad(self._named_state(optimizer), "optimizer_state")
+        found += [Held(name, what, tensor, self.owners.get(id(tensor))) for name, what, tensor in self._frozen.bad()]
+        return [held for held in found if id(held.tensor) not in self._excused]
+
+    def excuse(self, held: list[Held]) -> None:
+        """Do not tell of these again, and keep them out of the looks to come."""
+        self._excused |= {id(one.tensor) for one in held}
+
+    def sharded(self, optimizer: Optimizer) -> bool:
+        """Tell whether the optimizer's parameters are shards, so that the ranks' gradients differ."""
+        known = self._sharded.get(optimizer)
+        if known is None:
+            known = any(hasattr(one, "_local_tensor") or hasattr(one, "_fqns") for one in parameters(optimizer))
+            self._sharded[optimizer] = known
+        return known
+
+    def _bad(self, named: Iterator[tuple[str, Tensor]], what: str) -> Iterator[Held]:
+        for name, tensor in named:
+            if is_bad(tensor):
+                yield Held(name, what, tensor, self.owners.get(id(tensor)))
+
+    def name(self, tensor: Tensor, optimizer: Optimizer) -> str:
+        """Return the FQN of a parameter, or its place in the optimizer where no live module holds it."""
+        owner = self.owners.get(id(tensor))
+        if owner is not None:
+            return owner.fqn
+        for number, group in enumerate(optimizer.param_groups):
+            for index, parameter in enumerate(group["params"]):
+                if parameter is tensor:
+                    return f"param_groups[{number}].params[{index}]"
+        return "a tensor"
+
+    def _named(self, optimizer: Optimizer) -> Iterator[tuple[str, Tensor]]:
+        return ((self.name(parameter, optimizer), parameter) for parameter in parameters(optimizer))
+
+    def _named_state(self, optimizer: Optimizer) -> Iterator[tuple[str, Tensor]]:
+        for parameter, state in list(optimizer.state.items()):
+            if isinstance(state, dict) and isinstance(parameter, Tensor):
+                for key, value in state.items():
+                    if isinstance(value, Tensor):
+                        yield f"{key} of {self.name(parameter, optimizer)}", value
+
+    def _state_turn(self, optimizer: Optimizer) -> list[Tensor]:
+        states = [state for state in optimizer.state.values() if isinstance(state, dict)]
+        if len(states) > _ALL_STATE:
+            self._turn = (self._turn + 1) % _TURNS
+            states = states[self._turn :: _TURNS]
+        return [value for state in states for value in state.values() if isinstance(value, Tensor) and value.dim()]
+
+
+class Frozen:
+    """Buffers and parameters that no optimizer trains: harm when they turn bad, none when they always were (masks)."""
+
+    def __init__(self) -> None:
+        self._places: list[tuple[weakref.ref[nn.Module], str, str, str]] = []
+        self._version: dict[tuple[int, str], tuple[int, int]] = {}
+        self._always: set[tuple[int, str]] = set()
+
+    def take_stock(self, roots: list[nn.Module], trained: set[int]) -> None:
+        """Find them below ``roots``; those that are bad at their first sight are masks or scratch, and no harm."""
+        known = {(id(place[0]()), place[1]) for place in self._places}
+        for root in roots:
+            for name, module in walk(root):
+                for key, what, tensor in _untrained(module, trained):
+                    if (id(module), key) not in known:
+                        known.add((id(module), key))
+                        self._places.append((weakref.ref(module), key, f"{name}.{key}" if name else key, what))
+                        self._first_sight(module, key, tensor)
+
+    def _first_sight(self, module: nn.Module, key: str, tensor: Tensor) -> None:
+        self._version[id(module), key] = _stamp(tensor)
+        if is_bad(tensor):
+            self._always.add((id(module), key))
+
+    def changed(self) -> list[Tensor]:
+        """Return those written to since the last call."""
+        found = []
+        for place, tensor in self._now():
+            stamp = _stamp(tensor)
+            if self._version.get(place) != stamp:
+                self._version[place] = stamp
+                if place not in self._always:
+                    found.append(tensor)
+        return found
+
+    def bad(self) -> list[tuple[str, str, Tensor]]:
+        """Return (name, what, tensor) of each that was finite once and is not now; each is told once."""
+        found = []
+        names = {(id(ref()), key): (name, what) for ref, key, name, what in self._places}
+        for place, tensor in self._now():
+            if place not in self._always and is_bad(tensor):
+                self._always.add(place)
+                found.append((*names[place], tensor))
+        return found
+
+    def _now(self) -> Iterator[tuple[tuple[int, str], Tensor]]:
+        for ref, key, _, _ in self._places:
+            module = ref()
+            if module is None:
+                continue
+            tensor = module._buffers.get(key)
+            tensor = module._parameters.get(key) if tensor is None else tensor
+            if tensor is not None:
+                yield (id(module), key), tensor
+
+
+def _untrained(module: nn.Module, trained: set[int]) -> Iterator[tuple[str, str, Tensor]]:
+    for what, tensors in (("parameter", module._parameters), ("buffer", module._buffers)):
+        for key, tensor in tensors.items():
+            if tensor is not None and tensor.is_floating_point() and id(tensor) not in trained:
+                yield key, "frozen" if what == "parameter" else what, tensor
+
+
+def _stamp(tensor: Tensor) -> tuple[int, int]:
+    return id(tensor), 0 if tensor.is_inference() else tensor._version
