@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,19 +11,24 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from nandiag.events import Armed
-from nandiag.runtime import ending
+from nandiag.runtime import ending, warned
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.replay import wraps
+from nandiag.runtime.replay.capture import Capture
 from nandiag.runtime.watch.scaler import watch_scaler
 from nandiag.runtime.watch.sentinel import Sentinel
 
 
 def arm() -> Sentinel:
     """Install the sentinel's hooks and wraps; returns the sentinel. Raises when torch has not what they need."""
-    sentinel = Sentinel(RECORDER.settings.on_anomaly)
+    capture = Capture()
+    sentinel = Sentinel(RECORDER.settings.on_anomaly, capture, RECORDER.settings.max_replays)
     register_optimizer_step_pre_hook(guarded("sentinel")(sentinel.before_step))
     register_optimizer_step_post_hook(guarded("sentinel")(sentinel.after_step))
-    _wrap_backward(sentinel)
+    wraps.install(capture)
+    warned.install()
+    _wrap_backward(sentinel, capture)
     _wrap_zero_grad(sentinel)
     _wrap_optimizer_init(sentinel)
     watch_scaler(sentinel.clock.updates, sentinel.scaler_skipped, sentinel.scaled)
@@ -40,7 +46,7 @@ def _armed() -> Armed:
     )
 
 
-def _wrap_backward(sentinel: Sentinel) -> None:
+def _wrap_backward(sentinel: Sentinel, capture: Capture) -> None:
     original = torch.autograd.backward
     begins = guarded("sentinel")(sentinel.backward_begins)
     ended = guarded("sentinel")(sentinel.backward_ended)
@@ -48,7 +54,12 @@ def _wrap_backward(sentinel: Sentinel) -> None:
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
         outermost = begins(tensors)
+        taped = outermost and not capture.idle
+        if taped:
+            capture.backward_begins(((tensors, *args), kwargs), sys._getframe(1))
         original(tensors, *args, **kwargs)
+        if taped:
+            capture.backward_ends()
         if outermost:
             ended()
 

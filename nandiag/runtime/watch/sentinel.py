@@ -19,6 +19,8 @@ from nandiag.runtime.agreement import Agreement
 from nandiag.runtime.finite import quiet, read
 from nandiag.runtime.late import attach_late
 from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.replay.capture import Capture
+from nandiag.runtime.replay.examine import Case, Examiner
 from nandiag.runtime.watch.clock import Clock, global_step
 from nandiag.runtime.watch.history import Ring
 from nandiag.runtime.watch.losses import Losses, roots_of
@@ -41,15 +43,16 @@ _STOCK_STEPS = frozenset({10, 100, 1000})
 
 
 class Sentinel:
-    """Watches every optimizer of this process; ``examine`` is called with each border at which some rank saw harm."""
+    """Watches every optimizer of this process, and has each step that some rank saw harm in examined."""
 
-    def __init__(self, policy: str, examine: Callable[[Optimizer | None, Border, bool], None] | None = None) -> None:
+    def __init__(self, policy: str, capture: Capture, most_replays: int) -> None:
+        self.capture = capture
         self.clock = Clock()
         self.losses = Losses()
         self.weights = Weights()
         self.agreement = Agreement()
         self.history = Ring()
-        self.examine = examine
+        self.examiner = Examiner(capture, self.agreement, most_replays)
         self._response = Response(policy)
         self._steps: list[tuple[int, int]] = []
         self._waiting: list[Tensor] = []
@@ -66,6 +69,9 @@ class Sentinel:
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Look at losses and gradients; returns changed arguments when a closure will bring the gradients later."""
+        if self.capture.off:
+            return None
+        self.capture.window.close()
         if not self._enter(optimizer):
             return None
         self._optimizer = optimizer
@@ -102,8 +108,8 @@ class Sentinel:
         with quiet():
             border = self._begin(optimizer)
             gradients = [parameter.grad for parameter in parameters(optimizer) if parameter.grad is not None]
-            sight = look(self.losses.pending, gradients, optimizer, self._scale, self._waiting)
-            self._waiting = []
+            waiting, self._waiting = self._waiting, []
+            sight = look(self.losses.pending, gradients, optimizer, self._scale, [*waiting, *self.weights.frozen()])
             self._judge(optimizer, sight, border)
             self._remember(optimizer, sight)
         self._settle(optimizer, border, closure=closure)
@@ -179,14 +185,30 @@ class Sentinel:
         if level is Level.NONE:
             return
         fresh = self._tell(border)
-        if self.examine is not None and (fresh or joint):
-            self.examine(optimizer, border, joint)
+        if fresh or joint:
+            self._examine(optimizer, border, joint=joint)
         reason = _reason(border.harms) if border.harms else "another rank saw harm"
         action = self._response.act(level, self.clock.step, reason)
         if action is Action.SKIP and not closure and optimizer is not None:
             self._hidden = [(parameter, parameter.grad) for parameter in parameters(optimizer)]
             for parameter, _ in self._hidden:
                 parameter.grad = None
+
+    def _examine(self, optimizer: Optimizer | None, border: Border, *, joint: bool) -> None:
+        if self._lost:
+            return
+        kinds = {harm.what for harm in border.harms}
+        self.examiner.examine(
+            Case(
+                step=self.clock.step,
+                parameters=[] if optimizer is None else parameters(optimizer),
+                joint=joint,
+                loss_bad="loss" in kinds,
+                gradients_bad="gradient" in kinds,
+                scale=self._scale,
+                suspects=tuple(self.weights.suspects),
+            )
+        )
 
     def _joint(self, optimizer: Optimizer | None) -> bool:
         if optimizer is None or not self.agreement.possible:
@@ -210,6 +232,8 @@ class Sentinel:
     def after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Count the step and look at the weights: at once on the CPU, before the next step elsewhere."""
         del args, kwargs
+        if self.capture.off:
+            return
         nested = len(self._steps) > 1
         if self._steps:
             self._steps.pop()
@@ -232,6 +256,7 @@ class Sentinel:
         self.losses.clear()
         self.clock.micro_step = 0
         self._scaler_skips = False
+        self.capture.step_ends(self.clock.step)
         RECORDER.pulse(self.clock.step)
 
     def _after_update(self, optimizer: Optimizer) -> None:
@@ -270,7 +295,7 @@ class Sentinel:
 
     def backward_begins(self, tensors: Any) -> bool:
         """Take the roots of a backward call; returns whether it is the outermost one."""
-        if torch._C._current_graph_task_id() != -1:
+        if torch._C._current_graph_task_id() != -1 or self.capture.off:
             return False
         attach_late()
         with quiet():
@@ -295,6 +320,7 @@ class Sentinel:
         self._settle(None, border)
         self.losses.clear()
         self.clock.tick()
+        self.capture.step_ends(self.clock.step)
         RECORDER.pulse(self.clock.step)
 
     def scaler_skipped(self, scale: float | None, optimizer: Optimizer) -> None:
@@ -310,8 +336,8 @@ class Sentinel:
         if self._skips <= _MOST_SKIPS or self._skips_in_a_row in {8, 16, 32, 64, 128, 256}:
             loss = mean_loss(sight, self.losses.pending)
             RECORDER.emit(Skipped(self.clock.step, scale, self._skips_in_a_row, self._skips, loss))
-        if border.harms and self._tell(border) and self.examine is not None:
-            self.examine(optimizer, border, False)
+        if border.harms and self._tell(border):
+            self._examine(optimizer, border, joint=False)
         self._between()
 
     def scaled(self, plain: Tensor, scaled: Tensor, scale: Tensor | None) -> None:
@@ -321,7 +347,7 @@ class Sentinel:
 
     def gradients_dropped(self) -> None:
         """``zero_grad`` was called: where a backward had no step, the script left it out by itself."""
-        if not self.losses.pending or self._steps or not self.clock.has_optimizer:
+        if not self.losses.pending or self._steps or not self.clock.has_optimizer or self.capture.off:
             return
         with quiet():
             sight = look(self.losses.pending, [], None, None, [])
@@ -330,6 +356,7 @@ class Sentinel:
             RECORDER.emit(Skipped(self.clock.step, None, 1, 1, loss, by="script"))
         self.losses.clear()
         self.clock.micro_step = 0
+        self.capture.step_ends(self.clock.step)
 
     def finish(self) -> Finished:
         """Give the last words: what still waits to be read, the history, and how far the run came."""

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from nandiag.runtime.finite import is_bad, norms
 from nandiag.runtime.names import Owner, find_roots, owners, walk
@@ -47,6 +48,7 @@ class Weights:
         self._begun: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._frozen = Frozen()
         self._turn = 0
+        self.suspects: list[Tensor] = []
 
     def begin(self, optimizer: Optimizer) -> list[Held]:
         """Take stock when an optimizer is first met: name its tensors, return parameters that are bad already."""
@@ -66,17 +68,22 @@ class Weights:
         self._frozen.take_stock(roots, trained)
 
     def scalars(self, optimizer: Optimizer) -> list[Tensor]:
-        """Return 0-d tensors that are finite only if parameters, this turn's state and changed buffers all are."""
-        tensors = [*parameters(optimizer), *self._state_turn(optimizer), *self._frozen.changed()]
+        """Return 0-d tensors that are finite only if the parameters and this turn's optimizer state all are."""
+        tensors = [*parameters(optimizer), *self._state_turn(optimizer)]
         if self._excused:
             tensors = [tensor for tensor in tensors if id(tensor) not in self._excused]
         return norms(tensors)
+
+    def frozen(self) -> list[Tensor]:
+        """Return 0-d tensors that are finite only if the buffers and frozen parameters written to since are."""
+        return norms(self._frozen.changed())
 
     def bad(self, optimizer: Optimizer) -> list[Held]:
         """Look at every tensor exactly; reads the host. Excused ones (bad from the start, by design) are left out."""
         found = list(self._bad(self._named(optimizer), "parameter"))
         found += self._bad(self._named_state(optimizer), "optimizer_state")
         found += [Held(name, what, tensor, self.owners.get(id(tensor))) for name, what, tensor in self._frozen.bad()]
+        self.suspects = [held.tensor for held in found if held.what in {"buffer", "frozen"}]
         return [held for held in found if id(held.tensor) not in self._excused]
 
     def excuse(self, held: list[Held]) -> None:
@@ -132,6 +139,7 @@ class Frozen:
         self._places: list[tuple[weakref.ref[nn.Module], str, str, str]] = []
         self._version: dict[tuple[int, str], tuple[int, int]] = {}
         self._always: set[tuple[int, str]] = set()
+        self._silent: set[tuple[int, str]] = set()
 
     def take_stock(self, roots: list[nn.Module], trained: set[int]) -> None:
         """Find them below ``roots``; those that are bad at their first sight are masks or scratch, and no harm."""
@@ -146,6 +154,8 @@ class Frozen:
 
     def _first_sight(self, module: nn.Module, key: str, tensor: Tensor) -> None:
         self._version[id(module), key] = _stamp(tensor)
+        if isinstance(module, _NormBase):
+            self._silent.add((id(module), key))  # written to without a move of the version
         if is_bad(tensor):
             self._always.add((id(module), key))
 
@@ -154,7 +164,7 @@ class Frozen:
         found = []
         for place, tensor in self._now():
             stamp = _stamp(tensor)
-            if self._version.get(place) != stamp:
+            if self._version.get(place) != stamp or place in self._silent:
                 self._version[place] = stamp
                 if place not in self._always:
                     found.append(tensor)

@@ -1,0 +1,102 @@
+"""The script's own frames on a stack, and the exact expression that an instruction belongs to (worker)."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import sysconfig
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from types import CodeType, FrameType
+
+import torch
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_STDLIB = tuple({os.path.join(sysconfig.get_paths()[key], "") for key in ("stdlib", "platstdlib")})
+_ENGINE = "_engine_run_backward"
+_LIMIT = 200
+
+# Code objects at which a walk ends: what calls them is ours, not the script's.
+BOUNDARIES: set[CodeType] = set()
+
+USER, LIBRARY, INTERNAL, TORCH = "user", "library", "internal", "torch"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One place in Python code: its code object, the instruction in it, and the line."""
+
+    code: CodeType
+    instruction: int
+    line: int
+
+    @property
+    def file(self) -> str:
+        """The file as Python knows it."""
+        return self.code.co_filename
+
+    @property
+    def kind(self) -> str:
+        """``user``, ``library`` (site-packages), ``torch`` or ``internal`` (ours, the standard library's)."""
+        return kind_of(self.code.co_filename)
+
+
+@cache
+def kind_of(filename: str) -> str:
+    """Tell whose code a file is."""
+    if filename.startswith(_TORCH):
+        return TORCH
+    if "site-packages" + os.sep in filename or "dist-packages" + os.sep in filename:
+        return INTERNAL if filename.startswith(_OURS) else LIBRARY
+    if filename.startswith((_OURS, *_STDLIB, "<frozen")):
+        return INTERNAL
+    return USER
+
+
+def stack(start: FrameType | None, most: int = 12) -> tuple[tuple[Frame, ...], bool]:
+    """Return the user's and libraries' frames from ``start`` outwards, innermost first.
+
+    The second value tells that the walk ended at the autograd engine, so that the frames are those of Python code run
+    inside a backward (a custom Function, a hook, a recompute).
+    """
+    found: list[Frame] = []
+    frame, limit = start, _LIMIT
+    while frame is not None and limit and len(found) < most:
+        code = frame.f_code
+        if code in BOUNDARIES:
+            break
+        kind = kind_of(code.co_filename)
+        if kind in (USER, LIBRARY):
+            found.append(Frame(code, frame.f_lasti, frame.f_lineno))
+        elif kind == TORCH and code.co_name == _ENGINE:
+            return tuple(found), True
+        frame = frame.f_back  # type: ignore[assignment]
+        limit -= 1
+    return tuple(found), False
+
+
+def best(frames: tuple[Frame, ...]) -> Frame | None:
+    """Return the innermost frame of the user's own code, a library's where there is none of the user's."""
+    return next((frame for frame in frames if frame.kind == USER), frames[0] if frames else None)
+
+
+def columns(frame: Frame) -> tuple[int, int, int] | None:
+    """Return (line, from, to) of the expression, 0-based characters; None before Python 3.11 or where unknown."""
+    if sys.version_info < (3, 11):
+        return None
+    position = next(islice(frame.code.co_positions(), frame.instruction // 2, None), None)
+    if position is None or None in position:
+        return None
+    line, last, start, end = position
+    source = linecache.getline(frame.file, line)
+    start = len(source.encode()[:start].decode(errors="replace"))
+    end = len(source.encode()[:end].decode(errors="replace")) if last == line else len(source.rstrip("\n"))
+    return line, start, end
+
+
+def source(frame: Frame, line: int) -> str | None:
+    """Return the text of a line of the frame's file, None where the file cannot be read."""
+    return linecache.getline(frame.file, line).rstrip("\n") or None

@@ -1,0 +1,174 @@
+"""What feeds the tape: root module calls, backward calls, and the few calls that a function mode does not see (worker).
+
+Each wrap is put in place once, right after torch was imported, and passes straight on while nothing is to be taped.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nandiag.runtime.frames import stack
+from nandiag.runtime.guard import guarded
+from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.replay.state import Attributes, generators, keep_attributes, modes, python_used
+from nandiag.runtime.replay.tape import BACKWARD, ROOT, Entry, Tape, version_of
+from nandiag.runtime.replay.window import Window
+
+_FEW_CALLS = 24
+_CALL_SECONDS = 6e-6
+_SHARE = 0.004
+_OVER = 3
+_LARGEST_BUFFER = 1 << 24
+_MOST_HABITS = 256
+
+
+class Capture:
+    """Keeps the tape of the present step; ``off`` while a replay runs, or when the tape has gone dark."""
+
+    def __init__(self) -> None:
+        self.tape = Tape()
+        self.window = Window(self.tape)
+        self.off = False
+        self.tracer: Any = None
+        self.depth = 0
+        self.narrow = False
+        self.known: dict[int, Habit] = {}
+        self._python_random = True
+        self._python_used = False
+        self._thread: int | None = None
+        self._over = 0
+        self._began = time.perf_counter()
+
+    @property
+    def idle(self) -> bool:
+        """Whether what happens now is not to be taped: a replay or trace runs, or another thread than the training one."""
+        if self.off or RECORDER.mute or torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state() is not None:
+            return True
+        if self._thread is None:
+            self._thread = threading.get_ident()
+        return self._thread != threading.get_ident() or torch._C._current_graph_task_id() != -1
+
+    # ------------------------------------------------------------------ roots
+
+    @guarded("tape")
+    def root_begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:
+        """A module is called that no other module called."""
+        self.window.close()
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            return None
+        grad = torch.is_grad_enabled()
+        entry = Entry(ROOT, module, grad=grad, modes=modes())
+        entry.micro_step = self.window.micro_step
+        entry.frames = stack(sys._getframe(3))[0]
+        entry.generators = generators(full=self._python_random)
+        self._habit(module).begin(entry)
+        self.tape.add(entry, args, kwargs)
+        return entry
+
+    def _habit(self, module: nn.Module) -> Habit:
+        habit = self.known.get(id(module))
+        if habit is None or habit.module() is not module:
+            if len(self.known) >= _MOST_HABITS:
+                self.known = {key: one for key, one in self.known.items() if one.module() is not None}
+            habit = self.known[id(module)] = Habit(module)
+        return habit
+
+    @guarded("tape")
+    def root_ends(self, module: nn.Module, entry: Entry | None, output: Any) -> None:
+        """It returned ``output``."""
+        if entry is not None:
+            self.known[id(module)].end(entry)
+            if self._python_random and self.tape.step == 0 and entry.generators is not None:
+                self._python_used = self._python_used or python_used(entry.generators)
+            self.tape.made(entry, output)
+        if not self.off:
+            self.window.open()
+
+    # ------------------------------------------------------------------ borders
+
+    @guarded("tape")
+    def backward_begins(self, words: tuple[Any, Any], frame: Any) -> None:
+        """``torch.autograd.backward(*args, **kwargs)`` is called."""
+        self.window.close()
+        entry = Entry(BACKWARD, torch.autograd.backward, grad=True, modes=modes())
+        entry.micro_step = self.window.micro_step
+        entry.generators = generators(full=False)
+        entry.frames = stack(frame)[0]
+        self.tape.add(entry, *words)
+
+    @guarded("tape")
+    def backward_ends(self) -> None:
+        """It returned."""
+        self.window.micro_step += 1
+        if not self.off and not self.narrow:
+            self.window.open()
+
+    @guarded("tape")
+    def step_ends(self, step: int) -> None:
+        """An optimizer step is over (or was left out): nothing newer needs what was taped before it."""
+        self.tape.clear(step)
+        self.window.micro_step = 0
+        if step > 0 and not self._python_used:
+            self._python_random = False
+        self._keep_to_budget()
+        if not self.off and not self.narrow:
+            self.window.open()
+        elif self.narrow:
+            self.window.close()
+
+    def _keep_to_budget(self) -> None:
+        now = time.perf_counter()
+        allowed = max(_FEW_CALLS, (now - self._began) * _SHARE / _CALL_SECONDS)
+        self._over = self._over + 1 if self.window.calls > allowed else 0
+        if self._over >= _OVER:
+            # What lies outside of forward-to-backward costs too much to tape here.
+            self.narrow = True
+        self.window.calls = 0
+        self._began = now
+
+
+class Habit:
+    """What a root module is known to change when it runs: buffers and plain attributes, learnt at its first call."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = weakref.ref(module)
+        self._buffers: list[Tensor] | None = None
+        self._attributes: list[nn.Module] = []
+        self._first: tuple[list[tuple[Tensor, int]], Attributes] | None = None
+
+    def begin(self, entry: Entry) -> None:
+        """Keep in ``entry`` what the call is about to change."""
+        module = entry.function
+        if self._buffers is None:
+            watched = [(one, version_of(one)) for one in module.buffers() if one.numel() <= _LARGEST_BUFFER]
+            self._first = (watched, Attributes(module))
+            entry.buffers = [(buffer, buffer.detach().clone()) for buffer, _ in watched]
+            entry.attributes = keep_attributes(list(module.modules()))
+        else:
+            entry.buffers = [(buffer, buffer.detach().clone()) for buffer in self._buffers]
+            entry.attributes = keep_attributes(self._attributes)
+        entry.versions = _versions(module)
+
+    def end(self, entry: Entry) -> None:
+        """Learn from the first call."""
+        if self._first is not None:
+            watched, attributes = self._first
+            # By value too: batch normalisation writes its running statistics without moving their version.
+            kept = {id(buffer): value for buffer, value in entry.buffers}
+            self._buffers = [
+                one for one, version in watched if version_of(one) != version or not torch.equal(one, kept[id(one)])
+            ]
+            self._attributes = attributes.changed()
+            self._first = None
+
+
+def _versions(module: nn.Module) -> int:
+    # DTensor parameters are left out: FSDP's unshard moves their counters.
+    return sum(version_of(one) for one in module.parameters() if not hasattr(one, "_local_tensor"))

@@ -1,0 +1,250 @@
+"""Examine a harmful step: decide whether it can be run again, run it, and write down what that showed (worker)."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nandiag.events import Looked, Site
+from nandiag.runtime.agreement import Agreement
+from nandiag.runtime.finite import fact, is_bad
+from nandiag.runtime.names import walk
+from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.replay.capture import Capture
+from nandiag.runtime.replay.explain import in_float64, inputs_of, outputs_of, scalars_of, site_of, via
+from nandiag.runtime.replay.labels import Label, label, labels_of, storage
+from nandiag.runtime.replay.rerun import Player, Rerun, traceless
+from nandiag.runtime.replay.tape import BACKWARD, ROOT, Entry, Given, tensors_in
+from nandiag.runtime.replay.trace import Op, Refused, Tracer
+from nandiag.runtime.replay.walk import Finding, origin
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The harmful step as it is handed over: what the border saw, and with whom it is to be run again."""
+
+    step: int
+    parameters: list[Tensor]
+    joint: bool
+    loss_bad: bool
+    gradients_bad: bool
+    scale: Tensor | None = None
+    suspects: tuple[Tensor, ...] = ()
+
+
+class Examiner:
+    """Runs at most ``most`` replays a run, and writes one :class:`Looked` for each."""
+
+    def __init__(self, capture: Capture, agreement: Agreement, most: int) -> None:
+        self._capture = capture
+        self._agreement = agreement
+        self._left = most
+
+    def examine(self, case: Case) -> Looked | None:
+        """Look at the step again; never raises, and leaves no trace."""
+        if self._left <= 0 or self._capture.off:
+            return None
+        self._left -= 1
+        entries = self._capture.tape.whole()
+        began = time.perf_counter()
+        looked = self._refusal(case, entries) or self._replay(case, entries)
+        looked = _timed(looked, time.perf_counter() - began)
+        RECORDER.emit(looked, urgent=True)
+        return looked
+
+    def _refusal(self, case: Case, entries: list[Entry]) -> Looked | None:
+        reason = _reason_against(self._capture, entries)
+        if case.joint and self._agreement.any(reason is not None):
+            reason = reason or "another rank could not run the step again"
+        return None if reason is None else _nothing(case, "refused", reason)
+
+    def _replay(self, case: Case, entries: list[Entry]) -> Looked:
+        roots = _roots(entries)
+        names = {id(module): name for root in reversed(roots) for name, module in walk(root)}
+        tracer = Tracer(names, joint=case.joint)
+        held = _all_that_gather(case.parameters, roots, entries)
+        ones = {id(case.scale): torch.ones_like(case.scale)} if case.scale is not None else {}
+        try:
+            written = any(entry.in_place and not entry.grad for entry in entries)
+            with traceless(self._capture, held, roots, weights_written=written), _eager(), self._traced(tracer):
+                player = Player(tracer, ones)
+                result = player.play(entries)
+                with tracer.still(), torch.no_grad():
+                    return self._conclude(case, _Evidence(tracer, result, roots, entries))
+        except Refused as refusal:
+            return _nothing(case, "refused", str(refusal))
+        except Exception as error:  # the script's own code may raise when it is run again
+            return _nothing(case, "failed", f"{type(error).__name__}: {str(error)[:300]}")
+
+    @contextlib.contextmanager
+    def _traced(self, tracer: Tracer) -> Iterator[None]:
+        self._capture.tracer = tracer
+        try:
+            with torch.enable_grad(), tracer:
+                yield
+        finally:
+            self._capture.tracer = None
+
+    def _conclude(self, case: Case, seen: _Evidence) -> Looked:
+        ends = seen.ends(case)
+        found = origin(ends)
+        if found is not None:
+            return seen.found(case, found)
+        if ends:
+            return _nothing(case, "failed", "non-finite values came back, but not the op that made them")
+        changed = "; parameters were changed between forward and step" if seen.moved() else ""
+        stale = "; inputs were overwritten since" if seen.result.stale else ""
+        return _nothing(case, "finite", f"run again, the step is finite on this rank{changed}{stale}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    """What the tracer saw, and the names to tell it by."""
+
+    tracer: Tracer
+    result: Rerun
+    roots: list[nn.Module]
+    entries: list[Entry]
+
+    def ends(self, case: Case) -> list[Op]:
+        """Return the ops at which the harm ended: the bad losses', else the bad gradients', else the bad buffers'."""
+        losses = [loss for loss, _ in self.result.losses if is_bad(loss)]
+        gradients = [one.grad for one in case.parameters if one.grad is not None and is_bad(one.grad)]
+        for group in (losses, gradients, [one for one in case.suspects if is_bad(one)]):
+            ops = [op for op in (self.tracer.writer(tensor) for tensor in group) if op is not None]
+            if ops:
+                return ops
+        return []
+
+    def moved(self) -> bool:
+        """Whether parameters were written to between a root's forward and now."""
+        from nandiag.runtime.replay.capture import _versions
+
+        return any(entry.kind == ROOT and entry.versions != _versions(entry.function) for entry in self.entries)
+
+    def found(self, case: Case, finding: Finding) -> Looked:
+        """Return the event for an origin."""
+        op = finding.op
+        if finding.source == "outside":
+            return self._outside(case, op)
+        facts: dict[str, object] = {"chain": finding.chain, **scalars_of(op)}
+        if finding.source == "op":
+            facts |= in_float64(op)
+        if op.spot.recompute:
+            facts["recompute"] = True
+        library = via(op.spot)
+        if library is not None:
+            facts["library"] = library
+        return Looked(
+            outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step, phase=op.spot.phase,
+            source=finding.source, site=site_of(op.spot, str(op.func)), inputs=inputs_of(op), outputs=outputs_of(op),
+            facts=facts,
+        )  # fmt: skip
+
+    def _outside(self, case: Case, op: Op) -> Looked:
+        known = labels_of(self.roots, self.entries)
+        tensor = max(op.outside, key=lambda one: label(known, one) is not None)
+        named = label(known, tensor)
+        written = self._written_by(tensor)
+        if written is not None:
+            return self._written(case, op, written, tensor)
+        source = named.what if named is not None and named.what in {"parameter", "buffer"} else "input"
+        site = site_of(op.spot, str(op.func))
+        whole = named.tensor if named is not None else tensor
+        facts: dict[str, object] = {"first_used_by": str(op.func)}
+        if named is not None and named.what in {"parameter", "buffer"}:
+            site = _at_module(site, named)
+        return Looked(
+            outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step,
+            phase={"parameter": "init", "buffer": "init"}.get(source, "data"), source=source, site=site,
+            inputs=(fact(whole, named.name if named is not None else None),), facts=facts,
+        )  # fmt: skip
+
+    def _written_by(self, tensor: Tensor) -> Entry | None:
+        key = storage(tensor)
+        writers = [entry for entry, target in self.result.unmade if storage(target) == key]
+        return writers[-1] if writers else None
+
+    def _written(self, case: Case, op: Op, entry: Entry, tensor: Tensor) -> Looked:
+        from nandiag.runtime.replay.trace import Spot
+
+        site = site_of(Spot(None, None, entry.frames, "data", entry.micro_step), entry.name)
+        facts: dict[str, object] = {"first_used_by": str(op.func), "written_in_place": entry.name}
+        return Looked(
+            outcome="found", method="replay", step=case.step, micro_step=entry.micro_step, phase="data", source="input",
+            site=site, inputs=(fact(tensor),), facts=facts,
+        )  # fmt: skip
+
+
+def _at_module(site: Site, named: Label) -> Site:
+    from dataclasses import replace
+
+    return replace(site, module=named.module, module_class=named.module_class)
+
+
+def _reason_against(capture: Capture, entries: list[Entry]) -> str | None:
+    if not any(entry.kind == BACKWARD for entry in entries):
+        return "no backward call was taped in this step"
+    if capture.tape.overflow:
+        return "the step made more calls than the tape holds"
+    for root in _roots(entries):
+        if any(getattr(one, "_post_accumulate_grad_hooks", None) for one in root.parameters()):
+            return "the script's hooks act on gradients as they arrive, which a replay would repeat"
+    return None
+
+
+def _roots(entries: list[Entry]) -> list[nn.Module]:
+    return list({id(entry.function): entry.function for entry in entries if entry.kind == ROOT}.values())
+
+
+def _all_that_gather(parameters: list[Tensor], roots: list[nn.Module], entries: list[Entry]) -> list[Tensor]:
+    """Return every leaf whose ``.grad`` the replay may write to."""
+    held = {id(one): one for one in parameters}
+    held |= {id(one): one for root in roots for one in root.parameters()}
+    for entry in entries:
+        for tensor in _given((entry.args, entry.kwargs)):
+            if tensor.requires_grad and tensor.is_leaf:
+                held[id(tensor)] = tensor
+    return list(held.values())
+
+
+def _given(thing: Any) -> Iterator[Tensor]:
+    if type(thing) is Given:
+        tensor = thing.get()
+        if tensor is not None:
+            yield tensor
+    elif isinstance(thing, tuple | list):
+        for item in thing:
+            yield from _given(item)
+    elif isinstance(thing, dict):
+        for item in thing.values():
+            yield from _given(item)
+    else:
+        yield from tensors_in(thing)
+
+
+@contextlib.contextmanager
+def _eager() -> Iterator[None]:
+    # Compiled regions run op by op in a replay. Where dynamo was never imported there are none.
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def _nothing(case: Case, outcome: str, reason: str) -> Looked:
+    return Looked(outcome=outcome, method="replay", step=case.step, reason=reason)
+
+
+def _timed(looked: Looked, seconds: float) -> Looked:
+    from dataclasses import replace
+
+    return replace(looked, seconds=round(seconds, 4))

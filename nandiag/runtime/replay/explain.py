@@ -1,0 +1,108 @@
+"""What the deciding op shows: facts on its tensors, the place in the source, and the same op in float64 (worker)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nandiag.events import Site, TensorFact
+from nandiag.runtime.finite import fact, is_bad
+from nandiag.runtime.frames import LIBRARY, USER, Frame, best, columns, source
+from nandiag.runtime.replay.tape import tensors_in
+from nandiag.runtime.replay.trace import Op, Spot
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+_LARGEST = 1 << 27
+_SHOWN = 4
+
+
+def site_of(spot: Spot, op: str | None) -> Site:
+    """Return the place of ``spot``: the user's line, or the library's own where the module itself is a library's."""
+    frame = _frame(spot)
+    place = None if frame is None else columns(frame)
+    line = None if frame is None else place[0] if place is not None else frame.line
+    return Site(
+        module=spot.module,
+        module_class=spot.module_class,
+        op=op,
+        node=spot.node,
+        forward_op=spot.forward_op,
+        file=None if frame is None else frame.file,
+        line=line,
+        column=None if place is None else (place[1], place[2]),
+        function=None if frame is None else frame.code.co_name,
+        source=None if frame is None or line is None else source(frame, line),
+    )
+
+
+def _frame(spot: Spot) -> Frame | None:
+    if spot.library and spot.frames and spot.frames[0].kind == LIBRARY:
+        return spot.frames[0]
+    return best(spot.frames)
+
+
+def via(spot: Spot) -> str | None:
+    """Return ``file:line`` of the library frame that ran the op where the site shows the user's call of it."""
+    frame = _frame(spot)
+    inner = spot.frames[0] if spot.frames else None
+    if frame is None or inner is None or inner is frame or frame.kind != USER:
+        return None
+    return f"{inner.file}:{inner.line}" if inner.kind == LIBRARY else None
+
+
+def inputs_of(op: Op) -> tuple[TensorFact, ...]:
+    """Return facts on the tensors that went into the op, as they were before it."""
+    given = tensors_in((op.words[0], list(op.words[1].values()))) if op.words is not None else []
+    return tuple(fact(tensor) for tensor in given[:_SHOWN])
+
+
+def outputs_of(op: Op) -> tuple[TensorFact, ...]:
+    """Return facts on what came out of the op."""
+    return tuple(fact(tensor) for tensor in op.results[:_SHOWN] if is_bad(tensor)) or tuple(
+        fact(tensor) for tensor in op.results[:1]
+    )
+
+
+def in_float64(op: Op) -> dict[str, object]:
+    """Run the op again on the same inputs in float64: finite there means that the dtype's range was left."""
+    given = tensors_in((op.words[0], list(op.words[1].values()))) if op.words is not None else []
+    if op.words is None or not given or sum(tensor.numel() for tensor in given) > _LARGEST:
+        return {}
+    try:
+        with torch.no_grad():
+            output = tensors_in(op.func(*_wide(op.words[0]), **{key: _wide(word) for key, word in op.words[1].items()}))
+    except (RuntimeError, NotImplementedError, TypeError):
+        return {}
+    wide = [fact(tensor) for tensor in output if tensor.is_floating_point()]
+    if not wide:
+        return {}
+    facts: dict[str, object] = {"float64_finite": not any(one.bad for one in wide)}
+    largest = max((one.absmax for one in wide if one.absmax is not None), default=None)
+    if largest is not None:
+        facts["float64_absmax"] = largest
+    narrow = next((tensor.dtype for tensor in op.results if tensor.dtype in _FLOATS), None)
+    if narrow is not None:
+        facts["dtype"] = str(narrow).removeprefix("torch.")
+        facts["dtype_max"] = torch.finfo(narrow).max
+    return facts
+
+
+def _wide(thing: Any) -> Any:
+    if isinstance(thing, Tensor):
+        return thing.detach().to(torch.float64) if thing.dtype in _FLOATS else thing.detach()
+    if isinstance(thing, torch.dtype):
+        return torch.float64 if thing in _FLOATS else thing
+    if type(thing) in (tuple, list):
+        return type(thing)(_wide(item) for item in thing)
+    return thing
+
+
+def scalars_of(op: Op) -> dict[str, object]:
+    """Return the numbers among the op's arguments, by position or name, for the causes to read."""
+    if op.words is None:
+        return {}
+    numbers = {f"arg{index}": word for index, word in enumerate(op.words[0]) if type(word) in (int, float, bool)}
+    numbers |= {key: word for key, word in op.words[1].items() if type(word) in (int, float, bool)}
+    return dict(numbers)

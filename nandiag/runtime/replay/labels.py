@@ -1,0 +1,102 @@
+"""What a tensor is called: a parameter, a buffer, or an input of a root module, found by the memory it lies in (worker)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nandiag.runtime.finite import local
+from nandiag.runtime.names import walk
+from nandiag.runtime.replay.tape import ROOT, Entry, Given
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What a tensor is (``parameter``, ``buffer``, ``attribute`` or ``input``), its name, and the module it belongs to."""
+
+    what: str
+    name: str
+    module: str | None
+    module_class: str | None
+    tensor: Tensor
+
+
+def labels_of(roots: list[nn.Module], entries: list[Entry]) -> dict[int, Label]:
+    """Map the storage of each tensor known by name to its label; a module's own tensors go before inputs."""
+    found: dict[int, Label] = {}
+    for root in roots:
+        for name, module in walk(root):
+            for what, key, tensor in _own(module):
+                _put(found, Label(what, f"{name}.{key}" if name else key, name, type(module).__name__, tensor))
+    for entry in entries:
+        if entry.kind == ROOT:
+            for name, tensor in _inputs(entry):
+                _put(found, Label("input", name, None, type(entry.function).__name__, tensor))
+    return found
+
+
+def label(found: dict[int, Label], tensor: Tensor) -> Label | None:
+    """Return the label of the memory that ``tensor`` lies in."""
+    key = storage(tensor)
+    return None if key is None else found.get(key)
+
+
+def storage(tensor: Tensor) -> int | None:
+    """Return the identity of the memory that this rank holds of ``tensor``."""
+    try:
+        data = local(tensor)
+        return None if data is None else data.untyped_storage()._cdata
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def _put(found: dict[int, Label], one: Label) -> None:
+    key = storage(one.tensor)
+    if key is not None:
+        found.setdefault(key, one)
+
+
+def _own(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
+    groups: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("parameter", module._parameters), ("buffer", module._buffers), ("attribute", module.__dict__),
+    )  # fmt: skip
+    for what, tensors in groups:
+        for key, tensor in tensors.items():
+            if isinstance(tensor, torch.Tensor):
+                yield what, key, tensor
+
+
+def _inputs(entry: Entry) -> Iterator[tuple[str, Tensor]]:
+    names = _parameter_names(entry.function)
+    for index, word in enumerate(entry.args or ()):
+        yield from _named(names[index] if index < len(names) else f"args[{index}]", word)
+    for key, word in (entry.kwargs or {}).items():
+        yield from _named(key, word)
+
+
+def _named(name: str, word: Any) -> Iterator[tuple[str, Tensor]]:
+    if type(word) is Given:
+        tensor = word.get()
+        if tensor is not None:
+            yield name, tensor
+    elif isinstance(word, torch.Tensor):
+        yield name, word
+    elif isinstance(word, tuple | list):
+        for index, item in enumerate(word):
+            yield from _named(f"{name}[{index}]", item)
+    elif hasattr(word, "items"):
+        for key, item in word.items():
+            yield from _named(f"{name}[{key!r}]", item)
+
+
+def _parameter_names(module: nn.Module) -> list[str]:
+    inner = getattr(module, "module", module) if hasattr(module, "reducer") else getattr(module, "_orig_mod", module)
+    try:
+        return list(inspect.signature(inner.forward).parameters)
+    except (TypeError, ValueError):
+        return []

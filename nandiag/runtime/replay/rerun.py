@@ -1,0 +1,236 @@
+"""Run the tape again in place, and leave every trace of it wiped (worker)."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nandiag.runtime.frames import BOUNDARIES
+from nandiag.runtime.replay.capture import Capture
+from nandiag.runtime.replay.state import Attributes, generators, set_attributes, under
+from nandiag.runtime.replay.tape import BACKWARD, CALL, ROOT, Entry, Given, Made, tensors_in, version_of
+from nandiag.runtime.replay.trace import Refused, Spot, Tracer
+
+_backward = torch.autograd.backward
+
+
+@dataclass(slots=True)
+class Rerun:
+    """What came of running the tape again: the roots of backward calls, and what could not be as it had been."""
+
+    losses: list[tuple[Tensor, int]] = field(default_factory=list)
+    stale: list[Tensor] = field(default_factory=list)
+    unmade: list[tuple[Entry, Tensor]] = field(default_factory=list)
+    cut: bool = False
+    seconds: float = 0.0
+
+
+class Player:
+    """Plays entries in order under a tracer; ``scales`` maps ``id`` of a loss-scale tensor to what stands in for it."""
+
+    def __init__(self, tracer: Tracer, scales: dict[int, Tensor]) -> None:
+        self.tracer = tracer
+        self.result = Rerun()
+        self._outputs: dict[int, list[Tensor]] = {}
+        self._stand_ins: dict[int, Tensor] = dict(scales)
+
+    def play(self, entries: list[Entry]) -> Rerun:
+        """Run all entries; raises whatever the script's code raises, and Refused."""
+        began = time.perf_counter()
+        with self.tracer.still():
+            self._stand_in_for_written(entries)
+        for entry, phase in zip(entries, phases_of(entries), strict=True):
+            self.tracer.spot = Spot(None, None, entry.frames, phase, entry.micro_step)
+            self._play(entry)
+        self.result.seconds = time.perf_counter() - began
+        return self.result
+
+    def _play(self, entry: Entry) -> None:
+        if entry.kind == CALL and self._left_as_it_is(entry):
+            return
+        args, kwargs = self._unpack(entry.args), self._unpack(entry.kwargs)
+        with self.tracer.still():
+            for buffer, value in entry.buffers:
+                buffer.detach().copy_(value)
+            set_attributes(entry.attributes)
+            if entry.generators is not None:
+                entry.generators.put_back()
+        with under(entry.modes):
+            if entry.kind == BACKWARD:
+                self._play_backward(entry, args, kwargs)
+                return
+            function = _without_collectives(entry.function) if entry.kind == ROOT else entry.function
+            if entry.kind == ROOT and function is not entry.function:
+                args, kwargs = _as_ddp_gives(entry.function, args, kwargs)
+            self._outputs[id(entry)] = tensors_in(function(*args, **kwargs))
+
+    def _play_backward(self, entry: Entry, args: Any, kwargs: Any) -> None:
+        for root in tensors_in(args[0] if args else kwargs.get("tensors")):
+            if not root.requires_grad:
+                raise Refused("a loss was made by code that the tape did not see")
+            self.result.losses.append((root, entry.micro_step))
+        _backward(*args, **kwargs)
+
+    def _stand_in_for_written(self, entries: list[Entry]) -> None:
+        # What the script wrote into in place is written into a copy, made from what it held before the first write.
+        for entry in entries:
+            if entry.before is not None:
+                target, held = entry.before
+                if id(target) not in self._stand_ins:
+                    self._stand_ins[id(target)] = held.clone()
+
+    def _left_as_it_is(self, entry: Entry) -> bool:
+        """Whether an in-place write into a tensor from outside is not made again, its result being there already."""
+        if not entry.in_place or entry.grad or entry.before is not None or not entry.args:
+            return False
+        target = _written(entry)
+        if target is None or target.requires_grad:
+            return False
+        self.result.unmade.append((entry, target))
+        return True
+
+    def _unpack(self, thing: Any) -> Any:
+        kind = type(thing)
+        if kind is Made:
+            outputs = self._outputs.get(id(thing.entry))
+            if outputs is not None and thing.index < len(outputs):
+                return outputs[thing.index]
+            return self._outside(thing.tensor())
+        if kind is Given:
+            tensor = thing.get()
+            if tensor is not None and version_of(tensor) != thing.version and id(tensor) not in self._stand_ins:
+                self.result.stale.append(tensor)
+            return self._outside(tensor)
+        if kind is tuple or kind is list:
+            return kind([self._unpack(item) for item in thing])
+        if kind is dict:
+            return {key: self._unpack(item) for key, item in thing.items()}
+        return thing
+
+    def _outside(self, tensor: Tensor | None) -> Tensor:
+        if tensor is None:
+            raise Refused("a value that the step used is gone")
+        stand_in = self._stand_ins.get(id(tensor))
+        if stand_in is not None:
+            return stand_in
+        if tensor.requires_grad and not tensor.is_leaf:
+            # Its graph was consumed by the real backward: gradients end here in the replay.
+            self.result.cut = True
+            with self.tracer.still():
+                stand_in = self._stand_ins[id(tensor)] = tensor.detach().requires_grad_()
+            return stand_in
+        return tensor
+
+
+def _written(entry: Entry) -> Tensor | None:
+    """Return the tensor from outside the tape that an in-place call writes into, itself or through views of it."""
+    word = entry.args[0]
+    while type(word) is Made:
+        maker = word.entry
+        if maker.name not in _VIEWS or not maker.args or _getter(maker) == "grad":
+            return None
+        word = maker.args[0]
+    return word.get() if type(word) is Given else None
+
+
+_VIEWS = frozenset({
+    "__getitem__", "__get__", "view", "view_as", "reshape", "select", "narrow", "squeeze", "unsqueeze", "transpose",
+    "permute", "flatten", "unflatten", "diagonal", "detach", "t", "expand", "swapaxes", "movedim", "unbind", "split", "chunk",
+})  # fmt: skip
+
+
+def _getter(entry: Entry) -> str:
+    """Return which property an entry read, ``""`` when it read none."""
+    return str(getattr(getattr(entry.function, "__self__", None), "__name__", "")) if entry.name == "__get__" else ""
+
+
+BOUNDARIES.add(Player._play.__code__)
+
+
+def phases_of(entries: list[Entry]) -> list[str]:
+    """Return the phase of each entry: data before the model, forward in it, loss after it, backward from there on."""
+    models = [index for index, entry in enumerate(entries) if entry.kind == ROOT and not _is_criterion(entry)]
+    backwards = [index for index, entry in enumerate(entries) if entry.kind == BACKWARD]
+    return [_phase(index, entry, models, backwards) for index, entry in enumerate(entries)]
+
+
+def _phase(index: int, entry: Entry, models: list[int], backwards: list[int]) -> str:
+    if entry.kind == BACKWARD or (backwards and index > backwards[-1]):
+        return "backward"
+    if entry.kind == ROOT and index in models:
+        return "forward"
+    if not models:
+        return "forward"
+    previous = max((one for one in backwards if one < index), default=-1)
+    later = min((one for one in backwards if one > index), default=len(backwards) + models[-1] + index)
+    if not any(index < model < later for model in models):
+        return "loss"
+    return "forward" if entry.grad or any(previous < model < index for model in models) else "data"
+
+
+def _is_criterion(entry: Entry) -> bool:
+    return isinstance(entry.function, nn.Module) and next(entry.function.parameters(), None) is None
+
+
+def _without_collectives(module: nn.Module) -> nn.Module:
+    """Return the module that DDP wraps: its own forward and backward need no other rank."""
+    if hasattr(module, "reducer") and hasattr(module, "require_backward_grad_sync"):
+        return module.module  # type: ignore[return-value]
+    return module
+
+
+def _as_ddp_gives(ddp: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    if not getattr(ddp, "device_ids", None):
+        return args, kwargs
+    from torch.distributed.utils import _to_kwargs
+
+    device = torch.device(ddp.device_type, ddp.device_ids[0])
+    moved = _to_kwargs(args, kwargs, device, ddp.use_side_stream_for_tensor_copies)
+    return moved[0][0], moved[1][0]
+
+
+@contextlib.contextmanager
+def traceless(
+    capture: Capture, parameters: list[Tensor], roots: list[nn.Module], *, weights_written: bool = False
+) -> Iterator[None]:
+    """Keep gradients, buffers, generators, plain attributes and printed output as if no replay had been."""
+    gradients = [(parameter, parameter.grad) for parameter in parameters]
+    written = [(leaf, leaf.detach().clone()) for leaf in parameters] if weights_written else []
+    buffers = [(buffer, buffer.detach().clone()) for root in roots for buffer in root.buffers()]
+    attributes = [Attributes(root) for root in roots]
+    states = generators(full=True)
+    streams = sys.stdout, sys.stderr
+    window_was_open = capture.window.close()
+    capture.off = True
+    try:
+        for parameter in parameters:
+            parameter.grad = None
+        sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
+        yield
+    finally:
+        sys.stdout, sys.stderr = streams
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        with torch.no_grad():
+            for buffer, value in [*written, *buffers]:
+                _restore(buffer, value)
+        for kept in attributes:
+            kept.put_back()
+        states.put_back()
+        capture.off = False
+        if window_was_open:
+            capture.window.open()
+
+
+def _restore(buffer: Tensor, value: Tensor) -> None:
+    # Only what differs is written, so that version counters move no more than they must.
+    if not torch.equal(buffer, value):
+        buffer.detach().copy_(value)

@@ -1,0 +1,205 @@
+"""The tape: what the step did outside of what autograd keeps, by reference, so that it can be run again (worker).
+
+Strong references go only to what the step holds anyway. A value made by an earlier entry is kept as a :class:`Made`,
+to be made again; of what ran without gradients even the arguments are weak, so that an evaluation loop keeps nothing.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nandiag.runtime.frames import Frame
+from nandiag.runtime.replay.state import Generators, Modes
+
+MOST_ENTRIES = 4096
+_MOST_LOOSE = 512
+ROOT, CALL, BACKWARD = "root", "call", "backward"
+
+
+class Entry:
+    """One thing the step did: the call of a root module, a torch function outside of modules, or a backward."""
+
+    __slots__ = (
+        "__weakref__", "args", "attributes", "before", "buffers", "frames", "function", "generators", "grad", "in_place",
+        "kind", "kwargs", "micro_step", "modes", "number", "step", "versions",
+    )  # fmt: skip
+
+    def __init__(self, kind: str, function: Any, *, grad: bool, modes: Modes) -> None:
+        self.kind = kind
+        self.function = function
+        self.grad = grad
+        self.modes = modes
+        self.args: Any = ()
+        self.kwargs: Any = {}
+        self.generators: Generators | None = None
+        self.buffers: list[tuple[Tensor, Tensor]] = []
+        self.attributes: list[tuple[nn.Module, dict[str, Any]]] = []
+        self.frames: tuple[Frame, ...] = ()
+        self.before: tuple[Tensor, Tensor] | None = None
+        self.in_place = False
+        self.versions = 0
+        self.number = self.step = self.micro_step = 0
+
+    @property
+    def name(self) -> str:
+        """The name of the function called."""
+        return str(getattr(self.function, "__name__", type(self.function).__name__))
+
+
+class Made:
+    """A tensor that the ``index``-th output of ``entry`` was; leaves are kept, for they cannot be made again."""
+
+    __slots__ = ("entry", "index", "tensor")
+
+    def __init__(self, entry: Entry, index: int, tensor: Tensor) -> None:
+        self.entry = entry
+        self.index = index
+        self.tensor = weakref.ref(tensor)
+
+
+class Given:
+    """A tensor from outside the tape, with its version counter when it was used; weak where ``strong`` is False."""
+
+    __slots__ = ("_tensor", "version", "shape")
+
+    def __init__(self, tensor: Tensor, *, strong: bool) -> None:
+        self._tensor: Any = tensor if strong else weakref.ref(tensor)
+        self.version = version_of(tensor)
+
+    def get(self) -> Tensor | None:
+        """Return the tensor, None when it is gone."""
+        return self._tensor() if isinstance(self._tensor, weakref.ref) else self._tensor
+
+
+def version_of(tensor: Tensor) -> int:
+    """Return the tensor's version counter, 0 for inference tensors, which have none."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def tensors_in(thing: Any, found: list[Tensor] | None = None) -> list[Tensor]:
+    """Return the tensors in nested tuples, lists, dicts and dataclasses, in order."""
+    found = [] if found is None else found
+    if isinstance(thing, Tensor):
+        found.append(thing)
+    elif isinstance(thing, tuple | list):
+        for item in thing:
+            tensors_in(item, found)
+    elif isinstance(thing, dict):
+        for item in thing.values():
+            tensors_in(item, found)
+    elif hasattr(thing, "__dataclass_fields__") and not isinstance(thing, type):
+        for name in thing.__dataclass_fields__:
+            tensors_in(getattr(thing, name, None), found)
+    return found
+
+
+class Tape:
+    """The entries since the last optimizer step, and who made which live tensor."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.loose: deque[Entry] = deque(maxlen=_MOST_LOOSE)
+        self.overflow = False
+        self._made: dict[int, tuple[weakref.ref[Tensor], Entry, int]] = {}
+        self._number = 0
+        self.step = 0
+
+    def add(self, entry: Entry, args: Any, kwargs: Any) -> None:
+        """Put an entry on the tape with its arguments packed."""
+        self._number += 1
+        entry.number, entry.step = self._number, self.step
+        entry.args = self.pack(args, strong=entry.grad)
+        entry.kwargs = self.pack(kwargs, strong=entry.grad) if kwargs else {}
+        if not entry.grad and not entry.in_place:
+            self.loose.append(entry)
+        elif len(self.entries) < MOST_ENTRIES:
+            self.entries.append(entry)
+        else:
+            self.overflow = True
+
+    def made(self, entry: Entry, output: Any) -> list[Tensor]:
+        """Remember which tensors ``entry`` returned; returns them."""
+        outputs = tensors_in(output)
+        for index, tensor in enumerate(outputs):
+            key = id(tensor)
+            self._made[key] = (weakref.ref(tensor, _forget(self._made, key)), entry, index)
+        return outputs
+
+    def maker(self, tensor: Tensor) -> tuple[Entry, int] | None:
+        """Return the entry that made ``tensor`` and the index among its outputs, None when it is not on the tape."""
+        known = self._made.get(id(tensor))
+        return (known[1], known[2]) if known is not None and known[0]() is tensor else None
+
+    def pack(self, thing: Any, *, strong: bool) -> Any:
+        """Replace tensors in nested tuples, lists and dicts by what they can be had from again."""
+        if isinstance(thing, Tensor):
+            known = self.maker(thing)
+            if known is not None and self._again(known[0], thing):
+                return Made(known[0], known[1], thing)
+            return Given(thing, strong=strong)
+        kind = type(thing)
+        if kind is tuple or kind is list:
+            return kind([self.pack(item, strong=strong) for item in thing])
+        if kind is dict:
+            return {key: self.pack(item, strong=strong) for key, item in thing.items()}
+        return thing
+
+    def _again(self, maker: Entry, tensor: Tensor) -> bool:
+        # A leaf that gradients gather in is trained, perhaps: it is taken as it is. What an earlier step made without
+        # gradients is a plain value by now: making it again would chain for ever.
+        if tensor.is_leaf and tensor.requires_grad:
+            return maker.step == self.step and self.step > 0
+        return maker.step == self.step or maker.grad
+
+    def clear(self, step: int) -> None:
+        """Begin a new step. Entries whose outputs live on with their graph (a GAN's fake batch) stay reachable."""
+        for entry in (*self.loose, *(entry for entry in self.entries if not entry.grad)):
+            entry.args = entry.kwargs = entry.before = None
+        self.loose.clear()
+        self.entries.clear()
+        self.overflow = False
+        self.step = step
+
+    def whole(self) -> list[Entry]:
+        """Return the step's entries and every ancestor still needed, oldest first."""
+        known = {id(entry): entry for entry in self.entries}
+        waiting = list(self.entries)
+        while waiting:
+            entry = waiting.pop()
+            for made in makers_in((entry.args, entry.kwargs)):
+                if id(made.entry) not in known and made.entry.args is not None:
+                    known[id(made.entry)] = made.entry
+                    waiting.append(made.entry)
+        return sorted(known.values(), key=lambda entry: entry.number)
+
+
+def makers_in(thing: Any) -> Iterator[Made]:
+    """Yield every :class:`Made` in packed arguments."""
+    if type(thing) is Made:
+        yield thing
+    elif type(thing) in (tuple, list):
+        for item in thing:
+            yield from makers_in(item)
+    elif type(thing) is dict:
+        for item in thing.values():
+            yield from makers_in(item)
+
+
+def _forget(made: dict[int, Any], key: int) -> Callable[[object], None]:
+    def forget(reference: object) -> None:
+        known = made.get(key)
+        if known is not None and known[0] is reference:
+            del made[key]
+
+    return forget
+
+
+def grad_on() -> bool:
+    """Whether what happens now can reach a gradient (no functorch transform is active, grad mode is on)."""
+    return torch.is_grad_enabled() and torch._C._functorch.peek_interpreter_stack() is None

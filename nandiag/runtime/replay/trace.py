@@ -1,0 +1,301 @@
+"""The op tracer of a replay: every aten op, its inputs and outputs, the module stack and the user's frame (worker).
+
+Only ops that handle non-finite values are kept; together they form the graph along which harm descended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nandiag.runtime.finite import local
+from nandiag.runtime.frames import Frame, stack
+from nandiag.runtime.replay.tape import tensors_in
+
+_EMPTY = frozenset({
+    "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "resize_", "set_",
+})  # fmt: skip
+_CONSTANTS = frozenset({
+    "masked_fill", "masked_fill_", "full", "fill_", "fill", "full_like", "new_full", "scalar_tensor", "lift_fresh",
+    "constant_pad_nd", "_to_copy", "where", "index_fill", "index_fill_",
+})  # fmt: skip
+_COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::")
+_PLAIN_TYPES = (torch.Tensor, nn.Parameter)
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """Which non-finite values a tensor holds."""
+
+    nan: bool
+    posinf: bool
+    neginf: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where an op ran: module, user frames innermost first, phase, and for backward the node and its forward op."""
+
+    module: str | None
+    module_class: str | None
+    frames: tuple[Frame, ...]
+    phase: str
+    micro_step: int
+    node: str | None = None
+    forward_op: str | None = None
+    recompute: bool = False
+    library: bool = False
+
+
+@dataclass(slots=True)
+class Op:
+    """One op with a non-finite output; ``parents`` are the ops that wrote its bad inputs, ``outside`` those no op wrote."""
+
+    index: int
+    func: Any
+    spot: Spot
+    outputs: list[Stat | None]
+    inputs: list[Stat | None]
+    parents: list[Op] = field(default_factory=list)
+    outside: list[Tensor] = field(default_factory=list)
+    constant: bool = False
+    collective: bool = False
+    words: tuple[Any, Any] | None = None
+    results: list[Tensor] = field(default_factory=list)
+
+    @property
+    def born(self) -> bool:
+        """Whether it made non-finite values out of finite ones."""
+        return not any(self.inputs) and not self.outside
+
+    @property
+    def born_nan(self) -> bool:
+        """Whether it made NaN out of inputs that hold infinities but no NaN."""
+        made = any(stat is not None and stat.nan for stat in self.outputs)
+        return made and any(self.inputs) and not any(stat is not None and stat.nan for stat in self.inputs)
+
+
+class Refused(Exception):
+    """The replay cannot go on as it was agreed, and nothing has been harmed."""
+
+
+class Tracer(TorchDispatchMode):
+    """Runs each op and keeps those with non-finite outputs; ``joint`` allows collectives, for all ranks run them."""
+
+    def __init__(self, names: dict[int, str], *, joint: bool, deadline: float | None = None) -> None:
+        super().__init__()
+        self.names = names
+        self.joint = joint
+        self.deadline = deadline
+        self.ops = 0
+        self.spot = Spot(None, None, (), "forward", 0)
+        self._writer: dict[int, Op | None] = {}
+        self._garbage: set[int] = set()
+        self._made_by: dict[int, tuple[Spot, str]] = {}
+        self._modules: list[tuple[str | None, str, bool]] = []
+        self._still = False
+
+    # ------------------------------------------------------------------ modules
+
+    def module_call(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Run a module's call with the module on the stack."""
+        from nandiag.runtime.names import is_wrapper
+
+        if is_wrapper(module):
+            return original(module, *args, **kwargs)
+        self._modules.append((self.names.get(id(module)), type(module).__name__, _is_library(type(module))))
+        try:
+            return original(module, *args, **kwargs)
+        finally:
+            self._modules.pop()
+
+    @contextlib.contextmanager
+    def still(self) -> Iterator[None]:
+        """Run ops of ours unseen."""
+        before, self._still = self._still, True
+        try:
+            yield
+        finally:
+            self._still = before
+
+    # ------------------------------------------------------------------ ops
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """Run one op and look at it."""
+        kwargs = kwargs or {}
+        if self._still:
+            return func(*args, **kwargs)
+        if any(kind not in _PLAIN_TYPES and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ for kind in types):
+            return NotImplemented  # a subclass (DTensor) takes its op apart, and its local ops come by here
+        self.ops += 1
+        if func._schema.name.startswith(_COLLECTIVES):
+            return self._collective(func, args, kwargs)
+        return self._op(func, args, kwargs)
+
+    def _op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = func._schema.name.partition("::")[2]
+        spot = self._where(str(func))
+        given = tensors_in((args, list(kwargs.values())))
+        mutable = func._schema.is_mutable
+        # lift_fresh brings a Python number into a tensor: a constant, not something from outside.
+        stats = [None] * len(given) if name == "lift_fresh" else [self._stat(tensor) for tensor in given]
+        kept = _copies(args, kwargs) if mutable else (args, kwargs)
+        output = func(*args, **kwargs)
+        outputs = tensors_in(output)
+        if name in _EMPTY:
+            self._garbage |= {_key(tensor) for tensor in outputs}
+            self._forget(outputs, set())
+            return output
+        written = outputs if outputs or not mutable else given
+        if "batch_norm" in name and "backward" not in name:
+            written = [*written, *given[1:]]  # running statistics are written without the schema saying so
+        if mutable:
+            self._garbage -= {_key(tensor) for tensor in written}
+        after = [self._stat(tensor) for tensor in written]
+        inside = {_key(tensor) for tensor in given}
+        if any(after):
+            op = Op(self.ops, func, spot, after, stats)
+            self._parents(op, given)
+            op.constant = _is_constant(name, op, args, kwargs, given)
+            if op.born or op.born_nan or op.outside:
+                op.words, op.results = kept, [tensor.detach() for tensor in written]
+            for tensor, stat in zip(written, after, strict=True):
+                key = _key(tensor)
+                if stat is not None:
+                    self._writer[key] = op
+                elif key not in inside:
+                    self._writer.pop(key, None)
+        else:
+            self._forget(written, inside)
+        return output
+
+    def _collective(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self.joint:
+            raise Refused(f"the model communicates ({func._schema.name}) and not every rank takes part in this replay")
+        given = tensors_in((args, list(kwargs.values())))
+        spot = self._where(str(func))
+        op = Op(self.ops, func, replace(spot, phase="collective"), [], [self._stat(tensor) for tensor in given], collective=True)
+        self._parents(op, given)
+        op.outside.clear()
+        output = func(*args, **kwargs)
+        # An asynchronous collective has not written yet, so its outputs are taken to be as bad as they turn out later.
+        for tensor in [*(given if func._schema.is_mutable else []), *tensors_in(output)]:
+            self._writer[_key(tensor)] = op
+        return output
+
+    def _parents(self, op: Op, given: list[Tensor]) -> None:
+        for tensor, stat in zip(given, op.inputs, strict=True):
+            if stat is None:
+                continue
+            writer = self._writer.get(_key(tensor))
+            if writer is None:
+                op.outside.append(tensor)
+            elif writer not in op.parents:
+                op.parents.append(writer)
+
+    def _forget(self, written: list[Tensor], inside: set[int]) -> None:
+        for tensor in written:
+            key = _key(tensor)
+            if key not in inside:
+                self._writer.pop(key, None)
+
+    def writer(self, tensor: Tensor) -> Op | None:
+        """Return the op that last wrote non-finite values into what this rank holds of ``tensor``."""
+        with self.still():
+            data = local(tensor)
+            return None if data is None else self._writer.get(_key(data))
+
+    def bad(self, tensor: Tensor) -> bool:
+        """Tell whether what this rank holds of ``tensor`` is non-finite."""
+        with self.still():
+            data = local(tensor)
+            return data is not None and _stat_of(data) is not None
+
+    def _stat(self, tensor: Tensor) -> Stat | None:
+        if _key(tensor) in self._garbage:
+            return None  # memory that nobody has written yet
+        with self.still():
+            try:
+                data = local(tensor)
+                return None if data is None else _stat_of(data)
+            except (RuntimeError, NotImplementedError):
+                return None
+
+    # ------------------------------------------------------------------ places
+
+    def _where(self, name: str) -> Spot:
+        node = torch._C._current_autograd_node()
+        frames, in_engine = stack(sys._getframe(1), 8)
+        if node is not None and not (in_engine and frames):
+            made = self._made_by.get(node._sequence_nr())
+            spot, forward_op = made if made is not None else (self.spot, None)
+            return replace(spot, phase="backward", node=_node_name(node), forward_op=forward_op, micro_step=self.spot.micro_step)
+        module, module_class, library = self._modules[-1] if self._modules else (None, None, False)
+        spot = replace(
+            self.spot,
+            module=module,
+            module_class=module_class,
+            frames=(*frames, *self.spot.frames),
+            library=library,
+            phase="backward" if node is not None else self.spot.phase,
+            node=_node_name(node) if node is not None else None,
+            recompute=node is not None and bool(self._modules),
+        )
+        self._made_by.setdefault(torch._C._autograd._get_sequence_nr() - 1, (spot, name))
+        return spot
+
+
+def _node_name(node: Any) -> str:
+    return str(node.name()).rpartition("::")[2]
+
+
+def _is_library(kind: type) -> bool:
+    code = getattr(getattr(kind, "forward", None), "__code__", None)
+    return code is not None and ("site-packages" in code.co_filename or "dist-packages" in code.co_filename)
+
+
+def _key(tensor: Tensor) -> int:
+    try:
+        return tensor.untyped_storage()._cdata
+    except (RuntimeError, NotImplementedError):
+        return id(tensor)
+
+
+def _stat_of(data: Tensor) -> Stat | None:
+    low, high = torch.aminmax(data)
+    if math.isfinite(low.item()) and math.isfinite(high.item()):
+        return None
+    return Stat(bool(data.isnan().any()), bool((data == math.inf).any()), bool((data == -math.inf).any()))
+
+
+def _is_constant(name: str, op: Op, args: Any, kwargs: Any, given: list[Tensor]) -> bool:
+    """Tell whether the script itself wrote an infinity here (a mask), rather than computed it."""
+    if name not in _CONSTANTS or not op.born:
+        return False
+    if name == "lift_fresh" or (name == "_to_copy" and not given):
+        return True
+    return any(isinstance(word, int | float) and not math.isfinite(word) for word in [*args, *kwargs.values()])
+
+
+_COPY_LIMIT = 10_000_000
+
+
+def _copies(args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Return the arguments with tensors copied as they are before an op writes into one of them."""
+
+    def copy(thing: Any) -> Any:
+        if isinstance(thing, Tensor):
+            return thing.detach().clone() if thing.numel() <= _COPY_LIMIT else thing
+        if type(thing) in (tuple, list):
+            return type(thing)(copy(item) for item in thing)
+        return thing
+
+    return copy(args), {key: copy(value) for key, value in kwargs.items()}

@@ -1,0 +1,69 @@
+"""Walk back from the harm over the graph of non-finite values to the op from which it descends (worker)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nandiag.runtime.replay.trace import Op
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The origin on this rank: ``source`` is ``op``, ``outside`` (it came in from outside the step) or ``received``."""
+
+    op: Op
+    source: str
+    chain: int
+
+
+def ancestors(ends: list[Op]) -> list[Op]:
+    """Return ``ends`` and every op that any of them descends from, in the order in which they ran."""
+    seen: dict[int, Op] = {}
+    waiting = list(ends)
+    while waiting:
+        op = waiting.pop()
+        if id(op) not in seen:
+            seen[id(op)] = op
+            waiting.extend(op.parents)
+    return sorted(seen.values(), key=lambda op: op.index)
+
+
+def origin(ends: list[Op]) -> Finding | None:
+    """Return the first op that made, took in or received what the harm descends from; None when there is none."""
+    chain = ancestors(ends)
+    births = [op for op in chain if op.born and not op.collective and not _is_mask(op)]
+    received = [op for op in chain if op.collective and not op.parents]
+    taken = [op for op in chain if op.outside]
+    turned = [op for op in chain if op.born_nan]
+    serious = [op for op in taken if _serious(op)]
+    first = min([*births, *received, *serious], key=lambda op: op.index, default=None)
+    if first is None:
+        # Infinities that the script wrote itself (masks) only harm where they turn into NaN.
+        first = next(iter(turned or taken or [op for op in chain if op.constant]), None)
+    elif turned and first in serious and _only_negative(first) and not births:
+        first = turned[0]
+    return None if first is None else Finding(first, _source(first), len(chain))
+
+
+def _is_mask(op: Op) -> bool:
+    """A constant infinity is a mask until it harms; a constant NaN, or +inf laid into data, is the script's own doing."""
+    if not op.constant:
+        return False
+    laid = op.func._schema.name == "aten::lift_fresh"
+    return not any(stat is not None and (stat.nan or (laid and stat.posinf)) for stat in op.outputs)
+
+
+def _source(op: Op) -> str:
+    if op.collective:
+        return "received"
+    return "outside" if op.outside and not op.born_nan else "op"
+
+
+def _serious(op: Op) -> bool:
+    """NaN and +inf from outside are bad input; -inf from outside is a mask."""
+    return not _only_negative(op)
+
+
+def _only_negative(op: Op) -> bool:
+    stats = [stat for stat in op.inputs if stat is not None]
+    return bool(stats) and not any(stat.nan or stat.posinf for stat in stats)

@@ -1,0 +1,147 @@
+"""The window: a TorchFunctionMode that tapes the few Python-level torch calls a script makes outside of modules (worker).
+
+It is on the stack of modes only while the script's own loop code runs: never inside a root module, a backward, an
+optimizer step or a compiled region. It lies below the script's modes, for ``with torch.device(...)`` pops the top one.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from nandiag.runtime.frames import stack
+from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.replay.state import Generators, generators, modes
+from nandiag.runtime.replay.tape import CALL, Entry, Tape, tensors_in
+
+# These return no tensor, or change one in place, and still matter.
+_MUTATORS = frozenset({"__setitem__", "register_hook", "retain_grad"})
+_RANDOM = frozenset({
+    "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "dropout", "dropout1d", "dropout2d",
+    "dropout3d", "alpha_dropout", "feature_alpha_dropout", "bernoulli", "bernoulli_", "multinomial", "normal", "normal_",
+    "uniform_", "gumbel_softmax", "poisson", "exponential_", "random_", "rrelu", "cauchy_", "log_normal_", "geometric_",
+    "scaled_dot_product_attention", "multi_head_attention_forward",
+})  # fmt: skip
+_SMALL = 1 << 14
+_FRAMES = 6
+
+
+class Traits(NamedTuple):
+    """What a torch function does besides returning something."""
+
+    mutates: bool
+    in_place: bool
+    random: bool
+
+
+@functools.lru_cache(maxsize=4096)
+def traits(function: Any) -> Traits:
+    """Tell by its name what a torch function does."""
+    name = getattr(function, "__name__", "")
+    return Traits(name in _MUTATORS, is_in_place(name), name in _RANDOM)
+
+
+def is_in_place(name: str) -> bool:
+    """Whether a function of this name writes into its first argument."""
+    dunder = name.startswith("__")
+    return (name.endswith("_") and not dunder) or name == "__setitem__" or (dunder and name.startswith("__i") and len(name) > 6)
+
+
+class Window(TorchFunctionMode):
+    """Tapes calls while it is open; ``calls`` counts them, for the budget."""
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self.tape = tape
+        self.on = False
+        self.calls = 0
+        self.micro_step = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """Run the call, then tape it; an error of ours goes dark, an error of the call is the script's."""
+        del types
+        self.calls += 1
+        what = traits(func)
+        states = generators(full=False) if what.random else None
+        before = self._before(args) if what.in_place else None
+        output = func(*args, **(kwargs or {}))
+        kind = type(output)
+        if isinstance(output, Tensor) or kind is tuple or kind is list or what.mutates:
+            try:
+                self._tape(func, (args, kwargs or {}), output, (states, before))
+            except Exception as error:
+                RECORDER.dark("window", error)
+        return output
+
+    def _before(self, args: tuple[Any, ...]) -> tuple[Tensor, Tensor] | None:
+        # A small tensor from outside that is written into, perhaps through a view: what it held is kept, so that the
+        # write can be made again.
+        target = args[0] if args else None
+        if not isinstance(target, Tensor):
+            return None
+        base = target._base if target._is_view() and target._base is not None else target
+        if base.requires_grad or base.numel() > _SMALL or self.tape.maker(base) is not None:
+            return None
+        return base, base.clone()
+
+    def _tape(
+        self, func: Any, words: tuple[Any, Any], output: Any, kept: tuple[Generators | None, tuple[Tensor, Tensor] | None]
+    ) -> None:
+        if not self.on or torch._C._functorch.peek_interpreter_stack() is not None:
+            return
+        entry = self.entry_of_call(func, words, output, sys._getframe(2))
+        if entry is not None:
+            entry.generators, entry.before = kept
+
+    def entry_of_call(self, func: Any, words: tuple[Any, Any], output: Any, frame: Any) -> Entry | None:
+        """Put one call and what it returned on the tape; ``frame`` is where the walk to the user's line starts."""
+        outputs = tensors_in(output)
+        what = traits(func)
+        mutates = what.mutates
+        if not outputs and not mutates:
+            return None
+        grad = torch.is_grad_enabled() and (mutates or any(tensor.requires_grad for tensor in outputs))
+        entry = Entry(CALL, func, grad=grad, modes=modes())
+        entry.micro_step = self.micro_step
+        entry.in_place = what.in_place
+        entry.frames = stack(frame, _FRAMES)[0]
+        self.tape.add(entry, *words)
+        self.tape.made(entry, output)
+        return entry
+
+    def open(self) -> None:
+        """Begin to tape."""
+        if self.on or RECORDER.is_dark("window"):
+            return
+        self.on = True
+        stacked = _pop_all()
+        # torch insists that its default-device mode is the lowest of all.
+        lowest = stacked[:1] if stacked and stacked[0] is _default_device() else []
+        _push_all([*lowest, self, *stacked[len(lowest) :]])
+
+    def close(self) -> bool:
+        """Stop taping; returns whether the window was open."""
+        if not self.on:
+            return False
+        self.on = False
+        _push_all([mode for mode in _pop_all() if mode is not self])
+        return True
+
+
+def _default_device() -> Any:
+    return getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
+
+
+def _pop_all() -> list[Any]:
+    """Take all function modes off the stack; returns them lowest first."""
+    return [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())][::-1]
+
+
+def _push_all(stacked: list[Any]) -> None:
+    for mode in stacked:
+        torch._C._push_on_torch_function_stack(mode)

@@ -1,0 +1,118 @@
+"""The wraps that feed the tape, put in place once, right after torch was imported (worker)."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nandiag.runtime.guard import guarded
+from nandiag.runtime.replay.capture import Capture
+
+
+def install(capture: Capture) -> None:
+    """Wrap module calls, ``autograd.grad``, custom Functions, compiled functions and gradient clipping."""
+    _wrap_module_call(capture)
+    _wrap_tensor_backward(capture)
+    _wrap_function_apply(capture)
+    _wrap_compile(capture)
+    torch.autograd.grad = _as_one_call(capture, torch.autograd.grad)
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        original = getattr(torch.nn.utils, name)
+        setattr(torch.nn.utils, name, _as_one_call(capture, original, listed=True))
+
+
+def _wrap_module_call(capture: Capture) -> None:
+    original = nn.Module.__call__
+
+    @functools.wraps(original)
+    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if capture.tracer is not None:
+            return capture.tracer.module_call(original, self, args, kwargs)
+        if capture.depth or capture.idle:
+            return original(self, *args, **kwargs)
+        entry = capture.root_begins(self, args, kwargs)
+        capture.depth = 1
+        try:
+            output = original(self, *args, **kwargs)
+        finally:
+            capture.depth = 0
+        capture.root_ends(self, entry, output)
+        return output
+
+    nn.Module.__call__ = call  # type: ignore[method-assign]
+
+
+def _wrap_tensor_backward(capture: Capture) -> None:
+    original = torch.Tensor.backward
+
+    @functools.wraps(original)
+    def backward(self: Tensor, *args: Any, **kwargs: Any) -> None:
+        # Under a function mode Tensor.backward takes the mode off and puts it back by itself: it must not be ours.
+        if capture.window.on and not capture.idle:
+            capture.window.close()
+        original(self, *args, **kwargs)
+
+    torch.Tensor.backward = backward  # type: ignore[method-assign]
+
+
+def _wrap_function_apply(capture: Capture) -> None:
+    original = torch.autograd.Function.__dict__["apply"].__func__
+
+    @functools.wraps(original)
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if not capture.window.on or capture.idle:
+            return original(cls, *args, **kwargs)
+        capture.window.close()
+        try:
+            output = original(cls, *args, **kwargs)
+            _tape(capture, cls.apply, (args, kwargs), output)
+        finally:
+            capture.window.open()
+        return output
+
+    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[method-assign,assignment]
+
+
+def _wrap_compile(capture: Capture) -> None:
+    original = torch.compile
+
+    @functools.wraps(original)
+    def compile_(model: Any = None, **kwargs: Any) -> Any:
+        if model is None:
+            return lambda function: compile_(function, **kwargs)
+        compiled = original(model, **kwargs)
+        if isinstance(compiled, nn.Module) or isinstance(model, type):
+            return compiled
+        return _as_one_call(capture, compiled)
+
+    torch.compile = compile_
+
+
+def _as_one_call(capture: Capture, original: Callable[..., Any], *, listed: bool = False) -> Callable[..., Any]:
+    """Return a wrap of ``original`` that tapes it as one entry; ``listed``: its first argument may be a generator."""
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not capture.window.on or capture.idle:
+            return original(*args, **kwargs)
+        if listed and args and not isinstance(args[0], Tensor):
+            args = (list(args[0]), *args[1:])
+        capture.window.close()
+        try:
+            output = original(*args, **kwargs)
+            _tape(capture, original, (args, kwargs), output)
+        finally:
+            capture.window.open()
+        return output
+
+    return wrapper
+
+
+def _tape(capture: Capture, function: Any, words: tuple[Any, Any], output: Any) -> None:
+    frame = sys._getframe(2)
+    guarded("window")(lambda: capture.window.entry_of_call(function, words, output, frame))()
