@@ -1,6 +1,6 @@
 """Dataclasses from plain JSON values, checked against their annotations, so that a torn or forged file cannot mislead.
 
-Known here: ``int``, ``float``, ``str``, ``bool``, ``object``, ``tuple``, ``dict``, frozen dataclasses, and unions of them.
+Known: ``int``, ``float``, ``str``, ``bool``, ``object``, ``tuple``, ``dict``, frozen dataclasses, and unions of them.
 """
 
 from __future__ import annotations
@@ -103,7 +103,10 @@ def _float(value: Any) -> float:
         return NON_FINITE[value]
     if type(value) not in (int, float):
         raise TypeError(f"expected a number, found {type(value).__name__}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise TypeError("a number beyond any float") from error
 
 
 _SCALARS: dict[Any, Convert] = {

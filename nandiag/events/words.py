@@ -1,4 +1,4 @@
-"""Numbers, ranks and non-finite values in words, the same ones in live lines, findings and reports (launcher, reader)."""
+"""Numbers, ranks and non-finite values in words, the same in live lines, findings and reports (launcher, reader)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def number(value: float | None) -> str:
     if math.isinf(value):
         return "+inf" if value > 0 else "-inf"
     size = abs(value)
-    if value == 0 or 1e-3 <= size < 1e6:
-        return format(value, ".6g")
-    mantissa, _, exponent = format(value, ".3g").partition("e")
+    plain = value == 0 or 1e-3 <= size < 1e6
+    digits = 3 if not plain else 6 if value == int(value) else max(4, len(str(int(size))))
+    mantissa, _, exponent = format(value, f".{digits}g").partition("e")
     return mantissa if not exponent else f"{mantissa}e{int(exponent)}"
 
 
@@ -49,10 +49,11 @@ def _spans(ordered: Sequence[int]) -> list[tuple[int, int]]:
     return spans
 
 
-def few(names: Sequence[str], most: int = 3) -> str:
-    """Return ``a, b, c and 12 more``."""
-    left = len(names) - most
-    return ", ".join(names[:most]) + (f" and {left} more" if left > 0 else "")
+def few(names: Sequence[str], total: int | None = None, most: int = 3) -> str:
+    """Return ``a, b, c and 12 more``; ``total`` counts those without a name too."""
+    shown = names[:most]
+    left = max(len(names), total or 0) - len(shown)
+    return ", ".join(shown) + (f" and {left:,} more" if left > 0 else "")
 
 
 def count(amount: int, noun: str) -> str:

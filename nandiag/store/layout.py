@@ -138,7 +138,8 @@ def find(path: Path) -> RunFolder:
 
 
 def _is_run(path: Path) -> bool:
-    return (path / "run.json").is_file() or (path / "ranks").is_dir()
+    # os.path, not Path.is_file: the latter raises where the folder may not be searched.
+    return os.path.isdir(path / "ranks") or any(os.path.isfile(path / name) for name in ("run.json", "report.json"))  # noqa: PTH112, PTH113
 
 
 def _children(path: Path) -> list[Path]:
@@ -150,7 +151,7 @@ def _children(path: Path) -> list[Path]:
 
 
 def _mtime(run: Path) -> float:
-    for name in ("run.json", "ranks"):
+    for name in ("run.json", "ranks", "report.json"):
         try:
             return (run / name).stat().st_mtime
         except OSError:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from nandiag.events import Attached, Record, Unknown, decode
+from nandiag.events import Attached, Record, Unknown, decode, words
 from nandiag.events.forms import build
 from nandiag.store.layout import RunFolder, parse_rank_file, pulse_of
 from nandiag.store.run import AgentEnd, RunInfo
@@ -118,9 +118,9 @@ def _records(file: BinaryIO, notes: list[str]) -> Iterator[Record]:
         unknown += isinstance(record.event, Unknown)
         yield record
     if broken:
-        notes.append(f"{broken} lines are no events and were left out.")
+        notes.append(f"Left out, being no events: {words.count(broken, 'line')}.")
     if unknown:
-        notes.append(f"{unknown} events are of a kind that a newer nandiag wrote.")
+        notes.append(f"Not understood, written by a newer nandiag: {words.count(unknown, 'event')}.")
 
 
 def _skip_line(file: BinaryIO) -> None:

@@ -56,10 +56,11 @@ class Tail:
         """Return all that is left, within bounds; for the end of a run."""
         fresh: list[Fresh] = []
         for _ in range(portions):
-            more = self.poll()
-            if not more:
+            grown = self._grown()
+            if not grown:
                 break
-            fresh += more
+            for file in grown:
+                fresh += _read(file)
         return fresh
 
     def _grown(self) -> list[_File]:

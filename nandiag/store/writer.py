@@ -29,11 +29,12 @@ class RankWriter:
         self.seq = 0
         self.bytes = 0
         self.full = False
+        self._torn = False
         self._file = os.open(path, _FLAGS, 0o600)
         self._pulse: int | None = None
 
     def write(self, event: Event, now: float, *, urgent: bool = False) -> bool:
-        """Append one event; returns False when the file is full. ``urgent`` events may use the reserve and are synced."""
+        """Append one event; False when the file is full. ``urgent`` events may use the reserve and are synced."""
         if self.full and not urgent:
             return False
         if not urgent and (self.seq >= MAX_EVENTS or self.bytes >= MAX_BYTES):
@@ -47,11 +48,14 @@ class RankWriter:
         return not self.full
 
     def _append(self, line: bytes) -> None:
+        if self._torn:
+            os.write(self._file, b"\n")
+            self._torn = False
         written = os.write(self._file, line)
         self.bytes += written
         if written < len(line):
-            # The disk filled up in the middle: end the torn line, so that the next event starts on one of its own.
-            os.write(self._file, b"\n")
+            # The disk filled up in the middle: the next event must start on a line of its own.
+            self._torn = True
             raise OSError(28, "the disk is full")
 
     def pulse(self, step: int, now: float) -> None:
@@ -78,7 +82,7 @@ def write_whole(path: Path, value: Any) -> None:
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
-        os.replace(temporary, path)
+        temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
