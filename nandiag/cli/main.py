@@ -1,0 +1,77 @@
+"""The ``nandiag`` command: one file a verb; this one puts them together (launcher and reader, never a worker)."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Annotated
+
+import typer
+
+from nandiag import __version__
+from nandiag.cli.problems import complain
+from nandiag.errors import Exit, NandiagError
+
+VERBS = ("run", "report")
+
+
+def build(verb: str | None = None) -> typer.Typer:
+    """Return the command with all its verbs, or with ``verb`` alone where there is one of that name.
+
+    Each verb imports what it needs, and only one of them is ever used: `run` must start as fast as torchrun.
+    """
+    app = typer.Typer(
+        name="nandiag",
+        help="Find where numbers go bad in distributed PyTorch training. Put `nandiag run` where torchrun stood.",
+        no_args_is_help=True,
+        add_completion=False,
+        add_help_option=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    for name in (verb,) if verb in VERBS else VERBS:
+        importlib.import_module(f"nandiag.cli.{name}").register(app)
+    return app
+
+
+def main() -> int:
+    """Run the command line of this process and return its exit code."""
+    hook = sys.excepthook
+    try:
+        build(sys.argv[1] if len(sys.argv) > 1 else None)(prog_name="nandiag")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else Exit.OK if end.code is None else Exit.SCRIPT_FAILED
+    except NandiagError as error:
+        complain(error)
+        return error.exit_code
+    finally:
+        # typer puts its own hook in place, and the interpreter's last words are not its business.
+        sys.excepthook = hook
+    return Exit.OK
+
+
+def _show_version(value: bool) -> None:  # noqa: FBT001 - the shape of a typer callback
+    if value:
+        sys.stdout.write(f"nandiag {__version__}\n")
+        raise typer.Exit
+
+
+def _show_help(ctx: typer.Context, value: bool) -> None:  # noqa: FBT001 - the shape of a typer callback
+    if value:
+        sys.stdout.write(ctx.get_help() + "\n")
+        raise typer.Exit
+
+
+def _root(
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+    # typer's own option of this name loads pydantic (40 ms) in every command that is not helped.
+    _help: Annotated[
+        bool, typer.Option("--help", "-h", help="Show this message and exit.", callback=_show_help, is_eager=True)
+    ] = False,
+) -> None:
+    pass

@@ -1,0 +1,196 @@
+"""Watching a run from outside: one line the moment harm is found, and an end for workers that miss a stop (launcher).
+
+:class:`Seen` is what the rank files said so far, :class:`Watch` the daemon thread that follows them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nandiag.events import Attached, Finished, Harm, Looked, Stopping
+from nandiag.events.words import bad_kind, op, ranks
+from nandiag.store.layout import RunFolder
+from nandiag.store.tail import Fresh, Tail
+
+POLL_SECONDS = 0.25
+WAIT_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Grace:
+    """Seconds from the first stop until workers are ended.
+
+    ``others`` is for workers that have not noticed the stop, ``own`` for those still in their ``finally`` blocks,
+    ``kill`` for the time between SIGTERM and SIGKILL.
+    """
+
+    others: float = 30.0
+    own: float = 300.0
+    kill: float = 30.0
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the rank files of a run said so far; keys are (rank, attempt, pid) of a worker process."""
+
+    attached: dict[tuple[int, int, int], Attached] = field(default_factory=dict)
+    finished: set[tuple[int, int, int]] = field(default_factory=set)
+    stopping: set[tuple[int, int, int]] = field(default_factory=set)
+    harms: list[tuple[int, Harm]] = field(default_factory=list)
+    looks: list[tuple[int, Looked]] = field(default_factory=list)
+
+    def take(self, fresh: Fresh) -> None:
+        """Add one record."""
+        key, event = (fresh.rank, fresh.attempt, fresh.pid), fresh.record.event
+        if isinstance(event, Attached):
+            self.attached[key] = event
+        elif isinstance(event, Finished):
+            self.finished.add(key)
+        elif isinstance(event, Stopping) and event.action == "stop":
+            self.stopping.add(key)
+        elif isinstance(event, Harm) and len(self.harms) < 1_000:
+            self.harms.append((fresh.rank, event))
+        elif isinstance(event, Looked) and event.outcome == "found" and len(self.looks) < 1_000:
+            self.looks.append((fresh.rank, event))
+
+    @property
+    def attempts(self) -> int:
+        """How often the workers were started, as far as their files tell."""
+        return max((attempt for _, attempt, _ in self.attached), default=0) + 1
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a worker of the last attempt stopped the run."""
+        return any(attempt == self.attempts - 1 for _, attempt, _ in self.stopping)
+
+    @property
+    def last(self) -> dict[int, Attached]:
+        """The workers of the last attempt by rank."""
+        return {key[0]: event for key, event in self.attached.items() if key[1] == self.attempts - 1}
+
+    def line(self) -> str | None:
+        """Return what is known of the first harm in one line; None while there is none or only a second look."""
+        looks = sorted(self.looks, key=lambda pair: (pair[1].step, pair[1].source == "received", pair[0]))
+        if looks:
+            return _of_look(*looks[0])
+        harms = sorted(self.harms, key=lambda pair: (pair[1].step, pair[0]))
+        return _of_harm(*harms[0]) if harms else None
+
+
+def _of_look(rank: int, look: Looked) -> str:
+    site = look.site
+    kind = bad_kind((*look.outputs, *look.inputs)) or "NaN or Inf"
+    name = next((fact.name for fact in look.inputs if fact.name), None)
+    where = (site.module or (site.op and op(site.op)) or "the model") if site else "the model"
+    if look.source == "received":
+        what = f"{kind} was received from another rank"
+    elif look.source in ("parameter", "buffer", "input"):
+        article = "an" if look.source == "input" else "a"
+        what = f"{look.source} {name} is {kind}" if name else f"{article} {look.source} is {kind}"
+    else:
+        what = f"{where} made {kind}"
+    return f"{ranks([rank])}, step {look.step}, {look.phase or 'phase unknown'}: {what}"
+
+
+def _of_harm(rank: int, harm: Harm) -> str:
+    name = harm.tensors[0].name if harm.tensors else None
+    what = harm.what.replace("_", " ")
+    some = f" ({harm.bad} of {harm.total})" if harm.total > 1 else ""
+    join = " of " if harm.what in ("gradient", "optimizer_state") else " "
+    of = f"{join}{name}" if name and name != harm.what else ""
+    kind = bad_kind(harm.tensors) or "not finite"
+    return f"{ranks([rank])}, step {harm.step}, {harm.phase}: {what}{of} is {kind}{some}"
+
+
+class Watch:
+    """The thread that follows the rank files; ``say`` gets the one line, ``kill`` ends a process."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        say: Callable[[str], None],
+        kill: Callable[[int, int], None] = os.kill,
+        grace: Grace | None = None,
+    ) -> None:
+        self._seen = Seen()
+        self._tail = Tail(folder.ranks)
+        self._folder = folder.path
+        self._say, self._kill = say, kill
+        self._grace = grace or Grace()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="nandiag-watch", daemon=True)
+        self._harm_at: float | None = None
+        self._stop_at: float | None = None
+        self._said = False
+        self._signalled: dict[int, float] = {}
+        self.failure: BaseException | None = None
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._thread.start()
+
+    def end(self) -> Seen:
+        """Stop following, read what is left and return all that was seen."""
+        self._over.set()
+        self._thread.join(timeout=10)
+        self._guard(lambda: self._turn(time.monotonic(), last=True))
+        return self._seen
+
+    def _follow(self) -> None:
+        pause = POLL_SECONDS
+        while not self._over.wait(pause):
+            began = time.monotonic()
+            self._guard(lambda now=began: self._turn(now))  # type: ignore[misc]
+            # On a slow file system the looking itself must stay a small part of the time.
+            pause = max(POLL_SECONDS, 20 * (time.monotonic() - began))
+            if self.failure is not None:
+                return
+
+    def _guard(self, turn: Callable[[], None]) -> None:
+        try:
+            turn()
+        except Exception as error:  # noqa: BLE001 - watching must never end the run that it watches
+            self.failure = error
+
+    def _turn(self, now: float, *, last: bool = False) -> None:
+        for fresh in self._tail.drain() if last else self._tail.poll():
+            self._seen.take(fresh)
+        if self._harm_at is None and (self._seen.harms or self._seen.looks):
+            self._harm_at = now
+        if self._harm_at is not None and not self._said and (last or now - self._harm_at >= WAIT_SECONDS):
+            self._said = True
+            self._say(f"nandiag: {self._seen.line()}; report when the run ends ({shown(self._folder)})\n")
+        if self._seen.stopped and not last:
+            self._stop_at = now if self._stop_at is None else self._stop_at
+            self._end_the_slow(now - self._stop_at, now)
+
+    def _end_the_slow(self, since: float, now: float) -> None:
+        for key, worker in self._seen.attached.items():
+            patience = self._grace.own if key in self._seen.stopping else self._grace.others
+            if since < patience or key[1] != self._seen.attempts - 1 or worker.host != socket.gethostname():
+                continue
+            first = self._signalled.setdefault(worker.pid, now)
+            if first == now:
+                self._send(worker.pid, signal.SIGTERM)
+            elif now - first >= self._grace.kill:
+                self._send(worker.pid, signal.SIGKILL)
+
+    def _send(self, pid: int, number: int) -> None:
+        try:
+            self._kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            # It has ended by itself, and the number may be another's by now: leave it alone from here on.
+            self._signalled[pid] = float("inf")
+
+
+def shown(path: Path) -> str:
+    """Return ``path`` as a user would type it: relative where that is shorter."""
+    relative = os.path.relpath(path)
+    return relative if not relative.startswith("..") else str(path)

@@ -1,0 +1,111 @@
+"""The options of ``nandiag run`` beside torchrun's: one table for the parser and for ``--help`` (launcher)."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from nandiag.settings import CHOICES, Settings
+
+LAUNCHERS = ("torchrun", "none")
+DEFAULT_LOGS = "nandiag_logs"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: its spelling, its choices (empty: free text) and what ``--help`` says of it.
+
+    ``kind`` is ``choice``, ``number``, ``text``, ``flag``, or ``show`` (shows a text and does nothing else).
+    ``torchs`` marks one that the parser takes from torchrun's table.
+    """
+
+    flag: str
+    kind: str
+    help: str
+    choices: tuple[str, ...] = ()
+    metavar: str | None = None
+    torchs: bool = False
+
+    @property
+    def dest(self) -> str:
+        """The name of its value."""
+        return self.flag.removeprefix("--").replace("-", "_")
+
+    @property
+    def shown(self) -> str | None:
+        """What ``--help`` shows in place of the value; None for a flag."""
+        return self.metavar or "|".join(self.choices) or None
+
+
+OPTIONS = (
+    Option(
+        "--on-anomaly",
+        "choice",
+        "What to do when numbers go bad: auto goes on while the weights stay finite, stop ends the run before they "
+        "change, continue only reports, skip leaves out that optimizer step on all ranks.",
+        CHOICES["on_anomaly"],
+    ),
+    Option("--level", "choice", "How closely to watch: once a step, each module, or each op.", CHOICES["level"]),
+    Option(
+        "--nccl",
+        "choice",
+        "How much NCCL and c10d write into the run folder; values that you set yourself are never changed.",
+        CHOICES["nccl"],
+    ),
+    Option(
+        "--inject",
+        "choice",
+        "How nandiag gets into the workers: site (sitecustomize on PYTHONPATH) or exec (a small script runs yours).",
+        CHOICES["inject"],
+    ),
+    Option(
+        "--launcher",
+        "choice",
+        "none runs the words that follow as a command, for srun, mpirun, mp.spawn and other launchers.",
+        LAUNCHERS,
+    ),
+    Option("--fail-on", "choice", "Exit with 3 when the run had an anomaly, or even a warning.", CHOICES["fail_on"]),
+    Option("--max-replays", "number", "How many harmful steps may be run again to find the origin.", metavar="N"),
+    Option("--log-dir", "text", f"Where run folders go ({DEFAULT_LOGS} if not given).", metavar="DIR", torchs=True),
+    Option("--json", "text", "Also write the report to this file.", metavar="FILE"),
+    Option("--nproc", "text", "Workers per node, as torchrun's --nproc-per-node; may also stand after the script.",
+           metavar="N", torchs=True),
+    Option("--dry-run", "flag", "Show the command, the environment added and the run folder, and start nothing."),
+    Option("--torchrun-help", "show", "Show the options of the installed torchrun; all of them work here."),
+)  # fmt: skip
+
+
+class ShowText(Exception):  # noqa: N818 - not an error: the user asked for a text, wherever the parser stood
+    """Raised by ``--help`` and ``--torchrun-help``; ``args[0]`` is the name of the text."""
+
+
+class _Show(argparse.Action):
+    def __call__(self, *_args: Any) -> NoReturn:
+        raise ShowText(self.dest)
+
+
+def add_own(parser: argparse.ArgumentParser, settings: Settings) -> None:
+    """Add the options that torchrun does not have; defaults are those of ``settings``."""
+    group = parser.add_argument_group("nandiag")
+    group.add_argument("-h", "--help", action=_Show, nargs=0, dest="help")
+    for option in OPTIONS:
+        if option.torchs:
+            continue
+        if option.kind in ("flag", "show"):
+            action = _Show if option.kind == "show" else "store_true"
+            extra: dict[str, Any] = {"nargs": 0} if option.kind == "show" else {}
+            group.add_argument(option.flag, action=action, dest=option.dest, **extra)
+            continue
+        group.add_argument(
+            option.flag,
+            dest=option.dest,
+            choices=option.choices or None,
+            type=int if option.kind == "number" else str,
+            default=getattr(settings, option.dest, None),
+        )
+
+
+def names() -> frozenset[str]:
+    """Return the names of the values that are nandiag's alone, ``--help`` included."""
+    return frozenset(option.dest for option in OPTIONS if not option.torchs) | {"help"}

@@ -1,0 +1,165 @@
+"""One run from its first file to its last: write what is started, start it, watch it, write how it ended (launcher)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TextIO
+
+import nandiag
+from nandiag.errors import Exit, UsageError
+from nandiag.launch import agent, bare
+from nandiag.launch.agent import Ended
+from nandiag.launch.live import Seen, Watch
+from nandiag.launch.nccl import torch_version
+from nandiag.launch.plan import Plan, python_version
+from nandiag.settings import environment, exported, place
+from nandiag.store.run import AgentEnd, RankEnd, RunInfo
+from nandiag.store.writer import write_whole
+
+DETAILS = "launcher-error.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A run that is over: its end as written down, and what the user is told beside the report.
+
+    ``banner`` is torchrun's own closing message, ``trouble`` says why the launcher gave up or could not write.
+    """
+
+    end: AgentEnd
+    banner: str = ""
+    trouble: tuple[str, ...] = ()
+    watch_failure: BaseException | None = None
+
+
+def run(plan: Plan, typed: Sequence[str], started: datetime) -> Closed:
+    """Carry out ``plan``; ``typed`` is the command line as typed. Raises UsageError when nothing could be started."""
+    _write_start(plan, _info(plan, typed, started))
+    watch = Watch(plan.folder, say)
+    watch.start()
+    try:
+        with exported(plan.added):
+            ended = _start(plan)
+    finally:
+        seen = watch.end()
+    end = _agent_end(plan, ended, seen)
+    trouble = [*_keep_details(plan.folder.path, ended), *_write_end(plan, end)]
+    if ended.usage and not seen.attached:
+        raise UsageError(*trouble[:1], todo="`nandiag run --torchrun-help` lists torchrun's options.")
+    return Closed(end, "" if end.state == "stopped" else ended.banner, tuple(trouble), watch.failure)
+
+
+def say(text: str) -> None:
+    """Write whole lines to stderr by one call, so that they do not mix with the script's output."""
+    # Where the process was started without a stderr, Python has none, and number 2 may be any file by now.
+    stream: TextIO | None = sys.stderr
+    if stream is None:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        stream.flush()
+        os.write(stream.fileno(), text.encode(errors="replace"))
+
+
+def _start(plan: Plan) -> Ended:
+    if plan.torchrun is not None:
+        return agent.run(plan.torchrun)
+    return bare.run(plan.command, place(environment()).rank)
+
+
+def _info(plan: Plan, typed: Sequence[str], started: datetime) -> RunInfo:
+    versions = {"nandiag": nandiag.__version__, "torch": torch_version(), "python": python_version()}
+    return RunInfo(
+        id=plan.settings.run_id,
+        command=tuple(typed),
+        started=started.isoformat(timespec="seconds"),
+        script=plan.script,
+        nproc=plan.nproc,
+        nnodes=plan.nnodes,
+        world_size=plan.world_size,
+        host=socket.gethostname(),
+        policy=plan.settings.on_anomaly,
+        level=plan.settings.level,
+        launcher=plan.settings.launcher,
+        nccl=plan.settings.nccl,
+        versions={name: version for name, version in versions.items() if version is not None},
+        environment=plan.recorded,
+    )
+
+
+def _agent_end(plan: Plan, ended: Ended, seen: Seen) -> AgentEnd:
+    last = seen.last
+    first = next(iter(last.values()), None)
+    state, code = _state(ended, stopped=seen.stopped)
+    return AgentEnd(
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        node_rank=first.node_rank if first else int(getattr(plan.torchrun, "node_rank", 0) or 0),
+        exit_code=code,
+        state=state,
+        signal=ended.signal,
+        ranks=(*ended.ends, *_others(plan, ended, seen)),
+        attempts=seen.attempts,
+    )
+
+
+def _state(ended: Ended, *, stopped: bool) -> tuple[str, int]:
+    """Return state and exit code: a stop of ours goes before a signal, and that before the script's failure."""
+    if stopped:
+        return "stopped", Exit.ANOMALY
+    if ended.signal is not None:
+        return "signalled", 128 + ended.signal
+    return ("failed", Exit.SCRIPT_FAILED) if ended.failed else ("succeeded", Exit.OK)
+
+
+def _others(plan: Plan, ended: Ended, seen: Seen) -> list[RankEnd]:
+    """Return the ends of this node's workers that torchrun did not list: it lists only those that failed."""
+    if plan.torchrun is None or ended.trouble:
+        return []
+    last = seen.last
+    if ended.signal is not None:
+        done = {rank for rank, attempt, _ in seen.finished if attempt == seen.attempts - 1}
+        return [
+            RankEnd(rank=rank, signal=ended.signal, pid=worker.pid, stopped_by_launcher=True)
+            for rank, worker in sorted(last.items())
+            if rank not in done
+        ]
+    listed = {end.rank for end in ended.ends}
+    base = 0 if plan.nnodes == 1 else ended.base
+    known = set(last) if base is None else set(range(base, base + (plan.nproc or 0)))
+    pids = {rank: worker.pid for rank, worker in last.items()}
+    return [RankEnd(rank=rank, exit_code=0, pid=pids.get(rank)) for rank in sorted(known - listed)]
+
+
+def _keep_details(folder: Path, ended: Ended) -> list[str]:
+    if not ended.trouble:
+        return []
+    try:
+        (folder / DETAILS).write_text(ended.details, encoding="utf-8")
+    except OSError:
+        return [ended.trouble]
+    return [ended.trouble, f"Details: {folder / DETAILS}."]
+
+
+def _write_start(plan: Plan, info: RunInfo) -> None:
+    try:
+        write_whole(plan.folder.run_file, info)
+    except OSError as error:
+        raise UsageError(
+            f"The run folder {str(plan.folder.path)!r} cannot be written: {error.strerror or error}.",
+            todo="Give another place with --log-dir DIR.",
+        ) from error
+
+
+def _write_end(plan: Plan, end: AgentEnd) -> list[str]:
+    try:
+        write_whole(plan.folder.agents / f"{end.host}-{end.pid}.json", end)
+    except OSError as error:
+        return [f"The end of the run could not be written to {plan.folder.path}: {error.strerror or error}."]
+    return []

@@ -1,0 +1,63 @@
+"""Exit codes at the end of a run, whatever else goes wrong."""
+
+import pytest
+
+import nandiag.cli.closing as closing_module
+from nandiag.analysis.report import Finding, Report, Run, Verdict
+from nandiag.cli.closing import Closing, close, decide
+from nandiag.launch.session import Closed
+from nandiag.settings import Settings
+from nandiag.store.layout import RunFolder
+from nandiag.store.run import AgentEnd
+
+
+def report(*, anomaly=False, severities=()):
+    findings = tuple(Finding(slug="x", severity=severity, text="x") for severity in severities)
+    return Report(run=Run(), verdict=Verdict(anomaly=anomaly, summary="x"), findings=findings)
+
+
+CLEAN = report()
+WARNED = report(severities=("info", "warning"))
+BAD = report(anomaly=True, severities=("anomaly",))
+
+
+@pytest.mark.parametrize(
+    ("run", "found", "fail_on", "code"),
+    [
+        (0, CLEAN, "never", 0),
+        (0, BAD, "never", 0),
+        (0, CLEAN, "anomaly", 0),
+        (0, WARNED, "anomaly", 0),
+        (0, BAD, "anomaly", 3),
+        (0, CLEAN, "warning", 0),
+        (0, WARNED, "warning", 3),
+        (0, BAD, "warning", 3),
+        (1, BAD, "anomaly", 1),
+        (130, BAD, "anomaly", 130),
+        (3, CLEAN, "never", 3),
+    ],
+)
+def test_precedence(run, found, fail_on, code):
+    assert decide(run, found, fail_on) == code
+
+
+def closing(path, code, fail_on="never"):
+    folder = RunFolder(path)
+    folder.make()
+    end = AgentEnd(host="h", pid=1, node_rank=0, exit_code=code, state="x")
+    return Closing(folder, Closed(end), Settings(fail_on=fail_on))
+
+
+@pytest.mark.parametrize("codes", [(0, "never", 0), (1, "never", 1), (3, "never", 3), (0, "anomaly", 5)])
+def test_a_bug_of_ours_leaves_a_known_exit_code_alone(codes, tmp_path, monkeypatch, capsys):
+    code, fail_on, expected = codes
+
+    def broken(_folder):
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(closing_module, "_report", broken)
+    assert close(closing(tmp_path, code, fail_on)) == expected
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    assert err.count("\n") == 1
+    assert "ZeroDivisionError" in (tmp_path / "nandiag-error.txt").read_text()

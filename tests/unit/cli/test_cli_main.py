@@ -1,0 +1,104 @@
+"""The command line as a whole: cheap help, version, and sentences instead of tracebacks."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+
+@pytest.fixture
+def python(known_environment):
+    def run(*words, env=None, cwd=None):
+        command, env = [sys.executable, *words], {**known_environment, **(env or {})}
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=env, cwd=cwd)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--help"], ["run", "--help"], ["report", "--help"], ["run", "-h"], ["--version"], ["run", "--level", "op", "-h"]],
+)
+def test_help_does_not_import_torch(words, python):
+    code = (
+        "import sys; from nandiag.cli.main import main; sys.argv[1:] = %r; code = main(); "
+        "sys.stderr.write('TORCH' if 'torch' in sys.modules else ''); sys.exit(code)"
+    )
+    done = python("-c", code % (words,))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout
+
+
+def test_help_shows_the_options_and_their_choices(python):
+    text = python("-m", "nandiag", "run", "--help", env={"COLUMNS": "200", "NO_COLOR": "1"}).stdout
+    for word in ("--on-anomaly", "auto|stop|continue|skip", "--max-replays", "--torchrun-help", "--nproc", "--log-dir"):
+        assert word in text
+
+
+def test_version(python):
+    import nandiag
+
+    done = python("-m", "nandiag", "--version")
+    assert done.stdout == f"nandiag {nandiag.__version__}\n"
+    assert done.returncode == 0
+
+
+def test_torchruns_help(python):
+    done = python("-m", "nandiag", "run", "--torchrun-help")
+    assert done.returncode == 0
+    assert "--rdzv-backend" in done.stdout
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["report", "--help"]])
+def test_help_costs_little(words, python):
+    def seconds(*command):
+        times = []
+        for _ in range(5):
+            before = os.times()
+            python(*command)
+            after = os.times()
+            times.append(after.children_user + after.children_system - before.children_user - before.children_system)
+        return min(times)
+
+    assert seconds("-m", "nandiag", *words) - seconds("-c", "pass") < 0.25
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (["run"], 2, "No script was given"),
+        (["run", "no_such.py"], 2, "no script 'no_such.py'"),
+        (["run", "--on-anomoly", "stop", "t.py"], 2, "--on-anomaly?"),
+        (["run", "--json", "no/such/folder/r.json", "t.py"], 2, "--json"),
+        (["run", "--log-dir", "t.py/logs", "t.py"], 2, "cannot be written"),
+        (["frobnicate"], 2, "frobnicate"),
+    ],
+)
+def test_mistakes_get_a_sentence(words, code, text, tmp_path, python):
+    (tmp_path / "t.py").write_text("")
+    done = python("-m", "nandiag", *words, cwd=tmp_path)
+    assert done.returncode == code
+    assert text in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert not (tmp_path / "nandiag_logs").exists()
+
+
+def test_a_wrong_setting_in_the_environment_is_named(tmp_path, python):
+    done = python("-m", "nandiag", "run", "t.py", env={"NANDIAG_LEVEL": "deep"}, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "NANDIAG_LEVEL='deep'" in done.stderr
+
+
+def test_dry_run_shows_the_plan_and_makes_nothing(tmp_path, python):
+    (tmp_path / "t.py").write_text("raise SystemExit('it ran')")
+    done = python("-m", "nandiag", "run", "--dry-run", "t.py", "--nproc", "2", "--lr", "1", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "torchrun --nproc-per-node 2 --log-dir" in done.stdout
+    assert "t.py --lr 1\n" in done.stdout
+    assert "NANDIAG_ON_ANOMALY=auto" in done.stdout
+    assert f"nandiag_logs{os.sep}{time.strftime('%Y')}" in done.stdout
+    assert [child.name for child in tmp_path.iterdir()] == ["t.py"]

@@ -1,0 +1,191 @@
+"""What the launcher says and does while a run goes on."""
+
+import signal
+import socket
+
+import pytest
+
+from nandiag.events import Attached, Finished, Harm, Looked, Record, Site, Stopping, TensorFact, encode
+from nandiag.launch.live import Grace, Seen, Watch
+from nandiag.store.layout import RunFolder
+from nandiag.store.tail import Fresh
+
+BAD = TensorFact(dtype="torch.float32", shape=(4,), numel=4, nan=2, name="blocks.2.weight")
+GRADIENT = "step 7, backward: gradient of blocks.2.weight is NaN (1 of 10)"
+INF = TensorFact(dtype="torch.float32", shape=(), numel=1, posinf=1, name="loss")
+
+
+def attached(rank, *, pid=100, attempt=0, host=None):
+    return Attached(rank, 2, rank, attempt, host or socket.gethostname(), pid, "site", "3.11", "0.1")
+
+
+def harm(what="gradient", tensors=(BAD,), *, step=7, total=10):
+    return Harm(what, step, "backward", tensors, bad=len(tensors), total=total)
+
+
+def found(source="op", *, step=7, module="blocks.2.attn"):
+    return Looked("found", "modules", step, phase="forward", source=source, site=Site(module=module), outputs=(BAD,))
+
+
+def seen(*events):
+    everything = Seen()
+    for rank, event in events:
+        everything.take(Fresh(rank, 0, 100 + rank, Record(0, 1.0, event)))
+    return everything
+
+
+@pytest.mark.parametrize(
+    ("events", "line"),
+    [
+        ([], None),
+        ([(0, Finished(3))], None),
+        ([(1, harm())], f"rank 1, {GRADIENT}"),
+        ([(0, harm("loss", (INF,), total=1))], "rank 0, step 7, backward: loss is +Inf"),
+        ([(0, harm("parameter"))], "rank 0, step 7, backward: parameter blocks.2.weight is NaN (1 of 10)"),
+        ([(0, harm("buffer", ()))], "rank 0, step 7, backward: buffer is not finite (0 of 10)"),
+        ([(1, harm()), (0, harm())], f"rank 0, {GRADIENT}"),
+        ([(0, harm()), (1, found())], "rank 1, step 7, forward: blocks.2.attn made NaN"),
+        ([(0, found("received")), (1, found())], "rank 1, step 7, forward: blocks.2.attn made NaN"),
+        ([(0, found("received"))], "rank 0, step 7, forward: NaN was received from another rank"),
+        ([(0, harm()), (1, Looked("finite", "modules", 7))], f"rank 0, {GRADIENT}"),
+    ],
+)  # fmt: skip
+def test_the_line(events, line):
+    assert seen(*events).line() == line
+
+
+def test_a_parameter_is_named():
+    look = Looked("found", "modules", 3, phase="forward", source="parameter", site=Site(module="emb"), inputs=(BAD,))
+    assert seen((0, look)).line() == "rank 0, step 3, forward: parameter blocks.2.weight is NaN"
+
+
+@pytest.mark.parametrize(("source", "what"), [("input", "an input"), ("buffer", "a buffer")])
+def test_what_has_no_name_gets_none(source, what):
+    nameless = TensorFact(dtype="torch.float32", shape=(), numel=1, nan=1)
+    look = Looked("found", "replay", 3, phase="data", source=source, site=Site(op="aten.x.default"), inputs=(nameless,))
+    assert seen((0, look)).line() == f"rank 0, step 3, data: {what} is NaN"
+
+
+def test_an_op_outside_all_modules():
+    look = Looked("found", "replay", 3, phase="loss", source="op", site=Site(op="aten.log.default"), outputs=(INF,))
+    assert seen((0, look)).line() == "rank 0, step 3, loss: log made +Inf"
+
+
+def test_a_stop_counts_in_the_last_attempt_alone():
+    stop = Stopping(4, "stop", "stop", "loss is NaN")
+    everything = seen((0, attached(0)), (0, stop))
+    assert everything.stopped
+    everything.take(Fresh(0, 1, 300, Record(0, 1.0, attached(0, attempt=1))))
+    assert everything.attempts == 2
+    assert not everything.stopped
+    assert not seen((0, attached(0)), (0, Stopping(4, "skip", "skip", "x"))).stopped
+
+
+class Run:
+    """A run folder whose ranks write when told, and a watch turned by hand."""
+
+    def __init__(self, path, grace=None):
+        self.folder = RunFolder(path)
+        self.folder.make()
+        self.said, self.killed, self.gone = [], [], set()
+        self.watch = Watch(self.folder, self.said.append, self.kill, grace)
+
+    def kill(self, pid, number):
+        if pid in self.gone:
+            raise ProcessLookupError
+        self.killed.append((pid, number))
+
+    def write(self, rank, event, *, attempt=0):
+        with self.folder.rank_file(rank, attempt, 100 + rank).open("a") as file:
+            file.write(encode(Record(0, 1.0, event)) + "\n")
+
+
+@pytest.fixture
+def run(tmp_path):
+    return Run(tmp_path)
+
+
+def test_waits_a_moment_for_the_rank_that_knows_more(run):
+    run.write(0, harm())
+    run.watch._turn(10.0)
+    run.watch._turn(10.9)
+    assert run.said == []
+    run.write(1, found())
+    run.watch._turn(11.1)
+    run.write(1, harm(step=8))
+    run.watch._turn(19.0)
+    (line,) = run.said
+    assert line.startswith("nandiag: rank 1, step 7, forward: blocks.2.attn made NaN; report when the run ends (")
+    assert line.endswith(")\n")
+    assert line.count("\n") == 1
+
+
+def test_says_it_at_the_end_of_a_short_run(run):
+    run.watch.start()
+    run.write(0, harm())
+    run.watch.end()
+    assert len(run.said) == 1
+
+
+def test_says_nothing_of_a_clean_run(run):
+    run.watch.start()
+    run.write(0, attached(0))
+    run.write(0, Finished(3))
+    end = run.watch.end()
+    assert run.said == []
+    assert end.finished
+    assert run.watch.failure is None
+
+
+def stopped(run, *, second=None):
+    run.write(0, attached(0))
+    run.write(1, second or attached(1, pid=101))
+    run.write(0, Stopping(7, "stop", "stop", "loss is NaN"))
+
+
+def test_ends_workers_that_miss_the_stop(run):
+    stopped(run)
+    run.watch._turn(0.0)
+    run.watch._turn(29.0)
+    assert run.killed == []
+    run.watch._turn(30.5)
+    run.watch._turn(31.0)
+    assert run.killed == [(101, signal.SIGTERM)]
+    run.watch._turn(61.0)
+    assert run.killed[1] == (101, signal.SIGKILL)
+
+
+def test_leaves_a_worker_time_for_its_finally_blocks(tmp_path):
+    run = Run(tmp_path, Grace(others=1, own=100, kill=1000))
+    stopped(run)
+    run.write(1, Stopping(7, "stop", "stop", "loss is NaN"))
+    run.watch._turn(0.0)
+    run.watch._turn(99.0)
+    assert run.killed == []
+    run.watch._turn(101.0)
+    assert sorted(run.killed) == [(100, signal.SIGTERM), (101, signal.SIGTERM)]
+
+
+def test_a_worker_that_has_ended_is_not_looked_for_again(run):
+    stopped(run)
+    run.gone = {101}
+    run.watch._turn(0.0)
+    run.watch._turn(31.0)
+    run.gone = set()
+    run.watch._turn(500.0)
+    assert (101, signal.SIGKILL) not in run.killed
+
+
+def test_workers_of_other_hosts_are_left_to_their_own_launcher(run):
+    stopped(run, second=attached(1, pid=101, host="elsewhere"))
+    run.watch._turn(0.0)
+    run.watch._turn(31.0)
+    assert run.killed == []
+
+
+def test_a_fault_of_the_watch_is_kept_for_later(run):
+    run.write(0, harm())
+    run.watch._say = None
+    run.watch.start()
+    run.watch.end()
+    assert isinstance(run.watch.failure, TypeError)
