@@ -1,0 +1,36 @@
+"""Events of all ranks in, findings out: no torch, no files, no clock (launcher and reader)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nandiag.analysis import ranks, run, timeline, verdict
+from nandiag.analysis.findings import findings_of
+from nandiag.analysis.origin import choose
+from nandiag.analysis.place import origin_of
+from nandiag.analysis.report import Report
+from nandiag.store.reader import RunRecord
+
+__all__ = ["Report", "analyse"]
+
+
+def analyse(record: RunRecord) -> Report:
+    """Return the report on what the files of a run hold; never raises for what they contain."""
+    logs = ranks.last_logs(record.logs)
+    states = ranks.states(record)
+    events = timeline.build(record.logs)
+    claim = choose(events, states)
+    if claim is None:
+        concluded = verdict.healthy(states, logs)
+    else:
+        history = run.newest_history(logs.get(claim.ranks[0]))
+        concluded = verdict.of_claim(claim, origin_of(claim, record.logs), events, history)
+    matter = [0] if claim is None else [*claim.ranks, *claim.received, min(states, default=0)]
+    return Report(
+        run=run.run_of(record),
+        verdict=replace(concluded, last_finite_step=verdict.last_finite(events, states, logs)),
+        findings=findings_of(events, states, logs),
+        ranks={str(rank): state for rank, state in states.items()},
+        history=run.history_of(record, matter),
+        notes=run.notes_of(record, states),
+    )

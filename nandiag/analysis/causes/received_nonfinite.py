@@ -1,0 +1,22 @@
+"""Damage that came from another rank, which itself could not be looked at (reader side)."""
+
+from __future__ import annotations
+
+from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
+from nandiag.analysis.report import Suggestion
+from nandiag.events import words
+
+
+def explain(facts: Facts) -> Cause | None:
+    """Name the damage as received where all ranks that looked were clean and others could not look."""
+    if facts.basis != "gradient" or not facts.received or not facts.known:
+        return None
+    return Cause(
+        slug="received_nonfinite",
+        evidence=(
+            f"{words.ranks(facts.received)} ran the step again with finite values: the damage came from elsewhere",
+        ),
+        suggestions=(Suggestion(f"Look at {words.ranks(facts.origin.ranks)}: its data, host and device."),),
+        strength=LIKELY,
+        story=True,
+    )

@@ -1,0 +1,210 @@
+"""Choosing the origin: which rank, step and phase first did harm, and how surely that is known (reader side).
+
+At the earliest harmful step a rank that found the place by a second look comes first, then a weight or buffer that was
+bad before any loss or gradient, then a loss that is bad on some ranks, then gradients. In data-parallel training the
+gradients of every rank are bad after the all-reduce, so that gradients alone never single out a rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from nandiag.analysis.causes import loss_scale_collapse
+from nandiag.analysis.report import RankState
+from nandiag.analysis.timeline import STARTS, STATE, Moment, Seen, Timeline, harm_moment, look_moment, phase_of
+from nandiag.events import Harm, Looked, Skipped
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The claim that the origin is here. ``basis``: look, state, loss, gradient or scale.
+
+    ``known`` is false where the ranks are all those that show the harm, and which of them made it cannot be told.
+    ``received`` are ranks whose own run of the step was finite.
+    """
+
+    basis: str
+    ranks: tuple[int, ...]
+    attempt: int
+    step: int
+    confidence: str
+    known: bool = True
+    harm: Seen[Harm] | None = None
+    look: Seen[Looked] | None = None
+    skip: Seen[Skipped] | None = None
+    received: tuple[int, ...] = ()
+    others: tuple[Seen[Looked], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What was seen in the earliest harmful step. ``present`` ranks took part in it, ``absent`` ones left no word."""
+
+    attempt: int
+    step: int
+    harms: tuple[Seen[Harm], ...]
+    looks: tuple[Seen[Looked], ...]
+    present: frozenset[int]
+    absent: frozenset[int]
+
+    @property
+    def received(self) -> frozenset[int]:
+        """Ranks whose own run of the step was finite, and whose own loss was too.
+
+        A look at modules alone does not see backward: it counts only where another rank is known to have a fault.
+        """
+        bad_loss = {one.rank for one in self.harms if one.event.what == "loss"}
+        fault = bool(bad_loss) or any(one.event.outcome == "found" for one in self.looks)
+        clean = {
+            one.rank
+            for one in self.looks
+            if one.event.outcome == "finite" and (fault or one.event.method != "modules") and one.rank not in bad_loss
+        }
+        return frozenset(clean | {one.rank for one in self.looks if one.event.source == "received"})
+
+
+def choose(timeline: Timeline, states: dict[int, RankState]) -> Claim | None:
+    """Return the best founded claim at the earliest harmful step, or ``None`` when no harm was seen."""
+    scene = _scene(timeline, states)
+    fallen = _collapse(timeline)
+    if fallen is not None and (scene is None or (fallen.attempt, fallen.event.step) < (scene.attempt, scene.step)):
+        return _by_scale(fallen, timeline)
+    if scene is None:
+        return None
+    rules: tuple[Callable[[Scene], Claim | None], ...] = (_by_look, _by_state, _by_loss, _by_gradient)
+    return next((claim for rule in rules if (claim := rule(scene)) is not None), None)
+
+
+def _scene(timeline: Timeline, states: dict[int, RankState]) -> Scene | None:
+    found = [look_moment(one) for one in timeline.looks if one.event.outcome == "found"]
+    moments = [harm_moment(one) for one in timeline.harms] + found
+    if not moments:
+        return None
+    attempt, step = min(moments)[:2]
+    harms = tuple(one for one in timeline.harms if (one.attempt, one.event.step) == (attempt, step))
+    looks = tuple(one for one in timeline.looks if (one.attempt, one.event.step) == (attempt, step))
+    spoke = {one.rank for one in harms} | {one.rank for one in looks}
+    present = spoke | {rank for rank, state in states.items() if _reached(state, attempt, step)}
+    return Scene(attempt, step, harms, looks, frozenset(present), frozenset(states) - present)
+
+
+def _reached(state: RankState, attempt: int, step: int) -> bool:
+    return state.attached and (state.attempt, -1 if state.last_step is None else state.last_step) >= (attempt, step)
+
+
+def _by_look(scene: Scene) -> Claim | None:
+    found = [one for one in scene.looks if one.event.outcome == "found" and one.event.source != "received"]
+    if not found:
+        return None
+    best = min(found, key=lambda one: (look_moment(one), one.rank))
+    same = [one for one in found if _place(one) == _place(best) and look_moment(one) == look_moment(best)]
+    ranks = tuple(sorted({one.rank for one in same}))
+    return Claim(
+        basis="look",
+        ranks=ranks,
+        attempt=scene.attempt,
+        step=scene.step,
+        confidence="reproduced",
+        harm=_harm_of(scene, best),
+        look=best,
+        received=tuple(sorted(scene.received - set(ranks))),
+        others=tuple(one for one in found if one.rank not in ranks),
+    )
+
+
+def _place(one: Seen[Looked]) -> tuple[object, ...]:
+    site, names = one.event.site, tuple(fact.name for fact in one.event.inputs if fact.bad)
+    where = () if site is None else (site.module, site.op, site.node, site.file, site.line)
+    return one.event.source, *where, names if one.event.source in STATE else ()
+
+
+def _harm_of(scene: Scene, look: Seen[Looked]) -> Seen[Harm] | None:
+    """Return the harm that the look explains: of the same tensor where it names one, else the rank's first."""
+    names = {fact.name for fact in (*look.event.inputs, *look.event.outputs) if fact.bad and fact.name}
+    own = [one for one in scene.harms if one.rank == look.rank]
+    if look.event.source in STATE:
+        own = [one for one in own if one.event.what in STATE and names & _names(one)] or own
+    return own[0] if own else None
+
+
+def _names(one: Seen[Harm]) -> set[str | None]:
+    return {fact.name for fact in one.event.tensors}
+
+
+def _by_state(scene: Scene) -> Claim | None:
+    """A bad weight is the origin where it was bad before the step began, or where nothing else is bad in the step.
+
+    Buffers that turn bad in the same forward as the loss only show what flowed through them.
+    """
+    held = [one for one in scene.harms if one.event.what in STATE]
+    if len(held) < len(scene.harms):
+        held = [one for one in held if phase_of(one.event) in STARTS]
+    if not held:
+        return None
+    best = held[0]
+    same = {one.rank for one in held if harm_moment(one) == harm_moment(best) and one.event.what == best.event.what}
+    return _claim(scene, "state", same, best)
+
+
+def _by_loss(scene: Scene) -> Claim | None:
+    losses = [one for one in scene.harms if one.event.what == "loss"]
+    if not losses:
+        return None
+    best = losses[0]
+    ranks = {one.rank for one in losses if _micro(one) == _micro(best)}
+    deduced = len(scene.present | scene.absent) > len(ranks)
+    return replace(_claim(scene, "loss", ranks, best), confidence="inferred" if deduced else "observed")
+
+
+def _micro(one: Seen[Harm]) -> Moment:
+    return (*harm_moment(one)[:3], 0)
+
+
+def _by_gradient(scene: Scene) -> Claim | None:
+    """Gradients are shared, or their shards summed: without more they never tell which rank made them bad."""
+    harms = [one for one in scene.harms if one.event.what not in STATE]
+    if not harms:
+        return None
+    harmed = {one.rank for one in harms}
+    everyone = scene.present | scene.absent
+    left = everyone - scene.received
+    if scene.received and left:
+        own = next((one for one in harms if one.rank in left), harms[0])
+        return replace(_claim(scene, "gradient", set(left), own), confidence="inferred")
+    flowed = {one.rank for one in scene.harms if one.event.what in STATE}
+    if flowed and flowed < harmed:
+        own = next(one for one in harms if one.rank in flowed)
+        return replace(_claim(scene, "gradient", flowed, own), confidence="inferred")
+    return replace(_claim(scene, "gradient", harmed, harms[0]), known=len(everyone) == 1)
+
+
+def _claim(scene: Scene, basis: str, ranks: set[int], harm: Seen[Harm]) -> Claim:
+    return Claim(
+        basis=basis,
+        ranks=tuple(sorted(ranks)),
+        attempt=scene.attempt,
+        step=scene.step,
+        confidence="observed",
+        harm=harm,
+        look=next((one for one in scene.looks if one.rank in ranks), None),
+        received=tuple(sorted(scene.received - ranks)),
+    )
+
+
+def _by_scale(fallen: Seen[Skipped], timeline: Timeline) -> Claim:
+    ranks = {
+        one.rank for one in timeline.skips if loss_scale_collapse.collapsed(one.event) and one.attempt == fallen.attempt
+    }
+    return Claim(
+        basis="scale",
+        ranks=tuple(sorted(ranks)),
+        attempt=fallen.attempt,
+        step=fallen.event.step,
+        confidence="observed",
+        skip=fallen,
+    )
+
+
+def _collapse(timeline: Timeline) -> Seen[Skipped] | None:
+    return next((one for one in timeline.skips if loss_scale_collapse.collapsed(one.event)), None)

@@ -1,0 +1,123 @@
+"""From a claim to the report's origin: module, op, line, tensors, and the machine it happened on (reader side)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+
+from nandiag.analysis.origin import Claim
+from nandiag.analysis.report import Origin
+from nandiag.analysis.timeline import STATE, phase_of
+from nandiag.events import Armed, Harm, Looked, Site, Skipped, TensorFact
+from nandiag.store.reader import RankLog
+
+_HELD = ("parameter", "buffer", "frozen")
+
+
+def origin_of(claim: Claim, logs: tuple[RankLog, ...]) -> Origin:
+    """Return the origin that the claim names, with all that is known about the place."""
+    harm = claim.harm.event if claim.harm else None
+    look = claim.look.event if claim.look and claim.basis == "look" else None
+    site = _site(look, harm)
+    inputs, outputs = _tensors(look, harm)
+    facts = outputs or inputs
+    rank = claim.ranks[0]
+    # Where it is not known which rank it was, no machine is named: that would read as blame.
+    log = _log(logs, claim, rank) if claim.known else None
+    attached = log.attached if log else None
+    return Origin(
+        kind=_kind(facts, harm) if claim.skip is None else _kind_of_skip(claim.skip.event),
+        rank=rank,
+        ranks=claim.ranks,
+        step=claim.step,
+        global_step=harm.global_step if harm else None,
+        micro_step=_micro_step(look, harm),
+        phase=_phase(claim, look, harm),
+        **{field.name: getattr(site, field.name) for field in fields(Site)},
+        inputs=inputs,
+        outputs=outputs,
+        time=_time(claim),
+        host=attached.host if attached else None,
+        pid=attached.pid if attached else None,
+        device=_device(claim, facts),
+        gpu_uuid=_gpu(log),
+    )
+
+
+def _micro_step(look: Looked | None, harm: Harm | None) -> int | None:
+    if look is not None and look.micro_step is not None:
+        return look.micro_step
+    return harm.micro_step if harm is not None else None
+
+
+def _site(look: Looked | None, harm: Harm | None) -> Site:
+    """Return the look's site; without one, the module that owns a bad parameter or buffer."""
+    site = look.site if look and look.site else Site()
+    named = look.source in _HELD if look else bool(harm and harm.what in _HELD)
+    if site.module is not None or not named:
+        return site
+    inputs, _ = _tensors(look, harm)
+    name = next((fact.name for fact in inputs if fact.bad and fact.name), None)
+    if name is None:
+        return site
+    return Site(
+        **{**{field.name: getattr(site, field.name) for field in fields(Site)}, "module": name.rpartition(".")[0]}
+    )
+
+
+def _tensors(look: Looked | None, harm: Harm | None) -> tuple[tuple[TensorFact, ...], tuple[TensorFact, ...]]:
+    """Return inputs and outputs of the origin: bad state counts as an input, a bad loss or gradient as an output."""
+    if look is not None and (look.inputs or look.outputs):
+        if look.source in _HELD and not any(fact.bad for fact in look.inputs) and harm:
+            return harm.tensors, look.outputs
+        return look.inputs, look.outputs
+    if harm is None:
+        return (), ()
+    return (harm.tensors, ()) if harm.what in STATE else ((), harm.tensors)
+
+
+def _kind(facts: tuple[TensorFact, ...], harm: Harm | None) -> str:
+    kinds = {fact.kind for fact in facts} | ({fact.kind for fact in harm.tensors} if harm and not facts else set())
+    if not kinds - {None} and harm is not None and harm.loss is not None:
+        return "nan" if harm.loss != harm.loss else "inf"
+    return "inf" if kinds - {None} == {"inf"} else "nan"
+
+
+def _kind_of_skip(skip: Skipped) -> str:
+    """GradScaler tells no kinds: only a NaN loss is known to be one."""
+    return "nan" if skip.loss is not None and math.isnan(skip.loss) else "inf"
+
+
+def _phase(claim: Claim, look: Looked | None, harm: Harm | None) -> str | None:
+    if look is not None and look.source == "input":
+        return "data"
+    if look is not None and look.source in _HELD and harm is not None and harm.what in STATE:
+        return phase_of(harm)
+    if look is not None and look.phase is not None:
+        return look.phase
+    if claim.basis == "scale":
+        return "backward"
+    return phase_of(harm) if harm else None
+
+
+def _time(claim: Claim) -> float | None:
+    seen = claim.harm or claim.look or claim.skip
+    return seen.time if seen else None
+
+
+def _log(logs: tuple[RankLog, ...], claim: Claim, rank: int) -> RankLog | None:
+    own = [log for log in logs if log.rank == rank and log.attempt == claim.attempt and log.attached is not None]
+    return max(own, key=lambda log: len(log.records), default=None)
+
+
+def _device(claim: Claim, facts: tuple[TensorFact, ...]) -> str | None:
+    if not claim.known:
+        return None
+    if claim.harm is not None and claim.harm.rank == claim.ranks[0] and claim.harm.event.device:
+        return claim.harm.event.device
+    return facts[0].device if facts else None
+
+
+def _gpu(log: RankLog | None) -> str | None:
+    armed = next((one.event for one in log.records if isinstance(one.event, Armed)), None) if log else None
+    return armed.gpu_uuid if armed else None

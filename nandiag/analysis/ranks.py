@@ -1,0 +1,124 @@
+"""How each rank ended, from its own events and from what its launcher saw (reader side)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from nandiag.analysis.report import RankState
+from nandiag.events import Finished, Harm, Looked, Raised, Record, Skipped, Stopping
+from nandiag.store.reader import RankLog, RunRecord
+from nandiag.store.run import RankEnd
+
+MAX_WORLD = 200_000
+_SIGTERM = 15
+_LOST_PEER = re.compile(
+    r"connection (was )?(closed|reset|refused|aborted)|closed by (remote )?peer|reset by peer|broken pipe|"
+    r"remote process (has )?exited|recvvalue failed|socket (closed|error|timeout)|timed out waiting|watchdog|"
+    r"nccl ?remoteerror|store.*(closed|unreachable)",
+    re.IGNORECASE,
+)
+_LOST_PEER_TYPES = ("DistNetworkError", "DistBackendError", "DistStoreError")
+
+
+def last_logs(logs: Iterable[RankLog]) -> dict[int, RankLog]:
+    """Return the log of each rank's newest attempt; among several processes the one that got furthest."""
+    best: dict[int, RankLog] = {}
+    for log in logs:
+        if log.rank not in best or _weight(log) >= _weight(best[log.rank]):
+            best[log.rank] = log
+    return dict(sorted(best.items()))
+
+
+def _weight(log: RankLog) -> tuple[int, bool, int]:
+    return log.attempt, log.attached is not None, len(log.records)
+
+
+def world_of(record: RunRecord, logs: dict[int, RankLog]) -> int:
+    """Return how many ranks the run has, as far as the files tell."""
+    told = [event.world_size for log in logs.values() if (event := log.attached) is not None]
+    if record.info is not None and record.info.world_size is not None:
+        told.append(record.info.world_size)
+    return min(max([0, *told, *(rank + 1 for rank in logs)]), MAX_WORLD)
+
+
+def states(record: RunRecord) -> dict[int, RankState]:
+    """Return the state of every rank of the world."""
+    logs = last_logs(record.logs)
+    ends = {end.rank: end for agent in record.agents for end in agent.ranks}
+    known = {rank: _state(logs.get(rank), ends.get(rank)) for rank in range(world_of(record, logs))}
+    failed = {rank for rank, state in known.items() if _failed_first(state, logs.get(rank), ends.get(rank))}
+    return {rank: _victim(state, failed, logs.get(rank), ends.get(rank)) for rank, state in known.items()}
+
+
+def _state(log: RankLog | None, end: RankEnd | None) -> RankState:
+    code, signal = (end.exit_code, end.signal) if end is not None else (None, None)
+    if log is None or log.attached is None:
+        return RankState("not_attached", exit_code=code, signal=signal)
+    return RankState(
+        state=_name(log, end),
+        last_step=last_step(log),
+        attached=True,
+        attempt=log.attempt,
+        events=len(log.records),
+        exit_code=code,
+        signal=signal,
+    )
+
+
+def _name(log: RankLog, end: RankEnd | None) -> str:
+    if any(isinstance(one.event, Stopping) and one.event.action == "stop" for one in log.records):
+        return "stopped"
+    if any(isinstance(one.event, Raised) for one in log.records):
+        return "raised"
+    if end is not None and end.exit_code:
+        return "exited"
+    if any(isinstance(one.event, Finished) for one in log.records):
+        return "finished"
+    if end is None:
+        return "unfinished"
+    return "killed" if end.signal else "finished" if end.exit_code == 0 else "unfinished"
+
+
+def _failed_first(state: RankState, log: RankLog | None, end: RankEnd | None) -> bool:
+    if end is not None and end.stopped_by_launcher:
+        return False
+    if state.state == "raised":
+        return not lost_peer(log)
+    if state.state == "not_attached":
+        return bool(state.exit_code or (state.signal and state.signal != _SIGTERM))
+    return state.state == "exited" or (state.state == "killed" and state.signal != _SIGTERM)
+
+
+def _victim(state: RankState, failed: set[int], log: RankLog | None, end: RankEnd | None) -> RankState:
+    ended = state.state in {"killed", "exited"} and end is not None and end.stopped_by_launcher
+    signalled = state.state == "killed" and state.signal == _SIGTERM and bool(failed)
+    lost = state.state == "raised" and bool(failed) and lost_peer(log)
+    return replace(state, state="victim") if ended or signalled or lost else state
+
+
+def lost_peer(log: RankLog | None) -> bool:
+    """Whether the exception that ended this rank says that another rank was gone."""
+    raised = next((one.event for one in log.records if isinstance(one.event, Raised)), None) if log else None
+    if raised is None:
+        return False
+    return raised.type.rpartition(".")[2] in _LOST_PEER_TYPES or bool(_LOST_PEER.search(raised.message))
+
+
+def last_step(log: RankLog) -> int | None:
+    """Return the newest step this worker is known to have reached, or ``None``."""
+    steps = [step for one in log.records if (step := _step(one)) is not None]
+    if log.pulse is not None:
+        steps.append(log.pulse.steps - 1)
+    newest = max(steps, default=-1)
+    return newest if newest >= 0 else None
+
+
+def _step(record: Record) -> int | None:
+    event = record.event
+    if isinstance(event, Finished):
+        return event.steps - 1
+    if isinstance(event, Raised):
+        return event.step - 1
+    return event.step if isinstance(event, Harm | Looked | Skipped | Stopping) else None

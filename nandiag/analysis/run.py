@@ -1,0 +1,121 @@
+"""What frames the verdict: the run, the history of the ranks that matter, what could not be seen (reader side)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nandiag.analysis.ranks import last_logs, world_of
+from nandiag.analysis.report import RankState, Run
+from nandiag.events import Armed, Attached, History, Looked, Note, ProbeDark, words
+from nandiag.store.reader import RankLog, RunRecord
+
+MAX_HISTORY_RANKS = 8
+MAX_HISTORY_STEPS = 1_000
+MAX_NOTES = 100
+VERSIONS = ("nandiag", "torch", "python", "nccl", "cuda", "driver")
+_STATES = ("stopped", "signalled", "failed", "running", "succeeded")
+
+
+def run_of(record: RunRecord) -> Run:
+    """Return what was run and how it ended, from the launchers' files and the ranks' handshakes."""
+    info = record.info
+    attached = [event for log in record.logs if (event := log.attached) is not None]
+    state = min((agent.state for agent in record.agents), key=_worse, default="unfinished")
+    codes = [agent.exit_code for agent in record.agents]
+    return Run(
+        id=info.id if info else None,
+        command=info.command if info else (),
+        started=info.started if info else None,
+        nproc=info.nproc if info else None,
+        nnodes=info.nnodes if info else None,
+        world_size=world_of(record, last_logs(record.logs)) or None,
+        hosts=tuple(dict.fromkeys([event.host for event in attached] + ([info.host] if info and info.host else []))),
+        versions=_versions(record, attached),
+        policy=info.policy if info else None,
+        exit_code=3 if 3 in codes else max(codes, default=None),
+        state=state,
+    )
+
+
+def _worse(state: str) -> int:
+    return _STATES.index(state) if state in _STATES else len(_STATES)
+
+
+def _versions(record: RunRecord, attached: list[Attached]) -> dict[str, str | None]:
+    known: dict[str, str | None] = dict.fromkeys(VERSIONS)
+    known.update(record.info.versions if record.info else {})
+    armed = next((one.event for log in record.logs for one in log.records if isinstance(one.event, Armed)), None)
+    told: dict[str, str | None] = {}
+    if attached:
+        told.update(nandiag=attached[0].nandiag, python=attached[0].python)
+    if armed is not None:
+        told.update(torch=armed.torch, cuda=armed.cuda, nccl=armed.nccl, driver=armed.driver)
+    return {**known, **{name: text for name, text in told.items() if text}}
+
+
+def history_of(record: RunRecord, matter: Iterable[int]) -> dict[str, History]:
+    """Return the newest history of the ranks that matter, lowest first, bounded in ranks and steps."""
+    logs = last_logs(record.logs)
+    found: dict[str, History] = {}
+    for rank in sorted(set(matter))[:MAX_HISTORY_RANKS]:
+        newest = newest_history(logs.get(rank))
+        if newest is not None:
+            found[str(rank)] = newest
+    return found
+
+
+def newest_history(log: RankLog | None) -> History | None:
+    """Return the last history that this worker wrote, cut to the newest steps."""
+    events = [one.event for one in log.records if isinstance(one.event, History)] if log else []
+    if not events:
+        return None
+    cut = slice(-MAX_HISTORY_STEPS, None)
+    last = events[-1]
+    return History(last.step[cut], last.loss[cut], last.grad_norm[cut], last.lr[cut], last.scale[cut])
+
+
+def notes_of(record: RunRecord, states: dict[int, RankState]) -> tuple[str, ...]:
+    """Return what could not be seen, and why; the same words of several ranks once."""
+    said: dict[str, set[int]] = {}
+    for log in record.logs:
+        for text in (*log.notes, *_own_notes(log)):
+            said.setdefault(text, set()).add(log.rank)
+    texts = [*_missing(record, states), *(f"{_capital(words.ranks(ranks))}: {text}" for text, ranks in said.items())]
+    texts += record.notes
+    left = len(texts) - MAX_NOTES
+    return tuple(texts[:MAX_NOTES]) + ((f"{left} more notes were left out.",) if left > 0 else ())
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _own_notes(log: RankLog) -> Iterable[str]:
+    armed = False
+    for one in log.records:
+        event = one.event
+        armed |= isinstance(event, Armed)
+        if isinstance(event, Note):
+            yield event.text
+        elif isinstance(event, ProbeDark):
+            at = "" if event.step is None else f" at step {event.step}"
+            yield f"the probe {event.probe} was switched off{at}: {event.reason}"
+        elif isinstance(event, Looked) and event.outcome in {"failed", "refused"}:
+            yield f"step {event.step} could not be run again: {event.reason or 'no reason was given'}"
+    if log.attached is not None and not armed:
+        yield "torch was never imported there, so nothing was watched."
+
+
+def _missing(record: RunRecord, states: dict[int, RankState]) -> Iterable[str]:
+    absent = [rank for rank, state in states.items() if not state.attached]
+    if absent:
+        yield (
+            f"{_capital(words.ranks(absent))} of {len(states)} left no word: not attached, "
+            "so nothing is known of what happened there."
+        )
+    silent = [rank for rank, state in states.items() if state.state == "unfinished"]
+    if silent:
+        yield f"{_capital(words.ranks(silent))}: no end was written; still running, or lost without a trace."
+    attempts = {log.attempt for log in record.logs}
+    if len(attempts) > 1:
+        yield f"The workers were started {max(attempts) + 1} times; the ranks are shown as the last start left them."

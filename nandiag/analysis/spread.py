@@ -1,0 +1,52 @@
+"""How the damage travelled: harm that followed the origin, to which ranks, and by which way (reader side)."""
+
+from __future__ import annotations
+
+from nandiag.analysis.origin import Claim
+from nandiag.analysis.report import Spread
+from nandiag.analysis.timeline import STATE, Seen, Timeline, harm_moment
+from nandiag.events import Harm
+
+MAX_SPREAD = 32
+EXCHANGE = "the gradient exchange"
+UPDATE = "the optimizer's update"
+WEIGHTS = "the bad weights"
+
+Key = tuple[int, int, str, str, str | None]
+
+
+def spread_of(claim: Claim, timeline: Timeline) -> tuple[Spread, ...]:
+    """Return the harm after the origin, each kind once for a rank, ranks joined; in the order of the run."""
+    groups: dict[Key, set[int]] = {}
+    hit: set[tuple[int, str]] = set()
+    start = harm_moment(claim.harm) if claim.harm and claim.basis != "look" else (claim.attempt, claim.step, 0, 0)
+    for one in timeline.harms:
+        what = one.event.what
+        if (one.rank, what) in hit or one.attempt != claim.attempt or harm_moment(one) < start:
+            continue
+        via = _via(one, claim, hit)
+        hit.add((one.rank, what))
+        if not _is_origin(one, claim):
+            groups.setdefault((*harm_moment(one)[:2], what, one.event.phase, via), set()).add(one.rank)
+    return tuple(
+        Spread(tuple(sorted(ranks)), step, phase, what, via)
+        for (_, step, what, phase, via), ranks in list(groups.items())[:MAX_SPREAD]
+    )
+
+
+def _is_origin(one: Seen[Harm], claim: Claim) -> bool:
+    """Whether this harm belongs to the origin: on its own ranks and in its step, all but what it did to the weights."""
+    if one.rank not in claim.ranks or one.event.step != claim.step:
+        return False
+    return one.event.what not in STATE or (claim.harm is not None and one.event.what == claim.harm.event.what)
+
+
+def _via(one: Seen[Harm], claim: Claim, hit: set[tuple[int, str]]) -> str | None:
+    """Return the way the harm came, where it is known."""
+    harm = one.event
+    state = any((one.rank, what) in hit for what in STATE)
+    if harm.what == "gradient" and harm.step == claim.step and one.rank in claim.received:
+        return EXCHANGE
+    if harm.what in STATE and harm.phase == "optimizer" and (one.rank, "gradient") in hit:
+        return UPDATE
+    return WEIGHTS if harm.what in {"loss", "gradient"} and state else None

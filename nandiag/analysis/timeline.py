@@ -1,0 +1,100 @@
+"""The events of all ranks in one order: by attempt, step, micro-step and phase, never by wall clock (reader side)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from nandiag.events import PHASES, Event, Harm, Looked, Skipped, Stopping
+from nandiag.store.reader import RankLog
+
+E = TypeVar("E")
+Moment = tuple[int, int, int, int]
+
+STATE = ("parameter", "buffer", "optimizer_state", "frozen")
+STARTS = ("init", "checkpoint")
+_ORDER = {phase: index for index, phase in enumerate(("data", "init", "checkpoint", *PHASES[2:-1]))}
+_AFTER_MICRO_STEPS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Seen(Generic[E]):
+    """One event and who wrote it, when (``time``: seconds since the epoch) and as which line of its file."""
+
+    rank: int
+    attempt: int
+    pid: int
+    seq: int
+    time: float
+    event: E
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """What can tell an origin, sorted in the order of the run."""
+
+    harms: tuple[Seen[Harm], ...]
+    looks: tuple[Seen[Looked], ...]
+    skips: tuple[Seen[Skipped], ...]
+    stops: tuple[Seen[Stopping], ...]
+
+
+def build(logs: tuple[RankLog, ...]) -> Timeline:
+    """Sort the events of all ranks into one timeline."""
+    harms: list[Seen[Harm]] = []
+    looks: list[Seen[Looked]] = []
+    skips: list[Seen[Skipped]] = []
+    stops: list[Seen[Stopping]] = []
+    for log in logs:
+        for one in _seen(log):
+            event = one.event
+            if isinstance(event, Harm):
+                harms.append(_as(one, event))
+            elif isinstance(event, Looked):
+                looks.append(_as(one, event))
+            elif isinstance(event, Skipped):
+                skips.append(_as(one, event))
+            elif isinstance(event, Stopping):
+                stops.append(_as(one, event))
+    return Timeline(
+        harms=tuple(sorted(harms, key=lambda one: (harm_moment(one), one.rank, one.seq))),
+        looks=tuple(sorted(looks, key=lambda one: (one.attempt, one.event.step, one.rank, one.seq))),
+        skips=tuple(sorted(skips, key=lambda one: (one.attempt, one.event.step, one.event.total, one.rank))),
+        stops=tuple(sorted(stops, key=lambda one: (one.attempt, one.event.step, one.rank))),
+    )
+
+
+def _seen(log: RankLog) -> Iterator[Seen[Event]]:
+    for record in log.records:
+        yield Seen(log.rank, log.attempt, log.pid, record.seq, record.time, record.event)
+
+
+def _as(one: Seen[Event], event: E) -> Seen[E]:
+    """Return ``one`` with the type of its event known."""
+    return Seen(one.rank, one.attempt, one.pid, one.seq, one.time, event)
+
+
+def phase_of(harm: Harm) -> str:
+    """Return the phase in which the harm was done: a parameter that nobody saw finite was bad from the start."""
+    if harm.what == "parameter" and harm.since is None and harm.phase not in {*STARTS, "optimizer"}:
+        return "init"
+    return harm.phase
+
+
+def harm_moment(one: Seen[Harm]) -> Moment:
+    """Return the place of a harm in the order of the run."""
+    return _moment(one.attempt, one.event.step, one.event.micro_step, phase_of(one.event))
+
+
+def look_moment(one: Seen[Looked]) -> Moment:
+    """Return the place of what a second look found in the order of the run."""
+    phase = "data" if one.event.source == "input" else one.event.phase or "forward"
+    return _moment(one.attempt, one.event.step, one.event.micro_step, phase)
+
+
+def _moment(attempt: int, step: int, micro_step: int | None, phase: str) -> Moment:
+    place = _ORDER.get(phase, len(_ORDER))
+    if micro_step is None:
+        micro_step = 0 if place < _ORDER["backward"] else _AFTER_MICRO_STEPS
+    return attempt, step, micro_step, place

@@ -1,0 +1,137 @@
+"""The report as GitHub-flavoured markdown, for step summaries and issues (launcher and reader)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from nandiag.analysis.report import Finding, Origin, Report, Verdict
+from nandiag.events import TensorFact, words
+from nandiag.render.text import LONGEST, clean, clean_line
+
+MOST = 20
+# A colon only where it begins a link or an emoji; a sign or a number at the beginning, where it would begin a list.
+_SPECIAL = re.compile(r"[\\`*_\[\]<>#!|~&@$]|:(?=//|[\w+-]+:)|^[-+](?=\s)|(?<=^\d)[.)](?=\s)")
+# Where a backslash is not enough on GitHub: HTML, mentions, formulas, emoji and links made of bare addresses.
+_ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "@": "&#64;", ":": "&#58;", "$": "&#36;"}
+
+
+def dumps(report: Report) -> str:
+    """Return the report as markdown; all text of scripts and logs is escaped."""
+    parts = [*_head(report), *_place(report.verdict.origin), *_reasons(report.verdict), *_rest(report)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def escape(text: str) -> str:
+    """Return ``text`` on one line with every character that markdown or HTML could read escaped."""
+    return _SPECIAL.sub(lambda match: _ENTITIES.get(match[0], "\\" + match[0]), clean(text).strip())
+
+
+def _head(report: Report) -> Iterable[str]:
+    verdict, run = report.verdict, report.run
+    mark = f":x: **{escape(verdict.summary)}**" if verdict.anomaly else f":white_check_mark: {escape(verdict.summary)}"
+    failed = any(finding.severity == "warning" for finding in report.findings)
+    if failed and not verdict.anomaly:
+        mark = f":warning: {escape(verdict.summary)}"
+    yield "## nandiag"
+    yield mark
+    if run.command:
+        yield _fence(" ".join(run.command))
+
+
+def _place(origin: Origin | None) -> Iterable[str]:
+    if origin is None:
+        return
+    where = "" if origin.file is None else origin.file + ("" if origin.line is None else f":{origin.line}")
+    rows = [
+        ("rank", words.ranks(origin.ranks).removeprefix("ranks ").removeprefix("rank ")),
+        ("step", str(origin.step) + (f", micro-step {origin.micro_step}" if origin.micro_step else "")),
+        ("phase", origin.phase),
+        ("module", _module(origin)),
+        ("op", origin.op),
+        ("backward node", origin.node),
+        ("place", where + (f" in {origin.function}" if origin.function and where else "")),
+        ("host", origin.host),
+        ("device", origin.device),
+        *(("input", _tensor(fact)) for fact in origin.inputs[:MOST]),
+        *(("output", _tensor(fact)) for fact in origin.outputs[:MOST]),
+    ]
+    yield _table([(name, text) for name, text in rows if text])
+    if origin.source:
+        yield _fence(_underlined(origin), "python")
+
+
+def _module(origin: Origin) -> str | None:
+    if origin.module is None:
+        return None
+    name = origin.module or "the root module"
+    return f"{name} ({origin.module_class})" if origin.module_class else name
+
+
+def _underlined(origin: Origin) -> str:
+    line = clean_line((origin.source or "")[:LONGEST].rstrip())
+    if origin.column is None:
+        return line.strip()
+    indent = len(line) - len(line.lstrip())
+    first, last = (min(max(column - indent, 0), len(line)) for column in origin.column)
+    return f"{line[indent:]}\n{' ' * first}{'^' * (last - first)}".rstrip()
+
+
+def _tensor(fact: TensorFact) -> str:
+    return (f"{fact.name}: " if fact.name else "") + words.tensor(fact)
+
+
+def _reasons(verdict: Verdict) -> Iterable[str]:
+    if not verdict.anomaly:
+        return
+    cause = f"**Cause:** {escape(verdict.cause or 'unknown')}"
+    if verdict.mechanism not in {None, verdict.cause}:
+        cause += f", by {escape(verdict.mechanism or '')}"
+    yield f"{cause} ({escape(verdict.confidence)})"
+    yield _bullets(verdict.evidence)
+    for suggestion in verdict.suggestions[:MOST]:
+        yield f"**Help:** {escape(suggestion.text)}"
+        if suggestion.code:
+            yield _fence(suggestion.code, "python")
+    if verdict.last_finite_step is not None:
+        yield f"**Resume** from a checkpoint saved before step {verdict.last_finite_step + 1}."
+
+
+def _rest(report: Report) -> Iterable[str]:
+    spread = [
+        f"{one.what.replace('_', ' ')} of {words.ranks(one.ranks)} at step {one.step}"
+        + (f", through {one.via}" if one.via else "")
+        for one in report.verdict.spread
+    ]
+    yield _folded("Spread", spread)
+    yield _folded("Findings", [_finding(finding) for finding in report.findings])
+    yield _folded("What could not be seen", report.notes)
+
+
+def _finding(finding: Finding) -> str:
+    return f"{finding.severity}: {finding.text}"
+
+
+def _folded(title: str, texts: Iterable[str]) -> str:
+    every = list(texts)
+    if not every:
+        return ""
+    return f"<details><summary>{title} ({len(every)})</summary>\n\n{_bullets(every)}\n\n</details>"
+
+
+def _bullets(texts: Iterable[str]) -> str:
+    every = list(texts)
+    more = [f"- and {len(every) - MOST} more"] if len(every) > MOST else []
+    return "\n".join([f"- {escape(text)}" for text in every[:MOST]] + more)
+
+
+def _table(rows: list[tuple[str, str]]) -> str:
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {escape(text)} |" for name, text in rows)])
+
+
+def _fence(code: str, language: str = "") -> str:
+    """Return a code block whose fence is longer than any run of backticks in the code."""
+    lines = [clean_line(line) for line in code.split("\n")]
+    ticks = max((len(run) for run in re.findall(r"`+", code)), default=0)
+    fence = "`" * max(3, ticks + 1)
+    return "\n".join([fence + language, *lines, fence])

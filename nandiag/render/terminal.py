@@ -1,0 +1,207 @@
+"""The report on a terminal, in the manner of a compiler's diagnostic (launcher, on stderr; reader, on stdout)."""
+
+from __future__ import annotations
+
+import io
+import shlex
+from collections.abc import Iterable
+from typing import TextIO
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from nandiag.analysis.report import Finding, Origin, Report, Spread, Suggestion, Verdict
+from nandiag.events import TensorFact, words
+from nandiag.render.snippet import snippet
+from nandiag.render.text import clean, encodable
+
+WIDTH_WITHOUT_TERMINAL = 100
+NARROWEST = 40
+MOST = {"tensors": 3, "evidence": 6, "help": 3, "spread": 4, "findings": 5, "notes": 6}
+_STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold", "help": "bold cyan", "frame": "blue"}
+_WHAT = {"optimizer_state": "optimizer state", "frozen": "frozen parameters", "gradient": "gradients"}
+_TOLD = {"stopped", "update_left_out", "rank_victim"}
+
+
+class _Mirror(io.StringIO):
+    """Takes the text in place of ``file`` and answers for it whether there is a terminal."""
+
+    def __init__(self, file: TextIO) -> None:
+        super().__init__()
+        self._terminal = file.isatty()
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+
+def show(report: Report, *, folder: str, file: TextIO, again: bool = True) -> None:
+    """Write the summary of ``report`` to ``file``; ``again`` adds the command that shows it once more.
+
+    Colours follow the terminal and NO_COLOR; without a terminal the text is 100 columns wide. Raises OSError.
+    """
+    mirror = _Mirror(file)
+    width = None if mirror.isatty() else WIDTH_WITHOUT_TERMINAL
+    console = Console(file=mirror, width=width, highlight=False, markup=False, emoji=False)
+    for line in lines(report, folder=folder, width=max(console.width, NARROWEST), again=again):
+        console.print(line, soft_wrap=True)
+    file.write(encodable(mirror.getvalue(), getattr(file, "encoding", None)))
+    file.flush()
+
+
+def lines(report: Report, *, folder: str, width: int, again: bool = True) -> list[Text]:
+    """Return the summary as lines no wider than ``width`` cells, but for paths and commands, which are never broken."""
+    shown = _anomaly(report, folder, width, again=again) if report.verdict.anomaly else _healthy(report, folder, width)
+    return list(shown)
+
+
+def _healthy(report: Report, folder: str, width: int) -> Iterable[Text]:
+    yield from _one_line(f"nandiag: {clean(report.verdict.summary)}", f"log: {clean(folder)}", width)
+    told = [finding.text for finding in report.findings if finding.severity != "info"]
+    frame = _Frame(width, 2)
+    # The first failed rank stands in the summary already.
+    told = [text for text in told if text[1:].rstrip(".") not in report.verdict.summary]
+    yield from frame.notes(told, MOST["findings"], "warning")
+    yield from frame.helps(report.verdict.suggestions)
+    yield from frame.notes(report.notes, MOST["notes"], "note")
+
+
+def _one_line(summary: str, log: str, width: int) -> Iterable[Text]:
+    *first, last = _hang(Text(), Text(summary), width, indent=2)
+    yield from first
+    if last.cell_len + len(log) + 3 <= width:
+        yield last.append(f" ({log})")
+    else:
+        yield last
+        yield Text(f"  {log}")
+
+
+def _anomaly(report: Report, folder: str, width: int, *, again: bool) -> Iterable[Text]:
+    verdict, origin = report.verdict, report.verdict.origin
+    frame = _Frame(width, len(str(origin.line)) if origin and origin.line is not None else 2)
+    yield from _headline(verdict, width)
+    label = verdict.evidence[0] if verdict.evidence else None
+    used = False
+    if origin is not None:
+        code, used = _code(origin, label, frame)
+        yield from code
+        yield from _facts(origin, frame)
+    yield from frame.notes(verdict.evidence[1 if used else 0 :], MOST["evidence"], "note")
+    yield from frame.notes(_confidence(verdict), 1, "note")
+    yield from frame.notes([_spread(spread) for spread in verdict.spread], MOST["spread"], "spread")
+    yield from frame.notes([finding.text for finding in report.findings if _is_told(finding)], MOST["findings"], "note")
+    yield from frame.notes(report.notes, MOST["notes"], "note")
+    yield from frame.helps(verdict.suggestions)
+    yield from frame.notes(_resume(verdict), 1, "resume")
+    if again:
+        yield Text("  show this again: ").append(f"nandiag report {shlex.quote(clean(folder))}", style="bold")
+
+
+def _headline(verdict: Verdict, width: int) -> Iterable[Text]:
+    named = verdict.cause not in {None, "unknown"}
+    head = Text().append(f"error[{clean(verdict.cause or '')}]" if named else "error", style=_STYLES["error"])
+    return _hang(head.append(": ", style="bold"), Text(clean(verdict.summary), style="bold"), width, indent=2)
+
+
+def _is_told(finding: Finding) -> bool:
+    return finding.severity == "warning" or finding.slug in _TOLD
+
+
+def _confidence(verdict: Verdict) -> list[str]:
+    """Return how surely it is known; what was observed, and no more, needs no words."""
+    again = " Running the step again did not show it." if verdict.reproduced is False else ""
+    if verdict.confidence == "reproduced":
+        return ["Reproduced: running the step again showed it."]
+    said = "The rank is inferred, not seen." if verdict.confidence == "inferred" else ""
+    return [(said + again).strip()] if said or again else []
+
+
+def _spread(spread: Spread) -> str:
+    via = f", through {spread.via}" if spread.via else ""
+    return f"{_WHAT.get(spread.what, spread.what)} of {words.ranks(spread.ranks)} at step {spread.step}{via}"
+
+
+def _resume(verdict: Verdict) -> list[str]:
+    if verdict.last_finite_step is None:
+        return []
+    step = verdict.last_finite_step
+    return [f"from a checkpoint saved before step {step + 1}; the weights were finite until then."]
+
+
+def _code(origin: Origin, label: str | None, frame: _Frame) -> tuple[list[Text], bool]:
+    """Return the lines that show the place, and whether ``label`` stands beside the source line."""
+    if origin.file is None:
+        return [], False
+    where = clean(origin.file) + ("" if origin.line is None else f":{origin.line}")
+    inside = f" in {clean(origin.function)}" if origin.function else ""
+    shown = [Text(" " * frame.gutter).append("--> ", style=_STYLES["frame"]).append(where + inside)]
+    if not origin.source or origin.line is None:
+        return shown, False
+    piece = snippet(origin.source, origin.column, frame.width - frame.gutter - 4)
+    under = frame.bar().append(" " * piece.start).append("^" * piece.width, style=_STYLES["error"])
+    fits = bool(label and piece.width) and under.cell_len + 1 + cell_len(clean(label or "")) <= frame.width
+    if label and fits:
+        under.append(" " + clean(label), style="red")
+    shown += [Text(" " * frame.gutter + " |", style=_STYLES["frame"]), frame.bar(str(origin.line)).append(piece.code)]
+    return [*shown, under] if piece.width else shown, fits
+
+
+def _facts(origin: Origin, frame: _Frame) -> Iterable[Text]:
+    if origin.op or origin.node:
+        made = f", the gradient of {origin.forward_op}" if origin.forward_op else ""
+        inside = f" in {origin.module}" if origin.module else ""
+        kind = f" ({origin.module_class})" if origin.module_class else ""
+        node = f" [{origin.node}{made}]" if origin.node else ""
+        yield from frame.notes([f"{origin.op or origin.node}{node if origin.op else made}{inside}{kind}"], 1, "op")
+    # x * x has the same tensor twice: once is enough.
+    yield from frame.notes(dict.fromkeys(_tensor(fact) for fact in origin.inputs), MOST["tensors"], "input")
+    yield from frame.notes([_tensor(fact) for fact in origin.outputs], MOST["tensors"], "output")
+    where = [part for part in (origin.host, origin.device, f"pid {origin.pid}" if origin.pid else None) if part]
+    yield from frame.notes([f"rank {origin.rank} ran on {', '.join(where)}"] if where else [], 1, "note")
+
+
+def _tensor(fact: TensorFact) -> str:
+    return (f"{fact.name}: " if fact.name else "") + words.tensor(fact)
+
+
+class _Frame:
+    """The left edge of a diagnostic: a gutter for line numbers, then marked lines that hang below their mark."""
+
+    def __init__(self, width: int, gutter: int) -> None:
+        self.width = width
+        self.gutter = gutter
+
+    def bar(self, number: str = "") -> Text:
+        """Return the beginning of a line of code."""
+        return Text().append(number.rjust(self.gutter) + " | ", style=_STYLES["frame"])
+
+    def notes(self, texts: Iterable[str], most: int, mark: str) -> Iterable[Text]:
+        """Yield each text behind ``= mark:``, the first ``most`` of them."""
+        every = list(texts)
+        for text in every[:most]:
+            yield from _hang(self._mark(mark), Text(clean(text)), self.width)
+        if len(every) > most:
+            yield from _hang(self._mark(mark), Text(f"and {len(every) - most} more in report.json"), self.width)
+
+    def helps(self, suggestions: Iterable[Suggestion]) -> Iterable[Text]:
+        """Yield each suggestion, its code below it."""
+        for suggestion in list(suggestions)[: MOST["help"]]:
+            yield from self.notes([suggestion.text], 1, "help")
+            if suggestion.code:
+                yield Text(" " * (self.gutter + 9) + clean(suggestion.code), style="cyan")
+
+    def _mark(self, mark: str) -> Text:
+        head = Text(" " * (self.gutter + 1)).append("= ", style=_STYLES["frame"])
+        return head.append(f"{mark}: ", style=_STYLES.get(mark, "bold"))
+
+
+def _hang(head: Text, body: Text, width: int, indent: int | None = None) -> Iterable[Text]:
+    """Yield ``body`` wrapped behind ``head``; later lines are indented by ``indent``, or stand below the first."""
+    pad = head.cell_len if indent is None else indent
+    room = max(width - max(head.cell_len, pad), 20)
+    first, *rest = body.wrap(Console(width=room, file=None), room, overflow="fold") or [Text()]
+    first.rstrip()
+    yield Text.assemble(head, first)
+    for line in rest:
+        line.rstrip()
+        yield Text.assemble(" " * pad, line)

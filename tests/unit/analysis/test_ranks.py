@@ -1,0 +1,121 @@
+"""How ranks ended: killed, raised, stopped, and the victims of others."""
+
+import pytest
+
+from nandiag.analysis import analyse
+from nandiag.events import Raised, Stopping
+
+
+def states(report):
+    return {rank: state.state for rank, state in report.ranks.items()}
+
+
+def test_a_killed_rank_and_its_victims(by_hand):
+    record = by_hand.run(
+        by_hand.rank(0, steps=12), by_hand.rank(1, steps=12),
+        ends=[by_hand.ended(0, signal=15, by_launcher=True), by_hand.ended(1, signal=9)],
+    )  # fmt: skip
+    report = analyse(record)
+    assert states(report) == {"0": "victim", "1": "killed"}
+    assert (report.ranks["1"].signal, report.ranks["1"].last_step) == (9, 11)
+    assert not report.verdict.anomaly
+    assert report.verdict.summary == (
+        "rank 1 was killed by signal 9 (SIGKILL), last seen at step 11; no anomaly in 2 ranks, 12 steps"
+    )
+    assert {one.slug for one in report.findings} == {"rank_killed", "rank_victim"}
+
+
+def test_harm_before_the_kill_is_the_verdict_all_the_same(by_hand):
+    record = by_hand.run(
+        by_hand.rank(0, by_hand.gradient(5), steps=6), by_hand.rank(1, by_hand.loss(5), steps=5),
+        ends=[by_hand.ended(0, signal=15, by_launcher=True), by_hand.ended(1, signal=9)],
+    )  # fmt: skip
+    report = analyse(record)
+    assert report.verdict.anomaly
+    assert report.verdict.origin.ranks == (1,)
+    assert states(report)["1"] == "killed"
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("RuntimeError", "[/pytorch/third_party/gloo/x.cc:81] Connection closed by peer [127.0.0.1]:3457"),
+        ("torch.distributed.DistBackendError", "NCCL error in: x"),
+    ],
+)
+def test_a_rank_that_lost_its_peer_is_a_victim_and_not_to_blame(by_hand, kind, message):
+    raised = Raised(kind, message, "Traceback", 5)
+    record = by_hand.run(
+        by_hand.rank(0, raised), by_hand.rank(1, steps=5), ends=[by_hand.ended(0, 1), by_hand.ended(1, signal=9)]
+    )
+    assert states(analyse(record)) == {"0": "victim", "1": "killed"}
+
+
+def test_a_lost_connection_with_no_other_failure_stays_the_failure(by_hand):
+    raised = Raised("RuntimeError", "Connection reset by peer", "Traceback", 5)
+    record = by_hand.run(by_hand.rank(0, raised), by_hand.rank(1, steps=5), ends=[by_hand.ended(0, 1)])
+    assert states(analyse(record))["0"] == "raised"
+
+
+def test_an_exception_is_told_by_type_and_first_line(by_hand):
+    raised = Raised("ValueError", "bad shape\nmore", "Traceback", 5)
+    record = by_hand.run(
+        by_hand.rank(0, raised), by_hand.rank(1),
+        ends=[by_hand.ended(0, 1), by_hand.ended(1, signal=15, by_launcher=True)],
+    )  # fmt: skip
+    report = analyse(record)
+    assert states(report) == {"0": "raised", "1": "victim"}
+    assert report.findings[0].text == "Rank 0 raised ValueError: bad shape, last seen at step 4."
+
+
+def test_a_stop_of_ours_is_no_failure(by_hand):
+    stop = Stopping(5, "auto", "stop", "non-finite gradient (fc.weight)")
+    record = by_hand.run(
+        *(by_hand.rank(n, by_hand.loss(5), stop, by_hand.finished(5, 0, 4)) for n in (0, 1)),
+        ends=[by_hand.ended(0, 0), by_hand.ended(1, 0)],
+    )
+    report = analyse(record)
+    assert states(report) == {"0": "stopped", "1": "stopped"}
+    (told,) = [one.text for one in report.findings if one.slug == "stopped"]
+    assert told == "nandiag stopped the run at step 5 on ranks 0-1: non-finite gradient (fc.weight)."
+
+
+def test_finished_and_exited_and_unfinished(by_hand):
+    record = by_hand.run(
+        by_hand.rank(0, by_hand.finished(9), world=4), by_hand.rank(1, by_hand.finished(9), world=4),
+        by_hand.rank(2, world=4), by_hand.rank(3, world=4, steps=3),
+        ends=[by_hand.ended(0, 0), by_hand.ended(1, 7), by_hand.ended(2, 0)], world=4,
+    )  # fmt: skip
+    report = analyse(record)
+    assert states(report) == {"0": "finished", "1": "exited", "2": "finished", "3": "unfinished"}
+    assert any("Rank 3: no end was written" in note for note in report.notes)
+
+
+def test_an_abort_after_the_last_word_does_not_count_against_the_script(by_hand):
+    record = by_hand.run(by_hand.rank(0, by_hand.finished(9), world=1), ends=[by_hand.ended(0, signal=6)], world=1)
+    report = analyse(record)
+    assert (report.ranks["0"].state, report.ranks["0"].signal) == ("finished", 6)
+
+
+def test_a_rank_without_a_file_is_not_attached_and_never_silently_clean(by_hand):
+    record = by_hand.run(by_hand.rank(0, by_hand.finished(9), world=3), world=3)
+    report = analyse(record)
+    assert states(report) == {"0": "finished", "1": "not_attached", "2": "not_attached"}
+    assert report.ranks["1"].attached is False
+    assert any(note.startswith("Ranks 1-2 of 3 left no word") for note in report.notes)
+    assert report.verdict.summary == "no anomaly in 1 rank, 9 steps"
+
+
+def test_no_rank_at_all_is_told(by_hand):
+    report = analyse(by_hand.run(world=2))
+    assert report.verdict.summary == "nothing was watched: no rank was attached"
+
+
+def test_the_newest_attempt_gives_the_state(by_hand):
+    record = by_hand.run(
+        by_hand.rank(0, Raised("E", "x", "t", 3), world=1), by_hand.rank(0, by_hand.finished(9), world=1, attempt=1),
+        ends=[by_hand.ended(0, 0)], world=1,
+    )  # fmt: skip
+    report = analyse(record)
+    assert (report.ranks["0"].state, report.ranks["0"].attempt) == ("finished", 1)
+    assert any("started 2 times" in note for note in report.notes)

@@ -1,0 +1,130 @@
+"""The report: complete in its keys, in JSON and back, bounded, with a note for all that could not be seen."""
+
+import json
+import math
+
+import pytest
+
+from nandiag.analysis import Report, analyse
+from nandiag.events import Finished, History, Looked, Note, ProbeDark, Stopping
+from nandiag.events.forms import build
+from nandiag.render.json import dumps
+from nandiag.store.run import AgentEnd, RunInfo
+
+RUN = "id command started nproc nnodes world_size hosts versions policy exit_code state"
+VERDICT = "anomaly summary confidence reproduced cause mechanism last_finite_step origin evidence suggestions spread"
+ORIGIN = (
+    "kind rank ranks step global_step micro_step phase module module_class op node forward_op file line column "
+    "function source inputs outputs time host pid device gpu_uuid"
+)
+FACT = "dtype shape numel nan posinf neginf zeros min max absmax device placement"
+RANK = "state last_step attached attempt events exit_code signal"
+
+
+@pytest.fixture
+def harmed(by_hand):
+    past = History((3, 4, 5), (0.5, 0.6, math.nan), (1.0, math.inf, None), (0.1, 0.1, 0.1), (None, None, None))
+    return by_hand.run(
+        by_hand.rank(0, by_hand.gradient(5), by_hand.finite(5), past),
+        by_hand.rank(1, by_hand.loss(5), by_hand.gradient(5), by_hand.found(5), past),
+    )
+
+
+def test_every_key_of_the_contract_is_there(harmed):
+    data = json.loads(dumps(analyse(harmed)))
+    assert list(data) == ["schema", "run", "verdict", "findings", "ranks", "history", "notes"]
+    assert data["schema"] == 1
+    assert list(data["run"]) == RUN.split()
+    assert list(data["run"]["versions"]) == ["nandiag", "torch", "python", "nccl", "cuda", "driver"]
+    assert list(data["verdict"]) == VERDICT.split()
+    assert list(data["verdict"]["origin"]) == ORIGIN.split()
+    assert set(FACT.split()) <= set(data["verdict"]["origin"]["inputs"][0])
+    assert list(data["verdict"]["suggestions"][0]) == ["text", "code"]
+    assert list(data["verdict"]["spread"][0]) == ["ranks", "step", "phase", "what", "via"]
+    assert list(data["ranks"]["0"]) == RANK.split()
+    assert list(data["findings"][0]) == ["slug", "severity", "text", "ranks", "step"]
+
+
+def test_non_finite_numbers_are_strings(harmed):
+    history = json.loads(dumps(analyse(harmed)))["history"]["1"]
+    assert history["loss"] == [0.5, 0.6, "nan"]
+    assert history["grad_norm"] == [1.0, "inf", None]
+
+
+def test_a_report_survives_json(harmed):
+    report = analyse(harmed)
+    again = build(Report, json.loads(dumps(report)))
+    assert dumps(again) == dumps(report)
+
+
+def test_the_run_is_told_from_launcher_and_ranks(by_hand):
+    info = RunInfo("r1", ("nandiag",), "2026", nproc=2, nnodes=2, world_size=2, policy="stop", versions={"torch": "1"})
+    agents = (AgentEnd("a", 1, 0, 1, "failed"), AgentEnd("b", 2, 1, 3, "stopped"))
+    run = analyse(by_hand.run(by_hand.rank(0), by_hand.rank(1), info=info, agents=agents)).run
+    assert (run.id, run.policy, run.nnodes, run.exit_code, run.state) == ("r1", "stop", 2, 3, "stopped")
+    assert (run.versions["torch"], run.versions["python"], run.versions["nccl"]) == ("2.13.0", "3.12.1", None)
+    assert run.hosts == ("node0",)
+
+
+@pytest.mark.parametrize(
+    ("event", "note"),
+    [
+        (Note("the file is full"), "Rank 0: the file is full"),
+        (ProbeDark("scaler", "TypeError", 3), "Rank 0: the probe scaler was switched off at step 3: TypeError"),
+        (Looked("refused", "replay", 5, reason="no room"), "Rank 0: step 5 could not be run again: no room"),
+    ],
+)
+def test_what_could_not_be_seen_is_a_note(by_hand, event, note):
+    assert note in analyse(by_hand.run(by_hand.rank(0, event, world=1), world=1)).notes
+
+
+def test_the_same_note_of_many_ranks_is_one(by_hand):
+    ranks = [by_hand.rank(n, Note("x"), Finished(3), world=4) for n in range(4)]
+    assert analyse(by_hand.run(*ranks, world=4)).notes == ("Ranks 0-3: x",)
+
+
+def test_a_rank_without_torch_was_not_watched(by_hand):
+    report = analyse(by_hand.run(by_hand.rank(0, Finished(0), world=1, armed=False), world=1))
+    assert report.notes == ("Rank 0: torch was never imported there, so nothing was watched.",)
+
+
+def test_findings_and_notes_are_bounded(by_hand):
+    harms = [by_hand.loss(step) for step in range(500)]
+    notes = [Note(f"n{number}") for number in range(500)]
+    report = analyse(by_hand.run(by_hand.rank(0, *harms, *notes, world=1), world=1))
+    assert len(report.findings) < 100
+    assert report.findings[-1].slug == "left_out"
+    assert len(report.notes) <= 101
+    assert len(report.verdict.spread) <= 32
+
+
+def test_where_to_resume_from_is_the_worst_rank(by_hand):
+    record = by_hand.run(
+        by_hand.rank(0, Finished(30, 0, 29)), by_hand.rank(1, by_hand.state(20, since=17), Finished(30, 0, 29))
+    )
+    assert analyse(record).verdict.last_finite_step == 17
+
+
+def test_the_first_weight_to_go_bad_decides_where_to_resume_from(by_hand):
+    states = by_hand.state(20, since=17), by_hand.state(25, "fc.bias", since=24)
+    assert analyse(by_hand.run(by_hand.rank(0, *states, world=1), world=1)).verdict.last_finite_step == 17
+
+
+def test_a_recovered_run_resumes_from_its_end(by_hand):
+    record = by_hand.run(by_hand.rank(0, by_hand.loss(5), Finished(30, 0, 29), world=1), world=1)
+    assert analyse(record).verdict.last_finite_step == 29
+
+
+def test_a_stop_before_the_update_keeps_the_step_before(by_hand):
+    stop = Stopping(5, "auto", "stop", "gradient")
+    record = by_hand.run(*(by_hand.rank(n, by_hand.gradient(5), stop, steps=5) for n in (0, 1)))
+    assert analyse(record).verdict.last_finite_step == 4
+
+
+def test_a_proven_op_is_not_outshone_by_a_possible_story(by_hand):
+    norms = (1.0, 1.0, 1.0, 500.0, None)
+    past = History(tuple(range(1, 6)), (None,) * 5, norms, (0.1,) * 5, (None,) * 5)
+    record = by_hand.run(by_hand.rank(0, by_hand.found(5), past, world=1), world=1)
+    verdict = analyse(record).verdict
+    assert (verdict.cause, verdict.mechanism) == ("log_of_zero", "log_of_zero")
+    assert any("gradient norm grew" in text for text in verdict.evidence)

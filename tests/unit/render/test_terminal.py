@@ -1,0 +1,185 @@
+"""The summary on a terminal: its words, its width, and nothing a script says can disturb the terminal."""
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from nandiag.analysis.report import Finding, Suggestion
+from nandiag.render import terminal
+
+FOLDER = "nandiag_logs/20260102-030405-train"
+
+HARMED = """\
+error[log_of_zero]: -Inf born on rank 3 at step 417 in forward of blocks.2.attn
+  --> /home/u/train.py:88 in forward
+   |
+88 | return torch.log(p) * q
+   |        ^^^^^^^^^^^^ the input of log holds 3 zeros in 16 values; log(0) is -inf
+   = op: aten.log.default in blocks.2.attn (Attention)
+   = input: float32 [4x4], 3 zeros, 0 to 1
+   = output: float32 [4x4], 3 -Inf, finite part -2 to 0
+   = note: rank 3 ran on node0, cuda:3, pid 811
+   = note: Reproduced: running the step again showed it.
+   = spread: gradients of ranks 0-2, 4-7 at step 417, through the gradient exchange
+   = help: Keep the argument of the logarithm away from zero.
+           x.clamp_min(1e-12).log()
+   = resume: from a checkpoint saved before step 417; the weights were finite until then.
+  show this again: nandiag report nandiag_logs/20260102-030405-train
+"""
+
+HARMED_NARROW = """\
+error[log_of_zero]: -Inf born on rank 3 at step 417 in
+  forward of blocks.2.attn
+  --> /home/u/train.py:88 in forward
+   |
+88 | return torch.log(p) * q
+   |        ^^^^^^^^^^^^
+   = op: aten.log.default in blocks.2.attn (Attention)
+   = input: float32 [4x4], 3 zeros, 0 to 1
+   = output: float32 [4x4], 3 -Inf, finite part -2 to 0
+   = note: rank 3 ran on node0, cuda:3, pid 811
+   = note: the input of log holds 3 zeros in 16 values;
+           log(0) is -inf
+   = note: Reproduced: running the step again showed it.
+   = spread: gradients of ranks 0-2, 4-7 at step 417,
+             through the gradient exchange
+   = help: Keep the argument of the logarithm away from
+           zero.
+           x.clamp_min(1e-12).log()
+   = resume: from a checkpoint saved before step 417; the
+             weights were finite until then.
+  show this again: nandiag report nandiag_logs/20260102-030405-train
+"""
+
+
+def drawn(report, width=100, **options):
+    console = Console(
+        width=width, color_system=None, force_terminal=False, file=io.StringIO(), highlight=False, _environ={}
+    )
+    for line in terminal.lines(report, folder=FOLDER, width=width, **options):
+        console.print(line, soft_wrap=True)
+    return console.file.getvalue()
+
+
+def test_the_whole_diagnostic(harmed):
+    assert drawn(harmed) == HARMED
+
+
+def test_sixty_columns(harmed):
+    text = drawn(harmed, 60)
+    assert text == HARMED_NARROW
+    assert all(cell_len(line) <= 60 for line in text.splitlines() if FOLDER not in line)
+
+
+def test_a_healthy_run_is_one_line(healthy):
+    assert drawn(healthy) == f"nandiag: no anomaly in 2 ranks, 200 steps (log: {FOLDER})\n"
+
+
+def test_a_healthy_run_tells_warnings_and_notes_and_no_more(healthy):
+    findings = (
+        Finding("script_skip", "warning", "The script itself left out 1 step."),
+        Finding("loss_scale_skip", "info", "GradScaler left out 4 steps."),
+    )
+    text = drawn(replace(healthy, findings=findings, notes=("Rank 1 of 2 left no word.",)))
+    assert text.splitlines()[1:] == [
+        "   = warning: The script itself left out 1 step.",
+        "   = note: Rank 1 of 2 left no word.",
+    ]
+
+
+def test_a_failed_rank_is_said_once(healthy):
+    verdict = replace(
+        healthy.verdict, summary="rank 1 was killed by signal 9 (SIGKILL); no anomaly in 2 ranks, 3 steps"
+    )
+    findings = (Finding("rank_killed", "warning", "Rank 1 was killed by signal 9 (SIGKILL)."),)
+    assert drawn(replace(healthy, verdict=verdict, findings=findings)).count("SIGKILL") == 1
+
+
+def test_without_the_command_when_it_was_just_typed(harmed):
+    assert "show this again" not in drawn(harmed, again=False)
+
+
+def test_a_folder_with_spaces_can_be_pasted(harmed):
+    *_, line = terminal.lines(harmed, folder="my logs/run", width=100)
+    assert line.plain.endswith("nandiag report 'my logs/run'")
+
+
+def test_what_a_script_says_cannot_reach_the_terminal(at_origin):
+    evil = "\x1b[2J\x1b]0;owned\x07\u202ebad\x9b31m"
+    report = at_origin(source=f"    x = '{evil}'", file=f"{evil}.py", function=evil, module=evil, op=evil, host=evil)
+    verdict = replace(report.verdict, summary=evil, evidence=(evil,), suggestions=(Suggestion(evil, evil),))
+    text = drawn(replace(report, verdict=verdict, notes=(evil,)))
+    assert not any(char in text for char in "\x1b\x07\x9b\u202e")
+    assert text.count("owned") == 1  # in the source line, whose columns must hold: harmless there without its escapes
+
+
+def test_markup_is_only_text(at_origin):
+    report = at_origin(source="    x = a[red] [/red] :smile:", column=None)
+    assert "x = a[red] [/red] :smile:" in drawn(report)
+
+
+def test_long_lists_are_cut(harmed):
+    verdict = replace(harmed.verdict, evidence=tuple(f"reason {n}" for n in range(30)))
+    text = drawn(replace(harmed, verdict=verdict, notes=tuple(f"hint {n}" for n in range(30))))
+    assert "reason 6" in text
+    assert "reason 7" not in text
+    assert "hint 5" in text
+    assert "hint 6" not in text
+    assert "and 23 more in report.json" in text
+    assert "and 24 more in report.json" in text
+
+
+def test_the_same_input_twice_is_shown_once(at_origin, harmed):
+    given = harmed.verdict.origin.inputs
+    assert drawn(at_origin(inputs=given * 2)) == HARMED
+
+
+def test_an_origin_without_a_place_shows_none(at_origin):
+    report = at_origin(file=None, line=None, source=None, column=None, op=None, host=None, device=None, pid=None)
+    text = drawn(report)
+    assert "-->" not in text
+    assert "= note: the input of log holds 3 zeros" in text
+
+
+def test_not_reproduced_is_said(harmed):
+    verdict = replace(harmed.verdict, confidence="observed", reproduced=False)
+    text = drawn(replace(harmed, verdict=verdict))
+    assert "= note: Running the step again did not show it." in text
+
+
+@pytest.mark.parametrize("name", ["NO_COLOR", "TTY_COMPATIBLE"])
+def test_a_file_gets_no_colour_and_a_hundred_columns(harmed, monkeypatch, name):
+    for variable in ("FORCE_COLOR", "COLUMNS", "GITHUB_ACTIONS", "PY_COLORS", "TTY_COMPATIBLE", "NO_COLOR"):
+        monkeypatch.delenv(variable, raising=False)
+    if name == "NO_COLOR":
+        monkeypatch.setenv(name, "1")
+    file = io.StringIO()
+    terminal.show(harmed, folder=FOLDER, file=file)
+    assert file.getvalue() == HARMED
+
+
+def test_a_terminal_gets_colour(harmed, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    coloured = Terminal()
+    terminal.show(harmed, folder=FOLDER, file=coloured)
+    assert "\x1b[1;31merror[log_of_zero]" in coloured.getvalue()
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = Terminal()
+    terminal.show(harmed, folder=FOLDER, file=plain)
+    assert "\x1b[1;31m" not in plain.getvalue()
+
+
+def test_an_ascii_stream_takes_any_source_line(at_origin):
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding="ascii")
+    terminal.show(at_origin(source="    größe = '\udc80'", column=None), folder=FOLDER, file=file)
+    assert b"gr\\xf6\\xdfe = '?'" in raw.getvalue()
