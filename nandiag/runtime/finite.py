@@ -6,7 +6,6 @@ for large finite values overflow a norm too.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
@@ -42,15 +41,27 @@ def local(tensor: Tensor) -> Tensor | None:
     return tensor if tensor.dtype in _PLAIN else tensor.to(torch.float32)
 
 
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
+class quiet:  # noqa: N801 - used as a verb in a with statement
     """Run our own torch calls unseen: no autograd graph, and no mode of the script's (FLOP counters, devices) told."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch._C.DisableTorchFunction())
-        if torch._C._len_torch_dispatch_stack():
-            stack.enter_context(_disable_current_modes())
-        with torch.no_grad():
-            yield
+
+    __slots__ = ("_functions", "_grad", "_modes")
+
+    def __enter__(self) -> None:
+        """Switch everything off that could see us; a class and not a generator, for it is on the hot path."""
+        self._grad = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+        self._functions = torch._C.DisableTorchFunction()
+        self._functions.__enter__()
+        self._modes = _disable_current_modes() if torch._C._len_torch_dispatch_stack() else None
+        if self._modes is not None:
+            self._modes.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        """Switch it on again."""
+        if self._modes is not None:
+            self._modes.__exit__(None, None, None)
+        self._functions.__exit__(None, None, None)
+        torch._C._set_grad_enabled(self._grad)
 
 
 def norms(tensors: Iterable[Tensor]) -> list[Tensor]:

@@ -6,10 +6,10 @@ import linecache
 import os
 import sys
 import sysconfig
-from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from types import CodeType, FrameType
+from typing import NamedTuple
 
 import torch
 
@@ -17,7 +17,7 @@ _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _STDLIB = tuple({os.path.join(sysconfig.get_paths()[key], "") for key in ("stdlib", "platstdlib")})
 _ENGINE = "_engine_run_backward"
-_LIMIT = 200
+_LIMIT = 60
 
 # Code objects at which a walk ends: what calls them is ours, not the script's.
 BOUNDARIES: set[CodeType] = set()
@@ -25,9 +25,8 @@ BOUNDARIES: set[CodeType] = set()
 USER, LIBRARY, INTERNAL, TORCH = "user", "library", "internal", "torch"
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """One place in Python code: its code object, the instruction in it, and the line."""
+class Frame(NamedTuple):
+    """One place in Python code: its code object, the instruction in it, and the line. Made on the hot path."""
 
     code: CodeType
     instruction: int

@@ -7,7 +7,7 @@ import os
 import sys
 
 from nandiag import settings
-from nandiag.runtime import ending
+from nandiag.runtime.inject import ending
 from nandiag.runtime.inject.after_import import after_import, forget
 from nandiag.runtime.inject.process import Kind, kind
 from nandiag.runtime.recorder import RECORDER

@@ -1,1 +1,1 @@
-"""The exact origin: the step is taped by reference, and run again in place under an op-level tracer when it did harm."""
+"""The replay: a harmful step runs again in place under an op tracer, and the origin is found by walking back."""

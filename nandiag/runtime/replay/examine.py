@@ -17,12 +17,13 @@ from nandiag.runtime.agreement import Agreement
 from nandiag.runtime.finite import fact, is_bad
 from nandiag.runtime.names import walk
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.replay.capture import Capture
+from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.replay.explain import in_float64, inputs_of, outputs_of, scalars_of, site_of, via
 from nandiag.runtime.replay.labels import Label, label, labels_of, storage
 from nandiag.runtime.replay.rerun import Player, Rerun, traceless
-from nandiag.runtime.replay.tape import BACKWARD, ROOT, Entry, Given, tensors_in
+from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Given, tensors_in
 from nandiag.runtime.replay.trace import Op, Refused, Tracer
+from nandiag.runtime.replay.update import look_again
 from nandiag.runtime.replay.walk import Finding, origin
 
 
@@ -58,6 +59,17 @@ class Examiner:
         looked = _timed(looked, time.perf_counter() - began)
         RECORDER.emit(looked, urgent=True)
         return looked
+
+    def examine_update(self, optimizer: torch.optim.Optimizer, bad: list[Tensor], step: int, *, first: bool) -> None:
+        """Make the update that left ``bad`` tensors behind again; never raises, and leaves no trace."""
+        if self._left <= 0 or self._capture.off or not bad:
+            return
+        self._left -= 1
+        began = time.perf_counter()
+        entries = self._capture.tape.whole()
+        with traceless(self._capture, [], []), torch.no_grad():
+            looked = look_again(optimizer, bad, step, first=first, entries=entries)
+        RECORDER.emit(_timed(looked, time.perf_counter() - began), urgent=True)
 
     def _refusal(self, case: Case, entries: list[Entry]) -> Looked | None:
         reason = _reason_against(self._capture, entries)
@@ -99,9 +111,8 @@ class Examiner:
             return seen.found(case, found)
         if ends:
             return _nothing(case, "failed", "non-finite values came back, but not the op that made them")
-        changed = "; parameters were changed between forward and step" if seen.moved() else ""
         stale = "; inputs were overwritten since" if seen.result.stale else ""
-        return _nothing(case, "finite", f"run again, the step is finite on this rank{changed}{stale}")
+        return _nothing(case, "finite", f"run again, the step is finite on this rank{stale}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +133,6 @@ class _Evidence:
             if ops:
                 return ops
         return []
-
-    def moved(self) -> bool:
-        """Whether parameters were written to between a root's forward and now."""
-        from nandiag.runtime.replay.capture import _versions
-
-        return any(entry.kind == ROOT and entry.versions != _versions(entry.function) for entry in self.entries)
 
     def found(self, case: Case, finding: Finding) -> Looked:
         """Return the event for an origin."""

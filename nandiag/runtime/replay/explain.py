@@ -10,7 +10,7 @@ from torch import Tensor
 from nandiag.events import Site, TensorFact
 from nandiag.runtime.finite import fact, is_bad
 from nandiag.runtime.frames import LIBRARY, USER, Frame, best, columns, source
-from nandiag.runtime.replay.tape import tensors_in
+from nandiag.runtime.tape.entries import tensors_in
 from nandiag.runtime.replay.trace import Op, Spot
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nandiag.runtime.finite import local
 from nandiag.runtime.names import walk
-from nandiag.runtime.replay.tape import ROOT, Entry, Given
+from nandiag.runtime.tape.entries import ROOT, Entry, Given
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from nandiag.runtime.frames import BOUNDARIES
-from nandiag.runtime.replay.capture import Capture
-from nandiag.runtime.replay.state import Attributes, generators, set_attributes, under
-from nandiag.runtime.replay.tape import BACKWARD, CALL, ROOT, Entry, Given, Made, tensors_in, version_of
+from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.tape.state import Attributes, generators, set_attributes, under
+from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Given, Made, tensors_in, version_of
 from nandiag.runtime.replay.trace import Refused, Spot, Tracer
 
 _backward = torch.autograd.backward
@@ -128,6 +128,12 @@ class Player:
                 stand_in = self._stand_ins[id(tensor)] = tensor.detach().requires_grad_()
             return stand_in
         return tensor
+
+
+def written_by(entries: list[Entry]) -> list[tuple[Entry, Tensor]]:
+    """Return the in-place calls among ``entries`` with the tensor from outside that each writes into."""
+    targets = [(entry, _written(entry)) for entry in entries if entry.in_place and entry.args]
+    return [(entry, target) for entry, target in targets if target is not None]
 
 
 def _written(entry: Entry) -> Tensor | None:

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nandiag.runtime.finite import local
 from nandiag.runtime.frames import Frame, stack
-from nandiag.runtime.replay.tape import tensors_in
+from nandiag.runtime.tape.entries import tensors_in
 
 _EMPTY = frozenset({
     "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "resize_", "set_",

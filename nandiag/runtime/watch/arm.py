@@ -11,11 +11,12 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from nandiag.events import Armed
-from nandiag.runtime import ending, warned
+from nandiag.runtime.inject import ending
+from nandiag.runtime.tape import warned
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.replay import wraps
-from nandiag.runtime.replay.capture import Capture
+from nandiag.runtime.tape import wraps
+from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.watch.scaler import watch_scaler
 from nandiag.runtime.watch.sentinel import Sentinel
 
@@ -29,7 +30,7 @@ def arm() -> Sentinel:
     wraps.install(capture)
     warned.install()
     _wrap_backward(sentinel, capture)
-    _wrap_zero_grad(sentinel)
+    _wrap_zero_grad(sentinel, capture)
     _wrap_optimizer_init(sentinel)
     watch_scaler(sentinel.clock.updates, sentinel.scaler_skipped, sentinel.scaled)
     ending.on_exit(sentinel.finish)
@@ -66,10 +67,27 @@ def _wrap_backward(sentinel: Sentinel, capture: Capture) -> None:
     torch.autograd.backward = backward
 
 
-def _wrap_zero_grad(sentinel: Sentinel) -> None:
+def _wrap_zero_grad(sentinel: Sentinel, capture: Capture) -> None:
     dropped = guarded("sentinel")(sentinel.gradients_dropped)
     for owner in (torch.optim.Optimizer, torch.nn.Module):
-        _call_before(owner, "zero_grad", dropped)
+        _wrap_one_zero_grad(owner, dropped, capture)
+
+
+def _wrap_one_zero_grad(owner: type, dropped: Callable[[], None], capture: Capture) -> None:
+    original = owner.zero_grad  # type: ignore[attr-defined]
+
+    @functools.wraps(original)
+    def zero_grad(*args: Any, **kwargs: Any) -> Any:
+        dropped()
+        # It touches each parameter twice, which the window need not see.
+        was_open = capture.window.on and not capture.idle and capture.window.close()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if was_open:
+                capture.window.open()
+
+    owner.zero_grad = zero_grad  # type: ignore[attr-defined]
 
 
 def _wrap_optimizer_init(sentinel: Sentinel) -> None:

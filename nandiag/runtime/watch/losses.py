@@ -32,6 +32,7 @@ class Losses:
 
     def __init__(self) -> None:
         self.pending: list[Loss] = []
+        self.dropped: list[Loss] = []
         self._unscaled: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
 
     def scaled(self, plain: Tensor, scaled: Tensor) -> None:
@@ -51,9 +52,16 @@ class Losses:
         value = data.reshape(()) if exact else norms([data])[0]
         self.pending.append(Loss(value, micro_step, exact, known is not None and plain is None))
 
+    def drop(self) -> None:
+        """Set the pending roots apart: their gradients were thrown away before a step was made of them."""
+        if len(self.dropped) < _MANY:
+            self.dropped += self.pending
+        self.pending = []
+
     def clear(self) -> None:
         """Forget all roots: a step was made or left out."""
         self.pending.clear()
+        self.dropped.clear()
         self._unscaled.clear()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from nandiag.events import Note, Stopping
-from nandiag.runtime import ending
+from nandiag.runtime.inject import ending
 from nandiag.runtime.public import AnomalyStop
 from nandiag.runtime.recorder import RECORDER
 

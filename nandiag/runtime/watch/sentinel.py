@@ -17,9 +17,9 @@ from torch import Tensor
 from nandiag.events import Finished, Harm, Skipped
 from nandiag.runtime.agreement import Agreement
 from nandiag.runtime.finite import quiet, read
-from nandiag.runtime.late import attach_late
+from nandiag.runtime.inject.late import attach_late
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.replay.capture import Capture
+from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.replay.examine import Case, Examiner
 from nandiag.runtime.watch.clock import Clock, global_step
 from nandiag.runtime.watch.history import Ring
@@ -35,11 +35,14 @@ from nandiag.runtime.watch.sight import (
     look,
     mean_loss,
 )
-from nandiag.runtime.watch.weights import Optimizer, Weights, parameters
+from nandiag.runtime.watch.weights import Held, Optimizer, Weights, parameters
 
 _MOST_HARMS = 100
 _MOST_SKIPS = 60
 _STOCK_STEPS = frozenset({10, 100, 1000})
+
+
+Examine = Callable[[], None]
 
 
 class Sentinel:
@@ -59,7 +62,7 @@ class Sentinel:
         self._hidden: list[tuple[Tensor, Tensor | None]] = []
         self._open: set[str] = set()
         self._told = 0
-        self._skips = self._skips_in_a_row = 0
+        self._skips = self._skips_in_a_row = self._skips_by_script = 0
         self._scale: Tensor | None = None
         self._finite_after: int | None = None
         self._scaler_skips = self._lost = False
@@ -109,7 +112,10 @@ class Sentinel:
             border = self._begin(optimizer)
             gradients = [parameter.grad for parameter in parameters(optimizer) if parameter.grad is not None]
             waiting, self._waiting = self._waiting, []
-            sight = look(self.losses.pending, gradients, optimizer, self._scale, [*waiting, *self.weights.frozen()])
+            losses = [*self.losses.pending, *self.losses.dropped] if self.losses.dropped else self.losses.pending
+            sight = look(losses, gradients, optimizer, self._scale, waiting, self.weights.frozen())
+            if self.losses.dropped:
+                self._judge_dropped(sight)
             self._judge(optimizer, sight, border)
             self._remember(optimizer, sight)
         self._settle(optimizer, border, closure=closure)
@@ -128,6 +134,8 @@ class Sentinel:
         self._scaler_skips = sight.scaler_skips
         if not sight.weights_finite:
             self._weights_bad(optimizer, border, self.clock.step - 1)
+        if not sight.frozen_finite:
+            self._frozen_bad(optimizer, border)
         self._judge_losses(sight, border)
         if sight.grad_norm is None or math.isfinite(sight.grad_norm):
             self._open.discard("gradient")
@@ -177,7 +185,9 @@ class Sentinel:
 
     # ------------------------------------------------------------------ what follows
 
-    def _settle(self, optimizer: Optimizer | None, border: Border, *, closure: bool = False) -> None:
+    def _settle(
+        self, optimizer: Optimizer | None, border: Border, *, closure: bool = False, examine: Examine | None = None
+    ) -> None:
         level = border.level
         joint = self._joint(optimizer)
         if joint:
@@ -185,7 +195,9 @@ class Sentinel:
         if level is Level.NONE:
             return
         fresh = self._tell(border)
-        if fresh or joint:
+        if examine is not None:
+            examine()
+        elif fresh or joint:
             self._examine(optimizer, border, joint=joint)
         reason = _reason(border.harms) if border.harms else "another rank saw harm"
         action = self._response.act(level, self.clock.step, reason)
@@ -249,8 +261,8 @@ class Sentinel:
         else:
             self._skips_in_a_row = 0
             self.clock.updated(optimizer)
-            self._between()
             self._after_update(optimizer)
+            self._between()
 
     def _between(self) -> None:
         self.losses.clear()
@@ -271,25 +283,42 @@ class Sentinel:
             if all(math.isfinite(value) for value in read(scalars)):
                 self._finite_after = self.clock.step - 1
                 return
-            self._weights_bad(optimizer, border, self.clock.step - 1)
+            held = self._weights_bad(optimizer, border, self.clock.step - 1)
+        first = self.clock.updates(optimizer) == 1
+        bad = [one.tensor for one in held if one.what == "parameter"] or _owners_of_state(optimizer, held)
+
+        def examine() -> None:
+            self.examiner.examine_update(optimizer, bad, self.clock.step - 1, first=first)
+
         if self._joint(optimizer):
             self._tell(border)  # the other ranks hear of it at the next border, where all agree
+            examine()
         else:
-            self._settle(optimizer, border)
+            self._settle(optimizer, border, examine=examine)
 
-    def _weights_bad(self, optimizer: Optimizer, border: Border, step: int) -> None:
-        held = self.weights.bad(optimizer)
-        self.weights.excuse(held)
-        phases = {"parameter": "optimizer", "optimizer_state": "optimizer", "buffer": "forward", "frozen": "forward"}
-        total = len(parameters(optimizer))
-        for what, phase in phases.items():
-            same = [one for one in held if one.what == what]
-            lost = what == "parameter"
-            self._lost |= lost and bool(same)
-            for harm in describe(same, total, self._harm(phase, step=step, recoverable=not lost)):
-                border.add(harm, Level.LOST if lost else Level.SEEN)
+    def _weights_bad(self, optimizer: Optimizer, border: Border, step: int) -> list[Held]:
+        """Tell which parameters or state the update of ``step`` left non-finite; returns them."""
+        held = [one for one in self.weights.bad(optimizer)]
+        self._add(optimizer, border, held, {"parameter": "optimizer", "optimizer_state": "optimizer"}, step)
+        self._lost |= any(one.what == "parameter" for one in held)
         if not held:
             self._finite_after = step
+        return held
+
+    def _frozen_bad(self, optimizer: Optimizer, border: Border) -> None:
+        """Tell which buffers and frozen parameters turned bad since the last look, in this step's forward as a rule."""
+        held = self.weights.bad_frozen()
+        self._add(optimizer, border, held, {"buffer": "forward", "frozen": "forward"}, self.clock.step)
+
+    def _add(
+        self, optimizer: Optimizer, border: Border, held: list[Held], phases: dict[str, str], step: int
+    ) -> None:
+        self.weights.excuse(held)
+        for what, phase in phases.items():
+            lost = what == "parameter"
+            same = [one for one in held if one.what == what]
+            for harm in describe(same, len(parameters(optimizer)), self._harm(phase, step=step, recoverable=not lost)):
+                border.add(harm, Level.LOST if lost else Level.SEEN)
 
     # ------------------------------------------------------------------ other borders
 
@@ -314,7 +343,7 @@ class Sentinel:
             self.weights.take_stock()
         border = Border()
         with quiet():
-            sight = look(self.losses.pending, [], None, None, [])
+            sight = look(self.losses.pending, [], None, None)
             self._judge_losses(sight, border)
         self._remember(None, sight)
         self._settle(None, border)
@@ -329,7 +358,7 @@ class Sentinel:
         self._skips_in_a_row += 1
         border = Border()
         with quiet():
-            sight = look(self.losses.pending, [], None, self._scale, [])
+            sight = look(self.losses.pending, [], None, self._scale)
             self._judge_losses(replace(sight, scaler_skips=True), border)
         scale = sight.scale if scale is None else scale
         self.history.add((self.clock.step, mean_loss(sight, self.losses.pending), None, None, scale))
@@ -349,14 +378,19 @@ class Sentinel:
         """``zero_grad`` was called: where a backward had no step, the script left it out by itself."""
         if not self.losses.pending or self._steps or not self.clock.has_optimizer or self.capture.off:
             return
-        with quiet():
-            sight = look(self.losses.pending, [], None, None, [])
-        if bad_losses(sight, self.losses.pending):
-            loss = mean_loss(sight, self.losses.pending)
-            RECORDER.emit(Skipped(self.clock.step, None, 1, 1, loss, by="script"))
-        self.losses.clear()
-        self.clock.micro_step = 0
-        self.capture.step_ends(self.clock.step)
+        self.losses.drop()
+        self.capture.gradients_dropped()
+
+    def _judge_dropped(self, sight: Sight) -> None:
+        """Tell of a bad loss whose step the script left out by itself; what it did then is off the tape."""
+        values = sight.losses[len(self.losses.pending) :]
+        bad = [value for value, loss in zip(values, self.losses.dropped, strict=True) if loss.exact and not math.isfinite(value)]
+        if bad:
+            self._skips_by_script += 1
+            if self._skips_by_script <= _MOST_SKIPS:
+                count = self._skips_by_script
+                RECORDER.emit(Skipped(self.clock.step, None, len(bad), count, bad[0], by="script"))
+            self.capture.tape.cut(self.capture.mark)
 
     def finish(self) -> Finished:
         """Give the last words: what still waits to be read, the history, and how far the run came."""
@@ -371,7 +405,7 @@ class Sentinel:
         return Finished(steps=self.clock.step, skips=self._skips, last_finite_step=self._finite_after)
 
     def _last_look(self, border: Border) -> None:
-        sight = look(self.losses.pending, [], None, None, self._waiting)
+        sight = look(self.losses.pending, [], None, None, self._waiting, [])
         self._waiting = []
         if not sight.weights_finite and self._optimizer is not None:
             self._weights_bad(self._optimizer, border, self.clock.step - 1)
@@ -380,6 +414,16 @@ class Sentinel:
 
 
 _HOOK_DEPTH = 3
+
+
+def _owners_of_state(optimizer: Optimizer, held: list[Held]) -> list[Tensor]:
+    """Return the parameters whose optimizer state is among ``held``."""
+    bad = {id(one.tensor) for one in held}
+    return [
+        parameter
+        for parameter, state in optimizer.state.items()
+        if isinstance(state, dict) and any(id(value) in bad for value in state.values())
+    ]
 
 
 def _frames_alive() -> set[int]:

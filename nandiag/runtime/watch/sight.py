@@ -28,6 +28,7 @@ class Sight:
     scaler_skips: bool
     scale: float | None
     weights_finite: bool
+    frozen_finite: bool
 
 
 @dataclass(slots=True)
@@ -45,12 +46,13 @@ class Border:
 
 def look(
     losses: Sequence[Loss], gradients: Sequence[Tensor], optimizer: Optimizer | None, scale: Tensor | None,
-    weights: Sequence[Tensor],
+    *more: Sequence[Tensor],
 ) -> Sight:  # fmt: skip
-    """Read losses, gradient norm, scaler state and what waits of the weights, by one transfer a device."""
+    """Read losses, gradient norm and scaler state by one transfer a device; ``more``: what waits of the weights, frozen."""
     grads = norms(gradients)
     found_inf = getattr(optimizer, "found_inf", None)
-    parts = [[loss.value for loss in losses], grads, weights, _some(found_inf), _some(scale)]
+    weights, frozen = more if more else ((), ())
+    parts = [[loss.value for loss in losses], grads, weights, frozen, _some(found_inf), _some(scale)]
     values = read([scalar for part in parts for scalar in part])
     cut: list[list[float]] = []
     for part in parts:
@@ -59,9 +61,10 @@ def look(
     return Sight(
         losses=tuple(cut[0]),
         grad_norm=math.sqrt(sum(value * value for value in cut[1])) if grads else None,
-        scaler_skips=any(value != 0 for value in cut[3]),
-        scale=cut[4][0] if cut[4] else None,
+        scaler_skips=any(value != 0 for value in cut[4]),
+        scale=cut[5][0] if cut[5] else None,
         weights_finite=all(math.isfinite(value) for value in cut[2]),
+        frozen_finite=all(math.isfinite(value) for value in cut[3]),
     )
 
 
@@ -71,7 +74,7 @@ def _some(tensor: object) -> list[Tensor]:
 
 def bad_losses(sight: Sight, losses: Sequence[Loss]) -> list[Loss]:
     """Return the roots that are not finite; a norm that merely overflowed is looked at again by its caller's facts."""
-    return [loss for value, loss in zip(sight.losses, losses, strict=True) if not math.isfinite(value)]
+    return [loss for value, loss in zip(sight.losses, losses, strict=False) if not math.isfinite(value)]
 
 
 def bad_gradients(named: Sequence[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
@@ -86,7 +89,7 @@ def facts_of(named: Sequence[tuple[str, Tensor]]) -> tuple[TensorFact, ...]:
 
 def mean_loss(sight: Sight, losses: Sequence[Loss]) -> float | None:
     """Return the mean of the step's losses that are single unscaled numbers, None where there is none."""
-    values = [value for value, loss in zip(sight.losses, losses, strict=True) if loss.exact and not loss.scaled]
+    values = [value for value, loss in zip(sight.losses, losses, strict=False) if loss.exact and not loss.scaled]
     return sum(values) / len(values) if values else None
 
 

@@ -82,9 +82,13 @@ class Weights:
         """Look at every tensor exactly; reads the host. Excused ones (bad from the start, by design) are left out."""
         found = list(self._bad(self._named(optimizer), "parameter"))
         found += self._bad(self._named_state(optimizer), "optimizer_state")
-        found += [Held(name, what, tensor, self.owners.get(id(tensor))) for name, what, tensor in self._frozen.bad()]
-        self.suspects = [held.tensor for held in found if held.what in {"buffer", "frozen"}]
         return [held for held in found if id(held.tensor) not in self._excused]
+
+    def bad_frozen(self) -> list[Held]:
+        """Return the buffers and frozen parameters that were finite once and are not now; each is told once."""
+        found = [Held(name, what, tensor, self.owners.get(id(tensor))) for name, what, tensor in self._frozen.bad()]
+        self.suspects = [held.tensor for held in found]
+        return found
 
     def excuse(self, held: list[Held]) -> None:
         """Do not tell of these again, and keep them out of the looks to come."""

@@ -46,7 +46,7 @@ def generators(*, full: bool) -> Generators:
 
 
 def _cuda() -> bool:
-    return torch.cuda.is_available() and torch.cuda.is_initialized()
+    return torch.cuda.is_initialized()
 
 
 def python_used(before: Generators) -> bool:

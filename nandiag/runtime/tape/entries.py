@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from nandiag.runtime.frames import Frame
-from nandiag.runtime.replay.state import Generators, Modes
+from nandiag.runtime.tape.state import Generators, Modes
 
 MOST_ENTRIES = 4096
 _MOST_LOOSE = 512
@@ -27,7 +27,7 @@ class Entry:
 
     __slots__ = (
         "__weakref__", "args", "attributes", "before", "buffers", "frames", "function", "generators", "grad", "in_place",
-        "kind", "kwargs", "micro_step", "modes", "number", "step", "versions",
+        "kind", "kwargs", "micro_step", "modes", "number", "step",
     )  # fmt: skip
 
     def __init__(self, kind: str, function: Any, *, grad: bool, modes: Modes) -> None:
@@ -43,7 +43,6 @@ class Entry:
         self.frames: tuple[Frame, ...] = ()
         self.before: tuple[Tensor, Tensor] | None = None
         self.in_place = False
-        self.versions = 0
         self.number = self.step = self.micro_step = 0
 
     @property
@@ -165,6 +164,10 @@ class Tape:
         self.entries.clear()
         self.overflow = False
         self.step = step
+
+    def cut(self, mark: int) -> None:
+        """Take the entries before ``mark`` off: nothing that follows descends from them."""
+        del self.entries[:mark]
 
     def whole(self) -> list[Entry]:
         """Return the step's entries and every ancestor still needed, oldest first."""

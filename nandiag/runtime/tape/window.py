@@ -16,8 +16,8 @@ from torch.overrides import TorchFunctionMode
 
 from nandiag.runtime.frames import stack
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.replay.state import Generators, generators, modes
-from nandiag.runtime.replay.tape import CALL, Entry, Tape, tensors_in
+from nandiag.runtime.tape.state import Generators, generators, modes
+from nandiag.runtime.tape.entries import CALL, Entry, Tape, tensors_in
 
 # These return no tensor, or change one in place, and still matter.
 _MUTATORS = frozenset({"__setitem__", "register_hook", "retain_grad"})

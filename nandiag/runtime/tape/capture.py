@@ -17,14 +17,15 @@ from torch import Tensor, nn
 from nandiag.runtime.frames import stack
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.replay.state import Attributes, generators, keep_attributes, modes, python_used
-from nandiag.runtime.replay.tape import BACKWARD, ROOT, Entry, Tape, version_of
-from nandiag.runtime.replay.window import Window
+from nandiag.runtime.tape.state import Attributes, generators, keep_attributes, modes, python_used
+from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Tape, version_of
+from nandiag.runtime.tape.window import Window
 
 _FEW_CALLS = 24
 _CALL_SECONDS = 6e-6
 _SHARE = 0.004
 _OVER = 3
+_FRAMES = 6
 _LARGEST_BUFFER = 1 << 24
 _MOST_HABITS = 256
 
@@ -38,6 +39,7 @@ class Capture:
         self.off = False
         self.tracer: Any = None
         self.depth = 0
+        self.mark = 0
         self.narrow = False
         self.known: dict[int, Habit] = {}
         self._python_random = True
@@ -66,7 +68,7 @@ class Capture:
         grad = torch.is_grad_enabled()
         entry = Entry(ROOT, module, grad=grad, modes=modes())
         entry.micro_step = self.window.micro_step
-        entry.frames = stack(sys._getframe(3))[0]
+        entry.frames = stack(sys._getframe(3), _FRAMES)[0]
         entry.generators = generators(full=self._python_random)
         self._habit(module).begin(entry)
         self.tape.add(entry, args, kwargs)
@@ -100,7 +102,7 @@ class Capture:
         entry = Entry(BACKWARD, torch.autograd.backward, grad=True, modes=modes())
         entry.micro_step = self.window.micro_step
         entry.generators = generators(full=False)
-        entry.frames = stack(frame)[0]
+        entry.frames = stack(frame, _FRAMES)[0]
         self.tape.add(entry, *words)
 
     @guarded("tape")
@@ -110,10 +112,15 @@ class Capture:
         if not self.off and not self.narrow:
             self.window.open()
 
+    def gradients_dropped(self) -> None:
+        """``zero_grad`` was called: what comes before it matters only if the step that follows descends from it."""
+        self.mark = len(self.tape.entries)
+
     @guarded("tape")
     def step_ends(self, step: int) -> None:
         """An optimizer step is over (or was left out): nothing newer needs what was taped before it."""
         self.tape.clear(step)
+        self.mark = 0
         self.window.micro_step = 0
         if step > 0 and not self._python_used:
             self._python_random = False
@@ -154,7 +161,6 @@ class Habit:
         else:
             entry.buffers = [(buffer, buffer.detach().clone()) for buffer in self._buffers]
             entry.attributes = keep_attributes(self._attributes)
-        entry.versions = _versions(module)
 
     def end(self, entry: Entry) -> None:
         """Learn from the first call."""
@@ -168,7 +174,3 @@ class Habit:
             self._attributes = attributes.changed()
             self._first = None
 
-
-def _versions(module: nn.Module) -> int:
-    # DTensor parameters are left out: FSDP's unshard moves their counters.
-    return sum(version_of(one) for one in module.parameters() if not hasattr(one, "_local_tensor"))

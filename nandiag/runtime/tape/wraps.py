@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nandiag.runtime.guard import guarded
-from nandiag.runtime.replay.capture import Capture
+from nandiag.runtime.tape.capture import Capture
 
 
 def install(capture: Capture) -> None:

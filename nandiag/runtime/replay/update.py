@@ -1,0 +1,160 @@
+"""An optimizer's update that made weights bad is made again under the tracer, on what is left of its inputs (worker).
+
+The update has overwritten the values it started from. Gradients and finite state are still there; a bad parameter is
+stood in for by numbers of the size it had, and bad state by zeros, so what is found is reconstructed, and said to be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nandiag.events import Looked
+from nandiag.runtime.finite import fact, is_bad
+from nandiag.runtime.frames import BOUNDARIES, Frame, stack
+from nandiag.runtime.replay.explain import in_float64, inputs_of, outputs_of, scalars_of, site_of
+from nandiag.runtime.replay.labels import storage
+from nandiag.runtime.tape.entries import Entry
+from nandiag.runtime.replay.trace import Op, Refused, Spot, Tracer
+from nandiag.runtime.replay.rerun import written_by
+from nandiag.runtime.replay.walk import origin
+
+_MOST = 8
+
+
+def look_again(
+    optimizer: torch.optim.Optimizer, bad: list[Tensor], step: int, *, first: bool, entries: list[Entry]
+) -> Looked:
+    """Return what making the update of the ``bad`` parameters again shows; ``first``: it was the optimizer's first."""
+    frames, _ = stack(sys._getframe(1))
+    tracer = Tracer({}, joint=False)
+    tracer.spot = Spot(None, None, frames, "optimizer", 0)
+    try:
+        with _as_before(optimizer, bad[:_MOST], first=first):
+            _step(optimizer, tracer)
+            ends = [op for op in map(tracer.writer, _written(optimizer, bad[:_MOST])) if op is not None]
+            found = origin(ends)
+            if found is not None and found.source == "op":
+                return _found(found.op, step)
+    except Refused as refusal:
+        return Looked("refused", "replay", step, reason=str(refusal))
+    except Exception as error:
+        return Looked("failed", "replay", step, reason=f"{type(error).__name__}: {str(error)[:300]}")
+    return _by_script(bad, step, entries) or Looked(
+        "finite", "replay", step, phase="optimizer", reason="made again, the update is finite"
+    )
+
+
+def _step(optimizer: torch.optim.Optimizer, tracer: Tracer) -> None:
+    step = type(optimizer).step
+    plain = getattr(step, "__wrapped__", step)  # without hooks: those are for real updates
+    with torch.enable_grad(), tracer:
+        plain(optimizer)
+
+
+BOUNDARIES.add(_step.__code__)
+
+
+def _written(optimizer: torch.optim.Optimizer, bad: list[Tensor]) -> list[Tensor]:
+    states = [optimizer.state[one] for one in bad if one in optimizer.state]
+    tensors = [value for state in states if isinstance(state, dict) for value in state.values()]
+    return [one for one in [*bad, *tensors] if isinstance(one, Tensor) and is_bad(one)]
+
+
+@contextlib.contextmanager
+def _as_before(optimizer: torch.optim.Optimizer, bad: list[Tensor], *, first: bool) -> Iterator[None]:
+    """Stand in for what the update started from, for these parameters alone, and put all back afterwards."""
+    groups = optimizer.param_groups
+    kept = [(one, one.detach().clone(), None if one.grad is None else one.grad.detach().clone()) for one in bad]
+    states = {one: _copy(optimizer.state[one]) for one in bad if one in optimizer.state}
+    wanted = {id(one) for one in bad}
+    try:
+        with torch.no_grad():
+            for one in bad:
+                _stand_in(one)
+                _reset_state(optimizer, one, first=first)
+        optimizer.param_groups = [
+            {**group, "params": [one for one in group["params"] if id(one) in wanted]} for group in groups
+        ]
+        yield
+    finally:
+        optimizer.param_groups = groups
+        with torch.no_grad():
+            for one, value, gradient in kept:
+                one.detach().copy_(value)
+                if gradient is not None and one.grad is not None:
+                    one.grad.detach().copy_(gradient)
+                if one in states:
+                    _put_back(optimizer, one, states[one])
+
+
+def _stand_in(parameter: Tensor) -> None:
+    data = parameter.detach()
+    if not is_bad(data):
+        return
+    good = torch.isfinite(data)
+    size = float(data[good].abs().mean()) if bool(good.any()) else 0.02
+    data.copy_(torch.where(good, data, torch.full_like(data, size or 0.02)))
+
+
+def _reset_state(optimizer: torch.optim.Optimizer, parameter: Tensor, *, first: bool) -> None:
+    if first:
+        optimizer.state.pop(parameter, None)
+        return
+    state = optimizer.state.get(parameter)
+    if isinstance(state, dict):
+        for key, value in state.items():
+            if isinstance(value, Tensor) and is_bad(value):
+                state[key] = torch.where(torch.isfinite(value), value, torch.zeros_like(value))
+
+
+def _copy(state: Any) -> Any:
+    if not isinstance(state, dict):
+        return state
+    return {key: (value, value.detach().clone()) if isinstance(value, Tensor) else (value, None) for key, value in state.items()}
+
+
+def _put_back(optimizer: torch.optim.Optimizer, parameter: Tensor, kept: Any) -> None:
+    if not isinstance(kept, dict):
+        optimizer.state[parameter] = kept
+        return
+    restored = {}
+    for key, (value, held) in kept.items():
+        if held is not None:
+            value.detach().copy_(held)
+        restored[key] = value
+    current = optimizer.state.get(parameter)
+    if isinstance(current, dict):
+        current.clear()
+        current.update(restored)
+    else:
+        optimizer.state[parameter] = restored
+
+
+def _found(op: Op, step: int) -> Looked:
+    facts: dict[str, object] = {"reconstructed": True, **scalars_of(op), **in_float64(op)}
+    return Looked(
+        outcome="found", method="replay", step=step, phase="optimizer", source="op",
+        site=site_of(op.spot, str(op.func)), inputs=inputs_of(op), outputs=outputs_of(op), facts=facts,
+    )  # fmt: skip
+
+
+def _by_script(bad: list[Tensor], step: int, entries: list[Entry]) -> Looked | None:
+    """The script itself may have written into the parameter in this step: then its last write is the nearest known."""
+    memory = {storage(one) for one in bad}
+    writes = [(entry, target) for entry, target in written_by(entries) if storage(target) in memory]
+    if not writes:
+        return None
+    entry, target = writes[-1]
+    frames: tuple[Frame, ...] = entry.frames
+    return Looked(
+        outcome="found", method="tape", step=step, phase="optimizer", source="op",
+        site=site_of(Spot(None, None, frames, "optimizer", 0), entry.name), outputs=(fact(target),),
+        facts={"written_in_place": entry.name},
+        reason="the update itself is finite when made again; this is the script's last write into the parameter",
+    )  # fmt: skip
