@@ -63,7 +63,8 @@ def from_env(environ: Mapping[str, str] | None = None) -> Settings:
     for field in fields(Settings):
         text = environ.get(_PREFIX + field.name.upper())
         if text is not None:
-            settings = replace(settings, **{field.name: _value(field.name, text, getattr(settings, field.name))})
+            value = _value(field.name, text, getattr(settings, field.name))
+            settings = replace(settings, **{field.name: value})  # type: ignore[arg-type]
     return settings
 
 
@@ -123,7 +124,7 @@ _CLAIM = "NANDIAG_CLAIM"
 
 def claim(place: Place) -> bool:
     """Claim the rank of ``place`` for this process; False when a parent of it holds the same rank and attempt."""
-    mine = f"{place.rank}/{place.attempt}"
+    mine = f"{os.environ.get(_PREFIX + 'FOLDER', '')}/{place.rank}/{place.attempt}"
     pid, _, held = os.environ.get(_CLAIM, "").partition(":")
     if held == mine and pid != str(os.getpid()):
         return False

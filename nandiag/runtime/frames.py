@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import linecache
 import os
-import sys
 import sysconfig
 from functools import cache
 from itertools import islice
@@ -72,7 +71,7 @@ def stack(start: FrameType | None, most: int = 12) -> tuple[tuple[Frame, ...], b
             found.append(Frame(code, frame.f_lasti, frame.f_lineno))
         elif kind == TORCH and code.co_name == _ENGINE:
             return tuple(found), True
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
         limit -= 1
     return tuple(found), False
 
@@ -84,9 +83,10 @@ def best(frames: tuple[Frame, ...]) -> Frame | None:
 
 def columns(frame: Frame) -> tuple[int, int, int] | None:
     """Return (line, from, to) of the expression, 0-based characters; None before Python 3.11 or where unknown."""
-    if sys.version_info < (3, 11):
+    positions = getattr(frame.code, "co_positions", None)
+    if positions is None:
         return None
-    position = next(islice(frame.code.co_positions(), frame.instruction // 2, None), None)
+    position = next(islice(positions(), frame.instruction // 2, None), None)
     if position is None or None in position:
         return None
     line, last, start, end = position

@@ -1,4 +1,4 @@
-"""Fail open: an error of ours disarms the probe it happened in, is written down, and never reaches the script (worker)."""
+"""Fail open: an error of ours disarms its probe, is written down, and never reaches the script (worker)."""
 
 from __future__ import annotations
 

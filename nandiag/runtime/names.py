@@ -19,7 +19,7 @@ _WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel"})
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose a tensor is: its FQN below the root, the FQN and class of the module that holds it, and the root's class."""
+    """Whose a tensor is: its FQN below the root, FQN and class of the module that holds it, and the root's class."""
 
     fqn: str
     module: str
@@ -29,7 +29,7 @@ class Owner:
 
 
 def walk(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield (FQN without wrapper prefixes, module) for ``root`` (``""``) and all below it; wrappers give their place."""
+    """Yield (FQN without wrapper prefixes, module) for ``root`` (``""``) and all below it, leaving wrappers out."""
     seen: set[int] = set()
     stack: list[tuple[str, nn.Module]] = [("", root)]
     while stack:
@@ -39,7 +39,9 @@ def walk(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         seen.add(id(module))
         if not is_wrapper(module):
             yield name, module
-        children = [(child_name(module, key, name), child) for key, child in module._modules.items() if child is not None]
+        children = [
+            (child_name(module, key, name), child) for key, child in module._modules.items() if child is not None
+        ]
         stack.extend(reversed(children))
 
 
@@ -64,7 +66,7 @@ def find_roots() -> list[nn.Module]:
 
 
 def owners(roots: list[nn.Module]) -> dict[int, Owner]:
-    """Map ``id(tensor)`` of each parameter and buffer below ``roots`` to its owner; larger roots name shared tensors."""
+    """Map ``id(tensor)`` of each parameter and buffer below ``roots`` to its owner; larger roots name shared ones."""
     found: dict[int, Owner] = {}
     trees = sorted((list(walk(root)) for root in roots), key=len, reverse=True)
     for tree in trees:
@@ -74,7 +76,9 @@ def owners(roots: list[nn.Module]) -> dict[int, Owner]:
                 for key, tensor in tensors.items():
                     if tensor is not None:
                         fqn = f"{name}.{key}" if name else key
-                        found.setdefault(id(tensor), Owner(_flat(fqn, tensor), name, type(module).__name__, root_class, kind))
+                        found.setdefault(
+                            id(tensor), Owner(_flat(fqn, tensor), name, type(module).__name__, root_class, kind)
+                        )
     return found
 
 

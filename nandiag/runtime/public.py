@@ -19,7 +19,7 @@ _told: list[int | None] = [None]
 
 
 def set_step(step: int) -> None:
-    """Tell nandiag the script's own step number (``global_step`` in the report); does nothing outside ``nandiag run``."""
+    """Tell nandiag the script's own step number (``global_step`` in the report); a no-op outside ``nandiag run``."""
     _told[0] = int(step)
 
 

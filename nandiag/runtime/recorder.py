@@ -17,7 +17,7 @@ from nandiag.store.layout import RunFolder, rank_path
 from nandiag.store.writer import RankWriter
 
 _WAITING = 200
-_PULSE_SECONDS = 0.02
+_PULSE_SECONDS = 0.002
 
 
 class Recorder:
@@ -60,7 +60,8 @@ class Recorder:
                 return
             self.emit(self._handshake(place))
             while self._waiting:
-                self._write(*self._waiting.popleft())
+                event, now, urgent = self._waiting.popleft()
+                self._write(event, now, urgent=urgent)
 
     def _handshake(self, place: Place) -> Attached:
         return Attached(
@@ -84,12 +85,14 @@ class Recorder:
             if self._writer is None:
                 self._waiting.append((event, time.time(), urgent))
             else:
-                self._write(event, time.time(), urgent)
+                self._write(event, time.time(), urgent=urgent)
 
-    def _write(self, event: Event, now: float, urgent: bool) -> None:
+    def _write(self, event: Event, now: float, *, urgent: bool) -> None:
         try:
             if self._lost and self._writer is not None:
-                self._writer.write(Note(f"{self._lost} events were lost because the event file could not be written."), now)
+                self._writer.write(
+                    Note(f"{self._lost} events were lost because the event file could not be written."), now
+                )
                 self._lost = 0
             if self._writer is not None:
                 self._writer.write(event, now, urgent=urgent)
@@ -97,7 +100,7 @@ class Recorder:
             self._lost += 1
 
     def pulse(self, step: int, *, now: bool = False) -> None:
-        """Note the newest completed step, at most every 20 ms. Never raises."""
+        """Note the newest completed step, at most every 2 ms. Never raises."""
         clock = time.monotonic()
         if clock < self._next_pulse and not now:
             return
@@ -119,7 +122,7 @@ class Recorder:
         return probe in self._dark
 
     def forked(self) -> None:
-        """Become mute in a forked child; where ranks are not started by torchrun the child may attach as its own rank."""
+        """Become mute in a forked child; where torchrun does not start the ranks it may attach as a rank of its own."""
         self._lock = threading.RLock()
         writer, self._writer = self._writer, None
         self._waiting.clear()

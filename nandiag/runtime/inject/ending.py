@@ -16,6 +16,7 @@ from nandiag import settings
 from nandiag.events import Finished, Raised
 from nandiag.runtime.recorder import RECORDER
 
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _state: dict[str, Any] = {"raised": False, "stopped": False, "steps": 0, "error_file": None}
 _closing: list[Callable[[], Finished]] = []
 
@@ -28,6 +29,8 @@ def install() -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         with contextlib.suppress(Exception):
+            hide_own_frames(error)
+            trace = error.__traceback__
             _record(kind, error, trace)
         previous(kind, error, trace)
 
@@ -61,7 +64,7 @@ def at_exit() -> None:
 
 
 def _leave() -> None:
-    # gloo's threads abort now and then in the interpreter's teardown, which elastic would take for a failure and restart.
+    # gloo's threads abort now and then in the interpreter's teardown; elastic would take that for a failure.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -77,6 +80,30 @@ def _record(kind: type[BaseException], error: BaseException, trace: TracebackTyp
         Raised(type=kind.__name__, message=str(error)[:2000], traceback=lines[-16_000:], step=_steps()), urgent=True
     )
     _tell_elastic(kind, error, lines)
+
+
+def hide_own_frames(error: BaseException) -> None:
+    """Take our wraps off the tracebacks of ``error`` and of those it came from: they are no part of the script."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = _without_own(one.__traceback__)
+            waiting += [one.__cause__, one.__context__]
+
+
+def _without_own(trace: TracebackType | None) -> TracebackType | None:
+    kept: list[TracebackType] = []
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(_OURS):
+            kept.append(trace)
+        trace = trace.tb_next
+    rebuilt: TracebackType | None = None
+    for part in reversed(kept):
+        rebuilt = TracebackType(rebuilt, part.tb_frame, part.tb_lasti, part.tb_lineno)
+    return rebuilt
 
 
 def _steps() -> int:

@@ -24,13 +24,11 @@ def kind() -> Kind:
     """Tell what this process is, and claim its rank when it is the first of its job slot."""
     if _is_infrastructure():
         return Kind.HELPER
-    spawned = "--multiprocessing-fork" in sys.orig_argv
     place = settings.place()
-    if place.rank is None or spawned:
-        return Kind.MAYBE if settings.from_env().launcher == "none" else Kind.HELPER
-    if settings.claim(place):
+    if place.rank is not None and settings.claim(place):
         return Kind.WORKER
-    return Kind.HELPER
+    # Where ranks are not started by torchrun a child may prove to be one: mp.spawn tells it its rank as an argument.
+    return Kind.MAYBE if settings.from_env().launcher == "none" else Kind.HELPER
 
 
 def _is_infrastructure() -> bool:

@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,17 +14,17 @@ from torch import Tensor, nn
 
 from nandiag.events import Looked, Site
 from nandiag.runtime.agreement import Agreement
-from nandiag.runtime.finite import fact, is_bad
+from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.names import walk
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.replay.explain import in_float64, inputs_of, outputs_of, scalars_of, site_of, via
 from nandiag.runtime.replay.labels import Label, label, labels_of, storage
 from nandiag.runtime.replay.rerun import Player, Rerun, traceless
-from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Given, tensors_in
-from nandiag.runtime.replay.trace import Op, Refused, Tracer
+from nandiag.runtime.replay.trace import Op, Refused, Spot, Tracer
 from nandiag.runtime.replay.update import look_again
 from nandiag.runtime.replay.walk import Finding, origin
+from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Given, tensors_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,6 @@ class Case:
     step: int
     parameters: list[Tensor]
     joint: bool
-    loss_bad: bool
-    gradients_bad: bool
     scale: Tensor | None = None
     suspects: tuple[Tensor, ...] = ()
 
@@ -73,7 +71,7 @@ class Examiner:
 
     def _refusal(self, case: Case, entries: list[Entry]) -> Looked | None:
         reason = _reason_against(self._capture, entries)
-        if case.joint and self._agreement.any(reason is not None):
+        if case.joint and self._agreement.any(flag=reason is not None):
             reason = reason or "another rank could not run the step again"
         return None if reason is None else _nothing(case, "refused", reason)
 
@@ -111,8 +109,9 @@ class Examiner:
             return seen.found(case, found)
         if ends:
             return _nothing(case, "failed", "non-finite values came back, but not the op that made them")
-        stale = "; inputs were overwritten since" if seen.result.stale else ""
-        return _nothing(case, "finite", f"run again, the step is finite on this rank{stale}")
+        doubts = seen.doubts(narrow=self._capture.narrow)
+        looked = _nothing(case, "finite", "; ".join(["run again, the step is finite on this rank", *doubts]))
+        return replace(looked, facts={"complete": not doubts})
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +132,19 @@ class _Evidence:
             if ops:
                 return ops
         return []
+
+    def doubts(self, *, narrow: bool) -> list[str]:
+        """Return why the replay may have missed what the step did."""
+        found = []
+        if self.result.stale:
+            found.append("inputs were overwritten since")
+        if self.result.cut:
+            found.append("gradients flow into code that ran before the tape began")
+        if narrow:
+            found.append(
+                "the loop makes too many torch calls to tape them all: those between backward and step are left out"
+            )
+        return found
 
     def found(self, case: Case, finding: Finding) -> Looked:
         """Return the event for an origin."""
@@ -178,8 +190,6 @@ class _Evidence:
         return writers[-1] if writers else None
 
     def _written(self, case: Case, op: Op, entry: Entry, tensor: Tensor) -> Looked:
-        from nandiag.runtime.replay.trace import Spot
-
         site = site_of(Spot(None, None, entry.frames, "data", entry.micro_step), entry.name)
         facts: dict[str, object] = {"first_used_by": str(op.func), "written_in_place": entry.name}
         return Looked(
@@ -189,8 +199,6 @@ class _Evidence:
 
 
 def _at_module(site: Site, named: Label) -> Site:
-    from dataclasses import replace
-
     return replace(site, module=named.module, module_class=named.module_class)
 
 
@@ -250,6 +258,4 @@ def _nothing(case: Case, outcome: str, reason: str) -> Looked:
 
 
 def _timed(looked: Looked, seconds: float) -> Looked:
-    from dataclasses import replace
-
     return replace(looked, seconds=round(seconds, 4))

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from nandiag.events import Site, TensorFact
-from nandiag.runtime.finite import fact, is_bad
 from nandiag.runtime.frames import LIBRARY, USER, Frame, best, columns, source
-from nandiag.runtime.tape.entries import tensors_in
+from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.replay.trace import Op, Spot
+from nandiag.runtime.tape.entries import tensors_in
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _LARGEST = 1 << 27

@@ -1,4 +1,4 @@
-"""What a tensor is called: a parameter, a buffer, or an input of a root module, found by the memory it lies in (worker)."""
+"""What a tensor is called (parameter, buffer, input of a root module), by the memory it lies in (worker)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nandiag.runtime.finite import local
+from nandiag.runtime.look.finite import local
 from nandiag.runtime.names import walk
 from nandiag.runtime.tape.entries import ROOT, Entry, Given
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What a tensor is (``parameter``, ``buffer``, ``attribute`` or ``input``), its name, and the module it belongs to."""
+    """What a tensor is (``parameter``, ``buffer``, ``attribute`` or ``input``), its name, and its module."""
 
     what: str
     name: str

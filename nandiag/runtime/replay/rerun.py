@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from nandiag.runtime.frames import BOUNDARIES
-from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.state import Attributes, generators, set_attributes, under
-from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Given, Made, tensors_in, version_of
 from nandiag.runtime.replay.trace import Refused, Spot, Tracer
+from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Given, Made, tensors_in, version_of
+from nandiag.runtime.tape.state import Attributes, generators, set_attributes, under
 
 _backward = torch.autograd.backward
 
@@ -149,7 +149,8 @@ def _written(entry: Entry) -> Tensor | None:
 
 _VIEWS = frozenset({
     "__getitem__", "__get__", "view", "view_as", "reshape", "select", "narrow", "squeeze", "unsqueeze", "transpose",
-    "permute", "flatten", "unflatten", "diagonal", "detach", "t", "expand", "swapaxes", "movedim", "unbind", "split", "chunk",
+    "permute", "flatten", "unflatten", "diagonal", "detach", "t", "expand", "swapaxes", "movedim", "unbind",
+    "split", "chunk",
 })  # fmt: skip
 
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nandiag.runtime.finite import local
-from nandiag.runtime.frames import Frame, stack
+from nandiag.runtime.frames import LIBRARY, Frame, kind_of, stack
+from nandiag.runtime.look.finite import local
 from nandiag.runtime.tape.entries import tensors_in
 
 _EMPTY = frozenset({
@@ -27,6 +27,7 @@ _CONSTANTS = frozenset({
     "masked_fill", "masked_fill_", "full", "fill_", "fill", "full_like", "new_full", "scalar_tensor", "lift_fresh",
     "constant_pad_nd", "_to_copy", "where", "index_fill", "index_fill_",
 })  # fmt: skip
+_MOST_KEPT = 256
 _COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::")
 _PLAIN_TYPES = (torch.Tensor, nn.Parameter)
 
@@ -57,7 +58,7 @@ class Spot:
 
 @dataclass(slots=True)
 class Op:
-    """One op with a non-finite output; ``parents`` are the ops that wrote its bad inputs, ``outside`` those no op wrote."""
+    """One op with a non-finite output; ``parents`` wrote its bad inputs, ``outside`` are those that no op wrote."""
 
     index: int
     func: Any
@@ -83,7 +84,7 @@ class Op:
         return made and any(self.inputs) and not any(stat is not None and stat.nan for stat in self.inputs)
 
 
-class Refused(Exception):
+class Refused(Exception):  # noqa: N818 - a refusal is no error
     """The replay cannot go on as it was agreed, and nothing has been harmed."""
 
 
@@ -91,7 +92,7 @@ class Tracer(TorchDispatchMode):
     """Runs each op and keeps those with non-finite outputs; ``joint`` allows collectives, for all ranks run them."""
 
     def __init__(self, names: dict[int, str], *, joint: bool, deadline: float | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names = names
         self.joint = joint
         self.deadline = deadline
@@ -102,6 +103,7 @@ class Tracer(TorchDispatchMode):
         self._made_by: dict[int, tuple[Spot, str]] = {}
         self._modules: list[tuple[str | None, str, bool]] = []
         self._still = False
+        self._kept = 0
 
     # ------------------------------------------------------------------ modules
 
@@ -144,45 +146,61 @@ class Tracer(TorchDispatchMode):
         name = func._schema.name.partition("::")[2]
         spot = self._where(str(func))
         given = tensors_in((args, list(kwargs.values())))
-        mutable = func._schema.is_mutable
         # lift_fresh brings a Python number into a tensor: a constant, not something from outside.
-        stats = [None] * len(given) if name == "lift_fresh" else [self._stat(tensor) for tensor in given]
-        kept = _copies(args, kwargs) if mutable else (args, kwargs)
+        stats: list[Stat | None] = [None if name == "lift_fresh" else self._stat(tensor) for tensor in given]
+        mutable = bool(func._schema.is_mutable)
+        words = _copies(args, kwargs) if mutable else (args, kwargs)
         output = func(*args, **kwargs)
         outputs = tensors_in(output)
         if name in _EMPTY:
             self._garbage |= {_key(tensor) for tensor in outputs}
             self._forget(outputs, set())
             return output
-        written = outputs if outputs or not mutable else given
-        if "batch_norm" in name and "backward" not in name:
-            written = [*written, *given[1:]]  # running statistics are written without the schema saying so
+        op = Op(self.ops, func, spot, [], stats, words=words)
+        self._written(op, given, _targets(name, given, outputs, mutable=mutable), mutable=mutable)
+        return output
+
+    def _written(self, op: Op, given: list[Tensor], written: list[Tensor], *, mutable: bool) -> None:
+        """Look at what an op has written, and note the op as its writer where that is bad."""
         if mutable:
             self._garbage -= {_key(tensor) for tensor in written}
-        after = [self._stat(tensor) for tensor in written]
+        op.outputs = [self._stat(tensor) for tensor in written]
         inside = {_key(tensor) for tensor in given}
-        if any(after):
-            op = Op(self.ops, func, spot, after, stats)
-            self._parents(op, given)
-            op.constant = _is_constant(name, op, args, kwargs, given)
-            if op.born or op.born_nan or op.outside:
-                op.words, op.results = kept, [tensor.detach() for tensor in written]
-            for tensor, stat in zip(written, after, strict=True):
-                key = _key(tensor)
-                if stat is not None:
-                    self._writer[key] = op
-                elif key not in inside:
-                    self._writer.pop(key, None)
-        else:
+        if not any(op.outputs):
             self._forget(written, inside)
-        return output
+            return
+        self._parents(op, given)
+        op.constant = _is_constant(op)
+        self._keep_facts(op, written, mutable=mutable)
+        for tensor, stat in zip(written, op.outputs, strict=True):
+            key = _key(tensor)
+            if stat is not None:
+                self._writer[key] = op
+            elif key not in inside:
+                self._writer.pop(key, None)
+
+    def _keep_facts(self, op: Op, written: list[Tensor], *, mutable: bool) -> None:
+        # Arguments and results are kept of ops that may prove to be the origin, of few, and never of the long tail of
+        # ops that only hand bad values on.
+        if self._kept < _MOST_KEPT and (op.born or op.born_nan or op.outside or mutable):
+            self._kept += 1
+            op.results = [tensor.detach() for tensor in written]
+        else:
+            op.words = None
 
     def _collective(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self.joint:
             raise Refused(f"the model communicates ({func._schema.name}) and not every rank takes part in this replay")
         given = tensors_in((args, list(kwargs.values())))
         spot = self._where(str(func))
-        op = Op(self.ops, func, replace(spot, phase="collective"), [], [self._stat(tensor) for tensor in given], collective=True)
+        op = Op(
+            self.ops,
+            func,
+            replace(spot, phase="collective"),
+            [],
+            [self._stat(tensor) for tensor in given],
+            collective=True,
+        )
         self._parents(op, given)
         op.outside.clear()
         output = func(*args, **kwargs)
@@ -232,12 +250,14 @@ class Tracer(TorchDispatchMode):
     # ------------------------------------------------------------------ places
 
     def _where(self, name: str) -> Spot:
-        node = torch._C._current_autograd_node()
+        node: Any = torch._C._current_autograd_node()  # None outside of a backward, whatever the stub says
         frames, in_engine = stack(sys._getframe(1), 8)
         if node is not None and not (in_engine and frames):
             made = self._made_by.get(node._sequence_nr())
             spot, forward_op = made if made is not None else (self.spot, None)
-            return replace(spot, phase="backward", node=_node_name(node), forward_op=forward_op, micro_step=self.spot.micro_step)
+            return replace(
+                spot, phase="backward", node=_node_name(node), forward_op=forward_op, micro_step=self.spot.micro_step
+            )
         module, module_class, library = self._modules[-1] if self._modules else (None, None, False)
         spot = replace(
             self.spot,
@@ -259,12 +279,12 @@ def _node_name(node: Any) -> str:
 
 def _is_library(kind: type) -> bool:
     code = getattr(getattr(kind, "forward", None), "__code__", None)
-    return code is not None and ("site-packages" in code.co_filename or "dist-packages" in code.co_filename)
+    return code is not None and kind_of(code.co_filename) == LIBRARY
 
 
 def _key(tensor: Tensor) -> int:
     try:
-        return tensor.untyped_storage()._cdata
+        return int(tensor.untyped_storage()._cdata)
     except (RuntimeError, NotImplementedError):
         return id(tensor)
 
@@ -276,11 +296,21 @@ def _stat_of(data: Tensor) -> Stat | None:
     return Stat(bool(data.isnan().any()), bool((data == math.inf).any()), bool((data == -math.inf).any()))
 
 
-def _is_constant(name: str, op: Op, args: Any, kwargs: Any, given: list[Tensor]) -> bool:
+def _targets(name: str, given: list[Tensor], outputs: list[Tensor], *, mutable: bool) -> list[Tensor]:
+    """Return the tensors that an op has written."""
+    written = outputs if outputs or not mutable else given
+    if "batch_norm" in name and "backward" not in name:
+        return [*written, *given[1:]]  # running statistics are written without the schema saying so
+    return written
+
+
+def _is_constant(op: Op) -> bool:
     """Tell whether the script itself wrote an infinity here (a mask), rather than computed it."""
-    if name not in _CONSTANTS or not op.born:
+    name = op.func._schema.name.partition("::")[2]
+    if name not in _CONSTANTS or not op.born or op.words is None:
         return False
-    if name == "lift_fresh" or (name == "_to_copy" and not given):
+    args, kwargs = op.words
+    if name == "lift_fresh" or (name == "_to_copy" and not tensors_in(args)):
         return True
     return any(isinstance(word, int | float) and not math.isfinite(word) for word in [*args, *kwargs.values()])
 

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from nandiag.events import Looked
-from nandiag.runtime.finite import fact, is_bad
 from nandiag.runtime.frames import BOUNDARIES, Frame, stack
+from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.replay.explain import in_float64, inputs_of, outputs_of, scalars_of, site_of
 from nandiag.runtime.replay.labels import storage
-from nandiag.runtime.tape.entries import Entry
-from nandiag.runtime.replay.trace import Op, Refused, Spot, Tracer
 from nandiag.runtime.replay.rerun import written_by
+from nandiag.runtime.replay.trace import Op, Refused, Spot, Tracer
 from nandiag.runtime.replay.walk import origin
+from nandiag.runtime.tape.entries import Entry
 
 _MOST = 8
 
@@ -116,7 +116,10 @@ def _reset_state(optimizer: torch.optim.Optimizer, parameter: Tensor, *, first: 
 def _copy(state: Any) -> Any:
     if not isinstance(state, dict):
         return state
-    return {key: (value, value.detach().clone()) if isinstance(value, Tensor) else (value, None) for key, value in state.items()}
+    return {
+        key: (value, value.detach().clone()) if isinstance(value, Tensor) else (value, None)
+        for key, value in state.items()
+    }
 
 
 def _put_back(optimizer: torch.optim.Optimizer, parameter: Tensor, kept: Any) -> None:

@@ -42,11 +42,18 @@ def origin(ends: list[Op]) -> Finding | None:
         first = next(iter(turned or taken or [op for op in chain if op.constant]), None)
     elif turned and first in serious and _only_negative(first) and not births:
         first = turned[0]
-    return None if first is None else Finding(first, _source(first), len(chain))
+    return None if first is None else Finding(_laid_by(first, chain), _source(first), len(chain))
+
+
+def _laid_by(first: Op, chain: list[Op]) -> Op:
+    """A number becomes a tensor (lift_fresh) before it is laid into one: the op that lays it is what was written."""
+    if first.func._schema.name != "aten::lift_fresh":
+        return first
+    return next((op for op in chain if first in op.parents and op.words is not None), first)
 
 
 def _is_mask(op: Op) -> bool:
-    """A constant infinity is a mask until it harms; a constant NaN, or +inf laid into data, is the script's own doing."""
+    """A constant infinity is a mask until it harms; a constant NaN, or +inf laid into data, is the script's doing."""
     if not op.constant:
         return False
     laid = op.func._schema.name == "aten::lift_fresh"

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,8 +18,8 @@ from torch import Tensor, nn
 from nandiag.runtime.frames import stack
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.tape.state import Attributes, generators, keep_attributes, modes, python_used
 from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Tape, version_of
+from nandiag.runtime.tape.state import Attributes, generators, keep_attributes, modes, python_used
 from nandiag.runtime.tape.window import Window
 
 _FEW_CALLS = 24
@@ -38,6 +39,7 @@ class Capture:
         self.window = Window(self.tape)
         self.off = False
         self.tracer: Any = None
+        self.on_first_root: Callable[[], object] | None = None
         self.depth = 0
         self.mark = 0
         self.narrow = False
@@ -50,8 +52,13 @@ class Capture:
 
     @property
     def idle(self) -> bool:
-        """Whether what happens now is not to be taped: a replay or trace runs, or another thread than the training one."""
-        if self.off or RECORDER.mute or torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state() is not None:
+        """Whether what happens now is not to be taped: a replay or trace runs, or this is not the training thread."""
+        if (
+            self.off
+            or RECORDER.mute
+            or torch._C._len_torch_dispatch_stack()
+            or torch._C._get_tracing_state() is not None
+        ):
             return True
         if self._thread is None:
             self._thread = threading.get_ident()
@@ -63,6 +70,9 @@ class Capture:
     def root_begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:
         """A module is called that no other module called."""
         self.window.close()
+        first, self.on_first_root = self.on_first_root, None
+        if first is not None:
+            first()
         if torch._C._functorch.peek_interpreter_stack() is not None:
             return None
         grad = torch.is_grad_enabled()
@@ -111,6 +121,11 @@ class Capture:
         self.window.micro_step += 1
         if not self.off and not self.narrow:
             self.window.open()
+
+    def closure_begins(self) -> None:
+        """An optimizer evaluates its closure: what an earlier evaluation did is of no account to this one."""
+        self.tape.cut(len(self.tape.entries))
+        self.window.micro_step = 0
 
     def gradients_dropped(self) -> None:
         """``zero_grad`` was called: what comes before it matters only if the step that follows descends from it."""
@@ -173,4 +188,3 @@ class Habit:
             ]
             self._attributes = attributes.changed()
             self._first = None
-

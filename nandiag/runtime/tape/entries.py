@@ -26,8 +26,8 @@ class Entry:
     """One thing the step did: the call of a root module, a torch function outside of modules, or a backward."""
 
     __slots__ = (
-        "__weakref__", "args", "attributes", "before", "buffers", "frames", "function", "generators", "grad", "in_place",
-        "kind", "kwargs", "micro_step", "modes", "number", "step",
+        "__weakref__", "args", "attributes", "before", "buffers", "frames", "function", "generators", "grad",
+        "in_place", "kind", "kwargs", "micro_step", "modes", "number", "step",
     )  # fmt: skip
 
     def __init__(self, kind: str, function: Any, *, grad: bool, modes: Modes) -> None:
@@ -65,7 +65,7 @@ class Made:
 class Given:
     """A tensor from outside the tape, with its version counter when it was used; weak where ``strong`` is False."""
 
-    __slots__ = ("_tensor", "version", "shape")
+    __slots__ = ("_tensor", "shape", "version")
 
     def __init__(self, tensor: Tensor, *, strong: bool) -> None:
         self._tensor: Any = tensor if strong else weakref.ref(tensor)

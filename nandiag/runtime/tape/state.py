@@ -46,7 +46,7 @@ def generators(*, full: bool) -> Generators:
 
 
 def _cuda() -> bool:
-    return torch.cuda.is_initialized()
+    return bool(torch.cuda.is_initialized())
 
 
 def python_used(before: Generators) -> bool:

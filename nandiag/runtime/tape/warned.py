@@ -6,7 +6,7 @@ import sys
 import warnings
 from typing import Any
 
-from nandiag.runtime.frames import USER, LIBRARY, kind_of, stack
+from nandiag.runtime.frames import LIBRARY, USER, kind_of, stack
 
 
 def install() -> None:

@@ -1,4 +1,4 @@
-"""The window: a TorchFunctionMode that tapes the few Python-level torch calls a script makes outside of modules (worker).
+"""The window: a TorchFunctionMode that tapes the few torch calls a script makes outside of modules (worker).
 
 It is on the stack of modes only while the script's own loop code runs: never inside a root module, a backward, an
 optimizer step or a compiled region. It lies below the script's modes, for ``with torch.device(...)`` pops the top one.
@@ -16,17 +16,18 @@ from torch.overrides import TorchFunctionMode
 
 from nandiag.runtime.frames import stack
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.tape.state import Generators, generators, modes
 from nandiag.runtime.tape.entries import CALL, Entry, Tape, tensors_in
+from nandiag.runtime.tape.state import Generators, generators, modes
 
 # These return no tensor, or change one in place, and still matter.
 _MUTATORS = frozenset({"__setitem__", "register_hook", "retain_grad"})
-_RANDOM = frozenset({
-    "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "dropout", "dropout1d", "dropout2d",
-    "dropout3d", "alpha_dropout", "feature_alpha_dropout", "bernoulli", "bernoulli_", "multinomial", "normal", "normal_",
-    "uniform_", "gumbel_softmax", "poisson", "exponential_", "random_", "rrelu", "cauchy_", "log_normal_", "geometric_",
-    "scaled_dot_product_attention", "multi_head_attention_forward",
-})  # fmt: skip
+_RANDOM = frozenset(
+    """
+    rand randn randint randperm rand_like randn_like randint_like dropout dropout1d dropout2d dropout3d alpha_dropout
+    feature_alpha_dropout bernoulli bernoulli_ multinomial normal normal_ uniform_ gumbel_softmax poisson exponential_
+    random_ rrelu cauchy_ log_normal_ geometric_ scaled_dot_product_attention multi_head_attention_forward
+    """.split()
+)
 _SMALL = 1 << 14
 _FRAMES = 6
 
@@ -49,7 +50,11 @@ def traits(function: Any) -> Traits:
 def is_in_place(name: str) -> bool:
     """Whether a function of this name writes into its first argument."""
     dunder = name.startswith("__")
-    return (name.endswith("_") and not dunder) or name == "__setitem__" or (dunder and name.startswith("__i") and len(name) > 6)
+    return (
+        (name.endswith("_") and not dunder)
+        or name == "__setitem__"
+        or (dunder and name.startswith("__i") and len(name) > 6)
+    )
 
 
 class Window(TorchFunctionMode):
@@ -90,7 +95,11 @@ class Window(TorchFunctionMode):
         return base, base.clone()
 
     def _tape(
-        self, func: Any, words: tuple[Any, Any], output: Any, kept: tuple[Generators | None, tuple[Tensor, Tensor] | None]
+        self,
+        func: Any,
+        words: tuple[Any, Any],
+        output: Any,
+        kept: tuple[Generators | None, tuple[Tensor, Tensor] | None],
     ) -> None:
         if not self.on or torch._C._functorch.peek_interpreter_stack() is not None:
             return
@@ -105,7 +114,10 @@ class Window(TorchFunctionMode):
         mutates = what.mutates
         if not outputs and not mutates:
             return None
-        grad = torch.is_grad_enabled() and (mutates or any(tensor.requires_grad for tensor in outputs))
+        touched = outputs if outputs or not what.in_place else tensors_in(words[0][:1])
+        grad = torch.is_grad_enabled() and (
+            (mutates and not what.in_place) or any(tensor.requires_grad for tensor in touched)
+        )
         entry = Entry(CALL, func, grad=grad, modes=modes())
         entry.micro_step = self.micro_step
         entry.in_place = what.in_place

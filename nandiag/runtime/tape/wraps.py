@@ -55,7 +55,7 @@ def _wrap_tensor_backward(capture: Capture) -> None:
         # Under a function mode Tensor.backward takes the mode off and puts it back by itself: it must not be ours.
         if capture.window.on and not capture.idle:
             capture.window.close()
-        original(self, *args, **kwargs)
+        original(self, *args, **kwargs)  # type: ignore[no-untyped-call]
 
     torch.Tensor.backward = backward  # type: ignore[method-assign]
 

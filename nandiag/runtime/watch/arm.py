@@ -11,11 +11,10 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from nandiag.events import Armed
-from nandiag.runtime.inject import ending
-from nandiag.runtime.tape import warned
 from nandiag.runtime.guard import guarded
+from nandiag.runtime.inject import ending
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.tape import wraps
+from nandiag.runtime.tape import warned, wraps
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.watch.scaler import watch_scaler
 from nandiag.runtime.watch.sentinel import Sentinel

@@ -1,4 +1,4 @@
-"""The newest steps in a ring: loss, gradient norm, learning rate and loss scale, for the story behind a place (worker)."""
+"""The newest steps in a ring: loss, gradient norm, learning rate, loss scale: the story behind a place (worker)."""
 
 from __future__ import annotations
 
@@ -27,4 +27,5 @@ class Ring:
         return History(*columns)
 
     def __len__(self) -> int:
+        """Return how many steps are kept."""
         return len(self._rows)

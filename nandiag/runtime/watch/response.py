@@ -56,5 +56,7 @@ class Response:
             RECORDER.emit(Stopping(step=step, policy=self.policy, action="skip", reason=reason))
         elif self.policy == "skip" and level is Level.LOST and not self._refused:
             self._refused = True
-            RECORDER.emit(Note(f"Step {step} was not left out: the weights are non-finite already, skipping cannot mend them."))
+            RECORDER.emit(
+                Note(f"Step {step} was not left out: the weights are non-finite already, skipping cannot mend them.")
+            )
         return action

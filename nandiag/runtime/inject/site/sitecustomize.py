@@ -1,4 +1,5 @@
-"""Loaded by Python itself in every process of the run; tiny, silent, and readable by old Pythons, for children inherit it."""
+"""Loaded by Python in every process of the run; tiny, silent, and readable by old Pythons: children inherit it."""
+
 import os
 import sys
 

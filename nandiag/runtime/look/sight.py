@@ -1,20 +1,19 @@
-"""One host read at a step border, and the harm that can be told from it (worker)."""
+"""One host read at a step border: losses, gradient norm, loss scale, and what waits of the weights (worker)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from nandiag.events import Harm
 from nandiag.events.facts import TensorFact
-from nandiag.runtime.finite import fact, is_bad, norms, read
-from nandiag.runtime.watch.losses import Loss
-from nandiag.runtime.watch.response import Level
-from nandiag.runtime.watch.weights import Held, Optimizer
+from nandiag.runtime.look.finite import fact, is_bad, norms, read
+from nandiag.runtime.look.losses import Loss
+from nandiag.runtime.look.weights import Held, Optimizer
 
 _SHOWN = 6
 
@@ -31,27 +30,14 @@ class Sight:
     frozen_finite: bool
 
 
-@dataclass(slots=True)
-class Border:
-    """The harm found at one step border, and how bad the worst of it is."""
-
-    harms: list[Harm] = field(default_factory=list)
-    level: Level = Level.NONE
-
-    def add(self, harm: Harm, level: Level) -> None:
-        """Take one more harm."""
-        self.harms.append(harm)
-        self.level = max(self.level, level)
-
-
 def look(
     losses: Sequence[Loss], gradients: Sequence[Tensor], optimizer: Optimizer | None, scale: Tensor | None,
     *more: Sequence[Tensor],
 ) -> Sight:  # fmt: skip
-    """Read losses, gradient norm and scaler state by one transfer a device; ``more``: what waits of the weights, frozen."""
+    """Read losses, gradient norm and scaler by one transfer a device; ``more``: what waits of weights and frozen."""
     grads = norms(gradients)
     found_inf = getattr(optimizer, "found_inf", None)
-    weights, frozen = more if more else ((), ())
+    weights, frozen = more or ((), ())
     parts = [[loss.value for loss in losses], grads, weights, frozen, _some(found_inf), _some(scale)]
     values = read([scalar for part in parts for scalar in part])
     cut: list[list[float]] = []

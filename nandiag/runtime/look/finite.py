@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 import torch
@@ -49,7 +50,7 @@ class quiet:  # noqa: N801 - used as a verb in a with statement
     def __enter__(self) -> None:
         """Switch everything off that could see us; a class and not a generator, for it is on the hot path."""
         self._grad = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(False)
+        torch._C._set_grad_enabled(False)  # noqa: FBT003 - C++ takes no keywords
         self._functions = torch._C.DisableTorchFunction()
         self._functions.__enter__()
         self._modes = _disable_current_modes() if torch._C._len_torch_dispatch_stack() else None
@@ -111,22 +112,21 @@ def is_bad(tensor: Tensor) -> bool:
 def fact(tensor: Tensor, name: str | None = None) -> TensorFact:
     """Return counts and extremes of what this rank holds of ``tensor``; reads the host, in chunks of 16M elements."""
     data = local(tensor)
-    shape = tuple(tensor.shape)
-    head = {
-        "dtype": str(tensor.dtype).removeprefix("torch."),
-        "shape": shape,
-        "numel": tensor.numel(),
-        "device": str(tensor.device),
-        "placement": _placement(tensor),
-        "name": name,
-    }
+    whole = TensorFact(
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        shape=tuple(tensor.shape),
+        numel=tensor.numel(),
+        device=str(tensor.device),
+        placement=_placement(tensor),
+        name=name,
+    )
     if data is None:
-        return TensorFact(**head)
-    counts, extremes = _count(data)
-    index = _first_bad(data) if any(counts[:3]) else None
-    return TensorFact(
-        **head, nan=counts[0], posinf=counts[1], neginf=counts[2], zeros=counts[3],
-        min=extremes[0], max=extremes[1], absmax=_absmax(extremes), first_bad=index,
+        return whole
+    (nan, posinf, neginf, zeros), (low, high) = _count(data)
+    first = _first_bad(data) if nan or posinf or neginf else None
+    return replace(
+        whole, nan=nan, posinf=posinf, neginf=neginf, zeros=zeros, min=low, max=high,
+        absmax=_absmax((low, high)), first_bad=first,
     )  # fmt: skip
 
 

@@ -1,14 +1,13 @@
-"""The tensors that ``backward()`` was called on since the last optimizer step, and the loss scale they carry (worker)."""
+"""The tensors that ``backward()`` was called on since the last optimizer step, and their loss scale (worker)."""
 
 from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from nandiag.runtime.finite import local, norms
+from nandiag.runtime.look.finite import local, norms
 
 _MANY = 4096
 
@@ -68,4 +67,4 @@ class Losses:
 def roots_of(tensors: Tensor | tuple[Tensor, ...] | list[Tensor]) -> list[Tensor]:
     """Return the floating-point tensors that ``torch.autograd.backward`` was given."""
     many = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
-    return [tensor for tensor in many if isinstance(tensor, torch.Tensor)]
+    return list(many)

@@ -1,0 +1,86 @@
+"""Buffers and frozen parameters: harm when they turn bad, none when they always were, as masks are (worker)."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from nandiag.runtime.look.finite import is_bad
+from nandiag.runtime.names import walk
+
+Place = tuple[int, str]
+
+
+class Frozen:
+    """Buffers and parameters that no optimizer trains: harm when they turn bad, none when they always were (masks)."""
+
+    def __init__(self) -> None:
+        self._places: list[tuple[weakref.ref[nn.Module], str, str, str]] = []
+        self._version: dict[Place, tuple[int, int]] = {}
+        self._always: set[Place] = set()
+        self._silent: set[Place] = set()
+        self._trained: set[int] = set()
+
+    def take_stock(self, roots: list[nn.Module], trained: set[int]) -> None:
+        """Find them below ``roots``; those that are bad at their first sight are masks or scratch, and no harm."""
+        self._trained = trained
+        known = {(id(place[0]()), place[1]) for place in self._places}
+        for root in roots:
+            for name, module in walk(root):
+                for key, what, tensor in _untrained(module, trained):
+                    if (id(module), key) not in known:
+                        known.add((id(module), key))
+                        self._places.append((weakref.ref(module), key, f"{name}.{key}" if name else key, what))
+                        self._first_sight(module, key, tensor)
+
+    def _first_sight(self, module: nn.Module, key: str, tensor: Tensor) -> None:
+        self._version[id(module), key] = _stamp(tensor)
+        if isinstance(module, _NormBase):
+            self._silent.add((id(module), key))  # written to without a move of the version
+        if is_bad(tensor):
+            self._always.add((id(module), key))
+
+    def changed(self) -> list[Tensor]:
+        """Return those written to since the last call."""
+        found = []
+        for place, tensor in self._now():
+            stamp = _stamp(tensor)
+            if self._version.get(place) != stamp or place in self._silent:
+                self._version[place] = stamp
+                if place not in self._always:
+                    found.append(tensor)
+        return found
+
+    def bad(self) -> list[tuple[str, str, Tensor]]:
+        """Return (name, what, tensor) of each that was finite once and is not now; each is told once."""
+        found = []
+        names = {(id(ref()), key): (name, what) for ref, key, name, what in self._places}
+        for place, tensor in self._now():
+            if place not in self._always and is_bad(tensor):
+                self._always.add(place)
+                found.append((*names[place], tensor))
+        return found
+
+    def _now(self) -> Iterator[tuple[Place, Tensor]]:
+        for ref, key, _, _ in self._places:
+            module = ref()
+            if module is None:
+                continue
+            tensor = module._buffers.get(key)
+            tensor = module._parameters.get(key) if tensor is None else tensor
+            if tensor is not None and id(tensor) not in self._trained:
+                yield (id(module), key), tensor
+
+
+def _untrained(module: nn.Module, trained: set[int]) -> Iterator[tuple[str, str, Tensor]]:
+    for what, tensors in (("parameter", module._parameters), ("buffer", module._buffers)):
+        for key, tensor in tensors.items():
+            if tensor is not None and tensor.is_floating_point() and id(tensor) not in trained:
+                yield key, "frozen" if what == "parameter" else what, tensor
+
+
+def _stamp(tensor: Tensor) -> tuple[int, int]:
+    return id(tensor), 0 if tensor.is_inference() else tensor._version

@@ -1,0 +1,59 @@
+"""Step borders that are not plain: an optimizer within an optimizer, a closure that brings the gradients (worker)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+
+class Nesting:
+    """Which ``step`` calls are under way: only the outermost is a border (ZeRO and SAM step an optimizer within)."""
+
+    def __init__(self) -> None:
+        self._frames: list[int] = []
+
+    def enter(self, frame: FrameType) -> bool:
+        """Take the frame of one more ``step`` call; returns whether it is the outermost."""
+        if self._frames:
+            # A step that raised leaves its entry behind: an entry counts only while its frame is still on the stack.
+            alive = _frames_alive()
+            self._frames = [one for one in self._frames if one in alive]
+        self._frames.append(id(frame))
+        return len(self._frames) == 1
+
+    def leave(self) -> bool:
+        """One call is over; returns whether it was an inner one."""
+        inner = len(self._frames) > 1
+        if self._frames:
+            self._frames.pop()
+        return inner
+
+    def __bool__(self) -> bool:
+        """Whether any ``step`` call is under way."""
+        return bool(self._frames)
+
+
+def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any] | None:
+    """Return the closure that ``step(self, closure)`` was given, None when it was given none."""
+    closure = kwargs.get("closure")
+    return closure if closure is not None else next((word for word in args[1:] if callable(word)), None)
+
+
+def with_closure(
+    args: tuple[Any, ...], kwargs: dict[str, Any], closure: Callable[[], Any], watched: Callable[[], Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of ``step`` with ``watched`` in the place of ``closure``."""
+    if kwargs.get("closure") is closure:
+        return args, {**kwargs, "closure": watched}
+    return tuple(watched if word is closure else word for word in args), kwargs
+
+
+def _frames_alive() -> set[int]:
+    frame: FrameType | None = sys._getframe(1)
+    alive = set()
+    while frame is not None:
+        alive.add(id(frame))
+        frame = frame.f_back
+    return alive

@@ -1,0 +1,124 @@
+"""What counts as harm: turns what was seen at a border into :class:`Harm` events with a level (worker)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from nandiag.events import Harm
+from nandiag.runtime.look.losses import Loss, Losses
+from nandiag.runtime.look.sight import Sight, bad_gradients, bad_losses, describe, facts_of, mean_loss
+from nandiag.runtime.look.weights import Held, Optimizer, Weights, parameters
+from nandiag.runtime.watch.clock import Clock, global_step
+from nandiag.runtime.watch.response import Level
+
+
+@dataclass(slots=True)
+class Border:
+    """The harm found at one step border, and how bad the worst of it is."""
+
+    harms: list[Harm] = field(default_factory=list)
+    level: Level = Level.NONE
+
+    def add(self, harm: Harm, level: Level) -> None:
+        """Take one more harm."""
+        self.harms.append(harm)
+        self.level = max(self.level, level)
+
+
+class Judge:
+    """Knows the clock, the losses and the weights; remembers once weights are lost, and the last step they were not."""
+
+    def __init__(self, clock: Clock, losses: Losses, weights: Weights) -> None:
+        self.clock = clock
+        self.losses = losses
+        self.weights = weights
+        self.lost = False
+        self.finite_after: int | None = None
+
+    def begin(self, optimizer: Optimizer) -> Border:
+        """Look at parameters when their optimizer is first met; -inf alone is a mask, anything else is harm."""
+        border = Border()
+        bad = self.weights.begin(optimizer)
+        self.weights.excuse(bad)
+        for harm in describe(bad, len(parameters(optimizer)), self._harm(optimizer, "init", since=None)):
+            masks = all(not one.nan and not one.posinf for one in harm.tensors)
+            border.add(harm, Level.SEEN if masks else Level.LOST)
+        return border
+
+    def losses_of(self, optimizer: Optimizer | None, sight: Sight, border: Border) -> None:
+        """A loss that is not finite; one that still carries a loss scale may be, when the scaler skips the step."""
+        bad = [loss for loss in bad_losses(sight, self.losses.pending) if not (loss.scaled and sight.scaler_skips)]
+        bad = [loss for loss in bad if loss.exact or not sight.scaler_skips]
+        if not bad:
+            return
+        make = self._harm(optimizer, "loss", loss=mean_loss(sight, self.losses.pending), micro_step=bad[0].micro_step)
+        named = [("loss" if loss.exact else "root of backward()", loss.value) for loss in bad]
+        total = len(self.losses.pending)
+        border.add(make(what="loss", tensors=facts_of(named), bad=len(bad), total=total), Level.SEEN)
+
+    def gradients_of(self, optimizer: Optimizer, sight: Sight, border: Border) -> None:
+        """Gradients that are not finite and that no scaler will keep from the weights."""
+        if sight.grad_norm is None or math.isfinite(sight.grad_norm) or sight.scaler_skips:
+            return
+        named = [
+            (self.weights.name(parameter, optimizer), parameter.grad)
+            for parameter in parameters(optimizer)
+            if parameter.grad is not None
+        ]
+        bad = bad_gradients(named)
+        if bad:
+            make = self._harm(
+                optimizer, "backward", loss=mean_loss(sight, self.losses.pending), grad_norm=sight.grad_norm
+            )
+            border.add(make(what="gradient", tensors=facts_of(bad), bad=len(bad), total=len(named)), Level.DOOMED)
+
+    def update_of(self, optimizer: Optimizer, border: Border, step: int) -> list[Held]:
+        """Parameters or state that the update of ``step`` left non-finite; returns them."""
+        held = self.weights.bad(optimizer)
+        self._add(optimizer, border, held, step, "optimizer")
+        self.lost |= any(one.what == "parameter" for one in held)
+        if not held:
+            self.finite_after = step
+        return held
+
+    def frozen_of(self, optimizer: Optimizer, border: Border) -> None:
+        """Buffers and frozen parameters that turned bad since the last look, in this step's forward as a rule."""
+        self._add(optimizer, border, self.weights.bad_frozen(), self.clock.step, "forward")
+
+    def _add(self, optimizer: Optimizer, border: Border, held: Sequence[Held], step: int, phase: str) -> None:
+        self.weights.excuse(held)
+        lost = any(one.what == "parameter" for one in held)
+        make = self._harm(optimizer, phase, step=step, recoverable=not lost)
+        for harm in describe(held, len(parameters(optimizer)), make):
+            border.add(harm, Level.LOST if harm.what == "parameter" else Level.SEEN)
+
+    def _harm(self, optimizer: Optimizer | None, phase: str, **known: Any) -> Callable[..., Harm]:
+        step = known.pop("step", self.clock.step)
+        known.setdefault("since", step - 1)
+        known["global_step"] = global_step(optimizer)
+        known["optimizer"] = type(optimizer).__name__ if optimizer is not None else None
+
+        def make(**rest: Any) -> Harm:
+            device = next((one.device for one in rest["tensors"]), None)
+            return Harm(step=step, phase=phase, device=device, **{**known, **rest})
+
+        return make
+
+
+def left_out_by_script(sight: Sight, pending: Sequence[Loss], dropped: Sequence[Loss]) -> list[float]:
+    """Return the bad losses whose gradients the script threw away before it made a step of them."""
+    values = sight.losses[len(pending) :]
+    return [value for value, loss in zip(values, dropped, strict=True) if loss.exact and not math.isfinite(value)]
+
+
+def learning_rate(optimizer: Optimizer | None) -> float | None:
+    """Return the first group's learning rate, None where it is not known without a host read."""
+    rate = optimizer.param_groups[0].get("lr") if optimizer is not None and optimizer.param_groups else None
+    if isinstance(rate, Tensor):
+        return float(rate.item()) if rate.device.type == "cpu" and rate.numel() == 1 else None
+    return None if rate is None else float(rate)
