@@ -59,7 +59,8 @@ class Scene:
         clean = {
             one.rank
             for one in self.looks
-            if one.event.outcome == "finite" and (fault or one.event.method != "modules") and one.rank not in bad_loss
+            if one.event.outcome == "finite" and one.rank not in bad_loss
+            if fault or (one.event.method != "modules" and one.event.facts.get("complete", True))
         }
         return frozenset(clean | {one.rank for one in self.looks if one.event.source == "received"})
 
@@ -105,12 +106,17 @@ def _by_look(scene: Scene) -> Claim | None:
         ranks=ranks,
         attempt=scene.attempt,
         step=scene.step,
-        confidence="reproduced",
+        confidence="reproduced" if shown_again(best.event) else "inferred",
         harm=_harm_of(scene, best),
         look=best,
         received=tuple(sorted(scene.received - set(ranks))),
         others=tuple(one for one in found if one.rank not in ranks),
     )
+
+
+def shown_again(look: Looked) -> bool:
+    """Whether the look ran what had been run, on what it had been run on: not so where inputs were reconstructed."""
+    return look.method == "replay" and not look.facts.get("reconstructed")
 
 
 def _place(one: Seen[Looked]) -> tuple[object, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from nandiag.analysis.causes import Cause, Facts, explain
 from nandiag.analysis.causes.facts import LIKELY
 from nandiag.analysis.findings import end_text
-from nandiag.analysis.origin import Claim
+from nandiag.analysis.origin import Claim, shown_again
 from nandiag.analysis.report import Origin, RankState, Suggestion, Verdict
 from nandiag.analysis.spread import spread_of
 from nandiag.analysis.timeline import STATE, Seen, Timeline
@@ -61,11 +61,12 @@ def _suggestions(chosen: Cause | None, named: list[Cause]) -> tuple[Suggestion, 
 def _reproduced(claim: Claim, timeline: Timeline) -> bool | None:
     """Return whether running the step again showed it; a look at modules alone cannot deny what it does not cover."""
     if claim.basis == "look":
-        return True
+        return True if claim.look is not None and shown_again(claim.look.event) else None
     if claim.basis not in {"loss", "gradient"}:
         return None
     looks = [one.event for one in timeline.looks if (one.attempt, one.event.step) == (claim.attempt, claim.step)]
-    return False if any(look.outcome == "finite" and look.method == "replay" for look in looks) else None
+    whole = [look for look in looks if look.outcome == "finite" and look.facts.get("complete", True)]
+    return False if any(look.method == "replay" for look in whole) else None
 
 
 def summary(claim: Claim, origin: Origin) -> str:

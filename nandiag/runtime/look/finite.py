@@ -19,7 +19,11 @@ from nandiag.events import TensorFact
 Tensor: TypeAlias = torch.Tensor
 _HALF = (torch.float16, torch.bfloat16)
 _PLAIN = (torch.float32, torch.float64, *_HALF)
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+_STRIDED = torch.strided
 _CHUNK = 1 << 24
+# Up to this many elements it is cheaper to lay all side by side than to look at each.
+_FEW_ELEMENTS = 1 << 16
 
 
 def local(tensor: Tensor) -> Tensor | None:
@@ -67,19 +71,39 @@ class quiet:  # noqa: N801 - used as a verb in a with statement
 
 def norms(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Return one 0-d tensor for each (device, dtype) among ``tensors``: the 2-norm of all their elements together."""
+    many = tensors if isinstance(tensors, list) else list(tensors)
+    if not many:
+        return []
+    if _alike(many):
+        return [_norm(many, many[0].dtype)]
     groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    for tensor in tensors:
-        data: Tensor | None = tensor
-        if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.dtype not in _PLAIN:
-            data = local(tensor)
-        if data is not None and data.device.type != "meta":
+    for data in map(local, many):
+        if data is not None:
             groups.setdefault((data.device, data.dtype), []).append(data)
     return [_norm(group, dtype) for (_, dtype), group in groups.items()]
+
+
+def _alike(many: list[Tensor]) -> bool:
+    """Whether all are plain floating-point tensors of one dtype on one device, as they nearly always are."""
+    first = many[0]
+    dtype, device = first.dtype, first.device
+    if dtype not in _PLAIN or device.type == "meta":
+        return False
+    for tensor in many:
+        if type(tensor) not in _PLAIN_TYPES or tensor.dtype is not dtype or tensor.layout is not _STRIDED:
+            return False
+        if tensor.device != device:
+            return False
+    return True
 
 
 def _norm(group: list[Tensor], dtype: torch.dtype) -> Tensor:
     # In half precision a norm overflows at once, so it is accumulated in float32.
     wide = torch.float32 if dtype in _HALF else None
+    if len(group) > 1 and sum(map(Tensor.numel, group)) <= _FEW_ELEMENTS:
+        flat: Tensor = torch._C._nn.flatten_dense_tensors(group)
+        norm: Tensor = torch.linalg.vector_norm(flat, dtype=wide)
+        return norm
     each = torch._foreach_norm(group, 2, dtype=wide)
     return torch.linalg.vector_norm(torch.stack(each)) if len(each) > 1 else each[0]
 

@@ -19,10 +19,12 @@ from nandiag.runtime.names import walk
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.explain import in_float64, inputs_of, outputs_of, scalars_of, site_of, via
 from nandiag.runtime.replay.labels import Label, label, labels_of, storage
+from nandiag.runtime.replay.refetch import Fetched, fetch_again
 from nandiag.runtime.replay.rerun import Player, Rerun, traceless
 from nandiag.runtime.replay.trace import Op, Refused, Spot, Tracer
 from nandiag.runtime.replay.update import look_again
 from nandiag.runtime.replay.walk import Finding, origin
+from nandiag.runtime.tape.batches import Batches
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Given, tensors_in
 
@@ -58,8 +60,10 @@ class Examiner:
         RECORDER.emit(looked, urgent=True)
         return looked
 
-    def examine_update(self, optimizer: torch.optim.Optimizer, bad: list[Tensor], step: int, *, first: bool) -> None:
-        """Make the update that left ``bad`` tensors behind again; never raises, and leaves no trace."""
+    def examine_update(
+        self, optimizer: torch.optim.Optimizer, bad: dict[str, Tensor], step: int, *, first: bool
+    ) -> None:
+        """Make the update that left the ``bad`` parameters, by name, behind again; never raises, leaves no trace."""
         if self._left <= 0 or self._capture.off or not bad:
             return
         self._left -= 1
@@ -87,7 +91,7 @@ class Examiner:
                 player = Player(tracer, ones)
                 result = player.play(entries)
                 with tracer.still(), torch.no_grad():
-                    return self._conclude(case, _Evidence(tracer, result, roots, entries))
+                    return self._conclude(case, _Evidence(tracer, result, roots, entries, self._capture.batches))
         except Refused as refusal:
             return _nothing(case, "refused", str(refusal))
         except Exception as error:  # the script's own code may raise when it is run again
@@ -111,6 +115,8 @@ class Examiner:
             return _nothing(case, "failed", "non-finite values came back, but not the op that made them")
         doubts = seen.doubts(narrow=self._capture.narrow)
         looked = _nothing(case, "finite", "; ".join(["run again, the step is finite on this rank", *doubts]))
+        if self._capture.narrow:
+            self._capture.widen()
         return replace(looked, facts={"complete": not doubts})
 
 
@@ -122,6 +128,7 @@ class _Evidence:
     result: Rerun
     roots: list[nn.Module]
     entries: list[Entry]
+    batches: Batches | None
 
     def ends(self, case: Case) -> list[Op]:
         """Return the ops at which the harm ended: the bad losses', else the bad gradients', else the bad buffers'."""
@@ -178,10 +185,28 @@ class _Evidence:
         facts: dict[str, object] = {"first_used_by": str(op.func)}
         if named is not None and named.what in {"parameter", "buffer"}:
             site = _at_module(site, named)
+        fetched = self._fetched(whole) if source == "input" else None
+        if fetched is not None:
+            facts |= {"dataset": fetched.dataset, "dataset_index": fetched.index}
+            if fetched.op is not None:
+                return self._in_dataset(case, fetched.op, facts)
         return Looked(
             outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step,
             phase={"parameter": "init", "buffer": "init"}.get(source, "data"), source=source, site=site,
             inputs=(fact(whole, named.name if named is not None else None),), facts=facts,
+        )  # fmt: skip
+
+    def _fetched(self, tensor: Tensor) -> Fetched | None:
+        key = storage(tensor)
+        batch = self.batches.of(key) if self.batches is not None and key is not None else None
+        return None if batch is None else fetch_again(batch, tensor)
+
+    def _in_dataset(self, case: Case, op: Op, facts: dict[str, object]) -> Looked:
+        """The dataset's own code made the sample bad when it was asked for it again."""
+        return Looked(
+            outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step, phase="data", source="op",
+            site=site_of(op.spot, str(op.func)), inputs=inputs_of(op), outputs=outputs_of(op),
+            facts={**facts, **scalars_of(op), **in_float64(op)},
         )  # fmt: skip
 
     def _written_by(self, tensor: Tensor) -> Entry | None:

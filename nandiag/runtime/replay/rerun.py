@@ -47,8 +47,9 @@ class Player:
         began = time.perf_counter()
         with self.tracer.still():
             self._stand_in_for_written(entries)
+        last = max((entry.micro_step for entry in entries if entry.kind == BACKWARD), default=0)
         for entry, phase in zip(entries, phases_of(entries), strict=True):
-            self.tracer.spot = Spot(None, None, entry.frames, phase, entry.micro_step)
+            self.tracer.spot = Spot(None, None, entry.frames, phase, min(entry.micro_step, last))
             self._play(entry)
         self.result.seconds = time.perf_counter() - began
         return self.result
@@ -174,6 +175,8 @@ def _phase(index: int, entry: Entry, models: list[int], backwards: list[int]) ->
         return "backward"
     if entry.kind == ROOT and index in models:
         return "forward"
+    if entry.in_place and _is_weight(entry):
+        return "init" if entry.step == 0 else "optimizer"
     if not models:
         return "forward"
     previous = max((one for one in backwards if one < index), default=-1)
@@ -181,6 +184,11 @@ def _phase(index: int, entry: Entry, models: list[int], backwards: list[int]) ->
     if not any(index < model < later for model in models):
         return "loss"
     return "forward" if entry.grad or any(previous < model < index for model in models) else "data"
+
+
+def _is_weight(entry: Entry) -> bool:
+    target = _written(entry) if entry.args else None
+    return target is not None and target.is_leaf and target.requires_grad
 
 
 def _is_criterion(entry: Entry) -> bool:

@@ -28,9 +28,10 @@ _MOST = 8
 
 
 def look_again(
-    optimizer: torch.optim.Optimizer, bad: list[Tensor], step: int, *, first: bool, entries: list[Entry]
+    optimizer: torch.optim.Optimizer, named: dict[str, Tensor], step: int, *, first: bool, entries: list[Entry]
 ) -> Looked:
-    """Return what making the update of the ``bad`` parameters again shows; ``first``: it was the optimizer's first."""
+    """Return what making the update of the ``named`` bad parameters again shows; ``first``: it was the first one."""
+    bad = list(named.values())
     frames, _ = stack(sys._getframe(1))
     tracer = Tracer({}, joint=False)
     tracer.spot = Spot(None, None, frames, "optimizer", 0)
@@ -40,7 +41,7 @@ def look_again(
             ends = [op for op in map(tracer.writer, _written(optimizer, bad[:_MOST])) if op is not None]
             found = origin(ends)
             if found is not None and found.source == "op":
-                return _found(found.op, step)
+                return _found(found.op, step, list(named))
     except Refused as refusal:
         return Looked("refused", "replay", step, reason=str(refusal))
     except Exception as error:
@@ -139,8 +140,13 @@ def _put_back(optimizer: torch.optim.Optimizer, parameter: Tensor, kept: Any) ->
         optimizer.state[parameter] = restored
 
 
-def _found(op: Op, step: int) -> Looked:
-    facts: dict[str, object] = {"reconstructed": True, **scalars_of(op), **in_float64(op)}
+def _found(op: Op, step: int, names: list[str]) -> Looked:
+    facts: dict[str, object] = {
+        "reconstructed": True,
+        "parameters": names[:_MOST],
+        **scalars_of(op),
+        **in_float64(op),
+    }
     return Looked(
         outcome="found", method="replay", step=step, phase="optimizer", source="op",
         site=site_of(op.spot, str(op.func)), inputs=inputs_of(op), outputs=outputs_of(op), facts=facts,

@@ -39,6 +39,7 @@ class Capture:
         self.window = Window(self.tape)
         self.off = False
         self.tracer: Any = None
+        self.batches: Any = None
         self.on_first_root: Callable[[], object] | None = None
         self.depth = 0
         self.mark = 0
@@ -144,6 +145,11 @@ class Capture:
             self.window.open()
         elif self.narrow:
             self.window.close()
+
+    def widen(self) -> None:
+        """Tape the whole loop after all: what was left out to save time is where the harm must be."""
+        self.narrow = False
+        self._over = -(1 << 30)
 
     def _keep_to_budget(self) -> None:
         now = time.perf_counter()

@@ -21,13 +21,12 @@ from nandiag.runtime.tape.state import Generators, generators, modes
 
 # These return no tensor, or change one in place, and still matter.
 _MUTATORS = frozenset({"__setitem__", "register_hook", "retain_grad"})
-_RANDOM = frozenset(
-    """
-    rand randn randint randperm rand_like randn_like randint_like dropout dropout1d dropout2d dropout3d alpha_dropout
-    feature_alpha_dropout bernoulli bernoulli_ multinomial normal normal_ uniform_ gumbel_softmax poisson exponential_
-    random_ rrelu cauchy_ log_normal_ geometric_ scaled_dot_product_attention multi_head_attention_forward
-    """.split()
-)
+_RANDOM = frozenset({
+    "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "dropout", "dropout1d",
+    "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "bernoulli", "bernoulli_", "multinomial",
+    "normal", "normal_", "uniform_", "gumbel_softmax", "poisson", "exponential_", "random_", "rrelu", "cauchy_",
+    "log_normal_", "geometric_", "scaled_dot_product_attention", "multi_head_attention_forward",
+})  # fmt: skip
 _SMALL = 1 << 14
 _FRAMES = 6
 

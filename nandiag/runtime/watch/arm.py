@@ -11,10 +11,12 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from nandiag.events import Armed
+from nandiag.runtime import anomaly_mode
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.inject import ending
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape import warned, wraps
+from nandiag.runtime.tape.batches import watch_batches
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.watch.scaler import watch_scaler
 from nandiag.runtime.watch.sentinel import Sentinel
@@ -28,9 +30,11 @@ def arm() -> Sentinel:
     register_optimizer_step_post_hook(guarded("sentinel")(sentinel.after_step))
     wraps.install(capture)
     warned.install()
+    capture.batches = watch_batches(capture)
     _wrap_backward(sentinel, capture)
     _wrap_zero_grad(sentinel, capture)
     _wrap_optimizer_init(sentinel)
+    anomaly_mode.arm()
     watch_scaler(sentinel.clock.updates, sentinel.scaler_skipped, sentinel.scaled)
     ending.on_exit(sentinel.finish)
     RECORDER.emit(_armed())

@@ -44,6 +44,8 @@ class Judge:
         """Look at parameters when their optimizer is first met; -inf alone is a mask, anything else is harm."""
         border = Border()
         bad = self.weights.begin(optimizer)
+        if not bad:
+            return border
         self.weights.excuse(bad)
         for harm in describe(bad, len(parameters(optimizer)), self._harm(optimizer, "init", since=None)):
             masks = all(not one.nan and not one.posinf for one in harm.tensors)

@@ -222,7 +222,9 @@ class Sentinel:
                 self.judge.finite_after = self.clock.step - 1
                 return
             held = self.judge.update_of(optimizer, border, self.clock.step - 1)
-        bad = [one.tensor for one in held if one.what == "parameter"] or owners_of_state(optimizer, held)
+        bad = {one.name: one.tensor for one in held if one.what == "parameter"} or {
+            self.weights.name(one, optimizer): one for one in owners_of_state(optimizer, held)
+        }
 
         def examine() -> None:
             first = self.clock.updates(optimizer) == 1

@@ -1,0 +1,107 @@
+"""Keeps torch's own anomaly mode usable in distributed training (worker): on DTensor, and in pipeline stages.
+
+Who wants it holds it: the run, a call of ``nandiag.dtensor.enable()``, each open ``nandiag.dtensor.enabled()``. It is
+in place as long as anybody does.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import threading
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from nandiag.runtime.guard import guarded
+from nandiag.runtime.inject.after_import import after_import
+from nandiag.runtime.recorder import RECORDER
+
+_DTENSOR = "torch.distributed.tensor"
+_STAGE = "torch.distributed.pipelining.stage"
+# They run forward and backward on memory that nobody has written, to learn shapes; names vary with torch.
+_INFERENCES = ("_forward_metadata_inference", "_backward_metadata_inference", "_shape_inference")
+
+
+class Support:
+    """The support and its holders; safe to call from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._holders: set[object] = set()
+        self._stages: list[tuple[type, str, Callable[..., Any]]] = []
+
+    def hold(self, holder: object) -> None:
+        """Have the support in place for ``holder``, who holds it once however often it asks. Imports DTensor.
+
+        Raises ImportError where torch has no DTensor, AttributeError where its dispatcher is not the one we know.
+        """
+        with self._lock:
+            if not self._holders:
+                _dtensor().install()
+                after_import(_STAGE, self._stages_imported)
+            self._holders.add(holder)
+
+    def release(self, holder: object) -> None:
+        """Take the support away when ``holder`` was the last; does nothing for who does not hold it."""
+        with self._lock:
+            if holder not in self._holders:
+                return
+            self._holders.discard(holder)
+            if self._holders:
+                return
+            _dtensor().uninstall()
+            while self._stages:
+                owner, name, original = self._stages.pop()
+                setattr(owner, name, original)
+
+    @property
+    def held(self) -> bool:
+        """Whether anybody holds it."""
+        return bool(self._holders)
+
+    def _stages_imported(self, module: ModuleType) -> None:
+        try:
+            self._quieten(module)
+        except Exception as error:
+            RECORDER.dark("pipelining", error)
+
+    def _quieten(self, module: ModuleType) -> None:
+        with self._lock:
+            if not self._holders or self._stages:
+                return
+            for name in _INFERENCES:
+                original = vars(module.PipelineStage).get(name)
+                if original is not None:
+                    self._stages.append((module.PipelineStage, name, original))
+                    setattr(module.PipelineStage, name, without_nan_check(original))
+
+
+def without_nan_check(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``function`` with the NaN check of anomaly mode off while it runs; forward lines are still recorded."""
+
+    @functools.wraps(function)
+    def unchecked(*args: Any, **kwargs: Any) -> Any:
+        if not (torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()):
+            return function(*args, **kwargs)
+        torch.set_anomaly_enabled(True, False)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            torch.set_anomaly_enabled(True, True)
+
+    return unchecked
+
+
+def _dtensor() -> ModuleType:
+    return importlib.import_module("nandiag.runtime.dtensor")
+
+
+SUPPORT = Support()
+
+
+def arm() -> None:
+    """Hold the support for this run as soon as the script, or torch for it, imports DTensor."""
+    after_import(_DTENSOR, guarded("dtensor")(lambda _: SUPPORT.hold("run")))

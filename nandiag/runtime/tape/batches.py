@@ -1,0 +1,109 @@
+"""Which samples of which dataset a batch was made of, for the newest few batches (worker).
+
+The window is shut while a DataLoader fetches: collating a batch makes a hundred torch calls that need not be taped.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import dataloader
+
+from nandiag.runtime.guard import guarded
+from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.tape.entries import tensors_in
+from nandiag.runtime.tape.state import Generators, generators
+
+_KEPT = 8
+_ITERATOR = dataloader._BaseDataLoaderIter
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch: its tensors (weak), its dataset and indices, how it was put together, the generators before that."""
+
+    tensors: tuple[weakref.ref[Tensor], ...]
+    dataset: Any
+    mapped: bool
+    collated: bool
+    collate: Callable[[Any], Any]
+    indices: Any
+    states: Generators
+
+
+class Batches:
+    """The newest batches of every DataLoader of this process."""
+
+    def __init__(self) -> None:
+        self._newest: deque[Batch] = deque(maxlen=_KEPT)
+        self._asked: weakref.WeakKeyDictionary[Any, deque[Any]] = weakref.WeakKeyDictionary()
+
+    @guarded("batches")
+    def asked(self, iterator: Any, indices: Any) -> None:
+        """The iterator is about to fetch the samples at ``indices``; batches come back in the order asked for."""
+        self._asked.setdefault(iterator, deque()).append(indices)
+
+    @guarded("batches")
+    def came(self, iterator: Any, data: Any, states: Generators) -> None:
+        """The iterator returned the batch that it asked for first."""
+        asked = self._asked.get(iterator)
+        indices = asked.popleft() if asked else None
+        tensors = tuple(weakref.ref(tensor) for tensor in tensors_in(data))
+        if tensors:
+            mapped = iterator._dataset_kind == dataloader._DatasetKind.Map
+            made = (iterator._dataset, mapped, iterator._auto_collation, iterator._collate_fn)
+            self._newest.append(Batch(tensors, *made, indices, states))
+
+    def of(self, storage: int) -> Batch | None:
+        """Return the batch one of whose tensors lies in the memory ``storage``, None when no batch kept does."""
+        for batch in reversed(self._newest):
+            for reference in batch.tensors:
+                tensor = reference()
+                if tensor is not None and tensor.layout is torch.strided and tensor.untyped_storage()._cdata == storage:
+                    return batch
+        return None
+
+
+def watch_batches(capture: Capture) -> Batches:
+    """Wrap the DataLoader's iterator; returns where its batches are kept."""
+    batches = Batches()
+    _wrap_index(batches)
+    _wrap_next(capture, batches)
+    return batches
+
+
+def _wrap_index(batches: Batches) -> None:
+    original = _ITERATOR._next_index
+
+    @functools.wraps(original)
+    def next_index(self: Any) -> Any:
+        indices = original(self)  # type: ignore[no-untyped-call]
+        batches.asked(self, indices)
+        return indices
+
+    _ITERATOR._next_index = next_index  # type: ignore[method-assign]
+
+
+def _wrap_next(capture: Capture, batches: Batches) -> None:
+    original = _ITERATOR.__next__
+
+    @functools.wraps(original)
+    def next_batch(self: Any) -> Any:
+        was_open = capture.window.on and not capture.idle and capture.window.close()
+        states = generators(full=False)
+        try:
+            data = original(self)
+        finally:
+            if was_open:
+                capture.window.open()
+        batches.came(self, data, states)
+        return data
+
+    _ITERATOR.__next__ = next_batch  # type: ignore[method-assign]
