@@ -92,8 +92,8 @@ class Looked:
     ``outcome``: ``found`` (``site`` is the origin as this rank sees it), ``finite`` (nothing bad in this rank's own
     run: the damage was received, or did not reproduce), ``failed`` or ``refused`` (``reason`` says why).
     ``method`` names the kind of look: ``modules`` or ``replay``. ``source`` says what the origin is: ``op`` (finite
-    inputs, bad output), ``parameter``, ``buffer``, ``input`` (a bad tensor from outside, named in ``inputs``) or
-    ``received`` (came through a collective).
+    inputs, bad output), ``parameter``, ``buffer``, ``input`` (a bad tensor that the model was given, named in
+    ``inputs``), ``outside`` (a bad tensor of unknown provenance) or ``received`` (came through a collective).
     """
 
     outcome: str

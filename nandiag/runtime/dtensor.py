@@ -10,6 +10,7 @@ Importing this module imports ``torch.distributed.tensor``.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +27,8 @@ Handler = Callable[..., Any]
 _ISNAN = torch.ops.aten.isnan.default
 _ANY = torch.ops.aten._is_any_true.default
 _ALL = torch.ops.aten._is_all_true.default
+# Without the decorator that keeps Dynamo out: the engine is never traced, and asks for every gradient.
+_NEW = inspect.unwrap(DTensor.__new__)
 _ENGINE = "_engine_run_backward"
 _DISPATCH = "__torch_dispatch__"
 # Decorators that may stand round a __torch_dispatch__.
@@ -45,7 +48,7 @@ class LocalLook(DTensor):
     def of(cls, tensor: DTensor) -> LocalLook:
         """Return the look at ``tensor``'s local part; on a rank outside the mesh that part is empty."""
         # Shape and layout are those of `tensor`: whoever asks for more than the local answer never sees these numbers.
-        look: LocalLook = cls(_any_nan(tensor._local_tensor), tensor._spec, requires_grad=False)  # type: ignore[call-arg]
+        look: LocalLook = _NEW(cls, _any_nan(tensor._local_tensor), tensor._spec, requires_grad=False)
         look.whole = tensor
         return look
 

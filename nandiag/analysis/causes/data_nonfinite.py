@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
-from nandiag.analysis.causes.facts import Cause, Facts
+from nandiag.analysis.causes.facts import LIKELY, PROVEN, Cause, Facts
 from nandiag.analysis.report import Suggestion
 
 
 def explain(facts: Facts) -> Cause | None:
-    """Name the input that came from outside with non-finite values in it."""
+    """Name the input that came from outside with non-finite values in it, and its sample where that is known."""
     if facts.source != "input":
         return None
+    seen = facts.extra.get("complete", True) is not False
+    sample = _sample(facts)
     return Cause(
         slug="data_nonfinite",
-        evidence=("The values were bad before any module of the model saw them.",),
+        evidence=(*([sample] if sample else []), _where(complete=seen)),
         suggestions=(
             Suggestion(
-                "Check this sample in the dataset, and drop or repair such samples while loading.",
+                "Check this sample in the dataset, and drop or repair such samples while loading."
+                if sample
+                else "Check where this input comes from, and drop or repair such samples while loading.",
                 "assert torch.isfinite(x).all(), index",
             ),
         ),
+        strength=PROVEN if seen else LIKELY,
         story=True,
     )
+
+
+def _where(*, complete: bool) -> str:
+    if complete:
+        return "The values were bad before any module of the model saw them."
+    return "The values were bad when the model was called; the script's own code before that was not looked at."
+
+
+def _sample(facts: Facts) -> str | None:
+    dataset, index = facts.extra.get("dataset"), facts.extra.get("dataset_index")
+    if dataset is None:
+        return None
+    first = next((fact.first_bad for fact in facts.origin.inputs if fact.bad and fact.first_bad), None)
+    position = f"sample {first[0]} of the batch" if first else "a sample of the batch"
+    return f"{position} is bad: " + (f"{dataset}[{index}]." if index is not None else f"it came from {dataset}.")

@@ -43,6 +43,8 @@ def local(tensor: Tensor) -> Tensor | None:
         tensor = torch.view_as_real(tensor.resolve_conj())
     if not tensor.is_floating_point() or tensor.device.type == "meta" or tensor.numel() == 0:
         return None
+    if tensor.untyped_storage().nbytes() == 0:
+        return None  # FSDP frees what it gathered: reading such a tensor would end the process
     return tensor if tensor.dtype in _PLAIN else tensor.to(torch.float32)
 
 

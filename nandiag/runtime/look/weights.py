@@ -21,6 +21,8 @@ Optimizer: TypeAlias = torch.optim.Optimizer
 # Optimizer state beyond this many tensors is looked at in turns, so that a look stays far below the update's own cost.
 _ALL_STATE = 64
 _TURNS = 8
+# FSDP1 shards into flat parameters, or into plain views of them, that do not show what they are.
+_FSDP1 = "FullyShardedDataParallel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Weights:
         self._begun: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._frozen = Frozen()
         self._turn = 0
+        self._fsdp = False
         self.suspects: list[Tensor] = []
 
     def begin(self, optimizer: Optimizer) -> list[Held]:
@@ -62,6 +65,7 @@ class Weights:
         """Find all live modules anew and name their tensors."""
         roots = find_roots()
         self.owners = owners(roots)
+        self._fsdp = any(type(module).__name__ == _FSDP1 for root in roots for module in root.modules())
         trained = {id(tensor) for known in self._begun for tensor in parameters(known)}
         if optimizer is not None:
             trained |= {id(tensor) for tensor in parameters(optimizer)}
@@ -98,7 +102,7 @@ class Weights:
         """Tell whether the optimizer's parameters are shards, so that the ranks' gradients differ."""
         known = self._sharded.get(optimizer)
         if known is None:
-            known = any(hasattr(one, "_local_tensor") or hasattr(one, "_fqns") for one in parameters(optimizer))
+            known = self._fsdp or any(hasattr(one, "_local_tensor") for one in parameters(optimizer))
             self._sharded[optimizer] = known
         return known
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nandiag.events import Looked, Site
+from nandiag.events import Looked, Site, TensorFact
 from nandiag.runtime.agreement import Agreement
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.names import walk
@@ -84,6 +84,7 @@ class Examiner:
         names = {id(module): name for root in reversed(roots) for name, module in walk(root)}
         tracer = Tracer(names, joint=case.joint)
         held = _all_that_gather(case.parameters, roots, entries)
+        tracer.brought = set(labels_of(roots, entries)) | _memory_of(entries)
         ones = {id(case.scale): torch.ones_like(case.scale)} if case.scale is not None else {}
         try:
             written = any(entry.in_place and not entry.grad for entry in entries)
@@ -91,7 +92,9 @@ class Examiner:
                 player = Player(tracer, ones)
                 result = player.play(entries)
                 with tracer.still(), torch.no_grad():
-                    return self._conclude(case, _Evidence(tracer, result, roots, entries, self._capture.batches))
+                    return self._conclude(
+                        case, _Evidence(tracer, result, roots, entries, self._capture.batches, self._capture.narrow)
+                    )
         except Refused as refusal:
             return _nothing(case, "refused", str(refusal))
         except Exception as error:  # the script's own code may raise when it is run again
@@ -113,7 +116,7 @@ class Examiner:
             return seen.found(case, found)
         if ends:
             return _nothing(case, "failed", "non-finite values came back, but not the op that made them")
-        doubts = seen.doubts(narrow=self._capture.narrow)
+        doubts = seen.doubts()
         looked = _nothing(case, "finite", "; ".join(["run again, the step is finite on this rank", *doubts]))
         if self._capture.narrow:
             self._capture.widen()
@@ -129,6 +132,7 @@ class _Evidence:
     roots: list[nn.Module]
     entries: list[Entry]
     batches: Batches | None
+    narrow: bool
 
     def ends(self, case: Case) -> list[Op]:
         """Return the ops at which the harm ended: the bad losses', else the bad gradients', else the bad buffers'."""
@@ -140,14 +144,14 @@ class _Evidence:
                 return ops
         return []
 
-    def doubts(self, *, narrow: bool) -> list[str]:
+    def doubts(self) -> list[str]:
         """Return why the replay may have missed what the step did."""
         found = []
         if self.result.stale:
             found.append("inputs were overwritten since")
         if self.result.cut:
             found.append("gradients flow into code that ran before the tape began")
-        if narrow:
+        if self.narrow:
             found.append(
                 "the loop makes too many torch calls to tape them all: those between backward and step are left out"
             )
@@ -167,34 +171,45 @@ class _Evidence:
         if library is not None:
             facts["library"] = library
         return Looked(
-            outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step, phase=op.spot.phase,
+            outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step, phase=finding.phase,
             source=finding.source, site=site_of(op.spot, str(op.func)), inputs=inputs_of(op), outputs=outputs_of(op),
             facts=facts,
         )  # fmt: skip
 
     def _outside(self, case: Case, op: Op) -> Looked:
         known = labels_of(self.roots, self.entries)
-        tensor = max(op.outside, key=lambda one: label(known, one) is not None)
+        came = max(op.outside, key=lambda one: one.parameter is not None or label(known, one.tensor) is not None)
+        tensor = came.tensor
         named = label(known, tensor)
+        if came.parameter is not None and (named is None or named.what != "parameter"):
+            named = Label("parameter", came.parameter, came.parameter.rpartition(".")[0], op.spot.module_class, tensor)
         written = self._written_by(tensor)
         if written is not None:
             return self._written(case, op, written, tensor)
-        source = named.what if named is not None and named.what in {"parameter", "buffer"} else "input"
+        source = self._source(named)
         site = site_of(op.spot, str(op.func))
         whole = named.tensor if named is not None else tensor
         facts: dict[str, object] = {"first_used_by": str(op.func)}
         if named is not None and named.what in {"parameter", "buffer"}:
             site = _at_module(site, named)
         fetched = self._fetched(whole) if source == "input" else None
+        if source == "input" and fetched is None and self.narrow:
+            facts["complete"] = False
         if fetched is not None:
             facts |= {"dataset": fetched.dataset, "dataset_index": fetched.index}
             if fetched.op is not None:
                 return self._in_dataset(case, fetched.op, facts)
         return Looked(
             outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step,
-            phase={"parameter": "init", "buffer": "init"}.get(source, "data"), source=source, site=site,
-            inputs=(fact(whole, named.name if named is not None else None),), facts=facts,
+            phase=_PHASES.get(source, op.spot.phase), source=source, site=site,
+            inputs=(_whole_fact(whole, came.fact, named),), facts=facts,
         )  # fmt: skip
+
+    def _source(self, named: Label | None) -> str:
+        """Tell what a bad value from outside is; what has no name came from another rank where ranks communicated."""
+        if named is not None:
+            return named.what if named.what in {"parameter", "buffer"} else "input"
+        return "received" if self.tracer.communicated else "outside"
 
     def _fetched(self, tensor: Tensor) -> Fetched | None:
         key = storage(tensor)
@@ -221,6 +236,16 @@ class _Evidence:
             outcome="found", method="replay", step=case.step, micro_step=entry.micro_step, phase="data", source="input",
             site=site, inputs=(fact(tensor),), facts=facts,
         )  # fmt: skip
+
+
+_PHASES = {"parameter": "init", "buffer": "init", "input": "data", "received": "collective"}
+
+
+def _whole_fact(whole: Tensor, used: TensorFact, named: Label | None) -> TensorFact:
+    """Return facts on the whole tensor, or on the part used where the whole is not bad any more or freed."""
+    name = named.name if named is not None else None
+    seen = fact(whole, name)
+    return seen if seen.bad else replace(used, name=name)
 
 
 def _at_module(site: Site, named: Label) -> Site:
@@ -251,6 +276,11 @@ def _all_that_gather(parameters: list[Tensor], roots: list[nn.Module], entries: 
             if tensor.requires_grad and tensor.is_leaf:
                 held[id(tensor)] = tensor
     return list(held.values())
+
+
+def _memory_of(entries: list[Entry]) -> set[int]:
+    keys = (storage(tensor) for entry in entries for tensor in _given((entry.args, entry.kwargs)))
+    return {key for key in keys if key is not None}
 
 
 def _given(thing: Any) -> Iterator[Tensor]:

@@ -1,4 +1,4 @@
-"""A bad batch is fetched from its dataset once more under the tracer, to find the line in the dataset's code (worker)."""
+"""A bad batch is fetched from its dataset once more, under the tracer, to find the line in its code (worker)."""
 
 from __future__ import annotations
 

@@ -14,10 +14,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from nandiag.events import TensorFact
 from nandiag.runtime.frames import LIBRARY, Frame, kind_of, stack
-from nandiag.runtime.look.finite import local
+from nandiag.runtime.look.finite import fact, local
 from nandiag.runtime.tape.entries import tensors_in
 
 _EMPTY = frozenset({
@@ -56,6 +58,15 @@ class Spot:
     library: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """A bad input that no op of the replay wrote: facts as it was used, and its FQN where it is a parameter in use."""
+
+    tensor: Tensor
+    fact: TensorFact
+    parameter: str | None
+
+
 @dataclass(slots=True)
 class Op:
     """One op with a non-finite output; ``parents`` wrote its bad inputs, ``outside`` are those that no op wrote."""
@@ -66,7 +77,7 @@ class Op:
     outputs: list[Stat | None]
     inputs: list[Stat | None]
     parents: list[Op] = field(default_factory=list)
-    outside: list[Tensor] = field(default_factory=list)
+    outside: list[Outside] = field(default_factory=list)
     constant: bool = False
     collective: bool = False
     words: tuple[Any, Any] | None = None
@@ -102,8 +113,12 @@ class Tracer(TorchDispatchMode):
         self._garbage: set[int] = set()
         self._made_by: dict[int, tuple[Spot, str]] = {}
         self._modules: list[tuple[str | None, str, bool]] = []
+        self._called: list[nn.Module] = []
         self._still = False
         self._kept = 0
+        self._collected: Op | None = None
+        self._made: dict[int, StorageWeakRef] = {}
+        self.brought: set[int] = set()
 
     # ------------------------------------------------------------------ modules
 
@@ -114,10 +129,12 @@ class Tracer(TorchDispatchMode):
         if is_wrapper(module):
             return original(module, *args, **kwargs)
         self._modules.append((self.names.get(id(module)), type(module).__name__, _is_library(type(module))))
+        self._called.append(module)
         try:
             return original(module, *args, **kwargs)
         finally:
             self._modules.pop()
+            self._called.pop()
 
     @contextlib.contextmanager
     def still(self) -> Iterator[None]:
@@ -152,6 +169,7 @@ class Tracer(TorchDispatchMode):
         words = _copies(args, kwargs) if mutable else (args, kwargs)
         output = func(*args, **kwargs)
         outputs = tensors_in(output)
+        self._pin(outputs)
         if name in _EMPTY:
             self._garbage |= {_key(tensor) for tensor in outputs}
             self._forget(outputs, set())
@@ -203,27 +221,58 @@ class Tracer(TorchDispatchMode):
         )
         self._parents(op, given)
         op.outside.clear()
+        self._collected = op
         output = func(*args, **kwargs)
+        self._pin(tensors_in(output))
         # An asynchronous collective has not written yet, so its outputs are taken to be as bad as they turn out later.
         for tensor in [*(given if func._schema.is_mutable else []), *tensors_in(output)]:
             self._writer[_key(tensor)] = op
+            self._garbage.discard(_key(tensor))
         return output
 
     def _parents(self, op: Op, given: list[Tensor]) -> None:
         for tensor, stat in zip(given, op.inputs, strict=True):
             if stat is None:
                 continue
-            writer = self._writer.get(_key(tensor))
+            writer = self._writer.get(_key(tensor)) or self._backend(tensor)
             if writer is None:
-                op.outside.append(tensor)
+                op.outside.append(Outside(tensor, fact(tensor), self._own(tensor)))
             elif writer not in op.parents:
                 op.parents.append(writer)
+
+    def _pin(self, outputs: list[Tensor]) -> None:
+        # A weak reference keeps the storage's address from being given to another one, not its memory.
+        for tensor in outputs:
+            key = _key(tensor)
+            if key not in self._made:
+                with contextlib.suppress(RuntimeError, NotImplementedError):
+                    self._made[key] = StorageWeakRef(tensor.untyped_storage())
+
+    def _backend(self, tensor: Tensor) -> Op | None:
+        # gloo makes a reduce_scatter of other ops, on memory of its own: what no op made and nobody brought is its doing.
+        key = _key(tensor)
+        return self._collected if key not in self._made and key not in self.brought else None
+
+    def _own(self, tensor: Tensor) -> str | None:
+        """Return the FQN of the parameter that ``tensor`` is to the module that runs now (FSDP gathers it anew)."""
+        if not self._called:
+            return None
+        key, name = _key(tensor), self._modules[-1][0]
+        for own, parameter in self._called[-1]._parameters.items():
+            if parameter is not None and _key(parameter) == key:
+                return f"{name}.{own}" if name else own
+        return None
 
     def _forget(self, written: list[Tensor], inside: set[int]) -> None:
         for tensor in written:
             key = _key(tensor)
             if key not in inside:
                 self._writer.pop(key, None)
+
+    @property
+    def communicated(self) -> bool:
+        """Whether the replay has run a collective."""
+        return self._collected is not None
 
     def writer(self, tensor: Tensor) -> Op | None:
         """Return the op that last wrote non-finite values into what this rank holds of ``tensor``."""

@@ -14,6 +14,7 @@ class Finding:
     op: Op
     source: str
     chain: int
+    phase: str
 
 
 def ancestors(ends: list[Op]) -> list[Op]:
@@ -42,7 +43,13 @@ def origin(ends: list[Op]) -> Finding | None:
         first = next(iter(turned or taken or [op for op in chain if op.constant]), None)
     elif turned and first in serious and _only_negative(first) and not births:
         first = turned[0]
-    return None if first is None else Finding(_laid_by(first, chain), _source(first), len(chain))
+    return None if first is None else Finding(_laid_by(first, chain), _source(first), len(chain), _phase(first, chain))
+
+
+def _phase(first: Op, chain: list[Op]) -> str:
+    """What was computed to be written into a weight is no data, though it ran before the model did."""
+    writes = [op.spot.phase for op in chain if op.spot.phase in {"init", "optimizer"}]
+    return writes[0] if writes and first.spot.phase == "data" else first.spot.phase
 
 
 def _laid_by(first: Op, chain: list[Op]) -> Op:

@@ -22,9 +22,9 @@ from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Tape, version_of
 from nandiag.runtime.tape.state import Attributes, generators, keep_attributes, modes, python_used
 from nandiag.runtime.tape.window import Window
 
-_FEW_CALLS = 24
+_FEW_CALLS = 64
 _CALL_SECONDS = 6e-6
-_SHARE = 0.004
+_SHARE = 0.01
 _OVER = 3
 _FRAMES = 6
 _LARGEST_BUFFER = 1 << 24

@@ -27,7 +27,7 @@ class Entry:
 
     __slots__ = (
         "__weakref__", "args", "attributes", "before", "buffers", "frames", "function", "generators", "grad",
-        "in_place", "kind", "kwargs", "micro_step", "modes", "number", "step",
+        "held", "in_place", "kind", "kwargs", "micro_step", "modes", "number", "step",
     )  # fmt: skip
 
     def __init__(self, kind: str, function: Any, *, grad: bool, modes: Modes) -> None:
@@ -43,6 +43,7 @@ class Entry:
         self.frames: tuple[Frame, ...] = ()
         self.before: tuple[Tensor, Tensor] | None = None
         self.in_place = False
+        self.held = False
         self.number = self.step = self.micro_step = 0
 
     @property
@@ -70,6 +71,11 @@ class Given:
     def __init__(self, tensor: Tensor, *, strong: bool) -> None:
         self._tensor: Any = tensor if strong else weakref.ref(tensor)
         self.version = version_of(tensor)
+
+    def hold(self) -> bool:
+        """Make the reference strong; False when the tensor is gone."""
+        self._tensor = tensor = self.get()
+        return tensor is not None
 
     def get(self) -> Tensor | None:
         """Return the tensor, None when it is gone."""
@@ -139,7 +145,7 @@ class Tape:
         """Replace tensors in nested tuples, lists and dicts by what they can be had from again."""
         if isinstance(thing, Tensor):
             known = self.maker(thing)
-            if known is not None and self._again(known[0], thing):
+            if known is not None and self._again(known[0], thing) and (not strong or self._hold(known[0])):
                 return Made(known[0], known[1], thing)
             return Given(thing, strong=strong)
         kind = type(thing)
@@ -165,6 +171,23 @@ class Tape:
         self.overflow = False
         self.step = step
 
+    def _hold(self, maker: Entry) -> bool:
+        """Keep what ``maker`` needs to be run again, now that a gradient depends on it; False where that is gone.
+
+        What ran without gradients keeps its arguments weakly until then: most of it never matters.
+        """
+        if maker.grad:
+            return True
+        if not maker.held and maker.args is not None:
+            maker.held = all(self._hold_word(word) for word in words_in((maker.args, maker.kwargs)))
+        return maker.held
+
+    def _hold_word(self, word: Made | Given) -> bool:
+        if type(word) is Made:
+            # A value that descends from another step's weights (a carried state) would not come out the same.
+            return word.entry.step == self.step and self._hold(word.entry)
+        return word.hold() if type(word) is Given else True
+
     def cut(self, mark: int) -> None:
         """Take the entries before ``mark`` off: nothing that follows descends from them."""
         del self.entries[:mark]
@@ -182,16 +205,21 @@ class Tape:
         return sorted(known.values(), key=lambda entry: entry.number)
 
 
-def makers_in(thing: Any) -> Iterator[Made]:
-    """Yield every :class:`Made` in packed arguments."""
-    if type(thing) is Made:
+def words_in(thing: Any) -> Iterator[Made | Given]:
+    """Yield every :class:`Made` and :class:`Given` in packed arguments."""
+    if type(thing) is Made or type(thing) is Given:
         yield thing
     elif type(thing) in (tuple, list):
         for item in thing:
-            yield from makers_in(item)
+            yield from words_in(item)
     elif type(thing) is dict:
         for item in thing.values():
-            yield from makers_in(item)
+            yield from words_in(item)
+
+
+def makers_in(thing: Any) -> Iterator[Made]:
+    """Yield every :class:`Made` in packed arguments."""
+    return (word for word in words_in(thing) if type(word) is Made)
 
 
 def _forget(made: dict[int, Any], key: int) -> Callable[[object], None]:
