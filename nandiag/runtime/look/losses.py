@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from nandiag.runtime.look.finite import local, norms
 
 _MANY = 4096
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(NamedTuple):
     """One root of a backward call: a 0-d tensor whose finiteness is that of the root, and whether it is its value.
 
     ``value`` is the loss itself where the root is a single number, else the norm of the root; ``scaled`` says that a
@@ -42,6 +43,9 @@ class Losses:
         """Take one root of a backward call, without reading the host."""
         if len(self.pending) >= _MANY:
             return
+        if type(root) is torch.Tensor and not self._unscaled and root.dtype in _FLOATS and root.numel() == 1:
+            self.pending.append(Loss(root.detach(), micro_step, exact=True, scaled=False))
+            return
         known = self._unscaled.pop(id(root), None)
         plain = known[1] if known is not None and known[0]() is root else None
         data = local(plain if plain is not None else root)
@@ -49,7 +53,7 @@ class Losses:
             return
         exact = data.numel() == 1
         value = data.reshape(()) if exact else norms([data])[0]
-        self.pending.append(Loss(value, micro_step, exact, known is not None and plain is None))
+        self.pending.append(Loss(value, micro_step, exact=exact, scaled=known is not None and plain is None))
 
     def drop(self) -> None:
         """Set the pending roots apart: their gradients were thrown away before a step was made of them."""

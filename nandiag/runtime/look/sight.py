@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,8 +19,7 @@ from nandiag.runtime.look.weights import Held, Optimizer
 _SHOWN = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
+class Sight(NamedTuple):
     """What the read brought: loss values in order, the gradients' 2-norm, a scaler's verdict and scale, the weights."""
 
     losses: tuple[float, ...]
@@ -36,21 +36,19 @@ def look(
 ) -> Sight:  # fmt: skip
     """Read losses, gradient norm and scaler by one transfer a device; ``more``: what waits of weights and frozen."""
     grads = norms(gradients)
-    found_inf = getattr(optimizer, "found_inf", None)
     weights, frozen = more or ((), ())
-    parts = [[loss.value for loss in losses], grads, weights, frozen, _some(found_inf), _some(scale)]
-    values = read([scalar for part in parts for scalar in part])
-    cut: list[list[float]] = []
-    for part in parts:
-        cut.append(values[: len(part)])
-        values = values[len(part) :]
+    found_inf = _some(getattr(optimizer, "found_inf", None))
+    scales = _some(scale)
+    values = read([*(loss.value for loss in losses), *grads, *weights, *frozen, *found_inf, *scales])
+    ends = [*accumulate(map(len, (losses, grads, weights, frozen, found_inf, scales)))]
+    cut = [values[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     return Sight(
         losses=tuple(cut[0]),
-        grad_norm=math.sqrt(sum(value * value for value in cut[1])) if grads else None,
-        scaler_skips=any(value != 0 for value in cut[4]),
-        scale=cut[5][0] if cut[5] else None,
-        weights_finite=all(math.isfinite(value) for value in cut[2]),
-        frozen_finite=all(math.isfinite(value) for value in cut[3]),
+        grad_norm=math.hypot(*cut[1]) if grads else None,
+        scaler_skips=any(cut[4]),
+        scale=cut[5][0] if scales else None,
+        weights_finite=all(map(math.isfinite, cut[2])),
+        frozen_finite=all(map(math.isfinite, cut[3])),
     )
 
 

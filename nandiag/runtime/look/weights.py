@@ -71,9 +71,12 @@ class Weights:
             trained |= {id(tensor) for tensor in parameters(optimizer)}
         self._frozen.take_stock(roots, trained)
 
-    def scalars(self, optimizer: Optimizer) -> list[Tensor]:
-        """Return 0-d tensors that are finite only if the parameters and this turn's optimizer state all are."""
-        tensors = [*parameters(optimizer), *self._state_turn(optimizer)]
+    def scalars(self, optimizer: Optimizer, *, quick: bool) -> list[Tensor]:
+        """Return 0-d tensors that are finite only if the parameters and this turn's optimizer state all are.
+
+        ``quick``: steps are so short that state is looked at in turns however little there is of it.
+        """
+        tensors = [*parameters(optimizer), *self._state_turn(optimizer, quick=quick)]
         if self._excused:
             tensors = [tensor for tensor in tensors if id(tensor) not in self._excused]
         return norms(tensors)
@@ -132,11 +135,12 @@ class Weights:
                     if isinstance(value, Tensor):
                         yield f"{key} of {self.name(parameter, optimizer)}", value
 
-    def _state_turn(self, optimizer: Optimizer) -> list[Tensor]:
-        states = [state for state in optimizer.state.values() if isinstance(state, dict)]
-        if len(states) > _ALL_STATE:
+    def _state_turn(self, optimizer: Optimizer, *, quick: bool) -> list[Tensor]:
+        states = list(optimizer.state.values())
+        if quick or len(states) > _ALL_STATE:
             self._turn = (self._turn + 1) % _TURNS
             states = states[self._turn :: _TURNS]
+        states = [state for state in states if isinstance(state, dict)]
         return [value for state in states for value in state.values() if isinstance(value, Tensor) and value.dim()]
 
 

@@ -249,7 +249,7 @@ class Tracer(TorchDispatchMode):
                     self._made[key] = StorageWeakRef(tensor.untyped_storage())
 
     def _backend(self, tensor: Tensor) -> Op | None:
-        # gloo makes a reduce_scatter of other ops, on memory of its own: what no op made and nobody brought is its doing.
+        # gloo makes a reduce_scatter of other ops, on memory of its own: what no op made and nobody brought.
         key = _key(tensor)
         return self._collected if key not in self._made and key not in self.brought else None
 

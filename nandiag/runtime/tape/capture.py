@@ -50,6 +50,7 @@ class Capture:
         self._thread: int | None = None
         self._over = 0
         self._began = time.perf_counter()
+        self.step_seconds = 1.0
 
     @property
     def idle(self) -> bool:
@@ -112,7 +113,6 @@ class Capture:
         self.window.close()
         entry = Entry(BACKWARD, torch.autograd.backward, grad=True, modes=modes())
         entry.micro_step = self.window.micro_step
-        entry.generators = generators(full=False)
         entry.frames = stack(frame, _FRAMES)[0]
         self.tape.add(entry, *words)
 
@@ -153,7 +153,8 @@ class Capture:
 
     def _keep_to_budget(self) -> None:
         now = time.perf_counter()
-        allowed = max(_FEW_CALLS, (now - self._began) * _SHARE / _CALL_SECONDS)
+        self.step_seconds = now - self._began
+        allowed = max(_FEW_CALLS, self.step_seconds * _SHARE / _CALL_SECONDS)
         self._over = self._over + 1 if self.window.calls > allowed else 0
         if self._over >= _OVER:
             # What lies outside of forward-to-backward costs too much to tape here.

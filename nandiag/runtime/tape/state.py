@@ -63,8 +63,17 @@ def python_used(before: Generators) -> bool:
 Modes = tuple[bool, bool, Any, bool, Any, bool]
 
 
+# The usual case, made once: taking autocast's state costs ten times as much as asking whether any is on.
+_any_autocast = getattr(torch._C, "_is_any_autocast_enabled", None)
+_PLAIN = (False, torch.bfloat16, False, torch.float16, True)
+_WITH_GRAD: Modes = (True, *_PLAIN)
+_WITHOUT: Modes = (False, *_PLAIN)
+
+
 def modes() -> Modes:
     """Return grad mode and autocast's state: (grad, cpu on, cpu dtype, cuda on, cuda dtype, weight cache on)."""
+    if _any_autocast is not None and not _any_autocast():
+        return _WITH_GRAD if torch.is_grad_enabled() else _WITHOUT
     return (
         torch.is_grad_enabled(),
         torch.is_autocast_enabled("cpu"),

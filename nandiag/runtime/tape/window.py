@@ -130,6 +130,9 @@ class Window(TorchFunctionMode):
         if self.on or RECORDER.is_dark("window"):
             return
         self.on = True
+        if not torch._C._len_torch_function_stack():
+            torch._C._push_on_torch_function_stack(self)
+            return
         stacked = _pop_all()
         # torch insists that its default-device mode is the lowest of all.
         lowest = stacked[:1] if stacked and stacked[0] is _default_device() else []
@@ -140,6 +143,9 @@ class Window(TorchFunctionMode):
         if not self.on:
             return False
         self.on = False
+        if torch._C._len_torch_function_stack() == 1:
+            torch._C._pop_torch_function_stack()
+            return True
         _push_all([mode for mode in _pop_all() if mode is not self])
         return True
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -34,6 +33,7 @@ from nandiag.runtime.watch.response import Action, Level, Response
 _MOST_HARMS = 100
 _MOST_SKIPS = 60
 _URGENT = 8
+_SHORT_STEP = 1e-3
 _ROUND_NUMBERS = frozenset({8, 16, 32, 64, 128, 256})
 _STOCK_STEPS = frozenset({10, 100, 1000})
 
@@ -214,7 +214,8 @@ class Sentinel:
             return
         border = Border()
         with quiet():
-            scalars = self.weights.scalars(optimizer)
+            quick = self.capture.step_seconds < _SHORT_STEP
+            scalars = self.weights.scalars(optimizer, quick=quick)
             if any(scalar.device.type != "cpu" for scalar in scalars):
                 self._waiting = scalars
                 return
@@ -270,7 +271,7 @@ class Sentinel:
         self._skips_in_a_row += 1
         border = Border()
         with quiet():
-            sight = replace(look(self.losses.pending, [], None, self._scale), scaler_skips=True)
+            sight = look(self.losses.pending, [], None, self._scale)._replace(scaler_skips=True)
             self.judge.losses_of(optimizer, sight, border)
         scale = sight.scale if scale is None else scale
         loss = mean_loss(sight, self.losses.pending)
