@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from nandiag.errors import NandiagError
-from nandiag.runtime.anomaly_mode import SUPPORT
+from nandiag.runtime import anomaly_mode
 
 __all__ = ["disable", "enable", "enabled"]
 
@@ -44,7 +44,7 @@ def enable() -> None:
 
 def disable() -> None:
     """Take back :func:`enable`; what an open :func:`enabled` or ``nandiag run`` holds stays until its own end."""
-    SUPPORT.release(_ENABLE)
+    anomaly_mode.SUPPORT.release(_ENABLE)
 
 
 @contextmanager
@@ -58,12 +58,12 @@ def enabled() -> Iterator[None]:
     try:
         yield
     finally:
-        SUPPORT.release(holder)
+        anomaly_mode.SUPPORT.release(holder)
 
 
 def _hold(holder: object) -> None:
     try:
-        SUPPORT.hold(holder)
+        anomaly_mode.enable(holder)
     except (ImportError, AttributeError) as error:
         raise NandiagError(
             f"The NaN check of anomaly mode cannot be made to work on DTensor: {error}.",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 import threading
 from collections.abc import Callable
 from types import ModuleType
@@ -17,10 +18,10 @@ import torch
 
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.inject.after_import import after_import
-from nandiag.runtime.recorder import RECORDER
 
 _DTENSOR = "torch.distributed.tensor"
 _STAGE = "torch.distributed.pipelining.stage"
+_RUN = "run"
 # They run forward and backward on memory that nobody has written, to learn shapes; names vary with torch.
 _INFERENCES = ("_forward_metadata_inference", "_backward_metadata_inference", "_shape_inference")
 
@@ -38,11 +39,13 @@ class Support:
 
         Raises ImportError where torch has no DTensor, AttributeError where its dispatcher is not the one we know.
         """
+        # Before the lock is taken: a thread in the midst of this import may come here and wait for it.
+        dtensor = _dtensor()
         with self._lock:
             if not self._holders:
-                _dtensor().install()
-                after_import(_STAGE, self._stages_imported)
+                dtensor.install()
             self._holders.add(holder)
+            self._quieten_stages()
 
     def release(self, holder: object) -> None:
         """Take the support away when ``holder`` was the last; does nothing for who does not hold it."""
@@ -57,26 +60,27 @@ class Support:
                 owner, name, original = self._stages.pop()
                 setattr(owner, name, original)
 
+    def stages_imported(self) -> None:
+        """Take the pipeline stages in too, where the script imports them after the support was put in place."""
+        with self._lock:
+            if self._holders:
+                self._quieten_stages()
+
     @property
     def held(self) -> bool:
         """Whether anybody holds it."""
         return bool(self._holders)
 
-    def _stages_imported(self, module: ModuleType) -> None:
-        try:
-            self._quieten(module)
-        except Exception as error:
-            RECORDER.dark("pipelining", error)
-
-    def _quieten(self, module: ModuleType) -> None:
-        with self._lock:
-            if not self._holders or self._stages:
-                return
-            for name in _INFERENCES:
-                original = vars(module.PipelineStage).get(name)
-                if original is not None:
-                    self._stages.append((module.PipelineStage, name, original))
-                    setattr(module.PipelineStage, name, without_nan_check(original))
+    def _quieten_stages(self) -> None:
+        # Absent while not imported; without the class while its own import, of which DTensor's is a part, goes on.
+        stage = getattr(sys.modules.get(_STAGE), "PipelineStage", None)
+        if stage is None or self._stages:
+            return
+        for name in _INFERENCES:
+            original = vars(stage).get(name)
+            if original is not None:
+                self._stages.append((stage, name, original))
+                setattr(stage, name, without_nan_check(original))
 
 
 def without_nan_check(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -103,5 +107,12 @@ SUPPORT = Support()
 
 
 def arm() -> None:
-    """Hold the support for this run as soon as the script, or torch for it, imports DTensor."""
-    after_import(_DTENSOR, guarded("dtensor")(lambda _: SUPPORT.hold("run")))
+    """Hold the support for this run as soon as the script, or torch for it, imports DTensor or pipeline stages."""
+    after_import(_DTENSOR, guarded("dtensor")(lambda _: SUPPORT.hold(_RUN)))
+    after_import(_STAGE, guarded("dtensor")(lambda _: SUPPORT.hold(_RUN)))
+
+
+def enable(holder: object) -> None:
+    """Hold the support for a script that asked for it itself; raises as :meth:`Support.hold`."""
+    SUPPORT.hold(holder)
+    after_import(_STAGE, lambda _: SUPPORT.stages_imported())

@@ -17,6 +17,7 @@ from nandiag.runtime.agreement import Agreement
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.names import walk
 from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.replay.exchanged import with_exchange
 from nandiag.runtime.replay.explain import in_float64, inputs_of, outputs_of, scalars_of, site_of, via
 from nandiag.runtime.replay.labels import Label, label, labels_of, storage
 from nandiag.runtime.replay.refetch import Fetched, fetch_again
@@ -120,7 +121,10 @@ class Examiner:
         looked = _nothing(case, "finite", "; ".join(["run again, the step is finite on this rank", *doubts]))
         if self._capture.narrow:
             self._capture.widen()
-        return replace(looked, facts={"complete": not doubts})
+        looked = replace(looked, facts={"complete": not doubts})
+        gradients = [one.grad for one in case.parameters if one.grad is not None]
+        own = [one for one in self._capture.exchanges if one.micro_step >= seen.backwards]
+        return with_exchange(looked, gradients, seen.roots, own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +147,11 @@ class _Evidence:
             if ops:
                 return ops
         return []
+
+    @property
+    def backwards(self) -> int:
+        """How many backward calls the step made."""
+        return sum(entry.kind == BACKWARD for entry in self.entries)
 
     def doubts(self) -> list[str]:
         """Return why the replay may have missed what the step did."""

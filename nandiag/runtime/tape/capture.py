@@ -40,6 +40,7 @@ class Capture:
         self.off = False
         self.tracer: Any = None
         self.batches: Any = None
+        self.exchanges: list[Any] = []
         self.on_first_root: Callable[[], object] | None = None
         self.depth = 0
         self.mark = 0
@@ -136,6 +137,7 @@ class Capture:
     def step_ends(self, step: int) -> None:
         """An optimizer step is over (or was left out): nothing newer needs what was taped before it."""
         self.tape.clear(step)
+        self.exchanges.clear()
         self.mark = 0
         self.window.micro_step = 0
         if step > 0 and not self._python_used:

@@ -136,6 +136,10 @@ class Tape:
             self._made[key] = (weakref.ref(tensor, _forget(self._made, key)), entry, index)
         return outputs
 
+    def unmake(self, tensor: Tensor) -> None:
+        """Take ``tensor`` as it is from now on: it was given other memory than the call that made it gave it."""
+        self._made.pop(id(tensor), None)
+
     def maker(self, tensor: Tensor) -> tuple[Entry, int] | None:
         """Return the entry that made ``tensor`` and the index among its outputs, None when it is not on the tape."""
         known = self._made.get(id(tensor))

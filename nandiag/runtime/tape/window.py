@@ -27,6 +27,8 @@ _RANDOM = frozenset({
     "normal", "normal_", "uniform_", "gumbel_softmax", "poisson", "exponential_", "random_", "rrelu", "cauchy_",
     "log_normal_", "geometric_", "scaled_dot_product_attention", "multi_head_attention_forward",
 })  # fmt: skip
+# After these a tensor lies in other memory, as when one is loaded: it is taken as it is then.
+_REMAKERS = frozenset({"set_", "resize_", "resize_as_", "share_memory_"})
 _SMALL = 1 << 14
 _FRAMES = 6
 
@@ -101,6 +103,9 @@ class Window(TorchFunctionMode):
         kept: tuple[Generators | None, tuple[Tensor, Tensor] | None],
     ) -> None:
         if not self.on or torch._C._functorch.peek_interpreter_stack() is not None:
+            return
+        if getattr(func, "__name__", "") in _REMAKERS:
+            self.tape.unmake(words[0][0])
             return
         entry = self.entry_of_call(func, words, output, sys._getframe(2))
         if entry is not None:

@@ -21,6 +21,7 @@ def install(capture: Capture) -> None:
     _wrap_function_apply(capture)
     _wrap_compile(capture)
     torch.autograd.grad = _as_one_call(capture, torch.autograd.grad)
+    torch.load = _unseen(capture, torch.load)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         original = getattr(torch.nn.utils, name)
         setattr(torch.nn.utils, name, _as_one_call(capture, original, listed=True))
@@ -91,6 +92,21 @@ def _wrap_compile(capture: Capture) -> None:
         return _as_one_call(capture, compiled)
 
     torch.compile = compile_
+
+
+def _unseen(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a wrap of ``original`` during which nothing is taped: what it returns is given."""
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        was_open = capture.window.on and not capture.idle and capture.window.close()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if was_open:
+                capture.window.open()
+
+    return wrapper
 
 
 def _as_one_call(capture: Capture, original: Callable[..., Any], *, listed: bool = False) -> Callable[..., Any]:

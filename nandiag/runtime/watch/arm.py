@@ -18,6 +18,7 @@ from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape import warned, wraps
 from nandiag.runtime.tape.batches import watch_batches
 from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.tape.exchange import watch_exchanges
 from nandiag.runtime.watch.scaler import watch_scaler
 from nandiag.runtime.watch.sentinel import Sentinel
 
@@ -31,6 +32,7 @@ def arm() -> Sentinel:
     wraps.install(capture)
     warned.install()
     capture.batches = watch_batches(capture)
+    watch_exchanges(capture)
     _wrap_backward(sentinel, capture)
     _wrap_zero_grad(sentinel, capture)
     _wrap_optimizer_init(sentinel)

@@ -1,0 +1,56 @@
+"""What a clean local replay leaves out: gradients exchanged by a hook or the script itself (worker)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from nandiag.events import Looked
+from nandiag.runtime.look.finite import fact
+from nandiag.runtime.replay.explain import site_of
+from nandiag.runtime.replay.trace import Spot
+from nandiag.runtime.tape.exchange import Exchange
+
+_OPS = {
+    "all_reduce": "allreduce_",
+    "all_gather": "allgather_",
+    "all_gather_into_tensor": "_allgather_base_",
+    "reduce": "reduce_",
+    "reduce_scatter": "reduce_scatter_",
+    "reduce_scatter_tensor": "_reduce_scatter_base_",
+    "broadcast": "broadcast_",
+    "all_to_all": "alltoall_",
+    "all_to_all_single": "alltoall_base_",
+}
+
+
+def with_exchange(looked: Looked, gradients: list[Tensor], roots: list[nn.Module], own: list[Exchange]) -> Looked:
+    """Add to a finite look which exchange of gradients it did not make again, and how large they were before it.
+
+    ``gradients`` are this rank's own, as the replay made them; ``own`` are collectives the script called by itself.
+    """
+    hook = _hook_of(roots)
+    last = own[-1] if own else None
+    if hook is None and last is None:
+        return looked
+    facts: dict[str, object] = {**looked.facts, "complete": False, "collective": last.name if last else hook}
+    facts["by"] = "script" if last else "comm_hook"
+    largest = max((one.absmax for one in map(fact, gradients) if one.absmax is not None), default=None)
+    if largest is not None:
+        facts["local_gradient_absmax"] = largest
+    site = None
+    if last is not None:
+        spot = Spot(None, None, last.frames, "collective", last.micro_step)
+        site = site_of(spot, f"c10d.{_OPS.get(last.name, last.name)}.default")
+    return replace(looked, phase="collective", site=site, facts=facts)
+
+
+def _hook_of(roots: list[nn.Module]) -> str | None:
+    """Return the name of the communication hook of a DDP root, None where none has one."""
+    for root in roots:
+        hooks: list[Any] = getattr(root, "_comm_hooks", None) or []
+        if hooks:
+            return str(getattr(hooks[-1][0], "__qualname__", hooks[-1][0]))
+    return None
