@@ -106,12 +106,18 @@ def _by_look(scene: Scene) -> Claim | None:
         ranks=ranks,
         attempt=scene.attempt,
         step=scene.step,
-        confidence="reproduced" if shown_again(best.event) else "inferred",
+        confidence=_confidence(best.event),
         harm=_harm_of(scene, best),
         look=best,
         received=tuple(sorted(scene.received - set(ranks))),
         others=tuple(one for one in found if one.rank not in ranks),
     )
+
+
+def _confidence(look: Looked) -> str:
+    if look.method == "check":
+        return "observed"
+    return "reproduced" if shown_again(look) else "inferred"
 
 
 def shown_again(look: Looked) -> bool:

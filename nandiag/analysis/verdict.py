@@ -105,6 +105,8 @@ def _step(origin: Origin) -> str:
 
 def _place(origin: Origin) -> str:
     phase = origin.phase or "forward"
+    if origin.module is None and origin.op is None and origin.node is not None:
+        return f"{phase}, {origin.node}"
     if origin.module is None:
         return "the loss code" if phase == "loss" else f"{phase}, outside all modules"
     return f"{phase} of {origin.module or origin.module_class or 'the root module'}"
@@ -168,6 +170,8 @@ def _look_evidence(claim: Claim) -> Iterable[str]:
 
 def _look_facts(claim: Claim) -> Iterable[str]:
     facts = claim.look.event.facts if claim.look and claim.basis == "look" else {}
+    if claim.look is not None and claim.basis == "look" and claim.look.event.method == "check":
+        yield "torch's own NaN check (anomaly mode) stopped there: the first node of that backward with a NaN on this rank."
     if isinstance(facts.get("library"), str):
         yield f"The op runs inside a library, at {facts['library']}."
     if facts.get("recompute") is True:

@@ -86,9 +86,9 @@ class Seen:
 
 def _of_look(rank: int, look: Looked) -> str:
     site = look.site
-    kind = bad_kind((*look.outputs, *look.inputs)) or "NaN or Inf"
+    kind = bad_kind((*look.outputs, *look.inputs)) or ("NaN" if look.method == "check" else "NaN or Inf")
     name = next((fact.name for fact in look.inputs if fact.name), None)
-    where = (site.module or (site.op and op(site.op)) or "the model") if site else "the model"
+    where = (site.module or (site.op and op(site.op)) or site.node or "the model") if site else "the model"
     if look.source == "received":
         what = f"{kind} was received from another rank"
     elif look.source in ("parameter", "buffer", "input"):

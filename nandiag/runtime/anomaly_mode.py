@@ -18,6 +18,7 @@ import torch
 
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.inject.after_import import after_import
+from nandiag.runtime.look import nan_check
 
 _DTENSOR = "torch.distributed.tensor"
 _STAGE = "torch.distributed.pipelining.stage"
@@ -108,6 +109,7 @@ SUPPORT = Support()
 
 def arm() -> None:
     """Hold the support for this run as soon as the script, or torch for it, imports DTensor or pipeline stages."""
+    nan_check.install()
     after_import(_DTENSOR, guarded("dtensor")(lambda _: SUPPORT.hold(_RUN)))
     after_import(_STAGE, guarded("dtensor")(lambda _: SUPPORT.hold(_RUN)))
 

@@ -19,6 +19,7 @@ from nandiag.runtime.recorder import RECORDER
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _state: dict[str, Any] = {"raised": False, "stopped": False, "steps": 0, "error_file": None}
 _closing: list[Callable[[], Finished]] = []
+_raising: list[Callable[[BaseException, int], None]] = []
 
 
 def install() -> None:
@@ -40,6 +41,11 @@ def install() -> None:
 def on_exit(closing: Callable[[], Finished]) -> None:
     """Have ``closing`` give the last words of the probes when the process ends in order."""
     _closing.append(closing)
+
+
+def on_raise(witness: Callable[[BaseException, int], None]) -> None:
+    """Have ``witness(error, step)`` say what it knows of an exception that leaves the script, before it is recorded."""
+    _raising.append(witness)
 
 
 def stopped() -> None:
@@ -76,6 +82,9 @@ def _record(kind: type[BaseException], error: BaseException, trace: TracebackTyp
         return
     _state["raised"] = True
     lines = "".join(traceback.format_exception(kind, error, trace))
+    for witness in _raising:
+        with contextlib.suppress(Exception):
+            witness(error, _steps())
     RECORDER.emit(
         Raised(type=kind.__name__, message=str(error)[:2000], traceback=lines[-16_000:], step=_steps()), urgent=True
     )

@@ -21,13 +21,14 @@ from nandiag.runtime.replay.exchanged import with_exchange
 from nandiag.runtime.replay.explain import in_float64, inputs_of, outputs_of, scalars_of, site_of, via
 from nandiag.runtime.replay.labels import Label, label, labels_of, storage
 from nandiag.runtime.replay.refetch import Fetched, fetch_again
-from nandiag.runtime.replay.rerun import Player, Rerun, traceless
+from nandiag.runtime.replay.rerun import Player, Rerun, written_by
 from nandiag.runtime.replay.trace import Op, Refused, Spot, Tracer
-from nandiag.runtime.replay.update import look_again
+from nandiag.runtime.replay.update import look_again, stand_in
 from nandiag.runtime.replay.walk import Finding, origin
 from nandiag.runtime.tape.batches import Batches
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Given, tensors_in
+from nandiag.runtime.tape.entries import BACKWARD, Entry, Given, tensors_in
+from nandiag.runtime.tape.traceless import roots_of, traceless
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Case:
     joint: bool
     scale: Tensor | None = None
     suspects: tuple[Tensor, ...] = ()
+    weights_were_finite: bool = False
 
 
 class Examiner:
@@ -70,7 +72,7 @@ class Examiner:
         self._left -= 1
         began = time.perf_counter()
         entries = self._capture.tape.whole()
-        with traceless(self._capture, [], []), torch.no_grad():
+        with traceless(self._capture, [], entries), torch.no_grad():
             looked = look_again(optimizer, bad, step, first=first, entries=entries)
         RECORDER.emit(_timed(looked, time.perf_counter() - began), urgent=True)
 
@@ -81,7 +83,7 @@ class Examiner:
         return None if reason is None else _nothing(case, "refused", reason)
 
     def _replay(self, case: Case, entries: list[Entry]) -> Looked:
-        roots = _roots(entries)
+        roots = roots_of(entries)
         names = {id(module): name for root in reversed(roots) for name, module in walk(root)}
         tracer = Tracer(names, joint=case.joint)
         held = _all_that_gather(case.parameters, roots, entries)
@@ -89,13 +91,14 @@ class Examiner:
         ones = {id(case.scale): torch.ones_like(case.scale)} if case.scale is not None else {}
         try:
             written = any(entry.in_place and not entry.grad for entry in entries)
-            with traceless(self._capture, held, roots, weights_written=written), _eager(), self._traced(tracer):
+            with traceless(self._capture, held, entries, weights_written=written), _eager(), self._traced(tracer):
                 player = Player(tracer, ones)
+                spoiled = _stand_in_for_spoiled(entries, tracer)
                 result = player.play(entries)
                 with tracer.still(), torch.no_grad():
-                    return self._conclude(
-                        case, _Evidence(tracer, result, roots, entries, self._capture.batches, self._capture.narrow)
-                    )
+                    kept = self._capture.batches, self._capture.narrow
+                    looked = self._conclude(case, _Evidence(tracer, result, roots, entries, *kept))
+                    return replace(looked, facts={**looked.facts, "reconstructed": True}) if spoiled else looked
         except Refused as refusal:
             return _nothing(case, "refused", str(refusal))
         except Exception as error:  # the script's own code may raise when it is run again
@@ -141,7 +144,8 @@ class _Evidence:
     def ends(self, case: Case) -> list[Op]:
         """Return the ops at which the harm ended: the bad losses', else the bad gradients', else the bad buffers'."""
         losses = [loss for loss, _ in self.result.losses if is_bad(loss)]
-        gradients = [one.grad for one in case.parameters if one.grad is not None and is_bad(one.grad)]
+        given = [*self.result.gradients, *(one.grad for one in case.parameters if one.grad is not None)]
+        gradients = [one for one in given if is_bad(one)]
         for group in (losses, gradients, [one for one in case.suspects if is_bad(one)]):
             ops = [op for op in (self.tracer.writer(tensor) for tensor in group) if op is not None]
             if ops:
@@ -210,9 +214,15 @@ class _Evidence:
                 return self._in_dataset(case, fetched.op, facts)
         return Looked(
             outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step,
-            phase=_PHASES.get(source, op.spot.phase), source=source, site=site,
+            phase=self._phase(case, source, op), source=source, site=site,
             inputs=(_whole_fact(whole, came.fact, named),), facts=facts,
         )  # fmt: skip
+
+    def _phase(self, case: Case, source: str, op: Op) -> str:
+        # A weight that was finite when the step began was written to within it, by the script.
+        if source == "parameter" and case.weights_were_finite:
+            return "optimizer"
+        return _PHASES.get(source, op.spot.phase)
 
     def _source(self, named: Label | None) -> str:
         """Tell what a bad value from outside is; what has no name came from another rank where ranks communicated."""
@@ -262,11 +272,11 @@ def _at_module(site: Site, named: Label) -> Site:
 
 
 def _reason_against(capture: Capture, entries: list[Entry]) -> str | None:
-    if not any(entry.kind == BACKWARD for entry in entries):
+    if not any(entry.kind == BACKWARD or entry.name == "grad" for entry in entries):
         return "no backward call was taped in this step"
     if capture.tape.overflow:
         return "the step made more calls than the tape holds"
-    for root in _roots(entries):
+    for root in roots_of(entries):
         if any(getattr(one, "_post_accumulate_grad_hooks", None) for one in root.parameters()):
             return "the script's hooks act on gradients as they arrive, which a replay would repeat"
     return None
@@ -285,6 +295,19 @@ def _all_that_gather(parameters: list[Tensor], roots: list[nn.Module], entries: 
             if tensor.requires_grad and tensor.is_leaf:
                 held[id(tensor)] = tensor
     return list(held.values())
+
+
+def _stand_in_for_spoiled(entries: list[Entry], tracer: Tracer) -> bool:
+    """A weight that the script wrote into within the step and that is bad by now starts from numbers of its size.
+
+    What it held before is gone; :func:`traceless` puts back what it holds. Returns whether there is any.
+    """
+    spoiled = [one for _, one in written_by(entries) if one.is_leaf and one.requires_grad]
+    with tracer.still(), torch.no_grad():
+        spoiled = [one for one in spoiled if is_bad(one)]
+        for one in spoiled:
+            stand_in(one)
+    return bool(spoiled)
 
 
 def _memory_of(entries: list[Entry]) -> set[int]:

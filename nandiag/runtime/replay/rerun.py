@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,11 +11,11 @@ from torch import Tensor, nn
 
 from nandiag.runtime.frames import BOUNDARIES
 from nandiag.runtime.replay.trace import Refused, Spot, Tracer
-from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Given, Made, tensors_in, version_of
-from nandiag.runtime.tape.state import Attributes, generators, set_attributes, under
+from nandiag.runtime.tape.state import set_attributes, under
 
 _backward = torch.autograd.backward
+_grad = torch.autograd.grad
 
 
 @dataclass(slots=True)
@@ -27,6 +23,7 @@ class Rerun:
     """What came of running the tape again: the roots of backward calls, and what could not be as it had been."""
 
     losses: list[tuple[Tensor, int]] = field(default_factory=list)
+    gradients: list[Tensor] = field(default_factory=list)
     stale: list[Tensor] = field(default_factory=list)
     unmade: list[tuple[Entry, Tensor]] = field(default_factory=list)
     cut: bool = False
@@ -71,7 +68,10 @@ class Player:
             function = _without_collectives(entry.function) if entry.kind == ROOT else entry.function
             if entry.kind == ROOT and function is not entry.function:
                 args, kwargs = _as_ddp_gives(entry.function, args, kwargs)
-            self._outputs[id(entry)] = tensors_in(function(*args, **kwargs))
+            outputs = self._outputs[id(entry)] = tensors_in(function(*args, **kwargs))
+            if entry.function is _grad:
+                self.result.losses += [(root, entry.micro_step) for root in tensors_in(args[0])]
+                self.result.gradients += outputs
 
     def _play_backward(self, entry: Entry, args: Any, kwargs: Any) -> None:
         for root in tensors_in(args[0] if args else kwargs.get("tensors")):
@@ -210,42 +210,3 @@ def _as_ddp_gives(ddp: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     device = torch.device(ddp.device_type, ddp.device_ids[0])
     moved = _to_kwargs(args, kwargs, device, ddp.use_side_stream_for_tensor_copies)
     return moved[0][0], moved[1][0]
-
-
-@contextlib.contextmanager
-def traceless(
-    capture: Capture, parameters: list[Tensor], roots: list[nn.Module], *, weights_written: bool = False
-) -> Iterator[None]:
-    """Keep gradients, buffers, generators, plain attributes and printed output as if no replay had been."""
-    gradients = [(parameter, parameter.grad) for parameter in parameters]
-    written = [(leaf, leaf.detach().clone()) for leaf in parameters] if weights_written else []
-    buffers = [(buffer, buffer.detach().clone()) for root in roots for buffer in root.buffers()]
-    attributes = [Attributes(root) for root in roots]
-    states = generators(full=True)
-    streams = sys.stdout, sys.stderr
-    window_was_open = capture.window.close()
-    capture.off = True
-    try:
-        for parameter in parameters:
-            parameter.grad = None
-        sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
-        yield
-    finally:
-        sys.stdout, sys.stderr = streams
-        for parameter, gradient in gradients:
-            parameter.grad = gradient
-        with torch.no_grad():
-            for buffer, value in [*written, *buffers]:
-                _restore(buffer, value)
-        for kept in attributes:
-            kept.put_back()
-        states.put_back()
-        capture.off = False
-        if window_was_open:
-            capture.window.open()
-
-
-def _restore(buffer: Tensor, value: Tensor) -> None:
-    # Only what differs is written, so that version counters move no more than they must.
-    if not torch.equal(buffer, value):
-        buffer.detach().copy_(value)

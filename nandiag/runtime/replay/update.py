@@ -77,7 +77,7 @@ def _as_before(optimizer: torch.optim.Optimizer, bad: list[Tensor], *, first: bo
     try:
         with torch.no_grad():
             for one in bad:
-                _stand_in(one)
+                stand_in(one)
                 _reset_state(optimizer, one, first=first)
         optimizer.param_groups = [
             {**group, "params": [one for one in group["params"] if id(one) in wanted]} for group in groups
@@ -94,7 +94,8 @@ def _as_before(optimizer: torch.optim.Optimizer, bad: list[Tensor], *, first: bo
                     _put_back(optimizer, one, states[one])
 
 
-def _stand_in(parameter: Tensor) -> None:
+def stand_in(parameter: Tensor) -> None:
+    """Put numbers of its size in the place of a parameter's bad elements, in place."""
     data = parameter.detach()
     if not is_bad(data):
         return

@@ -82,8 +82,9 @@ class Capture:
         entry = Entry(ROOT, module, grad=grad, modes=modes())
         entry.micro_step = self.window.micro_step
         entry.frames = stack(sys._getframe(3), _FRAMES)[0]
-        entry.generators = generators(full=self._python_random)
-        self._habit(module).begin(entry)
+        habit = self._habit(module)
+        habit.begin(entry)
+        entry.generators = generators(full=self._python_random, private=habit.generators)
         self.tape.add(entry, args, kwargs)
         return entry
 
@@ -172,6 +173,9 @@ class Habit:
         self.module = weakref.ref(module)
         self._buffers: list[Tensor] | None = None
         self._attributes: list[nn.Module] = []
+        self.generators = [
+            value for one in module.modules() for value in one.__dict__.values() if isinstance(value, torch.Generator)
+        ]
         self._first: tuple[list[tuple[Tensor, int]], Attributes] | None = None
 
     def begin(self, entry: Entry) -> None:

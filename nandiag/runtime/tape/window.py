@@ -19,8 +19,8 @@ from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entries import CALL, Entry, Tape, tensors_in
 from nandiag.runtime.tape.state import Generators, generators, modes
 
-# These return no tensor, or change one in place, and still matter.
-_MUTATORS = frozenset({"__setitem__", "register_hook", "retain_grad"})
+# These return no tensor that needs a gradient, or change one in place, and still matter.
+_MUTATORS = frozenset({"__setitem__", "register_hook", "retain_grad", "grad"})
 _RANDOM = frozenset({
     "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "dropout", "dropout1d",
     "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "bernoulli", "bernoulli_", "multinomial",
@@ -73,7 +73,8 @@ class Window(TorchFunctionMode):
         del types
         self.calls += 1
         what = traits(func)
-        states = generators(full=False) if what.random else None
+        own = kwargs.get("generator") if kwargs else None
+        states = generators(full=False, private=[own] if own is not None else ()) if what.random or own else None
         before = self._before(args) if what.in_place else None
         output = func(*args, **(kwargs or {}))
         kind = type(output)

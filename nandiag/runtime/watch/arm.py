@@ -34,6 +34,7 @@ def arm() -> Sentinel:
     capture.batches = watch_batches(capture)
     watch_exchanges(capture)
     _wrap_backward(sentinel, capture)
+    _wrap_grad(sentinel)
     _wrap_zero_grad(sentinel, capture)
     _wrap_optimizer_init(sentinel)
     anomaly_mode.arm()
@@ -70,6 +71,20 @@ def _wrap_backward(sentinel: Sentinel, capture: Capture) -> None:
             ended()
 
     torch.autograd.backward = backward
+
+
+def _wrap_grad(sentinel: Sentinel) -> None:
+    original = torch.autograd.grad
+    called = guarded("sentinel")(sentinel.grad_called)
+
+    @functools.wraps(original)
+    def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        gradients = original(outputs, inputs, *args, **kwargs)
+        if not kwargs.get("create_graph"):
+            called(outputs, gradients)
+        return gradients
+
+    torch.autograd.grad = grad
 
 
 def _wrap_zero_grad(sentinel: Sentinel, capture: Capture) -> None:

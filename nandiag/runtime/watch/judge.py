@@ -79,6 +79,15 @@ class Judge:
             )
             border.add(make(what="gradient", tensors=facts_of(bad), bad=len(bad), total=len(named)), Level.DOOMED)
 
+    def returned(self, gradients: list[Tensor], sight: Sight, border: Border) -> None:
+        """Gradients that ``torch.autograd.grad`` gave to a script that makes its updates by hand."""
+        if sight.grad_norm is None or math.isfinite(sight.grad_norm):
+            return
+        bad = bad_gradients([(f"gradient {number}", one) for number, one in enumerate(gradients)])
+        if bad:
+            make = self._harm(None, "backward", loss=mean_loss(sight, self.losses.pending), grad_norm=sight.grad_norm)
+            border.add(make(what="gradient", tensors=facts_of(bad), bad=len(bad), total=len(gradients)), Level.DOOMED)
+
     def update_of(self, optimizer: Optimizer, border: Border, step: int) -> list[Held]:
         """Parameters or state that the update of ``step`` left non-finite; returns them."""
         held = self.weights.bad(optimizer)

@@ -164,7 +164,9 @@ class Sentinel:
             return
         trained = [] if optimizer is None else parameters(optimizer)
         suspects = tuple(self.weights.suspects)
-        self.examiner.examine(Case(self.clock.step, trained, joint=joint, scale=self._scale, suspects=suspects))
+        finite = self.judge.finite_after is not None and self.judge.finite_after == self.clock.step - 1
+        case = Case(self.clock.step, trained, joint, self._scale, suspects, weights_were_finite=finite)
+        self.examiner.examine(case)
 
     def _joint(self, optimizer: Optimizer | None) -> bool:
         if optimizer is None or not self.agreement.possible:
@@ -252,13 +254,23 @@ class Sentinel:
         """Count a backward call; where no optimizer exists it is the border of a step."""
         self.clock.micro_step += 1
         if not self.clock.has_optimizer:
-            self._border_of_no_optimizer()
+            self._border_of_no_optimizer([])
 
-    def _border_of_no_optimizer(self) -> None:
+    def grad_called(self, roots: Any, gradients: Any) -> None:
+        """``torch.autograd.grad`` returned; where no optimizer exists it is the border of a step."""
+        if self.clock.has_optimizer or self.capture.off or torch._C._current_graph_task_id() != -1:
+            return
+        attach_late()
+        for root in roots_of(roots):
+            self.losses.seen(root, self.clock.micro_step)
+        self._border_of_no_optimizer([one for one in gradients if isinstance(one, Tensor)])
+
+    def _border_of_no_optimizer(self, gradients: list[Tensor]) -> None:
         border = Border()
         with quiet():
-            sight = look(self.losses.pending, [], None, None)
+            sight = look(self.losses.pending, gradients, None, None)
             self.judge.losses_of(None, sight, border)
+            self.judge.returned(gradients, sight, border)
         self._open &= {harm.what for harm in border.harms}
         self._remember(None, sight)
         self._settle(None, border)
