@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -53,7 +54,7 @@ class LocalLook(DTensor):
         return look
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]  # torch's own annotation leaves the function out
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Answer the engine from the local part, anybody else with ``isnan`` of the whole."""
@@ -107,13 +108,14 @@ def engine_asks() -> bool:
         return False
     if not torch.is_anomaly_check_nan_enabled():
         return False
-    direct, frame = True, sys._getframe(2)
+    direct = True
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_name != _ENGINE:
         if frame.f_code.co_name == _DISPATCH:
             direct = True
         elif not frame.f_globals.get("__name__", "").startswith(_WRAPPERS):
             direct = False
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return direct
 
 

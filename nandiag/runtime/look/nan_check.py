@@ -17,7 +17,9 @@ from nandiag.runtime.recorder import RECORDER
 
 _RAISED = re.compile(r"Function '(\w+)' returned nan values in its (\d+)th output")
 _WARNED = re.compile(r"Error detected in (\w+)\. Traceback of forward call")
-_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)\n(?:    (?P<source>.+)\n)?', re.MULTILINE)
+_FRAME = re.compile(
+    r'^  File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)\n(?:    (?P<source>.+)\n)?', re.MULTILINE
+)
 _MOST = 8
 
 _forward: dict[str, str] = {}

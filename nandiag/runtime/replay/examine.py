@@ -41,6 +41,7 @@ class Case:
     scale: Tensor | None = None
     suspects: tuple[Tensor, ...] = ()
     weights_were_finite: bool = False
+    gradients: tuple[Tensor, ...] = ()
 
 
 class Examiner:
@@ -56,7 +57,7 @@ class Examiner:
         if self._left <= 0 or self._capture.off:
             return None
         self._left -= 1
-        entries = self._capture.tape.whole()
+        entries = self._capture.tape.whole(case.gradients)
         began = time.perf_counter()
         looked = self._refusal(case, entries) or self._replay(case, entries)
         looked = _timed(looked, time.perf_counter() - began)
@@ -95,6 +96,7 @@ class Examiner:
                 player = Player(tracer, ones)
                 spoiled = _stand_in_for_spoiled(entries, tracer)
                 result = player.play(entries)
+                result.gradients += player.made_again(self._capture.tape, case.gradients)
                 with tracer.still(), torch.no_grad():
                     kept = self._capture.batches, self._capture.narrow
                     looked = self._conclude(case, _Evidence(tracer, result, roots, entries, *kept))
@@ -272,18 +274,14 @@ def _at_module(site: Site, named: Label) -> Site:
 
 
 def _reason_against(capture: Capture, entries: list[Entry]) -> str | None:
-    if not any(entry.kind == BACKWARD or entry.name == "grad" for entry in entries):
-        return "no backward call was taped in this step"
+    if not entries:
+        return "nothing of this step was taped"
     if capture.tape.overflow:
         return "the step made more calls than the tape holds"
     for root in roots_of(entries):
         if any(getattr(one, "_post_accumulate_grad_hooks", None) for one in root.parameters()):
             return "the script's hooks act on gradients as they arrive, which a replay would repeat"
     return None
-
-
-def _roots(entries: list[Entry]) -> list[nn.Module]:
-    return list({id(entry.function): entry.function for entry in entries if entry.kind == ROOT}.values())
 
 
 def _all_that_gather(parameters: list[Tensor], roots: list[nn.Module], entries: list[Entry]) -> list[Tensor]:

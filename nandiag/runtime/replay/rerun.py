@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from nandiag.runtime.frames import BOUNDARIES
 from nandiag.runtime.replay.trace import Refused, Spot, Tracer
-from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Given, Made, tensors_in, version_of
+from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Given, Made, Tape, tensors_in, version_of
 from nandiag.runtime.tape.state import set_attributes, under
 
 _backward = torch.autograd.backward
@@ -50,6 +51,16 @@ class Player:
             self._play(entry)
         self.result.seconds = time.perf_counter() - began
         return self.result
+
+    def made_again(self, tape: Tape, gradients: Iterable[Tensor]) -> list[Tensor]:
+        """Return what gradients came out as that the script did not leave to ``backward`` but made by calls."""
+        again = []
+        for gradient in gradients:
+            known = tape.maker(gradient)
+            outputs = self._outputs.get(id(known[0])) if known is not None else None
+            if known is not None and outputs is not None and known[1] < len(outputs):
+                again.append(outputs[known[1]])
+        return again
 
     def _play(self, entry: Entry) -> None:
         if entry.kind == CALL and self._left_as_it_is(entry):

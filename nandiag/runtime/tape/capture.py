@@ -61,6 +61,7 @@ class Capture:
             or RECORDER.mute
             or torch._C._len_torch_dispatch_stack()
             or torch._C._get_tracing_state() is not None
+            or torch._C._functorch.peek_interpreter_stack() is not None
         ):
             return True
         if self._thread is None:
@@ -76,8 +77,6 @@ class Capture:
         first, self.on_first_root = self.on_first_root, None
         if first is not None:
             first()
-        if torch._C._functorch.peek_interpreter_stack() is not None:
-            return None
         grad = torch.is_grad_enabled()
         entry = Entry(ROOT, module, grad=grad, modes=modes())
         entry.micro_step = self.window.micro_step

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -149,7 +149,7 @@ class Tape:
         """Replace tensors in nested tuples, lists and dicts by what they can be had from again."""
         if isinstance(thing, Tensor):
             known = self.maker(thing)
-            if known is not None and self._again(known[0], thing) and (not strong or self._hold(known[0])):
+            if known is not None and self._again(known[0], thing, strong=strong):
                 return Made(known[0], known[1], thing)
             return Given(thing, strong=strong)
         kind = type(thing)
@@ -159,12 +159,14 @@ class Tape:
             return {key: self.pack(item, strong=strong) for key, item in thing.items()}
         return thing
 
-    def _again(self, maker: Entry, tensor: Tensor) -> bool:
+    def _again(self, maker: Entry, tensor: Tensor, *, strong: bool) -> bool:
         # A leaf that gradients gather in is trained, perhaps: it is taken as it is. What an earlier step made without
         # gradients is a plain value by now: making it again would chain for ever.
         if tensor.is_leaf and tensor.requires_grad:
-            return maker.step == self.step and self.step > 0
-        return maker.step == self.step or maker.grad
+            return maker.step == self.step and self.step > 0 and (not strong or self._hold(maker))
+        if not strong:
+            return maker.step == self.step
+        return (maker.step == self.step or maker.grad) and self._hold(maker)
 
     def clear(self, step: int) -> None:
         """Begin a new step. Entries whose outputs live on with their graph (a GAN's fake batch) stay reachable."""
@@ -196,10 +198,11 @@ class Tape:
         """Take the entries before ``mark`` off: nothing that follows descends from them."""
         del self.entries[:mark]
 
-    def whole(self) -> list[Entry]:
-        """Return the step's entries and every ancestor still needed, oldest first."""
-        known = {id(entry): entry for entry in self.entries}
-        waiting = list(self.entries)
+    def whole(self, wanted: Iterable[Tensor] = ()) -> list[Entry]:
+        """Return the step's entries, what made the tensors ``wanted``, and every ancestor needed, oldest first."""
+        makers = [known[0] for known in map(self.maker, wanted) if known is not None and known[0].args is not None]
+        known = {id(entry): entry for entry in (*self.entries, *makers)}
+        waiting = list(known.values())
         while waiting:
             entry = waiting.pop()
             for made in makers_in((entry.args, entry.kwargs)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -134,3 +135,48 @@ def set_attributes(kept: list[tuple[nn.Module, dict[str, Any]]]) -> None:
     """Put back what :func:`keep_attributes` took."""
     for module, values in kept:
         module.__dict__.update(values)
+
+
+_MAPS = (dict, OrderedDict, Counter, defaultdict)
+_LISTS = (list, deque, set)
+_LARGEST = 1 << 24
+
+
+class Contents:
+    """All attributes of all modules below ``roots``, so that a replay can move what it likes.
+
+    Parameters, buffers, hooks and submodules lie in plain containers among them, whose members are kept by identity. Of
+    tensors that are plain attributes the values are kept too, up to 16M elements each.
+    """
+
+    def __init__(self, roots: list[nn.Module]) -> None:
+        modules = {id(module): module for root in roots for module in root.modules()}.values()
+        held = [vars(module) for module in modules]
+        inner = [value for names in held for value in names.values() if type(value) in (*_MAPS, *_LISTS)]
+        self._maps = [(one, list(one.items())) for one in (*held, *inner) if type(one) in _MAPS]
+        self._lists = [(one, list(one)) for one in inner if type(one) in _LISTS]
+        self.tensors = [value for names in held for value in names.values() if _is_value(value)]
+        self._values = [(one, one._version, one.detach().clone()) for one in self.tensors]
+
+    def put_back(self) -> None:
+        """Put everything back that is not as it was; the caller keeps gradients off."""
+        for one, items in self._maps:
+            if not _same([*one.keys(), *one.values()], [*(key for key, _ in items), *(value for _, value in items)]):
+                one.clear()
+                for key, value in items:
+                    one[key] = value
+        for many, members in self._lists:
+            if not _same(list(many), members):
+                many.clear()
+                (many.update if isinstance(many, set) else many.extend)(members)
+        for tensor, version, value in self._values:
+            if tensor._version != version:
+                tensor.detach().copy_(value)
+
+
+def _is_value(value: Any) -> bool:
+    return isinstance(value, Tensor) and not value.is_inference() and value.numel() <= _LARGEST
+
+
+def _same(now: list[Any], before: list[Any]) -> bool:
+    return len(now) == len(before) and all(one is other for one, other in zip(now, before, strict=True))

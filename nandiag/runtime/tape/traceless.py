@@ -1,9 +1,10 @@
-"""What a replay must leave as it was: gradients, buffers, generators, plain attributes, printed output (worker)."""
+"""What a replay must leave as it was: gradients, buffers, attributes, generators, output and logs (worker)."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import sys
 from collections.abc import Iterator
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import ROOT, Entry
-from nandiag.runtime.tape.state import Attributes, generators
+from nandiag.runtime.tape.state import Contents, generators
 
 
 def roots_of(entries: list[Entry]) -> list[nn.Module]:
@@ -24,38 +25,50 @@ def roots_of(entries: list[Entry]) -> list[nn.Module]:
 def traceless(
     capture: Capture, parameters: list[Tensor], entries: list[Entry], *, weights_written: bool = False
 ) -> Iterator[None]:
-    """Keep gradients, buffers, generators, plain attributes and printed output as if no replay had been."""
+    """Keep gradients, buffers, generators, attributes, printed and logged output as if no replay had been."""
     roots = roots_of(entries)
     gradients = [(parameter, parameter.grad) for parameter in parameters]
     written = [(leaf, leaf.detach().clone()) for leaf in parameters] if weights_written else []
     buffers = [(buffer, buffer.detach().clone()) for root in roots for buffer in root.buffers()]
-    attributes = [Attributes(root) for root in roots]
+    contents = Contents(roots)
     own = {id(one): one for entry in entries if entry.generators is not None for one, _ in entry.generators.private}
     states = generators(full=True, private=own.values())
-    streams = sys.stdout, sys.stderr
+    streams, level = (sys.stdout, sys.stderr), logging.root.manager.disable
     window_was_open = capture.window.close()
     capture.off = True
+    versions = _versions([*parameters, *(buffer for buffer, _ in buffers), *contents.tensors])
     try:
         for parameter in parameters:
             parameter.grad = None
-        sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
+        sys.stdout, sys.stderr = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in streams)
+        logging.disable()
         yield
     finally:
         sys.stdout, sys.stderr = streams
+        logging.disable(level)
         for parameter, gradient in gradients:
             parameter.grad = gradient
         with torch.no_grad():
             for buffer, value in [*written, *buffers]:
                 _restore(buffer, value)
-        for kept in attributes:
-            kept.put_back()
+            contents.put_back()
+        versions.close()
         states.put_back()
         capture.off = False
         if window_was_open:
             capture.window.open()
 
 
+def _versions(tensors: list[Tensor]) -> contextlib.ExitStack:
+    """Return what sets version counters back on closing: a graph that is still open may need these very values."""
+    kept = contextlib.ExitStack()
+    for tensor in tensors:
+        if not tensor.is_inference():
+            kept.enter_context(torch.autograd.grad_mode._unsafe_preserve_version_counter(tensor))
+    return kept
+
+
 def _restore(buffer: Tensor, value: Tensor) -> None:
-    # Only what differs is written, so that version counters move no more than they must.
+    # Only what differs is written: a buffer may be shared with other processes.
     if not torch.equal(buffer, value):
         buffer.detach().copy_(value)

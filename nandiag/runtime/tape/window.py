@@ -45,7 +45,8 @@ class Traits(NamedTuple):
 def traits(function: Any) -> Traits:
     """Tell by its name what a torch function does."""
     name = getattr(function, "__name__", "")
-    return Traits(name in _MUTATORS, is_in_place(name), name in _RANDOM)
+    gradient_set = name == "__set__" and getattr(getattr(function, "__self__", None), "__name__", "") == "grad"
+    return Traits(gradient_set or name in _MUTATORS, is_in_place(name), name in _RANDOM)
 
 
 def is_in_place(name: str) -> bool:

@@ -21,6 +21,9 @@ def install(capture: Capture) -> None:
     _wrap_function_apply(capture)
     _wrap_compile(capture)
     torch.autograd.grad = _as_one_call(capture, torch.autograd.grad)
+    for name in ("grad", "grad_and_value", "jacrev", "jacfwd", "hessian", "vmap"):
+        setattr(torch.func, name, _made_one_call(capture, getattr(torch.func, name)))
+    torch.vmap = torch.func.vmap
     torch.load = _unseen(capture, torch.load)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         original = getattr(torch.nn.utils, name)
@@ -66,7 +69,7 @@ def _wrap_function_apply(capture: Capture) -> None:
 
     @functools.wraps(original)
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if not capture.window.on or capture.idle:
+        if torch.compiler.is_compiling() or not capture.window.on or capture.idle:
             return original(cls, *args, **kwargs)
         capture.window.close()
         try:
@@ -114,7 +117,8 @@ def _as_one_call(capture: Capture, original: Callable[..., Any], *, listed: bool
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if not capture.window.on or capture.idle:
+        # Dynamo takes the first word for true and traces no further into ours.
+        if torch.compiler.is_compiling() or not capture.window.on or capture.idle:
             return original(*args, **kwargs)
         if listed and args and not isinstance(args[0], Tensor):
             args = (list(args[0]), *args[1:])
@@ -125,6 +129,17 @@ def _as_one_call(capture: Capture, original: Callable[..., Any], *, listed: bool
         finally:
             capture.window.open()
         return output
+
+    return wrapper
+
+
+def _made_one_call(capture: Capture, transform: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a wrap of a ``torch.func`` transform whose result is taped as one entry when it is called."""
+
+    @functools.wraps(transform)
+    def wrapper(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        transformed = transform(function, *args, **kwargs)
+        return transformed if torch.compiler.is_compiling() else _as_one_call(capture, transformed)
 
     return wrapper
 

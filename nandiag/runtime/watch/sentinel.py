@@ -165,7 +165,8 @@ class Sentinel:
         trained = [] if optimizer is None else parameters(optimizer)
         suspects = tuple(self.weights.suspects)
         finite = self.judge.finite_after is not None and self.judge.finite_after == self.clock.step - 1
-        case = Case(self.clock.step, trained, joint, self._scale, suspects, weights_were_finite=finite)
+        gradients = tuple(one.grad for one in trained if one.grad is not None)
+        case = Case(self.clock.step, trained, joint, self._scale, suspects, finite, gradients)
         self.examiner.examine(case)
 
     def _joint(self, optimizer: Optimizer | None) -> bool:
