@@ -2,15 +2,19 @@
 
 At the earliest harmful step a rank that found the place by a second look comes first, then a weight or buffer that was
 bad before any loss or gradient, then a loss that is bad on some ranks, then gradients. In data-parallel training the
-gradients of every rank are bad after the all-reduce, so that gradients alone never single out a rank.
+gradients of every rank are bad after the all-reduce, so that gradients alone never single out a rank. Where each
+rank's own gradients are finite when the step is run again and an exchange lies between them and the update, that is it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from nandiag.analysis.causes import loss_scale_collapse
+from nandiag.analysis.causes.collective_overflow import limit_of
+from nandiag.analysis.causes.facts import is_whole
 from nandiag.analysis.report import RankState
 from nandiag.analysis.timeline import STARTS, STATE, Moment, Seen, Timeline, harm_moment, look_moment, phase_of
 from nandiag.events import Harm, Looked, Skipped
@@ -18,10 +22,11 @@ from nandiag.events import Harm, Looked, Skipped
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The claim that the origin is here. ``basis``: look, state, loss, gradient or scale.
+    """The claim that the origin is here. ``basis``: look, state, loss, exchange, gradient or scale.
 
     ``known`` is false where the ranks are all those that show the harm, and which of them made it cannot be told.
-    ``received`` are ranks whose own run of the step was finite.
+    ``received`` are ranks whose own run of the step was finite. ``world`` counts the ranks of the step; ``exchanged``
+    are the largest local gradients, by rank, where the exchange of gradients is the origin.
     """
 
     basis: str
@@ -35,6 +40,8 @@ class Claim:
     skip: Seen[Skipped] | None = None
     received: tuple[int, ...] = ()
     others: tuple[Seen[Looked], ...] = ()
+    world: int = 1
+    exchanged: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +67,7 @@ class Scene:
             one.rank
             for one in self.looks
             if one.event.outcome == "finite" and one.rank not in bad_loss
-            if fault or (one.event.method != "modules" and one.event.facts.get("complete", True))
+            if fault or (one.event.method != "modules" and is_whole(one.event))
         }
         return frozenset(clean | {one.rank for one in self.looks if one.event.source == "received"})
 
@@ -73,7 +80,7 @@ def choose(timeline: Timeline, states: dict[int, RankState]) -> Claim | None:
         return _by_scale(fallen, timeline)
     if scene is None:
         return None
-    rules: tuple[Callable[[Scene], Claim | None], ...] = (_by_look, _by_state, _by_loss, _by_gradient)
+    rules: tuple[Callable[[Scene], Claim | None], ...] = (_by_look, _by_state, _by_loss, _by_exchange, _by_gradient)
     return next((claim for rule in rules if (claim := rule(scene)) is not None), None)
 
 
@@ -133,6 +140,8 @@ def _place(one: Seen[Looked]) -> tuple[object, ...]:
 
 def _harm_of(scene: Scene, look: Seen[Looked]) -> Seen[Harm] | None:
     """Return the harm that the look explains: of the same tensor where it names one, else the rank's first."""
+    if look.event.method == "check":
+        return None
     names = {fact.name for fact in (*look.event.inputs, *look.event.outputs) if fact.bad and fact.name}
     own = [one for one in scene.harms if one.rank == look.rank]
     if look.event.source in STATE:
@@ -173,6 +182,30 @@ def _micro(one: Seen[Harm]) -> Moment:
     return (*harm_moment(one)[:3], 0)
 
 
+def _by_exchange(scene: Scene) -> Claim | None:
+    """Each rank that looked had finite gradients of its own: what the replay left out made them bad, an exchange.
+
+    A rank whose own gradients are larger than half precision holds is the culprit; else all ranks add their share.
+    """
+    harms = [one for one in scene.harms if one.event.what not in STATE]
+    looks = [one for one in scene.looks if one.event.outcome == "finite" and one.event.facts.get("collective")]
+    if not harms or not looks or len(looks) < len(scene.looks):
+        return None
+    sizes = {one.rank: size for one in looks if (size := _local_size(one.event)) is not None}
+    limit = limit_of(str(looks[0].event.facts["collective"]))
+    ranks = {rank for rank, size in sizes.items() if size > limit} or set(scene.present)
+    claim = _claim(scene, "exchange", ranks, next((one for one in harms if one.rank in ranks), harms[0]))
+    look = claim.look or looks[0]
+    received = tuple(sorted(scene.present - ranks))
+    return replace(claim, confidence="inferred", look=look, received=received, exchanged=sizes)
+
+
+def _local_size(look: Looked) -> float | None:
+    size = look.facts.get("local_gradient_absmax")
+    known = isinstance(size, int | float) and not isinstance(size, bool) and math.isfinite(size)
+    return float(size) if known and isinstance(size, int | float) else None
+
+
 def _by_gradient(scene: Scene) -> Claim | None:
     """Gradients are shared, or their shards summed: without more they never tell which rank made them bad."""
     harms = [one for one in scene.harms if one.event.what not in STATE]
@@ -201,6 +234,7 @@ def _claim(scene: Scene, basis: str, ranks: set[int], harm: Seen[Harm]) -> Claim
         harm=harm,
         look=next((one for one in scene.looks if one.rank in ranks), None),
         received=tuple(sorted(scene.received - ranks)),
+        world=len(scene.present | scene.absent),
     )
 
 

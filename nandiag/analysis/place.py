@@ -17,7 +17,7 @@ _HELD = ("parameter", "buffer", "frozen")
 def origin_of(claim: Claim, logs: tuple[RankLog, ...]) -> Origin:
     """Return the origin that the claim names, with all that is known about the place."""
     harm = claim.harm.event if claim.harm else None
-    look = claim.look.event if claim.look and claim.basis == "look" else None
+    look = claim.look.event if claim.look and claim.basis in {"look", "exchange"} else None
     site = _site(look, harm)
     inputs, outputs = _tensors(look, harm)
     facts = outputs or inputs
@@ -26,7 +26,7 @@ def origin_of(claim: Claim, logs: tuple[RankLog, ...]) -> Origin:
     log = _log(logs, claim, rank) if claim.known else None
     attached = log.attached if log else None
     return Origin(
-        kind=_kind(facts, harm) if claim.skip is None else _kind_of_skip(claim.skip.event),
+        kind=_kind(_first_bad(look, outputs) or facts, harm) if claim.skip is None else _kind_of_skip(claim.skip.event),
         rank=rank,
         ranks=claim.ranks,
         step=claim.step,
@@ -74,6 +74,13 @@ def _tensors(look: Looked | None, harm: Harm | None) -> tuple[tuple[TensorFact, 
     if harm is None:
         return (), ()
     return (harm.tensors, ()) if harm.what in STATE else ((), harm.tensors)
+
+
+def _first_bad(look: Looked | None, outputs: tuple[TensorFact, ...]) -> tuple[TensorFact, ...]:
+    """Return the op's first bad output alone: what else it returns may be infinite by design, as CTC's alpha is."""
+    if look is None or look.outcome != "found":
+        return ()
+    return tuple(fact for fact in outputs if fact.bad)[:1]
 
 
 def _kind(facts: tuple[TensorFact, ...], harm: Harm | None) -> str:

@@ -106,8 +106,23 @@ def _own_notes(log: RankLog) -> Iterable[str]:
         yield "torch was never imported there, so nothing was watched."
 
 
+def _elsewhere(record: RunRecord, states: dict[int, RankState]) -> set[int]:
+    """Return the ranks that no launcher of these folders started, where there are launchers without a folder here."""
+    info = record.info
+    if info is None or (info.launcher != "none" and max(len(record.agents), 1) >= (info.nnodes or 1)):
+        return set()
+    started = {end.rank for agent in record.agents for end in agent.ranks}
+    return {rank for rank, state in states.items() if not state.attached and rank not in started}
+
+
 def _missing(record: RunRecord, states: dict[int, RankState]) -> Iterable[str]:
-    absent = [rank for rank, state in states.items() if not state.attached]
+    elsewhere = _elsewhere(record, states)
+    if elsewhere:
+        yield (
+            f"{_capital(words.ranks(elsewhere))} of {len(states)} were started by another launcher, which has a run "
+            "folder of its own: `nandiag report FOLDER FOLDER` joins them."
+        )
+    absent = [rank for rank, state in states.items() if not state.attached and rank not in elsewhere]
     if absent:
         yield (
             f"{_capital(words.ranks(absent))} of {len(states)} left no word: not attached, "

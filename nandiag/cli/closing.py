@@ -84,7 +84,7 @@ def _show(report: Report, folder: RunFolder) -> None:
     if stream is None:
         return
     try:
-        terminal.show(report, folder=shown(folder.path), file=stream)
+        terminal.show(report, terminal.Place(shown(folder.path), here=str(Path.cwd())), stream)
     except OSError:
         # Nobody listens: stderr is closed. The report is in the folder all the same.
         return

@@ -56,7 +56,8 @@ def _print(found: Report, folders: list[Path], *, as_json_text: bool, as_markdow
         sys.stdout.write(encodable(text, sys.stdout.encoding))
         sys.stdout.flush()
     else:
-        terminal.show(found, folder=" ".join(str(folder) for folder in folders), file=sys.stdout, again=False)
+        folder = " ".join(str(folder) for folder in folders)
+        terminal.show(found, terminal.Place(folder, here=str(Path.cwd()), again=False), sys.stdout)
 
 
 def _no_reader(error: OSError) -> None:

@@ -91,9 +91,9 @@ class Looked:
 
     ``outcome``: ``found`` (``site`` is the origin as this rank sees it), ``finite`` (nothing bad in this rank's own
     run: the damage was received, or did not reproduce), ``failed`` or ``refused`` (``reason`` says why).
-    ``method`` names the kind of look: ``modules``, ``replay`` or ``check`` (no second look: torch's own NaN check, anomaly
-    mode, ended this rank; what went into the op was not seen). ``source`` says what the origin is: ``op`` (finite
-    inputs, bad output), ``parameter``, ``buffer``, ``input`` (a bad tensor that the model was given, named in
+    ``method`` names the kind of look: ``modules``, ``replay`` or ``check`` (no second look: torch's own NaN check,
+    anomaly mode, ended this rank; what went into the op was not seen). ``source`` says what the origin is: ``op``
+    (finite inputs, bad output), ``parameter``, ``buffer``, ``input`` (a bad tensor that the model was given, named in
     ``inputs``), ``outside`` (a bad tensor of unknown provenance) or ``received`` (came through a collective).
     """
 

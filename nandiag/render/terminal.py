@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import shlex
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TextIO
 
 from rich.cells import cell_len
@@ -35,23 +36,39 @@ class _Mirror(io.StringIO):
         return self._terminal
 
 
-def show(report: Report, *, folder: str, file: TextIO, again: bool = True) -> None:
-    """Write the summary of ``report`` to ``file``; ``again`` adds the command that shows it once more.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the report lies and from where it is read: ``folder`` as it is typed; files below ``here`` get short names.
+
+    ``again`` adds the command that shows the report once more.
+    """
+
+    folder: str
+    here: str | None = None
+    again: bool = True
+
+    def short(self, text: str) -> str:
+        """Return ``text`` with the names of files below the current directory relative to it."""
+        return text.replace(f"{self.here.rstrip('/')}/", "") if self.here and self.here.strip("/") else text
+
+
+def show(report: Report, place: Place, file: TextIO) -> None:
+    """Write the summary of ``report`` to ``file``.
 
     Colours follow the terminal and NO_COLOR; without a terminal the text is 100 columns wide. Raises OSError.
     """
     mirror = _Mirror(file)
     width = None if mirror.isatty() else WIDTH_WITHOUT_TERMINAL
     console = Console(file=mirror, width=width, highlight=False, markup=False, emoji=False)
-    for line in lines(report, folder=folder, width=max(console.width, NARROWEST), again=again):
+    for line in lines(report, place, max(console.width, NARROWEST)):
         console.print(line, soft_wrap=True)
     file.write(encodable(mirror.getvalue(), getattr(file, "encoding", None)))
     file.flush()
 
 
-def lines(report: Report, *, folder: str, width: int, again: bool = True) -> list[Text]:
+def lines(report: Report, place: Place, width: int) -> list[Text]:
     """Return the summary as lines no wider than ``width`` cells, but for paths and commands, which are never broken."""
-    shown = _anomaly(report, folder, width, again=again) if report.verdict.anomaly else _healthy(report, folder, width)
+    shown = _anomaly(report, place, width) if report.verdict.anomaly else _healthy(report, place.folder, width)
     return list(shown)
 
 
@@ -76,25 +93,32 @@ def _one_line(summary: str, log: str, width: int) -> Iterable[Text]:
         yield Text(f"  {log}")
 
 
-def _anomaly(report: Report, folder: str, width: int, *, again: bool) -> Iterable[Text]:
+def _anomaly(report: Report, place: Place, width: int) -> Iterable[Text]:
+    """Yield what, where, why and what to do first; then how sure, what followed, and what frames it."""
     verdict, origin = report.verdict, report.verdict.origin
     frame = _Frame(width, len(str(origin.line)) if origin and origin.line is not None else 2)
+    evidence = [place.short(text) for text in verdict.evidence]
     yield from _headline(verdict, width)
-    label = verdict.evidence[0] if verdict.evidence else None
     used = False
     if origin is not None:
-        code, used = _code(origin, label, frame)
+        code, used = _code(origin, _label(evidence), frame, place)
         yield from code
         yield from _facts(origin, frame)
-    yield from frame.notes(verdict.evidence[1 if used else 0 :], MOST["evidence"], "note")
+    yield from frame.notes(evidence[1 if used else 0 :], MOST["evidence"], "note")
+    yield from frame.helps(verdict.suggestions)
     yield from frame.notes(_confidence(verdict), 1, "note")
     yield from frame.notes([_spread(spread) for spread in verdict.spread], MOST["spread"], "spread")
     yield from frame.notes([finding.text for finding in report.findings if _is_told(finding)], MOST["findings"], "note")
-    yield from frame.notes(report.notes, MOST["notes"], "note")
-    yield from frame.helps(verdict.suggestions)
+    yield from frame.notes([place.short(text) for text in report.notes], MOST["notes"], "note")
+    yield from frame.notes(_machine(origin), 1, "note")
     yield from frame.notes(_resume(verdict), 1, "resume")
-    if again:
-        yield Text("  show this again: ").append(f"nandiag report {shlex.quote(clean(folder))}", style="bold")
+    if place.again:
+        yield Text("  show this again: ").append(f"nandiag report {shlex.quote(clean(place.folder))}", style="bold")
+
+
+def _label(evidence: list[str]) -> str | None:
+    """Return what may stand beside the source line: the first of the evidence where it is a phrase, no sentence."""
+    return evidence[0] if evidence and not evidence[0][:1].isupper() else None
 
 
 def _headline(verdict: Verdict, width: int) -> Iterable[Text]:
@@ -108,12 +132,10 @@ def _is_told(finding: Finding) -> bool:
 
 
 def _confidence(verdict: Verdict) -> list[str]:
-    """Return how surely it is known; what was observed, and no more, needs no words."""
-    again = " Running the step again did not show it." if verdict.reproduced is False else ""
+    """Return that it was shown again; what is inferred, or did not show again, the evidence says."""
     if verdict.confidence == "reproduced":
         return ["Reproduced: running the step again showed it."]
-    said = "The rank is inferred, not seen." if verdict.confidence == "inferred" else ""
-    return [(said + again).strip()] if said or again else []
+    return []
 
 
 def _spread(spread: Spread) -> str:
@@ -128,11 +150,11 @@ def _resume(verdict: Verdict) -> list[str]:
     return [f"from a checkpoint saved before step {step + 1}; the weights were finite until then."]
 
 
-def _code(origin: Origin, label: str | None, frame: _Frame) -> tuple[list[Text], bool]:
+def _code(origin: Origin, label: str | None, frame: _Frame, place: Place) -> tuple[list[Text], bool]:
     """Return the lines that show the place, and whether ``label`` stands beside the source line."""
     if origin.file is None:
         return [], False
-    where = clean(origin.file) + ("" if origin.line is None else f":{origin.line}")
+    where = clean(place.short(origin.file)) + ("" if origin.line is None else f":{origin.line}")
     inside = f" in {clean(origin.function)}" if origin.function else ""
     shown = [Text(" " * frame.gutter).append("--> ", style=_STYLES["frame"]).append(where + inside)]
     if not origin.source or origin.line is None:
@@ -152,12 +174,19 @@ def _facts(origin: Origin, frame: _Frame) -> Iterable[Text]:
         inside = f" in {origin.module}" if origin.module else ""
         kind = f" ({origin.module_class})" if origin.module_class else ""
         node = f" [{origin.node}{made}]" if origin.node else ""
-        yield from frame.notes([f"{origin.op or origin.node}{node if origin.op else made}{inside}{kind}"], 1, "op")
+        # An op that was given the bad values, and is not blamed for any, only shows where they were met.
+        mark = "op" if origin.outputs or not any(fact.bad for fact in origin.inputs) else "first used by"
+        yield from frame.notes([f"{origin.op or origin.node}{node if origin.op else made}{inside}{kind}"], 1, mark)
     # x * x has the same tensor twice: once is enough.
     yield from frame.notes(dict.fromkeys(_tensor(fact) for fact in origin.inputs), MOST["tensors"], "input")
     yield from frame.notes([_tensor(fact) for fact in origin.outputs], MOST["tensors"], "output")
+
+
+def _machine(origin: Origin | None) -> list[str]:
+    if origin is None:
+        return []
     where = [part for part in (origin.host, origin.device, f"pid {origin.pid}" if origin.pid else None) if part]
-    yield from frame.notes([f"rank {origin.rank} ran on {', '.join(where)}"] if where else [], 1, "note")
+    return [f"rank {origin.rank} ran on {', '.join(where)}"] if where else []
 
 
 def _tensor(fact: TensorFact) -> str:

@@ -91,11 +91,11 @@ def without_nan_check(function: Callable[..., Any]) -> Callable[..., Any]:
     def unchecked(*args: Any, **kwargs: Any) -> Any:
         if not (torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()):
             return function(*args, **kwargs)
-        torch.set_anomaly_enabled(True, False)
+        torch.set_anomaly_enabled(enabled=True, check_nan=False)
         try:
             return function(*args, **kwargs)
         finally:
-            torch.set_anomaly_enabled(True, True)
+            torch.set_anomaly_enabled(enabled=True, check_nan=True)
 
     return unchecked
 

@@ -1,6 +1,6 @@
 """What the autograd engine's NaN check needs on DTensor: a look at this rank's own part, with no collective (worker).
 
-Under ``detect_anomaly(check_nan=True)`` the engine asks ``isnan(output)._is_any_true().item()`` of every output of every
+Under ``detect_anomaly(check_nan=True)`` the engine asks ``isnan(output)._is_any_true().item()`` of each output of each
 autograd node. DTensor knows no ``_is_any_true``, so that each such backward dies. An answer for all ranks would need a
 collective inside the check: it would pair with the script's next collective as soon as ranks run different backwards,
 and would raise where nothing is wrong. Here the rank that holds the NaN answers for itself, and raises.
@@ -128,7 +128,7 @@ def global_isnan(tensor: DTensor) -> Tensor:
     """Return ``torch.isnan`` as torch itself answers it: by comparison, after summing up what is partial."""
     with torch.no_grad():
         whole = _without_partial(tensor)
-        return whole != whole
+        return whole != whole  # noqa: PLR0124 - a NaN alone is not equal to itself
 
 
 def _without_partial(tensor: DTensor) -> DTensor:

@@ -1,4 +1,4 @@
-"""Predict a property of molecules with a graph network that averages over neighbours; runs on one process or under DDP."""
+"""Predict a property of molecules with a graph network that averages over neighbours, under DDP."""
 
 import argparse
 import gc

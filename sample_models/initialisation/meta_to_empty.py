@@ -58,7 +58,7 @@ def main():
     args = parser.parse_args()
     dist.init_process_group("gloo")
     torch.manual_seed(0)
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(mode=True)
 
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(640, 10, generator=generator)

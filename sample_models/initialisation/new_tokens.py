@@ -1,4 +1,4 @@
-"""Continue training of a language model whose vocabulary grew by a few special tokens; runs on one process or under DDP."""
+"""Continue training of a language model whose vocabulary grew by a few special tokens, under DDP."""
 
 import argparse
 import gc
@@ -45,7 +45,7 @@ def main():
     parser.add_argument("--lr", type=float, default=1e-2)
     args = parser.parse_args()
     torch.manual_seed(0)
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(mode=True)
     distributed = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if distributed:
         dist.init_process_group("gloo")

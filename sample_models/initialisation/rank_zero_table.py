@@ -35,7 +35,7 @@ def main():
     parser.add_argument("--lr", type=float, default=1e-2)
     args = parser.parse_args()
     torch.manual_seed(0)
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(mode=True)
     distributed = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if distributed:
         dist.init_process_group("gloo")

@@ -32,7 +32,7 @@ class Adapter(nn.Module):
 
     def __init__(self, linear, rank):
         super().__init__()
-        self.linear = linear.requires_grad_(False)
+        self.linear = linear.requires_grad_(requires_grad=False)
         self.down = nn.Linear(linear.in_features, rank, bias=False)
         self.up = nn.Linear(rank, linear.out_features, bias=False)
         nn.init.zeros_(self.up.weight)

@@ -1,4 +1,4 @@
-"""Fine-tune a small text classifier with a linear warm-up and inverse square root decay, as in the first transformer."""
+"""Fine-tune a small text classifier with a linear warm-up and inverse square root decay."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""Train on logged auctions under DDP with gradient accumulation; ranks synchronise at the last of four micro-batches."""
+"""Train on logged auctions under DDP with gradient accumulation; ranks synchronise at the last micro-batch."""
 
 import argparse
 import contextlib

@@ -1,4 +1,4 @@
-"""Train a feed-forward network whose hidden columns are spread over the ranks (tensor parallel); all ranks see the same data."""
+"""Train a feed-forward network whose hidden columns are spread over the ranks (tensor parallel)."""
 
 import argparse
 import gc

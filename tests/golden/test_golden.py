@@ -24,7 +24,7 @@ def report_of(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_words(name):
-    lines = terminal.lines(report_of(name), folder="RUN", width=100)
+    lines = terminal.lines(report_of(name), terminal.Place("RUN"), 100)
     assert "".join(f"{line.plain}\n" for line in lines) == (HERE / name / "expected.txt").read_text()
 
 

@@ -2,29 +2,61 @@
 
 from __future__ import annotations
 
-from nandiag.analysis.causes.facts import LIKELY, PROVEN, Cause, Facts
+from nandiag.analysis.causes.facts import LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
 from nandiag.analysis.report import Suggestion
+from nandiag.events import TensorFact, words
 
 SOFTMAX = frozenset({"softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax"})
 ATTENTION = "scaled_dot_product"
+_LEAVE_ONE = Suggestion(
+    "Leave at least one position of each row unmasked, or mask with a large finite number.",
+    "mask = mask.masked_fill(mask.all(-1, keepdim=True), False)",
+)
 
 
 def explain(facts: Facts) -> Cause | None:
     """Name a fully masked row: softmax gives NaN from -inf alone only where a whole row is -inf."""
-    inputs, op = facts.origin.inputs, facts.op or ""
-    masked = sum(fact.neginf for fact in inputs)
-    clean = not any(fact.nan or fact.posinf for fact in inputs)
+    op = facts.op or ""
+    if op == "add":
+        return _two_masks(facts)
+    if not facts.outputs_nan or facts.node is not None:
+        return None
     attention = op.lstrip("_").startswith(ATTENTION)
-    if not (masked and clean and any(fact.nan for fact in facts.origin.outputs)) or not (op in SOFTMAX or attention):
+    inputs = facts.origin.inputs
+    masked = sum(fact.neginf for fact in inputs) or (attention and any(dtype_of(fact) == "bool" for fact in inputs))
+    clean = not any(fact.nan or fact.posinf for fact in inputs)
+    if not masked or not clean or not (op in SOFTMAX or attention):
         return None
     return Cause(
         slug="attention_fully_masked",
-        evidence=(f"a whole row of the input of {op} is -inf; its softmax is 0/0",),
-        suggestions=(
-            Suggestion(
-                "Leave at least one position of each row unmasked, or mask with a large finite number.",
-                "mask = mask.masked_fill(mask.all(-1, keepdim=True), False)",
-            ),
-        ),
+        evidence=(f"a whole row of the input of {op.lstrip('_')} is -inf; its softmax is 0/0",),
+        suggestions=(_LEAVE_ONE,),
         strength=LIKELY if attention else PROVEN,
     )
+
+
+def _two_masks(facts: Facts) -> Cause | None:
+    """Two masks that hold the lowest finite number each, added: the sum is -inf, and a softmax of that is NaN."""
+    inputs = facts.origin.inputs
+    if len(inputs) != 2 or not all(_is_mask(fact) for fact in inputs):
+        return None
+    if not facts.finite_inputs or not any(fact.neginf for fact in facts.origin.outputs):
+        return None
+    lowest = words.number(inputs[0].min)
+    return Cause(
+        slug="attention_fully_masked",
+        evidence=(f"both sides hold {lowest}, as masks do; their sum is -inf, and a softmax over such a row is NaN",),
+        suggestions=(
+            Suggestion(
+                "Combine the masks before they become numbers, and fill once.",
+                "scores.masked_fill(a | b, torch.finfo(scores.dtype).min)",
+            ),
+        ),
+        strength=LIKELY,
+        story=True,
+    )
+
+
+def _is_mask(fact: TensorFact) -> bool:
+    limit = LARGEST.get(dtype_of(fact))
+    return limit is not None and fact.min is not None and fact.min <= -0.5 * limit and (fact.max or 0.0) <= 0.0

@@ -1,6 +1,8 @@
-"""Weights that were bad before the first step: checkpoint, memory never written, or initialisation (reader side)."""
+"""Weights that were bad before their first step: checkpoint, memory never written, or initialisation (reader side)."""
 
 from __future__ import annotations
+
+from math import prod
 
 from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, Cause, Facts
 from nandiag.analysis.report import Suggestion
@@ -8,6 +10,10 @@ from nandiag.events import TensorFact
 
 _STARTS = {"init", "checkpoint"}
 _HUGE, _TINY = 1e30, 1e-30
+_WRITE = Suggestion(
+    "Write every element after torch.empty or to_empty: initialise the tensor.",
+    "torch.nn.init.normal_(p, std=0.02)",
+)
 
 
 def explain(facts: Facts) -> Cause | None:
@@ -15,15 +21,39 @@ def explain(facts: Facts) -> Cause | None:
     bad = facts.bad_state
     if bad is None or facts.origin.phase not in _STARTS:
         return None
-    resumed = facts.origin.phase == "checkpoint" or (facts.origin.global_step or 0) > facts.origin.step
-    if resumed:
+    if facts.origin.phase == "checkpoint" or (facts.origin.global_step or 0) > facts.origin.step:
         return _checkpoint()
-    return _unwritten() if _looks_unwritten(bad) else _initialisation()
+    if _looks_unwritten(bad):
+        return _unwritten("Magnitudes like these are those of memory that nobody wrote (torch.empty).", LIKELY)
+    if facts.origin.step:
+        return _written_later(facts)
+    rows = _unwritten_rows(bad)
+    return _unwritten(rows, POSSIBLE) if rows and not _all_bad(facts) else _initialisation()
 
 
 def _looks_unwritten(bad: TensorFact) -> bool:
     """Whether the finite part has magnitudes that memory never written shows and no initialisation does."""
     return bad.bad < bad.numel and bad.absmax is not None and (bad.absmax > _HUGE or 0 < bad.absmax < _TINY)
+
+
+def _unwritten_rows(bad: TensorFact) -> str | None:
+    """Return a sentence where NaN fills the tensor, or its last rows, and nothing else: torch's sign of no value yet.
+
+    In deterministic mode torch fills memory that it hands out unwritten with NaN.
+    """
+    if bad.nan != bad.bad or not bad.nan:
+        return None
+    fills = "memory that nobody wrote looks so where deterministic mode is on"
+    if bad.bad == bad.numel:
+        return f"It is NaN throughout, and other tensors are not: {fills}."
+    first, row = bad.first_bad, prod(bad.shape[1:])
+    if not first or len(first) < 2 or any(first[1:]) or bad.nan != (bad.shape[0] - first[0]) * row:
+        return None
+    return f"All rows from {first[0]} on are NaN, and none before: {fills}."
+
+
+def _all_bad(facts: Facts) -> bool:
+    return facts.harm is not None and facts.harm.total > 1 and facts.harm.bad == facts.harm.total
 
 
 def _checkpoint() -> Cause:
@@ -36,12 +66,28 @@ def _checkpoint() -> Cause:
     )
 
 
-def _unwritten() -> Cause:
+def _unwritten(text: str, strength: int) -> Cause:
+    return Cause("uninitialised_memory", (text,), (_WRITE,), strength, story=True)
+
+
+def _written_later(facts: Facts) -> Cause:
+    """A tensor that was first looked at in the middle of the run: another optimizer, or written since the last step."""
+    step = facts.origin.step
+    if facts.basis == "look":
+        seen = f"It was bad when step {step} first used it; the updates before left it finite, or were not watched."
+    else:
+        seen = f"It was bad when its optimizer was first seen, before step {step}: it was written outside of a step."
     return Cause(
-        slug="uninitialised_memory",
-        evidence=("Magnitudes like these are those of memory that nobody wrote (torch.empty).",),
-        suggestions=(Suggestion("Initialise the tensor.", "torch.nn.init.normal_(p, std=0.02)"),),
-        strength=LIKELY,
+        slug="init_nonfinite",
+        evidence=(seen,),
+        suggestions=(
+            Suggestion(
+                f"Check what writes it between steps {step - 1} and {step}: load_state_dict, a copy in half precision, "
+                "an average of weights, an initialiser.",
+                "assert all(p.isfinite().all() for p in model.parameters())",
+            ),
+        ),
+        strength=POSSIBLE,
         story=True,
     )
 
@@ -51,7 +97,10 @@ def _initialisation() -> Cause:
         slug="init_nonfinite",
         evidence=("No step of this run made it so: it was bad before the first one.",),
         suggestions=(
-            Suggestion("Check what fills this tensor before training: its initialiser, or the file it is loaded from."),
+            Suggestion(
+                "Check what fills this tensor before training: its initialiser, the file it is loaded from, or memory "
+                "that torch.empty left unwritten."
+            ),
         ),
         strength=POSSIBLE,
         story=True,

@@ -8,10 +8,15 @@ from nandiag.analysis.report import Suggestion
 
 def explain(facts: Facts) -> Cause | None:
     """Name the input that came from outside with non-finite values in it, and its sample where that is known."""
-    if facts.source != "input":
+    in_dataset = facts.source == "op" and facts.origin.phase == "data" and "dataset" in facts.extra
+    if not (facts.source == "input" or in_dataset) or "written_in_place" in facts.extra:
         return None
     seen = facts.extra.get("complete", True) is not False
-    sample = _sample(facts)
+    sample = _sample(facts, in_dataset=in_dataset)
+    if in_dataset:
+        # The op in the dataset's own code is the mechanism, and what to change.
+        told = (sample,) if sample else ()
+        return Cause("data_nonfinite", told, strength=LIKELY - 1, story=True)
     return Cause(
         slug="data_nonfinite",
         evidence=(*([sample] if sample else []), _where(complete=seen)),
@@ -34,10 +39,13 @@ def _where(*, complete: bool) -> str:
     return "The values were bad when the model was called; the script's own code before that was not looked at."
 
 
-def _sample(facts: Facts) -> str | None:
+def _sample(facts: Facts, *, in_dataset: bool) -> str | None:
     dataset, index = facts.extra.get("dataset"), facts.extra.get("dataset_index")
     if dataset is None:
         return None
+    source = f"{dataset}[{index}]" if index is not None else str(dataset)
+    if in_dataset:
+        return f"The dataset made it when it was asked for the sample again: {source}."
     first = next((fact.first_bad for fact in facts.origin.inputs if fact.bad and fact.first_bad), None)
     position = f"sample {first[0]} of the batch" if first else "a sample of the batch"
-    return f"{position} is bad: " + (f"{dataset}[{index}]." if index is not None else f"it came from {dataset}.")
+    return f"{position} is bad: " + (f"{source}." if index is not None else f"it came from {source}.")

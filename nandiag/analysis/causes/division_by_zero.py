@@ -2,51 +2,87 @@
 
 from __future__ import annotations
 
-from nandiag.analysis.causes.facts import Cause, Facts, dtype_of
+from nandiag.analysis.causes import fitting
+from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share, small
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
 
 DIVISIONS = frozenset({"div", "true_divide", "divide", "remainder", "fmod"})
-RECIPROCALS = frozenset({"reciprocal", "rsqrt"})
-_FIX = (Suggestion("Keep the divisor away from zero.", "a / b.clamp_min(1e-6)"),)
+RECIPROCALS = {"reciprocal": "1/0", "rsqrt": "1/sqrt(0)"}
+RATIOS = {"addcdiv": 2}
+# In these nodes the user's own division is what is differentiated; in others it has a cause of its own.
 NODES = ("Div", "Reciprocal")
+_KEEP = "Keep the divisor away from zero."
 
 
 def explain(facts: Facts) -> Cause | None:
     """Name the zero divisor of a division, in forward or in backward: a tensor, a number, or 0 to a negative power."""
-    if facts.op in DIVISIONS and facts.finite_inputs and facts.extra.get("arg1") in (0, 0.0):
-        return Cause("division_by_zero", (f"the divisor of {facts.op} is the number 0",), _FIX)
-    if (
-        facts.op == "pow"
-        and facts.finite_inputs
-        and _negative(facts.extra.get("arg1"))
-        and facts.origin.inputs[0].zeros
-    ):
-        text = (
-            f"the base of pow holds {words.count(facts.origin.inputs[0].zeros, 'zero')}; 0 to a negative power is Inf"
-        )
-        return Cause("division_by_zero", (text,), _FIX)
-    divisor = _divisor(facts)
-    if divisor is None or not divisor.zeros or not facts.finite_inputs:
+    if not facts.finite_inputs or (facts.node is not None and not facts.node.startswith(NODES)):
         return None
-    zeros = "0" if divisor.numel == 1 else f"{words.count(divisor.zeros, 'zero')} in {divisor.numel:,} values"
-    result = "0/0 is NaN" if any(fact.nan for fact in facts.origin.outputs) else "x/0 is Inf"
-    small = " A small constant like 1e-8 is itself 0 in float16." if dtype_of(divisor) == "float16" else ""
+    if facts.op in DIVISIONS and facts.number("arg1") == 0:
+        code = fitting.divisor(facts.origin, lambda text: f"max({_bare(text)}, 1)") or "a / max(n, 1)"
+        return Cause("division_by_zero", (f"the divisor of {facts.op} is the number 0",), (Suggestion(_KEEP, code),))
+    base = facts.origin.inputs[0]
+    if facts.op == "pow" and (facts.number("arg1") or 0.0) < 0 and base.zeros:
+        text = f"the base of pow holds {words.count(base.zeros, 'zero')}; 0 to a negative power is Inf"
+        fitted = fitting.argument(facts.origin, "pow", lambda text: f"{text}.clamp_min({small(base)})")
+        return Cause("division_by_zero", (text,), (Suggestion(_KEEP, fitted or "x.clamp_min(1e-6) ** -p"),))
+    return _by_tensor(facts)
+
+
+def _by_tensor(facts: Facts) -> Cause | None:
+    divisor = _divisor(facts)
+    if divisor is None or not divisor.zeros:
+        return None
+    held = share(divisor.zeros, divisor)
+    inverse = RECIPROCALS.get(facts.op or "")
+    result = "0/0 is NaN" if facts.outputs_nan else f"{inverse or 'x/0'} is Inf"
+    what = "input" if facts.op == "rsqrt" else "divisor"
     return Cause(
         slug="division_by_zero",
-        evidence=(f"the divisor of {facts.op} holds {zeros}; {result}",),
-        suggestions=(Suggestion("Keep the divisor away from zero." + small, "a / b.clamp_min(1e-6)"),),
+        evidence=(f"the {what} of {facts.op} {'is' if held == '0' else 'holds'} {held}; {result}",),
+        suggestions=_suggestions(facts, divisor),
     )
 
 
-def _negative(word: object) -> bool:
-    return isinstance(word, int | float) and word < 0
-
-
 def _divisor(facts: Facts) -> TensorFact | None:
-    inputs, node = facts.origin.inputs, facts.origin.node
-    if node is not None and not node.startswith(NODES):
-        return None  # the division is part of another function's gradient, which has a cause of its own
-    if facts.op in DIVISIONS and len(inputs) > 1:
-        return inputs[1]
-    return inputs[0] if facts.op in RECIPROCALS and inputs else None
+    inputs, op = facts.origin.inputs, facts.op or ""
+    place = 1 if op in DIVISIONS else RATIOS.get(op, 0 if op in RECIPROCALS else None)
+    return inputs[place] if place is not None and len(inputs) > place else None
+
+
+def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
+    found = [Suggestion(_keep(divisor), _guarded(facts, divisor))]
+    normal = fitting.normalised(facts.origin)
+    if normal is not None:
+        found.append(Suggestion("Or let torch do it, with its own eps.", normal))
+    if dtype_of(divisor) in HALF:
+        dtype = dtype_of(divisor)
+        text = f"If it is no true zero, {dtype} rounded it to one: compute the divisor in float32."
+        # What has lost its digits cannot be clamped back: where one number is the divisor that is the likelier mend.
+        found.insert(0 if divisor.numel == 1 else 1, Suggestion(text, _in_float32(facts)))
+    return tuple(found)
+
+
+def _keep(divisor: TensorFact) -> str:
+    return _KEEP + (" A small constant like 1e-8 is itself 0 in float16." if dtype_of(divisor) == "float16" else "")
+
+
+def _guarded(facts: Facts, divisor: TensorFact) -> str:
+    eps = small(divisor)
+    if facts.op == "rsqrt":
+        return fitting.argument(facts.origin, "rsqrt", lambda text: f"{text} + {eps}") or f"torch.rsqrt(x + {eps})"
+    if divisor.min is not None and divisor.min < 0:
+        # Clamping would turn negative divisors round.
+        code = fitting.divisor(facts.origin, lambda text: f"torch.where({_bare(text)} == 0, {eps}, {_bare(text)})")
+        return code or f"a / torch.where(b == 0, {eps}, b)"
+    code = fitting.divisor(facts.origin, lambda text: f"{text}.clamp_min({eps})")
+    return code or (f"x.clamp_min({eps}).reciprocal()" if facts.op == "reciprocal" else f"a / b.clamp_min({eps})")
+
+
+def _in_float32(facts: Facts) -> str:
+    return "b = b.float()" if facts.op not in RECIPROCALS else "x = x.float()"
+
+
+def _bare(text: str) -> str:
+    return text[1:-1] if text.startswith("(") and text.endswith(")") and text.count("(") == 1 else text

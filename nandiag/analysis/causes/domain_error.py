@@ -2,44 +2,76 @@
 
 from __future__ import annotations
 
+from nandiag.analysis.causes import fitting
 from nandiag.analysis.causes.facts import Cause, Facts
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
 
-# op -> lowest and highest argument that it is defined for
-DOMAINS: dict[str, tuple[float | None, float | None]] = {
-    "log": (0.0, None),
-    "log2": (0.0, None),
-    "log10": (0.0, None),
-    "log1p": (-1.0, None),
-    "sqrt": (0.0, None),
-    "rsqrt": (0.0, None),
-    "acos": (-1.0, 1.0),
-    "asin": (-1.0, 1.0),
-    "atanh": (-1.0, 1.0),
-    "acosh": (1.0, None),
-    "logit": (0.0, 1.0),
+# op -> lowest and highest argument that it is defined for, and what keeps the argument there
+DOMAINS: dict[str, tuple[float | None, float | None, str]] = {
+    "log": (0.0, None, "clamp_min(1e-12)"),
+    "log2": (0.0, None, "clamp_min(1e-12)"),
+    "log10": (0.0, None, "clamp_min(1e-12)"),
+    "log1p": (-1.0, None, "clamp_min(-1 + 1e-6)"),
+    "sqrt": (0.0, None, "clamp_min(1e-12)"),
+    "rsqrt": (0.0, None, "clamp_min(1e-12)"),
+    "acos": (-1.0, 1.0, "clamp(-1 + 1e-6, 1 - 1e-6)"),
+    "asin": (-1.0, 1.0, "clamp(-1 + 1e-6, 1 - 1e-6)"),
+    "atanh": (-1.0, 1.0, "clamp(-1 + 1e-6, 1 - 1e-6)"),
+    "erfinv": (-1.0, 1.0, "clamp(-1 + 1e-6, 1 - 1e-6)"),
+    "acosh": (1.0, None, "clamp_min(1 + 1e-6)"),
+    "logit": (0.0, 1.0, "clamp(1e-6, 1 - 1e-6)"),
+    "xlogy": (0.0, None, "clamp_min(1e-12)"),
+    "special_entr": (0.0, None, "clamp_min(0)"),
 }
+# At these ends the function itself is infinite.
+POLES = {"atanh": (-1.0, 1.0), "logit": (0.0, 1.0), "erfinv": (-1.0, 1.0)}
+_LOGS = frozenset({"log", "log2", "log10"})
+_PARAMETRISED = Suggestion(
+    "Where the model itself makes it, let it make a number that is positive by construction.", "F.softplus(z) + 1e-6"
+)
 
 
 def explain(facts: Facts) -> Cause | None:
-    """Name the argument that lies outside the op's domain where the op gave NaN."""
-    domain = DOMAINS.get(facts.op or "")
-    if domain is None or not facts.finite_inputs or not any(fact.nan for fact in facts.origin.outputs):
+    """Name the argument that lies outside the op's domain where the op gave NaN, or at a pole where it gave Inf."""
+    if not facts.finite_inputs or facts.node is not None:
         return None
-    outside = _outside(facts.origin.inputs[0], *domain)
-    if outside is None:
+    given, op = facts.origin.inputs[0], facts.op or ""
+    if op == "pow" and facts.outputs_nan:
+        return _root_of_a_negative(facts, given)
+    domain = DOMAINS.get(op)
+    if domain is None:
         return None
-    low, high = (bound if bound is None else words.number(bound) for bound in domain)
+    low, high, guard = domain
+    outside = _outside(given, low, high)
+    if facts.outputs_nan and outside is not None:
+        text = f"the input of {op} goes to {words.number(outside)}, outside its domain; the result is NaN"
+    elif (pole := _pole(op, given)) is not None:
+        text = f"the input of {op} is {words.number(pole)} in places; the result is infinite there"
+    else:
+        return None
+    return Cause("domain_error", (text,), _suggestions(facts, op, guard))
+
+
+def _suggestions(facts: Facts, op: str, guard: str) -> tuple[Suggestion, ...]:
+    fitted = fitting.argument(facts.origin, op, lambda text: f"{text}.{guard}")
+    first = Suggestion(
+        "Find out why the value leaves the domain; where rounding alone does it, clamp it.",
+        fitted or f"torch.{op}(x.{guard})",
+    )
+    return (first, _PARAMETRISED) if op in _LOGS else (first,)
+
+
+def _root_of_a_negative(facts: Facts, given: TensorFact) -> Cause | None:
+    exponent = facts.number("arg1")
+    if given.min is None or given.min >= 0 or (exponent is not None and exponent == int(exponent)):
+        return None
+    power = "a fractional power" if exponent is None else f"the power of {words.number(exponent)}"
+    fitted = fitting.argument(facts.origin, "pow", lambda text: f"{text}.clamp_min(1e-6)")
     return Cause(
         slug="domain_error",
-        evidence=(f"the input of {facts.op} goes to {words.number(outside)}, outside its domain; the result is NaN",),
-        suggestions=(
-            Suggestion(
-                "Find out why the value leaves the domain; where rounding alone does it, clamp it.",
-                f"x.clamp(min={low}).{facts.op}()" if high is None else f"x.clamp({low}, {high}).{facts.op}()",
-            ),
-        ),
+        evidence=(f"the base of pow goes to {words.number(given.min)}; a negative number to {power} is NaN",),
+        suggestions=(Suggestion("Keep the base above zero.", fitted or "x.clamp_min(1e-6) ** p"),),
     )
 
 
@@ -47,3 +79,7 @@ def _outside(given: TensorFact, low: float | None, high: float | None) -> float 
     if low is not None and given.min is not None and given.min < low:
         return given.min
     return given.max if high is not None and given.max is not None and given.max > high else None
+
+
+def _pole(op: str, given: TensorFact) -> float | None:
+    return next((end for end in POLES.get(op, ()) if end in (given.min, given.max)), None)

@@ -1,19 +1,73 @@
-"""The mean of nothing (reader side)."""
+"""The mean of nothing, and the spread of one value (reader side)."""
 
 from __future__ import annotations
 
+from nandiag.analysis.causes import fitting
 from nandiag.analysis.causes.facts import Cause, Facts
 from nandiag.analysis.report import Suggestion
+from nandiag.events import words
 
-MEANS = frozenset({"mean", "var", "std", "var_mean", "std_mean", "nanmean", "median"})
+SPREADS = frozenset({"var", "std", "var_mean", "std_mean"})
+TARGETS = frozenset({"nll_loss_forward", "nll_loss2d_forward", "nll_loss", "nll_loss2d", "cross_entropy_loss"})
 
 
 def explain(facts: Facts) -> Cause | None:
-    """Name a mean, or the like, over a tensor without elements."""
-    if facts.op not in MEANS or not facts.origin.inputs or facts.origin.inputs[0].numel:
+    """Name a mean over no elements, a spread of too few, or a loss all of whose targets are left out."""
+    if not facts.finite_inputs or not facts.outputs_nan or facts.node is not None:
         return None
+    if facts.op in TARGETS and facts.origin.inputs[0].numel:
+        return _no_target(facts)
+    if facts.op in SPREADS and facts.origin.inputs[0].numel:
+        return _too_few(facts)
+    return None if facts.origin.inputs[0].numel else _nothing(facts)
+
+
+def _nothing(facts: Facts) -> Cause:
     return Cause(
         slug="empty_reduction",
         evidence=(f"the input of {facts.op} has no elements; the {facts.op} of nothing is NaN",),
-        suggestions=(Suggestion("Divide a sum by a count that is at least 1.", "x.sum() / max(x.numel(), 1)"),),
+        suggestions=(
+            Suggestion(
+                "Leave out what is empty, or divide a sum by a count that is at least 1.",
+                "x.sum() / max(x.numel(), 1)",
+            ),
+        ),
+    )
+
+
+def _too_few(facts: Facts) -> Cause | None:
+    """The reduction divides by its count less the correction, which is 1 where nothing else is asked for."""
+    given, out = facts.origin.inputs[0].numel, next((fact.numel for fact in facts.origin.outputs if fact.bad), 0)
+    many = given // out if out else 0
+    correction = facts.number("correction")
+    less = 1 if correction is None else correction
+    if many > less:
+        return None
+    value = words.count(many, "value")
+    return Cause(
+        slug="empty_reduction",
+        evidence=(f"{facts.op} of {value} divides by {many} - {words.number(less)}: 0/0 is NaN",),
+        suggestions=(
+            Suggestion(
+                "Divide by the count itself where a group can hold one element.",
+                fitting.added(facts.origin, facts.op or "", "unbiased=False") or f"x.{facts.op}(unbiased=False)",
+            ),
+            Suggestion("Or leave groups out that are too small, such as a last batch of one.", "drop_last=True"),
+        ),
+    )
+
+
+def _no_target(facts: Facts) -> Cause:
+    ignored = facts.number("arg4")
+    what = "the ignore_index" if ignored is None else f"{words.number(ignored)}, the ignore_index"
+    return Cause(
+        slug="empty_reduction",
+        evidence=(f"all targets are {what}, or weigh 0; the mean over none of them is 0/0",),
+        suggestions=(
+            Suggestion(
+                "Divide a sum by a count that is at least 1.",
+                "F.cross_entropy(z, y, reduction='sum') / (y != -100).sum().clamp_min(1)",
+            ),
+            Suggestion("Or leave samples out whose targets are all ignored."),
+        ),
     )

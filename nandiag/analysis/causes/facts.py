@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 
 from nandiag.analysis.report import Origin, Suggestion
 from nandiag.events import Harm, History, Looked, Skipped, TensorFact, words
@@ -18,11 +19,16 @@ LARGEST = {
     "float8_e5m2": 57344.0,
 }
 HALF = ("float16", "bfloat16")
+_WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_ENGINE_CALLS = ("backward(", "autograd.grad(")
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that is known about one origin. ``basis``: look, state, loss, gradient or scale."""
+    """All that is known about one origin. ``basis``: look, state, loss, exchange, gradient or scale.
+
+    ``exchanged`` are the largest local gradients of ranks, by rank, where the origin is their exchange.
+    """
 
     origin: Origin
     basis: str
@@ -32,10 +38,30 @@ class Facts:
     history: History | None = None
     received: tuple[int, ...] = ()
     known: bool = True
+    world: int = 1
+    exchanged: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def node(self) -> str | None:
+        """The autograd node whose own formula the origin's op belongs to.
+
+        ``None`` in forward, and in backward where the user's own code ran (a tensor hook, a ``Function.backward``):
+        its ops are explained like those of forward.
+        """
+        return None if self.by_user else self.origin.node
+
+    @property
+    def by_user(self) -> bool:
+        """Whether the op ran in Python code of the user's inside backward: no forward op answers for it."""
+        origin = self.origin
+        if origin.node is None or origin.forward_op is not None or origin.file is None:
+            return False
+        shown = (origin.source or "")[slice(*(origin.column or (None, None)))]
+        return not any(word in shown for word in _ENGINE_CALLS)
 
     @property
     def source(self) -> str | None:
-        """What the second look says the origin is: op, parameter, buffer or input; ``None`` without a finding."""
+        """What the second look says the origin is: op, parameter, buffer, input or outside; ``None`` without one."""
         return self.look.source if self.basis == "look" and self.look is not None else None
 
     @property
@@ -54,9 +80,26 @@ class Facts:
         return None if self.origin.forward_op is None else words.op(self.origin.forward_op).rstrip("_")
 
     @property
+    def in_update(self) -> bool:
+        """Whether the op belongs to an optimizer's update that was made again, of the parameters that are named."""
+        return self.extra.get("reconstructed") is True and bool(self.extra.get("parameters"))
+
+    def number(self, name: str) -> float | None:
+        """Return a number among the op's arguments (``arg1``, ``correction``); written as a word where not finite."""
+        word = self.extra.get(name)
+        if isinstance(word, str) and word in _WORDS:
+            return _WORDS[word]
+        return float(word) if isinstance(word, int | float) and not isinstance(word, bool) else None
+
+    @property
     def finite_inputs(self) -> bool:
         """Whether facts on the inputs are there and all are finite."""
         return bool(self.origin.inputs) and not any(fact.bad for fact in self.origin.inputs)
+
+    @property
+    def outputs_nan(self) -> bool:
+        """Whether NaN came out of the op."""
+        return any(fact.nan for fact in self.origin.outputs)
 
     @property
     def bad_state(self) -> TensorFact | None:
@@ -83,3 +126,18 @@ class Cause:
 def dtype_of(fact: TensorFact) -> str:
     """Return the dtype without its prefix: ``float16``."""
     return fact.dtype.removeprefix("torch.")
+
+
+def is_whole(look: Looked) -> bool:
+    """Whether a look that found nothing left nothing out and ran on what the step had run on."""
+    return look.facts.get("complete", True) is not False and look.facts.get("reconstructed") is not True
+
+
+def small(fact: TensorFact) -> str:
+    """Return a guard against zero that is small for the dtype of ``fact`` and not itself rounded to zero in it."""
+    return "1e-4" if dtype_of(fact) == "float16" else "1e-6"
+
+
+def share(count: int, fact: TensorFact, noun: str = "zero") -> str:
+    """Return ``3 zeros in 16 values``; ``0`` for a tensor of one element."""
+    return "0" if fact.numel == 1 else f"{words.count(count, noun)} in {fact.numel:,} values"

@@ -2,42 +2,42 @@
 
 from __future__ import annotations
 
-from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of
+from nandiag.analysis.causes import fitting
+from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
 from nandiag.analysis.report import Suggestion
-from nandiag.events import TensorFact, words
+from nandiag.events import TensorFact
 
 LOGS = frozenset({"log", "log2", "log10"})
+_IN_ONE_STEP = Suggestion(
+    "Where x is a softmax or a sigmoid, take the logarithm in one step.", "F.log_softmax(z, dim=-1)"
+)
 
 
 def explain(facts: Facts) -> Cause | None:
     """Name log(0) where a logarithm has zeros in its input, or where its gradient divides by one."""
-    if facts.op in LOGS and facts.finite_inputs:
-        given = facts.origin.inputs[0]
-        return _cause(f"the input of {facts.op} holds {_zeros(given)}; log(0) is -inf", given) if given.zeros else None
-    if facts.forward_op in LOGS and facts.finite_inputs:
-        given = next((fact for fact in facts.origin.inputs if fact.zeros), facts.origin.inputs[0])
-        text = f"the gradient of {facts.forward_op} is 1/x, and x holds {_zeros(given)}"
-        return _cause(text, given) if given.zeros else None
+    if not facts.finite_inputs:
+        return None
+    given = facts.origin.inputs[0]
+    if facts.node is None and facts.op in LOGS and given.zeros:
+        what = "is" if given.numel == 1 else "holds"
+        return _cause(facts, facts.op, f"the input of {facts.op} {what} {share(given.zeros, given)}; log(0) is -inf")
+    if facts.node is None and facts.op == "log1p" and given.min == -1.0:
+        return _cause(facts, "log1p", "the input of log1p goes to -1; log(0) is -inf")
+    if facts.forward_op in LOGS:
+        held = next((fact for fact in facts.origin.inputs[1:] or (given,) if fact.zeros), None)
+        text = f"the gradient of {facts.forward_op} is 1/x, and x {'is' if _single(held) else 'holds'} "
+        return None if held is None else _cause(facts, facts.forward_op or "log", text + share(held.zeros, held))
     return None
 
 
-def _zeros(given: TensorFact) -> str:
-    return "0" if given.numel == 1 else f"{words.count(given.zeros, 'zero')} in {given.numel:,} values"
+def _single(fact: TensorFact | None) -> bool:
+    return fact is not None and fact.numel == 1
 
 
-def _cause(text: str, given: TensorFact) -> Cause:
-    half = dtype_of(given) in HALF
-    small = " A small constant like 1e-8 is itself 0 in float16." if dtype_of(given) == "float16" else ""
-    return Cause(
-        slug="log_of_zero",
-        evidence=(text,),
-        suggestions=(
-            Suggestion(
-                "Keep the argument of the logarithm away from zero." + small,
-                f"x.{'float().' if half else ''}clamp_min(torch.finfo(torch.float32).tiny).log()",
-            ),
-            Suggestion(
-                "Where x is a softmax or a sigmoid, take the logarithm in one step.", "F.log_softmax(z, dim=-1)"
-            ),
-        ),
-    )
+def _cause(facts: Facts, op: str, text: str) -> Cause:
+    dtypes = {dtype_of(fact) for fact in facts.origin.inputs}
+    small = " A small constant like 1e-8 is itself 0 in float16." if "float16" in dtypes else ""
+    guard = f"{'float().' if dtypes & set(HALF) else ''}clamp_min({'-1 + 1e-6' if op == 'log1p' else '1e-12'})"
+    fitted = fitting.argument(facts.origin, op, lambda inner: f"{inner}.{guard}")
+    keep = Suggestion(f"Keep the argument of the logarithm away from zero.{small}", fitted or f"x.{guard}.{op}()")
+    return Cause("log_of_zero", (text,), (keep, _IN_ONE_STEP))

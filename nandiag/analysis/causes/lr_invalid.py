@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import math
 
-from nandiag.analysis.causes.facts import Cause, Facts
+from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
 from nandiag.analysis.report import Suggestion
 from nandiag.events import History, words
+
+_CHECK = Suggestion("Check the learning rate's schedule at this step: a division by zero, or a step beyond its end.")
 
 
 def explain(facts: Facts) -> Cause | None:
     """Name a learning rate that was NaN, infinite or negative at or before the step of the origin."""
     found = None if facts.history is None else _first_bad(facts.history, facts.origin.step)
     if found is None:
-        return None
+        return _by_number(facts)
     step, value = found
-    return Cause(
-        slug="lr_invalid",
-        evidence=(f"the learning rate was {words.number(value)} at step {step}",),
-        suggestions=(Suggestion("Check the schedule at this step: a division by zero, or a step beyond its end."),),
-        story=True,
-    )
+    text = f"the learning rate was {words.number(value)} at step {step}"
+    return Cause("lr_invalid", (text,), (_CHECK,), story=True)
 
 
 def _first_bad(history: History, step: int) -> tuple[int, float] | None:
     pairs = zip(history.step, history.lr, strict=False)
     return next(((at, lr) for at, lr in pairs if at <= step and lr is not None and not (0 <= lr < math.inf)), None)
+
+
+def _by_number(facts: Facts) -> Cause | None:
+    """An update that was given a bad number by an optimizer whose learning rate the history does not show."""
+    if not facts.in_update or not facts.finite_inputs:
+        return None
+    sizes = [value for name in ("value", "alpha", "arg1") if (value := facts.number(name)) is not None]
+    bad = next((value for value in sizes if not math.isfinite(value)), None)
+    if bad is None:
+        return None
+    text = f"the step size that {facts.op} was given is {words.number(bad)}"
+    return Cause("lr_invalid", (text,), (_CHECK,), LIKELY, story=True)

@@ -4,35 +4,57 @@ from __future__ import annotations
 
 import math
 
+from nandiag.analysis.causes import fitting
 from nandiag.analysis.causes.facts import HALF, LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
 
 EXPONENTIALS = {"exp": math.e, "expm1": math.e, "sinh": math.e, "cosh": math.e, "exp2": 2.0}
 CASTS = frozenset({"_to_copy", "to", "copy", "type_as"})
+PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "dot", "mv", "einsum", "addmv"})
 # In exact arithmetic these have finite results on finite inputs: a non-finite one has left the range of the dtype.
-ARITHMETIC = frozenset(
-    {"add", "sub", "mul", "square", "mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "dot", "mv", "sum", "cumsum"}
-    | {"mean", "convolution", "conv1d", "conv2d", "conv3d", "einsum", "addcmul", "lerp", "prod", "cumprod", "dist"}
-    | {"native_layer_norm", "embedding", "linalg_vector_norm", "var", "addmv", "addr", "neg"}
+ARITHMETIC = PRODUCTS | frozenset(
+    {
+        "convolution",
+        "add",
+        "sub",
+        "rsub",
+        "mul",
+        "square",
+        "sum",
+        "cumsum",
+        "mean",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "addcmul",
+        "lerp",
+    }
+    | {"prod", "cumprod", "dist", "native_layer_norm", "embedding", "linalg_vector_norm", "addr", "neg", "mse_loss"}
 )
 LINEAR_MODULES = frozenset({"Linear", "Conv1d", "Conv2d", "Conv3d", "Bilinear", "ConvTranspose2d", "LazyLinear"})
+_SPREADS = frozenset({"var", "std", "var_mean", "std_mean"})
 
 
 def explain(facts: Facts) -> Cause | None:
     """Name the dtype and the op that left its range, where finite inputs gave a non-finite result."""
     bad = next((fact for fact in facts.origin.outputs if fact.bad), None)
-    if bad is None or not facts.finite_inputs or facts.origin.node is not None:
+    if bad is None or not facts.finite_inputs or not facts.origin.inputs[0].numel:
         return None
     limit = LARGEST.get(dtype_of(bad))
     wide = facts.extra.get("float64_finite")
     if limit is None or (wide is False and dtype_of(bad) != "float64"):
         return None
     if wide is True:
-        return _cause(_widened(facts, dtype_of(bad), limit), dtype_of(bad), PROVEN)
+        return _cause(facts, _widened(facts, dtype_of(bad), limit), dtype_of(bad), PROVEN)
     given = max(facts.origin.inputs, key=lambda fact: fact.absmax or 0.0)
     text = _text(facts, given, dtype_of(bad), limit)
-    return None if text is None else _cause(text, dtype_of(bad), LIKELY if facts.op is None else PROVEN)
+    return None if text is None else _cause(facts, text, dtype_of(bad), LIKELY if facts.op is None else PROVEN)
+
+
+def overflows(facts: Facts) -> bool:
+    """Whether the origin is an overflow at its op."""
+    return facts.source == "op" and explain(facts) is not None
 
 
 def _text(facts: Facts, given: TensorFact, dtype: str, limit: float) -> str | None:
@@ -44,7 +66,7 @@ def _text(facts: Facts, given: TensorFact, dtype: str, limit: float) -> str | No
         return over if (given.absmax or 0.0) > border else None
     if facts.op in CASTS:
         return f"a value of {largest} is cast to {dtype}; {most}" if (given.absmax or 0.0) > limit else None
-    if facts.op in ARITHMETIC:
+    if facts.op in ARITHMETIC or (facts.op in _SPREADS and (given.absmax or 0.0) ** 2 > limit):
         return f"finite inputs up to {largest} give a result beyond {dtype}; {most}"
     if facts.op is None and facts.origin.module_class in LINEAR_MODULES and dtype in HALF:
         return f"finite inputs up to {largest} give a result that is not finite; {most}"
@@ -53,17 +75,45 @@ def _text(facts: Facts, given: TensorFact, dtype: str, limit: float) -> str | No
 
 def _widened(facts: Facts, dtype: str, limit: float) -> str:
     """Say what the same op on the same inputs gave in float64."""
-    largest = facts.extra.get("float64_absmax")
-    if not isinstance(largest, int | float) or largest <= limit:
+    largest = facts.number("float64_absmax")
+    if largest is None or largest <= limit:
         return f"in float64 the same op is finite; on the way {dtype} was left, which ends at {words.number(limit)}"
     return f"in float64 the result goes to {words.number(largest)}; {dtype} ends at {words.number(limit)}"
 
 
-def _cause(text: str, dtype: str, strength: int) -> Cause:
+def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
+    return Cause("overflow", (text,), _advice(facts, dtype), strength)
+
+
+def _advice(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
     if dtype == "float16":
-        fix = Suggestion(
-            "Use bfloat16, which has the range of float32, or run this part in float32.", "dtype=torch.bfloat16"
-        )
-    else:
-        fix = Suggestion("Bring the values down before this op: subtract the maximum, normalise, or clamp.")
-    return Cause("overflow", (text,), (fix,), strength)
+        return _half(facts)
+    if facts.op in EXPONENTIALS:
+        return _exponential(facts)
+    return (
+        Suggestion("Bring the values down before this op: normalise, clamp, or clip the gradients of earlier steps."),
+    )
+
+
+def _half(facts: Facts) -> tuple[Suggestion, ...]:
+    wide = Suggestion("Use bfloat16 where the device has it: it has the range of float32.", "dtype=torch.bfloat16")
+    if facts.op in CASTS:
+        return (Suggestion("Keep this tensor in float32, or bring it to scale first.", "(x / scale).half()"), wide)
+    if facts.origin.phase == "optimizer":
+        return (Suggestion("Keep the weights and the optimizer in float32.", "model.float()"), wide)
+    device = (facts.origin.device or "cuda").partition(":")[0]
+    inside = f"with torch.autocast({device!r}, enabled=False): y = f(x.float())"
+    return (wide, Suggestion(f"Or run {facts.op or 'this part'} in float32.", inside))
+
+
+def _exponential(facts: Facts) -> tuple[Suggestion, ...]:
+    op = facts.op or "exp"
+    most = "88" if op == "exp" else "60"
+    fitted = fitting.argument(facts.origin, op, lambda text: f"{text}.clamp(max={most})")
+    return (
+        Suggestion("Bound what goes into it.", fitted or f"torch.{op}(x.clamp(max={most}))"),
+        Suggestion(
+            "Where it is a softmax, a ratio or a log of sums, let torch do it, which subtracts the maximum first.",
+            "torch.logsumexp(x, dim=-1)",
+        ),
+    )

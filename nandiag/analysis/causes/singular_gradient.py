@@ -1,36 +1,112 @@
-"""A gradient that is infinite at a finite point: sqrt, norm or a power at zero (reader side)."""
+"""A gradient that is infinite at a finite point: sqrt at zero, acos at one, a zero vector's angle (reader side)."""
 
 from __future__ import annotations
 
-from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, PROVEN, Cause, Facts
-from nandiag.analysis.report import Suggestion
+from dataclasses import dataclass
 
-AT_ZERO = ("Sqrt", "Norm", "LinalgVectorNorm", "Pow", "Cdist", "Rsqrt", "Std", "Var")
+from nandiag.analysis.causes import fitting
+from nandiag.analysis.causes.facts import LIKELY, PROVEN, Cause, Facts
+from nandiag.analysis.report import Suggestion
+from nandiag.events import TensorFact, words
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """Where a function has no finite gradient, what keeps its argument from there, and that in code."""
+
+    where: str
+    text: str = "Keep the argument away from this point, inside the function."
+    guard: str = "clamp_min(1e-12)"
+    code: str | None = None
+
+
+_ENDS = "Keep the argument inside the open interval."
+_NORM = _Point("0", "Take the root of a sum that is kept above zero.", code="(x * x).sum(-1).clamp_min(1e-12).sqrt()")
+_SPREAD = _Point("0", "Keep the variance above zero before its root is taken.", code="(x.var(-1) + 1e-12).sqrt()")
+_UNIT = _Point("-1 and 1", _ENDS, "clamp(-1 + 1e-6, 1 - 1e-6)")
+
+# Name of the autograd node without "Backward" -> where its formula divides by zero.
+POINTS = {
+    "Sqrt": _Point("0"),
+    "Rsqrt": _Point("0"),
+    "Reciprocal": _Point("0", guard="clamp_min(1e-6)"),
+    "Pow": _Point("0 for exponents below 1", guard="clamp_min(1e-6)"),
+    "FloatPower": _Point("0 for exponents below 1", guard="clamp_min(1e-6)"),
+    "Log1P": _Point("-1", guard="clamp_min(-1 + 1e-6)"),
+    "Logit": _Point("0 and 1", _ENDS, code="torch.logit(x, eps=1e-6)"),
+    "Acos": _UNIT,
+    "Asin": _UNIT,
+    "Atanh": _UNIT,
+    "Erfinv": _UNIT,
+    "Acosh": _Point("1", guard="clamp_min(1 + 1e-6)"),
+    "Atan2": _Point(
+        "(0, 0)", "Give zero vectors another angle before the call.",
+        code="torch.atan2(y, torch.where((x == 0) & (y == 0), torch.ones_like(x), x))",
+    ),
+    "Hypot": _Point(
+        "(0, 0)", "Take the root of a sum that is kept above zero.",
+        code="(x * x + y * y).clamp_min(1e-12).sqrt()",
+    ),
+    "Xlogy": _Point("0", guard="clamp_min(1e-12)"),
+    "SpecialXlog1Py": _Point("-1", guard="clamp_min(1e-12)"),
+    "SpecialEntr": _Point("0", guard="clamp_min(1e-12)"),
+    "Norm": _NORM,
+    "LinalgVectorNorm": _NORM,
+    "Dist": _NORM,
+    "Cdist": _NORM,
+    "EuclideanDist": _NORM,
+    "PairwiseDistance": _NORM,
+    "Renorm": _NORM,
+    "Abs": _Point("0 of complex numbers"),
+    "Std": _SPREAD,
+    "StdMean": _SPREAD,
+    "Var": _SPREAD,
+    "VarMean": _SPREAD,
+}  # fmt: skip
+_INVERSES = frozenset({"reciprocal", "rsqrt"})
+_QUOTIENTS = frozenset({"div", "true_divide", "divide"})
+_BOTH_BRANCHES = Suggestion(
+    "torch.where behind the function does not help, as both branches are differentiated: put it before.",
+    "f(torch.where(ok, x, torch.ones_like(x)))",
+)
 
 
 def explain(facts: Facts) -> Cause | None:
-    """Name an autograd node whose function has no finite gradient at zero, where a zero went into it."""
-    node = facts.origin.node
-    unseen = facts.look is not None and facts.look.method == "check"
-    if node is None or not (facts.finite_inputs or unseen) or not node.startswith(AT_ZERO):
+    """Name an autograd node whose function has no finite gradient at a point that it was given."""
+    node = facts.node
+    base = None if node is None else node.partition("Backward")[0]
+    point = POINTS.get(base or "")
+    if base is None or point is None or not facts.finite_inputs or facts.extra.get("float64_finite") is True:
         return None
-    zeros = any(fact.zeros for fact in facts.origin.inputs)
-    name = facts.forward_op or node.partition("Backward")[0].lower()
-    seen = (
-        f"its inputs hold {sum(fact.zeros for fact in facts.origin.inputs):,} zeros"
-        if zeros
-        else "its inputs were not seen"
-        if unseen
-        else "gradient not finite"
-    )
+    name, at = facts.forward_op or base.lower(), _values_there(facts)
+    seen = f"{_many(at)} there" if at is not None else "the gradient is not finite"
+    what = "is 0/0" if facts.outputs_nan else "is infinite"
     return Cause(
         slug="singular_gradient",
-        evidence=(f"the gradient of {name} has no finite value at 0; {seen}",),
-        suggestions=(
-            Suggestion("Keep the argument above zero, inside the function.", "(x * x).sum().clamp_min(1e-12).sqrt()"),
-            Suggestion(
-                "torch.where after the function does not help: the gradient of the other branch is still taken."
-            ),
-        ),
-        strength=POSSIBLE if unseen else PROVEN if zeros and node.startswith(("Sqrt", "Rsqrt")) else LIKELY,
+        evidence=(f"the gradient of {name} {what} at {point.where}; {seen}",),
+        suggestions=(Suggestion(point.text, _code(facts, name, point)), _BOTH_BRANCHES),
+        strength=PROVEN if at is not None else LIKELY,
     )
+
+
+def _values_there(facts: Facts) -> TensorFact | None:
+    """Return the tensor whose zeros the formula divided by."""
+    given, divided = facts.origin.inputs, None
+    if facts.op in _QUOTIENTS and len(given) > 1:
+        divided = given[1]
+    elif facts.op in _INVERSES or (facts.op == "pow" and (facts.number("arg1") or 0.0) < 0):
+        divided = given[0]
+    return divided if divided is not None and divided.zeros else None
+
+
+def _many(fact: TensorFact) -> str:
+    if fact.numel == 1:
+        return "its argument is"
+    return f"{fact.zeros:,} of {words.count(fact.numel, 'value')} {'is' if fact.zeros == 1 else 'are'}"
+
+
+def _code(facts: Facts, name: str, point: _Point) -> str:
+    if point.code is not None:
+        return point.code
+    fitted = fitting.argument(facts.origin, name, lambda text: f"{text}.{point.guard}")
+    return fitted or (f"x.{point.guard} ** p" if name == "pow" else f"torch.{name}(x.{point.guard})")

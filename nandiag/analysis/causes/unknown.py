@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from nandiag.analysis.causes.facts import Cause, Facts
+import math
+
+from nandiag.analysis.causes.facts import Cause, Facts, is_whole
 from nandiag.analysis.report import Suggestion
+from nandiag.events import words
 
 _PLACES = {
     "loss": "Look at the code between the model's outputs and backward(): log, division, sqrt, exp, an empty mean.",
@@ -11,22 +14,39 @@ _PLACES = {
         "Look for functions whose gradient is infinite at a finite value (sqrt or norm at 0, a division behind "
         "torch.where), and for values beyond the range of the dtype."
     ),
+    "exchange": "Look at how gradients are exchanged: the dtype, what is divided by what, and in which order.",
     "state": "Look at what changed these weights: the optimizer's settings, and code that writes to them by itself.",
     "look": "Look at the values that went into this place; nothing that was recorded explains the result.",
 }
-_CHECK = (
-    "The NaN check of anomaly mode does not show what went into the node. Leave detect_anomaly away: nandiag then runs "
-    "the step again itself, and names the op's inputs and the cause."
-)
+_OUTSIDE = "It was bad before it was first used here: look at the code that made it, which was not run again."
+_IN_PLACE = "Look at this line: it writes the values in place, and what it writes is not finite."
 _ONCE = (
     "It did not show a second time: look at state that changed in between, a race, memory that nobody wrote, or the "
     "hardware. Is it always the same host and device?"
+)
+_PARTLY = (
+    "Look at the script's own code around the step: not all of it could be run again, and what could be was finite."
 )
 
 
 def explain(facts: Facts) -> Cause | None:
     """Say where to look, by what was seen."""
+    place = _place(facts)
+    bad = _bad_numbers(facts)
+    return None if place is None else Cause("unknown", bad, (Suggestion(place),), strength=0)
+
+
+def _place(facts: Facts) -> str | None:
     look = facts.look
-    once = look is not None and look.outcome == "finite" and look.method == "replay" and facts.basis != "state"
-    place = _ONCE if once else _CHECK if look is not None and look.method == "check" else _PLACES.get(facts.basis)
-    return None if place is None else Cause("unknown", (), (Suggestion(place),), strength=0)
+    if facts.basis in {"loss", "gradient"} and look is not None and (look.outcome, look.method) == ("finite", "replay"):
+        return _ONCE if is_whole(look) else _PARTLY
+    if "written_in_place" in facts.extra:
+        return _IN_PLACE
+    return _OUTSIDE if facts.source == "outside" else _PLACES.get(facts.basis)
+
+
+def _bad_numbers(facts: Facts) -> tuple[str, ...]:
+    """Return a sentence on a number among the op's arguments that is not finite itself."""
+    given = ((name, facts.number(name)) for name in facts.extra if not name.startswith(("float64", "dtype")))
+    bad = [words.number(value) for _, value in given if value is not None and not math.isfinite(value)]
+    return (f"a number that {facts.op or 'the op'} was given is {bad[0]}",) if bad else ()

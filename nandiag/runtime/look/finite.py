@@ -56,9 +56,9 @@ class quiet:  # noqa: N801 - used as a verb in a with statement
     def __enter__(self) -> None:
         """Switch everything off that could see us; a class and not a generator, for it is on the hot path."""
         self._grad = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(False)  # noqa: FBT003 - C++ takes no keywords
         self._functions = torch._C.DisableTorchFunction()
         self._functions.__enter__()
+        torch._C._set_grad_enabled(False)  # noqa: FBT003 - C++ takes no keywords
         self._modes = _disable_current_modes() if torch._C._len_torch_dispatch_stack() else None
         if self._modes is not None:
             self._modes.__enter__()
@@ -67,8 +67,8 @@ class quiet:  # noqa: N801 - used as a verb in a with statement
         """Switch it on again."""
         if self._modes is not None:
             self._modes.__exit__(None, None, None)
-        self._functions.__exit__(None, None, None)
         torch._C._set_grad_enabled(self._grad)
+        self._functions.__exit__(None, None, None)
 
 
 def norms(tensors: Iterable[Tensor]) -> list[Tensor]:

@@ -60,7 +60,6 @@ def record(error: BaseException, step: int) -> None:
                 method="check",
                 step=step,
                 phase="backward",
-                source="op",
                 site=site_of(match[1], _forward.get(match[1], "")),
                 facts={"output": int(match[2])},
             ),

@@ -148,7 +148,9 @@ class _Evidence:
         losses = [loss for loss, _ in self.result.losses if is_bad(loss)]
         given = [*self.result.gradients, *(one.grad for one in case.parameters if one.grad is not None)]
         gradients = [one for one in given if is_bad(one)]
-        for group in (losses, gradients, [one for one in case.suspects if is_bad(one)]):
+        # Last, gradients of other leaves: where the optimizer owns copies of the weights, backward writes to these.
+        others = [one.grad for root in self.roots for one in root.parameters() if one.grad is not None]
+        for group in (losses, gradients, [one for one in (*case.suspects, *others) if is_bad(one)]):
             ops = [op for op in (self.tracer.writer(tensor) for tensor in group) if op is not None]
             if ops:
                 return ops

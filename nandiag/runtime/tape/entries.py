@@ -19,6 +19,7 @@ from nandiag.runtime.tape.state import Generators, Modes
 
 MOST_ENTRIES = 4096
 _MOST_LOOSE = 512
+_FEW_ROOTS = 8
 ROOT, CALL, BACKWARD = "root", "call", "backward"
 
 
@@ -45,6 +46,21 @@ class Entry:
         self.in_place = False
         self.held = False
         self.number = self.step = self.micro_step = 0
+
+    @property
+    def mutates(self) -> bool:
+        """Whether it matters though what it returns is gone: it wrote into something, or hooked itself to it."""
+        return self.in_place or self.name.startswith("__set") or self.name in {"register_hook", "retain_grad"}
+
+    @property
+    def retains(self) -> bool:
+        """Whether a backward call leaves the graph that it went through as it is."""
+        return any(word is True for word in (*(self.args or ()), *(self.kwargs or {}).values()))
+
+    def forget(self) -> None:
+        """Let go of everything: this call will not be made again."""
+        self.args = self.kwargs = self.before = self.generators = None
+        self.buffers, self.attributes = [], []
 
     @property
     def name(self) -> str:
@@ -113,10 +129,13 @@ class Tape:
         self.overflow = False
         self._made: dict[int, tuple[weakref.ref[Tensor], Entry, int]] = {}
         self._number = 0
+        self._roots, self._most_roots = 0, _FEW_ROOTS
         self.step = 0
 
     def add(self, entry: Entry, args: Any, kwargs: Any) -> None:
         """Put an entry on the tape with its arguments packed."""
+        if entry.kind == ROOT:
+            self._count_root()
         self._number += 1
         entry.number, entry.step = self._number, self.step
         entry.args = self.pack(args, strong=entry.grad)
@@ -127,6 +146,22 @@ class Tape:
             self.entries.append(entry)
         else:
             self.overflow = True
+
+    def _count_root(self) -> None:
+        self._roots += 1
+        if self._roots > self._most_roots:
+            self._prune()
+            self._roots = sum(entry.kind == ROOT for entry in self.entries)
+            self._most_roots = max(_FEW_ROOTS, 2 * self._roots)
+
+    def _prune(self) -> None:
+        """Let go of calls whose outputs are gone and went nowhere: an evaluation, a rollout with gradients left on."""
+        alive = {id(entry) for reference, entry, _ in self._made.values() if reference() is not None}
+        every = (*self.entries, *self.loose)
+        kept = [entry for entry in every if entry.kind == BACKWARD or entry.mutates or id(entry) in alive]
+        needed = {id(entry) for entry in _ancestors(kept)}
+        self.entries = [entry for entry in self.entries if id(entry) in needed]
+        self.loose = deque((entry for entry in self.loose if id(entry) in needed), _MOST_LOOSE)
 
     def made(self, entry: Entry, output: Any) -> list[Tensor]:
         """Remember which tensors ``entry`` returned; returns them."""
@@ -171,11 +206,21 @@ class Tape:
     def clear(self, step: int) -> None:
         """Begin a new step. Entries whose outputs live on with their graph (a GAN's fake batch) stay reachable."""
         for entry in (*self.loose, *(entry for entry in self.entries if not entry.grad)):
-            entry.args = entry.kwargs = entry.before = None
+            entry.forget()
+        self._forget_consumed()
         self.loose.clear()
         self.entries.clear()
+        self._roots, self._most_roots = 0, _FEW_ROOTS
         self.overflow = False
         self.step = step
+
+    def _forget_consumed(self) -> None:
+        """What a backward went through has no graph any more: a loss that the script collects must hold no batch."""
+        waiting = [entry for entry in self.entries if entry.kind == BACKWARD and not entry.retains]
+        while waiting:
+            entry = waiting.pop()
+            waiting += [made.entry for made in makers_in((entry.args, entry.kwargs)) if made.entry.grad]
+            entry.forget()
 
     def _hold(self, maker: Entry) -> bool:
         """Keep what ``maker`` needs to be run again, now that a gradient depends on it; False where that is gone.
@@ -183,7 +228,7 @@ class Tape:
         What ran without gradients keeps its arguments weakly until then: most of it never matters.
         """
         if maker.grad:
-            return True
+            return maker.args is not None
         if not maker.held and maker.args is not None:
             maker.held = all(self._hold_word(word) for word in words_in((maker.args, maker.kwargs)))
         return maker.held
@@ -201,15 +246,19 @@ class Tape:
     def whole(self, wanted: Iterable[Tensor] = ()) -> list[Entry]:
         """Return the step's entries, what made the tensors ``wanted``, and every ancestor needed, oldest first."""
         makers = [known[0] for known in map(self.maker, wanted) if known is not None and known[0].args is not None]
-        known = {id(entry): entry for entry in (*self.entries, *makers)}
-        waiting = list(known.values())
-        while waiting:
-            entry = waiting.pop()
-            for made in makers_in((entry.args, entry.kwargs)):
-                if id(made.entry) not in known and made.entry.args is not None:
-                    known[id(made.entry)] = made.entry
-                    waiting.append(made.entry)
-        return sorted(known.values(), key=lambda entry: entry.number)
+        return sorted(_ancestors([*self.entries, *makers]), key=lambda entry: entry.number)
+
+
+def _ancestors(entries: list[Entry]) -> Iterable[Entry]:
+    known = {id(entry): entry for entry in entries}
+    waiting = list(known.values())
+    while waiting:
+        entry = waiting.pop()
+        for made in makers_in((entry.args, entry.kwargs)):
+            if id(made.entry) not in known and made.entry.args is not None:
+                known[id(made.entry)] = made.entry
+                waiting.append(made.entry)
+    return known.values()
 
 
 def words_in(thing: Any) -> Iterator[Made | Given]:

@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from nandiag.analysis.causes import Facts
+from nandiag.analysis.report import Origin
 from nandiag.events import Armed, Attached, Finished, Harm, Looked, Record, Site, TensorFact
 from nandiag.store.reader import Pulse, RankLog, RunRecord
 from nandiag.store.run import AgentEnd, RankEnd, RunInfo
@@ -69,6 +71,20 @@ def finite(step, method="replay"):
 
 def ended(number, code=None, signal=None, *, by_launcher=False):
     return RankEnd(number, code, signal, stopped_by_launcher=by_launcher)
+
+
+def at(op, inputs, outputs, *, source="op", extra=None, history=None, text=None, **rest):
+    """The facts on an origin at an op: ``text`` is its line of code, ``rest`` are other fields of the origin."""
+    given = {"step": 5, "op": op and f"aten.{op}.default", **rest, "source": text}
+    origin = Origin("nan", 0, (0,), **given, inputs=inputs, outputs=outputs)
+    look = Looked("found", "replay", origin.step, source=source, facts=extra or {})
+    return Facts(origin, "look", look=look, history=history)
+
+
+@pytest.fixture(name="at")
+def at_an_op():
+    """The maker of facts on an origin at an op: ``at(op, inputs, outputs, **origin fields)``."""
+    return at
 
 
 @pytest.fixture

@@ -22,13 +22,18 @@ WORDS = {
     "phase": [*PHASES, "eclipse"],
     "what": ["loss", "gradient", "parameter", "buffer", "optimizer_state", "frozen", "aura"],
     "outcome": ["found", "finite", "failed", "refused", "lost"],
-    "method": ["modules", "replay"],
-    "source": ["op", "parameter", "buffer", "input", "received", None, "    y = log(x)"],
-    "op": ["aten.log.default", "aten.div.Tensor", "aten.exp.default", "mm", "", None],
+    "method": ["modules", "replay", "tape", "check"],
+    "source": ["op", "parameter", "buffer", "input", "outside", "received", None, "    y = log(x)", "    a / b.norm()"],
+    "op": [
+        *(f"aten.{op}" for op in ("log.default", "div.Tensor", "exp.default", "std.correction", "add.Tensor")),
+        *(f"aten.{op}" for op in ("_ctc_loss.Tensor", "pow.Tensor_Scalar", "nll_loss_forward.default", "_softmax.int")),
+        "mm", "", None,
+    ],
+    "node": ["SqrtBackward0", "PowBackward0", "MyBackward", "LinalgEighBackward0", None],
     "action": ["stop", "skip"],
     "by": ["scaler", "script"],
     "state": ["succeeded", "failed", "stopped", "odd"],
-}
+}  # fmt: skip
 NUMBERS = [0.0, -1.0, 65504.0, 1e300, math.nan, math.inf, -math.inf]
 
 
@@ -46,7 +51,13 @@ def value(hint, name, dice):
         return tuple(value(parts[0], "", dice) for _ in range(many))
     if origin is dict:
         texts = {"torch": "2.13.0", "\x1b[2J": "\x1b[2J"}
-        looked = {"arg1": dice.choice([0, -1, "x", None]), "float64_finite": dice.choice([True, False, 3])}
+        looked = {
+            "arg1": dice.choice([0, -1, 0.5, "x", "nan", None]), "float64_finite": dice.choice([True, False, 3]),
+            "float64_absmax": dice.choice([1.0, "inf", None]), "complete": dice.choice([True, False]),
+            "collective": dice.choice(["all_reduce", "fp16_hook", 3, None]), "by": dice.choice(["script", "comm_hook"]),
+            "local_gradient_absmax": dice.choice([1.0, 1e6, "nan", "x", None]), "parameters": dice.choice([["w"], 3]),
+            "reconstructed": dice.choice([True, False, None]), "dataset": dice.choice(["D", None]),
+        }  # fmt: skip
         return texts if parts[1] is str else looked
     if dataclasses.is_dataclass(hint):
         return anything(hint, dice)
@@ -86,7 +97,7 @@ def test_any_run_gives_a_report_that_can_be_shown(seed):
     text = dumps(report)
     assert dumps(build(Report, json.loads(text))) == text
     assert markdown.dumps(report).startswith("## nandiag")
-    lines = terminal.lines(report, folder="RUN", width=60)
+    lines = terminal.lines(report, terminal.Place("RUN"), 60)
     assert lines
     assert "\x1b" not in "".join(line.plain for line in lines)
     origin = report.verdict.origin

@@ -5,20 +5,9 @@ import math
 import pytest
 
 from nandiag.analysis.causes import Facts, explain
-from nandiag.analysis.causes.facts import LIKELY, PROVEN
+from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, PROVEN
 from nandiag.analysis.report import Origin
 from nandiag.events import Harm, History, Looked, Skipped
-
-
-@pytest.fixture
-def at(by_hand):
-    """An origin at an op: ``at(op, inputs, outputs, **origin fields)``."""
-
-    def make(op, inputs, outputs, *, source="op", extra=None, **rest):
-        origin = Origin("nan", 0, (0,), 5, op=op and f"aten.{op}.default", inputs=inputs, outputs=outputs, **rest)
-        return Facts(origin, "look", look=Looked("found", "replay", 5, source=source, facts=extra or {}))
-
-    return make
 
 
 def slugs(facts):
@@ -229,3 +218,76 @@ def test_nothing_known_is_said_honestly():
     story, mechanism = explain(Facts(Origin("nan", 0, (0,), 5), "gradient"))
     assert story is None
     assert (mechanism.slug, mechanism.evidence, mechanism.strength) == ("unknown", (), 0)
+
+
+def began(by_hand, bad, *, step=0, basis="state", total=4):
+    origin = Origin("nan", 0, (0,), step, phase="init", inputs=(bad,))
+    look = Looked("found", "replay", step, source="parameter") if basis == "look" else None
+    return explain(Facts(origin, basis, harm=Harm("parameter", step, "init", (bad,), 1, total), look=look))[0]
+
+
+@pytest.mark.parametrize(
+    ("nan", "first", "slug"),
+    [
+        (8, (2, 0), "uninitialised_memory"),
+        (16, (0, 0), "uninitialised_memory"),
+        (8, (1, 0), "init_nonfinite"),
+        (8, (2, 1), "init_nonfinite"),
+        (1, (3, 3), "init_nonfinite"),
+    ],
+)
+def test_rows_that_nobody_wrote(by_hand, nan, first, slug):
+    assert began(by_hand, by_hand.fact("w", nan=nan, first_bad=first)).slug == slug
+
+
+def test_a_model_that_is_bad_throughout_was_written(by_hand):
+    assert began(by_hand, by_hand.fact("w", nan=16, first_bad=(0, 0)), total=1).slug == "uninitialised_memory"
+    bad = by_hand.fact("w", nan=16, first_bad=(0, 0))
+    harm = Harm("parameter", 0, "init", (bad,) * 4, 4, 4)
+    assert explain(Facts(Origin("nan", 0, (0,), 0, phase="init", inputs=(bad,)), "state", harm=harm))[0].slug == (
+        "init_nonfinite"
+    )
+
+
+@pytest.mark.parametrize("basis", ["state", "look"])
+def test_a_weight_first_seen_bad_within_the_run_is_not_said_to_be_bad_from_the_start(by_hand, basis):
+    story = began(by_hand, by_hand.fact("w", nan=1), step=15, basis=basis)
+    assert "step 15" in story.evidence[0]
+    assert "No step" not in story.evidence[0]
+    assert "between steps 14 and 15" in story.suggestions[0].text
+
+
+def overflowing(at, by_hand, **rest):
+    big = by_hand.fact(max=300.0, absmax=300.0, dtype="float16")
+    return explain(at("mm", (big, big), (by_hand.fact(posinf=1, dtype="float16"),), phase="forward", **rest))
+
+
+def test_an_overflow_in_the_first_step_points_at_the_start(at, by_hand):
+    story, mechanism = overflowing(at, by_hand, step=0, module="fc")
+    assert (story.slug, mechanism.slug) == ("init_scale", "overflow")
+    assert story.strength < mechanism.strength
+    assert overflowing(at, by_hand, step=1, module="fc")[0] is None
+
+
+def test_an_overflow_out_of_a_calm_run_points_at_the_batch(at, by_hand):
+    story, _ = overflowing(at, by_hand, history=history([1.0, 1.2, 0.9, 1.1, 1.0], [0.1] * 5))
+    assert (story.slug, story.strength) == ("data_outlier", POSSIBLE)
+    assert "step 5" in story.suggestions[0].text
+    assert overflowing(at, by_hand, history=history([1.0, 1.2, 0.9], [0.1] * 3))[0] is None
+
+
+def test_growing_gradients_are_no_calm_run(at, by_hand):
+    story, _ = overflowing(at, by_hand, history=history([1.0, 1.1, 1.0, 80.0, 900.0], [0.1] * 5))
+    assert story.slug == "gradient_explosion"
+
+
+def test_a_cast_says_where_to_stay_in_float32(at, by_hand):
+    big = by_hand.fact(max=7e4, absmax=7e4)
+    mechanism = explain(at("_to_copy", (big,), (by_hand.fact(posinf=1, dtype="float16"),)))[1]
+    assert mechanism.suggestions[0].text.startswith("Keep this tensor in float32")
+
+
+def test_an_exponential_is_bounded_in_the_users_line(at, by_hand):
+    big = by_hand.fact(max=90.0, absmax=90.0)
+    facts = at("exp", (big,), (by_hand.fact(posinf=1),), text="y = torch.exp(z)", column=(4, 16))
+    assert explain(facts)[1].suggestions[0].code == "y = torch.exp(z.clamp(max=88))"

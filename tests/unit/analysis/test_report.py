@@ -6,7 +6,7 @@ import math
 import pytest
 
 from nandiag.analysis import Report, analyse
-from nandiag.events import Finished, History, Looked, Note, ProbeDark, Stopping
+from nandiag.events import Finished, History, Looked, Note, ProbeDark, Site, Stopping
 from nandiag.events.forms import build
 from nandiag.render.json import dumps
 from nandiag.store.run import AgentEnd, RunInfo
@@ -76,6 +76,49 @@ def test_the_run_is_told_from_launcher_and_ranks(by_hand):
 )
 def test_what_could_not_be_seen_is_a_note(by_hand, event, note):
     assert note in analyse(by_hand.run(by_hand.rank(0, event, world=1), world=1)).notes
+
+
+@pytest.mark.parametrize(
+    ("info", "agents", "said"),
+    [
+        ({"nnodes": 2}, (0,), "were started by another launcher"),
+        ({"nnodes": 2}, (0, 1), "left no word: not attached"),
+        ({"nnodes": 1}, (0,), "left no word: not attached"),
+        ({"launcher": "none"}, (0,), "were started by another launcher"),
+        ({"nnodes": 2}, (), "were started by another launcher"),
+    ],
+)
+def test_ranks_of_other_launchers_are_not_called_lost(by_hand, info, agents, said):
+    ends = {0: (by_hand.ended(0, 0), by_hand.ended(1, 0)), 1: (by_hand.ended(2, 0), by_hand.ended(3, 0))}
+    record = by_hand.run(
+        *(by_hand.rank(n, Finished(3), world=4) for n in (0, 1)), world=4,
+        info=RunInfo("r1", ("nandiag",), "2026", nproc=2, world_size=4, **info),
+        agents=tuple(AgentEnd("a", n, n, 0, "succeeded", ranks=ends[n]) for n in agents),
+    )  # fmt: skip
+    told = [text for text in analyse(record).notes if text.startswith("Ranks 2-3 of 4")]
+    assert len(told) == 1
+    assert said in told[0]
+
+
+def test_the_kind_is_that_of_the_first_bad_output(by_hand):
+    outputs = (by_hand.fact(posinf=1), by_hand.fact(neginf=4, nan=2))
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.found(5, outputs=outputs), world=1), world=1)).verdict
+    assert (verdict.origin.kind, verdict.summary.split()[0]) == ("inf", "+Inf")
+
+
+def test_what_an_update_made_names_the_parameter(by_hand):
+    facts = {"reconstructed": True, "parameters": ["fc.weight", "fc.bias"]}
+    look = by_hand.found(5, phase="optimizer", site=Site(op="aten.div.Tensor"), facts=facts)
+    verdict = analyse(by_hand.run(by_hand.rank(0, look, world=1), world=1)).verdict
+    assert verdict.summary.endswith("in the update of fc.weight and 1 more")
+    assert (verdict.confidence, verdict.reproduced) == ("inferred", None)
+    assert any("reconstructed inputs" in text for text in verdict.evidence)
+
+
+def test_the_first_bad_place_in_the_output_is_said(by_hand):
+    outputs = (by_hand.fact(nan=3, first_bad=(2, 1)),)
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.found(5, outputs=outputs), world=1), world=1)).verdict
+    assert "The first non-finite value of the output is at [2, 1]." in verdict.evidence
 
 
 def test_the_same_note_of_many_ranks_is_one(by_hand):

@@ -8,6 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from nandiag.analysis.report import Finding, Suggestion
+from nandiag.events import TensorFact
 from nandiag.render import terminal
 
 FOLDER = "nandiag_logs/20260102-030405-train"
@@ -21,11 +22,11 @@ error[log_of_zero]: -Inf born on rank 3 at step 417 in forward of blocks.2.attn
    = op: aten.log.default in blocks.2.attn (Attention)
    = input: float32 [4x4], 3 zeros, 0 to 1
    = output: float32 [4x4], 3 -Inf, finite part -2 to 0
-   = note: rank 3 ran on node0, cuda:3, pid 811
-   = note: Reproduced: running the step again showed it.
-   = spread: gradients of ranks 0-2, 4-7 at step 417, through the gradient exchange
    = help: Keep the argument of the logarithm away from zero.
            x.clamp_min(1e-12).log()
+   = note: Reproduced: running the step again showed it.
+   = spread: gradients of ranks 0-2, 4-7 at step 417, through the gradient exchange
+   = note: rank 3 ran on node0, cuda:3, pid 811
    = resume: from a checkpoint saved before step 417; the weights were finite until then.
   show this again: nandiag report nandiag_logs/20260102-030405-train
 """
@@ -40,26 +41,26 @@ error[log_of_zero]: -Inf born on rank 3 at step 417 in
    = op: aten.log.default in blocks.2.attn (Attention)
    = input: float32 [4x4], 3 zeros, 0 to 1
    = output: float32 [4x4], 3 -Inf, finite part -2 to 0
-   = note: rank 3 ran on node0, cuda:3, pid 811
    = note: the input of log holds 3 zeros in 16 values;
            log(0) is -inf
-   = note: Reproduced: running the step again showed it.
-   = spread: gradients of ranks 0-2, 4-7 at step 417,
-             through the gradient exchange
    = help: Keep the argument of the logarithm away from
            zero.
            x.clamp_min(1e-12).log()
+   = note: Reproduced: running the step again showed it.
+   = spread: gradients of ranks 0-2, 4-7 at step 417,
+             through the gradient exchange
+   = note: rank 3 ran on node0, cuda:3, pid 811
    = resume: from a checkpoint saved before step 417; the
              weights were finite until then.
   show this again: nandiag report nandiag_logs/20260102-030405-train
 """
 
 
-def drawn(report, width=100, **options):
+def drawn(report, width=100, *, folder=FOLDER, **options):
     console = Console(
         width=width, color_system=None, force_terminal=False, file=io.StringIO(), highlight=False, _environ={}
     )
-    for line in terminal.lines(report, folder=FOLDER, width=width, **options):
+    for line in terminal.lines(report, terminal.Place(folder, **options), width):
         console.print(line, soft_wrap=True)
     return console.file.getvalue()
 
@@ -103,7 +104,7 @@ def test_without_the_command_when_it_was_just_typed(harmed):
 
 
 def test_a_folder_with_spaces_can_be_pasted(harmed):
-    *_, line = terminal.lines(harmed, folder="my logs/run", width=100)
+    *_, line = terminal.lines(harmed, terminal.Place("my logs/run"), 100)
     assert line.plain.endswith("nandiag report 'my logs/run'")
 
 
@@ -144,10 +145,29 @@ def test_an_origin_without_a_place_shows_none(at_origin):
     assert "= note: the input of log holds 3 zeros" in text
 
 
-def test_not_reproduced_is_said(harmed):
-    verdict = replace(harmed.verdict, confidence="observed", reproduced=False)
-    text = drawn(replace(harmed, verdict=verdict))
-    assert "= note: Running the step again did not show it." in text
+def test_only_what_was_run_again_is_called_reproduced(harmed):
+    verdict = replace(harmed.verdict, confidence="inferred", reproduced=None)
+    assert "Reproduced" not in drawn(replace(harmed, verdict=verdict))
+
+
+def test_files_below_the_current_directory_are_named_from_there(harmed):
+    verdict = replace(harmed.verdict, evidence=("The op runs inside a library, at /home/u/libs/a.py:3.",))
+    report = replace(harmed, verdict=verdict)
+    assert "--> train.py:88 in forward" in drawn(report, here="/home/u")
+    assert "at libs/a.py:3." in drawn(report, here="/home/u/")
+    assert "--> /home/u/train.py:88" in drawn(report, here="/home/u/train")
+    assert "--> /home/u/train.py:88" in drawn(report, here="/")
+
+
+def test_a_sentence_of_evidence_never_stands_beside_the_code(harmed):
+    verdict = replace(harmed.verdict, evidence=("Rank 0 ran it again.",))
+    assert "= note: Rank 0 ran it again." in drawn(replace(harmed, verdict=verdict))
+
+
+def test_an_op_that_only_met_the_bad_values_is_not_called_their_op(at_origin):
+    bad = TensorFact("float32", (4,), 4, nan=4, name="fc.weight")
+    assert "= first used by: aten.log.default" in drawn(at_origin(inputs=(bad,), outputs=()))
+    assert "= op: aten.log.default" in drawn(at_origin(inputs=(bad,)))
 
 
 @pytest.mark.parametrize("name", ["NO_COLOR", "TTY_COMPATIBLE"])
@@ -157,7 +177,7 @@ def test_a_file_gets_no_colour_and_a_hundred_columns(harmed, monkeypatch, name):
     if name == "NO_COLOR":
         monkeypatch.setenv(name, "1")
     file = io.StringIO()
-    terminal.show(harmed, folder=FOLDER, file=file)
+    terminal.show(harmed, terminal.Place(FOLDER), file)
     assert file.getvalue() == HARMED
 
 
@@ -170,16 +190,16 @@ def test_a_terminal_gets_colour(harmed, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delenv("NO_COLOR", raising=False)
     coloured = Terminal()
-    terminal.show(harmed, folder=FOLDER, file=coloured)
+    terminal.show(harmed, terminal.Place(FOLDER), coloured)
     assert "\x1b[1;31merror[log_of_zero]" in coloured.getvalue()
     monkeypatch.setenv("NO_COLOR", "1")
     plain = Terminal()
-    terminal.show(harmed, folder=FOLDER, file=plain)
+    terminal.show(harmed, terminal.Place(FOLDER), plain)
     assert "\x1b[1;31m" not in plain.getvalue()
 
 
 def test_an_ascii_stream_takes_any_source_line(at_origin):
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding="ascii")
-    terminal.show(at_origin(source="    größe = '\udc80'", column=None), folder=FOLDER, file=file)
+    terminal.show(at_origin(source="    größe = '\udc80'", column=None), terminal.Place(FOLDER), file)
     assert b"gr\\xf6\\xdfe = '?'" in raw.getvalue()

@@ -1,0 +1,75 @@
+"""Gradients that were finite on each rank and not after their exchange (reader side)."""
+
+from __future__ import annotations
+
+import re
+
+from nandiag.analysis.causes.facts import LARGEST, LIKELY, POSSIBLE, Cause, Facts
+from nandiag.analysis.report import Suggestion
+from nandiag.events import words
+
+_BF16 = re.compile(r"bf16|bfloat16", re.IGNORECASE)
+_HALF = re.compile(r"fp16|float16|half", re.IGNORECASE)
+
+
+def explain(facts: Facts) -> Cause | None:
+    """Name the exchange of gradients as what left the range of its dtype, where their size allows it."""
+    if facts.basis != "exchange" or not facts.exchanged:
+        return None
+    name = exchange_of(facts)
+    dtype = dtype_in(name)
+    limit = limit_of(name)
+    largest = max(facts.exchanged.values())
+    # A script may have divided by the number of ranks before the size was noted: then the sum was that much larger.
+    most = largest * facts.world * (facts.world if _by_script(facts) else 1)
+    if most <= limit:
+        return None
+    sure = dtype is not None or largest > limit
+    return Cause(
+        slug="collective_overflow",
+        evidence=(_text(facts, dtype, limit, largest),),
+        suggestions=_advice(facts, name),
+        strength=LIKELY if sure else POSSIBLE,
+    )
+
+
+def exchange_of(facts: Facts) -> str:
+    """Return the name of the collective, or of the communication hook."""
+    return str(facts.look.facts.get("collective") or "exchange") if facts.look is not None else "exchange"
+
+
+def dtype_in(name: str) -> str | None:
+    """Return the half dtype that a hook's name tells, or ``None``."""
+    return "bfloat16" if _BF16.search(name) else "float16" if _HALF.search(name) else None
+
+
+def limit_of(name: str) -> float:
+    """Return the largest number that an exchange of this name can hold; float16's where no dtype is told."""
+    return LARGEST[dtype_in(name) or "float16"]
+
+
+def _by_script(facts: Facts) -> bool:
+    return facts.look is not None and facts.look.facts.get("by") == "script"
+
+
+def _text(facts: Facts, dtype: str | None, limit: float, largest: float) -> str:
+    end = f"{dtype or 'float16'} ends at {words.number(limit)}"
+    alone = [rank for rank, size in facts.exchanged.items() if size > limit]
+    if alone:
+        if dtype is None:
+            end += ", if that is what it was exchanged in"
+        return f"the local gradients of {words.ranks(alone)} go to {words.number(largest)}; {end}"
+    what = f"local gradients go to {words.number(largest)}, and those of {facts.world} ranks are added up"
+    return f"{what}; {end}" + ("" if dtype else ", if they were added in it")
+
+
+def _advice(facts: Facts, name: str) -> tuple[Suggestion, ...]:
+    if not _by_script(facts):
+        return (
+            Suggestion("Exchange in bfloat16, which has the range of float32.", "default_hooks.bf16_compress_hook"),
+            Suggestion(f"Or leave {name} out, or bring the loss down: its gradients are larger than float16 holds."),
+        )
+    return (
+        Suggestion("Reduce in float32, or in bfloat16 where the links are slow.", "gradient = p.grad.float()"),
+        Suggestion("Or divide before the sum, not after it.", "gradient = p.grad.half() / dist.get_world_size()"),
+    )

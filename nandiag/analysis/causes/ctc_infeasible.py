@@ -1,0 +1,32 @@
+"""A CTC target that is longer than its input allows: no alignment exists, and the loss is infinite (reader side)."""
+
+from __future__ import annotations
+
+from nandiag.analysis.causes import fitting
+from nandiag.analysis.causes.facts import Cause, Facts
+from nandiag.analysis.report import Suggestion
+from nandiag.events import words
+
+OPS = frozenset({"_ctc_loss", "_cudnn_ctc_loss", "ctc_loss"})
+
+
+def explain(facts: Facts) -> Cause | None:
+    """Name an infinite CTC loss of finite log-probabilities; the second output, alpha, holds -Inf by design."""
+    if facts.op not in OPS or not facts.finite_inputs or not facts.origin.outputs:
+        return None
+    loss = facts.origin.outputs[0]
+    if not loss.posinf:
+        return None
+    many = "the target is" if loss.numel == 1 else f"{loss.posinf} of {words.count(loss.numel, 'target')} cannot be"
+    text = f"{many} aligned: longer than the input" if loss.numel > 1 else f"{many} longer than the input allows"
+    first = loss.first_bad[0] if loss.first_bad else None
+    where = (f"The first is sample {first} of the batch.",) if first is not None else ()
+    fitted = fitting.added(facts.origin, "ctc_loss", "zero_infinity=True")
+    return Cause(
+        slug="ctc_infeasible",
+        evidence=(text, *where, "A target needs one frame for each symbol, and one more between two that are equal."),
+        suggestions=(
+            Suggestion("Check the lengths, and drop samples whose input is too short.", "frames >= lengths + repeats"),
+            Suggestion("Or let such samples count as zero.", fitted or "nn.CTCLoss(zero_infinity=True)"),
+        ),
+    )

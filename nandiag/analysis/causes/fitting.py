@@ -1,0 +1,114 @@
+"""Suggestions fitted to the user's own line: the underlined expression, guarded where it broke (reader side).
+
+Only what the parser can prove is touched: one operand of one expression on one line. Anything else gets the general
+advice instead.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+from nandiag.analysis.report import Origin
+
+LONGEST_LINE = 120
+_MODULES = ("torch", "F", "functional", "special", "fft", "linalg")
+_WHOLE = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
+
+Guard = Callable[[str], str]
+
+
+def divisor(origin: Origin, guard: Guard) -> str | None:
+    """Return the user's line with the divisor of the underlined division guarded, or ``None``."""
+    found = _parsed(origin)
+    if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Div | ast.Mod):
+        return None
+    return _line(origin, found[0], found[1].right, guard)
+
+
+def argument(origin: Origin, op: str, guard: Guard) -> str | None:
+    """Return the user's line with the first argument of the underlined call of ``op`` guarded, or ``None``."""
+    found = _parsed(origin)
+    target = None if found is None else _target(found[1], op)
+    return None if found is None or target is None else _line(origin, found[0], target, guard)
+
+
+def added(origin: Origin, op: str, keyword: str) -> str | None:
+    """Return the user's line with ``keyword`` (``unbiased=False``) added to the underlined call of ``op``."""
+    found = _parsed(origin)
+    if found is None:
+        return None
+    text, call = found
+    if not isinstance(call, ast.Call) or _target(call, op) is None:
+        return None
+    if any(one.arg == keyword.partition("=")[0] for one in call.keywords):
+        return None
+    inside = text[:-1].rstrip().rstrip(",")
+    return _whole(origin, f"{inside}{'' if inside.endswith('(') else ', '}{keyword})")
+
+
+def normalised(origin: Origin) -> str | None:
+    """Return ``F.normalize(x, dim=-1)`` where the underlined expression is ``x / x.norm(dim=-1, keepdim=True)``."""
+    found = _parsed(origin)
+    if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Div):
+        return None
+    left, right = found[1].left, found[1].right
+    if not isinstance(right, ast.Call) or not isinstance(right.func, ast.Attribute) or right.func.attr != "norm":
+        return None
+    if ast.dump(left) != ast.dump(right.func.value) or right.args:
+        return None
+    words = {one.arg: ast.unparse(one.value) for one in right.keywords}
+    if set(words) != {"dim", "keepdim"} or words["keepdim"] != "True":
+        return None
+    return _whole(origin, f"torch.nn.functional.normalize({ast.unparse(left)}, dim={words['dim']})")
+
+
+def _parsed(origin: Origin) -> tuple[str, ast.expr] | None:
+    if origin.source is None or origin.column is None:
+        return None
+    text = origin.source[slice(*origin.column)]
+    if not text.strip() or text != text.strip() or not text.isascii():
+        return None  # offsets of the parser count bytes
+    try:
+        return text, ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _target(node: ast.expr, op: str) -> ast.expr | None:
+    """Return what goes into ``op``: the argument of ``torch.op(x)`` and ``op(x)``, or the x of ``x.op()``."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and op == "pow":
+        return node.left
+    if not isinstance(node, ast.Call):
+        return None
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
+    if name is None or name.rstrip("_") != op:
+        return None
+    if isinstance(node.func, ast.Attribute) and not _is_module(node.func.value):
+        return node.func.value
+    return node.args[0] if node.args and not isinstance(node.args[0], ast.Starred) else None
+
+
+def _is_module(node: ast.expr) -> bool:
+    return (node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)) in _MODULES
+
+
+def _line(origin: Origin, text: str, part: ast.expr, guard: Guard) -> str | None:
+    first, last = part.col_offset, part.end_col_offset
+    if last is None:
+        return None
+    inner = text[first:last]
+    if not isinstance(part, _WHOLE):
+        bracketed = text[first - 1 : first] == "(" and text[last : last + 1] == ")"
+        before = text[: max(first - 1, 0)].rstrip()[-1:]
+        called = before.isalnum() or before in {"_", ")", "]"}
+        first, last = (first - 1, last + 1) if bracketed and not called else (first, last)
+        inner = f"({inner})"
+    return _whole(origin, text[:first] + guard(inner) + text[last:])
+
+
+def _whole(origin: Origin, expression: str) -> str:
+    """Return the whole line with ``expression`` in the place of the underlined one; the expression where too long."""
+    source, column = origin.source or "", origin.column or (0, 0)
+    line = (source[: column[0]] + expression + source[column[1] :]).strip()
+    return line if len(line) <= LONGEST_LINE else expression

@@ -1,0 +1,39 @@
+"""A matrix factorisation, or its gradient, that does not exist for the matrix given (reader side)."""
+
+from __future__ import annotations
+
+from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
+from nandiag.analysis.report import Suggestion
+
+SPECTRAL = ("LinalgEigh", "LinalgEig", "LinalgSvd", "LinalgQr", "Svd", "Symeig")
+FACTORISATIONS = ("linalg_", "_linalg_", "cholesky", "lu_solve", "inverse", "triangular_solve", "svd", "qr")
+_NORMS = ("linalg_vector_norm", "linalg_norm", "linalg_matrix_norm", "linalg_cross")
+_JITTER = "A + 1e-6 * torch.eye(n, device=A.device)"
+
+
+def explain(facts: Facts) -> Cause | None:
+    """Name repeated eigenvalues behind a gradient, or a singular matrix behind a factorisation."""
+    if not facts.finite_inputs:
+        return None
+    if facts.node is not None:
+        return _gradient(facts) if facts.node.startswith(SPECTRAL) else None
+    op = facts.op or ""
+    if not op.startswith(FACTORISATIONS) or op.startswith(_NORMS):
+        return None
+    return Cause(
+        slug="linalg_degenerate",
+        evidence=(f"{op} of a finite matrix is not finite: the matrix is singular, or nearly so",),
+        suggestions=(Suggestion("Add a little to its diagonal, or use a method for such matrices.", _JITTER),),
+        strength=LIKELY,
+    )
+
+
+def _gradient(facts: Facts) -> Cause:
+    name = facts.forward_op or "the factorisation"
+    text = f"the gradient of {name} divides by differences of eigenvalues, or singular values: two are equal"
+    return Cause(
+        slug="linalg_degenerate",
+        evidence=(text,),
+        suggestions=(Suggestion("Tell equal values apart by a little noise, or use values alone.", _JITTER),),
+        strength=LIKELY,
+    )

@@ -1,0 +1,27 @@
+"""An optimizer's update that divides by zero (reader side)."""
+
+from __future__ import annotations
+
+from nandiag.analysis.causes.division_by_zero import DIVISIONS, RATIOS, RECIPROCALS
+from nandiag.analysis.causes.facts import HALF, POSSIBLE, Cause, Facts, dtype_of
+from nandiag.analysis.report import Suggestion
+from nandiag.events import words
+
+
+def explain(facts: Facts) -> Cause | None:
+    """Add to a division in an update what it belongs to: a parameter whose gradient, or second moment, is zero."""
+    op, inputs = facts.op or "", facts.origin.inputs
+    if not facts.in_update or op not in {*DIVISIONS, *RATIOS, *RECIPROCALS}:
+        return None
+    divisor = inputs[min(RATIOS.get(op, 0 if op in RECIPROCALS else 1), len(inputs) - 1)] if inputs else None
+    if divisor is None or not divisor.zeros or dtype_of(divisor) in HALF:
+        return None
+    named = facts.extra.get("parameters")
+    of = f" of {words.few([str(name) for name in named])}" if isinstance(named, list) and named else ""
+    return Cause(
+        slug="optimizer_division",
+        evidence=(f"The update{of} divides by a quantity that is 0, as that of a gradient of zeros is.",),
+        suggestions=(Suggestion("Check the optimizer's eps, and what it does with a gradient of zeros.", "eps=1e-8"),),
+        strength=POSSIBLE,
+        story=True,
+    )

@@ -1,0 +1,45 @@
+"""A half-precision number that was rounded to zero and then divided by (reader side)."""
+
+from __future__ import annotations
+
+from nandiag.analysis.causes.division_by_zero import DIVISIONS, RATIOS, RECIPROCALS
+from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
+from nandiag.analysis.report import Suggestion
+
+SMALLEST = {"float16": "6e-8", "bfloat16": "9e-41"}
+NEAR_ONE = {"float16": "0.0002", "bfloat16": "0.002"}
+
+
+def explain(facts: Facts) -> Cause | None:
+    """Name the rounding behind a zero divisor: sure enough in an optimizer's update, whose eps should prevent it."""
+    op, inputs = facts.op or "", facts.origin.inputs
+    if not facts.finite_inputs or facts.node is not None or op not in {*DIVISIONS, *RATIOS, *RECIPROCALS}:
+        return None
+    divisor = inputs[min(RATIOS.get(op, 0 if op in RECIPROCALS else 1), len(inputs) - 1)]
+    dtype = dtype_of(divisor)
+    if dtype not in HALF or not divisor.zeros:
+        return None
+    if facts.in_update:
+        return _in_update(dtype)
+    lost = f"{dtype} rounds what is below {SMALLEST[dtype]} to 0, and all within {NEAR_ONE[dtype]} of 1 to 1"
+    return Cause(
+        slug="precision_underflow",
+        evidence=(f"The divisor is {dtype}: {lost}.",),
+        strength=POSSIBLE,
+        story=True,
+    )
+
+
+def _in_update(dtype: str) -> Cause:
+    small = "an eps of 1e-8 is 0 in it, and so is the square of a small gradient"
+    text = f"the divisor of the update is 0 in {dtype}: {small if dtype == 'float16' else 'eps was rounded away'}"
+    return Cause(
+        slug="precision_underflow",
+        evidence=(text,),
+        suggestions=(
+            Suggestion("Keep the weights and the optimizer in float32, and use autocast for speed.", "model.float()"),
+            Suggestion("Or give the optimizer an eps that the dtype can hold.", "eps=1e-4"),
+        ),
+        strength=LIKELY,
+        story=True,
+    )

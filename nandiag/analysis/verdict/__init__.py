@@ -1,0 +1,70 @@
+"""The verdict: the one sentence, the cause, the evidence, and the step to resume from (reader side)."""
+
+from __future__ import annotations
+
+from nandiag.analysis.causes import Cause, Facts, explain
+from nandiag.analysis.causes.facts import LIKELY, is_whole
+from nandiag.analysis.origin import Claim, shown_again
+from nandiag.analysis.report import Origin, Suggestion, Verdict
+from nandiag.analysis.spread import spread_of
+from nandiag.analysis.timeline import Timeline
+from nandiag.analysis.verdict.evidence import evidence
+from nandiag.analysis.verdict.steady import healthy, last_finite
+from nandiag.analysis.verdict.summary import summary
+from nandiag.events import History
+
+__all__ = ["healthy", "last_finite", "of_claim"]
+
+
+def of_claim(claim: Claim, origin: Origin, timeline: Timeline, history: History | None) -> Verdict:
+    """Return the verdict on a run that was harmed; ``last_finite_step`` is left to :func:`last_finite`."""
+    facts = Facts(
+        origin=origin,
+        basis=claim.basis,
+        harm=claim.harm.event if claim.harm else None,
+        look=claim.look.event if claim.look else None,
+        skip=claim.skip.event if claim.skip else None,
+        history=history,
+        received=claim.received,
+        known=claim.known,
+        world=claim.world,
+        exchanged=claim.exchanged,
+    )
+    story, mechanism = explain(facts)
+    named = [cause for cause in (mechanism, story) if cause is not None]
+    chosen = _chosen(story, mechanism)
+    return Verdict(
+        anomaly=True,
+        summary=summary(claim, origin),
+        confidence=claim.confidence,
+        reproduced=_reproduced(claim, timeline),
+        cause=chosen.slug if chosen else None,
+        mechanism=mechanism.slug if mechanism and mechanism.strength else None,
+        origin=origin,
+        evidence=(*(text for cause in named for text in cause.evidence), *evidence(claim, origin, timeline)),
+        suggestions=_suggestions(chosen, named),
+        spread=spread_of(claim, timeline),
+    )
+
+
+def _chosen(story: Cause | None, mechanism: Cause | None) -> Cause | None:
+    """Return the cause to change: the story, unless it is a guess and the mechanism is none."""
+    if story is not None and (story.strength >= LIKELY or mechanism is None or mechanism.strength <= story.strength):
+        return story
+    return mechanism
+
+
+def _suggestions(chosen: Cause | None, named: list[Cause]) -> tuple[Suggestion, ...]:
+    rest = [cause for cause in named if cause is not chosen and cause.strength > 0]
+    return tuple(one for cause in ([chosen] if chosen else []) + rest for one in cause.suggestions)
+
+
+def _reproduced(claim: Claim, timeline: Timeline) -> bool | None:
+    """Return whether running the step again showed it; a look at modules alone cannot deny what it does not cover."""
+    if claim.basis == "look":
+        return True if claim.look is not None and shown_again(claim.look.event) else None
+    if claim.basis not in {"loss", "gradient"}:
+        return None
+    looks = [one.event for one in timeline.looks if (one.attempt, one.event.step) == (claim.attempt, claim.step)]
+    whole = [look for look in looks if look.outcome == "finite" and is_whole(look)]
+    return False if any(look.method == "replay" for look in whole) else None

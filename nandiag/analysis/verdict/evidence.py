@@ -1,0 +1,134 @@
+"""What supports, or limits, the choice of rank and place, as sentences (reader side)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nandiag.analysis.causes.facts import is_whole
+from nandiag.analysis.origin import Claim
+from nandiag.analysis.report import Origin
+from nandiag.analysis.timeline import STATE, Seen, Timeline
+from nandiag.events import Harm, Looked, TensorFact, words
+
+
+def evidence(claim: Claim, origin: Origin, timeline: Timeline) -> Iterable[str]:
+    """Yield what supports, or limits, the choice of rank and place."""
+    at = [one for one in timeline.harms if (one.attempt, one.event.step) == (claim.attempt, claim.step)]
+    if claim.basis == "loss" and claim.confidence == "inferred":
+        yield f"At this step only {words.ranks(claim.ranks)} had a bad loss: that it began there is inferred."
+    yield from _first_place(claim, origin)
+    yield from _exchanged(claim)
+    yield from _received(claim, timeline)
+    if claim.basis == "gradient" and not claim.known:
+        yield "Ranks share their gradients before the update, so that a rank can show the damage of another."
+    if claim.basis == "gradient" and claim.confidence == "inferred":
+        yield f"That {words.ranks(claim.ranks)} made them is inferred."
+    yield from _clean_look(claim)
+    yield from _look_facts(claim)
+    yield from _bad_before_backward(claim, at)
+    yield from _state_evidence(claim, at)
+    for other in claim.others:
+        where = other.event.site.module if other.event.site else None
+        yield f"Rank {other.rank} went bad in the same step by itself" + (f", in {where}." if where else ".")
+
+
+def _first_place(claim: Claim, origin: Origin) -> Iterable[str]:
+    """Yield where in the output the first bad value is: the first index is the sample, as a rule."""
+    if claim.basis != "look" or claim.look is None or claim.look.event.source != "op":
+        return
+    bad: TensorFact | None = next((fact for fact in origin.outputs if fact.bad), None)
+    if bad is not None and bad.first_bad and bad.bad < bad.numel:
+        yield f"The first non-finite value of the output is at [{', '.join(map(str, bad.first_bad))}]."
+
+
+def _exchanged(claim: Claim) -> Iterable[str]:
+    if claim.basis != "exchange":
+        return
+    sizes = sorted(claim.exchanged.items(), key=lambda pair: -pair[1])[:3]
+    told = ", ".join(f"{words.number(size)} on rank {rank}" for rank, size in sizes)
+    upto = f": up to {told}" if told else ""
+    yield f"Run again without the exchange, the gradients of each rank are finite{upto}."
+    yield "The exchange itself was not run again: that it made them is inferred."
+
+
+def _received(claim: Claim, timeline: Timeline) -> Iterable[str]:
+    if claim.basis == "exchange":
+        if claim.received:
+            yield f"{words.ranks(claim.received).capitalize()} received the damage."
+        return
+    looks = [one for one in timeline.looks if (one.attempt, one.event.step) == (claim.attempt, claim.step)]
+    clean = {one.rank for one in looks if one.event.outcome == "finite"} & set(claim.received)
+    got = set(claim.received) - clean
+    if clean:
+        yield f"{words.ranks(clean).capitalize()} ran the step again with finite values and received the damage."
+    if got:
+        yield f"What {words.ranks(got)} got from other ranks was bad already."
+
+
+def _clean_look(claim: Claim) -> Iterable[str]:
+    look = claim.look.event if claim.look else None
+    if look is None or look.outcome != "finite" or claim.basis not in {"loss", "gradient"}:
+        return
+    rank = claim.look.rank if claim.look else claim.ranks[0]
+    if look.method == "modules":
+        where = "loss code" if claim.basis == "loss" else "backward of it"
+        yield f"When rank {rank} ran the step again all module outputs were finite: look at the {where}."
+    elif not is_whole(look):
+        yield f"Rank {rank} could run only a part of the step again, and that was finite{_left_out(look)}."
+    else:
+        yield f"When rank {rank} ran the step again it was finite: the fault did not show a second time."
+
+
+def _left_out(look: Looked) -> str:
+    """Return what the look says it left out: its reason names that behind its first clause."""
+    _, _, rest = (look.reason or "").partition("; ")
+    return f"; {rest}" if rest else ""
+
+
+def _look_facts(claim: Claim) -> Iterable[str]:
+    look = claim.look.event if claim.look and claim.basis == "look" else None
+    if look is None:
+        return
+    facts = look.facts
+    yield from _how_seen(look)
+    if isinstance(facts.get("library"), str):
+        yield f"The op runs inside a library, at {facts['library']}."
+    if facts.get("recompute") is True:
+        yield "It was seen in the recomputation of an activation checkpoint."
+    if isinstance(facts.get("written_in_place"), str):
+        yield f"The values were written in place by {facts['written_in_place']}."
+    if look.source == "outside" and facts.get("complete", True) is False:
+        yield "Not all of the script's code before that could be run again."
+
+
+def _how_seen(look: Looked) -> Iterable[str]:
+    if look.method == "check":
+        yield "torch's own NaN check (anomaly mode) stopped there: the first NaN of that backward on this rank."
+    if look.facts.get("reconstructed") is True:
+        what = "update was made" if look.facts.get("parameters") else "step was run"
+        yield f"Inferred: the {what} again on reconstructed inputs, for it had overwritten the real ones."
+    elif look.method == "tape" and look.reason:
+        yield f"Inferred: {look.reason}."
+
+
+def _bad_before_backward(claim: Claim, at: list[Seen[Harm]]) -> Iterable[str]:
+    """Yield that torch's own check, which looks at backward alone, came late: the forward had made it."""
+    if claim.look is None or claim.basis != "look" or claim.look.event.method != "check":
+        return
+    losses = [one.event for one in at if one.event.what == "loss" and one.rank in claim.ranks]
+    if losses:
+        yield "The loss was bad before that backward: look at the forward that made it, at this line and before it."
+
+
+def _state_evidence(claim: Claim, at: list[Seen[Harm]]) -> Iterable[str]:
+    harm = claim.harm.event if claim.harm else None
+    look = claim.look.event if claim.look and claim.basis == "look" else None
+    made = look is not None and look.source == "op" and not look.facts.get("reconstructed")
+    if harm is None or harm.what not in STATE or made:
+        return
+    one = {"optimizer_state": "state", "frozen": "frozen parameter"}.get(harm.what, harm.what)
+    if harm.since is not None:
+        when = f"after step {harm.since}" if harm.since >= 0 else "before the first step"
+        yield f"The {one} was finite {when}."
+    if harm.phase == "optimizer" and not any(one.event.what in {"loss", "gradient"} for one in at):
+        yield "The losses and gradients of this step were finite: the update itself made it."

@@ -1,0 +1,111 @@
+"""The verdict in one sentence: what, on which rank, at which step, in which place (reader side)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nandiag.analysis.origin import Claim
+from nandiag.analysis.report import Origin
+from nandiag.analysis.timeline import STATE
+from nandiag.events import Looked, TensorFact, words
+
+_PLACES = {
+    "loss": "the loss code",
+    "data": "the code before the model's call",
+    "optimizer": "code around the optimizer's step",
+}
+
+
+def summary(claim: Claim, origin: Origin) -> str:
+    """Return the verdict in one sentence, without a full stop: what, rank, step, phase, place."""
+    ranks, step = words.ranks(origin.ranks), _step(origin)
+    kind = _kind(claim, origin)
+    if claim.basis == "scale":
+        return f"The loss scale of GradScaler collapsed on {ranks} {step}"
+    if claim.basis == "loss":
+        return f"{kind} loss on {ranks} {step}"
+    if claim.basis == "exchange":
+        return _exchange_summary(claim, kind, step)
+    if claim.basis == "gradient":
+        return _gradient_summary(claim, kind, step)
+    look = claim.look.event if claim.look else None
+    if claim.basis == "state" or (look is not None and look.source in {"parameter", "buffer"}):
+        return _state_summary(claim, origin, kind)
+    return f"{kind} {_look_summary(look, origin, f'{ranks} {step}')}"
+
+
+def _look_summary(look: Looked | None, origin: Origin, where: str) -> str:
+    facts = look.facts if look is not None else {}
+    if look is not None and look.source == "input":
+        writer = facts.get("written_in_place")
+        if writer is not None:
+            return f"written in place on {where} by {words.op(str(writer))}"
+        name = next((fact.name for fact in origin.inputs if fact.bad and fact.name), None)
+        return f"in the data of {where}" + (f": input {name}" if name else "")
+    # A mask's -Inf may go in where NaN is born: what the look calls an op is one.
+    finite = bool(origin.inputs) and not any(fact.bad for fact in origin.inputs)
+    born = "born" if finite or (look is not None and look.source == "op" and origin.outputs) else "first seen"
+    updated = facts.get("parameters")
+    if facts.get("reconstructed") is True and isinstance(updated, list) and updated:
+        return f"{born} on {where} in the update of {words.few([str(name) for name in updated], most=1)}"
+    if "dataset" in facts:
+        return f"born on {where} in the code of {facts['dataset']}"
+    return f"{born} on {where} in {_place(origin)}"
+
+
+def _kind(claim: Claim, origin: Origin) -> str:
+    harm = claim.harm.event if claim.harm else None
+    outputs: Sequence[TensorFact] = origin.outputs
+    if claim.basis == "look":
+        outputs = [fact for fact in outputs if fact.bad][:1]
+    seen = words.bad_kind(outputs) or words.bad_kind(origin.inputs) or words.bad_value(harm.loss if harm else None)
+    return seen or ("Inf" if origin.kind == "inf" else "NaN")
+
+
+def _step(origin: Origin) -> str:
+    micro = f", micro-step {origin.micro_step}" if origin.micro_step else ""
+    # An update that was made counts in the optimizer's own state already.
+    resumed = origin.global_step is not None and origin.global_step > origin.step + 1
+    return f"at step {origin.step}" + (f" (global step {origin.global_step})" if resumed else "") + micro
+
+
+def _place(origin: Origin) -> str:
+    phase = origin.phase or "forward"
+    if origin.module is None and origin.op is None and origin.node is not None:
+        return f"{phase}, {origin.node}"
+    if origin.module is None:
+        return _PLACES.get(phase, f"{phase}, outside all modules")
+    return f"{phase} of {origin.module or origin.module_class or 'the root module'}"
+
+
+def _exchange_summary(claim: Claim, kind: str, step: str) -> str:
+    name = claim.look.event.facts.get("collective") if claim.look else None
+    by = f" ({name})" if isinstance(name, str) and name else ""
+    if claim.received:
+        return f"{kind} gradients {step}: those of {words.ranks(claim.ranks)} were too large for their exchange{by}"
+    return f"{kind} gradients {step} on {words.ranks(claim.ranks)}, finite before their exchange{by}"
+
+
+def _gradient_summary(claim: Claim, kind: str, step: str) -> str:
+    ranks = words.ranks(claim.ranks)
+    if claim.known:
+        deduced = claim.confidence == "inferred"
+        return f"{kind} gradients {step} that came from {ranks}" if deduced else f"{kind} gradients on {ranks} {step}"
+    return f"{kind} gradients on {ranks} {step}; which rank made them is not known"
+
+
+def _state_summary(claim: Claim, origin: Origin, kind: str) -> str:
+    harm = claim.harm.event if claim.harm else None
+    source = claim.look.event.source if claim.look and claim.basis == "look" else None
+    what = source or (harm.what if harm else "parameter")
+    what = {"frozen": "frozen parameter", "optimizer_state": "optimizer state"}.get(what, what)
+    bad = [fact.name for fact in origin.inputs if fact.bad and fact.name]
+    total = max(len(bad), harm.bad if harm and harm.what in STATE else 0)
+    name = f"{what} {bad[0]}" + (f" and {total - 1} more" if total > 1 else "") if bad else f"a {what}"
+    ranks = words.ranks(origin.ranks)
+    if origin.phase in {"init", "checkpoint"}:
+        when = "before the first step" if origin.step == 0 else f"before step {origin.step}"
+        return f"{kind} in {name} on {ranks} {when}"
+    if origin.phase == "optimizer":
+        return f"{kind} in {name} on {ranks} after the update of step {origin.step}"
+    return f"{kind} in {name} on {ranks} {_step(origin)}"

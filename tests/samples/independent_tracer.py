@@ -1,0 +1,194 @@
+"""Says where non-finite values are born in a script, by an op tracer that shares no code with nandiag.
+
+The expected files of the samples are checked with it. Run it where the script stood, under torchrun or alone::
+
+    python independent_tracer.py OUT.json SCRIPT [ARGS...]        # one process
+    torchrun --nproc-per-node 2 independent_tracer.py OUT.json SCRIPT [ARGS...]      # OUT.json.0, OUT.json.1
+
+Every op of the script runs under a dispatch mode. A *birth* is an op with a NaN in its output and none in its inputs,
+or an infinity in its output and finite inputs. Births are inherited along the data flow, by storage, until *harm* is
+seen: a non-finite loss handed to ``backward``, gradient handed to ``step``, or parameter after it. The output lists
+the births that the first harm descends from, in the order of their time; the forward line of a backward op comes from
+the traceback that autograd's anomaly mode keeps with each node.
+"""
+
+import json
+import os
+import re
+import runpy
+import sys
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
+UNWRITTEN = ("aten.empty", "aten.new_empty")
+
+
+def tensors(value):
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def has(value, check):
+    if value.layout != torch.strided or not (value.is_floating_point() or value.is_complex()) or value.numel() == 0:
+        return False
+    return bool(check(value.detach()).any())
+
+
+def nans(value):
+    return has(value, torch.isnan)
+
+
+def infinities(value):
+    return has(value, torch.isinf)
+
+
+class Tracer(TorchDispatchMode):
+    def __init__(self, folder, out):
+        super().__init__()
+        self.folder, self.out = folder, out
+        self.step, self.done = 0, False
+        self.births, self.inherited, self.kept = [], {}, []
+        self.modules, self.names = [], {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if self.done:
+            return func(*args, **kwargs)
+        given = tensors((args, kwargs))
+        with _disable_current_modes():
+            bad_before = [value for value in given if nans(value) or infinities(value)]
+            had_nan = any(nans(value) for value in bad_before)
+        result = func(*args, **kwargs)
+        if not str(func).startswith(UNWRITTEN):
+            with _disable_current_modes():
+                self.look(func, (args, kwargs), bad_before, had_nan, tensors(result))
+        return result
+
+    def look(self, func, arguments, bad_before, had_nan, results):
+        nan, inf = any(map(nans, results)), any(map(infinities, results))
+        if not nan and not inf:
+            return
+        inherited = set().union(*(self.inherited.get(key_of(value), set()) for value in bad_before))
+        if (nan and not had_nan) or not bad_before:
+            inherited = inherited | {len(self.births)}
+            self.births.append(self.birth(func, arguments, "nan" if nan else "inf", bool(bad_before)))
+        for value in results:
+            if nans(value) or infinities(value):
+                self.inherit(value, inherited)
+
+    def inherit(self, value, births):
+        self.kept.append(value)  # or another tensor could take its address
+        self.inherited[key_of(value)] = self.inherited.get(key_of(value), set()) | births
+
+    def birth(self, func, arguments, kind, from_infinity):
+        backward = torch._C._current_graph_task_id() != -1
+        node = torch._C._current_autograd_node() if backward else None
+        place = self.frame_now(stop_at_engine=backward) or (node is not None and self.frame_of(node)) or {}
+        scalars = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, float)]
+        return {
+            "op": str(func), "kind": kind, "step": self.step, "phase": "backward" if backward else "forward",
+            "node": node and node.name(), "module": self.modules[-1] if self.modules else None,
+            "given_infinity": from_infinity, "scalar": [x for x in scalars if x != x or x in (float("inf"), -float("inf"))] != [],
+            **place,
+        }  # fmt: skip
+
+    def frame_now(self, stop_at_engine):
+        frame = sys._getframe(1)
+        while frame is not None:
+            name = frame.f_code.co_filename
+            if stop_at_engine and frame.f_code.co_name == "_engine_run_backward":
+                return None
+            if name.startswith(self.folder):
+                return {"file": os.path.basename(name), "line": frame.f_lineno, "function": frame.f_code.co_name}
+            frame = frame.f_back
+        return None
+
+    def frame_of(self, node):
+        while node is not None:
+            for line in reversed(node.metadata.get("traceback_", [])):
+                match = FRAME.search(line)
+                if match and match["file"].startswith(self.folder):
+                    return {"file": os.path.basename(match["file"]), "line": int(match["line"]), "function": match["function"]}
+            node = node.metadata.get("parent_")
+        return None
+
+    def harm(self, what, values):
+        """Write what is known once the first of ``values`` is bad; ``values`` are pairs of a name and a tensor."""
+        if self.done:
+            return
+        with _disable_current_modes():
+            bad = [(name, value) for name, value in values if nans(value) or infinities(value)]
+        if not bad:
+            return
+        self.done = True
+        births = set().union(*(self.inherited.get(key_of(value), set()) for _, value in bad))
+        self.write(
+            harm={"what": what, "step": self.step, "names": [name for name, _ in bad][:5]},
+            births=[self.births[index] for index in sorted(births)],
+        )
+
+    def write(self, **found):
+        with open(self.out, "w", encoding="utf-8") as file:
+            json.dump({**found, "all_births": len(self.births)}, file, indent=1)
+
+    def watch(self):
+        register_optimizer_step_pre_hook(lambda optimizer, *_: self.harm("gradient", gradients(optimizer)))
+        register_optimizer_step_post_hook(lambda optimizer, *_: self.after(optimizer))
+        torch.nn.modules.module.register_module_forward_pre_hook(self.enter)
+        torch.nn.modules.module.register_module_forward_hook(self.leave, always_call=True)
+        plain = torch.autograd.backward
+
+        def backward(losses, *args, **kwargs):
+            self.harm("loss", [("loss", value) for value in tensors(losses)])
+            return plain(losses, *args, **kwargs)
+
+        torch.autograd.backward = backward
+        return self
+
+    def enter(self, module, _):
+        if not self.modules:
+            self.names = {id(child): clean(name) for name, child in module.named_modules()}
+        self.modules.append(self.names.get(id(module), type(module).__name__))
+
+    def leave(self, *_):
+        self.modules.pop()
+
+    def after(self, optimizer):
+        self.harm("parameter", [("parameter", value) for group in optimizer.param_groups for value in group["params"]])
+        self.step += 1
+
+
+def key_of(value):
+    return value.untyped_storage()._cdata
+
+
+def clean(name):
+    return ".".join(part for part in name.split(".") if part not in {"module", "_orig_mod"})
+
+
+def gradients(optimizer):
+    parameters = [value for group in optimizer.param_groups for value in group["params"]]
+    return [("gradient", value.grad) for value in parameters if value.grad is not None]
+
+
+def main():
+    _, out, script, *rest = sys.argv
+    if "RANK" in os.environ and int(os.environ["WORLD_SIZE"]) > 1:
+        out = f"{out}.{os.environ['RANK']}"
+    script = os.path.abspath(script)
+    sys.argv = [script, *rest]
+    sys.path[0] = os.path.dirname(script)
+    tracer = Tracer(sys.path[0], out).watch()
+    with torch.autograd.set_detect_anomaly(True, check_nan=False), tracer:
+        try:
+            runpy.run_path(script, run_name="__main__")
+        finally:
+            if not tracer.done:
+                tracer.write(harm=None, births=[])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,269 @@
+"""What happened at the op, told from the facts on it alone, and the advice that fits the user's line."""
+
+import pytest
+
+from nandiag.analysis.causes import explain
+from nandiag.analysis.causes.facts import LIKELY, PROVEN
+from nandiag.events import TensorFact
+
+LINE = {"file": "train.py", "line": 7}
+
+
+def on(source, expression):
+    first = source.index(expression)
+    return {**LINE, "text": source, "column": (first, first + len(expression))}
+
+
+def mechanism(facts):
+    return explain(facts)[1]
+
+
+def codes(facts):
+    return [one.code for one in mechanism(facts).suggestions]
+
+
+@pytest.mark.parametrize(
+    ("node", "forward", "op", "given", "where"),
+    [
+        ("AcosBackward0", "acos", "rsqrt", 0, "-1 and 1"),
+        ("SqrtBackward0", "sqrt", "div", 1, "0"),
+        ("Atan2Backward0", "atan2", "reciprocal", 0, "(0, 0)"),
+        ("AcoshBackward0", "acosh", "rsqrt", 0, "1"),
+    ],
+)
+def test_singular_gradients(at, by_hand, node, forward, op, given, where):
+    inputs = [by_hand.fact(), by_hand.fact()]
+    inputs[given] = by_hand.fact(zeros=1)
+    facts = at(op, tuple(inputs), (by_hand.fact(posinf=1),), node=node, forward_op=f"aten.{forward}.default", **LINE)
+    found, said = mechanism(facts), f"the gradient of {forward} is infinite at {where}; 1 of 16 values is there"
+    assert (found.slug, found.strength, found.evidence) == ("singular_gradient", PROVEN, (said,))
+
+
+def test_the_angle_of_a_zero_vector_is_no_number(at, by_hand):
+    zero = by_hand.fact(zeros=1)
+    facts = at("div", (zero, zero), (by_hand.fact(nan=1),), node="HypotBackward0", forward_op="aten.hypot.default")
+    assert mechanism(facts).evidence == ("the gradient of hypot is 0/0 at (0, 0); 1 of 16 values is there",)
+
+
+def test_the_root_of_zero_by_a_power(at, by_hand):
+    facts = at(
+        "pow", (by_hand.fact(zeros=2),), (by_hand.fact(posinf=2),), extra={"arg1": -0.5},
+        node="PowBackward0", forward_op="aten.pow.Tensor_Scalar", **on("return x ** p", "x ** p"),
+    )  # fmt: skip
+    assert mechanism(facts).slug == "singular_gradient"
+    assert codes(facts)[0] == "return x.clamp_min(1e-6) ** p"
+
+
+def test_a_gradient_that_is_finite_in_float64_is_not_singular(at, by_hand):
+    bad = (by_hand.fact(posinf=1, dtype="float16"),)
+    given = (by_hand.fact(dtype="float16"), by_hand.fact(dtype="float16"))
+    facts = at("div", given, bad, node="SqrtBackward0", extra={"float64_finite": True, "float64_absmax": 1e6})
+    assert mechanism(facts).slug == "overflow"
+
+
+def test_an_overflow_in_backward(at, by_hand):
+    given = by_hand.fact(max=300.0, absmax=300.0, dtype="float16")
+    facts = at("mm", (given, given), (by_hand.fact(posinf=2, dtype="float16"),), node="MmBackward0")
+    assert mechanism(facts).slug == "overflow"
+
+
+def test_a_hook_of_the_user_is_explained_like_forward(at, by_hand):
+    zero, bad = by_hand.fact(zeros=1, shape=(), min=0.0, max=0.0), (by_hand.fact(nan=1),)
+    place = on("x.register_hook(lambda g: g / g.norm())", "g / g.norm()")
+    facts = at("div", (by_hand.fact(), zero), bad, node="CloneBackward0", phase="backward", **place)
+    assert mechanism(facts).slug == "division_by_zero"
+    assert codes(facts)[0] == "x.register_hook(lambda g: g / g.norm().clamp_min(1e-6))"
+
+
+def test_a_node_that_is_not_mapped_is_no_code_of_the_user(at, by_hand):
+    zero, bad = by_hand.fact(zeros=1), (by_hand.fact(nan=1),)
+    place = on("loss.backward()", "loss.backward()")
+    facts = at("div", (by_hand.fact(), zero), bad, node="StrangeBackward0", phase="backward", **place)
+    assert mechanism(facts).slug == "unknown"
+
+
+def test_the_users_own_backward(at, by_hand):
+    place = on("    return g * odd(x)", "odd(x)")
+    facts = at("odd", (by_hand.fact(),), (by_hand.fact(nan=1),), node="GateBackward", phase="backward", **place)
+    story, found = explain(facts)
+    assert (story.slug, found.slug) == ("custom_backward", "unknown")
+    assert "Gate" in story.evidence[0]
+    assert explain(at("odd", (by_hand.fact(),), (by_hand.fact(nan=1),), node="GateBackward0", **place))[0] is None
+
+
+def test_ctc(at, by_hand):
+    loss = TensorFact("float32", (8,), 8, posinf=1, min=2.0, max=3.0, absmax=3.0, first_bad=(6,))
+    facts = at("_ctc_loss", (by_hand.fact(),), (loss, by_hand.fact(neginf=9)))
+    found = mechanism(facts)
+    assert found.slug == "ctc_infeasible"
+    assert found.evidence[:2] == (
+        "1 of 8 targets cannot be aligned: longer than the input", "The first is sample 6 of the batch.",
+    )  # fmt: skip
+    assert mechanism(at("_ctc_loss", (by_hand.fact(),), (by_hand.fact(nan=1), by_hand.fact()))).slug == "unknown"
+
+
+def one_value(by_hand, **rest):
+    return by_hand.fact(shape=(1,), min=0.5, max=0.5, absmax=0.5, **rest)
+
+
+def test_the_spread_of_one_value(at, by_hand):
+    bad = by_hand.fact(shape=(), nan=1, min=None, max=None, absmax=None)
+    facts = at("std", (one_value(by_hand),), (bad,), **on("y = r.std() + 1e-6", "r.std()"))
+    found = mechanism(facts)
+    assert (found.slug, found.evidence) == ("empty_reduction", ("std of 1 value divides by 1 - 1: 0/0 is NaN",))
+    assert codes(facts)[0] == "y = r.std(unbiased=False) + 1e-6"
+
+
+@pytest.mark.parametrize(
+    ("shape", "out", "correction", "slug"),
+    [
+        ((4, 1), (4,), None, "empty_reduction"),
+        ((4, 2), (4,), None, "unknown"),
+        ((4, 2), (4,), 2, "empty_reduction"),
+        ((1,), (), 0, "unknown"),
+    ],
+)
+def test_groups_that_are_too_small(at, by_hand, shape, out, correction, slug):
+    extra = {} if correction is None else {"correction": correction}
+    facts = at("var", (by_hand.fact(shape=shape),), (by_hand.fact(shape=out, nan=1),), extra=extra)
+    assert mechanism(facts).slug == slug
+
+
+def test_a_loss_all_of_whose_targets_are_ignored(at, by_hand):
+    bad = (by_hand.fact(shape=(), nan=1),)
+    found = mechanism(at("nll_loss_forward", (by_hand.fact(), by_hand.fact()), bad, extra={"arg4": -100}))
+    assert (found.slug, "-100" in found.evidence[0]) == ("empty_reduction", True)
+
+
+def test_any_mean_of_nothing(at, by_hand):
+    empty = by_hand.fact(shape=(0, 4), min=None, max=None, absmax=None)
+    assert mechanism(at("mse_loss", (empty, empty), (by_hand.fact(shape=(), nan=1),))).slug == "empty_reduction"
+
+
+@pytest.mark.parametrize(
+    ("low", "zeros", "code"),
+    [(0.0, 1, "y = a / b.clamp_min(1e-6)"), (-1.0, 1, "y = a / torch.where(b == 0, 1e-6, b)")],
+)
+def test_a_divisor_that_may_be_negative_is_not_clamped(at, by_hand, low, zeros, code):
+    facts = at(
+        "div", (by_hand.fact(), by_hand.fact(zeros=zeros, min=low)), (by_hand.fact(nan=1),), **on("y = a / b", "a / b")
+    )
+    assert codes(facts) == [code]
+
+
+def test_a_number_as_divisor(at, by_hand):
+    facts = at("div", (by_hand.fact(),), (by_hand.fact(nan=1),), extra={"arg1": 0}, **on("y = a / n", "a / n"))
+    assert codes(facts) == ["y = a / max(n, 1)"]
+
+
+def test_a_vector_divided_by_its_norm_has_a_function_of_its_own(at, by_hand):
+    place = on("return x / x.norm(dim=-1, keepdim=True)", "x / x.norm(dim=-1, keepdim=True)")
+    facts = at("div", (by_hand.fact(), by_hand.fact(zeros=1, min=0.0)), (by_hand.fact(nan=1),), **place)
+    assert codes(facts)[1] == "return torch.nn.functional.normalize(x, dim=-1)"
+
+
+def test_the_root_under_one(at, by_hand):
+    place = on("return x * torch.rsqrt(m)", "torch.rsqrt(m)")
+    facts = at("rsqrt", (by_hand.fact(zeros=1, min=0.0),), (by_hand.fact(posinf=1),), **place)
+    assert mechanism(facts).evidence == ("the input of rsqrt holds 1 zero in 16 values; 1/sqrt(0) is Inf",)
+    assert codes(facts) == ["return x * torch.rsqrt(m + 1e-6)"]
+
+
+def test_a_number_that_half_precision_rounded_to_zero(at, by_hand):
+    zero = by_hand.fact(zeros=1, shape=(), dtype="bfloat16", min=0.0, max=0.0, absmax=0.0)
+    facts = at("div", (zero, zero), (by_hand.fact(nan=1, shape=(), dtype="bfloat16"),))
+    story, found = explain(facts)
+    assert (story.slug, found.slug) == ("precision_underflow", "division_by_zero")
+    assert "float32" in found.suggestions[0].text
+    assert story.strength < found.strength
+
+
+@pytest.mark.parametrize(("dtype", "slug"), [("float16", "precision_underflow"), ("float32", "optimizer_division")])
+def test_an_update_that_divides_by_zero(at, by_hand, dtype, slug):
+    given = [by_hand.fact(dtype=dtype), by_hand.fact(dtype=dtype), by_hand.fact(dtype=dtype, zeros=3)]
+    extra = {"reconstructed": True, "parameters": ["fc.weight"]}
+    bad = (by_hand.fact(nan=3, dtype=dtype),)
+    story, found = explain(at("addcdiv_", tuple(given), bad, extra=extra, phase="optimizer"))
+    assert (story.slug, found.slug) == (slug, "division_by_zero")
+    assert explain(at("addcdiv_", tuple(given), bad, phase="optimizer"))[0] is None or dtype == "float16"
+
+
+def test_an_update_with_a_step_size_that_is_no_number(at, by_hand):
+    extra = {"reconstructed": True, "parameters": ["w"], "value": "nan"}
+    story, _ = explain(at("addcdiv_", (by_hand.fact(),) * 3, (by_hand.fact(nan=1),), extra=extra, phase="optimizer"))
+    assert (story.slug, story.strength) == ("lr_invalid", LIKELY)
+
+
+def test_two_masks_that_are_added(at, by_hand):
+    lowest = -3.4028234663852886e38
+    mask = by_hand.fact(min=lowest, max=0.0, absmax=-lowest)
+    story, found = explain(at("add", (mask, mask), (by_hand.fact(neginf=3),), extra={"float64_finite": True}))
+    assert (story.slug, found.slug) == ("attention_fully_masked", "overflow")
+    scores = by_hand.fact(min=lowest, max=9.0, absmax=-lowest)
+    assert explain(at("add", (mask, scores), (by_hand.fact(neginf=3),), extra={"float64_finite": True}))[0] is None
+
+
+@pytest.mark.parametrize(
+    ("op", "low", "high", "arg1", "slug"),
+    [
+        ("pow", -2.0, 2.0, 0.5, "domain_error"),
+        ("pow", -2.0, 2.0, 3, "unknown"),
+        ("pow", 0.0, 2.0, 0.5, "unknown"),
+        ("atanh", -1.0, 0.5, None, "domain_error"),
+        ("atanh", -0.9, 0.9, None, "unknown"),
+        ("logit", 0.1, 1.0, None, "domain_error"),
+    ],
+)
+def test_domains_of_powers_and_poles(at, by_hand, op, low, high, arg1, slug):
+    bad = by_hand.fact(nan=1) if op == "pow" else by_hand.fact(posinf=1)
+    facts = at(op, (by_hand.fact(min=low, max=high),), (bad,), extra={} if arg1 is None else {"arg1": arg1})
+    assert mechanism(facts).slug == slug
+
+
+def test_the_log_of_a_negative_is_not_clamped_to_zero(at, by_hand):
+    facts = at("log", (by_hand.fact(min=-1.0),), (by_hand.fact(nan=1),), **on("y = r.log()", "r.log()"))
+    assert codes(facts)[0] == "y = r.clamp_min(1e-12).log()"
+
+
+def test_log1p_at_minus_one(at, by_hand):
+    assert mechanism(at("log1p", (by_hand.fact(min=-1.0),), (by_hand.fact(neginf=1),))).slug == "log_of_zero"
+
+
+@pytest.mark.parametrize(
+    ("op", "node", "slug"),
+    [
+        ("linalg_inv_ex", None, "linalg_degenerate"),
+        ("linalg_vector_norm", None, "unknown"),
+        ("div", "LinalgEighBackward0", "linalg_degenerate"),
+    ],
+)
+def test_matrices(at, by_hand, op, node, slug):
+    given = (by_hand.fact(), by_hand.fact(zeros=4))
+    facts = at(op, given, (by_hand.fact(nan=1),), node=node, forward_op=node and "aten._linalg_eigh.default",
+               extra={"float64_finite": False})  # fmt: skip
+    assert mechanism(facts).slug == slug
+
+
+def test_a_number_that_was_bad_itself_is_said(at, by_hand):
+    facts = at("mystery", (by_hand.fact(),), (by_hand.fact(nan=1),), extra={"arg1": "inf", "float64_absmax": "inf"})
+    assert mechanism(facts).evidence == ("a number that mystery was given is +inf",)
+
+
+def test_what_came_from_code_that_was_not_run_again_is_not_blamed_on_its_user(at, by_hand):
+    facts = at("mm", (by_hand.fact(nan=1),), (), source="outside")
+    assert "the code that made it" in mechanism(facts).suggestions[0].text
+
+
+def test_what_the_script_wrote_in_place_is_no_bad_sample(at, by_hand):
+    facts = at("mul_", (by_hand.fact(nan=1),), (), source="input", extra={"written_in_place": "Tensor.mul_"})
+    story, found = explain(facts)
+    assert story is None
+    assert "in place" in found.suggestions[0].text
+
+
+def test_a_sample_that_its_dataset_breaks_has_the_dataset_named(at, by_hand):
+    zero, extra = by_hand.fact(zeros=1), {"dataset": "Fields", "dataset_index": 512}
+    story, found = explain(at("div", (by_hand.fact(), zero), (by_hand.fact(nan=1),), phase="data", extra=extra))
+    assert (story.slug, found.slug) == ("data_nonfinite", "division_by_zero")
+    assert "Fields[512]" in story.evidence[0]
+    assert story.strength < found.strength

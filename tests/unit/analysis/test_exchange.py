@@ -1,0 +1,76 @@
+"""Gradients that were finite on each rank before their exchange: the exchange is named, never the hardware."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from nandiag.analysis import analyse
+from nandiag.events import Looked, Site
+
+PLACE = Site(op="c10d.allreduce_.default", file="train.py", line=32, function="share", source="dist.all_reduce(g)")
+
+
+def exchanged(size, *, collective="all_reduce", by="script"):
+    facts = {"complete": False, "collective": collective, "by": by, "local_gradient_absmax": size}
+    site = PLACE if by == "script" else None
+    return Looked("finite", "replay", 5, phase="collective", site=site, facts=facts, reason="finite on this rank")
+
+
+@pytest.fixture
+def verdict_of(by_hand):
+    def verdict(*looks):
+        gradient = replace(by_hand.gradient(5), tensors=(by_hand.fact("fc.weight", posinf=2),))
+        return analyse(by_hand.run(*(by_hand.rank(n, gradient, look) for n, look in enumerate(looks)))).verdict
+
+    return verdict
+
+
+def test_a_sum_over_ranks(verdict_of):
+    verdict = verdict_of(exchanged(56_000.0), exchanged(55_000.0))
+    origin = verdict.origin
+    assert (verdict.cause, verdict.mechanism) == ("collective_overflow", "collective_overflow")
+    assert (origin.phase, origin.ranks, origin.op, origin.line) == ("collective", (0, 1), "c10d.allreduce_.default", 32)
+    assert (verdict.confidence, verdict.reproduced) == ("inferred", None)
+    assert any("up to 56000 on rank 0, 55000 on rank 1" in text for text in verdict.evidence)
+    assert "divide before the sum" in verdict.suggestions[1].text
+
+
+def test_one_rank_alone_is_the_culprit(verdict_of):
+    verdict = verdict_of(exchanged(120.0, collective="fp16_compress_hook", by="comm_hook"),
+                         exchanged(180_161.0, collective="fp16_compress_hook", by="comm_hook"))  # fmt: skip
+    assert (verdict.origin.ranks, verdict.origin.file) == ((1,), None)
+    assert verdict.evidence[0] == "the local gradients of rank 1 go to 180161; float16 ends at 65504"
+    assert "bf16" in verdict.suggestions[0].code
+    assert "Rank 0 received the damage." in verdict.evidence
+    assert [(one.ranks, one.via) for one in verdict.spread] == [((0,), "the gradient exchange")]
+
+
+@pytest.mark.parametrize(
+    ("size", "collective"),
+    [(1.5, "all_reduce"), (70_000.0, "bf16_compress_hook"), (None, "all_reduce"), (math.nan, "all_reduce")],
+)
+def test_gradients_that_fit_are_no_overflow_but_their_exchange_is_named_all_the_same(verdict_of, size, collective):
+    verdict = verdict_of(*[exchanged(size, collective=collective)] * 2)
+    assert (verdict.cause, verdict.mechanism, verdict.origin.phase) == ("unknown", None, "collective")
+    assert collective in verdict.summary
+    words = " ".join([verdict.summary, *verdict.evidence, *(one.text for one in verdict.suggestions)])
+    assert "hardware" not in words
+    assert "second time" not in words
+
+
+def test_a_rank_that_found_the_place_goes_before_the_exchange(by_hand):
+    looks = exchanged(56_000.0), by_hand.found(5)
+    record = by_hand.run(*(by_hand.rank(n, by_hand.gradient(5), look) for n, look in enumerate(looks)))
+    assert analyse(record).verdict.origin.op == "aten.log.default"
+
+
+@pytest.mark.parametrize("facts", [{"complete": False}, {"reconstructed": True}])
+def test_a_look_that_left_something_out_calls_nothing_transient(by_hand, facts):
+    look = Looked("finite", "replay", 5, facts=facts, reason="finite on this rank; the hooks were left out")
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.gradient(5), look, world=1), world=1)).verdict
+    assert verdict.reproduced is None
+    assert "Rank 0 could run only a part of the step again, and that was finite; the hooks were left out." in (
+        verdict.evidence
+    )
+    assert "hardware" not in " ".join(one.text for one in verdict.suggestions)

@@ -1,0 +1,47 @@
+"""A rank that torch's own NaN check ended: it is the owner, and no more is said than the check said."""
+
+from nandiag.analysis import analyse
+from nandiag.events import Looked, Raised, Site
+
+SAID = Raised("RuntimeError", "Function 'SqrtBackward0' returned nan values in its 0th output.", "Traceback", 3)
+LOST = Raised("RuntimeError", "Connection closed by peer [127.0.0.1]:1", "Traceback", 3)
+SITE = Site(node="SqrtBackward0", file="train.py", line=15, function="forward", source="    return x.sqrt()")
+LOOK = Looked("found", "check", 3, phase="backward", site=SITE, facts={"output": 0})
+
+
+def of_two(by_hand, *before):
+    return analyse(
+        by_hand.run(
+            by_hand.rank(0, LOST, steps=3),
+            by_hand.rank(1, *before, LOOK, SAID, steps=3),
+            ends=(by_hand.ended(1, code=1), by_hand.ended(0, signal=15, by_launcher=True)),
+        )
+    )
+
+
+def test_the_rank_that_raised_is_the_origin_and_its_peer_a_victim(by_hand):
+    report = of_two(by_hand)
+    origin = report.verdict.origin
+    assert report.verdict.anomaly
+    assert (origin.ranks, origin.step, origin.phase, origin.node) == ((1,), 3, "backward", "SqrtBackward0")
+    assert (origin.file, origin.line, origin.kind, origin.module) == ("train.py", 15, "nan", None)
+    assert {rank: state.state for rank, state in report.ranks.items()} == {"0": "victim", "1": "raised"}
+
+
+def test_it_was_observed_and_not_reproduced_and_nothing_was_born(by_hand):
+    verdict = of_two(by_hand).verdict
+    assert (verdict.confidence, verdict.reproduced) == ("observed", None)
+    assert verdict.summary == "NaN first seen on rank 1 at step 3 in backward, SqrtBackward0"
+    assert any("NaN check" in text for text in verdict.evidence)
+    assert any("Leave detect_anomaly away" in one.text for one in verdict.suggestions)
+
+
+def test_a_loss_that_was_bad_already_points_to_the_forward(by_hand):
+    told = [text for text in of_two(by_hand, by_hand.loss(3)).verdict.evidence if "before that backward" in text]
+    assert len(told) == 1
+    assert not any("before that backward" in text for text in of_two(by_hand).verdict.evidence)
+
+
+def test_a_replay_of_the_same_step_goes_before_the_check(by_hand):
+    verdict = of_two(by_hand, by_hand.found(3)).verdict
+    assert (verdict.origin.op, verdict.confidence) == ("aten.log.default", "reproduced")

@@ -1,0 +1,151 @@
+"""A worker inside pytest: the runtime armed in this process, its events in a folder of the test, then all taken away.
+
+Arming replaces functions of torch for good, as it should in a worker. Here what it replaced is put back by comparing
+the namespaces that it may touch before and after; a test holds that list complete.
+"""
+
+import contextlib
+import gc
+import random
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import optimizer as optimizers
+from torch.utils.data import dataloader
+
+from nandiag.events import Harm, Looked, decode
+from nandiag.runtime import anomaly_mode
+from nandiag.runtime.frames import BOUNDARIES
+from nandiag.runtime.inject import after_import, ending
+from nandiag.runtime.recorder import RECORDER, Recorder
+from nandiag.runtime.watch.arm import arm
+from nandiag.settings import Place, Settings
+from nandiag.store.layout import RunFolder
+
+TOUCHED = (
+    torch, torch.autograd, torch.Tensor, torch.autograd.Function, torch.nn.Module, torch.nn.utils, torch.optim.Optimizer,
+    GradScaler, dataloader._BaseDataLoaderIter, dist, dist.distributed_c10d, warnings,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session", autouse=True)
+def a_small_heap():
+    """Modules are found through the garbage collector, which pytest has filled: what is old is out of its sight."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """Each test begins from the same generators and leaves them as it found them."""
+    before = torch.get_rng_state(), random.getstate()
+    torch.manual_seed(0)
+    random.seed(0)
+    yield
+    torch.set_rng_state(before[0])
+    random.setstate(before[1])
+
+
+@contextlib.contextmanager
+def put_back():
+    """Undo what arming does to torch and to our own state."""
+    names = [dict(vars(owner)) for owner in TOUCHED]
+    hooks = [dict(one) for one in (optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks)]
+    state, boundaries = dict(ending._state), set(BOUNDARIES)
+    try:
+        yield
+    finally:
+        for owner, before in zip(TOUCHED, names, strict=True):
+            now = dict(vars(owner))
+            for name, value in before.items():
+                if now.get(name) is not value:
+                    setattr(owner, name, value)
+        for kept, before in zip(
+            (optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks), hooks, strict=True
+        ):
+            kept.clear()
+            kept.update(before)
+        after_import.forget()
+        ending._state.update(state)
+        ending._closing.clear()
+        ending._raising.clear()
+        anomaly_mode.SUPPORT.release(anomaly_mode._RUN)
+        BOUNDARIES.clear()
+        BOUNDARIES.update(boundaries)
+        renew_recorder()
+
+
+def renew_recorder():
+    """Give the one recorder of the process the state of a new one: everybody holds the object itself."""
+    if RECORDER._writer is not None:
+        RECORDER._writer.close()
+    vars(RECORDER).update(vars(Recorder()))
+
+
+class Worker:
+    """An armed process: its sentinel, its capture, and what it has written so far."""
+
+    def __init__(self, folder, sentinel):
+        self.folder = folder
+        self.sentinel = sentinel
+        self.capture = sentinel.capture
+
+    def events(self, *kinds):
+        paths = sorted(self.folder.ranks.glob("*.jsonl"))
+        found = [decode(line).event for path in paths for line in path.read_text().splitlines()]
+        return [event for event in found if not kinds or isinstance(event, kinds)]
+
+    @property
+    def harms(self):
+        return self.events(Harm)
+
+    @property
+    def looked(self):
+        return self.events(Looked)
+
+
+@pytest.fixture
+def recording(tmp_path):
+    """The recorder of this process, attached as rank 0 to a run folder of the test; ``recording(**settings)``."""
+    folder = RunFolder.at(tmp_path / "run")
+    folder.make()
+
+    def start(*, attach=True, **options):
+        renew_recorder()
+        RECORDER.configure(Settings(folder=str(folder.path), run_id="test", **options), "site")
+        if attach:
+            RECORDER.attach(Place(rank=0, world_size=1, local_rank=0, node_rank=0, attempt=0))
+        return Worker(folder, SimpleNamespace(capture=None))
+
+    yield start
+    renew_recorder()
+
+
+@pytest.fixture
+def work(recording):
+    """Arm this process: ``work(on_anomaly="continue")`` returns a :class:`Worker`."""
+    armed = []
+    with put_back():
+
+        def start(*, on_anomaly="continue", **options):
+            worker = recording(on_anomaly=on_anomaly, **options)
+            worker.sentinel = arm()
+            worker.capture = worker.sentinel.capture
+            armed.append(worker)
+            return worker
+
+        yield start
+        for worker in armed:
+            worker.capture.window.close()
+
+
+@pytest.fixture
+def as_it_was():
+    """The context that undoes an arming, for tests of this fixture itself."""
+    return put_back

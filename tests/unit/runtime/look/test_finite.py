@@ -1,0 +1,233 @@
+"""Whether tensors are finite: exact in every dtype and layout, and never alarmed by what is only large."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nandiag.runtime.look import finite
+from nandiag.runtime.look.finite import fact, is_bad, local, norms, quiet, read
+
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+EIGHTS = tuple(
+    getattr(torch, name) for name in ("float8_e5m2", "float8_e4m3fn", "float8_e4m3fnuz") if hasattr(torch, name)
+)
+BAD = (math.nan, math.inf, -math.inf)
+
+
+def largest(dtype):
+    return torch.full((7,), torch.finfo(dtype).max, dtype=dtype)
+
+
+def all_finite(tensors):
+    """What a look concludes: the filter first, and the exact look where it is not sure."""
+    if all(math.isfinite(value) for value in read(norms(tensors))):
+        return True
+    return not any(map(is_bad, tensors))
+
+
+def spoiled(dtype, value, index=3):
+    tensor = torch.ones(7, dtype=dtype)
+    tensor[index] = value
+    return tensor
+
+
+@pytest.mark.parametrize(("dtype", "value"), itertools.product(FLOATS, BAD))
+def test_one_bad_element_is_seen(dtype, value):
+    for index in (0, 3, 6):
+        bad = spoiled(dtype, value, index)
+        assert is_bad(bad)
+        assert not math.isfinite(read(norms([bad]))[0])
+        assert not all_finite([torch.ones(5, dtype=dtype), bad])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_what_is_large_or_tiny_is_finite(dtype):
+    small = torch.full((7,), torch.finfo(dtype).tiny, dtype=dtype)
+    for tensor in (largest(dtype), -largest(dtype), small, torch.zeros(7, dtype=dtype)):
+        assert not is_bad(tensor)
+        assert all_finite([tensor, tensor])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_norm_of_half_precision_does_not_overflow_at_once(dtype):
+    many = torch.full((1 << 12,), 3e4, dtype=dtype)
+    assert all(map(math.isfinite, read(norms([many]))))
+    assert all(map(math.isfinite, read(norms([many, many]))))
+
+
+@pytest.mark.parametrize("dtype", EIGHTS)
+def test_float8(dtype):
+    good = torch.ones(6).to(dtype)
+    bad = torch.tensor([1.0, math.nan]).to(dtype)
+    assert not is_bad(good)
+    assert is_bad(bad)
+    assert not all_finite([good, bad])
+    assert fact(bad).nan == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_complex(dtype):
+    assert not is_bad(torch.ones(3, dtype=dtype))
+    assert not is_bad(torch.ones(3, dtype=dtype).conj())
+    for value in (complex(0, math.nan), complex(math.inf, 0)):
+        bad = torch.tensor([1, value], dtype=dtype)
+        assert is_bad(bad)
+        assert is_bad(bad.conj())
+        assert not all_finite([bad])
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_sparse():
+    dense = torch.diag(torch.tensor([1.0, math.nan, 3.0]))
+    for sparse in (dense.to_sparse(), dense.to_sparse_csr()):
+        assert is_bad(sparse)
+        assert not all_finite([sparse])
+        assert not is_bad(torch.eye(3).to_sparse())
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.ones(3, dtype=torch.long), torch.ones(3, dtype=torch.bool), torch.empty(0), torch.empty(3, device="meta"),
+        torch.empty(3, 0, dtype=torch.float16),
+    ],
+)  # fmt: skip
+def test_what_holds_no_numbers_is_never_bad(tensor):
+    assert local(tensor) is None
+    assert not is_bad(tensor)
+    assert all_finite([tensor])
+    assert fact(tensor).bad == 0
+
+
+def test_memory_that_was_freed_is_not_read():
+    tensor = torch.ones(4)
+    tensor.untyped_storage().resize_(0)
+    assert local(tensor) is None
+    assert not is_bad(tensor)
+
+
+def test_views_and_expanded_tensors():
+    base = spoiled(torch.float32, math.inf)
+    assert not is_bad(base[:3])
+    assert is_bad(base[3:])
+    assert is_bad(torch.tensor(math.nan).expand(4, 4))
+    assert is_bad(torch.randn(4, 5).t().contiguous().t() / 0)
+    assert is_bad(base.requires_grad_())
+
+
+@pytest.mark.parametrize("sizes", [(3,), (3, 3), (1 << 16, 1 << 10), (1, 1, 1)])
+def test_groups_of_every_size(sizes):
+    """Small groups are laid side by side, large ones looked at tensor by tensor: each must see the last element."""
+    for place in range(len(sizes)):
+        tensors = [torch.ones(size) for size in sizes]
+        assert all_finite(tensors)
+        tensors[place][-1] = math.nan
+        assert not math.isfinite(math.hypot(*read(norms(tensors))))
+
+
+def test_mixed_dtypes_are_grouped():
+    tensors = [torch.ones(3), torch.ones(3, dtype=torch.float64), torch.ones(2), torch.ones(2, dtype=torch.complex64)]
+    scalars = norms(tensors)
+    assert sorted(str(one.dtype) for one in scalars) == ["torch.float32", "torch.float64"]
+    assert math.isclose(math.hypot(*read(scalars)), 10**0.5, rel_tol=1e-6)
+    assert norms([]) == []
+
+
+def test_a_norm_is_the_norm():
+    tensors = [torch.randn(20, 3), torch.randn(7)]
+    expected = torch.cat([one.flatten() for one in tensors]).norm()
+    torch.testing.assert_close(norms(tensors)[0], expected)
+
+
+def test_reading_keeps_the_order():
+    assert read([torch.tensor(1.5), torch.tensor(2, dtype=torch.long), torch.tensor(math.inf)]) == [1.5, 2, math.inf]
+
+
+# ---------------------------------------------------------------------- facts
+
+
+def test_a_fact():
+    tensor = torch.tensor([[0.0, -3.0, math.nan], [math.inf, 2.5, -math.inf]])
+    seen = fact(tensor, "x")
+    assert (seen.name, seen.dtype, seen.shape, seen.numel, seen.device) == ("x", "float32", (2, 3), 6, "cpu")
+    assert (seen.nan, seen.posinf, seen.neginf, seen.zeros) == (1, 1, 1, 1)
+    assert (seen.min, seen.max, seen.absmax) == (-3.0, 2.5, 3.0)
+    assert seen.first_bad == (0, 2)
+    assert seen.placement is None
+
+
+def test_a_fact_on_nothing_but_bad_values():
+    seen = fact(torch.full((2, 2), math.nan))
+    assert (seen.min, seen.max, seen.absmax, seen.first_bad) == (None, None, None, (0, 0))
+
+
+def test_a_fact_on_a_scalar():
+    assert fact(torch.tensor(math.inf)).first_bad == ()
+    assert fact(torch.tensor(4.0)).first_bad is None
+
+
+@pytest.mark.parametrize("shape", [(40,), (40, 3), (2, 40), (1, 1, 90), (5, 2, 9)])
+def test_chunks_count_each_element_once(shape, monkeypatch):
+    tensor = torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape)
+    tensor.view(-1)[-1] = math.nan
+    tensor.view(-1)[1] = math.inf
+    whole = fact(tensor)
+    monkeypatch.setattr(finite, "_CHUNK", 8)
+    assert max(part.numel() for part in finite._chunks(tensor)) <= 8
+    assert fact(tensor) == whole
+    assert (whole.nan, whole.posinf, whole.zeros) == (1, 1, 1)
+    assert whole.max == tensor.numel() - 2
+
+
+def test_a_fact_does_not_write():
+    tensor = spoiled(torch.float32, math.nan).requires_grad_()
+    version = tensor._version
+    fact(tensor)
+    is_bad(tensor)
+    assert (tensor._version, tensor.grad) == (version, None)
+
+
+# ---------------------------------------------------------------------- unseen
+
+
+class Functions(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+class Ops(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+seen = []
+
+
+def test_our_own_calls_are_seen_by_no_mode_and_make_no_graph():
+    seen.clear()
+    tensor = torch.ones(3, requires_grad=True)
+    with Functions(), Ops():
+        with quiet():
+            assert not torch.is_grad_enabled()
+            result = norms([tensor, tensor])[0] * 2
+        assert torch.is_grad_enabled()
+        assert seen == []
+        tensor + 1
+        assert len(seen) == 2
+    assert result.grad_fn is None
+
+
+def test_quiet_puts_grad_mode_back_after_an_error():
+    with pytest.raises(ValueError, match="x"), quiet():
+        raise ValueError("x")
+    assert torch.is_grad_enabled()
+    with torch.no_grad():
+        with quiet():
+            pass
+        assert not torch.is_grad_enabled()

@@ -1,0 +1,173 @@
+"""Parameters, optimizer state, frozen parameters and buffers: who turned bad, who always was, and what it is called."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from nandiag.runtime.look.finite import read
+from nandiag.runtime.look.frozen import Frozen
+from nandiag.runtime.look.weights import Weights, owners_of_state, parameters
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.norm = nn.BatchNorm1d(2)
+        self.frozen = nn.Linear(2, 2).requires_grad_(False)  # noqa: FBT003
+        self.register_buffer("mask", torch.full((2, 2), -math.inf).triu(1))
+        self.register_buffer("best", torch.tensor(math.inf))
+        self.register_buffer("count", torch.tensor(0))
+
+
+@pytest.fixture
+def net():
+    return Net()
+
+
+@pytest.fixture
+def frozen(net):
+    known = Frozen()
+    known.take_stock([net], {id(one) for one in net.parameters() if one.requires_grad})
+    known.changed()
+    return known
+
+
+def finite(tensors):
+    return all(math.isfinite(value) for value in read(tensors))
+
+
+# ---------------------------------------------------------------------- frozen
+
+
+def test_masks_and_scratch_that_were_never_finite_are_no_harm(net, frozen):
+    assert frozen.bad() == []
+    net.mask.fill_(math.nan)
+    net.best.fill_(math.nan)
+    assert frozen.bad() == []
+
+
+@pytest.mark.parametrize("spoil", ["norm.running_var", "frozen.weight"])
+def test_what_turned_bad_is_told_once(spoil, net, frozen):
+    tensor = dict([*net.named_buffers(), *net.named_parameters()])[spoil]
+    tensor.data.view(-1)[1] = math.inf
+    assert [(name, what) for name, what, _ in frozen.bad()] == [(spoil, "frozen" if "weight" in spoil else "buffer")]
+    assert frozen.bad() == []
+
+
+def test_only_what_was_written_to_is_looked_at(net, frozen):
+    silent = {id(one) for one in (net.norm.running_mean, net.norm.running_var)}
+    assert {id(one) for one in frozen.changed()} == silent
+    net.frozen.weight.mul_(2)
+    assert {id(one) for one in frozen.changed()} == {id(net.frozen.weight)} | silent
+    assert {id(one) for one in frozen.changed()} == silent
+
+
+def test_running_statistics_are_looked_at_though_their_version_does_not_move(net, frozen):
+    before = net.norm.running_var._version
+    net.norm(torch.tensor([[math.inf, 1.0], [1.0, 2.0]]))
+    assert net.norm.running_var._version == before
+    assert not all(one.isfinite().all() for one in frozen.changed())
+    assert {name for name, _, _ in frozen.bad()} == {"norm.running_mean", "norm.running_var"}
+
+
+def test_a_buffer_that_is_replaced_is_looked_at(net, frozen):
+    net.norm.running_mean = torch.tensor([1.0, math.nan])
+    assert any(one is net.norm.running_mean for one in frozen.changed())
+    assert [name for name, _, _ in frozen.bad()] == ["norm.running_mean"]
+
+
+def test_what_an_optimizer_trains_is_not_frozen(net):
+    known = Frozen()
+    known.take_stock([net], {id(one) for one in net.parameters()})
+    net.frozen.weight.data.fill_(math.nan)
+    assert known.bad() == []
+
+
+def test_a_module_that_is_gone_is_forgotten(net, frozen):
+    del net
+    assert frozen.bad() == []
+
+
+def test_integers_are_left_out(net, frozen):
+    assert all(one is not net.count for one in frozen.changed())
+
+
+# ---------------------------------------------------------------------- weights
+
+
+def stepped(net, optimizer):
+    sum(one.square().sum() for one in net.parameters() if one.requires_grad).backward()
+    optimizer.step()
+    return optimizer
+
+
+@pytest.fixture
+def optimizer(net):
+    return stepped(net, torch.optim.Adam([one for one in net.parameters() if one.requires_grad]))
+
+
+def test_parameters_that_are_bad_when_first_met(net):
+    weights = Weights()
+    net.layer.weight.data[0, 0] = math.nan
+    optimizer = torch.optim.SGD(net.parameters(), lr=1)
+    (held,) = weights.begin(optimizer)
+    assert (held.name, held.what, held.tensor is net.layer.weight) == ("layer.weight", "parameter", True)
+    assert weights.begin(optimizer) == []
+
+
+def test_excused_ones_are_left_out_of_every_look(net, optimizer):
+    weights = Weights()
+    net.layer.weight.data[0, 0] = -math.inf
+    weights.excuse(weights.begin(optimizer))
+    assert finite(weights.scalars(optimizer, quick=False))
+    assert weights.bad(optimizer) == []
+    net.layer.bias.data[0] = math.nan
+    assert not finite(weights.scalars(optimizer, quick=False))
+    assert [one.name for one in weights.bad(optimizer)] == ["layer.bias"]
+
+
+def test_state_is_looked_at_and_named_by_its_parameter(net, optimizer):
+    weights = Weights()
+    weights.begin(optimizer)
+    assert finite(weights.scalars(optimizer, quick=False))
+    optimizer.state[net.layer.bias]["exp_avg_sq"][1] = math.inf
+    assert not finite(weights.scalars(optimizer, quick=False))
+    (held,) = weights.bad(optimizer)
+    assert (held.name, held.what) == ("exp_avg_sq of layer.bias", "optimizer_state")
+    assert [id(one) for one in owners_of_state(optimizer, [held])] == [id(net.layer.bias)]
+
+
+def test_state_in_turns_meets_each_state(net, optimizer):
+    weights = Weights()
+    weights.begin(optimizer)
+    optimizer.state[net.layer.weight]["exp_avg"][0] = math.nan
+    rounds = [finite(weights.scalars(optimizer, quick=True)) for _ in range(8)]
+    assert rounds.count(False) == 1
+
+
+def test_many_states_are_looked_at_in_turns():
+    many = nn.ParameterList(nn.Parameter(torch.ones(1)) for _ in range(100))
+    optimizer = stepped(many, torch.optim.Adam(many.parameters()))
+    weights = Weights()
+    weights.begin(optimizer)
+    optimizer.state[many[77]]["exp_avg"][0] = math.nan
+    rounds = [finite(weights.scalars(optimizer, quick=False)) for _ in range(8)]
+    assert rounds.count(False) == 1
+
+
+def test_a_parameter_that_no_module_holds_is_called_by_its_place():
+    loose = torch.zeros(2, requires_grad=True)
+    optimizer = torch.optim.SGD([{"params": [torch.zeros(1, requires_grad=True)]}, {"params": [loose]}], lr=1)
+    weights = Weights()
+    loose.data[0] = math.nan
+    assert [one.name for one in weights.begin(optimizer)] == ["param_groups[1].params[0]"]
+    assert parameters(optimizer)[1] is loose
+
+
+def test_plain_parameters_are_not_shards(net, optimizer):
+    weights = Weights()
+    weights.begin(optimizer)
+    assert not weights.sharded(optimizer)

@@ -1,0 +1,595 @@
+"""A table of small faults: what the replay names, and that neither it nor the watching changes a single bit.
+
+Each fault is a loop as a script would have it; the line at fault ends in ``# <-``. It runs twice, without nandiag and
+with it, and returns what it trained, so that both runs can be compared bit for bit.
+"""
+
+import contextlib
+import copy
+import functools
+import inspect
+import io
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from nandiag.runtime.replay.examine import Examiner
+
+FAULTS = []
+BAD = 2
+
+
+def fault(op, phase, *, source="op", step=BAD, **more):
+    """Put a loop into the table with what the replay should say of it."""
+
+    def add(function):
+        FAULTS.append(pytest.param(function, {"op": op, "phase": phase, "source": source, "step": step, **more},
+                                   id=function.__name__))  # fmt: skip
+        return function
+
+    return add
+
+
+def marked_line(function):
+    lines, first = inspect.getsourcelines(function)
+    return next((first + offset for offset, line in enumerate(lines) if line.rstrip().endswith("# <-")), None)
+
+
+def net(*layers):
+    return nn.Sequential(nn.Linear(4, 8), *layers, nn.Linear(8, 3))
+
+
+def sgd(model, **options):
+    return torch.optim.SGD(model.parameters(), lr=0.1, **options)
+
+
+def data(steps=4):
+    for step in range(steps):
+        yield step, torch.randn(5, 4), torch.randn(5, 3)
+
+
+def plainly(model, optimizer, loss_of, steps=4):
+    """The plain loop: ``loss_of(step, output, y)`` is the script's own loss."""
+    for step, x, y in data(steps):
+        loss = loss_of(step, model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model, optimizer
+
+
+# ---------------------------------------------------------------------- forward
+
+
+class Logarithm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        floor = 0.0 if self.calls == BAD + 1 else 0.5
+        return (x.abs() * 0 + floor).log()  # <-
+
+
+def _log_in_forward():
+    model = net(Logarithm())
+    return plainly(model, torch.optim.Adam(model.parameters()), lambda step, out, y: (out - y).square().mean())
+
+
+FAULTS.append(pytest.param(_log_in_forward, {
+    "op": "aten.log.default", "phase": "forward", "source": "op", "step": BAD, "module": "1", "line": marked_line(Logarithm),
+}, id="log_in_a_module"))  # fmt: skip
+
+
+@fault("aten.div.Tensor", "forward", module="gate")
+def a_module_that_is_used_twice():
+    class Gate(nn.Module):
+        def forward(self, x, by):
+            return x / by  # <-
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.gate = nn.Linear(4, 3), Gate()
+
+        def forward(self, x, by):
+            return self.gate(self.gate(self.first(x), torch.ones(())), by)
+
+    model = Twice()
+    optimizer = sgd(model)
+    for step, x, y in data():
+        loss = (model(x, torch.tensor(float(step != BAD))) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model, optimizer
+
+
+@fault("aten.exp.default", "forward", module="1")
+def overflow_with_dropout_and_every_generator():
+    class Noisy(nn.Module):
+        def forward(self, x):
+            scale = 200.0 if self.bad else 1.0
+            noise = torch.randn_like(x) * random.random() * float(np.random.random())
+            return torch.exp(x.abs() + scale) + noise  # <-
+
+    model = net(Noisy(), nn.Dropout(0.5))
+    optimizer = sgd(model)
+    for step, x, y in data():
+        model[1].bad = step == BAD
+        loss = (model(x) - y + torch.rand(())).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model, optimizer
+
+
+@fault("aten.log.default", "forward")
+def the_dropped_element_decides():
+    """Only the very same dropout mask makes the same zero."""
+    model = nn.Linear(4, 6)
+    optimizer = sgd(model)
+    drop = nn.Dropout(0.5)
+
+    class Picky(nn.Module):
+        def forward(self, x):
+            kept = drop(torch.ones(6))
+            return (kept * 2 + (self.bad is False) * 1.0).log() * model(x)  # <-
+
+    picky = Picky()
+    for step, x, _ in data():
+        picky.bad = step == BAD
+        loss = picky(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model, optimizer
+
+
+@fault("aten.sqrt.default", "forward", module="2")
+def batch_norm_and_its_running_statistics():
+    class Root(nn.Module):
+        def forward(self, x):
+            return torch.sqrt(x - (10.0 if self.bad else -10.0))  # <-
+
+    model = net(nn.BatchNorm1d(8), Root())
+    optimizer = sgd(model, momentum=0.9)
+    for step, x, y in data():
+        model[2].bad = step == BAD
+        loss = (model(x) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model, optimizer
+
+
+@fault("aten.exp.default", "forward", module="1")
+def under_autocast():
+    class Exponent(nn.Module):
+        def forward(self, x):
+            return torch.exp(x.half() * 0 + (12.0 if self.bad else 1.0)).float()  # <-
+
+    model = net(Exponent())
+    optimizer = sgd(model)
+    for step, x, y in data():
+        model[1].bad = step == BAD
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = (model(x) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def checkpointing(*, use_reentrant):
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up = nn.Linear(4, 4)
+
+        def inner(self, x):
+            return torch.log(self.up(x).abs() * (not self.bad))  # <-
+
+        def forward(self, x):
+            return checkpoint(self.inner, x, use_reentrant=use_reentrant)
+
+    model = nn.Sequential(nn.Linear(4, 4), Block(), nn.Linear(4, 3))
+    optimizer = sgd(model)
+    for step, x, y in data():
+        model[1].bad = step == BAD
+        loss = (model(x) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model, optimizer
+
+
+for reentrant in (True, False):
+    FAULTS.append(pytest.param(functools.partial(checkpointing, use_reentrant=reentrant), {
+        "op": "aten.log.default", "phase": "forward", "source": "op", "step": BAD, "module": "1",
+        "line": marked_line(checkpointing),
+    }, id=f"checkpointing_reentrant_{reentrant}"))  # fmt: skip
+
+
+# ---------------------------------------------------------------------- loss
+
+
+@fault("aten.log.default", "loss", module=None)
+def log_of_zero_in_the_loss():
+    model = net()
+    return plainly(model, sgd(model), lambda step, out, y: (out - (out.detach() if step == BAD else 9)).abs().log().mean())  # <-
+
+
+@fault("aten.mean.default", "loss", module=None)
+def mean_of_nothing():
+    model = net()
+    return plainly(model, sgd(model), lambda step, out, y: out[out > (99 if step == BAD else -99)].mean())  # <-
+
+
+@fault("aten.div.Tensor", "loss", module=None, micro_step=1)
+def in_a_micro_step_of_gradient_accumulation():
+    model = net()
+    optimizer = sgd(model)
+    for step, x, y in data():
+        optimizer.zero_grad()
+        for part in range(3):
+            weight = torch.zeros(()) if (step, part) == (BAD, 1) else torch.ones(())
+            loss = (model(x + part) - y).square().sum() / weight  # <-
+            (loss / 3).backward()
+        optimizer.step()
+    return model, optimizer
+
+
+@fault("aten.masked_fill.Scalar", "loss", module=None)
+def a_nan_that_the_script_writes():
+    model = net()
+
+    def loss_of(step, out, y):
+        return out.masked_fill(y > (0 if step == BAD else 99), math.nan).square().mean()  # <-
+
+    return plainly(model, sgd(model), loss_of)
+
+
+@fault("aten._log_softmax.default", "loss", module=None)
+def a_mask_that_leaves_nothing():
+    model = net()
+
+    def loss_of(step, out, y):
+        scores = out.masked_fill(y > (-99 if step == BAD else 0.5), -math.inf)
+        return F.nll_loss(F.log_softmax(scores, dim=1).clamp(min=-50), torch.zeros(5, dtype=torch.long))  # <-
+
+    return plainly(model, sgd(model), loss_of)
+
+
+@fault("aten.log.default", "loss", module="")
+def a_criterion_module():
+    class Criterion(nn.Module):
+        def forward(self, out, y):
+            return (out.exp().mean() * (0 if y is None else 1)).log()  # <-
+
+    model, criterion = net(), Criterion()
+    return plainly(model, sgd(model), lambda step, out, y: criterion(out, None if step == BAD else y))
+
+
+# ---------------------------------------------------------------------- backward
+
+
+@fault("aten.div.Tensor", "backward", node="SqrtBackward0", forward_op="aten.sqrt.default")
+def sqrt_at_zero():
+    model = net()
+    return plainly(model, sgd(model), lambda step, out, y: torch.sqrt((out * (step != BAD)).square()).sum())  # <-
+
+
+@fault("aten.div.Tensor", "backward", node="SqrtBackward0", forward_op="aten.sqrt.default")
+def the_where_trick():
+    model = net()
+
+    def loss_of(step, out, y):
+        zeros = out * 0 if step == BAD else out.abs() + 1
+        return torch.where(zeros > 0, torch.sqrt(zeros), zeros * 0).sum() + out.sum()  # <-
+
+    return plainly(model, sgd(model), loss_of)
+
+
+@fault("aten.div.Tensor", "backward")
+def a_custom_function():
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, by):
+            ctx.save_for_backward(by)
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient / ctx.saved_tensors[0], None  # <-
+
+    model = net()
+    return plainly(
+        model, sgd(model), lambda step, out, y: Scaled.apply(out, torch.tensor(float(step != BAD))).square().mean()
+    )
+
+
+@fault("aten.div.Tensor", "backward")
+def a_tensor_hook():
+    model = net()
+
+    def loss_of(step, out, y):
+        if step == BAD:
+            out.register_hook(lambda gradient: gradient / torch.zeros(()))  # <-
+        return (out - y).square().mean()
+
+    return plainly(model, sgd(model), loss_of)
+
+
+@fault("aten.div.Tensor", "backward")
+def between_backward_and_step():
+    model = net()
+    optimizer = sgd(model)
+    for step, x, y in data():
+        loss = (model(x) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.zeros(()) if step == BAD else torch.ones(())
+        for parameter in model.parameters():
+            parameter.grad = parameter.grad / norm  # <-
+        optimizer.step()
+    return model, optimizer
+
+
+@fault("aten.div_.Tensor", "backward")
+def in_place_between_backward_and_step():
+    model = net()
+    optimizer = sgd(model)
+    for step, x, y in data():
+        loss = (model(x) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.zeros(()) if step == BAD else torch.ones(())
+        for parameter in model.parameters():
+            parameter.grad.div_(norm)  # <-
+        optimizer.step()
+    return model, optimizer
+
+
+@fault("aten.div.Tensor", "backward", node="SqrtBackward0")
+def a_gradient_penalty():
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = sgd(model)
+    for step, x, _ in data():
+        x.requires_grad_()
+        (gradient,) = torch.autograd.grad(model(x * (step != BAD)).sum(), x, create_graph=True)
+        loss = (gradient.square().sum(1).sqrt() - 1).square().mean()  # <-
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model, optimizer
+
+
+# ---------------------------------------------------------------------- what was bad before
+
+
+BAD_BATCH = torch.tensor([[math.nan, 1, 1, 1]])
+
+
+@fault("aten.addmm.default", "data", source="input")
+def a_bad_batch():
+    model = net()
+    optimizer = sgd(model)
+    for step, x, _ in data():
+        loss = model(BAD_BATCH if step == BAD else x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model, optimizer
+
+
+@fault("aten.lift_fresh.default", "data", module=None)
+def a_batch_that_the_script_makes():
+    model = net()
+    optimizer = sgd(model)
+    for step, x, _ in data():
+        if step == BAD:
+            x = torch.tensor([[math.nan, 1, 1, 1]])  # noqa: PLW2901  # <-
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model, optimizer
+
+
+@fault("aten.div.Tensor", "data", module=None)
+def data_preparation():
+    model = net()
+    optimizer = sgd(model)
+    for step, x, y in data():
+        x = x * (step != BAD)  # noqa: PLW2901
+        x = (x - x.mean(0)) / x.std(0)  # noqa: PLW2901  # <-
+        loss = (model(x) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model, optimizer
+
+
+@fault("aten.mul.Tensor", "init", source="buffer", module="1")
+def a_buffer_that_was_filled_in_the_middle():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("scale", torch.ones(8))
+
+        def forward(self, x):
+            return x * self.scale
+
+    model = net(Scaled())
+    optimizer = sgd(model)
+    for step, x, y in data():
+        if step == BAD:
+            model[1].scale = torch.full((8,), math.nan)
+        loss = (model(x) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model, optimizer
+
+
+# ---------------------------------------------------------------------- optimizers
+
+
+@fault("aten.log.default", "loss", module=None, step=BAD + 1)
+def two_optimizers_and_the_second_is_hit():
+    critic, maker = net(), nn.Linear(3, 4)
+    optimizers = torch.optim.Adam(critic.parameters()), torch.optim.Adam(maker.parameters())
+    for step, _, y in data():
+        fake = maker(y)
+        loss = critic(fake.detach()).square().mean()
+        optimizers[0].zero_grad()
+        loss.backward()
+        optimizers[0].step()
+        loss = (critic(fake).square().mean() * (step != BAD)).log()  # <-
+        optimizers[1].zero_grad()
+        loss.backward()
+        optimizers[1].step()
+    return nn.ModuleList([critic, maker]), *optimizers
+
+
+@fault("aten.log.default", "loss", module=None)
+def two_optimizers_and_the_first_is_hit_while_a_graph_is_open():
+    """The maker's graph, batch norm and all, is needed after the replay: no version of what it saved may move."""
+    critic, maker = net(nn.BatchNorm1d(8)), nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    optimizers = torch.optim.Adam(critic.parameters()), torch.optim.Adam(maker.parameters())
+    for step, _, y in data():
+        fake = maker(y)
+        loss = (critic(fake.detach()).square().mean() * (step != BAD)).log()  # <-
+        optimizers[0].zero_grad()
+        loss.backward()
+        optimizers[0].step()
+        loss = fake.square().mean()
+        optimizers[1].zero_grad()
+        loss.backward()
+        optimizers[1].step()
+    return nn.ModuleList([critic, maker]), *optimizers
+
+
+@fault("aten.log.default", "loss", module=None)
+def a_closure():
+    model = net()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+    for step, x, y in data():
+
+        def closure(x=x, y=y, step=step):
+            optimizer.zero_grad()
+            loss = (model(x) - y).square().mean()
+            loss = (loss * (step != BAD)).log() if step == BAD else loss  # <-
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    return model, optimizer
+
+
+# ---------------------------------------------------------------------- in place
+
+
+@fault("aten.div_.Tensor", "loss", module=None)
+def in_place_in_the_loss():
+    model = net()
+
+    def loss_of(step, out, y):
+        error = (out - y).square()
+        error.div_(torch.tensor(float(step != BAD)))  # <-
+        return error.mean()
+
+    return plainly(model, sgd(model), loss_of)
+
+
+@fault("aten.div.Tensor", "loss", module=None)
+def rows_filled_one_by_one():
+    model = net()
+
+    def loss_of(step, out, y):
+        rows = torch.zeros(5)
+        for index in range(5):
+            rows[index] = out[index].sum() / torch.tensor(float((step, index) != (BAD, 3)))  # <-
+        return rows.square().mean()
+
+    return plainly(model, sgd(model), loss_of)
+
+
+# ---------------------------------------------------------------------- the table
+
+
+def bits(tensor):
+    return tensor.detach().reshape(-1).view(torch.uint8).tolist() if tensor.numel() else []
+
+
+def tensors_of(thing, found=None):
+    found = [] if found is None else found
+    if isinstance(thing, torch.Tensor):
+        found.append(bits(thing))
+    elif isinstance(thing, dict):
+        for key, value in thing.items():
+            found.append(str(key) if not isinstance(key, torch.Tensor) else "")
+            tensors_of(value, found)
+    elif isinstance(thing, list | tuple):
+        for value in thing:
+            tensors_of(value, found)
+    else:
+        found.append(repr(thing))
+    return found
+
+
+def fingerprint(model, *optimizers):
+    """Every bit that training may depend on."""
+    return {
+        "state": tensors_of(dict(model.state_dict())),
+        "gradients": [None if one.grad is None else bits(one.grad) for one in model.parameters()],
+        "optimizers": [tensors_of(one.state_dict()) for one in optimizers],
+        "attributes": [plain_attributes(module) for module in model.modules()],
+        "generators": (bits(torch.get_rng_state()), random.getstate(), np.random.get_state()[1].tolist(),
+                       np.random.get_state()[2]),
+    }  # fmt: skip
+
+
+def plain_attributes(module):
+    return {name: value for name, value in vars(module).items() if isinstance(value, int | float | str | None)}
+
+
+def run(function):
+    torch.manual_seed(7)
+    random.seed(7)
+    np.random.seed(7)  # noqa: NPY002
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        trained = function()
+    return {**fingerprint(*trained), "stdout": printed.getvalue()}
+
+
+@pytest.mark.parametrize(("function", "expected"), FAULTS)
+def test_the_replay_names_the_fault_and_leaves_no_trace(function, expected, work):
+    plain = run(function)
+    worker = work()
+    watched = run(function)
+    assert watched == plain
+    assert worker.harms, "no harm was seen"
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source, looked.step, looked.phase) == (
+        "found", expected["source"], expected["step"], expected["phase"],
+    ), looked  # fmt: skip
+    assert looked.site.op == expected["op"]
+    line = expected.get("line") or marked_line(function)
+    if line is not None:
+        assert (looked.site.file, looked.site.line) == (__file__, line)
+        assert looked.site.source.endswith("# <-")
+    for name in ("module", "node", "forward_op"):
+        if name in expected:
+            assert getattr(looked.site, name) == expected[name]
+    if "micro_step" in expected:
+        assert looked.micro_step == expected["micro_step"]

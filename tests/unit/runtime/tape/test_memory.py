@@ -1,0 +1,203 @@
+"""The tape holds nothing alive that the script lets go, and does not grow with the steps."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+STEPS = 30
+
+
+@pytest.fixture
+def model():
+    return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+
+
+@pytest.fixture
+def inputs():
+    """Hands out inputs as a loader does, made where the tape does not see it, and tells which of them are alive."""
+
+    class Inputs:
+        def __init__(self):
+            self.waiting = [torch.randn(3, 4) for _ in range(2 * STEPS)]
+            self.made = []
+
+        def __call__(self):
+            tensor = self.waiting.pop()
+            self.made.append(weakref.ref(tensor))
+            return tensor
+
+        @property
+        def alive(self):
+            gc.collect()
+            return [number for number, one in enumerate(self.made) if one() is not None]
+
+    return Inputs()
+
+
+def step_of(model, optimizer, loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def ancestors(capture):
+    return len(capture.tape.whole())
+
+
+def test_a_step_lets_its_inputs_go(work, model, inputs):
+    capture = work().capture
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = None
+    for _ in range(5):
+        x = inputs()
+        step_of(model, optimizer, model(x).square().mean())
+    assert inputs.alive == [4]
+    del x
+    assert inputs.alive == []
+    assert ancestors(capture) == 0
+
+
+def test_outputs_are_not_held_within_the_step(work, model):
+    work()
+    out = model(torch.randn(3, 4))
+    reference = weakref.ref(out)
+    loss = (out * 2).sum()  # its graph saves no values
+    del out
+    assert reference() is None
+    loss.backward()
+
+
+@pytest.mark.parametrize("kept", ["losses", "detached", "outputs"])
+def test_what_a_script_collects_keeps_no_inputs(kept, work, model, inputs):
+    """The graph of a loss is gone after its backward: a list of losses holds no batch, and must hold none here."""
+    work()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    collected = []
+    for _ in range(5):
+        out = model(inputs())
+        loss = out.square().mean()
+        step_of(model, optimizer, loss)
+        collected.append({"losses": loss, "detached": loss.detach(), "outputs": out}[kept])
+    del out, loss
+    assert inputs.alive == []
+
+
+@pytest.mark.parametrize(("grad", "most"), [(False, 1), (True, 9)])
+def test_an_evaluation_loop_keeps_nothing(grad, most, work, model, inputs):
+    """Gradients left on by mistake: then a few calls are kept, however long the loop is."""
+    worker = work()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step_of(model, optimizer, model(torch.randn(3, 4)).square().mean())
+    with torch.set_grad_enabled(grad):
+        total = 0.0
+        for _ in range(STEPS):
+            total += float(model(inputs()).detach().square().mean())
+    assert len(inputs.alive) <= most
+    assert len(worker.capture.tape.entries) <= most
+
+
+def test_a_rollout_keeps_little(work, inputs):
+    """A policy that acts for a long time between updates, gradients left on, and only its actions used."""
+    work()
+    policy = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
+    state, states = inputs(), []
+    for _ in range(STEPS):
+        action = policy(state).argmax(1).tolist()
+        state = inputs() + sum(action)
+        states.append(weakref.ref(state))
+    gc.collect()
+    assert sum(one() is not None for one in states) <= 10
+    step_of(policy, optimizer, policy(state).square().mean())
+
+
+def test_a_long_accumulation_is_kept_whole(work, model, inputs):
+    """All that gradients descend from stays, however many calls that are."""
+    capture = work().capture
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.zero_grad()
+    for part in range(STEPS):
+        model(inputs()).square().mean().backward()
+        assert sum(entry.kind == "root" for entry in capture.tape.whole()) == part + 1
+    optimizer.step()
+
+
+def test_losses_that_are_summed_before_one_backward_are_kept_whole(work, model, inputs):
+    capture = work().capture
+    total = sum(model(inputs()).square().mean() for _ in range(STEPS))
+    assert sum(entry.kind == "root" for entry in capture.tape.whole()) == STEPS
+    assert total.requires_grad
+
+
+@pytest.mark.parametrize("way", ["mean", "average", "inplace", "sum_of_losses"])
+def test_chains_do_not_grow_with_the_steps(way, work, model):
+    capture = work().capture
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    running = torch.zeros(())
+    for step in range(STEPS):
+        loss = model(torch.randn(3, 4)).square().mean()
+        step_of(model, optimizer, loss)
+        value = loss.detach()
+        if way == "mean":
+            running = (running * step + value) / (step + 1)
+        elif way == "average":
+            running = 0.9 * running + 0.1 * value
+        elif way == "inplace":
+            running.mul_(0.9).add_(0.1 * value)
+        else:
+            running = running + value
+    assert ancestors(capture) <= 16
+    assert len(capture.tape._made) <= 16
+
+
+def test_many_steps_of_all_sorts_at_once(work):
+    """A carried state, an average of the weights and a running loss, all in one, for long."""
+    capture = work().capture
+    model = nn.Linear(2, 2)
+    average = [one.detach().clone() for one in model.parameters()]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    hidden, running, most = torch.zeros(1, 2), torch.zeros(()), 0
+    x = torch.randn(1, 2)
+    for _ in range(600):
+        hidden = torch.tanh(model(x + hidden.detach()))
+        loss = hidden.square().sum()
+        step_of(model, optimizer, loss)
+        running = 0.99 * running + 0.01 * loss.detach()
+        with torch.no_grad():
+            for mean, one in zip(average, model.parameters(), strict=True):
+                mean.lerp_(one, 0.01)
+        most = max(most, len(capture.tape.entries), len(capture.tape._made))
+    assert most <= 64
+    assert ancestors(capture) <= 64
+
+
+def test_truncated_backpropagation_through_time(work, inputs):
+    capture = work().capture
+    cell = nn.RNNCell(4, 4)
+    optimizer = torch.optim.SGD(cell.parameters(), lr=0.1)
+    hidden = torch.zeros(3, 4)
+    for _ in range(STEPS):
+        hidden = cell(inputs(), hidden.detach())
+        hidden = cell(inputs(), hidden)
+        step_of(cell, optimizer, hidden.square().mean())
+    assert ancestors(capture) <= 8
+    assert len(inputs.alive) <= 2
+
+
+def test_what_outlives_a_step_with_its_graph_can_still_be_run_again(work, inputs):
+    """A fake batch, made before the first of two steps, carries gradients into the second."""
+    capture = work().capture
+    maker, judge = nn.Linear(4, 4), nn.Linear(4, 1)
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (maker, judge)]
+    for _ in range(5):
+        fake = maker(inputs())
+        step_of(judge, optimizers[1], judge(fake.detach()).square().mean())
+        optimizers[0].zero_grad()
+        judge(fake).square().mean().backward()
+        assert [type(entry.function).__name__ for entry in capture.tape.whole() if entry.kind == "root"] == ["Linear"] * 2
+        optimizers[0].step()
+    del fake
+    assert inputs.alive == []
