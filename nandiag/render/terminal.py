@@ -227,10 +227,17 @@ class _Frame:
 def _hang(head: Text, body: Text, width: int, indent: int | None = None) -> Iterable[Text]:
     """Yield ``body`` wrapped behind ``head``; later lines are indented by ``indent``, or stand below the first."""
     pad = head.cell_len if indent is None else indent
-    room = max(width - max(head.cell_len, pad), 20)
-    first, *rest = body.wrap(Console(width=room, file=None), room, overflow="fold") or [Text()]
-    first.rstrip()
+    first, rest = _first_line(body, max(width - head.cell_len, 20))
     yield Text.assemble(head, first)
-    for line in rest:
-        line.rstrip()
+    while rest.plain:
+        line, rest = _first_line(rest, max(width - pad, 20))
         yield Text.assemble(" " * pad, line)
+
+
+def _first_line(body: Text, room: int) -> tuple[Text, Text]:
+    """Return the part of ``body`` that fits ``room`` cells, broken between words where it can be, and the rest."""
+    first = (body.wrap(Console(width=room, file=None), room, overflow="fold") or [Text()])[0]
+    first.rstrip()
+    # Whatever wrapping does, each line takes something: else there would be no end of them.
+    rest = body.plain[max(len(first.plain), 1) :].lstrip()
+    return first, Text(rest, style=body.style)

@@ -9,6 +9,11 @@ from typing import Any, TypeVar, cast
 from nandiag.runtime.public import AnomalyStop
 from nandiag.runtime.recorder import RECORDER
 
+
+class Refused(Exception):  # noqa: N818 - a refusal is no error
+    """A replay cannot go on as it was begun, and nothing has been harmed."""
+
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -22,7 +27,7 @@ def guarded(probe: str) -> Callable[[F], F]:
                 return None
             try:
                 return function(*args, **kwargs)
-            except AnomalyStop:
+            except (AnomalyStop, Refused):
                 raise
             except Exception as error:
                 RECORDER.dark(probe, error)

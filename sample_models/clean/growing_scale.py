@@ -1,4 +1,4 @@
-"""Denoise signals in float16 autocast; the loss scale doubles every few steps until it is too large, again and again."""
+"""Denoise signals in float16 autocast; the loss scale doubles every few steps until it is too large, then halves."""
 
 import argparse
 

@@ -13,10 +13,12 @@ the traceback that autograd's anomaly mode keeps with each node.
 """
 
 import json
+import math
 import os
 import re
 import runpy
 import sys
+from pathlib import Path
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -87,13 +89,18 @@ class Tracer(TorchDispatchMode):
         backward = torch._C._current_graph_task_id() != -1
         node = torch._C._current_autograd_node() if backward else None
         place = self.frame_now(stop_at_engine=backward) or (node is not None and self.frame_of(node)) or {}
-        scalars = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, float)]
+        infinite = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, float) and not math.isfinite(leaf)]
         return {
-            "op": str(func), "kind": kind, "step": self.step, "phase": "backward" if backward else "forward",
-            "node": node and node.name(), "module": self.modules[-1] if self.modules else None,
-            "given_infinity": from_infinity, "scalar": [x for x in scalars if x != x or x in (float("inf"), -float("inf"))] != [],
+            "op": str(func),
+            "kind": kind,
+            "step": self.step,
+            "phase": "backward" if backward else "forward",
+            "node": node and node.name(),
+            "module": self.modules[-1] if self.modules else None,
+            "given_infinity": from_infinity,
+            "scalar": bool(infinite),
             **place,
-        }  # fmt: skip
+        }
 
     def frame_now(self, stop_at_engine):
         frame = sys._getframe(1)
@@ -102,16 +109,17 @@ class Tracer(TorchDispatchMode):
             if stop_at_engine and frame.f_code.co_name == "_engine_run_backward":
                 return None
             if name.startswith(self.folder):
-                return {"file": os.path.basename(name), "line": frame.f_lineno, "function": frame.f_code.co_name}
+                return {"file": Path(name).name, "line": frame.f_lineno, "function": frame.f_code.co_name}
             frame = frame.f_back
         return None
 
     def frame_of(self, node):
         while node is not None:
-            for line in reversed(node.metadata.get("traceback_", [])):
-                match = FRAME.search(line)
+            for text in reversed(node.metadata.get("traceback_", [])):
+                match = FRAME.search(text)
                 if match and match["file"].startswith(self.folder):
-                    return {"file": os.path.basename(match["file"]), "line": int(match["line"]), "function": match["function"]}
+                    name, line, function = match.groups()
+                    return {"file": Path(name).name, "line": int(line), "function": function}
             node = node.metadata.get("parent_")
         return None
 
@@ -131,8 +139,8 @@ class Tracer(TorchDispatchMode):
         )
 
     def write(self, **found):
-        with open(self.out, "w", encoding="utf-8") as file:
-            json.dump({**found, "all_births": len(self.births)}, file, indent=1)
+        text = json.dumps({**found, "all_births": len(self.births)}, indent=1)
+        Path(self.out).write_text(text, encoding="utf-8")
 
     def watch(self):
         register_optimizer_step_pre_hook(lambda optimizer, *_: self.harm("gradient", gradients(optimizer)))
@@ -178,9 +186,9 @@ def main():
     _, out, script, *rest = sys.argv
     if "RANK" in os.environ and int(os.environ["WORLD_SIZE"]) > 1:
         out = f"{out}.{os.environ['RANK']}"
-    script = os.path.abspath(script)
+    script = str(Path(script).resolve())
     sys.argv = [script, *rest]
-    sys.path[0] = os.path.dirname(script)
+    sys.path[0] = str(Path(script).parent)
     tracer = Tracer(sys.path[0], out).watch()
     with torch.autograd.set_detect_anomaly(True, check_nan=False), tracer:
         try:

@@ -2,8 +2,9 @@
 
 Beside ``NAME.py`` lies ``NAME.expected.yaml``. A list in it holds the readings that experts may differ in: any one of
 them is right (``ranks`` is the exception: all of these ranks). ``says`` are words that the report must contain, ``fix``
-words of which the advice must contain one, ``seen_in`` a public report of the same mechanism. Samples in a folder are
-left to ``-m slow`` but for those that say ``fast: true``.
+words of which the advice must contain one, ``seen_in`` a public report of the same mechanism; ``traced: false`` means
+that the independent tracer cannot follow the script. Samples in a folder are left to ``-m slow`` but for those that say
+``fast: true``.
 """
 
 import json
@@ -203,9 +204,7 @@ def came_from_outside(truth):
 
 @pytest.mark.slow
 @pytest.mark.samples
-@pytest.mark.parametrize(
-    "path", [path for path in EXPECTED if truth_of(path)["anomaly"] and "traced" not in truth_of(path)], ids=name_of
-)
+@samples(lambda truth: truth["anomaly"] and truth.get("traced", True))
 def test_an_independent_tracer_sees_the_same_origin(path, tmp_path, known_environment):
     """The expected files are no copy of what nandiag prints: another tool finds the same op, line and step."""
     truth = truth_of(path)

@@ -24,11 +24,10 @@ def explain(facts: Facts) -> Cause | None:
     if facts.origin.phase == "checkpoint" or (facts.origin.global_step or 0) > facts.origin.step:
         return _checkpoint()
     if _looks_unwritten(bad):
-        return _unwritten("Magnitudes like these are those of memory that nobody wrote (torch.empty).", LIKELY)
+        return _unwritten()
     if facts.origin.step:
         return _written_later(facts)
-    rows = _unwritten_rows(bad)
-    return _unwritten(rows, POSSIBLE) if rows and not _all_bad(facts) else _initialisation()
+    return _initialisation(None if _all_bad(facts) else _unwritten_rows(bad))
 
 
 def _looks_unwritten(bad: TensorFact) -> bool:
@@ -37,13 +36,13 @@ def _looks_unwritten(bad: TensorFact) -> bool:
 
 
 def _unwritten_rows(bad: TensorFact) -> str | None:
-    """Return a sentence where NaN fills the tensor, or its last rows, and nothing else: torch's sign of no value yet.
+    """Return a sentence where NaN fills the tensor, or its last rows, and nothing else: perhaps nobody wrote them.
 
-    In deterministic mode torch fills memory that it hands out unwritten with NaN.
+    In deterministic mode, and only there, torch fills memory that it hands out unwritten with NaN.
     """
     if bad.nan != bad.bad or not bad.nan:
         return None
-    fills = "memory that nobody wrote looks so where deterministic mode is on"
+    fills = "so looks memory that nobody wrote in deterministic mode, and what a failed initialiser filled"
     if bad.bad == bad.numel:
         return f"It is NaN throughout, and other tensors are not: {fills}."
     first, row = bad.first_bad, prod(bad.shape[1:])
@@ -66,8 +65,9 @@ def _checkpoint() -> Cause:
     )
 
 
-def _unwritten(text: str, strength: int) -> Cause:
-    return Cause("uninitialised_memory", (text,), (_WRITE,), strength, story=True)
+def _unwritten() -> Cause:
+    text = "Magnitudes like these are those of memory that nobody wrote (torch.empty)."
+    return Cause("uninitialised_memory", (text,), (_WRITE,), LIKELY, story=True)
 
 
 def _written_later(facts: Facts) -> Cause:
@@ -92,16 +92,15 @@ def _written_later(facts: Facts) -> Cause:
     )
 
 
-def _initialisation() -> Cause:
+def _initialisation(rows: str | None) -> Cause:
+    check = Suggestion(
+        "Check what fills this tensor before training: its initialiser, the file it is loaded from, or memory that "
+        "torch.empty left unwritten."
+    )
     return Cause(
         slug="init_nonfinite",
-        evidence=("No step of this run made it so: it was bad before the first one.",),
-        suggestions=(
-            Suggestion(
-                "Check what fills this tensor before training: its initialiser, the file it is loaded from, or memory "
-                "that torch.empty left unwritten."
-            ),
-        ),
+        evidence=("No step of this run made it so: it was bad before the first one.", *([rows] if rows else [])),
+        suggestions=(check, _WRITE) if rows else (check,),
         strength=POSSIBLE,
         story=True,
     )

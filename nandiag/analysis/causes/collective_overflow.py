@@ -59,8 +59,12 @@ def _text(facts: Facts, dtype: str | None, limit: float, largest: float) -> str:
         if dtype is None:
             end += ", if that is what it was exchanged in"
         return f"the local gradients of {words.ranks(alone)} go to {words.number(largest)}; {end}"
-    what = f"local gradients go to {words.number(largest)}, and those of {facts.world} ranks are added up"
-    return f"{what}; {end}" + ("" if dtype else ", if they were added in it")
+    unsure = "" if dtype else ", if they were added in it"
+    if largest * facts.world <= limit:
+        before = f"{words.number(largest * facts.world)} if the script has divided by {facts.world} since"
+        sums = f"the sum of {facts.world} ranks can be too large for it{unsure}"
+        return f"local gradients go to {words.number(largest)}, or {before}; {end}, and {sums}"
+    return f"local gradients go to {words.number(largest)}, and {facts.world} ranks add theirs up; {end}{unsure}"
 
 
 def _advice(facts: Facts, name: str) -> tuple[Suggestion, ...]:

@@ -19,12 +19,10 @@ def explain(facts: Facts) -> Cause | None:
         return None
     many = "the target is" if loss.numel == 1 else f"{loss.posinf} of {words.count(loss.numel, 'target')} cannot be"
     text = f"{many} aligned: longer than the input" if loss.numel > 1 else f"{many} longer than the input allows"
-    first = loss.first_bad[0] if loss.first_bad else None
-    where = (f"The first is sample {first} of the batch.",) if first is not None else ()
     fitted = fitting.added(facts.origin, "ctc_loss", "zero_infinity=True")
     return Cause(
         slug="ctc_infeasible",
-        evidence=(text, *where, "A target needs one frame for each symbol, and one more between two that are equal."),
+        evidence=(text, "A target needs one frame for each symbol, and one more between two that are equal."),
         suggestions=(
             Suggestion("Check the lengths, and drop samples whose input is too short.", "frames >= lengths + repeats"),
             Suggestion("Or let such samples count as zero.", fitted or "nn.CTCLoss(zero_infinity=True)"),

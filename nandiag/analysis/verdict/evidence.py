@@ -23,7 +23,7 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline) -> Iterable[str]:
         yield "Ranks share their gradients before the update, so that a rank can show the damage of another."
     if claim.basis == "gradient" and claim.confidence == "inferred":
         yield f"That {words.ranks(claim.ranks)} made them is inferred."
-    yield from _clean_look(claim)
+    yield from _clean_look(claim, timeline)
     yield from _look_facts(claim)
     yield from _bad_before_backward(claim, at)
     yield from _state_evidence(claim, at)
@@ -65,7 +65,7 @@ def _received(claim: Claim, timeline: Timeline) -> Iterable[str]:
         yield f"What {words.ranks(got)} got from other ranks was bad already."
 
 
-def _clean_look(claim: Claim) -> Iterable[str]:
+def _clean_look(claim: Claim, timeline: Timeline) -> Iterable[str]:
     look = claim.look.event if claim.look else None
     if look is None or look.outcome != "finite" or claim.basis not in {"loss", "gradient"}:
         return
@@ -76,7 +76,10 @@ def _clean_look(claim: Claim) -> Iterable[str]:
     elif not is_whole(look):
         yield f"Rank {rank} could run only a part of the step again, and that was finite{_left_out(look)}."
     else:
-        yield f"When rank {rank} ran the step again it was finite: the fault did not show a second time."
+        looks = [one for one in timeline.looks if (one.attempt, one.event.step) == (claim.attempt, claim.step)]
+        clean = {one.rank for one in looks if one.event.outcome == "finite" and is_whole(one.event)}
+        ran = words.ranks(clean & set(claim.ranks) or {rank})
+        yield f"When {ran} ran the step again it was finite: the fault did not show a second time."
 
 
 def _left_out(look: Looked) -> str:

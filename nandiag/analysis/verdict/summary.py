@@ -11,7 +11,7 @@ from nandiag.events import Looked, TensorFact, words
 
 _PLACES = {
     "loss": "the loss code",
-    "data": "the code before the model's call",
+    "data": "code between the last step and the model's call",
     "optimizer": "code around the optimizer's step",
 }
 
@@ -73,9 +73,19 @@ def _place(origin: Origin) -> str:
     phase = origin.phase or "forward"
     if origin.module is None and origin.op is None and origin.node is not None:
         return f"{phase}, {origin.node}"
+    if origin.module is None and phase == "backward":
+        return _in_backward(origin)
     if origin.module is None:
         return _PLACES.get(phase, f"{phase}, outside all modules")
     return f"{phase} of {origin.module or origin.module_class or 'the root module'}"
+
+
+def _in_backward(origin: Origin) -> str:
+    if origin.node is None:
+        return "code between backward() and the step"
+    # torch's own nodes end in a number.
+    own = origin.node.endswith("Backward")
+    return f"the backward of {origin.node.removesuffix('Backward')}" if own else "backward, outside all modules"
 
 
 def _exchange_summary(claim: Claim, kind: str, step: str) -> str:

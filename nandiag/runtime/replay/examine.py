@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from nandiag.events import Looked, Site, TensorFact
 from nandiag.runtime.agreement import Agreement
+from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.names import walk
 from nandiag.runtime.recorder import RECORDER
@@ -22,7 +23,7 @@ from nandiag.runtime.replay.explain import in_float64, inputs_of, outputs_of, sc
 from nandiag.runtime.replay.labels import Label, label, labels_of, storage
 from nandiag.runtime.replay.refetch import Fetched, fetch_again
 from nandiag.runtime.replay.rerun import Player, Rerun, written_by
-from nandiag.runtime.replay.trace import Op, Refused, Spot, Tracer
+from nandiag.runtime.replay.trace import Op, Spot, Tracer
 from nandiag.runtime.replay.update import look_again, stand_in
 from nandiag.runtime.replay.walk import Finding, origin
 from nandiag.runtime.tape.batches import Batches
@@ -91,7 +92,7 @@ class Examiner:
         tracer.brought = set(labels_of(roots, entries)) | _memory_of(entries)
         ones = {id(case.scale): torch.ones_like(case.scale)} if case.scale is not None else {}
         try:
-            written = any(entry.in_place and not entry.grad for entry in entries)
+            written = _may_write_weights(entries, roots)
             with traceless(self._capture, held, entries, weights_written=written), _eager(), self._traced(tracer):
                 player = Player(tracer, ones)
                 spoiled = _stand_in_for_spoiled(entries, tracer)
@@ -280,10 +281,14 @@ def _reason_against(capture: Capture, entries: list[Entry]) -> str | None:
         return "nothing of this step was taped"
     if capture.tape.overflow:
         return "the step made more calls than the tape holds"
-    for root in roots_of(entries):
-        if any(getattr(one, "_post_accumulate_grad_hooks", None) for one in root.parameters()):
-            return "the script's hooks act on gradients as they arrive, which a replay would repeat"
     return None
+
+
+def _may_write_weights(entries: list[Entry], roots: list[nn.Module]) -> bool:
+    """Whether what is run again may write into weights: calls in place, or hooks that run as gradients arrive."""
+    if any(entry.in_place and not entry.grad for entry in entries):
+        return True
+    return any(getattr(one, "_post_accumulate_grad_hooks", None) for root in roots for one in root.parameters())
 
 
 def _all_that_gather(parameters: list[Tensor], roots: list[nn.Module], entries: list[Entry]) -> list[Tensor]:

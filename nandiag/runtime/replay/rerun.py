@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from nandiag.runtime.frames import BOUNDARIES
-from nandiag.runtime.replay.trace import Refused, Spot, Tracer
+from nandiag.runtime.guard import Refused
+from nandiag.runtime.replay.trace import Spot, Tracer
 from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Given, Made, Tape, tensors_in, version_of
 from nandiag.runtime.tape.state import set_attributes, under
 
@@ -182,14 +183,19 @@ def phases_of(entries: list[Entry]) -> list[str]:
 
 
 def _phase(index: int, entry: Entry, models: list[int], backwards: list[int]) -> str:
-    if entry.kind == BACKWARD or (backwards and index > backwards[-1]):
+    if entry.kind == BACKWARD:
         return "backward"
-    if entry.kind == ROOT and index in models:
-        return "forward"
+    if backwards and index > backwards[-1]:
+        return "optimizer"  # between backward and the step
     if entry.in_place and _is_weight(entry):
         return "init" if entry.step == 0 else "optimizer"
-    if not models:
+    if not models or index in models:
         return "forward"
+    return _phase_round_model(index, entry, models, backwards)
+
+
+def _phase_round_model(index: int, entry: Entry, models: list[int], backwards: list[int]) -> str:
+    """Data before the model of a micro-step, forward between two modules of it, loss after the last one."""
     previous = max((one for one in backwards if one < index), default=-1)
     later = min((one for one in backwards if one > index), default=len(backwards) + models[-1] + index)
     if not any(index < model < later for model in models):
@@ -199,7 +205,7 @@ def _phase(index: int, entry: Entry, models: list[int], backwards: list[int]) ->
 
 def _is_weight(entry: Entry) -> bool:
     target = _written(entry) if entry.args else None
-    return target is not None and target.is_leaf and target.requires_grad
+    return isinstance(target, nn.Parameter) or (target is not None and target.is_leaf and target.requires_grad)
 
 
 def _is_criterion(entry: Entry) -> bool:

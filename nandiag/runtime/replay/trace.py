@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nandiag.events import TensorFact
 from nandiag.runtime.frames import LIBRARY, Frame, kind_of, stack
+from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, local
 from nandiag.runtime.tape.entries import tensors_in
 
@@ -93,10 +94,6 @@ class Op:
         """Whether it made NaN out of inputs that hold infinities but no NaN."""
         made = any(stat is not None and stat.nan for stat in self.outputs)
         return made and any(self.inputs) and not any(stat is not None and stat.nan for stat in self.inputs)
-
-
-class Refused(Exception):  # noqa: N818 - a refusal is no error
-    """The replay cannot go on as it was agreed, and nothing has been harmed."""
 
 
 class Tracer(TorchDispatchMode):

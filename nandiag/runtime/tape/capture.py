@@ -5,12 +5,13 @@ Each wrap is put in place once, right after torch was imported, and passes strai
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,8 @@ from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Tape, version_of
 from nandiag.runtime.tape.state import Attributes, generators, keep_attributes, modes, python_used
 from nandiag.runtime.tape.window import Window
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 _FEW_CALLS = 64
 _CALL_SECONDS = 6e-6
 _SHARE = 0.01
@@ -29,6 +32,19 @@ _OVER = 3
 _FRAMES = 6
 _LARGEST_BUFFER = 1 << 24
 _MOST_HABITS = 256
+
+
+def unseen(function: F) -> F:
+    """Keep what ``function`` asks of tensors from the script's own function modes, which see property reads too."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not torch._C._len_torch_function_stack():
+            return function(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            return function(*args, **kwargs)
+
+    return cast("F", wrapper)
 
 
 class Capture:
@@ -71,6 +87,7 @@ class Capture:
     # ------------------------------------------------------------------ roots
 
     @guarded("tape")
+    @unseen
     def root_begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:
         """A module is called that no other module called."""
         self.window.close()
@@ -96,6 +113,7 @@ class Capture:
         return habit
 
     @guarded("tape")
+    @unseen
     def root_ends(self, module: nn.Module, entry: Entry | None, output: Any) -> None:
         """It returned ``output``."""
         if entry is not None:
@@ -106,9 +124,20 @@ class Capture:
         if not self.off:
             self.window.open()
 
+    @guarded("tape")
+    @unseen
+    def root_raised(self, entry: Entry | None) -> None:
+        """It raised: should the script go on, nothing descends from this call."""
+        if entry is not None:
+            self.tape.entries = [one for one in self.tape.entries if one is not entry]
+            entry.forget()
+        if not self.off:
+            self.window.open()
+
     # ------------------------------------------------------------------ borders
 
     @guarded("tape")
+    @unseen
     def backward_begins(self, words: tuple[Any, Any], frame: Any) -> None:
         """``torch.autograd.backward(*args, **kwargs)`` is called."""
         self.window.close()
@@ -134,6 +163,7 @@ class Capture:
         self.mark = len(self.tape.entries)
 
     @guarded("tape")
+    @unseen
     def step_ends(self, step: int) -> None:
         """An optimizer step is over (or was left out): nothing newer needs what was taped before it."""
         self.tape.clear(step)

@@ -145,6 +145,12 @@ class Window(TorchFunctionMode):
         lowest = stacked[:1] if stacked and stacked[0] is _default_device() else []
         _push_all([*lowest, self, *stacked[len(lowest) :]])
 
+    def sink(self) -> None:
+        """Lie below the script's modes again: opened within the handler of one, the window came to lie elsewhere."""
+        if self.on and torch._C._len_torch_function_stack() > 1:
+            self.close()
+            self.open()
+
     def close(self) -> bool:
         """Stop taping; returns whether the window was open."""
         if not self.on:

@@ -43,6 +43,9 @@ def _wrap_module_call(capture: Capture) -> None:
         capture.depth = 1
         try:
             output = original(self, *args, **kwargs)
+        except BaseException:
+            capture.root_raised(entry)
+            raise
         finally:
             capture.depth = 0
         capture.root_ends(self, entry, output)
@@ -60,6 +63,7 @@ def _wrap_tensor_backward(capture: Capture) -> None:
         if capture.window.on and not capture.idle:
             capture.window.close()
         original(self, *args, **kwargs)  # type: ignore[no-untyped-call]
+        capture.window.sink()
 
     torch.Tensor.backward = backward  # type: ignore[method-assign]
 

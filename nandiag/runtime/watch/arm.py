@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +31,7 @@ def arm() -> Sentinel:
     register_optimizer_step_pre_hook(guarded("sentinel")(sentinel.before_step))
     register_optimizer_step_post_hook(guarded("sentinel")(sentinel.after_step))
     wraps.install(capture)
+    os.register_at_fork(after_in_child=capture.window.close)  # a worker of a DataLoader is forked in the open window
     warned.install()
     capture.batches = watch_batches(capture)
     watch_exchanges(capture)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nandiag.events import Finished, Harm, Skipped
 from nandiag.runtime.agreement import Agreement
+from nandiag.runtime.guard import Refused
 from nandiag.runtime.inject.late import attach_late
 from nandiag.runtime.look.finite import quiet, read
 from nandiag.runtime.look.losses import Losses, roots_of
@@ -66,6 +67,8 @@ class Sentinel:
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Look at losses and gradients; returns changed arguments when a closure will bring the gradients later."""
+        if self.capture.tracer is not None:
+            raise Refused("the script makes its updates within backward, which a replay must not repeat")
         if self.capture.off:
             return None
         self.capture.window.close()

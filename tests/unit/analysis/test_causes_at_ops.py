@@ -96,9 +96,7 @@ def test_ctc(at, by_hand):
     facts = at("_ctc_loss", (by_hand.fact(),), (loss, by_hand.fact(neginf=9)))
     found = mechanism(facts)
     assert found.slug == "ctc_infeasible"
-    assert found.evidence[:2] == (
-        "1 of 8 targets cannot be aligned: longer than the input", "The first is sample 6 of the batch.",
-    )  # fmt: skip
+    assert found.evidence[0] == "1 of 8 targets cannot be aligned: longer than the input"
     assert mechanism(at("_ctc_loss", (by_hand.fact(),), (by_hand.fact(nan=1), by_hand.fact()))).slug == "unknown"
 
 

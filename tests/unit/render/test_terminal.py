@@ -75,6 +75,15 @@ def test_sixty_columns(harmed):
     assert all(cell_len(line) <= 60 for line in text.splitlines() if FOLDER not in line)
 
 
+def test_a_long_verdict_uses_the_whole_width_of_its_second_line(harmed):
+    verdict = replace(harmed.verdict, cause="attention_fully_masked", summary="word " * 40 + "x" * 130)
+    lines = drawn(replace(harmed, verdict=verdict), 60).splitlines()
+    assert lines[0] == "error[attention_fully_masked]: " + " ".join(["word"] * 6)
+    assert lines[1] == "  " + " ".join(["word"] * 11)
+    assert all(cell_len(line) <= 60 for line in lines[:6])
+    assert "".join(lines[:8]).count("x") >= 130
+
+
 def test_a_healthy_run_is_one_line(healthy):
     assert drawn(healthy) == f"nandiag: no anomaly in 2 ranks, 200 steps (log: {FOLDER})\n"
 

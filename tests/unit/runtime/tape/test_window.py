@@ -1,0 +1,304 @@
+"""The window lies below the script's own modes, steps aside where it must, and leaves no trace of itself."""
+
+import json
+import os
+import threading
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from nandiag.events import ProbeDark
+from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.tape.entries import Tape
+from nandiag.runtime.tape.window import Window, is_in_place, traits
+
+
+class Counting(TorchFunctionMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.names.append(getattr(func, "__name__", ""))
+        return func(*args, **(kwargs or {}))
+
+
+def depth():
+    return torch._C._len_torch_function_stack()
+
+
+def names(capture):
+    return [entry.name for entry in capture.tape.whole()]
+
+
+@pytest.fixture
+def model():
+    return nn.Linear(3, 3)
+
+
+@pytest.fixture
+def opened(work, model):
+    """An armed worker whose window is open: a root module has run."""
+    worker = work()
+    worker.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    worker.output = model(torch.ones(2, 3))
+    assert worker.capture.window.on
+    assert depth() == 1
+    return worker
+
+
+# ---------------------------------------------------------------------- modes of the script's own
+
+
+def test_it_opens_after_a_root_and_closes_for_a_backward(opened):
+    loss = opened.output.square().mean()
+    closed = []
+    loss.register_hook(lambda gradient: closed.append(depth()))
+    loss.backward()
+    assert closed == [0]
+    assert {"square", "mean"} <= set(names(opened.capture))
+
+
+def test_a_device_context_pops_its_own_mode(opened):
+    with torch.device("meta"):
+        made = torch.ones(2) * 2
+        assert depth() == 2
+    assert made.device.type == "meta"
+    assert torch.ones(1).device.type == "cpu"
+    assert (depth(), opened.capture.window.on) == (1, True)
+
+
+def test_a_root_within_a_device_context(opened, model):
+    with torch.device("cpu"):
+        out = model(torch.ones(2, 3))
+        out.sum().backward()
+        assert opened.capture.window.on
+    assert depth() == 1
+    opened.capture.window.close()
+    assert depth() == 0
+
+
+def test_the_default_device(work, model):
+    work()
+    torch.set_default_device("cpu")
+    try:
+        model(torch.ones(2, 3)).sum().backward()
+        assert depth() == 2
+        assert torch.ones(1).device.type == "cpu"
+    finally:
+        torch.set_default_device(None)
+    assert depth() == 1
+
+
+def test_the_default_device_is_taken_away_while_open(opened):
+    torch.set_default_device("meta")
+    assert torch.ones(1).device.type == "meta"
+    torch.set_default_device(None)
+    assert torch.ones(1).device.type == "cpu"
+    assert depth() == 1
+
+
+def test_a_mode_of_the_scripts_own_sees_all_and_nothing_of_ours(work, model):
+    def loop():
+        with Counting() as mode:
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(2):
+                loss = model(torch.ones(2, 3)).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        return mode.names
+
+    plain = loop()
+    work()
+    watched = loop()
+    assert watched == plain
+    assert depth() == 1
+
+
+def test_nested_modes_are_put_back_in_order(opened, model):
+    outer, inner = Counting(), Counting()
+    with outer:
+        model(torch.ones(2, 3)).sum().backward()
+        with inner:
+            (model(torch.ones(2, 3)) * 2).sum().backward()
+            assert torch._C._get_function_stack_at(depth() - 1) is inner
+        assert torch._C._get_function_stack_at(depth() - 1) is outer
+    assert depth() == 1
+
+
+def test_an_exception_within(opened, model):
+    with pytest.raises(ZeroDivisionError), Counting():
+        model(torch.ones(2, 3)).sum().backward()
+        raise ZeroDivisionError
+    assert depth() == 1
+    with pytest.raises(RuntimeError):
+        opened.output @ torch.ones(7)
+    assert (depth(), opened.capture.window.on) == (1, True)
+    assert opened.events(ProbeDark) == []
+
+
+def test_a_forward_that_raised_and_was_caught(work):
+    """It made nothing, so nothing of it is run again."""
+    worker = work()
+
+    class Fussy(nn.Linear):
+        def forward(self, x):
+            if x.shape[0] != 2:
+                raise ValueError("fussy")
+            return super().forward(x)
+
+    model = Fussy(3, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="fussy"):
+        model(torch.ones(1, 3))
+    loss = (model(torch.ones(2, 3)).square().mean() * 0).log()
+    loss.backward()
+    optimizer.step()
+    assert [(looked.outcome, looked.site and looked.site.op) for looked in worker.looked[:1]] == [
+        ("found", "aten.log.default")
+    ]
+
+
+# ---------------------------------------------------------------------- where it steps aside
+
+
+def test_a_loader_and_zero_grad_are_not_taped(opened, model):
+    before = opened.capture.window.calls
+    list(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(40, 3)), batch_size=4))
+    taken = opened.capture.window.calls - before
+    assert taken < 20
+    opened.optimizer.zero_grad()
+    assert opened.capture.window.calls - before == taken
+    assert opened.capture.window.on
+
+
+def test_another_thread_is_left_alone(opened, model):
+    seen = []
+
+    def work():
+        model(torch.ones(2, 3)).sum().backward()
+        seen.append(depth())
+
+    entries = names(opened.capture)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [0]
+    assert names(opened.capture) == entries
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_is_left_alone(opened):
+    """A worker of a DataLoader is forked from the middle of the loop: it must tape nothing."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            for _ in range(5):
+                torch.ones(2) * 2
+            os.write(writer, json.dumps([depth(), opened.capture.window.calls]).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(pid, 0)
+    calls = opened.capture.window.calls
+    with os.fdopen(reader) as pipe:
+        assert json.loads(pipe.read()) == [0, calls]
+    assert opened.capture.window.on
+
+
+def test_a_fault_of_ours_closes_it_for_good(opened, model, monkeypatch):
+    def breaks(*_):
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(Tape, "add", breaks)
+    assert torch.equal(torch.ones(2) + opened.output.detach().sum() * 0, torch.ones(2))
+    model(torch.ones(2, 3)).sum().backward()
+    assert not opened.capture.window.on
+    assert depth() == 0
+    assert RECORDER.is_dark("window") or RECORDER.is_dark("tape")
+
+
+def test_a_warning_keeps_the_scripts_line(opened):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.norm(torch.ones(2, 2), p="nuc") if False else torch.cross(torch.ones(3), torch.ones(3))
+    assert {one.filename for one in caught} <= {__file__}
+
+
+# ---------------------------------------------------------------------- what it tapes
+
+
+@pytest.mark.parametrize(
+    ("name", "writes"),
+    [("add_", True), ("add", False), ("__iadd__", True), ("__setitem__", True), ("__getitem__", False), 
+     ("zero_", True), ("__mul__", False)],
+)  # fmt: skip
+def test_what_writes_in_place_by_its_name(name, writes):
+    assert is_in_place(name) is writes
+
+
+def test_traits():
+    assert traits(torch.Tensor.grad.__set__).mutates
+    assert not traits(torch.Tensor.data.__set__).mutates
+    assert traits(torch.Tensor.register_hook).mutates
+    assert traits(torch.Tensor.mul_).in_place
+    assert traits(torch.rand_like).random
+    assert traits(torch.nn.functional.dropout).random
+    assert not traits(torch.mul).random
+
+
+def test_a_custom_function_and_autograd_grad_are_one_entry(opened):
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * 2
+
+    before = len(names(opened.capture))
+    doubled = Double.apply(opened.output)
+    assert len(names(opened.capture)) == before + 1
+    torch.autograd.grad(doubled.sum(), opened.output)
+    assert names(opened.capture)[-1] == "grad"
+    assert opened.capture.window.on
+
+
+def test_the_line_of_each_call_is_kept(opened):
+    opened.output.square()
+    frame = opened.capture.tape.whole()[-1].frames[0]
+    assert (frame.file, frame.code.co_name) == (__file__, "test_the_line_of_each_call_is_kept")
+
+
+def test_a_loop_that_makes_too_many_calls_is_narrowed_and_widened(work, model):
+    worker = work()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(5):
+        for _ in range(400):
+            torch.ones(2) + 1
+        loss = model(torch.ones(2, 3)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert worker.capture.narrow
+    assert not worker.capture.window.on
+    worker.capture.widen()
+    model(torch.ones(2, 3)).square().mean().backward()
+    optimizer.step()
+    assert worker.capture.window.on
+
+
+def test_a_window_of_its_own():
+    window = Window(Tape())
+    assert window.close() is False
+    window.open()
+    window.open()
+    assert depth() == 1
+    assert window.close() is True
+    assert depth() == 0
