@@ -1,4 +1,4 @@
-"""Times backward with the NaN check on DTensor against backward without it; started on two ranks by scripts/bench_dtensor.
+"""Times backward with the NaN check on DTensor against backward without it (two ranks, scripts/bench_dtensor).
 
 Each pair is one backward with and one without, on the same model and batch; only the backward is timed. "With" is all
 of anomaly mode, torch's own record of forward calls for nodes that a backward makes included.

@@ -1,8 +1,9 @@
-"""One training loop of the step-time benchmark: prints the median step time in microseconds (started by scripts/bench)."""
+"""One training loop of the step-time benchmark: prints the median step time in microseconds (scripts/bench)."""
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -67,7 +68,7 @@ class Residual(nn.Module):
 def cnn() -> nn.Module:
     """Return a small residual network for images of 3x32x32."""
     widths = (16, 16, 16, 32, 32, 64, 64, 128, 128)
-    blocks = [Residual(a, b, 1 if a == b else 2) for a, b in zip(widths, widths[1:], strict=False)]
+    blocks = [Residual(a, b, 1 if a == b else 2) for a, b in itertools.pairwise(widths)]
     stem = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
 

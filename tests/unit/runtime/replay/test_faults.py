@@ -328,7 +328,7 @@ def a_tensor_hook():
     return plainly(model, sgd(model), loss_of)
 
 
-@fault("aten.div.Tensor", "backward")
+@fault("aten.div.Tensor", "optimizer")
 def between_backward_and_step():
     model = net()
     optimizer = sgd(model)
@@ -343,7 +343,7 @@ def between_backward_and_step():
     return model, optimizer
 
 
-@fault("aten.div_.Tensor", "backward")
+@fault("aten.div_.Tensor", "optimizer")
 def in_place_between_backward_and_step():
     model = net()
     optimizer = sgd(model)

@@ -101,8 +101,9 @@ def test_the_default_device_is_taken_away_while_open(opened):
     assert depth() == 1
 
 
-def test_a_mode_of_the_scripts_own_sees_all_and_nothing_of_ours(work, model):
+def test_a_mode_of_the_scripts_own_sees_all_and_nothing_of_ours(work):
     def loop():
+        model = nn.Linear(3, 3)
         with Counting() as mode:
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             for _ in range(2):
