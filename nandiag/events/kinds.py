@@ -170,6 +170,4 @@ class Unknown:
     kind: str
 
 
-Event = (
-    Attached | Armed | ProbeDark | Note | Harm | Looked | Skipped | Stopping | Raised | History | Finished | Unknown
-)
+Event = Attached | Armed | ProbeDark | Note | Harm | Looked | Skipped | Stopping | Raised | History | Finished | Unknown

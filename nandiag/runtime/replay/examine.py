@@ -30,6 +30,7 @@ from nandiag.runtime.tape.batches import Batches
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, Entry, Given, tensors_in
 from nandiag.runtime.tape.traceless import roots_of, traceless
+from nandiag.runtime.vigil import together
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,10 @@ class Examiner:
 
     def _refusal(self, case: Case, entries: list[Entry]) -> Looked | None:
         reason = _reason_against(self._capture, entries)
-        if case.joint and self._agreement.any(flag=reason is not None):
-            reason = reason or "another rank could not run the step again"
+        if case.joint:
+            others = self._agreement.any(flag=reason is not None)
+            if others or not self._agreement.possible:
+                reason = reason or "another rank could not run the step again"
         return None if reason is None else _nothing(case, "refused", reason)
 
     def _replay(self, case: Case, entries: list[Entry]) -> Looked:
@@ -96,7 +99,8 @@ class Examiner:
             with traceless(self._capture, held, entries, weights_written=written), _eager(), self._traced(tracer):
                 player = Player(tracer, ones)
                 spoiled = _stand_in_for_spoiled(entries, tracer)
-                result = player.play(entries)
+                with together(case.step, RECORDER.settings.on_anomaly) if case.joint else contextlib.nullcontext():
+                    result = player.play(entries)
                 result.gradients += player.made_again(self._capture.tape, case.gradients)
                 with tracer.still(), torch.no_grad():
                     kept = self._capture.batches, self._capture.narrow
