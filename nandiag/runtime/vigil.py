@@ -41,7 +41,7 @@ def together(step: int, policy: str) -> Iterator[None]:
 
 
 def _store(step: int) -> Any:
-    store = dist.distributed_c10d._get_default_store()
+    store: Any = dist.distributed_c10d._get_default_store()
     # A connection of its own: the main thread may be waiting on the shared one.
     with contextlib.suppress(Exception):
         store = store.clone()
