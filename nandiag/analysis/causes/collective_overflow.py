@@ -20,9 +20,7 @@ def explain(facts: Facts) -> Cause | None:
     dtype = dtype_in(name)
     limit = limit_of(name)
     largest = max(facts.exchanged.values())
-    # A script may have divided by the number of ranks before the size was noted: then the sum was that much larger.
-    most = largest * facts.world * (facts.world if _by_script(facts) else 1)
-    if most <= limit:
+    if largest * facts.world <= limit:
         return None
     sure = dtype is not None or largest > limit
     return Cause(
@@ -60,10 +58,6 @@ def _text(facts: Facts, dtype: str | None, limit: float, largest: float) -> str:
             end += ", if that is what it was exchanged in"
         return f"the local gradients of {words.ranks(alone)} go to {words.number(largest)}; {end}"
     unsure = "" if dtype else ", if they were added in it"
-    if largest * facts.world <= limit:
-        before = f"{words.number(largest * facts.world)} if the script has divided by {facts.world} since"
-        sums = f"the sum of {facts.world} ranks can be too large for it{unsure}"
-        return f"local gradients go to {words.number(largest)}, or {before}; {end}, and {sums}"
     return f"local gradients go to {words.number(largest)}, and {facts.world} ranks add theirs up; {end}{unsure}"
 
 

@@ -97,7 +97,7 @@ class Examiner:
         try:
             written = _may_write_weights(entries, roots)
             with traceless(self._capture, held, entries, weights_written=written), _eager(), self._traced(tracer):
-                player = Player(tracer, ones)
+                player = Player(tracer, ones, held)
                 spoiled = _stand_in_for_spoiled(entries, tracer)
                 with together(case.step, RECORDER.settings.on_anomaly) if case.joint else contextlib.nullcontext():
                     result = player.play(entries)
@@ -132,9 +132,8 @@ class Examiner:
         if self._capture.narrow:
             self._capture.widen()
         looked = replace(looked, facts={"complete": not doubts})
-        gradients = [one.grad for one in case.parameters if one.grad is not None]
         own = [one for one in self._capture.exchanges if one.micro_step >= seen.backwards]
-        return with_exchange(looked, gradients, seen.roots, own)
+        return with_exchange(looked, seen.result.largest_gradient, seen.roots, own)
 
 
 @dataclass(frozen=True, slots=True)

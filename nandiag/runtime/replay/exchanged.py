@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from nandiag.events import Looked
-from nandiag.runtime.look.finite import fact
 from nandiag.runtime.replay.explain import site_of
 from nandiag.runtime.replay.trace import Spot
 from nandiag.runtime.tape.exchange import Exchange
@@ -26,10 +25,11 @@ _OPS = {
 }
 
 
-def with_exchange(looked: Looked, gradients: list[Tensor], roots: list[nn.Module], own: list[Exchange]) -> Looked:
+def with_exchange(looked: Looked, largest: float | None, roots: list[nn.Module], own: list[Exchange]) -> Looked:
     """Add to a finite look which exchange of gradients it did not make again, and how large they were before it.
 
-    ``gradients`` are this rank's own, as the replay made them; ``own`` are collectives the script called by itself.
+    ``largest`` is the largest magnitude among this rank's own gradients, as backward left them; ``own`` are collectives
+    that the script called by itself.
     """
     hook = _hook_of(roots)
     last = own[-1] if own else None
@@ -37,7 +37,6 @@ def with_exchange(looked: Looked, gradients: list[Tensor], roots: list[nn.Module
         return looked
     facts: dict[str, object] = {**looked.facts, "complete": False, "collective": last.name if last else hook}
     facts["by"] = "script" if last else "comm_hook"
-    largest = max((one.absmax for one in map(fact, gradients) if one.absmax is not None), default=None)
     if largest is not None:
         facts["local_gradient_absmax"] = largest
     site = None

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nandiag.runtime.frames import BOUNDARIES
+from nandiag.runtime.look.finite import fact
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.replay.trace import Spot, Tracer
 from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Given, Made, Tape, tensors_in, version_of
@@ -30,13 +31,15 @@ class Rerun:
     unmade: list[tuple[Entry, Tensor]] = field(default_factory=list)
     cut: bool = False
     seconds: float = 0.0
+    largest_gradient: float | None = None
 
 
 class Player:
     """Plays entries in order under a tracer; ``scales`` maps ``id`` of a loss-scale tensor to what stands in for it."""
 
-    def __init__(self, tracer: Tracer, scales: dict[int, Tensor]) -> None:
+    def __init__(self, tracer: Tracer, scales: dict[int, Tensor], leaves: list[Tensor]) -> None:
         self.tracer = tracer
+        self._leaves = leaves
         self.result = Rerun()
         self._outputs: dict[int, list[Tensor]] = {}
         self._stand_ins: dict[int, Tensor] = dict(scales)
@@ -91,6 +94,10 @@ class Player:
                 raise Refused("a loss was made by code that the tape did not see")
             self.result.losses.append((root, entry.micro_step))
         _backward(*args, **kwargs)
+        with self.tracer.still():
+            # Now, before the script divides or clips them: what an exchange between ranks would be given.
+            sizes = [fact(leaf.grad).absmax for leaf in self._leaves if leaf.grad is not None]
+            self.result.largest_gradient = max((size for size in sizes if size is not None), default=None)
 
     def _stand_in_for_written(self, entries: list[Entry]) -> None:
         # What the script wrote into in place is written into a copy, made from what it held before the first write.
