@@ -35,9 +35,12 @@ class Recorder:
         self._lost = 0
         self._next_pulse = 0.0
         self.mute = True
+        self.alone = False
+        self.steps = 0
 
-    def configure(self, settings: Settings, how: str) -> None:
-        """Take the run's settings; events are kept from now on."""
+    def configure(self, settings: Settings, how: str, *, alone: bool = False) -> None:
+        """Take the run's settings; events are kept from now on. ``alone``: rank 0 even without a process group."""
+        self.alone = alone
         self.settings = settings
         self.how = how
         self.mute = not settings.active
@@ -99,8 +102,14 @@ class Recorder:
         except (OSError, TypeError, ValueError):
             self._lost += 1
 
+    def mark_stopped(self) -> None:
+        """Leave a mark in the run folder, for workers that elastic may start anew. Never raises."""
+        with contextlib.suppress(OSError):
+            RunFolder.at(self.settings.folder).stopped_file.touch(mode=0o600)
+
     def pulse(self, step: int, *, now: bool = False) -> None:
         """Note the newest completed step, at most every 2 ms. Never raises."""
+        self.steps = step
         clock = time.monotonic()
         if clock < self._next_pulse and not now:
             return

@@ -54,6 +54,11 @@ class RunFolder:
         return self.path / "nccl"
 
     @property
+    def stopped_file(self) -> Path:
+        """A mark that nandiag stopped this run."""
+        return self.path / "stopped"
+
+    @property
     def report_file(self) -> Path:
         """The merged report."""
         return self.path / "report.json"

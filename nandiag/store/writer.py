@@ -32,6 +32,8 @@ class RankWriter:
         self._torn = False
         self._file = os.open(path, _FLAGS, 0o600)
         self._pulse: int | None = None
+        self._pulse_known = (0, 0)
+        self._known = _identity(self._file)
 
     def write(self, event: Event, now: float, *, urgent: bool = False) -> bool:
         """Append one event; False when the file is full. ``urgent`` events may use the reserve and are synced."""
@@ -47,7 +49,14 @@ class RankWriter:
             os.fsync(self._file)
         return not self.full
 
+    def _sure(self) -> None:
+        """Open the file anew when the script closed our descriptor: its number may be a file of the script's by now."""
+        if not _still(self._file, self._known):
+            self._file = os.open(self.path, _FLAGS, 0o600)
+            self._known = _identity(self._file)
+
     def _append(self, line: bytes) -> None:
+        self._sure()
         if self._torn:
             os.write(self._file, b"\n")
             self._torn = False
@@ -60,9 +69,10 @@ class RankWriter:
 
     def pulse(self, step: int, now: float) -> None:
         """Note the newest completed step in place: a file of fixed size, however long the run is."""
-        if self._pulse is None:
+        if self._pulse is None or not _still(self._pulse, self._pulse_known):
             flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
             self._pulse = os.open(pulse_of(self.path), flags, 0o600)
+            self._pulse_known = _identity(self._pulse)
         text = json.dumps({"steps": step, "time": round(now, 3)})
         os.pwrite(self._pulse, text.ljust(_PULSE_WIDTH - 1).encode() + b"\n", 0)
 
@@ -72,6 +82,18 @@ class RankWriter:
             if number is not None and number >= 0:
                 os.close(number)
         self._file, self._pulse = -1, None
+
+
+def _still(descriptor: int, known: tuple[int, int]) -> bool:
+    try:
+        return _identity(descriptor) == known
+    except OSError:
+        return False
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    state = os.fstat(descriptor)
+    return state.st_dev, state.st_ino
 
 
 def write_whole(path: Path, value: Any) -> None:

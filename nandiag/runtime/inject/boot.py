@@ -11,6 +11,7 @@ from nandiag.runtime.inject import ending
 from nandiag.runtime.inject.after_import import after_import, forget
 from nandiag.runtime.inject.process import Kind, kind
 from nandiag.runtime.recorder import RECORDER
+from nandiag.store.layout import RunFolder
 
 _TORCH = "torch"
 
@@ -20,13 +21,21 @@ def boot(how: str) -> None:
     what = kind()
     if what is Kind.HELPER:
         return
-    RECORDER.configure(settings.from_env(), how)
+    if stopped_before():
+        os._exit(0)  # elastic has started anew a run that nandiag stopped: there is nothing left to do in it
+    RECORDER.configure(settings.from_env(), how, alone=what is Kind.ALONE)
     if what is Kind.WORKER:
         RECORDER.attach(settings.place())
     os.register_at_fork(after_in_child=_forked)
     ending.install()
     atexit.register(ending.at_exit)
     after_import(_TORCH, _arm)
+
+
+def stopped_before() -> bool:
+    """Whether nandiag stopped an earlier attempt of this run."""
+    folder = RunFolder.at(settings.from_env().folder)
+    return settings.place().attempt > 0 and folder.stopped_file.exists()
 
 
 def _arm(module: object) -> None:

@@ -78,17 +78,19 @@ def _leave() -> None:
 
 
 def _record(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    if _state["raised"] or RECORDER.mute or issubclass(kind, SystemExit | KeyboardInterrupt):
+    if _state["raised"] or RECORDER.mute or issubclass(kind, SystemExit):
         return
     _state["raised"] = True
     lines = "".join(traceback.format_exception(kind, error, trace))
     for witness in _raising:
         with contextlib.suppress(Exception):
-            witness(error, _steps())
+            witness(error, RECORDER.steps)
     RECORDER.emit(
-        Raised(type=kind.__name__, message=str(error)[:2000], traceback=lines[-16_000:], step=_steps()), urgent=True
+        Raised(type=kind.__name__, message=str(error)[:2000], traceback=lines[-16_000:], step=RECORDER.steps),
+        urgent=True,
     )
-    _tell_elastic(kind, error, lines)
+    if not issubclass(kind, KeyboardInterrupt):
+        _tell_elastic(kind, error, lines)
 
 
 def hide_own_frames(error: BaseException) -> None:
@@ -100,13 +102,15 @@ def hide_own_frames(error: BaseException) -> None:
         if one is not None and id(one) not in seen:
             seen.add(id(one))
             one.__traceback__ = _without_own(one.__traceback__)
-            waiting += [one.__cause__, one.__context__]
+            waiting += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
 
 
 def _without_own(trace: TracebackType | None) -> TracebackType | None:
     kept: list[TracebackType] = []
     while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(_OURS):
+        if trace.tb_frame.f_code.co_filename.startswith(_OURS):
+            _drop_delegation(kept)
+        else:
             kept.append(trace)
         trace = trace.tb_next
     rebuilt: TracebackType | None = None
@@ -115,8 +119,11 @@ def _without_own(trace: TracebackType | None) -> TracebackType | None:
     return rebuilt
 
 
-def _steps() -> int:
-    return _closing[-1]().steps if _closing else 0
+def _drop_delegation(kept: list[TracebackType]) -> None:
+    # With our mode on the stack a Python function of torch hands itself over to us, by way of torch.overrides, and is
+    # called again by us: of its two frames the second is the one that there would have been.
+    if kept and kept[-1].tb_frame.f_code.co_name == "handle_torch_function":
+        del kept[-2:]
 
 
 def _tell_elastic(kind: type[BaseException], error: BaseException, lines: str) -> None:

@@ -38,7 +38,7 @@ def _attach() -> None:
 
 
 def _run_file(words: list[str]) -> None:
-    path = words[0]
+    path = os.path.abspath(words[0])  # Python's own way: in sys.argv alone it stays as it was given
     sys.argv = list(words)
     sys.path[0] = os.path.dirname(os.path.realpath(path))
     main_module = types.ModuleType("__main__")
@@ -46,7 +46,7 @@ def _run_file(words: list[str]) -> None:
     main_module.__loader__ = SourceFileLoader("__main__", path)
     main_module.__dict__.update(__builtins__=sys.modules["builtins"], __spec__=None, __package__=None, __cached__=None)
     sys.modules["__main__"] = main_module
-    with io.open_code(os.path.abspath(path)) as file:
+    with io.open_code(path) as file:
         code = compile(file.read(), path, "exec", dont_inherit=True)
     exec(code, main_module.__dict__)  # noqa: S102 - running the user's script is what this file is for
 
@@ -56,6 +56,10 @@ def _run_module(words: list[str]) -> None:
 
     sys.argv = ["-m", *words[1:]]
     sys.path[0] = os.getcwd()
+    main_module = sys.modules["__main__"] = types.ModuleType(
+        "__main__"
+    )  # the module's names go there, and none of ours
+    main_module.__dict__["__builtins__"] = sys.modules["builtins"]
     runpy._run_module_as_main(words[0], alter_argv=True)  # type: ignore[attr-defined]  # what `python -m` itself calls
 
 

@@ -10,11 +10,17 @@ from nandiag import settings
 from nandiag.runtime.recorder import RECORDER
 
 
-def attach_late() -> None:
-    """Attach this process by the process group's rank, by the environment's where no group exists, else as rank 0."""
+def attach_late() -> bool:
+    """Attach this process by the process group's rank, or as rank 0 when it is alone; returns whether it is a rank.
+
+    A child of the script that trains something of its own is none: it is neither watched nor stopped.
+    """
     if RECORDER.attached or RECORDER.mute:
-        return
+        return RECORDER.attached
     place = settings.place()
     if dist.is_available() and dist.is_initialized():
         place = replace(place, rank=dist.get_rank(), world_size=dist.get_world_size())
+    elif not RECORDER.alone:
+        return False
     RECORDER.attach(place)
+    return RECORDER.attached

@@ -11,11 +11,12 @@ from nandiag import settings
 class Kind(Enum):
     """What a Python process of the run is to us.
 
-    ``WORKER``: a rank, known by its environment. ``MAYBE``: may prove to be a rank (it joins a process group or takes
-    an optimizer step). ``HELPER``: no rank, ever.
+    ``WORKER``: a rank, known by its environment. ``ALONE``: the first process of a run whose environment
+    tells no ranks, rank 0 if it trains. ``MAYBE``: a rank if it joins a process group. ``HELPER``: no rank, ever.
     """
 
     WORKER = "worker"
+    ALONE = "alone"
     MAYBE = "maybe"
     HELPER = "helper"
 
@@ -25,10 +26,13 @@ def kind() -> Kind:
     if _is_infrastructure():
         return Kind.HELPER
     place = settings.place()
-    if place.rank is not None and settings.claim(place):
+    first = settings.claim(place)
+    if first and place.rank is not None:
         return Kind.WORKER
+    if settings.from_env().launcher != "none":
+        return Kind.HELPER
     # Where ranks are not started by torchrun a child may prove to be one: mp.spawn tells it its rank as an argument.
-    return Kind.MAYBE if settings.from_env().launcher == "none" else Kind.HELPER
+    return Kind.ALONE if first else Kind.MAYBE
 
 
 def _is_infrastructure() -> bool:

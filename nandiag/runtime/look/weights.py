@@ -47,11 +47,27 @@ class Weights:
         self.owners: dict[int, Owner] = {}
         self._excused: set[int] = set()
         self._sharded: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
+        self._met: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._begun: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._frozen = Frozen()
         self._turn = 0
+        self.in_turns = False
         self._fsdp = False
         self.suspects: list[Tensor] = []
+
+    def met(self, optimizer: Optimizer) -> None:
+        """An optimizer is being made."""
+        self._met.add(optimizer)
+
+    def drops_all(self, owner: object) -> bool:
+        """Whether no gradient is left anywhere once ``owner``, an optimizer or module, has dropped those of its own."""
+        own: set[int] = set()
+        if isinstance(owner, torch.optim.Optimizer):
+            own = {id(one) for one in parameters(owner)}
+        elif isinstance(owner, torch.nn.Module):
+            own = {id(one) for one in owner.parameters()}
+        others = (one for optimizer in self._met if hasattr(optimizer, "param_groups") for one in parameters(optimizer))
+        return all(one.grad is None or id(one) in own for one in others)
 
     def begin(self, optimizer: Optimizer) -> list[Held]:
         """Take stock when an optimizer is first met: name its tensors, return parameters that are bad already."""
@@ -137,7 +153,8 @@ class Weights:
 
     def _state_turn(self, optimizer: Optimizer, *, quick: bool) -> list[Tensor]:
         states = list(optimizer.state.values())
-        if quick or len(states) > _ALL_STATE:
+        self.in_turns = quick or len(states) > _ALL_STATE
+        if self.in_turns:
             self._turn = (self._turn + 1) % _TURNS
             states = states[self._turn :: _TURNS]
         states = [state for state in states if isinstance(state, dict)]

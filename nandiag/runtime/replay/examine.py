@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from nandiag.events import Looked, Site, TensorFact
 from nandiag.runtime.agreement import Agreement
+from nandiag.runtime.frames import USER, kind_of
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.names import walk
@@ -28,7 +29,7 @@ from nandiag.runtime.replay.update import look_again, stand_in
 from nandiag.runtime.replay.walk import Finding, origin
 from nandiag.runtime.tape.batches import Batches
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import BACKWARD, Entry, Given, tensors_in
+from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Given, tensors_in, words_in
 from nandiag.runtime.tape.traceless import roots_of, traceless
 from nandiag.runtime.vigil import together
 
@@ -53,13 +54,14 @@ class Examiner:
         self._capture = capture
         self._agreement = agreement
         self._left = most
+        self._partial = False
 
     def examine(self, case: Case) -> Looked | None:
         """Look at the step again; never raises, and leaves no trace."""
         if self._left <= 0 or self._capture.off:
             return None
         self._left -= 1
-        entries = self._capture.tape.whole(case.gradients)
+        entries, self._partial = _still_held(self._capture.tape.whole(case.gradients))
         began = time.perf_counter()
         looked = self._refusal(case, entries) or self._replay(case, entries)
         looked = _timed(looked, time.perf_counter() - began)
@@ -128,6 +130,8 @@ class Examiner:
         if ends:
             return _nothing(case, "failed", "non-finite values came back, but not the op that made them")
         doubts = seen.doubts()
+        if self._partial:
+            doubts.append("earlier micro-batches of the step were too large to keep")
         looked = _nothing(case, "finite", "; ".join(["run again, the step is finite on this rank", *doubts]))
         if self._capture.narrow:
             self._capture.widen()
@@ -279,12 +283,49 @@ def _at_module(site: Site, named: Label) -> Site:
     return replace(site, module=named.module, module_class=named.module_class)
 
 
+def _still_held(entries: list[Entry]) -> tuple[list[Entry], bool]:
+    """Return the entries without the micro-steps whose batches are gone, and whether any was left out."""
+    gone = {
+        entry.micro_step
+        for entry in entries
+        if entry.kind == ROOT
+        for word in words_in((entry.args, entry.kwargs))
+        if type(word) is Given and word.get() is None
+    }
+    last = max((entry.micro_step for entry in entries if entry.kind == BACKWARD), default=0)
+    gone.discard(last)
+    return [entry for entry in entries if entry.micro_step not in gone], bool(gone)
+
+
 def _reason_against(capture: Capture, entries: list[Entry]) -> str | None:
     if not entries:
         return "nothing of this step was taped"
     if capture.tape.overflow:
         return "the step made more calls than the tape holds"
+    if RECORDER.settings.on_anomaly in {"continue", "skip"} and _has_own_hooks(entries):
+        # Training goes on afterwards: what a hook of the script's did a second time could not be taken back.
+        return "hooks of the script's own would run a second time, and the run goes on after this step"
     return None
+
+
+def _has_own_hooks(entries: list[Entry]) -> bool:
+    for root in roots_of(entries):
+        for module in root.modules():
+            if any(_is_own(hook) for name in _HOOKS for hook in getattr(module, name, {}).values()):
+                return True
+        for one in root.parameters():
+            kept = (one._backward_hooks, getattr(one, "_post_accumulate_grad_hooks", None))
+            if any(_is_own(hook) for hooks in kept for hook in (hooks or {}).values()):
+                return True
+    return False
+
+
+def _is_own(hook: Any) -> bool:
+    code = getattr(getattr(hook, "__func__", hook), "__code__", None)
+    return code is None or kind_of(code.co_filename) == USER
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def _may_write_weights(entries: list[Entry], roots: list[nn.Module]) -> bool:

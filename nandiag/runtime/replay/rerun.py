@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from nandiag.runtime.frames import BOUNDARIES
-from nandiag.runtime.look.finite import fact
 from nandiag.runtime.guard import Refused
+from nandiag.runtime.look.finite import fact
 from nandiag.runtime.replay.trace import Spot, Tracer
-from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Given, Made, Tape, tensors_in, version_of
+from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Given, Made, Rebuilt, Tape, tensors_in, version_of
 from nandiag.runtime.tape.state import set_attributes, under
 
 _backward = torch.autograd.backward
@@ -119,21 +119,29 @@ class Player:
 
     def _unpack(self, thing: Any) -> Any:
         kind = type(thing)
-        if kind is Made:
-            outputs = self._outputs.get(id(thing.entry))
-            if outputs is not None and thing.index < len(outputs):
-                return outputs[thing.index]
-            return self._outside(thing.tensor())
-        if kind is Given:
-            tensor = thing.get()
-            if tensor is not None and version_of(tensor) != thing.version and id(tensor) not in self._stand_ins:
-                self.result.stale.append(tensor)
-            return self._outside(tensor)
+        if kind is Made or kind is Given:
+            return self._again(thing)
+        if kind is Rebuilt:
+            return thing.make(self._unpack(thing.items))
         if kind is tuple or kind is list:
             return kind([self._unpack(item) for item in thing])
         if kind is dict:
             return {key: self._unpack(item) for key, item in thing.items()}
         return thing
+
+    def _again(self, word: Made | Given) -> Tensor:
+        if isinstance(word, Made):
+            outputs = self._outputs.get(id(word.entry))
+            made = outputs is not None and word.index < len(outputs)
+            return outputs[word.index] if outputs is not None and made else self._outside(word.tensor())
+        tensor = word.get()
+        if tensor is not None and version_of(tensor) != word.version and id(tensor) not in self._stand_ins:
+            self.result.stale.append(tensor)
+            if word.written:
+                # The module writes into what it is given: this time into a copy.
+                with self.tracer.still():
+                    self._stand_ins[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        return self._outside(tensor)
 
     def _outside(self, tensor: Tensor | None) -> Tensor:
         if tensor is None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from nandiag.runtime.frames import stack
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Tape, version_of
+from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Given, Tape, version_of, words_in
 from nandiag.runtime.tape.state import Attributes, generators, keep_attributes, modes, python_used
 from nandiag.runtime.tape.window import Window
 
@@ -118,6 +118,10 @@ class Capture:
         """It returned ``output``."""
         if entry is not None:
             self.known[id(module)].end(entry)
+            for word in words_in((entry.args, entry.kwargs)):
+                if type(word) is Given:
+                    tensor = word.get()
+                    word.written = tensor is not None and version_of(tensor) != word.version
             if self._python_random and self.tape.step == 0 and entry.generators is not None:
                 self._python_used = self._python_used or python_used(entry.generators)
             self.tape.made(entry, output)
@@ -150,6 +154,7 @@ class Capture:
     def backward_ends(self) -> None:
         """It returned."""
         self.window.micro_step += 1
+        self.tape.bound()
         if not self.off and not self.narrow:
             self.window.open()
 

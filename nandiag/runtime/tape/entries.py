@@ -7,9 +7,9 @@ to be made again; of what ran without gradients even the arguments are weak, so 
 from __future__ import annotations
 
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from nandiag.runtime.frames import Frame
 from nandiag.runtime.tape.state import Generators, Modes
 
 MOST_ENTRIES = 4096
+MOST_BYTES = 64 * 1024 * 1024
 _MOST_LOOSE = 512
 _FEW_ROOTS = 8
 ROOT, CALL, BACKWARD = "root", "call", "backward"
@@ -82,11 +83,17 @@ class Made:
 class Given:
     """A tensor from outside the tape, with its version counter when it was used; weak where ``strong`` is False."""
 
-    __slots__ = ("_tensor", "shape", "version")
+    __slots__ = ("_tensor", "version", "written")
 
     def __init__(self, tensor: Tensor, *, strong: bool) -> None:
         self._tensor: Any = tensor if strong else weakref.ref(tensor)
         self.version = version_of(tensor)
+        self.written = False
+
+    def release(self) -> None:
+        """Make the reference weak."""
+        tensor = self.get()
+        self._tensor = _gone if tensor is None else weakref.ref(tensor)
 
     def hold(self) -> bool:
         """Make the reference strong; False when the tensor is gone."""
@@ -95,7 +102,24 @@ class Given:
 
     def get(self) -> Tensor | None:
         """Return the tensor, None when it is gone."""
-        return self._tensor() if isinstance(self._tensor, weakref.ref) else self._tensor
+        return self._tensor if isinstance(self._tensor, Tensor) else self._tensor()
+
+
+def _gone() -> None:
+    """Stand in for a weak reference whose tensor is gone."""
+
+
+class Rebuilt(NamedTuple):
+    """A container of a class of its own (a named tuple, a model's output), to be made again of its packed items."""
+
+    kind: type
+    items: Any
+
+    def make(self, items: Any) -> Any:
+        """Return a container of the class with ``items``."""
+        if isinstance(items, dict):
+            return self.kind(**items) if hasattr(self.kind, "__dataclass_fields__") else self.kind(items)
+        return self.kind._make(items)  # type: ignore[attr-defined]
 
 
 def version_of(tensor: Tensor) -> int:
@@ -131,6 +155,7 @@ class Tape:
         self._number = 0
         self._roots, self._most_roots = 0, _FEW_ROOTS
         self.step = 0
+        self.bytes = 0
 
     def add(self, entry: Entry, args: Any, kwargs: Any) -> None:
         """Put an entry on the tape with its arguments packed."""
@@ -183,16 +208,36 @@ class Tape:
     def pack(self, thing: Any, *, strong: bool) -> Any:
         """Replace tensors in nested tuples, lists and dicts by what they can be had from again."""
         if isinstance(thing, Tensor):
-            known = self.maker(thing)
-            if known is not None and self._again(known[0], thing, strong=strong):
-                return Made(known[0], known[1], thing)
-            return Given(thing, strong=strong)
+            return self._pack_tensor(thing, strong=strong)
         kind = type(thing)
         if kind is tuple or kind is list:
             return kind([self.pack(item, strong=strong) for item in thing])
         if kind is dict:
             return {key: self.pack(item, strong=strong) for key, item in thing.items()}
+        if hasattr(kind, "_make") and isinstance(thing, tuple):
+            return Rebuilt(kind, [self.pack(item, strong=strong) for item in thing])
+        if isinstance(thing, dict) and (hasattr(kind, "__dataclass_fields__") or kind is OrderedDict):
+            return Rebuilt(kind, {key: self.pack(item, strong=strong) for key, item in thing.items()})
         return thing
+
+    def _pack_tensor(self, tensor: Tensor, *, strong: bool) -> Made | Given:
+        known = self.maker(tensor)
+        if known is not None and self._again(known[0], tensor, strong=strong):
+            return Made(known[0], known[1], tensor)
+        if strong and not tensor.requires_grad:
+            self.bytes += tensor.numel() * tensor.element_size()
+        return Given(tensor, strong=strong)
+
+    def bound(self) -> None:
+        """After a backward: where the micro-batches so far are large, keep only what the script itself still holds."""
+        if self.bytes <= MOST_BYTES:
+            return
+        self.bytes = 0
+        for entry in self.entries:
+            for word in words_in((entry.args, entry.kwargs)):
+                tensor = word.get() if type(word) is Given else None
+                if tensor is not None and not tensor.requires_grad:
+                    word.release()  # type: ignore[union-attr]
 
     def _again(self, maker: Entry, tensor: Tensor, *, strong: bool) -> bool:
         # A leaf that gradients gather in is trained, perhaps: it is taken as it is. What an earlier step made without
@@ -213,6 +258,7 @@ class Tape:
         self._roots, self._most_roots = 0, _FEW_ROOTS
         self.overflow = False
         self.step = step
+        self.bytes = 0
 
     def _forget_consumed(self) -> None:
         """What a backward went through has no graph any more: a loss that the script collects must hold no batch."""
@@ -265,6 +311,8 @@ def words_in(thing: Any) -> Iterator[Made | Given]:
     """Yield every :class:`Made` and :class:`Given` in packed arguments."""
     if type(thing) is Made or type(thing) is Given:
         yield thing
+    elif type(thing) is Rebuilt:
+        yield from words_in(thing.items)
     elif type(thing) in (tuple, list):
         for item in thing:
             yield from words_in(item)

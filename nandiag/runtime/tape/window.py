@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 from typing import Any, NamedTuple
 
 import torch
@@ -68,6 +69,7 @@ class Window(TorchFunctionMode):
         self.on = False
         self.calls = 0
         self.micro_step = 0
+        self._thread = 0
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run the call, then tape it; an error of ours goes dark, an error of the call is the script's."""
@@ -137,6 +139,7 @@ class Window(TorchFunctionMode):
         if self.on or RECORDER.is_dark("window"):
             return
         self.on = True
+        self._thread = threading.get_ident()
         if not torch._C._len_torch_function_stack():
             torch._C._push_on_torch_function_stack(self)
             return
@@ -153,8 +156,8 @@ class Window(TorchFunctionMode):
 
     def close(self) -> bool:
         """Stop taping; returns whether the window was open."""
-        if not self.on:
-            return False
+        if not self.on or self._thread != threading.get_ident():
+            return False  # modes are a thread's own: another one cannot take it off
         self.on = False
         if torch._C._len_torch_function_stack() == 1:
             torch._C._pop_torch_function_stack()

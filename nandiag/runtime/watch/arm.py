@@ -62,6 +62,8 @@ def _wrap_backward(sentinel: Sentinel, capture: Capture) -> None:
 
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        if not isinstance(tensors, torch.Tensor | tuple | list):
+            tensors = tuple(tensors)  # torch takes any iterable; it can be read only once
         outermost = begins(tensors)
         taped = outermost and not capture.idle
         if taped:
@@ -95,12 +97,12 @@ def _wrap_zero_grad(sentinel: Sentinel, capture: Capture) -> None:
         _wrap_one_zero_grad(owner, dropped, capture)
 
 
-def _wrap_one_zero_grad(owner: type, dropped: Callable[[], None], capture: Capture) -> None:
+def _wrap_one_zero_grad(owner: type, dropped: Callable[[Any], None], capture: Capture) -> None:
     original = owner.zero_grad  # type: ignore[attr-defined]
 
     @functools.wraps(original)
     def zero_grad(*args: Any, **kwargs: Any) -> Any:
-        dropped()
+        dropped(args[0] if args else None)
         # It touches each parameter twice, which the window need not see.
         was_open = capture.window.on and not capture.idle and capture.window.close()
         try:
@@ -113,18 +115,19 @@ def _wrap_one_zero_grad(owner: type, dropped: Callable[[], None], capture: Captu
 
 
 def _wrap_optimizer_init(sentinel: Sentinel) -> None:
-    def met() -> None:
+    def met(optimizer: Any) -> None:
         sentinel.clock.has_optimizer = True
+        sentinel.weights.met(optimizer)
 
     _call_before(torch.optim.Optimizer, "__init__", met)
 
 
-def _call_before(owner: type, name: str, first: Callable[[], None]) -> None:
+def _call_before(owner: type, name: str, first: Callable[[Any], None]) -> None:
     original = getattr(owner, name)
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        first()
+        first(args[0] if args else None)
         return original(*args, **kwargs)
 
     setattr(owner, name, wrapper)

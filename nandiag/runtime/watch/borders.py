@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 
@@ -12,17 +12,15 @@ class Nesting:
     """Which ``step`` calls are under way: only the outermost is a border (ZeRO and SAM step an optimizer within)."""
 
     def __init__(self) -> None:
-        self._frames: list[tuple[int, CodeType]] = []
+        self._frames: list[FrameType] = []
 
     def enter(self, frame: FrameType) -> bool:
         """Take the frame of one more ``step`` call; returns whether it is the outermost."""
-        mine = id(frame), frame.f_code
         if self._frames:
-            # A step that raised leaves its entry behind: an entry counts only while its frame is still on the stack,
-            # and is no other frame at the same address.
+            # A step that raised leaves its entry behind: an entry counts only while its frame is still on the stack.
             alive = _frames_alive()
-            self._frames = [one for one in self._frames if one in alive and one != mine]
-        self._frames.append(mine)
+            self._frames = [one for one in self._frames if id(one) in alive]
+        self._frames.append(frame)
         return len(self._frames) == 1
 
     def leave(self) -> bool:
@@ -52,10 +50,10 @@ def with_closure(
     return tuple(watched if word is closure else word for word in args), kwargs
 
 
-def _frames_alive() -> set[tuple[int, CodeType]]:
+def _frames_alive() -> set[int]:
     frame: FrameType | None = sys._getframe(1)
     alive = set()
     while frame is not None:
-        alive.add((id(frame), frame.f_code))
+        alive.add(id(frame))
         frame = frame.f_back
     return alive

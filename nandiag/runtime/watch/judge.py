@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -106,7 +106,10 @@ class Judge:
         lost = any(one.what == "parameter" for one in held)
         make = self._harm(optimizer, phase, step=step, recoverable=not lost)
         for harm in describe(held, len(parameters(optimizer)), make):
-            border.add(harm, Level.LOST if harm.what == "parameter" else Level.SEEN)
+            if harm.what == "optimizer_state" and self.weights.in_turns:
+                border.add(replace(harm, since=None), Level.SEEN)  # it may have been bad for a few steps
+            else:
+                border.add(harm, Level.LOST if harm.what == "parameter" else Level.SEEN)
 
     def _harm(self, optimizer: Optimizer | None, phase: str, **known: Any) -> Callable[..., Harm]:
         step = known.pop("step", self.clock.step)

@@ -50,6 +50,7 @@ class Response:
         action = decide(self.policy, level)
         if action is Action.STOP:
             ending.stopped()
+            RECORDER.mark_stopped()
             RECORDER.emit(Stopping(step=step, policy=self.policy, action="stop", reason=reason), urgent=True)
             raise AnomalyStop(f"nandiag stopped the run at step {step}: {reason}")
         if action is Action.SKIP:

@@ -99,7 +99,8 @@ class Sentinel:
         return watched
 
     def _border(self, optimizer: Optimizer, *, closure: bool = False) -> None:
-        attach_late()
+        if not attach_late():
+            return
         with quiet():
             if self.clock.step in _STOCK_STEPS and not closure:
                 self.weights.take_stock(optimizer)
@@ -248,7 +249,8 @@ class Sentinel:
         """Take the roots of a backward call; returns whether it is the outermost one."""
         if torch._C._current_graph_task_id() != -1 or self.capture.off:
             return False
-        attach_late()
+        if not attach_late():
+            return False
         with quiet():
             for root in roots_of(tensors):
                 self.losses.seen(root, self.clock.micro_step)
@@ -264,7 +266,8 @@ class Sentinel:
         """``torch.autograd.grad`` returned; where no optimizer exists it is the border of a step."""
         if self.clock.has_optimizer or self.capture.off or torch._C._current_graph_task_id() != -1:
             return
-        attach_late()
+        if not attach_late():
+            return
         for root in roots_of(roots):
             self.losses.seen(root, self.clock.micro_step)
         self._border_of_no_optimizer([one for one in gradients if isinstance(one, Tensor)])
@@ -303,9 +306,11 @@ class Sentinel:
         self.losses.scaled(plain, scaled)
         self._scale = scale
 
-    def gradients_dropped(self) -> None:
-        """``zero_grad`` was called: where a backward had no step, the script left it out by itself."""
-        if self.losses.pending and not self._nesting and self.clock.has_optimizer and not self.capture.off:
+    def gradients_dropped(self, owner: Any) -> None:
+        """``owner.zero_grad()`` is called: where a backward had no step, the script left it out by itself."""
+        if not self.losses.pending or self._nesting or not self.clock.has_optimizer or self.capture.off:
+            return
+        if self.weights.drops_all(owner):
             self.losses.drop()
             self.capture.gradients_dropped()
 
