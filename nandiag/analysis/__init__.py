@@ -19,15 +19,16 @@ def analyse(record: RunRecord) -> Report:
     logs = ranks.last_logs(record.logs)
     states = ranks.states(record)
     events = timeline.build(record.logs)
+    started = run.run_of(record)
     claim = choose(events, states)
     if claim is None:
-        concluded = verdict.healthy(states, logs)
+        concluded = verdict.healthy(states, logs, started)
     else:
         history = run.newest_history(logs.get(claim.ranks[0]))
         concluded = verdict.of_claim(claim, origin_of(claim, record.logs), events, history)
     matter = [0] if claim is None else [*claim.ranks, *claim.received, min(states, default=0)]
     return Report(
-        run=run.run_of(record),
+        run=started,
         verdict=replace(concluded, last_finite_step=verdict.last_finite(events, states, logs)),
         findings=findings_of(events, states, logs),
         ranks={str(rank): state for rank, state in states.items()},

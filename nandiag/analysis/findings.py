@@ -98,8 +98,17 @@ def _ends(states: dict[int, RankState], logs: dict[int, RankLog]) -> Iterable[Fi
             yield Finding(f"rank_{state.state}", "warning", f"{text}.", (rank,), state.last_step)
     victims = tuple(rank for rank, state in states.items() if state.state == "victim")
     if victims:
-        text = f"{words.ranks(victims).capitalize()} ended because another rank failed first."
+        text = f"{words.ranks(victims).capitalize()} {_why(states, logs)}."
         yield Finding("rank_victim", "info", text, victims)
+
+
+def _why(states: dict[int, RankState], logs: dict[int, RankLog]) -> str:
+    if any(end_text(rank, state, logs.get(rank)) for rank, state in states.items()):
+        return "ended because another rank failed first"
+    if any(state.state == "stopped" for state in states.values()):
+        return "ended because nandiag stopped another rank"
+    one = sum(state.state == "victim" for state in states.values()) == 1
+    return f"{'was' if one else 'were'} ended by the launcher"
 
 
 def end_text(rank: int, state: RankState, log: RankLog | None) -> str | None:

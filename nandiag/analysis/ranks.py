@@ -13,6 +13,8 @@ from nandiag.store.run import RankEnd
 
 MAX_WORLD = 200_000
 _SIGTERM = 15
+# SIGABRT, SIGBUS, SIGSEGV: native threads that outlive the interpreter (gloo's, now and then) end a process by these.
+_CRASHES = frozenset({6, 7, 11})
 _LOST_PEER = re.compile(
     r"connection (was )?(closed|reset|refused|aborted)|closed by (remote )?peer|reset by peer|broken pipe|"
     r"remote process (has )?exited|recvvalue failed|socket (closed|error|timeout)|timed out waiting|watchdog|"
@@ -49,7 +51,30 @@ def states(record: RunRecord) -> dict[int, RankState]:
     ends = {end.rank: end for agent in record.agents for end in agent.ranks}
     known = {rank: _state(logs.get(rank), ends.get(rank)) for rank in range(world_of(record, logs))}
     failed = {rank for rank, state in known.items() if _failed_first(state, logs.get(rank), ends.get(rank))}
-    return {rank: _victim(state, failed, logs.get(rank), ends.get(rank)) for rank, state in known.items()}
+    stopped = {rank for rank, state in known.items() if state.state == "stopped"}
+    told = {rank: _victim(state, failed | stopped, logs.get(rank), ends.get(rank)) for rank, state in known.items()}
+    if not stopped or not _is_over(record):
+        return told
+    # Elastic may have started the workers anew after the stop: how the first ones ended is written nowhere.
+    return {rank: _with(state, "victim") if state.state == "unfinished" else state for rank, state in told.items()}
+
+
+def crashed_late(states: dict[int, RankState]) -> dict[int, tuple[int, ...]]:
+    """Return, by signal, the ranks whose process crashed while Python shut down, after their script had ended."""
+    found: dict[int, tuple[int, ...]] = {}
+    for rank, state in states.items():
+        if state.state == "finished" and state.signal in _CRASHES:
+            found[state.signal] = (*found.get(state.signal, ()), rank)
+    return found
+
+
+def _is_over(record: RunRecord) -> bool:
+    nodes = (record.info.nnodes if record.info else None) or 1
+    return len(record.agents) >= nodes and all(agent.state != "running" for agent in record.agents)
+
+
+def _with(state: RankState, name: str) -> RankState:
+    return replace(state, state=name)
 
 
 def _state(log: RankLog | None, end: RankEnd | None) -> RankState:
@@ -74,11 +99,12 @@ def _name(log: RankLog, end: RankEnd | None) -> str:
         return "raised"
     if end is not None and end.exit_code:
         return "exited"
-    if any(isinstance(one.event, Finished) for one in log.records):
-        return "finished"
-    if end is None:
-        return "unfinished"
-    return "killed" if end.signal else "finished" if end.exit_code == 0 else "unfinished"
+    finished = any(isinstance(one.event, Finished) for one in log.records)
+    if end is not None and end.signal:
+        # The last words are written before the interpreter is torn down, and not by it: see which signal came after.
+        in_order = finished and (end.stopped_by_launcher or end.signal in _CRASHES)
+        return "finished" if in_order else "killed"
+    return "finished" if finished or (end is not None and end.exit_code == 0) else "unfinished"
 
 
 def _failed_first(state: RankState, log: RankLog | None, end: RankEnd | None) -> bool:
@@ -91,16 +117,27 @@ def _failed_first(state: RankState, log: RankLog | None, end: RankEnd | None) ->
     return state.state == "exited" or (state.state == "killed" and state.signal != _SIGTERM)
 
 
-def _victim(state: RankState, failed: set[int], log: RankLog | None, end: RankEnd | None) -> RankState:
-    ended = state.state in {"killed", "exited"} and end is not None and end.stopped_by_launcher
-    signalled = state.state == "killed" and state.signal == _SIGTERM and bool(failed)
-    lost = state.state == "raised" and bool(failed) and lost_peer(log)
-    return replace(state, state="victim") if ended or signalled or lost else state
+def _victim(state: RankState, gone: set[int], log: RankLog | None, end: RankEnd | None) -> RankState:
+    """Return ``state``, or that of a victim; ``gone`` are the ranks that failed first or were stopped by nandiag."""
+    by_launcher = end is not None and end.stopped_by_launcher
+    ended = by_launcher and (state.state in {"killed", "exited"} or _interrupted(log))
+    signalled = state.state == "killed" and state.signal == _SIGTERM and bool(gone)
+    lost = state.state == "raised" and bool(gone) and lost_peer(log)
+    return _with(state, "victim") if ended or signalled or lost else state
+
+
+def _interrupted(log: RankLog | None) -> bool:
+    raised = _raised(log)
+    return raised is not None and raised.type == "KeyboardInterrupt"
+
+
+def _raised(log: RankLog | None) -> Raised | None:
+    return next((one.event for one in log.records if isinstance(one.event, Raised)), None) if log else None
 
 
 def lost_peer(log: RankLog | None) -> bool:
     """Whether the exception that ended this rank says that another rank was gone."""
-    raised = next((one.event for one in log.records if isinstance(one.event, Raised)), None) if log else None
+    raised = _raised(log)
     if raised is None:
         return False
     return raised.type.rpartition(".")[2] in _LOST_PEER_TYPES or bool(_LOST_PEER.search(raised.message))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nandiag.analysis.ranks import last_logs, world_of
+from nandiag.analysis.ranks import crashed_late, last_logs, world_of
 from nandiag.analysis.report import RankState, Run
 from nandiag.events import Armed, Attached, History, Looked, Note, ProbeDark, words
 from nandiag.store.reader import RankLog, RunRecord
@@ -131,6 +131,11 @@ def _missing(record: RunRecord, states: dict[int, RankState]) -> Iterable[str]:
     silent = [rank for rank, state in states.items() if state.state == "unfinished"]
     if silent:
         yield f"{_capital(words.ranks(silent))}: no end was written; still running, or lost without a trace."
+    for signal, ranks in crashed_late(states).items():
+        yield (
+            f"{_capital(words.ranks(ranks))}: ended by {words.signal_name(signal)} while Python shut down, after the "
+            "script had ended; torchrun counts that as a failure."
+        )
     attempts = {log.attempt for log in record.logs}
     if len(attempts) > 1:
         yield f"The workers were started {max(attempts) + 1} times; the ranks are shown as the last start left them."

@@ -31,20 +31,24 @@ class Grace:
     ``kill`` for the time between SIGTERM and SIGKILL.
     """
 
-    others: float = 30.0
+    others: float = 10.0
     own: float = 300.0
     kill: float = 30.0
 
 
 @dataclass(slots=True)
 class Seen:
-    """What the rank files of a run said so far; keys are (rank, attempt, pid) of a worker process."""
+    """What the rank files of a run said so far; keys are (rank, attempt, pid) of a worker process.
+
+    ``ended`` holds the pids of workers that the launcher itself ended because of a stop.
+    """
 
     attached: dict[tuple[int, int, int], Attached] = field(default_factory=dict)
     finished: set[tuple[int, int, int]] = field(default_factory=set)
     stopping: set[tuple[int, int, int]] = field(default_factory=set)
     harms: list[tuple[int, Harm]] = field(default_factory=list)
     looks: list[tuple[int, Looked]] = field(default_factory=list)
+    ended: set[int] = field(default_factory=set)
 
     def take(self, fresh: Fresh) -> None:
         """Add one record."""
@@ -67,8 +71,8 @@ class Seen:
 
     @property
     def stopped(self) -> bool:
-        """Whether a worker of the last attempt stopped the run."""
-        return any(attempt == self.attempts - 1 for _, attempt, _ in self.stopping)
+        """Whether a worker stopped the run: one is enough, also where elastic started the workers anew after it."""
+        return bool(self.stopping)
 
     @property
     def last(self) -> dict[int, Attached]:
@@ -185,6 +189,7 @@ class Watch:
     def _send(self, pid: int, number: int) -> None:
         try:
             self._kill(pid, number)
+            self._seen.ended.add(pid)
         except (ProcessLookupError, PermissionError):
             # It has ended by itself, and the number may be another's by now: leave it alone from here on.
             self._signalled[pid] = float("inf")

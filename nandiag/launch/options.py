@@ -46,7 +46,6 @@ OPTIONS = (
         "change, continue only reports, skip leaves out that optimizer step on all ranks.",
         CHOICES["on_anomaly"],
     ),
-    Option("--level", "choice", "How closely to watch: once a step, each module, or each op.", CHOICES["level"]),
     Option(
         "--nccl",
         "choice",

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TextIO
@@ -85,7 +85,6 @@ def _info(plan: Plan, typed: Sequence[str], started: datetime) -> RunInfo:
         world_size=plan.world_size,
         host=socket.gethostname(),
         policy=plan.settings.on_anomaly,
-        level=plan.settings.level,
         launcher=plan.settings.launcher,
         nccl=plan.settings.nccl,
         versions={name: version for name, version in versions.items() if version is not None},
@@ -104,7 +103,7 @@ def _agent_end(plan: Plan, ended: Ended, seen: Seen) -> AgentEnd:
         exit_code=code,
         state=state,
         signal=ended.signal,
-        ranks=(*ended.ends, *_others(plan, ended, seen)),
+        ranks=(*(_owned(end, seen) for end in ended.ends), *_others(plan, ended, seen)),
         attempts=seen.attempts,
     )
 
@@ -116,6 +115,12 @@ def _state(ended: Ended, *, stopped: bool) -> tuple[str, int]:
     if ended.signal is not None:
         return "signalled", 128 + ended.signal
     return ("failed", Exit.SCRIPT_FAILED) if ended.failed else ("succeeded", Exit.OK)
+
+
+def _owned(end: RankEnd, seen: Seen) -> RankEnd:
+    """Mark a worker that was ended because of a stop: torchrun takes its end for a failure of its own."""
+    ours = end.pid in seen.ended and end.signal is not None
+    return replace(end, stopped_by_launcher=True) if ours else end
 
 
 def _others(plan: Plan, ended: Ended, seen: Seen) -> list[RankEnd]:
@@ -133,6 +138,9 @@ def _others(plan: Plan, ended: Ended, seen: Seen) -> list[RankEnd]:
     listed = {end.rank for end in ended.ends}
     base = 0 if plan.nnodes == 1 else ended.base
     known = set(last) if base is None else set(range(base, base + (plan.nproc or 0)))
+    if seen.stopped and int(getattr(plan.torchrun, "max_restarts", 0)) > 0:
+        # Workers of a stopped run that elastic starts anew leave at once: their 0 is not the end of those before them.
+        known &= {rank for rank, _, _ in seen.stopping | seen.finished}
     pids = {rank: worker.pid for rank, worker in last.items()}
     return [RankEnd(rank=rank, exit_code=0, pid=pids.get(rank)) for rank in sorted(known - listed)]
 

@@ -30,7 +30,8 @@ def escape(text: str) -> str:
 def _head(report: Report) -> Iterable[str]:
     verdict, run = report.verdict, report.run
     mark = f":x: **{escape(verdict.summary)}**" if verdict.anomaly else f":white_check_mark: {escape(verdict.summary)}"
-    failed = any(finding.severity == "warning" for finding in report.findings)
+    warned = any(finding.severity == "warning" for finding in report.findings)
+    failed = warned or run.state in {"failed", "signalled"}
     if failed and not verdict.anomaly:
         mark = f":warning: {escape(verdict.summary)}"
     yield "## nandiag"

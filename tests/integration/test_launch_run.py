@@ -102,9 +102,9 @@ def test_success_is_recorded(script, run):
 
 
 def test_workers_get_the_run(script, run):
-    folder = script("import os, sys; print(os.environ['NANDIAG_FOLDER']); print(os.environ['NANDIAG_LEVEL'])")
-    done = run([*NANDIAG, "--level", "module", "train.py"], folder)
-    assert done.stdout.decode().split() == [str(run_folder(folder)), "module"]
+    folder = script("import os, sys; print(os.environ['NANDIAG_FOLDER']); print(os.environ['NANDIAG_ON_ANOMALY'])")
+    done = run([*NANDIAG, "--on-anomaly", "continue", "train.py"], folder)
+    assert done.stdout.decode().split() == [str(run_folder(folder)), "continue"]
 
 
 RAISES = """
@@ -233,6 +233,29 @@ def test_a_stop_of_ours_is_3_without_a_restart(script, seconds, run):
     (live,) = [line for line in done.stderr.splitlines() if b"report when the run ends" in line]
     assert live.startswith(b"nandiag: rank 0, step 4, backward: gradient of fc.weight is NaN")
     assert (agent_end(folder)["state"], agent_end(folder)["attempts"]) == ("stopped", 1)
+    assert b"ChildFailedError" not in done.stderr
+
+
+ONE_STOPS = """
+import os, time
+from nandiag.events import Attached, Record, Stopping, encode
+rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+events = [Attached(rank, 2, rank, attempt, "h", os.getpid(), "site", "3", "0")]
+if (rank, attempt) == (1, 0):
+    events.append(Stopping(4, "auto", "stop", "a gradient is NaN"))
+with open(f"{os.environ['NANDIAG_FOLDER']}/ranks/r{rank:05d}-a{attempt}-p{os.getpid()}.jsonl", "a") as file:
+    file.writelines(encode(Record(0, time.time(), event)) + "\\n" for event in events)
+time.sleep(1)
+raise SystemExit(rank == 0)
+"""
+
+
+@pytest.mark.parametrize("restarts", ["0", "1"])
+def test_a_stop_of_one_rank_is_3_whatever_becomes_of_the_others(restarts, script, run):
+    folder = script(ONE_STOPS)
+    done = run([*NANDIAG, "--nproc", "2", "--max-restarts", restarts, "train.py"], folder)
+    assert done.returncode == 3, done.stderr
+    assert (agent_end(folder)["state"], agent_end(folder)["exit_code"]) == ("stopped", 3)
     assert b"ChildFailedError" not in done.stderr
 
 

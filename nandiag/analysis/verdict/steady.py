@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from nandiag.analysis.findings import end_text
-from nandiag.analysis.report import RankState, Suggestion, Verdict
+from nandiag.analysis.ranks import crashed_late
+from nandiag.analysis.report import RankState, Run, Suggestion, Verdict
 from nandiag.analysis.timeline import STATE, Timeline
 from nandiag.events import Finished, words
 from nandiag.store.reader import RankLog
@@ -11,8 +12,8 @@ from nandiag.store.reader import RankLog
 _FAILED = ("killed", "raised", "exited", "not_attached")
 
 
-def healthy(states: dict[int, RankState], logs: dict[int, RankLog]) -> Verdict:
-    """Return the verdict on a run in which no harm was seen; failed ranks are named all the same."""
+def healthy(states: dict[int, RankState], logs: dict[int, RankLog], run: Run) -> Verdict:
+    """Return the verdict on a run in which no harm was seen; that it failed, and which rank did, comes first."""
     failed = [rank for rank, state in states.items() if state.state in _FAILED]
     told = [text for rank in failed if (text := end_text(rank, states[rank], logs.get(rank))) is not None]
     watched = sum(state.attached for state in states.values())
@@ -22,11 +23,27 @@ def healthy(states: dict[int, RankState], logs: dict[int, RankLog]) -> Verdict:
         seen = "nothing was watched: no rank was attached"
     elif not steps:
         seen = f"no anomaly in {words.count(watched, 'rank')}, but no training step was seen"
+    failure = _failure(told, states, run)
+    killed = any(states[rank].signal == 9 for rank in failed)
+    return Verdict(
+        anomaly=False, summary=f"{failure}; {seen}" if failure else seen, suggestions=_killed() if killed else ()
+    )
+
+
+def _failure(told: list[str], states: dict[int, RankState], run: Run) -> str | None:
+    """Return that the run did not succeed, and why as far as it is known, or ``None`` when it is not known to."""
     if told:
         more = f", and {words.count(len(told) - 1, 'more rank')} failed" if len(told) > 1 else ""
-        seen = f"{told[0][:1].lower()}{told[0][1:]}{more}; {seen}"
-    killed = any(states[rank].signal == 9 for rank in failed)
-    return Verdict(anomaly=False, summary=seen, suggestions=_killed() if killed else ())
+        return f"{told[0][:1].lower()}{told[0][1:]}{more}"
+    if run.state == "signalled":
+        return f"the run was ended by {words.signal_name((run.exit_code or 128) - 128)}"
+    if run.state != "failed":
+        return None
+    for signal, ranks in crashed_late(states).items():
+        was, its, scripts = ("was", "its", "script") if len(ranks) == 1 else ("were", "their", "scripts")
+        name = words.signal_name(signal)
+        return f"the run failed: {words.ranks(ranks)} {was} ended by {name} after {its} {scripts} had ended"
+    return "the run failed, and no rank is known to have failed"
 
 
 def _killed() -> tuple[Suggestion, ...]:

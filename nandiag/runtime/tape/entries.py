@@ -216,7 +216,7 @@ class Tape:
             return {key: self.pack(item, strong=strong) for key, item in thing.items()}
         if hasattr(kind, "_make") and isinstance(thing, tuple):
             return Rebuilt(kind, [self.pack(item, strong=strong) for item in thing])
-        if isinstance(thing, dict) and (hasattr(kind, "__dataclass_fields__") or kind is OrderedDict):
+        if isinstance(thing, dict) and (hasattr(kind, "__dataclass_fields__") or isinstance(thing, OrderedDict)):
             return Rebuilt(kind, {key: self.pack(item, strong=strong) for key, item in thing.items()})
         return thing
 

@@ -31,6 +31,8 @@ _RANDOM = frozenset({
 # After these a tensor lies in other memory, as when one is loaded: it is taken as it is then.
 _REMAKERS = frozenset({"set_", "resize_", "resize_as_", "share_memory_"})
 _SMALL = 1 << 14
+_FROM_DATA = frozenset({"from_numpy", "as_tensor", "tensor", "frombuffer", "asarray", "from_dlpack"})
+_SMALL_DATA = 1024
 _FRAMES = 6
 
 
@@ -118,6 +120,8 @@ class Window(TorchFunctionMode):
     def entry_of_call(self, func: Any, words: tuple[Any, Any], output: Any, frame: Any) -> Entry | None:
         """Put one call and what it returned on the tape; ``frame`` is where the walk to the user's line starts."""
         outputs = tensors_in(output)
+        if getattr(func, "__name__", "") in _FROM_DATA and any(one.numel() > _SMALL_DATA for one in outputs):
+            return None  # numpy's memory would be kept with the call: the tensor is taken as it is
         what = traits(func)
         mutates = what.mutates
         if not outputs and not mutates:

@@ -4,6 +4,7 @@ import pytest
 
 from nandiag.analysis import analyse
 from nandiag.events import Raised, Stopping
+from nandiag.store.run import AgentEnd, RunInfo
 
 
 def states(report):
@@ -95,6 +96,83 @@ def test_an_abort_after_the_last_word_does_not_count_against_the_script(by_hand)
     record = by_hand.run(by_hand.rank(0, by_hand.finished(9), world=1), ends=[by_hand.ended(0, signal=6)], world=1)
     report = analyse(record)
     assert (report.ranks["0"].state, report.ranks["0"].signal) == ("finished", 6)
+    assert report.verdict.summary == (
+        "the run failed: rank 0 was ended by signal 6 (SIGABRT) after its script had ended; "
+        "no anomaly in 1 rank, 9 steps"
+    )
+    (note,) = report.notes
+    assert note.startswith("Rank 0: ended by signal 6 (SIGABRT) while Python shut down, after the script had ended")
+
+
+@pytest.mark.parametrize(("code", "signal", "state"), [(5, None, "exited"), (None, 2, "killed"), (None, 9, "killed")])
+def test_last_words_do_not_hide_how_a_rank_ended(by_hand, code, signal, state):
+    record = by_hand.run(by_hand.rank(0, by_hand.finished(3), world=1), ends=[by_hand.ended(0, code, signal)], world=1)
+    report = analyse(record)
+    assert report.ranks["0"].state == state
+    assert report.verdict.summary.startswith("rank 0 ")
+    assert report.verdict.summary.endswith("; no anomaly in 1 rank, 3 steps")
+
+
+def test_a_finished_rank_that_its_launcher_ended_has_finished(by_hand):
+    record = by_hand.run(
+        by_hand.rank(0, by_hand.finished(3)), by_hand.rank(1, steps=3),
+        ends=[by_hand.ended(0, signal=15, by_launcher=True), by_hand.ended(1, signal=9)],
+    )  # fmt: skip
+    assert states(analyse(record)) == {"0": "finished", "1": "killed"}
+
+
+def test_an_interrupt_of_the_script_itself_is_told(by_hand):
+    raised = Raised("KeyboardInterrupt", "", "Traceback", 3)
+    record = by_hand.run(by_hand.rank(0, raised, world=1), ends=[by_hand.ended(0, signal=2)], world=1)
+    report = analyse(record)
+    assert states(report) == {"0": "raised"}
+    assert report.verdict.summary == (
+        "rank 0 raised KeyboardInterrupt, last seen at step 2; no anomaly in 1 rank, 3 steps"
+    )
+
+
+def test_an_interrupt_of_the_launcher_is_no_failure_of_its_ranks(by_hand):
+    raised = Raised("KeyboardInterrupt", "", "Traceback", 3)
+    ends = (by_hand.ended(0, signal=2, by_launcher=True), by_hand.ended(1, signal=2, by_launcher=True))
+    agent = AgentEnd("node0", 1, 0, 130, "signalled", signal=2, ranks=ends)
+    report = analyse(by_hand.run(by_hand.rank(0, raised), by_hand.rank(1, steps=3), agents=(agent,)))
+    assert states(report) == {"0": "victim", "1": "victim"}
+    assert report.verdict.summary == "the run was ended by signal 2 (SIGINT); no anomaly in 2 ranks, 3 steps"
+    assert [one.text for one in report.findings] == ["Ranks 0-1 were ended by the launcher."]
+
+
+def test_a_failure_that_no_rank_tells_of_comes_first_all_the_same(by_hand):
+    agent = AgentEnd("node0", 1, 0, 1, "failed")
+    report = analyse(by_hand.run(by_hand.rank(0, by_hand.finished(3), world=1), agents=(agent,), world=1))
+    assert report.verdict.summary == (
+        "the run failed, and no rank is known to have failed; no anomaly in 1 rank, 3 steps"
+    )
+
+
+def test_a_rank_that_was_left_alone_by_a_stop_is_its_victim(by_hand):
+    stop = Stopping(5, "auto", "stop", "NaN loss")
+    lost = Raised("RuntimeError", "Connection closed by peer", "Traceback", 7)
+    agent = AgentEnd("node0", 1, 0, 3, "stopped", ranks=(by_hand.ended(1, 0), by_hand.ended(2, 1)))
+    info = RunInfo("r", ("nandiag", "run", "train.py"), "2026-01-02T03:04:05+00:00", world_size=3, nnodes=1)
+    record = by_hand.run(
+        by_hand.rank(0, steps=7, world=3), by_hand.rank(1, by_hand.loss(5), stop, world=3),
+        by_hand.rank(2, lost, world=3), agents=(agent,), info=info,
+    )  # fmt: skip
+    report = analyse(record)
+    assert states(report) == {"0": "victim", "1": "stopped", "2": "victim"}
+    (told,) = [one.text for one in report.findings if one.slug == "rank_victim"]
+    assert told == "Ranks 0, 2 ended because nandiag stopped another rank."
+    assert not any("no end was written" in note for note in report.notes)
+
+
+def test_a_rank_that_failed_by_itself_before_a_stop_stays_the_failure(by_hand):
+    stop = Stopping(5, "auto", "stop", "NaN loss")
+    agent = AgentEnd("node0", 1, 0, 3, "stopped", ranks=(by_hand.ended(1, 0), by_hand.ended(0, 1)))
+    record = by_hand.run(
+        by_hand.rank(0, Raised("ValueError", "bad shape", "Traceback", 5)),
+        by_hand.rank(1, by_hand.loss(5), stop), agents=(agent,),
+    )  # fmt: skip
+    assert states(analyse(record)) == {"0": "raised", "1": "stopped"}
 
 
 def test_a_rank_without_a_file_is_not_attached_and_never_silently_clean(by_hand):

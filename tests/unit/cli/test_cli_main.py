@@ -19,7 +19,7 @@ def python(known_environment):
 
 @pytest.mark.parametrize(
     "words",
-    [["--help"], ["run", "--help"], ["report", "--help"], ["run", "-h"], ["--version"], ["run", "--level", "op", "-h"]],
+    [["--help"], ["run", "--help"], ["report", "--help"], ["run", "-h"], ["--version"], ["run", "--nccl", "off", "-h"]],
 )
 def test_help_does_not_import_torch(words, python):
     code = (

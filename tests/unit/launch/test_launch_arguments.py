@@ -28,7 +28,7 @@ SAME = [
     ("train.py --nproc 2 -- --nproc 3", "--nproc-per-node 2 train.py -- --nproc 3"),
     ("-- train.py --nproc 3", "-- train.py --nproc 3"),
     ("-- train.py -- --nproc 3", "-- train.py -- --nproc 3"),
-    ("--standalone -- train.py --level op", "--standalone -- train.py --level op"),
+    ("--standalone -- train.py --nccl off", "--standalone -- train.py --nccl off"),
     ("train.py --lr 0.1 --help", "train.py --lr 0.1 --help"),
     ("train.py -h", "train.py -h"),
     ("train.py -lr 0.1", "train.py -lr 0.1"),
@@ -38,7 +38,7 @@ SAME = [
     ("--module pkg.mod -m", "--module pkg.mod -m"),
     ("--no-python ./go.sh --nproc 2 x", "--nproc-per-node 2 --no-python ./go.sh x"),
     ("--no_python ./go.sh -x", "--no_python ./go.sh -x"),
-    ("--level op --standalone --nccl off train.py", "--standalone train.py"),
+    ("--inject site --standalone --nccl off train.py", "--standalone train.py"),
     ("--nnodes 2 --rdzv-b c10d --rdzv_endpoint=h:1 --rdzv-id 7 train.py",
      "--nnodes 2 --rdzv-backend c10d --rdzv-endpoint h:1 --rdzv-id 7 train.py"),
     ("--max-restarts 2 --max-replays 1 train.py", "--max-restarts 2 train.py"),
@@ -105,19 +105,24 @@ def test_knows_every_option_of_the_installed_torch():
 
 
 def test_own_options_before_the_script():
-    words = "--on-anomaly stop --level=op --nccl full --inject exec --fail-on warning --max-replays 0 --dry-run"
-    arguments = read([*words.split(), "--json", "r.json", "--log-dir", "logs", "t.py", "--level", "x"], Settings())
+    words = "--on-anomaly stop --nccl=full --inject exec --fail-on warning --max-replays 0 --dry-run"
+    arguments = read([*words.split(), "--json", "r.json", "--log-dir", "logs", "t.py", "--nccl", "x"], Settings())
     settings = arguments.settings
-    assert (settings.on_anomaly, settings.level, settings.nccl, settings.inject) == ("stop", "op", "full", "exec")
+    assert (settings.on_anomaly, settings.nccl, settings.inject) == ("stop", "full", "exec")
     assert (settings.fail_on, settings.max_replays, settings.launcher) == ("warning", 0, "torchrun")
     assert (arguments.dry_run, arguments.json, arguments.log_dir) == (True, "r.json", "logs")
-    assert arguments.script_args == ("--level", "x")
+    assert arguments.script_args == ("--nccl", "x")
 
 
 def test_defaults_are_those_of_the_settings():
-    arguments = read(["t.py"], Settings(level="op", nccl="off", max_replays=7))
-    assert (arguments.settings.level, arguments.settings.nccl, arguments.settings.max_replays) == ("op", "off", 7)
-    assert read(["--level", "step", "t.py"], Settings(level="op")).settings.level == "step"
+    arguments = read(["t.py"], Settings(inject="exec", nccl="off", max_replays=7))
+    assert (arguments.settings.inject, arguments.settings.nccl, arguments.settings.max_replays) == ("exec", "off", 7)
+    assert read(["--nccl", "full", "t.py"], Settings(nccl="off")).settings.nccl == "full"
+
+
+def test_no_option_is_offered_that_nothing_heeds():
+    with pytest.raises(UsageError, match="no option --level "):
+        read(["--level", "op", "t.py"], Settings())
 
 
 def test_says_how_words_after_the_script_were_read():
@@ -126,7 +131,7 @@ def test_says_how_words_after_the_script_were_read():
     assert "t.py: --lr 1 x" in note
 
 
-@pytest.mark.parametrize("words", ["--nproc 2 t.py", "t.py", "t.py --lr 1", "-- t.py --level op", "t.py -- --level op"])
+@pytest.mark.parametrize("words", ["--nproc 2 t.py", "t.py", "t.py --lr 1", "-- t.py --nccl off", "t.py -- --nccl off"])
 def test_is_silent_where_nothing_was_taken_or_misplaced(words):
     assert read(words.split(), Settings()).notes == ()
 
@@ -146,7 +151,7 @@ def test_tells_of_own_options_that_were_left_to_the_script():
         ("--rdvz-endpoint h:1 t.py", "no option --rdvz-endpoint ", "--rdzv-endpoint?"),
         ("--lr 0.1 t.py", "no option --lr ", "go after the script"),
         ("-x t.py", "no option -x ", "go after the script"),
-        ("--level closely t.py", "--level", "nandiag run"),
+        ("--nccl loud t.py", "--nccl", "nandiag run"),
         ("--max-replays -1 t.py", "--max-replays", ""),
         ("--max-restarts two t.py", "--max-restarts", ""),
         ("--nproc", "--nproc", ""),
@@ -171,7 +176,7 @@ def test_a_launcher_that_does_not_exist_in_the_environment():
         read(["t.py"], Settings(launcher="slurm"))
 
 
-@pytest.mark.parametrize("words", ["--help", "-h", "--nproc 2 -h", "--level op --help", "--standalone -h t.py"])
+@pytest.mark.parametrize("words", ["--help", "-h", "--nproc 2 -h", "--nccl off --help", "--standalone -h t.py"])
 def test_help_before_the_script_is_ours(words):
     assert read(words.split(), Settings()).show == "help"
 
@@ -184,7 +189,7 @@ def test_torchruns_help(words):
 
 def test_without_torchrun_all_words_are_the_commands():
     arguments = read(
-        ["--launcher", "none", "--level", "op", "srun", "-n", "2", "python", "t.py", "--nproc", "3"],
+        ["--launcher", "none", "--nccl", "off", "srun", "-n", "2", "python", "t.py", "--nproc", "3"],
         Settings(),
     )
     assert arguments.torchrun is None

@@ -45,14 +45,14 @@ def test_sigkill_at_once_is_not_the_launchers():
     assert ends({0: Failed(0, -9), 1: Failed(1, -9, timestamp=1031)})[1] == (1, None, 9, True)
 
 
-def plan(nproc=2, nnodes=1):
+def plan(nproc=2, nnodes=1, max_restarts=0):
     return Plan(
         command=("torchrun",),
         added={},
         folder=RunFolder(Path("/nowhere")),
         settings=Settings(),
         script="t.py",
-        torchrun=argparse.Namespace(node_rank=3),
+        torchrun=argparse.Namespace(node_rank=3, max_restarts=max_restarts),
         nproc=nproc,
         nnodes=nnodes,
     )
@@ -102,6 +102,36 @@ def test_a_stop_of_ours_goes_before_everything_else(ended):
     stop = Stopping(1, "stop", "stop", "loss is NaN")
     end = _agent_end(plan(), ended, seen((0, 0, attached(0)), (0, 0, stop)))
     assert (end.state, end.exit_code) == ("stopped", 3)
+
+
+STOP = Stopping(1, "auto", "stop", "loss is NaN")
+
+
+def test_a_stop_of_one_rank_goes_before_the_failure_of_the_rank_it_left_alone():
+    everything = seen((0, 0, attached(0)), (1, 0, attached(1)), (1, 0, STOP))
+    end = _agent_end(plan(), of_failures({0: Failed(0, 1)}, 30), everything)
+    assert (end.state, end.exit_code) == ("stopped", 3)
+    assert [(one.rank, one.exit_code) for one in end.ranks] == [(0, 1), (1, 0)]
+
+
+@pytest.mark.parametrize("ended", [Ended(), Ended(failed=True)])
+def test_a_stop_in_an_earlier_attempt_is_the_end_of_the_run(ended):
+    end = _agent_end(plan(), ended, seen((0, 0, attached(0)), (0, 0, STOP), (0, 1, attached(0))))
+    assert (end.state, end.exit_code) == ("stopped", 3)
+
+
+def test_where_elastic_started_a_stopped_run_anew_no_end_is_made_up():
+    # The workers of the second start leave at once, with code 0: that says nothing of how those of the first ended.
+    everything = seen((0, 0, attached(0)), (1, 0, attached(1)), (1, 0, STOP))
+    end = _agent_end(plan(max_restarts=2), Ended(), everything)
+    assert [(one.rank, one.exit_code) for one in end.ranks] == [(1, 0)]
+
+
+def test_a_worker_that_we_ended_because_of_a_stop_is_no_failure():
+    everything = seen((0, 0, attached(0)), (1, 0, attached(1)), (1, 0, STOP))
+    everything.ended.add(100)
+    end = _agent_end(plan(), of_failures({0: Failed(0, -15, pid=100)}, 30), everything)
+    assert [(one.rank, one.signal, one.stopped_by_launcher) for one in end.ranks] == [(0, 15, True), (1, None, False)]
 
 
 def test_restarts_are_counted():

@@ -71,13 +71,13 @@ def test_an_op_outside_all_modules():
     assert seen((0, look)).line() == "rank 0, step 3, loss: log made +Inf"
 
 
-def test_a_stop_counts_in_the_last_attempt_alone():
+def test_a_stop_of_any_rank_counts_also_when_elastic_started_the_workers_anew():
     stop = Stopping(4, "stop", "stop", "loss is NaN")
     everything = seen((0, attached(0)), (0, stop))
     assert everything.stopped
     everything.take(Fresh(0, 1, 300, Record(0, 1.0, attached(0, attempt=1))))
     assert everything.attempts == 2
-    assert not everything.stopped
+    assert everything.stopped
     assert not seen((0, attached(0)), (0, Stopping(4, "skip", "skip", "x"))).stopped
 
 
@@ -146,13 +146,31 @@ def stopped(run, *, second=None):
 def test_ends_workers_that_miss_the_stop(run):
     stopped(run)
     run.watch._turn(0.0)
-    run.watch._turn(29.0)
+    run.watch._turn(9.0)
     assert run.killed == []
-    run.watch._turn(30.5)
-    run.watch._turn(31.0)
+    run.watch._turn(10.5)
+    run.watch._turn(11.0)
     assert run.killed == [(101, signal.SIGTERM)]
-    run.watch._turn(61.0)
+    run.watch._turn(41.0)
     assert run.killed[1] == (101, signal.SIGKILL)
+    assert run.watch._seen.ended == {101}
+
+
+def test_one_that_stops_keeps_its_time_and_the_others_theirs(run):
+    stopped(run)
+    run.watch._turn(0.0)
+    run.watch._turn(299.0)
+    assert run.killed == [(101, signal.SIGTERM)]
+    run.watch._turn(301.0)
+    assert (100, signal.SIGTERM) in run.killed
+
+
+def test_workers_that_go_on_after_a_restart_are_ended_too(run):
+    stopped(run)
+    run.watch._turn(0.0)
+    run.write(1, attached(1, pid=301, attempt=1), attempt=1)
+    run.watch._turn(11.0)
+    assert run.killed == [(301, signal.SIGTERM)]
 
 
 def test_leaves_a_worker_time_for_its_finally_blocks(tmp_path):

@@ -30,9 +30,9 @@ def test_command_and_sizes():
 
 
 def test_settings_reach_the_workers():
-    made = plan("--on-anomaly skip --level op train.py")
+    made = plan("--on-anomaly skip --max-replays 5 train.py")
     told = from_env(made.added)
-    assert (told.on_anomaly, told.level, told.folder, told.active) == ("skip", "op", "/logs/run", True)
+    assert (told.on_anomaly, told.max_replays, told.folder, told.active) == ("skip", 5, "/logs/run", True)
     assert told.run_id == made.settings.run_id
     assert (Path(told.root) / "nandiag" / "launch" / "plan.py").is_file()
 

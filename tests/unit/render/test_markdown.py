@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from nandiag.analysis.report import Finding
+from nandiag.analysis.report import Finding, Run
 from nandiag.render import markdown
 
 HARMED = """\
@@ -71,6 +71,11 @@ def test_a_healthy_run(healthy):
 def test_a_failed_rank_is_a_warning(healthy):
     failed = replace(healthy, findings=(Finding("rank_killed", "warning", "Rank 1 was killed."),))
     assert ":warning: no anomaly" in markdown.dumps(failed)
+
+
+@pytest.mark.parametrize("state", ["failed", "signalled"])
+def test_a_run_that_failed_gets_no_tick(healthy, state):
+    assert ":warning: no anomaly" in markdown.dumps(replace(healthy, run=Run(state=state)))
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def spoiled(dtype, value, index=3):
     return tensor
 
 
-@pytest.mark.parametrize(("dtype", "value"), itertools.product(FLOATS, BAD))
+@pytest.mark.parametrize(("dtype", "value"), list(itertools.product(FLOATS, BAD)))
 def test_one_bad_element_is_seen(dtype, value):
     for index in (0, 3, 6):
         bad = spoiled(dtype, value, index)

@@ -199,18 +199,29 @@ def test_a_generator_of_the_loop(around_replays):
     nothing_moved(worker)
 
 
-def test_hooks_stay_and_none_is_added(around_replays):
+def hooks_of(model):
+    every = [one._forward_hooks | one._forward_pre_hooks | one._backward_hooks for one in model.modules()]
+    return every, [dict(one._backward_hooks or {}) for one in model.parameters()]
+
+
+def test_no_hook_is_left_behind(around_replays):
     model = Keeper(lambda *_: None)
-    model.layer.register_forward_hook(lambda module, args, out: None)
-    model.layer.weight.register_hook(lambda gradient: gradient * 1)
-
-    def see():
-        hooks = [(list(one._forward_hooks), list(one._backward_hooks)) for one in model.modules()]
-        return hooks, list(model.layer.weight._backward_hooks), list(model.layer.weight._backward_hooks.values())
-
-    worker = around_replays(see)
+    worker = around_replays(lambda: hooks_of(model))
     train(model)
     nothing_moved(worker)
+    assert not any(hooks_of(model)[0])
+
+
+@pytest.mark.parametrize("policy", ["continue", "skip"])
+def test_the_scripts_own_hooks_do_not_run_twice_where_the_run_goes_on(policy, around_replays):
+    """What such a hook writes lies anywhere, and could not be put back."""
+    model, calls = Keeper(lambda *_: None), []
+    model.layer.register_forward_hook(lambda module, args, out: calls.append(1))
+    worker = around_replays(lambda: (hooks_of(model), len(calls)), on_anomaly=policy)
+    train(model)
+    assert worker.pairs[0][2].outcome == "refused"
+    assert all(before == after for before, after, _ in worker.pairs)
+    assert len(calls) == 4
 
 
 def test_the_modes_of_torch(around_replays):

@@ -97,17 +97,6 @@ def test_a_step_that_raised_does_not_hide_those_that_follow():
             step(nesting, lambda: fails(nesting))
 
 
-def same_frame_again(nesting, times):
-    outcomes = []
-    for _ in range(times):
-        outcomes.append(nesting.enter(sys._getframe(0)))  # noqa: PERF401 - a comprehension has a frame of its own
-    return outcomes
-
-
-def test_a_frame_at_the_address_of_a_dead_one_is_outermost():
-    assert same_frame_again(Nesting(), 3) == [True, True, True]
-
-
 def closure():
     return 1
 

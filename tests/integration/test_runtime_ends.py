@@ -1,0 +1,80 @@
+"""How workers end under `nandiag run`: exactly as under torchrun, with everything they said kept."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+SCRIPT = Path(__file__).parent / "runtime" / "endings.py"
+NANDIAG = [sys.executable, "-m", "nandiag", "run"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+
+
+@pytest.fixture
+def run(known_environment, tmp_path):
+    """Run the script under a launcher; returns the process, what each rank told, and the report if there is one."""
+
+    def start(launcher, *words, nproc=1, options=()):
+        told = tmp_path / f"told-{launcher[-1]}-{len(list(tmp_path.iterdir()))}"
+        told.mkdir()
+        extra = ["--log-dir", told / "logs", "--json", told / "report.json"] if launcher is NANDIAG else []
+        command = [*launcher, *map(str, extra), *options, "--nproc-per-node", str(nproc), str(SCRIPT), *words]
+        done = subprocess.run(
+            command, cwd=tmp_path, env={**known_environment, "TOLD": str(told)}, capture_output=True, text=True,
+            timeout=90, check=False,
+        )  # fmt: skip
+        done.told = {path.stem: path.read_text().splitlines() for path in told.glob("*.txt")}
+        done.report = json.loads((told / "report.json").read_text()) if launcher is NANDIAG else None
+        return done
+
+    return start
+
+
+def traceback_of(stderr):
+    """The traceback that Python printed, as far as torchrun's own lines."""
+    found = re.search(r"^Traceback \(most recent call last\):\n(?:.*\n)*?(?=^\w*\d{4} |^nandiag|\Z)", stderr, re.MULTILINE)
+    return found[0] if found else stderr
+
+
+@pytest.mark.parametrize(
+    ("way", "code", "last"), [("raise", 1, "ValueError: from trouble"), ("exit", 7, None), ("words", 1, "in words")]
+)
+def test_an_orderly_end_is_word_for_word_torchruns(way, code, last, run):
+    theirs, ours = run(TORCHRUN, way, "0"), run(NANDIAG, way, "0")
+    assert ours.returncode == theirs.returncode == 1
+    assert ours.told == theirs.told
+    assert ours.told["0"][-2:] == ["atexit 2", "atexit 1"]
+    assert ours.stdout == theirs.stdout
+    rank = ours.report["ranks"]["0"]
+    assert (rank["exit_code"], rank["signal"], rank["last_step"]) == (code, None, 2)
+    if way == "raise":
+        assert ours.told["0"][:2] == ["finally", "excepthook ValueError from trouble last=True"]
+        assert traceback_of(ours.stderr) == traceback_of(theirs.stderr)
+        assert "The above exception was the direct cause" in ours.stderr
+    if last:
+        assert last in ours.stderr
+
+
+@pytest.mark.parametrize(("way", "code", "signal"), [("kill", None, 9), ("hard", 5, None)])
+def test_a_worker_that_dies_keeps_what_it_said_and_its_peer_is_a_victim(way, code, signal, run):
+    done = run(NANDIAG, way, "1", nproc=2)
+    assert done.returncode == 1
+    dead, peer = done.report["ranks"]["1"], done.report["ranks"]["0"]
+    assert (dead["exit_code"], dead["signal"], dead["last_step"]) == (code, signal, 2)
+    assert dead["events"] >= 2
+    assert dead["attached"]
+    assert peer["state"] == "victim"
+    assert dead["state"] != peer["state"]
+    assert "0" not in done.told or "atexit 1" not in done.told["0"]
+
+
+def test_an_elastic_restart_numbers_the_attempts(run):
+    done = run(NANDIAG, "raise", "0", options=["--max-restarts", "1"])
+    assert done.returncode == 1
+    assert done.report["ranks"]["0"]["attempt"] == 1
+    assert done.told["0"].count("finally") == 2

@@ -1,0 +1,212 @@
+"""Before the script: what is called after an import, which process is a rank, and whose lines a traceback shows."""
+
+import importlib
+import json
+import sys
+import traceback
+
+import pytest
+
+from nandiag.events import Finished, Raised
+from nandiag.runtime.inject import after_import, ending
+from nandiag.runtime.inject import process as processes
+from nandiag.runtime.inject.process import Kind, kind
+
+# ---------------------------------------------------------------------- after an import
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A module that was not imported yet; returns its name."""
+    (tmp_path / "waited_for.py").write_text("value = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "waited_for"
+    sys.modules.pop("waited_for", None)
+    after_import.forget()
+
+
+def test_it_is_called_once_the_module_has_run(module):
+    seen, path = [], list(sys.meta_path)
+    after_import.after_import(module, lambda one: seen.append(one.value))
+    assert seen == []
+    assert module not in sys.modules
+    imported = importlib.import_module(module)
+    importlib.reload(imported)
+    assert seen == [1]
+    assert sys.meta_path == path
+    assert imported.__spec__.loader.exec_module.__name__ == "exec_module"
+
+
+def test_it_is_called_at_once_for_what_is_there(module):
+    importlib.import_module(module)
+    seen = []
+    after_import.after_import(module, lambda one: seen.append(one.__name__))
+    assert seen == [module]
+
+
+def test_what_is_forgotten_is_not_called(module):
+    seen, path = [], list(sys.meta_path)
+    after_import.after_import(module, seen.append)
+    after_import.forget()
+    importlib.import_module(module)
+    assert (seen, sys.meta_path) == ([], path)
+
+
+def test_a_module_that_does_not_exist_fails_as_always(module):
+    after_import.after_import("not_there_at_all", lambda one: None)
+    with pytest.raises(ModuleNotFoundError, match="No module named 'not_there_at_all'"):
+        importlib.import_module("not_there_at_all")
+
+
+def test_a_module_that_raises_fails_as_always(module, tmp_path):
+    (tmp_path / "waited_for.py").write_text("1 / 0")
+    seen = []
+    after_import.after_import(module, seen.append)
+    with pytest.raises(ZeroDivisionError):
+        importlib.import_module(module)
+    assert seen == []
+
+
+# ---------------------------------------------------------------------- which process
+
+
+@pytest.fixture
+def place(monkeypatch):
+    def be(words=("python", "train.py"), **names):
+        for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "NANDIAG_CLAIM"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in {"NANDIAG_FOLDER": "/x", "NANDIAG_LAUNCHER": "torchrun", **names}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(processes.sys, "orig_argv", list(words))
+
+    return be
+
+
+def test_the_first_process_of_a_rank_is_its_worker(place):
+    place(RANK="3")
+    assert kind() is Kind.WORKER
+    assert kind() is Kind.WORKER
+
+
+@pytest.mark.parametrize(("launcher", "expected"), [("torchrun", Kind.HELPER), ("none", Kind.MAYBE)])
+def test_a_child_of_a_rank_is_none(launcher, expected, place):
+    place(RANK="3", NANDIAG_LAUNCHER=launcher)
+    processes.settings.os.environ["NANDIAG_CLAIM"] = "1:/x/3/0"
+    assert kind() is expected
+
+
+def test_another_rank_and_another_attempt_are_workers_of_their_own(place):
+    place(RANK="3", TORCHELASTIC_RESTART_COUNT="1", NANDIAG_CLAIM="1:/x/3/0")
+    assert kind() is Kind.WORKER
+    place(RANK="4", NANDIAG_CLAIM="1:/x/3/0")
+    assert kind() is Kind.WORKER
+
+
+def test_without_a_rank_a_process_may_be_one_where_nobody_launches(place):
+    place(NANDIAG_LAUNCHER="none")
+    assert kind() is Kind.MAYBE
+    place()
+    assert kind() is Kind.HELPER
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("python", "-c", "from multiprocessing.resource_tracker import main;main(5)"),
+        ("python", "-c", "from multiprocessing.forkserver import main; main(1)"),
+        ("python", "-m", "torch._inductor.compile_worker"),
+    ],
+)
+def test_what_python_and_torch_start_for_themselves_is_no_rank(words, place):
+    place(words, RANK="3")
+    assert kind() is Kind.HELPER
+
+
+# ---------------------------------------------------------------------- the end
+
+
+@pytest.fixture
+def fresh_ending(monkeypatch):
+    monkeypatch.setattr(ending, "_state", {"raised": False, "stopped": False, "steps": 0, "error_file": None})
+    monkeypatch.setattr(ending, "_closing", [])
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+
+
+def script_that_raises():
+    try:
+        raise KeyError("first")
+    except KeyError as error:
+        raise ValueError("second") from error
+
+
+def caught(wrapped):
+    try:
+        wrapped()
+    except ValueError as error:
+        return error
+    return None
+
+
+def test_our_frames_are_taken_off_the_whole_chain(fresh_ending):
+    code = compile("def ours(function):\n    return function()\n", ending.__file__, "exec")
+    names = {}
+    exec(code, names)  # noqa: S102 - a function that seems to lie in our own file
+    error = caught(lambda: names["ours"](script_that_raises))
+    assert "ours" in "".join(traceback.format_exception(error))
+    ending.hide_own_frames(error)
+    shown = "".join(traceback.format_exception(error))
+    assert "in ours" not in shown
+    assert shown.count("in script_that_raises") == 2
+    assert "The above exception was the direct cause" in shown
+
+
+def test_the_hook_records_and_hands_on(recording, fresh_ending, tmp_path):
+    worker, seen = recording(), []
+    sys.excepthook = lambda *words: seen.append(words)
+    path = tmp_path / "error.json"
+    ending._state["error_file"] = None
+    ending.install()
+    ending._state["error_file"] = str(path)
+    ending.on_exit(lambda: Finished(steps=5))
+    error = caught(script_that_raises)
+    sys.excepthook(type(error), error, error.__traceback__)
+    assert [words[1] for words in seen] == [error]
+    (raised,) = worker.events(Raised)
+    assert (raised.type, raised.message, raised.step) == ("ValueError", "second", 5)
+    assert "KeyError: 'first'" in raised.traceback
+    told = json.loads(path.read_text())["message"]
+    assert told["message"] == "ValueError: second"
+    ending.at_exit()
+    assert worker.events(Finished) == []
+
+
+def test_an_error_file_that_exists_is_the_scripts_own(recording, fresh_ending, tmp_path):
+    recording()
+    path = tmp_path / "error.json"
+    path.write_text("mine")
+    ending._state["error_file"] = str(path)
+    error = caught(script_that_raises)
+    ending._record(type(error), error, error.__traceback__)
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_an_exit_is_no_exception(error, recording, fresh_ending):
+    worker = recording()
+    ending._record(type(error), error, None)
+    assert worker.events(Raised) == []
+
+
+def test_the_last_words(recording, fresh_ending, monkeypatch):
+    worker = recording()
+    monkeypatch.delattr(sys, "last_value", raising=False)
+    ending.on_exit(lambda: Finished(steps=7, skips=1, last_finite_step=6))
+    ending.at_exit()
+    assert worker.events(Finished) == [Finished(steps=7, skips=1, last_finite_step=6)]
+
+
+def test_a_probe_that_fails_in_its_last_words_is_no_failure_of_the_script(recording, fresh_ending, monkeypatch):
+    recording()
+    monkeypatch.delattr(sys, "last_value", raising=False)
+    ending.on_exit(lambda: 1 / 0)
+    ending.at_exit()
