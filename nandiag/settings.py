@@ -14,13 +14,11 @@ from dataclasses import dataclass, fields, replace
 from nandiag.errors import UsageError
 
 POLICIES = ("auto", "stop", "continue", "skip")
-LEVELS = ("step", "module", "op")
 INJECTS = ("site", "exec")
 NCCL_PRESETS = ("off", "light", "full")
 FAIL_ON = ("never", "anomaly", "warning")
 CHOICES: dict[str, tuple[str, ...]] = {
     "on_anomaly": POLICIES,
-    "level": LEVELS,
     "inject": INJECTS,
     "nccl": NCCL_PRESETS,
     "fail_on": FAIL_ON,
@@ -38,7 +36,6 @@ class Settings:
     folder: str = ""
     run_id: str = ""
     on_anomaly: str = "auto"
-    level: str = "step"
     inject: str = "site"
     nccl: str = "light"
     fail_on: str = "never"

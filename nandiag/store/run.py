@@ -18,7 +18,6 @@ class RunInfo:
     world_size: int | None = None
     host: str | None = None
     policy: str = "auto"
-    level: str = "step"
     launcher: str = "torchrun"
     nccl: str = "light"
     versions: dict[str, str] = field(default_factory=dict)

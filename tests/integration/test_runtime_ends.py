@@ -37,7 +37,8 @@ def run(known_environment, tmp_path):
 
 def traceback_of(stderr):
     """The traceback that Python printed, as far as torchrun's own lines."""
-    found = re.search(r"^Traceback \(most recent call last\):\n(?:.*\n)*?(?=^\w*\d{4} |^nandiag|\Z)", stderr, re.MULTILINE)
+    printed = r"^Traceback \(most recent call last\):\n(?:.*\n)*?(?=^\w*\d{4} |^nandiag|\Z)"
+    found = re.search(printed, stderr, re.MULTILINE)
     return found[0] if found else stderr
 
 

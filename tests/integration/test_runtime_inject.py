@@ -64,7 +64,8 @@ WORDS = {
     [
         ("relative", "site"), ("relative", "exec"), ("in a folder, by a link", "exec"), ("module", "exec"),
         pytest.param("in a folder, by a link", "site", marks=pytest.mark.slow),
-        pytest.param("module", "site", marks=pytest.mark.slow), pytest.param("run-path", "site", marks=pytest.mark.slow),
+        pytest.param("module", "site", marks=pytest.mark.slow),
+        pytest.param("run-path", "site", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_a_script_finds_the_process_that_torchrun_gives_it(inject, words, properties):
@@ -75,7 +76,7 @@ def test_a_script_finds_the_process_that_torchrun_gives_it(inject, words, proper
     assert ours == theirs
 
 
-RAISES = '''
+RAISES = """
 import sys
 import torch
 try:
@@ -86,7 +87,7 @@ except ValueError:
 def work():
     raise RuntimeError("the script's own words")
 work()
-'''
+"""
 
 
 @pytest.mark.parametrize("inject", ["site", "exec"])
@@ -174,9 +175,8 @@ if __name__ == "__main__":
 
 def test_ranks_that_the_script_spawns_itself(run, folder):
     (folder / "spawns.py").write_text(SPAWNS)
-    done = run([
-        *NANDIAG, "--on-anomaly", "continue", "--json", "spawns.json", "--launcher", "none", sys.executable, "spawns.py",
-    ])  # fmt: skip
+    options = ["--on-anomaly", "continue", "--json", "spawns.json", "--launcher", "none"]
+    done = run([*NANDIAG, *options, sys.executable, "spawns.py"])
     assert done.returncode == 0, done.stderr
     report = json.loads((folder / "spawns.json").read_text())
     assert sorted(report["ranks"]) == ["0", "1"]
@@ -188,7 +188,7 @@ def test_ranks_that_the_script_spawns_itself(run, folder):
 
 def test_two_ranks_started_by_hand(folder, known_environment):
     (folder / "by_hand.py").write_text(
-        SPAWNS.split("if __name__")[0] + 'work(int(os.environ["RANK"]), int(os.environ["MASTER_PORT"]))\n'
+        SPAWNS.split("if __name__", maxsplit=1)[0] + 'work(int(os.environ["RANK"]), int(os.environ["MASTER_PORT"]))\n'
     )
     job = {**known_environment, "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29617"}
     words = [*NANDIAG, "--on-anomaly", "continue", "--launcher", "none", sys.executable, "by_hand.py"]

@@ -27,7 +27,7 @@ _FSDP1 = "FullyShardedDataParallel"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A tensor with its name, as found when it was looked for; ``since`` is the last step after which it was finite."""
+    """A tensor with its name, as found when it was looked for."""
 
     name: str
     what: str

@@ -99,11 +99,10 @@ class Op:
 class Tracer(TorchDispatchMode):
     """Runs each op and keeps those with non-finite outputs; ``joint`` allows collectives, for all ranks run them."""
 
-    def __init__(self, names: dict[int, str], *, joint: bool, deadline: float | None = None) -> None:
+    def __init__(self, names: dict[int, str], *, joint: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.names = names
         self.joint = joint
-        self.deadline = deadline
         self.ops = 0
         self.spot = Spot(None, None, (), "forward", 0)
         self._writer: dict[int, Op | None] = {}

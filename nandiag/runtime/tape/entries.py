@@ -11,7 +11,6 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from nandiag.runtime.frames import Frame
@@ -333,8 +332,3 @@ def _forget(made: dict[int, Any], key: int) -> Callable[[object], None]:
             del made[key]
 
     return forget
-
-
-def grad_on() -> bool:
-    """Whether what happens now can reach a gradient (no functorch transform is active, grad mode is on)."""
-    return torch.is_grad_enabled() and torch._C._functorch.peek_interpreter_stack() is None

@@ -1,5 +1,7 @@
 """Trains a little on CPU and ends in the way its first argument names, on the rank that its second one names."""
 
+# ruff: noqa: PTH, N818 - an ordinary script
+
 import atexit
 import gc
 import os

@@ -1,5 +1,7 @@
 """What a script can find out about the process it runs in."""
 
+# ruff: noqa: PTH, S301, T201 - an ordinary script
+
 import inspect
 import json
 import os
@@ -27,7 +29,7 @@ def told():
     except ValueError:
         trace = traceback.format_exc()
     return {
-        "names": sorted(name for name in vars(main) if name not in {"__warningregistry__"}),
+        "names": sorted(name for name in vars(main) if name != "__warningregistry__"),
         "name": __name__,
         "file": __file__,
         "doc": __doc__,

@@ -88,9 +88,9 @@ def test_mistakes_get_a_sentence(words, code, text, tmp_path, python):
 
 
 def test_a_wrong_setting_in_the_environment_is_named(tmp_path, python):
-    done = python("-m", "nandiag", "run", "t.py", env={"NANDIAG_LEVEL": "deep"}, cwd=tmp_path)
+    done = python("-m", "nandiag", "run", "t.py", env={"NANDIAG_NCCL": "deep"}, cwd=tmp_path)
     assert done.returncode == 2
-    assert "NANDIAG_LEVEL='deep'" in done.stderr
+    assert "NANDIAG_NCCL='deep'" in done.stderr
 
 
 def test_dry_run_shows_the_plan_and_makes_nothing(tmp_path, python):

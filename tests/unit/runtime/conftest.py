@@ -1,4 +1,4 @@
-"""A worker inside pytest: the runtime armed in this process, its events in a folder of the test, then all taken away.
+"""A worker inside pytest: the runtime armed in this process, its events in a folder of the test, then all put back.
 
 Arming replaces functions of torch for good, as it should in a worker. Here what it replaced is put back by comparing
 the namespaces that it may touch before and after; a test holds that list complete.
@@ -27,8 +27,8 @@ from nandiag.settings import Place, Settings
 from nandiag.store.layout import RunFolder
 
 TOUCHED = (
-    torch, torch.autograd, torch.Tensor, torch.autograd.Function, torch.nn.Module, torch.nn.utils, torch.optim.Optimizer,
-    GradScaler, dataloader._BaseDataLoaderIter, dist, dist.distributed_c10d, warnings,
+    torch, torch.autograd, torch.Tensor, torch.autograd.Function, torch.nn.Module, torch.nn.utils,
+    torch.optim.Optimizer, GradScaler, dataloader._BaseDataLoaderIter, dist, dist.distributed_c10d, warnings,
 )  # fmt: skip
 
 

@@ -9,7 +9,19 @@ import torch
 
 import nandiag
 from nandiag.runtime import frames
-from nandiag.runtime.frames import BOUNDARIES, INTERNAL, LIBRARY, TORCH, USER, Frame, best, columns, kind_of, source, stack
+from nandiag.runtime.frames import (
+    BOUNDARIES,
+    INTERNAL,
+    LIBRARY,
+    TORCH,
+    USER,
+    Frame,
+    best,
+    columns,
+    kind_of,
+    source,
+    stack,
+)
 
 needs_columns = pytest.mark.skipif(sys.version_info < (3, 11), reason="Python tells no columns before 3.11")
 

@@ -11,6 +11,7 @@ from nandiag.events import Finished, Raised
 from nandiag.runtime.inject import after_import, ending
 from nandiag.runtime.inject import process as processes
 from nandiag.runtime.inject.process import Kind, kind
+from nandiag.runtime.recorder import RECORDER
 
 # ---------------------------------------------------------------------- after an import
 
@@ -102,8 +103,10 @@ def test_another_rank_and_another_attempt_are_workers_of_their_own(place):
     assert kind() is Kind.WORKER
 
 
-def test_without_a_rank_a_process_may_be_one_where_nobody_launches(place):
+def test_without_a_rank_the_first_process_is_alone_where_nobody_launches(place):
     place(NANDIAG_LAUNCHER="none")
+    assert kind() is Kind.ALONE
+    place(NANDIAG_LAUNCHER="none", NANDIAG_CLAIM="1:/x/None/0")
     assert kind() is Kind.MAYBE
     place()
     assert kind() is Kind.HELPER
@@ -132,9 +135,13 @@ def fresh_ending(monkeypatch):
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
 
 
+def first():
+    raise KeyError("first")
+
+
 def script_that_raises():
     try:
-        raise KeyError("first")
+        first()
     except KeyError as error:
         raise ValueError("second") from error
 
@@ -167,7 +174,7 @@ def test_the_hook_records_and_hands_on(recording, fresh_ending, tmp_path):
     ending._state["error_file"] = None
     ending.install()
     ending._state["error_file"] = str(path)
-    ending.on_exit(lambda: Finished(steps=5))
+    RECORDER.pulse(5, now=True)
     error = caught(script_that_raises)
     sys.excepthook(type(error), error, error.__traceback__)
     assert [words[1] for words in seen] == [error]
@@ -190,11 +197,18 @@ def test_an_error_file_that_exists_is_the_scripts_own(recording, fresh_ending, t
     assert path.read_text() == "mine"
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
-def test_an_exit_is_no_exception(error, recording, fresh_ending):
+def test_an_exit_is_no_exception(recording, fresh_ending):
     worker = recording()
-    ending._record(type(error), error, None)
+    ending._record(SystemExit, SystemExit(3), None)
     assert worker.events(Raised) == []
+
+
+def test_an_interruption_is_recorded_and_is_no_failure_to_elastic(recording, fresh_ending, tmp_path):
+    worker = recording()
+    ending._state["error_file"] = str(tmp_path / "error.json")
+    ending._record(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert [event.type for event in worker.events(Raised)] == ["KeyboardInterrupt"]
+    assert not (tmp_path / "error.json").exists()
 
 
 def test_the_last_words(recording, fresh_ending, monkeypatch):

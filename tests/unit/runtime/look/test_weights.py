@@ -16,7 +16,7 @@ class Net(nn.Module):
         super().__init__()
         self.layer = nn.Linear(2, 2)
         self.norm = nn.BatchNorm1d(2)
-        self.frozen = nn.Linear(2, 2).requires_grad_(False)  # noqa: FBT003
+        self.frozen = nn.Linear(2, 2).requires_grad_(False)
         self.register_buffer("mask", torch.full((2, 2), -math.inf).triu(1))
         self.register_buffer("best", torch.tensor(math.inf))
         self.register_buffer("count", torch.tensor(0))

@@ -4,8 +4,9 @@ Each fault is a loop as a script would have it; the line at fault ends in ``# <-
 with it, and returns what it trained, so that both runs can be compared bit for bit.
 """
 
+# ruff: noqa: S311, NPY002 - every generator that a script may use is used on purpose
+
 import contextlib
-import copy
 import functools
 import inspect
 import io
@@ -18,8 +19,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-
-from nandiag.runtime.replay.examine import Examiner
 
 FAULTS = []
 BAD = 2
@@ -84,7 +83,8 @@ def _log_in_forward():
 
 
 FAULTS.append(pytest.param(_log_in_forward, {
-    "op": "aten.log.default", "phase": "forward", "source": "op", "step": BAD, "module": "1", "line": marked_line(Logarithm),
+    "op": "aten.log.default", "phase": "forward", "source": "op", "step": BAD, "module": "1",
+    "line": marked_line(Logarithm),
 }, id="log_in_a_module"))  # fmt: skip
 
 
@@ -224,7 +224,11 @@ for reentrant in (True, False):
 @fault("aten.log.default", "loss", module=None)
 def log_of_zero_in_the_loss():
     model = net()
-    return plainly(model, sgd(model), lambda step, out, y: (out - (out.detach() if step == BAD else 9)).abs().log().mean())  # <-
+
+    def loss_of(step, out, y):
+        return (out - (out.detach() if step == BAD else 9)).abs().log().mean()  # <-
+
+    return plainly(model, sgd(model), loss_of)
 
 
 @fault("aten.mean.default", "loss", module=None)
@@ -565,7 +569,7 @@ def plain_attributes(module):
 def run(function):
     torch.manual_seed(7)
     random.seed(7)
-    np.random.seed(7)  # noqa: NPY002
+    np.random.seed(7)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         trained = function()

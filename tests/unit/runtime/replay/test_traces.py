@@ -1,4 +1,6 @@
-"""What a replay must leave alone, looked at right before and right after it, in modules that keep state of all sorts."""
+"""What a replay must leave alone, looked at right before and right after it, in modules that keep all sorts of state."""
+
+# ruff: noqa: S311, NPY002, T201, ARG002 - scripts print, use every generator, and not all that they are given
 
 import collections
 import contextlib
@@ -19,7 +21,9 @@ BAD = 2
 
 
 def bits(tensor):
-    return None if tensor is None else (tensor.dtype, tensor.detach().reshape(-1).contiguous().view(torch.uint8).tolist())
+    if tensor is None:
+        return None
+    return tensor.dtype, tensor.detach().reshape(-1).contiguous().view(torch.uint8).tolist()
 
 
 class Keeper(nn.Module):
@@ -169,10 +173,10 @@ def test_a_parameter_without_a_gradient_gets_none(around_replays):
 
 
 def test_every_generator(around_replays):
-    own, numbers, words = torch.Generator(), np.random.default_rng(3), random.Random(4)
+    own = torch.Generator()
 
     def keep(module, out):
-        out + torch.randn(4, generator=own) + torch.randn(4) + random.random() + np.random.rand()  # noqa: NPY002
+        out + torch.randn(4, generator=own) + torch.randn(4) + random.random() + np.random.rand()
 
     def see():
         streams = np.random.get_state()
