@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from nandiag import __version__
 from nandiag.cli.problems import complain
-from nandiag.errors import Exit, NandiagError
+from nandiag.errors import Exit, NandiagError, UsageError
 
 VERBS = ("run", "report")
 
@@ -40,6 +42,7 @@ def main() -> int:
     """Run the command line of this process and return its exit code."""
     hook = sys.excepthook
     try:
+        _refuse_script(sys.argv[1:])
         build(sys.argv[1] if len(sys.argv) > 1 else None)(prog_name="nandiag")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else Exit.OK if end.code is None else Exit.SCRIPT_FAILED
@@ -50,6 +53,14 @@ def main() -> int:
         # typer puts its own hook in place, and the interpreter's last words are not its business.
         sys.excepthook = hook
     return Exit.OK
+
+
+def _refuse_script(words: Sequence[str]) -> None:
+    """Raise UsageError where a script stands in the place of the verb."""
+    if words and words[0] not in VERBS and words[0].endswith(".py"):
+        raise UsageError(
+            f"There is no command {words[0]!r}.", todo=f"Did you mean `{shlex.join(['nandiag', 'run', *words])}`?"
+        )
 
 
 def _show_version(value: bool) -> None:  # noqa: FBT001 - the shape of a typer callback

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +15,7 @@ from nandiag.analysis import Report, analyse
 from nandiag.cli.problems import complain
 from nandiag.errors import Exit, NandiagError, NothingToReadError, UsageError
 from nandiag.events.forms import build
+from nandiag.launch.options import DEFAULT_LOGS
 from nandiag.render import json as as_json
 from nandiag.render import markdown, terminal
 from nandiag.render.text import encodable
@@ -29,25 +31,42 @@ def register(app: typer.Typer) -> None:
 def report(
     *,
     folders: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
-            metavar="FOLDER...", help="Run folders. A folder of runs means its newest; several are parts of one run."
+            metavar="[FOLDER]...",
+            help=f"Run folders ({DEFAULT_LOGS} if none is given). A folder of runs means its newest; several are parts "
+            "of one run.",
         ),
-    ],
-    as_json_text: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the report as markdown.")] = False,
+    ] = None,
+    as_json_text: Annotated[bool, typer.Option("--json", help="Print the report as JSON on stdout.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the report as markdown on stdout.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Exit with 3 if the verdict is an anomaly.")] = False,
 ) -> None:
     """Show what nandiag found in a run, from the files in its log folder."""
     if as_json_text and as_markdown:
         raise UsageError("--json and --markdown exclude each other.", todo="Give one of them.")
-    found = read(folders)
+    places = folders or [Path(DEFAULT_LOGS)]
+    if as_json_text or as_markdown:
+        _refuse_file(places, "--json" if as_json_text else "--markdown")
+    found = read(places)
     try:
-        _print(found, folders, as_json_text=as_json_text, as_markdown=as_markdown)
+        _print(found, places, as_json_text=as_json_text, as_markdown=as_markdown)
     except OSError as error:
         _no_reader(error)
     if check and found.verdict.anomaly:
         raise typer.Exit(int(Exit.ANOMALY))
+
+
+def _refuse_file(places: list[Path], flag: str) -> None:
+    """Raise UsageError where one of the folders is a file to write to, as ``nandiag run --json`` takes one."""
+    for place in places:
+        if place.suffix in {".json", ".md"} and not place.is_dir():
+            others = [str(other) for other in places if other != place] or [DEFAULT_LOGS]
+            command = shlex.join(["nandiag", "report", *others, flag])
+            raise UsageError(
+                f"{flag} prints to stdout and takes no file, and there is no folder {str(place)!r}.",
+                todo=f"Redirect it: {command} > {shlex.quote(str(place))}",
+            )
 
 
 def _print(found: Report, folders: list[Path], *, as_json_text: bool, as_markdown: bool) -> None:

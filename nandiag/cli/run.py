@@ -6,6 +6,7 @@ Reads the words, starts the run, and decides the exit code; the closing report i
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -20,10 +21,12 @@ from nandiag.errors import Exit, NandiagError, UsageError
 from nandiag.launch import session
 from nandiag.launch.arguments import Arguments, read, torchrun_help
 from nandiag.launch.live import shown
+from nandiag.launch.nccl import has_devices
 from nandiag.launch.options import OPTIONS, Option
 from nandiag.launch.plan import Plan, check, make
 from nandiag.settings import Settings, environment, from_env
 from nandiag.store import layout
+from nandiag.store.reader import MAX_WHOLE
 
 _SHORT = "Run a script as torchrun does; find where numbers go bad."
 _HELP = (
@@ -123,11 +126,29 @@ def _check_json(file: str | None) -> None:
     if path.is_dir() or not path.absolute().parent.is_dir():
         why = "is a folder" if path.is_dir() else "lies in a folder that does not exist"
         raise UsageError(f"--json {file!r} {why}.", todo="Give a file in a folder that exists.")
+    if path.is_file() and not _is_json(path):
+        raise UsageError(
+            f"--json writes the report to a file, and {file!r} exists and is no JSON: it was left as it is.",
+            todo="Name another file for the report: --json FILE stands before the script.",
+        )
+
+
+def _is_json(path: Path) -> bool:
+    """Whether nothing but JSON would be lost with this file; an empty one holds nothing."""
+    try:
+        if path.stat().st_size > MAX_WHOLE:
+            return False
+        text = path.read_bytes()
+        if text.strip():
+            json.loads(text)
+    except (OSError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def _announce(plan: Plan, arguments: Arguments) -> None:
     tell(*(f"nandiag: {note}" for note in arguments.notes))
-    if plan.nccl:
+    if plan.nccl and has_devices(environment()):
         files = [name for name, value in plan.nccl.items() if value.startswith("/")]
         values = [f"{name}={value}" for name, value in plan.nccl.items() if name not in files]
         where = [f"{' and '.join(files)} to files in {shown(plan.folder.nccl)}"] if files else []

@@ -81,7 +81,9 @@ def _with_torch(words: list[str], settings: Settings) -> Arguments:
     torchrun = _only_torchrun(values)
     if arguments.settings.launcher == "none":
         raise _not_started(torchrun, parser)
-    return replace(arguments, torchrun=torchrun, notes=(*notes, *_left(head, tail)))
+    left = _left(head, tail)
+    # What became of --nproc needs saying only where another option, that nandiag did not take, stands beside it.
+    return replace(arguments, torchrun=torchrun, notes=(*notes, *left) if left else ())
 
 
 def torchrun_help() -> str:

@@ -59,6 +59,10 @@ class Weights:
         """An optimizer is being made."""
         self._met.add(optimizer)
 
+    def known(self) -> list[Optimizer]:
+        """Return the optimizers that were made and still live."""
+        return [one for one in self._met if hasattr(one, "param_groups")]
+
     def drops_all(self, owner: object) -> bool:
         """Whether no gradient is left anywhere once ``owner``, an optimizer or module, has dropped those of its own."""
         own: set[int] = set()

@@ -45,6 +45,7 @@ class Case:
     suspects: tuple[Tensor, ...] = ()
     weights_were_finite: bool = False
     gradients: tuple[Tensor, ...] = ()
+    unfinished: bool = False
 
 
 class Examiner:
@@ -65,7 +66,8 @@ class Examiner:
         began = time.perf_counter()
         looked = self._refusal(case, entries) or self._replay(case, entries)
         looked = _timed(looked, time.perf_counter() - began)
-        RECORDER.emit(looked, urgent=True)
+        if looked.outcome == "found" or not case.unfinished:
+            RECORDER.emit(looked, urgent=True)
         return looked
 
     def examine_update(
@@ -153,6 +155,8 @@ class _Evidence:
 
     def ends(self, case: Case) -> list[Op]:
         """Return the ops at which the harm ended: the bad losses', else the bad gradients', else the bad buffers'."""
+        if case.unfinished:
+            return self._end_of_forward()
         losses = [loss for loss, _ in self.result.losses if is_bad(loss)]
         given = [*self.result.gradients, *(one.grad for one in case.parameters if one.grad is not None)]
         gradients = [one for one in given if is_bad(one)]
@@ -229,6 +233,14 @@ class _Evidence:
             phase=self._phase(case, source, op), source=source, site=site,
             inputs=(_whole_fact(whole, came.fact, named),), facts=facts,
         )  # fmt: skip
+
+    def _end_of_forward(self) -> list[Op]:
+        """The script ended before it called backward: its loss was the last single number that could be one."""
+        for scalar in reversed(self.result.scalars):
+            op = self.tracer.writer(scalar) if self.tracer.bad(scalar) else None
+            if op is not None:
+                return [op]
+        return []
 
     def _phase(self, case: Case, source: str, op: Op) -> str:
         # A weight that was finite when the step began was written to within it, by the script.

@@ -32,6 +32,7 @@ class Rerun:
     cut: bool = False
     seconds: float = 0.0
     largest_gradient: float | None = None
+    scalars: list[Tensor] = field(default_factory=list)
 
 
 class Player:
@@ -84,6 +85,7 @@ class Player:
             if entry.kind == ROOT and function is not entry.function:
                 args, kwargs = _as_ddp_gives(entry.function, args, kwargs)
             outputs = self._outputs[id(entry)] = tensors_in(function(*args, **kwargs))
+            self.result.scalars += [one for one in outputs if one.numel() == 1 and one.requires_grad]
             if entry.function is _grad:
                 self.result.losses += [(root, entry.micro_step) for root in tensors_in(args[0])]
                 self.result.gradients += outputs

@@ -227,6 +227,11 @@ class Tape:
             self.bytes += tensor.numel() * tensor.element_size()
         return Given(tensor, strong=strong)
 
+    def unfinished(self) -> bool:
+        """Whether a forward was made, with gradients on, that no backward has followed yet."""
+        last = max((entry.number for entry in self.entries if entry.kind == BACKWARD), default=0)
+        return any(entry.kind == ROOT and entry.grad and entry.number > last for entry in self.entries)
+
     def bound(self) -> None:
         """After a backward: where the micro-batches so far are large, keep only what the script itself still holds."""
         if self.bytes <= MOST_BYTES:

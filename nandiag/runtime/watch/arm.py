@@ -42,6 +42,7 @@ def arm() -> Sentinel:
     anomaly_mode.arm()
     watch_scaler(sentinel.clock.updates, sentinel.scaler_skipped, sentinel.scaled)
     ending.on_exit(sentinel.finish)
+    _watch_raise(sentinel)
     RECORDER.emit(_armed())
     return sentinel
 
@@ -53,6 +54,16 @@ def _armed() -> Armed:
         cuda=torch.version.cuda,
         nccl=None,
     )
+
+
+def _watch_raise(sentinel: Sentinel) -> None:
+    ends = guarded("sentinel")(sentinel.script_ends)
+
+    def raised(error: BaseException, step: int) -> None:
+        del error, step
+        ends()
+
+    ending.on_raise(raised)
 
 
 def _wrap_backward(sentinel: Sentinel, capture: Capture) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from nandiag.events import Harm
+from nandiag.events import Harm, Looked
 from nandiag.runtime.look.losses import Loss, Losses
 from nandiag.runtime.look.sight import Sight, bad_gradients, bad_losses, describe, facts_of, mean_loss
 from nandiag.runtime.look.weights import Held, Optimizer, Weights, parameters
@@ -62,6 +62,11 @@ class Judge:
         named = [("loss" if loss.exact else "root of backward()", loss.value) for loss in bad]
         total = len(self.losses.pending)
         border.add(make(what="loss", tensors=facts_of(named), bad=len(bad), total=total), Level.SEEN)
+
+    def unseen_loss(self, optimizer: Optimizer | None, looked: Looked) -> Harm:
+        """A loss that the script computed, and ended on before it called backward; a replay showed it to be bad."""
+        make = self._harm(optimizer, "loss", micro_step=looked.micro_step)
+        return make(what="loss", tensors=looked.outputs[:1], bad=1, total=1)
 
     def gradients_of(self, optimizer: Optimizer, sight: Sight, border: Border) -> None:
         """Gradients that are not finite and that no scaler will keep from the weights."""

@@ -6,6 +6,7 @@ next one.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from collections.abc import Callable
@@ -59,7 +60,7 @@ class Sentinel:
         self._told = 0
         self._skips = self._skips_in_a_row = self._skips_by_script = 0
         self._scale: Tensor | None = None
-        self._scaler_skips = False
+        self._scaler_skips = self._ended = False
         self._optimizer: Optimizer | None = None
         capture.on_first_root = self.weights.take_stock
 
@@ -314,8 +315,36 @@ class Sentinel:
             self.losses.drop()
             self.capture.gradients_dropped()
 
+    def script_ends(self) -> None:
+        """The script ends, by an error or not: look at a step that it began and did not finish.
+
+        Most scripts guard their loss themselves (an assertion, an exit): then no border is ever reached with it.
+        """
+        if self._ended or self.capture.off or self.judge.lost or not RECORDER.attached:
+            return
+        self._ended = True
+        optimizer = self._optimizer or next(iter(self.weights.known()), None)
+        if self.losses.pending and optimizer is not None:
+            self._judge_unfinished(optimizer)
+        elif self.capture.tape.unfinished():
+            looked = self.examiner.examine(Case(self.clock.step, [], joint=False, unfinished=True))
+            if looked is not None and looked.outcome == "found":
+                RECORDER.emit(self.judge.unseen_loss(optimizer, looked), urgent=True)
+
+    def _judge_unfinished(self, optimizer: Optimizer) -> None:
+        border = Border()
+        with quiet():
+            sight = self._sight(optimizer)
+            self.judge.losses_of(optimizer, sight, border)
+            self.judge.gradients_of(optimizer, sight, border)
+        if self._tell(border):
+            self._examine(optimizer, joint=False)
+        self.losses.clear()
+
     def finish(self) -> Finished:
         """Give the last words: what still waits to be read, the history, and how far the run came."""
+        with contextlib.suppress(Exception):
+            self.script_ends()
         border = Border()
         with quiet():
             sight = look(self.losses.pending, [], None, None, self._waiting, [])

@@ -1,6 +1,6 @@
 """Trains a little on CPU and ends in the way its first argument names, on the rank that its second one names."""
 
-# ruff: noqa: PTH, N818 - an ordinary script
+# ruff: noqa: PTH118, PTH123, N818 - an ordinary script
 
 import atexit
 import gc

@@ -1,6 +1,6 @@
 """What a script can find out about the process it runs in."""
 
-# ruff: noqa: PTH, S301, T201 - an ordinary script
+# ruff: noqa: PTH109, PTH118, S301, T201 - an ordinary script
 
 import inspect
 import json

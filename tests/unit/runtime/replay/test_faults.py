@@ -211,11 +211,13 @@ def checkpointing(*, use_reentrant):
     return model, optimizer
 
 
-for reentrant in (True, False):
-    FAULTS.append(pytest.param(functools.partial(checkpointing, use_reentrant=reentrant), {
+FAULTS.extend(
+    pytest.param(functools.partial(checkpointing, use_reentrant=reentrant), {
         "op": "aten.log.default", "phase": "forward", "source": "op", "step": BAD, "module": "1",
         "line": marked_line(checkpointing),
-    }, id=f"checkpointing_reentrant_{reentrant}"))  # fmt: skip
+    }, id=f"checkpointing_reentrant_{reentrant}")
+    for reentrant in (True, False)
+)  # fmt: skip
 
 
 # ---------------------------------------------------------------------- loss

@@ -1,4 +1,4 @@
-"""What a replay must leave alone, looked at right before and right after it, in modules that keep all sorts of state."""
+"""What a replay must leave alone, looked at right before and right after it, in modules that keep state."""
 
 # ruff: noqa: S311, NPY002, T201, ARG002 - scripts print, use every generator, and not all that they are given
 
