@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from nandiag.events import Looked
+from nandiag.runtime.evidence.explain import in_float64, inputs_of, outputs_of, scalars_of, site_of
+from nandiag.runtime.evidence.labels import storage
+from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.frames import BOUNDARIES, Frame, stack
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, is_bad
-from nandiag.runtime.replay.explain import in_float64, inputs_of, outputs_of, scalars_of, site_of
-from nandiag.runtime.replay.labels import storage
 from nandiag.runtime.replay.rerun import written_by
 from nandiag.runtime.replay.trace import Op, Spot, Tracer
-from nandiag.runtime.replay.walk import origin
 from nandiag.runtime.tape.entries import Entry
 
 _MOST = 8

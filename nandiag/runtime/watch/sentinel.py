@@ -24,7 +24,8 @@ from nandiag.runtime.look.losses import Losses, roots_of
 from nandiag.runtime.look.sight import Sight, look, mean_loss
 from nandiag.runtime.look.weights import Optimizer, Weights, owners_of_state, parameters
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.replay.examine import Case, Examiner
+from nandiag.runtime.replay.case import Case
+from nandiag.runtime.replay.examine import Examiner
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.watch.borders import Nesting, closure_of, with_closure
 from nandiag.runtime.watch.clock import Clock

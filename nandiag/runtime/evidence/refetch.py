@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
+from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.frames import BOUNDARIES
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.replay.trace import Op, Spot, Tracer
-from nandiag.runtime.replay.walk import origin
 from nandiag.runtime.tape.batches import Batch
 from nandiag.runtime.tape.entries import tensors_in
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from nandiag.events import Looked
-from nandiag.runtime.replay.explain import site_of
+from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.replay.trace import Spot
 from nandiag.runtime.tape.exchange import Exchange
 

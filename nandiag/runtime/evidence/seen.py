@@ -1,0 +1,172 @@
+"""What a replay showed: where the harm ended, whence it came, and the event that tells it (worker)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor, nn
+
+from nandiag.events import Looked, Site, TensorFact
+from nandiag.runtime.evidence.explain import in_float64, inputs_of, outputs_of, scalars_of, site_of, via
+from nandiag.runtime.evidence.labels import Label, label, labels_of, storage
+from nandiag.runtime.evidence.refetch import Fetched, fetch_again
+from nandiag.runtime.evidence.walk import Finding
+from nandiag.runtime.look.finite import fact, is_bad
+from nandiag.runtime.replay.case import Case
+from nandiag.runtime.replay.rerun import Rerun
+from nandiag.runtime.replay.trace import Op, Spot, Tracer
+from nandiag.runtime.tape.batches import Batches
+from nandiag.runtime.tape.entries import BACKWARD, Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the tracer saw, and the names to tell it by."""
+
+    tracer: Tracer
+    result: Rerun
+    roots: list[nn.Module]
+    entries: list[Entry]
+    batches: Batches | None
+    narrow: bool
+
+    def ends(self, case: Case) -> list[Op]:
+        """Return the ops at which the harm ended: the bad losses', else the bad gradients', else the bad buffers'."""
+        if case.unfinished:
+            return self._end_of_forward()
+        losses = [loss for loss, _ in self.result.losses if is_bad(loss)]
+        given = [*self.result.gradients, *(one.grad for one in case.parameters if one.grad is not None)]
+        gradients = [one for one in given if is_bad(one)]
+        # Last, gradients of other leaves: where the optimizer owns copies of the weights, backward writes to these.
+        others = [one.grad for root in self.roots for one in root.parameters() if one.grad is not None]
+        for group in (losses, gradients, [one for one in (*case.suspects, *others) if is_bad(one)]):
+            ops = [op for op in (self.tracer.writer(tensor) for tensor in group) if op is not None]
+            if ops:
+                return ops
+        return []
+
+    @property
+    def backwards(self) -> int:
+        """How many backward calls the step made."""
+        return sum(entry.kind == BACKWARD for entry in self.entries)
+
+    def doubts(self) -> list[str]:
+        """Return why the replay may have missed what the step did."""
+        found = []
+        if self.result.stale:
+            found.append("inputs were overwritten since")
+        if self.result.cut:
+            found.append("gradients flow into code that ran before the tape began")
+        if self.narrow:
+            found.append(
+                "the loop makes too many torch calls to tape them all: those between backward and step are left out"
+            )
+        return found
+
+    def found(self, case: Case, finding: Finding) -> Looked:
+        """Return the event for an origin."""
+        op = finding.op
+        if finding.source == "outside":
+            return self._outside(case, op)
+        facts: dict[str, object] = {"chain": finding.chain, **scalars_of(op)}
+        if finding.source == "op":
+            facts |= in_float64(op)
+        if op.spot.recompute:
+            facts["recompute"] = True
+        library = via(op.spot)
+        if library is not None:
+            facts["library"] = library
+        return Looked(
+            outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step, phase=finding.phase,
+            source=finding.source, site=site_of(op.spot, str(op.func)), inputs=inputs_of(op), outputs=outputs_of(op),
+            facts=facts,
+        )  # fmt: skip
+
+    def _outside(self, case: Case, op: Op) -> Looked:
+        known = labels_of(self.roots, self.entries)
+        came = max(op.outside, key=lambda one: one.parameter is not None or label(known, one.tensor) is not None)
+        tensor = came.tensor
+        named = label(known, tensor)
+        if came.parameter is not None and (named is None or named.what != "parameter"):
+            named = Label("parameter", came.parameter, came.parameter.rpartition(".")[0], op.spot.module_class, tensor)
+        written = self._written_by(tensor)
+        if written is not None:
+            return self._written(case, op, written, tensor)
+        source = self._source(named)
+        site = site_of(op.spot, str(op.func))
+        whole = named.tensor if named is not None else tensor
+        facts: dict[str, object] = {"first_used_by": str(op.func)}
+        if named is not None and named.what in {"parameter", "buffer"}:
+            site = _at_module(site, named)
+        fetched = self._fetched(whole) if source == "input" else None
+        if source == "input" and fetched is None and self.narrow:
+            facts["complete"] = False
+        if fetched is not None:
+            facts |= {"dataset": fetched.dataset, "dataset_index": fetched.index}
+            if fetched.op is not None:
+                return self._in_dataset(case, fetched.op, facts)
+        return Looked(
+            outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step,
+            phase=self._phase(case, source, op), source=source, site=site,
+            inputs=(_whole_fact(whole, came.fact, named),), facts=facts,
+        )  # fmt: skip
+
+    def _end_of_forward(self) -> list[Op]:
+        """The script ended before it called backward: its loss was the last single number that could be one."""
+        for scalar in reversed(self.result.scalars):
+            op = self.tracer.writer(scalar) if self.tracer.bad(scalar) else None
+            if op is not None:
+                return [op]
+        return []
+
+    def _phase(self, case: Case, source: str, op: Op) -> str:
+        # A weight that was finite when the step began was written to within it, by the script.
+        if source == "parameter" and case.weights_were_finite:
+            return "optimizer"
+        return _PHASES.get(source, op.spot.phase)
+
+    def _source(self, named: Label | None) -> str:
+        """Tell what a bad value from outside is; what has no name came from another rank where ranks communicated."""
+        if named is not None:
+            return named.what if named.what in {"parameter", "buffer"} else "input"
+        return "received" if self.tracer.communicated else "outside"
+
+    def _fetched(self, tensor: Tensor) -> Fetched | None:
+        key = storage(tensor)
+        batch = self.batches.of(key) if self.batches is not None and key is not None else None
+        return None if batch is None else fetch_again(batch, tensor)
+
+    def _in_dataset(self, case: Case, op: Op, facts: dict[str, object]) -> Looked:
+        """The dataset's own code made the sample bad when it was asked for it again."""
+        return Looked(
+            outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step, phase="data", source="op",
+            site=site_of(op.spot, str(op.func)), inputs=inputs_of(op), outputs=outputs_of(op),
+            facts={**facts, **scalars_of(op), **in_float64(op)},
+        )  # fmt: skip
+
+    def _written_by(self, tensor: Tensor) -> Entry | None:
+        key = storage(tensor)
+        writers = [entry for entry, target in self.result.unmade if storage(target) == key]
+        return writers[-1] if writers else None
+
+    def _written(self, case: Case, op: Op, entry: Entry, tensor: Tensor) -> Looked:
+        site = site_of(Spot(None, None, entry.frames, "data", entry.micro_step), entry.name)
+        facts: dict[str, object] = {"first_used_by": str(op.func), "written_in_place": entry.name}
+        return Looked(
+            outcome="found", method="replay", step=case.step, micro_step=entry.micro_step, phase="data", source="input",
+            site=site, inputs=(fact(tensor),), facts=facts,
+        )  # fmt: skip
+
+
+_PHASES = {"parameter": "init", "buffer": "init", "input": "data", "received": "collective"}
+
+
+def _whole_fact(whole: Tensor, used: TensorFact, named: Label | None) -> TensorFact:
+    """Return facts on the whole tensor, or on the part used where the whole is not bad any more or freed."""
+    name = named.name if named is not None else None
+    seen = fact(whole, name)
+    return seen if seen.bad else replace(used, name=name)
+
+
+def _at_module(site: Site, named: Label) -> Site:
+    return replace(site, module=named.module, module_class=named.module_class)

@@ -1,0 +1,118 @@
+"""What there is of a step to run again, and what running it again may write to (worker)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nandiag.runtime.evidence.labels import storage
+from nandiag.runtime.frames import USER, kind_of
+from nandiag.runtime.look.finite import is_bad
+from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.replay.rerun import written_by
+from nandiag.runtime.replay.trace import Tracer
+from nandiag.runtime.replay.update import stand_in
+from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Given, tensors_in, words_in
+from nandiag.runtime.tape.traceless import roots_of
+
+
+def still_held(entries: list[Entry]) -> tuple[list[Entry], bool]:
+    """Return the entries without the micro-steps whose batches are gone, and whether any was left out."""
+    gone = {
+        entry.micro_step
+        for entry in entries
+        if entry.kind == ROOT
+        for word in words_in((entry.args, entry.kwargs))
+        if type(word) is Given and word.get() is None
+    }
+    last = max((entry.micro_step for entry in entries if entry.kind == BACKWARD), default=0)
+    gone.discard(last)
+    return [entry for entry in entries if entry.micro_step not in gone], bool(gone)
+
+
+def reason_against(capture: Capture, entries: list[Entry]) -> str | None:
+    """Return why the step cannot be run again, None when it can."""
+    if not entries:
+        return "nothing of this step was taped"
+    if capture.tape.overflow:
+        return "the step made more calls than the tape holds"
+    if RECORDER.settings.on_anomaly in {"continue", "skip"} and _has_own_hooks(entries):
+        # Training goes on afterwards: what a hook of the script's did a second time could not be taken back.
+        return "hooks of the script's own would run a second time, and the run goes on after this step"
+    return None
+
+
+def _has_own_hooks(entries: list[Entry]) -> bool:
+    for root in roots_of(entries):
+        for module in root.modules():
+            if any(_is_own(hook) for name in _HOOKS for hook in getattr(module, name, {}).values()):
+                return True
+        for one in root.parameters():
+            kept = (one._backward_hooks, getattr(one, "_post_accumulate_grad_hooks", None))
+            if any(_is_own(hook) for hooks in kept for hook in (hooks or {}).values()):
+                return True
+    return False
+
+
+def _is_own(hook: Any) -> bool:
+    code = getattr(getattr(hook, "__func__", hook), "__code__", None)
+    return code is None or kind_of(code.co_filename) == USER
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def may_write_weights(entries: list[Entry], roots: list[nn.Module]) -> bool:
+    """Whether what is run again may write into weights: calls in place, or hooks that run as gradients arrive."""
+    if any(entry.in_place and not entry.grad for entry in entries):
+        return True
+    return any(getattr(one, "_post_accumulate_grad_hooks", None) for root in roots for one in root.parameters())
+
+
+def all_that_gather(parameters: list[Tensor], roots: list[nn.Module], entries: list[Entry]) -> list[Tensor]:
+    """Return every leaf whose ``.grad`` the replay may write to."""
+    held = {id(one): one for one in parameters}
+    held |= {id(one): one for root in roots for one in root.parameters()}
+    for entry in entries:
+        for tensor in _given((entry.args, entry.kwargs)):
+            if tensor.requires_grad and tensor.is_leaf:
+                held[id(tensor)] = tensor
+    return list(held.values())
+
+
+def stand_in_for_spoiled(entries: list[Entry], tracer: Tracer) -> bool:
+    """A weight that the script wrote into within the step and that is bad by now starts from numbers of its size.
+
+    What it held before is gone; :func:`traceless` puts back what it holds. Returns whether there is any.
+    """
+    spoiled = [one for _, one in written_by(entries) if one.is_leaf and one.requires_grad]
+    with tracer.still(), torch.no_grad():
+        spoiled = [one for one in spoiled if is_bad(one)]
+        for one in spoiled:
+            stand_in(one)
+    return bool(spoiled)
+
+
+def memory_of(entries: list[Entry]) -> set[int]:
+    """Return the storages of the tensors that the entries were given from outside."""
+    keys = (storage(tensor) for entry in entries for tensor in _given((entry.args, entry.kwargs)))
+    return {key for key in keys if key is not None}
+
+
+def _given(thing: Any) -> Iterator[Tensor]:
+    if type(thing) is Given:
+        tensor = thing.get()
+        if tensor is not None:
+            yield tensor
+    elif isinstance(thing, tuple | list):
+        for item in thing:
+            yield from _given(item)
+    elif isinstance(thing, dict):
+        for item in thing.values():
+            yield from _given(item)
+    else:
+        yield from tensors_in(thing)
