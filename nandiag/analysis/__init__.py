@@ -30,7 +30,7 @@ def analyse(record: RunRecord) -> Report:
     return Report(
         run=started,
         verdict=replace(concluded, last_finite_step=verdict.last_finite(events, states, logs)),
-        findings=findings_of(events, states, logs),
+        findings=findings_of(events, states, logs, started),
         ranks={str(rank): state for rank, state in states.items()},
         history=run.history_of(record, matter),
         notes=run.notes_of(record, states),

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from nandiag.analysis.causes.loss_scale_collapse import collapsed
-from nandiag.analysis.report import Finding, RankState
-from nandiag.analysis.timeline import Seen, Timeline
-from nandiag.events import Harm, Raised, Skipped, words
+from nandiag.analysis.report import Finding, RankState, Run
+from nandiag.analysis.skips import skips_of
+from nandiag.analysis.timeline import STATE, Seen, Timeline
+from nandiag.events import Harm, Raised, words
 from nandiag.store.reader import RankLog
 
 MAX_FINDINGS = 60
+LONGEST_MESSAGE = 200
+_IN_A_STEP = {"killed", "raised", "exited"}
+_PLURAL = re.compile("^was ")
 _NAMES = {"optimizer_state": "optimizer state", "frozen": "frozen parameter"}
 
 
-def findings_of(timeline: Timeline, states: dict[int, RankState], logs: dict[int, RankLog]) -> tuple[Finding, ...]:
+def findings_of(
+    timeline: Timeline, states: dict[int, RankState], logs: dict[int, RankLog], run: Run
+) -> tuple[Finding, ...]:
     """Return the findings, anomalies first, then in the order of the run; bounded, with a last one that says so."""
-    found = [*_harms(timeline.harms), *_skips(timeline), *_stops(timeline), *_ends(states, logs)]
+    found = [
+        *_harms(timeline.harms),
+        *skips_of(timeline),
+        *_stops(timeline),
+        *_ends(states, logs),
+        *_went_on(timeline, run),
+    ]
     order = {"anomaly": 0, "warning": 1, "info": 2}
     found.sort(key=lambda finding: order[finding.severity])
     left = len(found) - MAX_FINDINGS
@@ -45,42 +58,6 @@ def harm_text(harm: Harm) -> str:
     return f"{kind} in {harm.bad} of {words.count(harm.total, what)}{named}"
 
 
-def _skips(timeline: Timeline) -> Iterable[Finding]:
-    scaler = [one for one in timeline.skips if one.event.by == "scaler"]
-    script = [one for one in timeline.skips if one.event.by != "scaler"]
-    fallen = next((one for one in scaler if collapsed(one.event)), None)
-    if fallen is not None:
-        text = f"GradScaler left out {words.count(fallen.event.in_a_row, 'step')} in a row"
-        text += f" and reached a scale of {words.number(fallen.event.scale)}" if fallen.event.scale is not None else ""
-        yield Finding(
-            "loss_scale_collapse", "anomaly", f"{text}: its scale has collapsed.", _of(scaler), fallen.event.step
-        )
-    elif scaler:
-        text = f"GradScaler left out {_most(scaler)} in search of its scale: expected, and harmless."
-        yield Finding("loss_scale_skip", "info", text, _of(scaler), scaler[0].event.step)
-    if script:
-        value = words.bad_value(script[0].event.loss) or "bad"
-        text = (
-            f"The script itself left out {_most(script)} with a {value} loss, the first at step {script[0].event.step}"
-        )
-        yield Finding(
-            "script_skip", "warning", f"{text}, on {words.ranks(_of(script))}.", _of(script), script[0].event.step
-        )
-
-
-def _of(skips: list[Seen[Skipped]]) -> tuple[int, ...]:
-    return tuple(sorted({one.rank for one in skips}))
-
-
-def _most(skips: list[Seen[Skipped]]) -> str:
-    """Return how many steps the rank with the most skips left out; totals count on from skips that were not written."""
-    told: dict[tuple[int, int], tuple[int, int]] = {}
-    for one in skips:
-        lines, total = told.get((one.rank, one.attempt), (0, 0))
-        told[one.rank, one.attempt] = lines + 1, max(total, one.event.total)
-    return words.count(max(max(pair) for pair in told.values()), "step")
-
-
 def _stops(timeline: Timeline) -> Iterable[Finding]:
     groups: dict[tuple[int, str, str], set[int]] = {}
     for one in timeline.stops:
@@ -92,18 +69,39 @@ def _stops(timeline: Timeline) -> Iterable[Finding]:
 
 
 def _ends(states: dict[int, RankState], logs: dict[int, RankLog]) -> Iterable[Finding]:
-    for rank, state in states.items():
-        text = end_text(rank, state, logs.get(rank))
-        if text is not None:
-            yield Finding(f"rank_{state.state}", "warning", f"{text}.", (rank,), state.last_step)
+    for text, ranks in failures(states, logs).items():
+        state = states[ranks[0]]
+        last = max((step for rank in ranks if (step := states[rank].last_step) is not None), default=None)
+        yield Finding(f"rank_{state.state}", "warning", f"{text}.", ranks, last)
     victims = tuple(rank for rank, state in states.items() if state.state == "victim")
     if victims:
         text = f"{words.ranks(victims).capitalize()} {_why(states, logs)}."
         yield Finding("rank_victim", "info", text, victims)
 
 
+def failures(states: dict[int, RankState], logs: dict[int, RankLog]) -> dict[str, tuple[int, ...]]:
+    """Return how ranks failed by themselves, each way once with its ranks: a sentence without its full stop."""
+    groups: dict[str, list[int]] = {}
+    for rank, state in states.items():
+        how = _end(state, logs.get(rank))
+        if how is not None:
+            groups.setdefault(how, []).append(rank)
+    return {
+        f"{words.ranks(ranks).capitalize()} {how if len(ranks) == 1 else _PLURAL.sub('were ', how)}"
+        f"{_last_seen([states[rank] for rank in ranks])}": tuple(ranks)
+        for how, ranks in groups.items()
+    }
+
+
+def _last_seen(states: list[RankState]) -> str:
+    steps = sorted({state.last_step for state in states if state.last_step is not None and state.state in _IN_A_STEP})
+    if not steps:
+        return ""
+    return f", last seen at {f'step {steps[0]}' if len(steps) == 1 else f'steps {steps[0]} to {steps[-1]}'}"
+
+
 def _why(states: dict[int, RankState], logs: dict[int, RankLog]) -> str:
-    if any(end_text(rank, state, logs.get(rank)) for rank, state in states.items()):
+    if failures(states, logs):
         return "ended because another rank failed first"
     if any(state.state == "stopped" for state in states.values()):
         return "ended because nandiag stopped another rank"
@@ -111,20 +109,39 @@ def _why(states: dict[int, RankState], logs: dict[int, RankLog]) -> str:
     return f"{'was' if one else 'were'} ended by the launcher"
 
 
-def end_text(rank: int, state: RankState, log: RankLog | None) -> str | None:
-    """Return how a rank failed by itself, as a sentence without its full stop; ``None`` when it did not."""
-    after = "" if state.last_step is None else f", last seen at step {state.last_step}"
+def _end(state: RankState, log: RankLog | None) -> str | None:
+    """Return how a rank failed by itself, as the end of a sentence; ``None`` when it did not."""
     if state.state == "killed" and state.signal is not None:
-        return f"Rank {rank} was killed by {words.signal_name(state.signal)}{after}"
+        return f"was killed by {words.signal_name(state.signal)}"
     if state.state == "raised":
         raised = next((one.event for one in log.records if isinstance(one.event, Raised)), None) if log else None
-        said = (
-            f" {raised.type}: {(raised.message.strip().splitlines() or [''])[0][:200]}" if raised else " an exception"
-        )
-        return f"Rank {rank} raised{said.rstrip(': ')}{after}"
+        return f"raised {_said(raised) if raised else 'an exception'}"
     if state.state == "exited":
-        return f"Rank {rank} exited with code {state.exit_code}{after}"
+        return f"exited with code {state.exit_code}"
     if state.state == "not_attached" and (state.exit_code or state.signal):
         how = f"exit code {state.exit_code}" if state.exit_code else words.signal_name(state.signal or 0)
-        return f"Rank {rank} ended with {how} before nandiag was attached"
+        return f"ended with {how} before nandiag was attached"
     return None
+
+
+def _said(raised: Raised) -> str:
+    """Return the exception and the first line of its message, cut between words."""
+    line = (raised.message.strip().splitlines() or [""])[0].rstrip()
+    if len(line) > LONGEST_MESSAGE:
+        return f"{raised.type}: {line[:LONGEST_MESSAGE].rpartition(' ')[0] or line[:LONGEST_MESSAGE]}..."
+    line = line if line.endswith("...") else line.rstrip(".")
+    return f"{raised.type}: {line}" if line else raised.type
+
+
+def _went_on(timeline: Timeline, run: Run) -> Iterable[Finding]:
+    """Yield why a run with harm came to its end all the same: none of it was seen in the weights."""
+    stopped = any(one.event.action == "stop" for one in timeline.stops)
+    if run.state != "succeeded" or stopped or any(one.event.what in STATE for one in timeline.harms):
+        return
+    fallen = any(collapsed(one.event) for one in timeline.skips)
+    if timeline.harms or fallen:
+        gradients = fallen or any(one.event.what == "gradient" for one in timeline.harms)
+        joint = ";" if run.policy == "continue" else ", and so"
+        yield Finding(
+            "went_on", "info", f"No {'' if gradients else 'gradient or '}weight was seen bad{joint} the run went on."
+        )

@@ -39,7 +39,7 @@ def origin_of(claim: Claim, logs: tuple[RankLog, ...]) -> Origin:
         time=_time(claim),
         host=attached.host if attached else None,
         pid=attached.pid if attached else None,
-        device=_device(claim, facts),
+        device=_device(claim, facts) if attached else None,
         gpu_uuid=_gpu(log),
     )
 

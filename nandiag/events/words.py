@@ -106,3 +106,10 @@ def op(name: str) -> str:
     """Return ``exp`` for ``aten.exp.default``; other names as they are."""
     parts = name.split(".")
     return parts[1] if parts[0] == "aten" and len(parts) > 1 else name
+
+
+def module(name: str | None, kind: str | None) -> str | None:
+    """Return the name of a module; a child known by its number alone is ``module 0 (Scale)``, after its class."""
+    if not name or not name.replace(".", "").isdigit():
+        return name
+    return f"module {name}" + (f" ({kind})" if kind else "")

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nandiag.events import Attached, Finished, Harm, Looked, Stopping
-from nandiag.events.words import bad_kind, op, ranks
+from nandiag.events import Attached, Finished, Harm, Looked, Site, Stopping
+from nandiag.events.words import bad_kind, module, op, ranks
 from nandiag.store.layout import RunFolder
 from nandiag.store.tail import Fresh, Tail
 
@@ -92,7 +92,7 @@ def _of_look(rank: int, look: Looked) -> str:
     site = look.site
     kind = bad_kind((*look.outputs, *look.inputs)) or ("NaN" if look.method == "check" else "NaN or Inf")
     name = next((fact.name for fact in look.inputs if fact.name), None)
-    where = (site.module or (site.op and op(site.op)) or site.node or "the model") if site else "the model"
+    where = "the model" if site is None else _where(site)
     if look.source == "received":
         what = f"{kind} was received from another rank"
     elif look.source in ("parameter", "buffer", "input"):
@@ -101,6 +101,10 @@ def _of_look(rank: int, look: Looked) -> str:
     else:
         what = f"{where} made {kind}"
     return f"{ranks([rank])}, step {look.step}, {look.phase or 'phase unknown'}: {what}"
+
+
+def _where(site: Site) -> str:
+    return module(site.module, site.module_class) or (site.op and op(site.op)) or site.node or "the model"
 
 
 def _of_harm(rank: int, harm: Harm) -> str:

@@ -18,7 +18,8 @@ _ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "@": "&#64;", ":": "&#58;",
 
 def dumps(report: Report) -> str:
     """Return the report as markdown; all text of scripts and logs is escaped."""
-    parts = [*_head(report), *_place(report.verdict.origin), *_reasons(report.verdict), *_rest(report)]
+    verdict = report.verdict
+    parts = [*_head(report), *_place(verdict.origin), *_reasons(verdict), *_resume(report), *_rest(report)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -94,8 +95,12 @@ def _reasons(verdict: Verdict) -> Iterable[str]:
         yield f"**Help:** {escape(suggestion.text)}"
         if suggestion.code:
             yield _fence(suggestion.code, "python")
-    if verdict.last_finite_step is not None:
-        yield f"**Resume** from a checkpoint saved before step {verdict.last_finite_step + 1}."
+
+
+def _resume(report: Report) -> Iterable[str]:
+    step, went_on = report.verdict.last_finite_step, any(one.slug == "went_on" for one in report.findings)
+    if report.verdict.anomaly and step is not None and not went_on:
+        yield f"**Resume** from a checkpoint saved before step {step + 1}."
 
 
 def _rest(report: Report) -> Iterable[str]:

@@ -33,7 +33,9 @@ def snippet(source: str, column: tuple[int, int] | None, width: int) -> Snippet:
         first, last = first - shift, last - shift
     shown = _fit(line[: 4 * width], width)
     start = cell_len(line[:first])
-    return Snippet(shown, start, max(min(cell_len(line[first:last]), cell_len(shown) - start), 0))
+    # What stands in the place of the rest is no part of the expression.
+    end = cell_len(shown) - (len(CUT) if shown != line else 0)
+    return Snippet(shown, start, max(min(cell_len(line[first:last]), end - start), 0))
 
 
 def _clamp(column: tuple[int, int] | None, indent: int, length: int) -> tuple[int, int]:

@@ -22,7 +22,7 @@ NARROWEST = 40
 MOST = {"tensors": 3, "evidence": 6, "help": 3, "spread": 4, "findings": 5, "notes": 6}
 _STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold", "help": "bold cyan", "frame": "blue"}
 _WHAT = {"optimizer_state": "optimizer state", "frozen": "frozen parameters", "gradient": "gradients"}
-_TOLD = {"stopped", "update_left_out", "rank_victim"}
+_TOLD = {"stopped", "went_on", "update_left_out", "rank_victim"}
 
 
 class _Mirror(io.StringIO):
@@ -108,10 +108,11 @@ def _anomaly(report: Report, place: Place, width: int) -> Iterable[Text]:
     yield from frame.helps(verdict.suggestions)
     yield from frame.notes(_confidence(verdict), 1, "note")
     yield from frame.notes([_spread(spread) for spread in verdict.spread], MOST["spread"], "spread")
-    yield from frame.notes([finding.text for finding in report.findings if _is_told(finding)], MOST["findings"], "note")
+    told = [finding.text for finding in report.findings if _is_told(finding, verdict)]
+    yield from frame.notes(told, MOST["findings"], "note")
     yield from frame.notes([place.short(text) for text in report.notes], MOST["notes"], "note")
     yield from frame.notes(_machine(origin), 1, "note")
-    yield from frame.notes(_resume(verdict), 1, "resume")
+    yield from frame.notes(_resume(report), 1, "resume")
     if place.again:
         yield Text("  show this again: ").append(f"nandiag report {shlex.quote(clean(place.folder))}", style="bold")
 
@@ -127,8 +128,9 @@ def _headline(verdict: Verdict, width: int) -> Iterable[Text]:
     return _hang(head.append(": ", style="bold"), Text(clean(verdict.summary), style="bold"), width, indent=2)
 
 
-def _is_told(finding: Finding) -> bool:
-    return finding.severity == "warning" or finding.slug in _TOLD
+def _is_told(finding: Finding, verdict: Verdict) -> bool:
+    beside = finding.slug == "loss_scale_collapse" and verdict.cause != finding.slug
+    return finding.severity == "warning" or finding.slug in _TOLD or beside
 
 
 def _confidence(verdict: Verdict) -> list[str]:
@@ -143,10 +145,11 @@ def _spread(spread: Spread) -> str:
     return f"{_WHAT.get(spread.what, spread.what)} of {words.ranks(spread.ranks)} at step {spread.step}{via}"
 
 
-def _resume(verdict: Verdict) -> list[str]:
-    if verdict.last_finite_step is None:
+def _resume(report: Report) -> list[str]:
+    """Return where to resume from; a run that went on with good weights needs no such place."""
+    step = report.verdict.last_finite_step
+    if step is None or any(finding.slug == "went_on" for finding in report.findings):
         return []
-    step = verdict.last_finite_step
     return [f"from a checkpoint saved before step {step + 1}; the weights were finite until then."]
 
 
@@ -171,8 +174,9 @@ def _code(origin: Origin, label: str | None, frame: _Frame, place: Place) -> tup
 def _facts(origin: Origin, frame: _Frame) -> Iterable[Text]:
     if origin.op or origin.node:
         made = f", the gradient of {origin.forward_op}" if origin.forward_op else ""
-        inside = f" in {origin.module}" if origin.module else ""
-        kind = f" ({origin.module_class})" if origin.module_class else ""
+        name = words.module(origin.module, origin.module_class)
+        inside = f" in {name}" if name else ""
+        kind = f" ({origin.module_class})" if origin.module_class and name == origin.module else ""
         node = f" [{origin.node}{made}]" if origin.node else ""
         # An op that was given the bad values, and is not blamed for any, only shows where they were met.
         mark = "op" if origin.outputs or not any(fact.bad for fact in origin.inputs) else "first used by"

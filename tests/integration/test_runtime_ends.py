@@ -43,7 +43,12 @@ def traceback_of(stderr):
 
 
 @pytest.mark.parametrize(
-    ("way", "code", "last"), [("raise", 1, "ValueError: from trouble"), ("exit", 7, None), ("words", 1, "in words")]
+    ("way", "code", "last"),
+    [
+        ("raise", 1, "ValueError: from trouble"),
+        ("exit", 7, None),
+        pytest.param("words", 1, "in words", marks=pytest.mark.slow),
+    ],
 )
 def test_an_orderly_end_is_word_for_word_torchruns(way, code, last, run):
     theirs, ours = run(TORCHRUN, way, "0"), run(NANDIAG, way, "0")
@@ -61,7 +66,9 @@ def test_an_orderly_end_is_word_for_word_torchruns(way, code, last, run):
         assert last in ours.stderr
 
 
-@pytest.mark.parametrize(("way", "code", "signal"), [("kill", None, 9), ("hard", 5, None)])
+@pytest.mark.parametrize(
+    ("way", "code", "signal"), [("kill", None, 9), pytest.param("hard", 5, None, marks=pytest.mark.slow)]
+)
 def test_a_worker_that_dies_keeps_what_it_said_and_its_peer_is_a_victim(way, code, signal, run):
     done = run(NANDIAG, way, "1", nproc=2)
     assert done.returncode == 1

@@ -62,7 +62,8 @@ WORDS = {
 @pytest.mark.parametrize(
     ("words", "inject"),
     [
-        ("relative", "site"), ("relative", "exec"), ("in a folder, by a link", "exec"), ("module", "exec"),
+        ("relative", "site"), ("relative", "exec"), ("module", "exec"),
+        pytest.param("in a folder, by a link", "exec", marks=pytest.mark.slow),
         pytest.param("in a folder, by a link", "site", marks=pytest.mark.slow),
         pytest.param("module", "site", marks=pytest.mark.slow),
         pytest.param("run-path", "site", marks=pytest.mark.slow),
@@ -90,8 +91,8 @@ work()
 """
 
 
-@pytest.mark.parametrize("inject", ["site", "exec"])
-@pytest.mark.parametrize("words", [["raises.py"], ["raises.py", "--chained"], ["-m", "package.raises"], ["wrong.py"]])
+@pytest.mark.parametrize("inject", [pytest.param("site", marks=pytest.mark.slow), "exec"])
+@pytest.mark.parametrize("words", [["raises.py", "--chained"], ["-m", "package.raises"], ["wrong.py"]])
 def test_a_traceback_is_pythons_own(inject, words, run, folder):
     for name in ("raises.py", "package/raises.py"):
         (folder / name).write_text(RAISES)

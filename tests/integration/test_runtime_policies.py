@@ -54,6 +54,7 @@ def test_all_ranks_stop_at_the_same_step_border(what, policy, run):
     assert {one["exit_code"] for one in done.report["ranks"].values()} == {0}
 
 
+@pytest.mark.slow
 def test_a_bad_loss_alone_does_not_stop_by_itself(run):
     done = run("loss")
     assert done.returncode == 0, done.stderr
@@ -62,6 +63,7 @@ def test_a_bad_loss_alone_does_not_stop_by_itself(run):
     assert done.report["verdict"]["origin"]["ranks"] == [1]
 
 
+@pytest.mark.slow
 def test_continue_never_intervenes(run):
     done = run("gradient", "--on-anomaly", "continue")
     assert done.returncode == 0, done.stderr
@@ -71,7 +73,7 @@ def test_continue_never_intervenes(run):
     assert done.report["verdict"]["origin"]["rank"] == 1
 
 
-@pytest.mark.parametrize("what", ["gradient", "loss"])
+@pytest.mark.parametrize("what", [pytest.param("gradient", marks=pytest.mark.slow), "loss"])
 def test_a_skip_leaves_the_same_step_out_on_all_ranks(what, run):
     done = run(what, "--on-anomaly", "skip")
     assert done.returncode == 0, done.stderr
@@ -83,7 +85,7 @@ def test_a_skip_leaves_the_same_step_out_on_all_ranks(what, run):
 
 
 @pytest.mark.parametrize("what", ["uneven", "one_optimizer"])
-@pytest.mark.parametrize("policy", ["auto", "stop"])
+@pytest.mark.parametrize("policy", ["auto", pytest.param("stop", marks=pytest.mark.slow)])
 def test_ranks_that_do_not_step_alike_end_as_they_would(what, policy, run):
     """Only rank 0 has an optimizer, or rank 1 leaves its last step out: nobody waits for the other for ever."""
     done = run(what, "--on-anomaly", policy)

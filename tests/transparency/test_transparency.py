@@ -13,7 +13,7 @@ SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
 WITNESS = Path(__file__).with_name("witness.py")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 NANDIAG = [sys.executable, "-m", "nandiag", "run", "--log-dir", "logs", "--on-anomaly", "continue"]
-IN_ANY_RUN = {("ddp_bandit", 2), ("half_precision_documents", 1)}
+IN_ANY_RUN = {("ddp_bandit", 2)}
 
 
 def cases():

@@ -89,7 +89,7 @@ def _advice(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
     if dtype == "float16":
         return _half(facts)
     if facts.op in EXPONENTIALS:
-        return _exponential(facts)
+        return _exponential(facts, dtype)
     return (
         Suggestion("Bring the values down before this op: normalise, clamp, or clip the gradients of earlier steps."),
     )
@@ -103,12 +103,14 @@ def _half(facts: Facts) -> tuple[Suggestion, ...]:
         return (Suggestion("Keep the weights and the optimizer in float32.", "model.float()"), wide)
     device = (facts.origin.device or "cuda").partition(":")[0]
     inside = f"with torch.autocast({device!r}, enabled=False): y = f(x.float())"
-    return (wide, Suggestion(f"Or run {facts.op or 'this part'} in float32.", inside))
+    bounds = _exponential(facts, "float16")[:1] if facts.op in EXPONENTIALS else ()
+    return (wide, Suggestion(f"Or run {facts.op or 'this part'} in float32.", inside), *bounds)
 
 
-def _exponential(facts: Facts) -> tuple[Suggestion, ...]:
+def _exponential(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
     op = facts.op or "exp"
-    most = "88" if op == "exp" else "60"
+    # Far below the edge of the dtype: what comes after multiplies, squares and sums.
+    most = "10" if dtype == "float16" else "20"
     fitted = fitting.argument(facts.origin, op, lambda text: f"{text}.clamp(max={most})")
     return (
         Suggestion("Bound what goes into it.", fitted or f"torch.{op}(x.clamp(max={most}))"),

@@ -6,6 +6,7 @@ from nandiag.analysis.causes import Cause, Facts, explain
 from nandiag.analysis.causes.facts import LIKELY, is_whole
 from nandiag.analysis.origin import Claim, shown_again
 from nandiag.analysis.report import Origin, Suggestion, Verdict
+from nandiag.analysis.skips import before
 from nandiag.analysis.spread import spread_of
 from nandiag.analysis.timeline import Timeline
 from nandiag.analysis.verdict.evidence import evidence
@@ -33,15 +34,16 @@ def of_claim(claim: Claim, origin: Origin, timeline: Timeline, history: History 
     story, mechanism = explain(facts)
     named = [cause for cause in (mechanism, story) if cause is not None]
     chosen = _chosen(story, mechanism)
+    told = story.slug if story is not None else None
     return Verdict(
         anomaly=True,
-        summary=summary(claim, origin),
+        summary=summary(claim, origin, before(claim, timeline)),
         confidence=claim.confidence,
         reproduced=_reproduced(claim, timeline),
         cause=chosen.slug if chosen else None,
         mechanism=mechanism.slug if mechanism and mechanism.strength else None,
         origin=origin,
-        evidence=(*(text for cause in named for text in cause.evidence), *evidence(claim, origin, timeline)),
+        evidence=(*(text for cause in named for text in cause.evidence), *evidence(claim, origin, timeline, told)),
         suggestions=_suggestions(chosen, named),
         spread=spread_of(claim, timeline),
     )

@@ -11,14 +11,15 @@ from nandiag.analysis.timeline import STATE, Seen, Timeline
 from nandiag.events import Harm, Looked, TensorFact, words
 
 
-def evidence(claim: Claim, origin: Origin, timeline: Timeline) -> Iterable[str]:
-    """Yield what supports, or limits, the choice of rank and place."""
+def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None = None) -> Iterable[str]:
+    """Yield what supports, or limits, the choice of rank and place, but for what the story ``cause`` has said."""
     at = [one for one in timeline.harms if (one.attempt, one.event.step) == (claim.attempt, claim.step)]
     if claim.basis == "loss" and claim.confidence == "inferred":
         yield f"At this step only {words.ranks(claim.ranks)} had a bad loss: that it began there is inferred."
     yield from _first_place(claim, origin)
     yield from _exchanged(claim)
-    yield from _received(claim, timeline)
+    if cause != "received_nonfinite":
+        yield from _received(claim, timeline)
     if claim.basis == "gradient" and not claim.known:
         yield "Ranks share their gradients before the update, so that a rank can show the damage of another."
     if claim.basis == "gradient" and claim.confidence == "inferred":

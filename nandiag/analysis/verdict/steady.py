@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nandiag.analysis.findings import end_text
+from nandiag.analysis.findings import failures
 from nandiag.analysis.ranks import crashed_late
 from nandiag.analysis.report import RankState, Run, Suggestion, Verdict
 from nandiag.analysis.timeline import STATE, Timeline
@@ -15,7 +15,7 @@ _FAILED = ("killed", "raised", "exited", "not_attached")
 def healthy(states: dict[int, RankState], logs: dict[int, RankLog], run: Run) -> Verdict:
     """Return the verdict on a run in which no harm was seen; that it failed, and which rank did, comes first."""
     failed = [rank for rank, state in states.items() if state.state in _FAILED]
-    told = [text for rank in failed if (text := end_text(rank, states[rank], logs.get(rank))) is not None]
+    told = failures(states, logs)
     watched = sum(state.attached for state in states.values())
     steps = max((state.last_step + 1 for state in states.values() if state.last_step is not None), default=0)
     seen = f"no anomaly in {words.count(watched, 'rank')}, {words.count(steps, 'step')}"
@@ -30,11 +30,13 @@ def healthy(states: dict[int, RankState], logs: dict[int, RankLog], run: Run) ->
     )
 
 
-def _failure(told: list[str], states: dict[int, RankState], run: Run) -> str | None:
+def _failure(told: dict[str, tuple[int, ...]], states: dict[int, RankState], run: Run) -> str | None:
     """Return that the run did not succeed, and why as far as it is known, or ``None`` when it is not known to."""
     if told:
-        more = f", and {words.count(len(told) - 1, 'more rank')} failed" if len(told) > 1 else ""
-        return f"{told[0][:1].lower()}{told[0][1:]}{more}"
+        first, *rest = told
+        left = sum(len(told[text]) for text in rest)
+        more = f", and {words.count(left, 'more rank')} failed" if left else ""
+        return f"{first[:1].lower()}{first[1:]}{more}"
     if run.state == "signalled":
         return f"the run was ended by {words.signal_name((run.exit_code or 128) - 128)}"
     if run.state != "failed":

@@ -16,9 +16,12 @@ _PLACES = {
 }
 
 
-def summary(claim: Claim, origin: Origin) -> str:
-    """Return the verdict in one sentence, without a full stop: what, rank, step, phase, place."""
-    ranks, step = words.ranks(origin.ranks), _step(origin)
+def summary(claim: Claim, origin: Origin, skipped: int = 0) -> str:
+    """Return the verdict in one sentence, without a full stop: what, rank, step, phase, place.
+
+    ``skipped`` updates before were left out, and the step does not count them.
+    """
+    ranks, step = words.ranks(origin.ranks), _step(origin) + _skipped(skipped)
     kind = _kind(claim, origin)
     if claim.basis == "scale":
         return f"The loss scale of GradScaler collapsed on {ranks} {step}"
@@ -30,7 +33,7 @@ def summary(claim: Claim, origin: Origin) -> str:
         return _gradient_summary(claim, kind, step)
     look = claim.look.event if claim.look else None
     if claim.basis == "state" or (look is not None and look.source in {"parameter", "buffer"}):
-        return _state_summary(claim, origin, kind)
+        return _state_summary(claim, origin, kind) + _skipped(skipped)
     return f"{kind} {_look_summary(look, origin, f'{ranks} {step}')}"
 
 
@@ -69,6 +72,11 @@ def _step(origin: Origin) -> str:
     return f"at step {origin.step}" + (f" (global step {origin.global_step})" if resumed else "") + micro
 
 
+def _skipped(amount: int) -> str:
+    were = "was" if amount == 1 else "were"
+    return f" ({words.count(amount, 'update')} {were} skipped before)" if amount > 0 else ""
+
+
 def _place(origin: Origin) -> str:
     phase = origin.phase or "forward"
     if origin.module is None and origin.op is None and origin.node is not None:
@@ -77,7 +85,8 @@ def _place(origin: Origin) -> str:
         return _in_backward(origin)
     if origin.module is None:
         return _PLACES.get(phase, f"{phase}, outside all modules")
-    return f"{phase} of {origin.module or origin.module_class or 'the root module'}"
+    name = words.module(origin.module, origin.module_class)
+    return f"{phase} of {name or origin.module_class or 'the root module'}"
 
 
 def _in_backward(origin: Origin) -> str:

@@ -197,3 +197,28 @@ def test_the_newest_attempt_gives_the_state(by_hand):
     report = analyse(record)
     assert (report.ranks["0"].state, report.ranks["0"].attempt) == ("finished", 1)
     assert any("started 2 times" in note for note in report.notes)
+
+
+LONG = "the norm of the gradients is non-finite, so it cannot be clipped " * 5
+
+
+def test_what_several_ranks_raised_is_told_once_and_a_cut_shows(by_hand):
+    ranks = [by_hand.rank(n, Raised("RuntimeError", LONG, "Traceback", 13 + n), steps=14 + n) for n in (0, 1)]
+    report = analyse(by_hand.run(*ranks, ends=[by_hand.ended(0, 1), by_hand.ended(1, 1)]))
+    (failed,) = [one for one in report.findings if one.slug == "rank_raised"]
+    assert failed.ranks == (0, 1)
+    assert failed.text.startswith("Ranks 0-1 raised RuntimeError: the norm")
+    assert failed.text.endswith(" the..., last seen at steps 13 to 14.")
+    assert report.verdict.summary.startswith("ranks 0-1 raised RuntimeError")
+
+
+def test_the_full_stop_of_a_message_does_not_stand_before_a_comma(by_hand):
+    raised = Raised("RuntimeError", "nan values in its 0th output.", "Traceback", 5)
+    record = by_hand.run(by_hand.rank(0, raised, world=1), world=1, ends=[by_hand.ended(0, 1)])
+    assert "0th output, last seen" in analyse(record).verdict.summary
+
+
+def test_two_killed_ranks_were_killed(by_hand):
+    ranks = [by_hand.rank(n, steps=5) for n in (0, 1)]
+    record = by_hand.run(*ranks, ends=[by_hand.ended(0, signal=9), by_hand.ended(1, signal=9)])
+    assert "Ranks 0-1 were killed by signal 9" in analyse(record).findings[0].text

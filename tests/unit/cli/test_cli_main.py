@@ -75,6 +75,9 @@ def test_help_costs_little(words, python):
         (["run", "--json", "no/such/folder/r.json", "t.py"], 2, "--json"),
         (["run", "--log-dir", "t.py/logs", "t.py"], 2, "cannot be written"),
         (["frobnicate"], 2, "frobnicate"),
+        (["t.py", "--nproc", "2"], 2, "Did you mean `nandiag run t.py --nproc 2`?"),
+        (["report"], 4, "no folder 'nandiag_logs'"),
+        (["report", "R", "--json", "r.json"], 2, "nandiag report R --json > r.json"),
     ],
 )
 def test_mistakes_get_a_sentence(words, code, text, tmp_path, python):
@@ -102,3 +105,40 @@ def test_dry_run_shows_the_plan_and_makes_nothing(tmp_path, python):
     assert "NANDIAG_ON_ANOMALY=auto" in done.stdout
     assert f"nandiag_logs{os.sep}{time.strftime('%Y')}" in done.stdout
     assert [child.name for child in tmp_path.iterdir()] == ["t.py"]
+
+
+@pytest.mark.parametrize("content", ["print('mine')\n", "lr: 3\n", "{"])
+def test_a_file_that_is_no_json_is_not_overwritten(content, tmp_path, python):
+    (tmp_path / "t.py").write_text("raise SystemExit('it ran')")
+    (tmp_path / "mine.py").write_text(content)
+    done = python("-m", "nandiag", "run", "--json", "mine.py", "t.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "'mine.py' exists and is no JSON" in done.stderr
+    assert (tmp_path / "mine.py").read_text() == content
+    assert not (tmp_path / "nandiag_logs").exists()
+
+
+@pytest.mark.parametrize("content", ["", '{"schema": 1}'])
+def test_an_older_report_may_be_overwritten(content, tmp_path, python):
+    (tmp_path / "t.py").write_text("")
+    (tmp_path / "r.json").write_text(content)
+    done = python("-m", "nandiag", "run", "--dry-run", "--json", "r.json", "t.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_nccl_is_announced_only_where_a_device_is(monkeypatch, tmp_path, capsys):
+    from nandiag.cli import run as verb
+    from nandiag.launch.arguments import Arguments
+    from nandiag.launch.plan import make
+    from nandiag.settings import Settings
+    from nandiag.store.layout import RunFolder
+
+    arguments = Arguments(Settings(launcher="none"), script="true")
+    plan = make(arguments, RunFolder(tmp_path), {})
+    assert plan.nccl
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    verb._announce(plan, arguments)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    verb._announce(plan, arguments)
+    assert "--nccl light set NCCL_DEBUG=WARN" in capsys.readouterr().err

@@ -220,3 +220,17 @@ def test_torch_is_never_imported(bad):
     )
     result = subprocess.run([sys.executable, "-c", code, str(bad.path)], timeout=60, check=False)
     assert result.returncode == 0
+
+
+def test_without_a_folder_it_is_the_folder_of_logs(call, bad, monkeypatch):
+    bad.path.parent.rename(bad.path.parent.parent / "nandiag_logs")
+    monkeypatch.chdir(bad.path.parent.parent)
+    assert call().stdout.startswith("error: NaN loss on rank 1 at step 3\n")
+
+
+@pytest.mark.parametrize(("flag", "name"), [("--json", "r.json"), ("--markdown", "r.md")])
+def test_a_file_to_write_to_is_answered_with_the_redirection(call, good, flag, name):
+    error = call(good.path, flag, name).exception
+    assert isinstance(error, UsageError)
+    assert f"{flag} prints to stdout" in str(error)
+    assert error.todo == f"Redirect it: nandiag report {good.path} {flag} > {name}"

@@ -126,12 +126,24 @@ def test_no_option_is_offered_that_nothing_heeds():
 
 
 def test_says_how_words_after_the_script_were_read():
-    (note,) = read(["t.py", "--lr", "1", "--nproc", "2", "x"], Settings()).notes
-    assert "--nproc 2 was taken" in note
-    assert "t.py: --lr 1 x" in note
+    taken, left = read(["t.py", "--lr", "1", "--nproc", "2", "--on-anomaly", "stop"], Settings()).notes
+    assert "--nproc 2 was taken" in taken
+    assert "t.py: --lr 1 --on-anomaly stop" in taken
+    assert "--on-anomaly stands after the script" in left
 
 
-@pytest.mark.parametrize("words", ["--nproc 2 t.py", "t.py", "t.py --lr 1", "-- t.py --nccl off", "t.py -- --nccl off"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--nproc 2 t.py",
+        "t.py --nproc 2",
+        "t.py --lr 1 --nproc 2 x",
+        "t.py",
+        "t.py --lr 1",
+        "-- t.py --nccl off",
+        "t.py -- --nccl off",
+    ],
+)
 def test_is_silent_where_nothing_was_taken_or_misplaced(words):
     assert read(words.split(), Settings()).notes == ()
 

@@ -66,6 +66,12 @@ def test_what_has_no_name_gets_none(source, what):
     assert seen((0, look)).line() == f"rank 0, step 3, data: {what} is NaN"
 
 
+def test_a_child_known_by_its_number_is_called_a_module():
+    site = Site(module="0", module_class="Scale")
+    look = Looked("found", "replay", 3, phase="forward", source="op", site=site, outputs=(INF,))
+    assert seen((0, look)).line() == "rank 0, step 3, forward: module 0 (Scale) made +Inf"
+
+
 def test_an_op_outside_all_modules():
     look = Looked("found", "replay", 3, phase="loss", source="op", site=Site(op="aten.log.default"), outputs=(INF,))
     assert seen((0, look)).line() == "rank 0, step 3, loss: log made +Inf"

@@ -103,3 +103,9 @@ def test_escape(text, safe):
 def test_backticks_in_a_source_line_do_not_end_its_block(at_origin):
     text = markdown.dumps(at_origin(source="x = '```'\n# title", column=None))
     assert "\n````python\nx = '```' # title\n````\n" in text
+
+
+def test_where_a_run_went_on_there_is_nothing_to_resume(harmed):
+    note = Finding("went_on", "info", "No weight was seen bad, and so the run went on.")
+    assert "**Resume**" in markdown.dumps(harmed)
+    assert "**Resume**" not in markdown.dumps(replace(harmed, findings=(note,)))

@@ -212,3 +212,25 @@ def test_an_ascii_stream_takes_any_source_line(at_origin):
     file = io.TextIOWrapper(raw, encoding="ascii")
     terminal.show(at_origin(source="    größe = '\udc80'", column=None), terminal.Place(FOLDER), file)
     assert b"gr\\xf6\\xdfe = '?'" in raw.getvalue()
+
+
+def test_where_a_run_went_on_there_is_nothing_to_resume(harmed):
+    note = Finding("went_on", "info", "No weight was seen bad, and so the run went on.")
+    text = drawn(replace(harmed, findings=(*harmed.findings, note)))
+    assert "= note: No weight was seen bad, and so the run went on." in text
+    assert "resume" not in text
+    assert "resume" in drawn(harmed)
+
+
+def test_a_collapse_beside_another_verdict_is_told(harmed):
+    fallen = Finding("loss_scale_collapse", "anomaly", "GradScaler left out 20 steps in a row.")
+    assert "= note: GradScaler left out 20 steps" in drawn(replace(harmed, findings=(fallen,)))
+    itself = replace(harmed, verdict=replace(harmed.verdict, cause="loss_scale_collapse"), findings=(fallen,))
+    assert "GradScaler left out 20 steps" not in drawn(itself)
+
+
+def test_the_underline_ends_before_the_dots_of_a_cut(at_origin):
+    source = "y = f(" + "a + " * 60 + "b)"
+    code, under = drawn(at_origin(source=source, column=(4, len(source)))).splitlines()[3:5]
+    assert code.endswith("...")
+    assert under.rindex("^") + 1 == len(code) - len("...")

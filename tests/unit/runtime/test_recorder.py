@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import signal
 import threading
 
 import pytest
@@ -127,6 +128,7 @@ def in_a_child(work):
     reader, writer = os.pipe()
     pid = os.fork()
     if not pid:
+        signal.alarm(10)  # a child that hangs on a lock fails the test, and does not hang it
         try:
             os.write(writer, json.dumps(work()).encode())
         finally:
@@ -134,7 +136,7 @@ def in_a_child(work):
     os.close(writer)
     os.waitpid(pid, 0)
     with os.fdopen(reader) as pipe:
-        return json.loads(pipe.read())
+        return json.loads(pipe.read() or "null")
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -131,22 +131,27 @@ def overflow_with_dropout_and_every_generator():
     return model, optimizer
 
 
-@fault("aten.log.default", "forward")
-def the_dropped_element_decides():
-    """Only the very same dropout mask makes the same zero."""
-    model = nn.Linear(4, 6)
-    optimizer = sgd(model)
-    drop = nn.Dropout(0.5)
+@fault("aten.log.default", "forward", module="")
+def only_the_very_same_draw_does_harm():
+    class Drawing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
 
-    class Picky(nn.Module):
         def forward(self, x):
-            kept = drop(torch.ones(6))
-            return (kept * 2 + (self.bad is False) * 1.0).log() * model(x)  # <-
+            drawn = torch.rand(()) + random.random() + np.random.random()
+            return self.layer(x) * (drawn - self.target).abs().log()  # <-
 
-    picky = Picky()
-    for step, x, _ in data():
-        picky.bad = step == BAD
-        loss = picky(x).square().mean()
+    model = Drawing()
+    optimizer = sgd(model)
+    for step, x, y in data():
+        states = torch.get_rng_state(), random.getstate(), np.random.get_state()
+        drawn = torch.rand(()) + random.random() + np.random.random()
+        model.target = drawn if step == BAD else -1
+        torch.set_rng_state(states[0])
+        random.setstate(states[1])
+        np.random.set_state(states[2])
+        loss = (model(x) - y).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -41,13 +41,14 @@ class Keeper(nn.Module):
         return (out.square() * (not self.bad)).log()
 
 
-def train(model, steps=4, after=None):
+def train(model, steps=4, before_step=lambda: None):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(steps):
         model.bad = step == BAD
         loss = model(torch.randn(3, 4)).mean()
         optimizer.zero_grad()
         loss.backward()
+        before_step()
         optimizer.step()
     return optimizer
 
@@ -175,17 +176,17 @@ def test_a_parameter_without_a_gradient_gets_none(around_replays):
 def test_every_generator(around_replays):
     own = torch.Generator()
 
-    def keep(module, out):
-        out + torch.randn(4, generator=own) + torch.randn(4) + random.random() + np.random.rand()
+    def draw():
+        return torch.randn(4, generator=own) + torch.randn(4) + random.random() + np.random.rand()
 
     def see():
         streams = np.random.get_state()
         return bits(torch.get_rng_state()), bits(own.get_state()), random.getstate(), streams[1].tolist(), streams[2]
 
-    model = Keeper(keep)
+    model = Keeper(lambda *_: draw())
     model.own = own
     worker = around_replays(see)
-    train(model)
+    train(model, before_step=draw)  # a replay ends before this draw
     nothing_moved(worker)
 
 

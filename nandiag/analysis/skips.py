@@ -1,0 +1,88 @@
+"""Updates that were left out: in search of a loss scale, for a bad loss, or by the script (reader side)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from nandiag.analysis.causes.loss_scale_collapse import collapsed
+from nandiag.analysis.origin import Claim
+from nandiag.analysis.report import Finding
+from nandiag.analysis.timeline import Seen, Timeline
+from nandiag.events import Skipped, words
+
+
+def skips_of(timeline: Timeline) -> Iterable[Finding]:
+    """Yield the findings on skipped updates: collapse or search of a scale, NaN losses, the script's own."""
+    scaler = [one for one in timeline.skips if one.event.by != "script"]
+    nan = {_update(one) for one in scaler if one.event.loss is not None and math.isnan(one.event.loss)}
+    search = [one for one in scaler if _update(one) not in nan]
+    fallen = next((one for one in scaler if collapsed(one.event)), None)
+    yield from _search(search, len(nan)) if fallen is None else [_collapse(fallen, scaler)]
+    yield from _by_loss([one for one in scaler if _update(one) in nan], len(nan))
+    yield from _by_script([one for one in timeline.skips if one.event.by == "script"])
+
+
+def before(claim: Claim, timeline: Timeline) -> int:
+    """Return how many updates the first rank of ``claim`` had left out before: the step does not count them."""
+    mark = claim.harm or claim.look
+    if mark is None:
+        return 0
+    own = [one for one in timeline.skips if (one.rank, one.attempt) == (mark.rank, mark.attempt) and one.seq < mark.seq]
+    told = sum(max((one.event.total for one in own if one.event.by == by), default=0) for by in ("scaler", "script"))
+    last = max(own, key=lambda one: one.seq, default=None)
+    # A scaler's skip for the harm itself is written before that harm.
+    itself = last is not None and last.event.step == claim.step and words.bad_value(last.event.loss) is not None
+    left_out = sum(
+        (one.rank, one.attempt) == (mark.rank, mark.attempt) and one.seq < mark.seq and one.event.action == "skip"
+        for one in timeline.stops
+    )
+    if itself and (claim.harm is None or claim.harm.event.what == "loss"):
+        told -= 1
+    return told + left_out
+
+
+def _update(one: Seen[Skipped]) -> tuple[int, int, int]:
+    """Return what is the same on all ranks that left out the same update."""
+    return one.attempt, one.event.step, one.event.total
+
+
+def _collapse(fallen: Seen[Skipped], skips: list[Seen[Skipped]]) -> Finding:
+    text = f"GradScaler left out {words.count(fallen.event.in_a_row, 'step')} in a row"
+    text += f" and reached a scale of {words.number(fallen.event.scale)}" if fallen.event.scale is not None else ""
+    return Finding("loss_scale_collapse", "anomaly", f"{text}: its scale has collapsed.", _of(skips), fallen.event.step)
+
+
+def _search(skips: list[Seen[Skipped]], others: int) -> Iterable[Finding]:
+    if skips:
+        text = f"GradScaler left out {_most(skips, others)} in search of its scale: expected, and harmless."
+        yield Finding("loss_scale_skip", "info", text, _of(skips), skips[0].event.step)
+
+
+def _by_loss(skips: list[Seen[Skipped]], count: int) -> Iterable[Finding]:
+    if skips:
+        text = f"GradScaler left out {words.count(count, 'step')} with a NaN loss, the first at step"
+        yield Finding("loss_skip", "info", f"{text} {skips[0].event.step}.", _of(skips), skips[0].event.step)
+
+
+def _by_script(skips: list[Seen[Skipped]]) -> Iterable[Finding]:
+    if skips:
+        value, step = words.bad_value(skips[0].event.loss) or "bad", skips[0].event.step
+        text = f"The script itself left out {_most(skips)} with a {value} loss, the first at step {step}"
+        yield Finding("script_skip", "warning", f"{text}, on {words.ranks(_of(skips))}.", _of(skips), step)
+
+
+def _of(skips: list[Seen[Skipped]]) -> tuple[int, ...]:
+    return tuple(sorted({one.rank for one in skips}))
+
+
+def _most(skips: list[Seen[Skipped]], others: int = 0) -> str:
+    """Return how many steps the rank with the most skips left out; totals count on from skips that were not written.
+
+    ``others`` of the totals are skips of another kind.
+    """
+    told: dict[tuple[int, int], tuple[int, int]] = {}
+    for one in skips:
+        lines, total = told.get((one.rank, one.attempt), (0, 0))
+        told[one.rank, one.attempt] = lines + 1, max(total, one.event.total)
+    return words.count(max(max(lines, total - others) for lines, total in told.values()), "step")
