@@ -21,7 +21,6 @@ from nandiag.errors import Exit, NandiagError, UsageError
 from nandiag.launch import session
 from nandiag.launch.arguments import Arguments, read, torchrun_help
 from nandiag.launch.live import shown
-from nandiag.launch.nccl import has_devices
 from nandiag.launch.options import OPTIONS, Option
 from nandiag.launch.plan import Plan, check, make
 from nandiag.settings import Settings, environment, from_env
@@ -148,7 +147,7 @@ def _is_json(path: Path) -> bool:
 
 def _announce(plan: Plan, arguments: Arguments) -> None:
     tell(*(f"nandiag: {note}" for note in arguments.notes))
-    if plan.nccl and has_devices(environment()):
+    if plan.nccl:
         files = [name for name, value in plan.nccl.items() if value.startswith("/")]
         values = [f"{name}={value}" for name, value in plan.nccl.items() if name not in files]
         where = [f"{' and '.join(files)} to files in {shown(plan.folder.nccl)}"] if files else []

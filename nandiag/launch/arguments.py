@@ -83,7 +83,7 @@ def _with_torch(words: list[str], settings: Settings) -> Arguments:
         raise _not_started(torchrun, parser)
     left = _left(head, tail)
     # What became of --nproc needs saying only where another option, that nandiag did not take, stands beside it.
-    return replace(arguments, torchrun=torchrun, notes=(*notes, *left) if left else ())
+    return replace(arguments, torchrun=torchrun, notes=(*notes, *left))
 
 
 def torchrun_help() -> str:
@@ -170,11 +170,11 @@ def _take_nproc(head: list[str], tail: list[str], parser: _Parser) -> tuple[list
         return head, tail, ()
     start, end, count = found
     rest = [*tail[:start], *tail[end:]]
-    note = f"--nproc {count} was taken as nandiag's; arguments of {head[-1]}: {' '.join(rest) or 'none'}"
+    note = f"--nproc {count} was taken as nandiag's, the script's arguments are: {' '.join(rest) or 'none'}"
     return (
         [*head[:-1], f"--nproc={count}", head[-1]],
         rest,
-        (f"{note} (put `--` before the script to hand it everything).",),
+        (f"{note}.",),
     )
 
 

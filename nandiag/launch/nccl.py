@@ -36,14 +36,6 @@ def preset(name: str, folder: Path, environ: Mapping[str, str], torch: str | Non
     return {key: value for key, value in wanted.items() if known.isdisjoint({key, *_ALIASES.get(key, ())})}
 
 
-def has_devices(environ: Mapping[str, str], devices: Path = Path("/dev")) -> bool:
-    """Whether workers can see a CUDA device, as far as that is known without torch."""
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return visible.strip() not in {"", "-1"}
-    return any(devices.glob("nvidia[0-9]*"))
-
-
 def torch_version() -> str | None:
     """Return the version of the installed torch without importing it."""
     try:

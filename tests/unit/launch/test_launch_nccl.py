@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nandiag.launch.nccl import has_devices, preset
+from nandiag.launch.nccl import preset
 
 FOLDER = Path("/logs/run/nccl")
 NO_FILE = {"NCCL_CONF_FILE": "/no/such/file"}
@@ -63,20 +63,3 @@ def test_nccls_own_file_counts_as_set(tmp_path):
     added = preset("light", FOLDER, {"NCCL_CONF_FILE": str(conf)}, "2.13.0")
     assert "NCCL_DEBUG" not in added
     assert "NCCL_WARN_ENABLE_DEBUG_INFO" in added
-
-
-@pytest.mark.parametrize(
-    ("environ", "names", "seen"),
-    [
-        ({}, [], False),
-        ({}, ["nvidiactl"], False),
-        ({}, ["nvidia0", "nvidiactl"], True),
-        ({"CUDA_VISIBLE_DEVICES": ""}, ["nvidia0"], False),
-        ({"CUDA_VISIBLE_DEVICES": "-1"}, ["nvidia0"], False),
-        ({"CUDA_VISIBLE_DEVICES": "1"}, [], True),
-    ],
-)
-def test_whether_workers_can_see_a_device(environ, names, seen, tmp_path):
-    for name in names:
-        (tmp_path / name).touch()
-    assert has_devices(environ, tmp_path) is seen
