@@ -126,19 +126,14 @@ def test_an_older_report_may_be_overwritten(content, tmp_path, python):
     assert done.returncode == 0, done.stderr
 
 
-def test_nccl_is_announced_only_where_a_device_is(monkeypatch, tmp_path, capsys):
+def test_nccl_settings_are_announced(tmp_path, capsys):
     from nandiag.cli import run as verb
     from nandiag.launch.arguments import Arguments
     from nandiag.launch.plan import make
     from nandiag.settings import Settings
     from nandiag.store.layout import RunFolder
 
-    arguments = Arguments(Settings(launcher="none"), script="true")
-    plan = make(arguments, RunFolder(tmp_path), {})
-    assert plan.nccl
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    verb._announce(plan, arguments)
-    assert capsys.readouterr().err == ""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    verb._announce(plan, arguments)
-    assert "--nccl light set NCCL_DEBUG=WARN" in capsys.readouterr().err
+    for preset, said in (("light", True), ("off", False)):
+        arguments = Arguments(Settings(launcher="none", nccl=preset), script="true")
+        verb._announce(make(arguments, RunFolder(tmp_path), {}), arguments)
+        assert ("NCCL_DEBUG=WARN" in capsys.readouterr().err) is said

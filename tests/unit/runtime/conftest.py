@@ -41,6 +41,15 @@ def a_small_heap():
     gc.unfreeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Tensors of a few numbers gain nothing from threads, and on a busy machine threads wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     """Each test begins from the same generators and leaves them as it found them."""
