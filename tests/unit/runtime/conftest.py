@@ -28,7 +28,7 @@ from nandiag.store.layout import RunFolder
 
 TOUCHED = (
     torch, torch.autograd, torch.Tensor, torch.autograd.Function, torch.nn.Module, torch.nn.utils,
-    torch.optim.Optimizer, GradScaler, dataloader._BaseDataLoaderIter, dist, dist.distributed_c10d, warnings,
+    torch.optim.Optimizer, torch.func, GradScaler, dataloader._BaseDataLoaderIter, dist, dist.distributed_c10d, warnings,
 )  # fmt: skip
 
 
