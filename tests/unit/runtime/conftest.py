@@ -27,8 +27,8 @@ from nandiag.settings import Place, Settings
 from nandiag.store.layout import RunFolder
 
 TOUCHED = (
-    torch, torch.autograd, torch.Tensor, torch.autograd.Function, torch.nn.Module, torch.nn.utils,
-    torch.optim.Optimizer, torch.func, GradScaler, dataloader._BaseDataLoaderIter, dist, dist.distributed_c10d, warnings,
+    torch, torch.autograd, torch.func, torch.Tensor, torch.autograd.Function, torch.nn.Module, torch.nn.utils,
+    torch.optim.Optimizer, GradScaler, dataloader._BaseDataLoaderIter, dist, dist.distributed_c10d, warnings,
 )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ def changed(before, after):
         f"{name}.{key}"
         for name in before.keys() & after.keys()
         for key in before[name].keys() & after[name].keys()
-        if before[name][key] is not after[name][key] and not key.startswith(("_abc", "__abstractmethods__"))
+        if before[name][key] is not after[name][key] and not key.startswith(("_abc", "__abstractmethods__", "next_id"))
     }
 
 
