@@ -43,7 +43,9 @@ def explain(facts: Facts) -> Cause | None:
         return None
     limit = LARGEST.get(dtype_of(bad))
     wide = facts.extra.get("float64_finite")
-    if limit is None or (wide is False and dtype_of(bad) != "float64"):
+    # An exponential of 1800 leaves float64 too, and is an overflow all the same.
+    elsewhere = wide is False and dtype_of(bad) != "float64" and facts.op not in EXPONENTIALS
+    if limit is None or elsewhere:
         return None
     if wide is True:
         return _cause(facts, _widened(facts, dtype_of(bad), limit), dtype_of(bad), PROVEN)

@@ -265,3 +265,9 @@ def test_a_sample_that_its_dataset_breaks_has_the_dataset_named(at, by_hand):
     assert (story.slug, found.slug) == ("data_nonfinite", "division_by_zero")
     assert "Fields[512]" in story.evidence[0]
     assert story.strength < found.strength
+
+
+def test_an_exponential_that_float64_cannot_hold_either(at, by_hand):
+    given = (by_hand.fact(min=-1846.0, max=1831.0, absmax=1846.0),)
+    facts = at("exp", given, (by_hand.fact(posinf=98),), extra={"float64_finite": False})
+    assert mechanism(facts).slug == "overflow"
