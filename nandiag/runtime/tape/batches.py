@@ -50,6 +50,10 @@ class Batches:
         """The iterator is about to fetch the samples at ``indices``; batches come back in the order asked for."""
         self._asked.setdefault(iterator, deque()).append(indices)
 
+    def begun(self, iterator: Any) -> None:
+        """The iterator begins an epoch: batches that it asked for and that nobody took will not come any more."""
+        self._asked.pop(iterator, None)
+
     @guarded("batches")
     def came(self, iterator: Any, data: Any, states: Generators) -> None:
         """The iterator returned the batch that it asked for first."""
@@ -75,6 +79,7 @@ def watch_batches(capture: Capture) -> Batches:
     """Wrap the DataLoader's iterator; returns where its batches are kept."""
     batches = Batches()
     _wrap_index(batches)
+    _wrap_reset(batches)
     _wrap_next(capture, batches)
     return batches
 
@@ -89,6 +94,17 @@ def _wrap_index(batches: Batches) -> None:
         return indices
 
     _ITERATOR._next_index = next_index  # type: ignore[method-assign]
+
+
+def _wrap_reset(batches: Batches) -> None:
+    original = _ITERATOR._reset
+
+    @functools.wraps(original)
+    def reset(self: Any, *args: Any, **kwargs: Any) -> None:
+        batches.begun(self)
+        original(self, *args, **kwargs)
+
+    _ITERATOR._reset = reset  # type: ignore[method-assign]
 
 
 def _wrap_next(capture: Capture, batches: Batches) -> None:
