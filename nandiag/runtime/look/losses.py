@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -69,7 +69,7 @@ class Losses:
         self._unscaled.clear()
 
 
-def roots_of(tensors: Tensor | tuple[Tensor, ...] | list[Tensor]) -> list[Tensor]:
-    """Return the floating-point tensors that ``torch.autograd.backward`` was given."""
-    many = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
-    return list(many)
+def roots_of(roots: Any) -> list[Tensor]:
+    """Return the tensors that ``torch.autograd.backward`` was given; edges of the graph have no value to look at."""
+    many = (roots,) if isinstance(roots, Tensor) else tuple(roots)
+    return [one for one in many if isinstance(one, Tensor)]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nandiag.events import Finished, Harm, Skipped
 from nandiag.runtime.agreement import Agreement
-from nandiag.runtime.guard import Refused
+from nandiag.runtime.guard import Refused, guarded
 from nandiag.runtime.inject.late import attach_late
 from nandiag.runtime.look.finite import quiet, read
 from nandiag.runtime.look.losses import Losses, roots_of
@@ -86,16 +86,24 @@ class Sentinel:
     def _watched(self, optimizer: Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
         evaluations = 0
 
-        def watched() -> Any:
+        # The optimizer calls this, not our hooks: what is ours in it must fail open by itself.
+        @guarded("sentinel")
+        def begins() -> None:
             nonlocal evaluations
             if evaluations:
                 self.losses.clear()
                 self.capture.closure_begins()
             evaluations += 1
-            result = closure()
+
+        @guarded("sentinel")
+        def ends() -> None:
             self.capture.window.close()
-            if not RECORDER.is_dark("sentinel"):
-                self._border(optimizer, closure=True)
+            self._border(optimizer, closure=True)
+
+        def watched() -> Any:
+            begins()
+            result = closure()
+            ends()
             return result
 
         return watched
