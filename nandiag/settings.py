@@ -6,10 +6,12 @@ a default. Plain values only: configuration files are read in ``cli/``.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
 
 from nandiag.errors import UsageError
 
@@ -17,13 +19,20 @@ POLICIES = ("auto", "stop", "continue", "skip")
 INJECTS = ("site", "exec")
 NCCL_PRESETS = ("off", "light", "full")
 FAIL_ON = ("never", "anomaly", "warning")
+LAUNCHERS = ("torchrun", "none")
+# By the name of the setting: what it may be, and the least that it may be. New settings are found by themselves.
 CHOICES: dict[str, tuple[str, ...]] = {
     "on_anomaly": POLICIES,
     "inject": INJECTS,
     "nccl": NCCL_PRESETS,
     "fail_on": FAIL_ON,
+    "launcher": LAUNCHERS,
 }
-_PREFIX = "NANDIAG_"
+LEAST: dict[str, float] = {"max_replays": 0}
+PREFIX = "NANDIAG_"
+# What a run tells its workers, and no user sets.
+INTERNAL = frozenset({"folder", "run_id", "root"})
+_YES, _NO = frozenset({"1", "true", "yes", "on"}), frozenset({"0", "false", "no", "off"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,33 +59,113 @@ class Settings:
 
     def to_env(self) -> dict[str, str]:
         """Return the ``NANDIAG_*`` variables that carry these settings to the workers."""
-        return {_PREFIX + field.name.upper(): str(getattr(self, field.name)) for field in fields(self)}
+        return {setting.variable: _text(value_of(self, setting.name)) for setting in known()}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One value that can be set: its name (dotted within a group), its annotated type, its default, and its help."""
+
+    name: str
+    kind: str
+    default: Any
+    help: str = ""
+
+    @property
+    def variable(self) -> str:
+        """The environment variable of this setting."""
+        return PREFIX + self.name.upper().replace(".", "_")
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """What it may be; empty where anything of its type will do."""
+        return CHOICES.get(self.name, ())
+
+
+def known(group: Any = None, prefix: str = "") -> Iterator[Setting]:
+    """Yield every setting, those of groups (a dataclass among the fields) too, in the order of the fields."""
+    group = Settings() if group is None else group
+    for field in fields(group):
+        value = getattr(group, field.name)
+        if is_dataclass(value):
+            yield from known(value, f"{prefix}{field.name}.")
+        else:
+            yield Setting(prefix + field.name, str(field.type), value, str(field.metadata.get("help", "")))
+
+
+def value_of(settings: Any, name: str) -> Any:
+    """Return the value of the setting ``name`` (``max_replays``, ``thresholds.loss_spike``)."""
+    for part in name.split("."):
+        settings = getattr(settings, part)
+    return settings
+
+
+def with_value(settings: Any, name: str, value: object) -> Any:
+    """Return ``settings`` with another value of the setting ``name``."""
+    first, _, rest = name.partition(".")
+    return replace(settings, **{first: with_value(getattr(settings, first), rest, value) if rest else value})
 
 
 def from_env(environ: Mapping[str, str] | None = None) -> Settings:
     """Read the ``NANDIAG_*`` variables; raises UsageError naming a variable whose value does not fit."""
     environ = os.environ if environ is None else environ
     settings = Settings()
-    for field in fields(Settings):
-        text = environ.get(_PREFIX + field.name.upper())
+    for setting in known():
+        text = environ.get(setting.variable)
         if text is not None:
-            value = _value(field.name, text, getattr(settings, field.name))
-            settings = replace(settings, **{field.name: value})  # type: ignore[arg-type]
+            settings = with_value(settings, setting.name, parse(setting, text, f"{setting.variable}={text!r}"))
     return settings
 
 
-def _value(name: str, text: str, default: object) -> object:
-    if name in CHOICES and text not in CHOICES[name]:
-        raise UsageError(
-            f"{_PREFIX}{name.upper()}={text!r} is not one of {', '.join(CHOICES[name])}.",
-            todo="Set it to one of these, or unset it.",
-        )
-    if isinstance(default, int):
-        try:
-            return int(text)
-        except ValueError:
-            raise UsageError(f"{_PREFIX}{name.upper()}={text!r} is not a whole number.") from None
-    return text
+def parse(setting: Setting, raw: object, where: str) -> object:
+    """Return ``raw``, text or a value of a file, as this setting's type.
+
+    Raises UsageError, its sentence beginning with ``where``, when it does not fit.
+    """
+    if setting.choices:
+        # YAML reads a plain `off` as False.
+        word = {False: "off", True: "on"}.get(raw, raw) if isinstance(raw, bool) else raw
+        if word not in setting.choices:
+            near = nearest(str(word), setting.choices)
+            guess = f"Did you mean {near}?" if near else "Set it to one of these, or leave it out."
+            raise UsageError(f"{where} is not one of {', '.join(setting.choices)}.", todo=guess)
+        return word
+    if raw is None or (raw == "" and setting.kind.endswith("None")):
+        if setting.kind.endswith("None"):
+            return None
+        raise UsageError(f"{where} has no value.")
+    return _number(setting, raw, where)
+
+
+def _number(setting: Setting, raw: object, where: str) -> object:
+    kind = setting.kind.partition(" ")[0]
+    if kind == "bool":
+        word = str(raw).lower()
+        if word not in _YES | _NO:
+            raise UsageError(f"{where} is neither true nor false.")
+        return word in _YES
+    if kind not in {"int", "float"}:
+        return str(raw)
+    try:
+        number = (int if kind == "int" else float)(raw if isinstance(raw, str) else repr(raw))
+    except ValueError:
+        what = "a whole number" if kind == "int" else "a number"
+        raise UsageError(f"{where} is not {what}.") from None
+    least = LEAST.get(setting.name, -math.inf)
+    if not least <= number < math.inf:
+        raise UsageError(f"{where} is {'not finite' if math.isinf(least) else f'not a number from {least:g} on'}.")
+    return number
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def nearest(word: str, words: Iterator[str] | tuple[str, ...] | list[str]) -> str | None:
+    """Return the one of ``words`` that ``word`` most looks like, or ``None`` when it looks like none."""
+    import difflib
+
+    return next(iter(difflib.get_close_matches(word, list(words), n=1, cutoff=0.6)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +210,7 @@ _CLAIM = "NANDIAG_CLAIM"
 
 def claim(place: Place) -> bool:
     """Claim the rank of ``place`` for this process; False when a parent of it holds the same rank and attempt."""
-    mine = f"{os.environ.get(_PREFIX + 'FOLDER', '')}/{place.rank}/{place.attempt}"
+    mine = f"{os.environ.get(PREFIX + 'FOLDER', '')}/{place.rank}/{place.attempt}"
     pid, _, held = os.environ.get(_CLAIM, "").partition(":")
     if held == mine and pid != str(os.getpid()):
         return False

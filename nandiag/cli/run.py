@@ -9,6 +9,7 @@ import inspect
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from nandiag.cli.configuration import load
 from nandiag.cli.problems import complain, own_bug, tell
 from nandiag.errors import Exit, NandiagError, UsageError
 from nandiag.launch import session
@@ -23,7 +25,7 @@ from nandiag.launch.arguments import Arguments, read, torchrun_help
 from nandiag.launch.live import shown
 from nandiag.launch.options import OPTIONS, Option
 from nandiag.launch.plan import Plan, check, make
-from nandiag.settings import Settings, environment, from_env
+from nandiag.settings import Settings, environment
 from nandiag.store import layout
 from nandiag.store.reader import MAX_WHOLE
 
@@ -82,7 +84,7 @@ def _shown_option(option: Option) -> Any:
 def carry_out(words: Sequence[str], ctx: typer.Context) -> int:
     """Do what ``words`` ask for and return the exit code; a bug of ours ends in a sentence and exit code 5."""
     try:
-        arguments = read(words, from_env())
+        arguments = _read(words)
         if arguments.show is not None:
             text = ctx.get_help() if arguments.show == "help" else torchrun_help()
             sys.stdout.write(text.rstrip("\n") + "\n")
@@ -96,6 +98,15 @@ def carry_out(words: Sequence[str], ctx: typer.Context) -> int:
     except Exception as error:  # noqa: BLE001 - the user gets a sentence, the details go into a file
         own_bug(error, "starting the run", None)
         return Exit.OUR_BUG
+
+
+def _read(words: Sequence[str]) -> Arguments:
+    """Read the words; where they name settings or a file of them, read them once more with these as defaults."""
+    configured = load()
+    arguments = read(words, configured.settings)
+    if arguments.config is not None or arguments.given:
+        arguments = read(words, load(arguments.config, arguments.given).settings)
+    return replace(arguments, notes=(*arguments.notes, *configured.notes))
 
 
 def _run(arguments: Arguments, words: Sequence[str]) -> int:

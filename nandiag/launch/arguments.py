@@ -25,6 +25,7 @@ class Arguments:
     """What was asked for. ``torchrun`` holds torchrun's values, and is None where torchrun is not started.
 
     ``show`` is ``help`` or ``torchrun_help`` when only a text was asked for. ``notes`` say how words were read.
+    ``config`` is a file of settings, ``given`` are settings as ``NAME=VALUE``; both are still to be read.
     """
 
     settings: Settings
@@ -36,6 +37,8 @@ class Arguments:
     dry_run: bool = False
     show: str | None = None
     notes: tuple[str, ...] = ()
+    config: str | None = None
+    given: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -202,6 +205,8 @@ def _arguments(values: argparse.Namespace, settings: Settings) -> Arguments:
         log_dir=values.log_dir or DEFAULT_LOGS,
         json=values.json,
         dry_run=values.dry_run,
+        config=values.config,
+        given=tuple(values.set or ()),
     )
 
 
@@ -211,7 +216,7 @@ def _only_torchrun(values: argparse.Namespace) -> argparse.Namespace:
 
 def _left(head: list[str], tail: list[str]) -> tuple[str, ...]:
     """Say which of nandiag's own options stand after the script, where they are the script's."""
-    ours = {option.flag for option in OPTIONS if not option.torchs and option.kind != "flag"}
+    ours = {option.flag for option in OPTIONS if not (option.torchs or option.shared or option.kind == "flag")}
     until = tail.index("--") if "--" in tail else len(tail)
     left = [word for word in tail[:until] if word.partition("=")[0] in ours]
     if not left or "--" in head:

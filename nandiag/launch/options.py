@@ -6,9 +6,9 @@ import argparse
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from nandiag.settings import CHOICES, Settings
+from nandiag.settings import CHOICES, LAUNCHERS, Settings, value_of
 
-LAUNCHERS = ("torchrun", "none")
+__all__ = ["DEFAULT_LOGS", "LAUNCHERS", "OPTIONS", "Option", "ShowText", "add_own", "names"]
 DEFAULT_LOGS = "nandiag_logs"
 
 
@@ -16,8 +16,9 @@ DEFAULT_LOGS = "nandiag_logs"
 class Option:
     """One option: its spelling, its choices (empty: free text) and what ``--help`` says of it.
 
-    ``kind`` is ``choice``, ``number``, ``text``, ``flag``, or ``show`` (shows a text and does nothing else).
-    ``torchs`` marks one that the parser takes from torchrun's table.
+    ``kind`` is ``choice``, ``number``, ``text``, ``many`` (may be given again), ``flag``, or ``show`` (shows a text and
+    does nothing else). ``torchs`` marks one that the parser takes from torchrun's table, ``shared`` one that many
+    scripts have too: behind the script nobody means ours.
     """
 
     flag: str
@@ -26,6 +27,7 @@ class Option:
     choices: tuple[str, ...] = ()
     metavar: str | None = None
     torchs: bool = False
+    shared: bool = False
 
     @property
     def dest(self) -> str:
@@ -70,6 +72,9 @@ OPTIONS = (
     Option("--json", "text", "Also write the report to this file.", metavar="FILE"),
     Option("--nproc", "text", "Workers per node, as torchrun's --nproc-per-node; may also stand after the script.",
            metavar="N", torchs=True),
+    Option("--config", "text", "A YAML file of settings; `nandiag doctor --settings` lists them.", metavar="FILE",
+           shared=True),
+    Option("--set", "many", "Give one setting, by its name; may be repeated.", metavar="NAME=VALUE", shared=True),
     Option("--dry-run", "flag", "Show the command, the environment added and the run folder, and start nothing."),
     Option("--torchrun-help", "show", "Show the options of the installed torchrun; all of them work here."),
 )  # fmt: skip
@@ -99,10 +104,19 @@ def add_own(parser: argparse.ArgumentParser, settings: Settings) -> None:
         group.add_argument(
             option.flag,
             dest=option.dest,
-            choices=option.choices or None,
-            type=int if option.kind == "number" else str,
-            default=getattr(settings, option.dest, None),
+            **_reading(option),
+            default=_default(option, settings),
         )
+
+
+def _reading(option: Option) -> dict[str, Any]:
+    if option.kind == "many":
+        return {"action": "append"}
+    return {"choices": option.choices or None, "type": int if option.kind == "number" else str}
+
+
+def _default(option: Option, settings: Settings) -> object:
+    return value_of(settings, option.dest) if hasattr(settings, option.dest) else None
 
 
 def names() -> frozenset[str]:

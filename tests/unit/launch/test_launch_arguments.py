@@ -225,3 +225,10 @@ def test_changed_gives_the_words_back():
     arguments = read(words, Settings())
     again = changed(arguments.torchrun)
     assert torchruns([*again, "pkg"]) == vars(arguments.torchrun)
+
+
+def test_config_and_set_before_the_script_are_ours_and_behind_it_the_scripts_without_a_word():
+    found = read(["--config", "a.yaml", "--set", "x=1", "--set=y=2", "train.py", "--config", "b.yaml"], Settings())
+    assert (found.config, found.given) == ("a.yaml", ("x=1", "y=2"))
+    assert found.script_args == ("--config", "b.yaml")
+    assert found.notes == ()
