@@ -13,6 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from nandiag.events import Armed
 from nandiag.runtime import anomaly_mode
+from nandiag.runtime.collectives import wraps as collectives
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.inject import ending
 from nandiag.runtime.recorder import RECORDER
@@ -35,6 +36,7 @@ def arm() -> Sentinel:
     warned.install()
     capture.batches = watch_batches(capture)
     watch_exchanges(capture)
+    collectives.install()
     _wrap_backward(sentinel, capture)
     _wrap_grad(sentinel)
     _wrap_zero_grad(sentinel, capture)

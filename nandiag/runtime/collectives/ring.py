@@ -1,0 +1,175 @@
+"""The newest calls of collectives of this rank, each with its group, sequence number and the user's frame (worker).
+
+``RING`` is the one seam for all that wants to know of communication: :mod:`nandiag.runtime.collectives.wraps` feeds it
+with each call of ``torch.distributed`` that the script, or a library in Python, makes; calls that DDP's reducer makes
+in C++ are not among them (but move :attr:`Call.native`). It holds references to shapes, dtypes and code objects only,
+never to tensors, reads nothing from the device, and is bounded. Readers: :meth:`Ring.newest`, :attr:`Ring.groups`;
+:attr:`Ring.listeners` are called with each call as it begins.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from nandiag.runtime.frames import LIBRARY, USER, Frame, kind_of
+
+MOST_CALLS = 256
+MOST_SITES = 2_000
+MOST_SHAPES = 8
+_DEEPEST = 60
+# Calls that end a group, or that its other members need not make: they have a place among the others, and no number.
+UNCOUNTED = frozenset({"init_process_group", "destroy_process_group"})
+WAITS, ISSUED, DONE, RAISED = "waits", "issued", "done", "raised"
+
+
+class Group:
+    """What this rank knows of one process group; ``count`` is how many collectives it called there, P2P left out."""
+
+    __slots__ = ("count", "description", "handle", "life", "members", "name", "pairs")
+
+    def __init__(self, handle: Any, name: str, life: int) -> None:
+        self.handle = handle
+        self.name = name
+        self.life = life
+        self.description = str(getattr(handle, "group_desc", "") or "")
+        self.members = tuple(dist.get_process_group_ranks(handle))
+        self.count = 0
+        # How many messages went to (True) or were asked from (False) each peer, a global rank.
+        self.pairs: dict[tuple[int | None, bool], int] = {}
+
+    def native(self) -> int | None:
+        """Return how many collectives the backend itself was given, DDP's included; None where it does not count."""
+        try:
+            return int(self.handle._get_sequence_number_for_group())
+        except Exception:
+            return None
+
+
+class Call:
+    """One call: ``seq`` counts the group's collectives from 0 (P2P: the messages to or from that peer).
+
+    ``native`` is the backend's own counter before the call, ``peer`` the global rank of a source or destination,
+    ``shapes`` and ``dtype`` are those of the tensors that this rank put in (of a receive: of the one to be filled),
+    ``began`` and ``ended`` are seconds of :func:`time.monotonic`, ``state`` one of ``waits`` (not returned),
+    ``issued`` (returned a work to wait for), ``done`` (returned) and ``raised``.
+    """
+
+    __slots__ = (
+        "began", "dtype", "ended", "error", "frame", "group", "native", "op", "peer", "reduce", "seq", "shapes",
+        "state",
+    )  # fmt: skip
+
+    def __init__(self, op: str, group: Group | None, frame: Frame | None) -> None:
+        self.op = op
+        self.group = group
+        self.frame = frame
+        self.seq = 0
+        self.native: int | None = None
+        self.peer: int | None = None
+        self.shapes: tuple[tuple[int, ...], ...] = ()
+        self.dtype: torch.dtype | None = None
+        self.reduce: Any = None
+        self.state = WAITS
+        self.error: str | None = None
+        self.began = time.monotonic()
+        self.ended: float | None = None
+
+
+class Ring:
+    """The newest calls, oldest first, and how many there were in each group and from each line."""
+
+    def __init__(self, most: int = MOST_CALLS) -> None:
+        self.calls: deque[Call] = deque(maxlen=most)
+        self.groups: dict[str, Group] = {}
+        self.sites: dict[tuple[str, str, CodeType, int], int] = {}
+        self.listeners: list[Callable[[Call], None]] = []
+        self.moves = 0
+        self.life = 0
+
+    def newest(self, group: str | None = None) -> Call | None:
+        """Return the newest call, or the newest in the group of that name."""
+        return next((call for call in reversed(self.calls) if group in {None, call.group and call.group.name}), None)
+
+    def group(self, handle: Any) -> Group | None:
+        """Return what is known of a process group (None: the default one); None where this rank is not in it."""
+        handle = dist.group.WORLD if handle is None else handle
+        name = getattr(handle, "group_name", None)
+        if name is None:
+            return None
+        known = self.groups.get(name)
+        if known is None:
+            known = self.groups[name] = Group(handle, name, self.life)
+        return known
+
+    def begin(self, call: Call, *, sent: bool | None = None) -> Call:
+        """Add one call as it begins; ``sent`` tells a message's direction, None means a collective."""
+        group = call.group
+        if group is not None and sent is None:
+            call.seq = group.count
+            group.count += call.op not in UNCOUNTED
+        elif group is not None:
+            call.seq = group.pairs.get((call.peer, bool(sent)), 0)
+            group.pairs[call.peer, bool(sent)] = call.seq + 1
+        if group is not None:
+            call.native = group.native()
+        if call.frame is not None:
+            site = (group.name if group else "", call.op, call.frame.code, call.frame.line)
+            if site in self.sites or len(self.sites) < MOST_SITES:
+                self.sites[site] = self.sites.get(site, 0) + 1
+        self.calls.append(call)
+        self.moves += 1
+        for listener in self.listeners:
+            listener(call)
+        return call
+
+    def end(self, call: Call, state: str, error: str | None = None) -> None:
+        """Note that a call returned or raised."""
+        call.state = state
+        call.error = error
+        call.ended = time.monotonic()
+        self.moves += 1
+
+    def forget(self) -> None:
+        """The default group was destroyed: what comes next belongs to new groups that may bear the same names."""
+        self.groups = {}
+        self.sites = {}
+        self.life += 1
+
+
+RING = Ring()
+
+
+def user_frame(start: FrameType | None) -> Frame | None:
+    """Return the nearest frame of the script from ``start`` outwards, a library's where there is none of the script.
+
+    A call from another thread than the main one (a backward hook on a device's thread) is placed where the main thread
+    stands meanwhile.
+    """
+    found = _nearest(start)
+    if found is not None or threading.current_thread() is threading.main_thread():
+        return found
+    main = threading.main_thread().ident
+    return _nearest(sys._current_frames().get(main)) if main is not None else None
+
+
+def _nearest(frame: FrameType | None) -> Frame | None:
+    library: Frame | None = None
+    left = _DEEPEST
+    while frame is not None and left:
+        kind = kind_of(frame.f_code.co_filename)
+        if kind == USER:
+            return Frame(frame.f_code, frame.f_lasti, frame.f_lineno)
+        if kind == LIBRARY and library is None:
+            library = Frame(frame.f_code, frame.f_lasti, frame.f_lineno)
+        frame = frame.f_back
+        left -= 1
+    return library

@@ -1,0 +1,136 @@
+"""The ring of collectives: counted per group and peer, bounded, and without a hold on any tensor."""
+
+import gc
+import sys
+import weakref
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from nandiag.runtime.collectives import wraps
+from nandiag.runtime.collectives.ring import DONE, ISSUED, RAISED, Call, Ring
+from nandiag.runtime.recorder import RECORDER
+
+
+class Handle:
+    group_desc = "default_pg"
+
+    def __init__(self, name="0"):
+        self.group_name = name
+
+    def _get_sequence_number_for_group(self):
+        return 7
+
+
+@pytest.fixture
+def ring(monkeypatch):
+    one = Ring(most=4)
+    monkeypatch.setattr(wraps, "RING", one)
+    monkeypatch.setattr(RECORDER, "mute", False)
+    monkeypatch.setattr(dist, "get_process_group_ranks", lambda group: [0, 2])
+    return one
+
+
+def all_reduce(tensor, op=None, group=None, async_op=False):
+    if tensor.numel() == 0:
+        raise RuntimeError("nothing to reduce")
+    return "work"
+
+
+def send(tensor, dst=None, group=None, tag=0, group_dst=None):
+    return None
+
+
+def wrapped(function, tensors="tensor"):
+    return wraps._wrapped(function, wraps._shape(function.__name__, function, tensors))
+
+
+def test_a_call_is_kept_with_its_number_place_and_shape(ring):
+    handle = Handle()
+    for _ in range(2):
+        assert wrapped(all_reduce)(torch.ones(2, 3), group=handle) == "work"
+    line = sys._getframe().f_lineno - 1
+    call = ring.newest()
+    assert (call.op, call.seq, call.native, call.state) == ("all_reduce", 1, 7, DONE)
+    assert (tuple(call.shapes[0]), call.dtype, call.group.members) == ((2, 3), torch.float32, (0, 2))
+    assert (call.frame.file, call.frame.line) == (__file__, line)
+    assert list(ring.sites.values()) == [2]
+
+
+def test_a_work_is_issued_and_a_failure_keeps_its_words(ring):
+    wrapped(all_reduce)(torch.ones(1), None, Handle(), True)
+    assert ring.newest().state == ISSUED
+    with pytest.raises(RuntimeError, match="nothing"):
+        wrapped(all_reduce)(torch.ones(0), group=Handle())
+    assert ring.newest().state == RAISED
+    assert ring.newest().error == "RuntimeError: nothing to reduce"
+
+
+def test_messages_are_counted_for_each_peer_and_are_no_collectives(ring):
+    one = wrapped(send)
+    one(torch.ones(1), 2, Handle())
+    one(torch.ones(1), dst=0, group=Handle())
+    one(torch.ones(1), group_dst=1, group=Handle())
+    assert [(call.peer, call.seq) for call in ring.calls] == [(2, 0), (0, 0), (2, 1)]
+    assert ring.groups["0"].count == 0
+
+
+def test_of_nested_calls_the_outermost_counts(ring):
+    inner = wrapped(all_reduce)
+
+    def all_gather_object(object_list, obj, group=None):
+        inner(torch.ones(1), group=group)
+
+    wrapped(all_gather_object, "")([], 1, Handle())
+    assert [call.op for call in ring.calls] == ["all_gather_object"]
+    assert ring.groups["0"].count == 1
+
+
+def test_the_ring_is_bounded_and_holds_no_tensor(ring):
+    tensor = torch.ones(3)
+    gone = weakref.ref(tensor)
+    one = wrapped(all_reduce)
+    for _ in range(9):
+        one(tensor, group=Handle())
+    del tensor
+    gc.collect()
+    assert gone() is None
+    assert [call.seq for call in ring.calls] == [5, 6, 7, 8]
+
+
+def test_names_of_groups_begin_anew_when_the_default_group_goes(ring):
+    ring.begin(Call("barrier", ring.group(Handle()), None))
+    ring.forget()
+    call = ring.begin(Call("barrier", ring.group(Handle()), None))
+    assert (call.seq, call.group.life) == (0, 1)
+
+
+def test_a_failure_of_ours_leaves_the_call_alone(ring, monkeypatch):
+    said = []
+    monkeypatch.setattr(RECORDER, "dark", lambda probe, error: said.append(probe))
+    monkeypatch.setattr(wraps, "user_frame", lambda frame: 1 / 0)
+    assert wrapped(all_reduce)(torch.ones(1), group=Handle()) == "work"
+    assert said == ["collectives"]
+
+
+def test_a_mute_process_adds_nothing(ring, monkeypatch):
+    monkeypatch.setattr(RECORDER, "mute", True)
+    wrapped(all_reduce)(torch.ones(1), group=Handle())
+    assert not ring.calls
+
+
+def test_no_function_mode_sees_what_is_asked_of_tensors(ring):
+    seen = []
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            seen.append(function)
+            return function(*args, **(kwargs or {}))
+
+    tensor = torch.ones(2)
+    one = wraps._wrapped(lambda tensor, group=None: None, wraps._shape("all_reduce", all_reduce, "tensor"))
+    with Mode():
+        one(tensor, group=Handle())
+    assert seen == []
+    assert tuple(ring.newest().shapes[0]) == (2,)
