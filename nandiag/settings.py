@@ -19,6 +19,7 @@ POLICIES = ("auto", "stop", "continue", "skip")
 INJECTS = ("site", "exec")
 NCCL_PRESETS = ("off", "light", "full")
 FAIL_ON = ("never", "anomaly", "warning")
+LEVELS = ("step", "module")
 LAUNCHERS = ("torchrun", "none")
 # By the name of the setting: what it may be, and the least that it may be. New settings are found by themselves.
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -26,6 +27,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "inject": INJECTS,
     "nccl": NCCL_PRESETS,
     "fail_on": FAIL_ON,
+    "level": LEVELS,
     "launcher": LAUNCHERS,
 }
 LEAST: dict[str, float] = {"max_replays": 0}
@@ -49,6 +51,7 @@ class Settings:
     nccl: str = "light"
     fail_on: str = "never"
     max_replays: int = 3
+    level: str = "step"
     launcher: str = "torchrun"
     root: str = ""
 

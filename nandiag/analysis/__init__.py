@@ -33,5 +33,6 @@ def analyse(record: RunRecord) -> Report:
         findings=findings_of(events, states, logs, started),
         ranks={str(rank): state for rank, state in states.items()},
         history=run.history_of(record, matter),
+        activations=run.activations_of(record, matter),
         notes=run.notes_of(record, states),
     )

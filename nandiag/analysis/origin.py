@@ -122,7 +122,7 @@ def _by_look(scene: Scene) -> Claim | None:
 
 
 def _confidence(look: Looked) -> str:
-    if look.method == "check":
+    if look.method in {"check", "watch"}:
         return "observed"
     return "reproduced" if shown_again(look) else "inferred"
 

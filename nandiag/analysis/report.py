@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from nandiag.events.facts import TensorFact
-from nandiag.events.kinds import History
+from nandiag.events.kinds import Activations, History
 
 SCHEMA = 1
 SEVERITIES = ("info", "warning", "anomaly")
@@ -139,7 +139,10 @@ class RankState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Run, verdict and findings; ``ranks`` and ``history`` are keyed by the rank as text, as in JSON."""
+    """Run, verdict and findings; ``ranks``, ``history`` and ``activations`` are keyed by the rank as text, as in JSON.
+
+    ``activations`` is there for runs with ``--level module``.
+    """
 
     schema: int = SCHEMA
     run: Run
@@ -147,4 +150,5 @@ class Report:
     findings: tuple[Finding, ...] = ()
     ranks: dict[str, RankState] = field(default_factory=dict)
     history: dict[str, History] = field(default_factory=dict)
+    activations: dict[str, Activations] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

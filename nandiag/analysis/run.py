@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from nandiag.analysis.ranks import crashed_late, last_logs, world_of
 from nandiag.analysis.report import RankState, Run
-from nandiag.events import Armed, Attached, History, Looked, Note, ProbeDark, words
+from nandiag.events import Activations, Armed, Attached, History, Looked, Note, ProbeDark, words
 from nandiag.store.reader import RankLog, RunRecord
 
 MAX_HISTORY_RANKS = 8
@@ -72,6 +72,18 @@ def newest_history(log: RankLog | None) -> History | None:
     cut = slice(-MAX_HISTORY_STEPS, None)
     last = events[-1]
     return History(last.step[cut], last.loss[cut], last.grad_norm[cut], last.lr[cut], last.scale[cut])
+
+
+def activations_of(record: RunRecord, matter: Iterable[int]) -> dict[str, Activations]:
+    """Return the newest history of activation maxima of the ranks that matter, lowest first, bounded in ranks."""
+    logs = last_logs(record.logs)
+    found: dict[str, Activations] = {}
+    for rank in sorted(set(matter))[:MAX_HISTORY_RANKS]:
+        records = logs[rank].records if rank in logs else ()
+        events = [one.event for one in records if isinstance(one.event, Activations)]
+        if events:
+            found[str(rank)] = events[-1]
+    return found
 
 
 def notes_of(record: RunRecord, states: dict[int, RankState]) -> tuple[str, ...]:

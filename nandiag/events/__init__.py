@@ -4,6 +4,7 @@ from nandiag.events.codec import Record, decode, encode
 from nandiag.events.facts import TensorFact
 from nandiag.events.kinds import (
     PHASES,
+    Activations,
     Armed,
     Attached,
     Event,
@@ -22,6 +23,7 @@ from nandiag.events.site import Site
 
 __all__ = [
     "PHASES",
+    "Activations",
     "Armed",
     "Attached",
     "Event",

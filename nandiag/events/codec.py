@@ -23,6 +23,7 @@ KINDS: dict[str, type] = {
     "stopping": kinds.Stopping,
     "raised": kinds.Raised,
     "history": kinds.History,
+    "activations": kinds.Activations,
     "finished": kinds.Finished,
 }
 _NAMES = {cls: name for name, cls in KINDS.items()}

@@ -11,7 +11,8 @@ class TensorFact:
 
     ``nan``, ``posinf``, ``neginf`` and ``zeros`` are counts of elements. ``min``, ``max`` and ``absmax`` are over the
     finite elements alone and ``None`` where there are none. ``first_bad`` is the index of the first non-finite element
-    in row-major order, ``None`` when all are finite.
+    in row-major order, ``None`` when all are finite. ``counted`` is false where only the extremes of the tensor are
+    known: then ``nan``, ``posinf`` and ``neginf`` are 1 for some, and 0 may mean that a NaN hides others.
     """
 
     dtype: str
@@ -28,6 +29,7 @@ class TensorFact:
     placement: str | None = None
     name: str | None = None
     first_bad: tuple[int, ...] | None = None
+    counted: bool = True
 
     @property
     def bad(self) -> int:

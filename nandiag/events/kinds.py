@@ -91,10 +91,12 @@ class Looked:
 
     ``outcome``: ``found`` (``site`` is the origin as this rank sees it), ``finite`` (nothing bad in this rank's own
     run: the damage was received, or did not reproduce), ``failed`` or ``refused`` (``reason`` says why).
-    ``method`` names the kind of look: ``modules``, ``replay`` or ``check`` (no second look: torch's own NaN check,
-    anomaly mode, ended this rank; what went into the op was not seen). ``source`` says what the origin is: ``op``
-    (finite inputs, bad output), ``parameter``, ``buffer``, ``input`` (a bad tensor that the model was given, named in
-    ``inputs``), ``outside`` (a bad tensor of unknown provenance) or ``received`` (came through a collective).
+    ``method`` names the kind of look: ``modules``, ``replay``, ``watch`` (no second look: it was seen as it happened,
+    by ``--level module`` or ``op``) or ``check`` (no second look: torch's own NaN check, anomaly mode, ended this rank;
+    what went into the op was not seen). ``source`` says what the origin is: ``op`` (finite inputs, bad output),
+    ``module`` (the same of a whole module), ``parameter``, ``buffer``, ``input`` (a bad tensor that the model was
+    given, named in ``inputs``), ``outside`` (a bad tensor of unknown provenance) or ``received`` (came through a
+    collective).
     """
 
     outcome: str
@@ -155,6 +157,21 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
+class Activations:
+    """The largest magnitude of each module's outputs in the newest steps, oldest first (``--level module``).
+
+    ``absmax[i]`` are the values of ``module[i]``, one a step, ``None`` where it did not run or was not finite;
+    ``dtype[i]`` is that of its outputs. Those nearest to the limit of their dtype; ``left_out`` more were watched.
+    """
+
+    step: tuple[int, ...]
+    module: tuple[str, ...]
+    dtype: tuple[str, ...]
+    absmax: tuple[tuple[float | None, ...], ...]
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The worker's interpreter reached its end in order; ``steps`` optimizer steps were completed."""
 
@@ -170,4 +187,7 @@ class Unknown:
     kind: str
 
 
-Event = Attached | Armed | ProbeDark | Note | Harm | Looked | Skipped | Stopping | Raised | History | Finished | Unknown
+Event = (
+    Attached | Armed | ProbeDark | Note | Harm | Looked | Skipped | Stopping | Raised | History | Activations | Finished
+    | Unknown
+)  # fmt: skip

@@ -85,7 +85,7 @@ def tensor(fact: TensorFact) -> str:
     parts = [f"{fact.dtype.removeprefix('torch.')} [{shape}]"]
     for amount, what in ((fact.nan, "NaN"), (fact.posinf, "+Inf"), (fact.neginf, "-Inf")):
         if amount:
-            parts.append(f"{amount:,} {what}" if fact.numel > 1 else what)
+            parts.append(f"{amount:,} {what}" if fact.numel > 1 and fact.counted else what)
     if fact.zeros and fact.numel > 1:
         parts.append(count(fact.zeros, "zero"))
     if fact.min is not None and fact.max is not None:

@@ -67,6 +67,13 @@ OPTIONS = (
         LAUNCHERS,
     ),
     Option("--fail-on", "choice", "Exit with 3 when the run had an anomaly, or even a warning.", CHOICES["fail_on"]),
+    Option(
+        "--level",
+        "choice",
+        "What is watched all the time: step (losses, gradients and weights once a step) or module (each module's inputs "
+        "and outputs too).",
+        CHOICES["level"],
+    ),
     Option("--max-replays", "number", "How many harmful steps may be run again to find the origin.", metavar="N"),
     Option("--log-dir", "text", f"Where run folders go ({DEFAULT_LOGS} if not given).", metavar="DIR", torchs=True),
     Option("--json", "text", "Also write the report to this file.", metavar="FILE"),

@@ -20,6 +20,7 @@ _PLACES = {
 }
 _OUTSIDE = "It was bad before it was first used here: look at the code that made it, which was not run again."
 _IN_PLACE = "Look at this line: it writes the values in place, and what it writes is not finite."
+_MODULE = "Look at what this module computes: its inputs were finite."
 _ONCE = (
     "It did not show a second time: look at state that changed in between, a race, memory that nobody wrote, or the "
     "hardware. Is it always the same host and device?"
@@ -40,6 +41,8 @@ def _place(facts: Facts) -> str | None:
     look = facts.look
     if facts.basis in {"loss", "gradient"} and look is not None and (look.outcome, look.method) == ("finite", "replay"):
         return _ONCE if is_whole(look) else _PARTLY
+    if facts.source == "module":
+        return _MODULE
     if "written_in_place" in facts.extra:
         return _IN_PLACE
     return _OUTSIDE if facts.source == "outside" else _PLACES.get(facts.basis)

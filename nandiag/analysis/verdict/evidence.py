@@ -106,13 +106,27 @@ def _look_facts(claim: Claim) -> Iterable[str]:
 
 
 def _how_seen(look: Looked) -> Iterable[str]:
-    if look.method == "check":
+    if look.method == "watch":
+        yield from _watched(look)
+    elif look.method == "check":
         yield "torch's own NaN check (anomaly mode) stopped there: the first NaN of that backward on this rank."
     if look.facts.get("reconstructed") is True:
         what = "update was made" if look.facts.get("parameters") else "step was run"
         yield f"Inferred: the {what} again on reconstructed inputs, for it had overwritten the real ones."
     elif look.method == "tape" and look.reason:
         yield f"Inferred: {look.reason}."
+
+
+def _watched(look: Looked) -> Iterable[str]:
+    """Yield that it was seen as it happened, and where the bad values went from there."""
+    after = look.facts.get("bad_modules")
+    if isinstance(after, list) and after:
+        names = [str(name) or "the root module" for name in after]
+        yield f"From there they went through {words.few(names, most=4)}."
+    if look.facts.get("level") == "module":
+        yield "Seen as it happened, between modules: which op of this module did it was not watched."
+    else:
+        yield "Seen as it happened: every op was watched."
 
 
 def _bad_before_backward(claim: Claim, at: list[Seen[Harm]]) -> Iterable[str]:

@@ -19,6 +19,7 @@ from nandiag.events import Finished, Harm, Skipped
 from nandiag.runtime.agreement import Agreement
 from nandiag.runtime.guard import Refused, guarded
 from nandiag.runtime.inject.late import attach_late
+from nandiag.runtime.levels.looker import Looker
 from nandiag.runtime.look.finite import quiet, read
 from nandiag.runtime.look.losses import Losses, roots_of
 from nandiag.runtime.look.sight import Sight, look, mean_loss
@@ -52,7 +53,8 @@ class Sentinel:
         self.judge = Judge(self.clock, self.losses, self.weights)
         self.agreement = Agreement()
         self.history = Ring()
-        self.examiner = Examiner(capture, self.agreement, most_replays)
+        examiner = Examiner(capture, self.agreement, most_replays)
+        self.looker = Looker(examiner, capture, RECORDER.settings.level, lambda: self.clock.micro_step)
         self._response = Response(policy)
         self._nesting = Nesting()
         self._waiting: list[Tensor] = []
@@ -181,7 +183,7 @@ class Sentinel:
         finite = self.judge.finite_after is not None and self.judge.finite_after == self.clock.step - 1
         gradients = tuple(one.grad for one in trained if one.grad is not None)
         case = Case(self.clock.step, trained, joint, self._scale, suspects, finite, gradients)
-        self.examiner.examine(case)
+        self.looker.examine(case)
 
     def _joint(self, optimizer: Optimizer | None) -> bool:
         if optimizer is None or not self.agreement.possible:
@@ -224,6 +226,7 @@ class Sentinel:
         self.clock.micro_step = 0
         self._scaler_skips = False
         self.capture.step_ends(self.clock.step)
+        self.looker.step_ends(self.clock.step)
         RECORDER.pulse(self.clock.step)
 
     def _after_update(self, optimizer: Optimizer) -> None:
@@ -246,7 +249,7 @@ class Sentinel:
 
         def examine() -> None:
             first = self.clock.updates(optimizer) == 1
-            self.examiner.examine_update(optimizer, bad, self.clock.step - 1, first=first)
+            self.looker.examine_update(optimizer, bad, self.clock.step - 1, first=first)
 
         if not self._joint(optimizer):
             self._settle(optimizer, border, examine=examine)
@@ -336,7 +339,7 @@ class Sentinel:
         if self.losses.pending and optimizer is not None:
             self._judge_unfinished(optimizer)
         elif self.capture.tape.unfinished():
-            looked = self.examiner.examine(Case(self.clock.step, [], joint=False, unfinished=True))
+            looked = self.looker.examine(Case(self.clock.step, [], joint=False, unfinished=True))
             if looked is not None and looked.outcome == "found":
                 RECORDER.emit(self.judge.unseen_loss(optimizer, looked), urgent=True)
 
@@ -364,8 +367,9 @@ class Sentinel:
         self.losses.clear()
         self._tell(border)
         self.agreement.close()
-        if len(self.history):
-            RECORDER.emit(self.history.event())
+        for event in (self.history.event() if len(self.history) else None, self.looker.last_words()):
+            if event is not None:
+                RECORDER.emit(event)
         RECORDER.pulse(self.clock.step, now=True)
         return Finished(steps=self.clock.step, skips=self._skips, last_finite_step=self.judge.finite_after)
 

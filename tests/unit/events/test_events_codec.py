@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 import pytest
 
 from nandiag.events import (
+    Activations,
     Armed,
     Attached,
     Finished,
@@ -43,6 +44,7 @@ EVERY = [
     Stopping(3, "auto", "stop", "gradient"),
     Raised("ValueError", "m", "Traceback", 3),
     History((1, 2), (0.5, math.nan), (None, math.inf), (0.1, 0.1), (None, None)),
+    Activations((1, 2), ("a", ""), ("float16", "float32"), ((0.5, None), (math.inf, 2.0)), 3),
     Finished(9, 1, 8),
 ]
 

@@ -121,8 +121,8 @@ def test_defaults_are_those_of_the_settings():
 
 
 def test_no_option_is_offered_that_nothing_heeds():
-    with pytest.raises(UsageError, match="no option --level "):
-        read(["--level", "op", "t.py"], Settings())
+    with pytest.raises(UsageError, match="no option --strength "):
+        read(["--strength", "op", "t.py"], Settings())
 
 
 def test_says_how_words_after_the_script_were_read():

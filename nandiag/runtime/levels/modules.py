@@ -1,0 +1,182 @@
+"""``--level module``: each module's inputs and outputs are looked at as it runs, and told when harm comes (worker).
+
+Nothing waits for the device: what the looks showed is read once a step. That a module has put out a NaN is no anomaly
+by itself; it is told when the sentinel has seen harm in that step.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from nandiag.events import Looked, Note, Site
+from nandiag.runtime.guard import guarded
+from nandiag.runtime.levels.maxima import Maxima, Peak
+from nandiag.runtime.levels.naming import Names
+from nandiag.runtime.look.extremes import Extremes, Look
+from nandiag.runtime.look.finite import quiet
+from nandiag.runtime.names import is_wrapper
+from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.tape.entries import tensors_in
+
+_MOST_CALLS = 1 << 14
+_SHOWN = 4
+
+
+class Call:
+    """One call of a module: what went in and what came out, and the call of the root module that it was part of."""
+
+    __slots__ = ("inputs", "micro_step", "module", "outputs", "root")
+
+    def __init__(self, module: nn.Module, micro_step: int, root: Call | None) -> None:
+        self.module = module
+        self.micro_step = micro_step
+        self.root = root or self
+        self.inputs: list[Look] = []
+        self.outputs: list[Look] = []
+
+    @property
+    def made_infinite(self) -> bool:
+        """Whether it put out a -Inf, and nothing worse, that none of its inputs held."""
+        return any(look.masked for look in self.outputs) and all(look.finite for look in self.inputs)
+
+    @property
+    def born(self) -> bool:
+        """Whether it made a NaN or a +Inf of finite inputs; -Inf alone is a mask."""
+        return _good(self.inputs) and not _good(self.outputs)
+
+
+def _harmless(look: Look) -> bool:
+    return look.finite or look.masked
+
+
+def _good(looks: list[Look]) -> bool:
+    return all(map(_harmless, looks))
+
+
+class ModuleWatch:
+    """The calls of the present step; ``idle`` says when a call is none of the script's (a replay)."""
+
+    def __init__(self, micro_step: Callable[[], int]) -> None:
+        self.extremes = Extremes()
+        self.maxima = Maxima()
+        self.step = 0
+        self._micro_step = micro_step
+        self._names = Names()
+        self._calls: list[Call] = []
+        self._known: dict[int, Look] = {}
+        self._lock = threading.Lock()
+        self._open = threading.local()
+        self._left_out = 0
+
+    # ------------------------------------------------------------------ while a step runs
+
+    def around(self, call: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a module's call, and look at what went in and came out."""
+        if torch._C._current_graph_task_id() != -1 or is_wrapper(module):
+            return call(module, *args, **kwargs)  # recomputed for backward, or DDP's: the values are seen elsewhere
+        outer: Call | None = getattr(self._open, "call", None)
+        one = self._open.call = self._begins(module, (args, kwargs), outer)
+        try:
+            output = call(module, *args, **kwargs)
+        finally:
+            self._open.call = outer
+        if one is not None:
+            self._ended(one, output)
+        return output
+
+    @guarded("modules")
+    def _begins(self, module: nn.Module, words: tuple[Any, Any], outer: Call | None) -> Call | None:
+        if len(self._calls) >= _MOST_CALLS:
+            self._left_out += 1
+            return None
+        one = Call(module, self._micro_step(), None if outer is None else outer.root)
+        with quiet():
+            one.inputs = self._looks(words)  # now: the module may write into what it is given
+        return one
+
+    @guarded("modules")
+    def _ended(self, one: Call, output: Any) -> None:
+        with quiet():
+            one.outputs = self._looks(output)
+        with self._lock:
+            self._calls.append(one)
+
+    def _looks(self, thing: Any) -> list[Look]:
+        found = []
+        for tensor in tensors_in(thing):
+            look = self._known.get(id(tensor))
+            if look is None or not look.is_of(tensor):
+                look = self.extremes.look(tensor)
+                if look is None:
+                    continue
+                self._known[id(tensor)] = look
+            found.append(look)
+        return found
+
+    # ------------------------------------------------------------------ at a border
+
+    @guarded("modules")
+    def step_ends(self, step: int) -> None:
+        """``step`` is over (the number of the one that begins): keep how large outputs were, forget the rest."""
+        with quiet():
+            self.extremes.read()
+        with self._lock:
+            calls, self._calls = self._calls, []
+            self._known.clear()
+        self.maxima.add(self.step, self._peaks(calls))
+        self.step = step
+        if self._left_out:
+            RECORDER.emit(Note(f"A step made too many module calls to look at all; {self._left_out} were left out."))
+            self._left_out = 0
+
+    def _peaks(self, calls: list[Call]) -> dict[str, Peak]:
+        found: dict[str, Peak] = {}
+        for call in calls:
+            name = self._names.of(call.module)
+            for look in call.outputs:
+                size = look.absmax
+                if size is not None and (name not in found or size > found[name].absmax):
+                    found[name] = Peak(size, look.dtype)
+        return found
+
+    def explain(self, step: int, micro_step: int | None = None) -> Looked | None:
+        """Return the first module that made bad values of good ones in this step; None where none did.
+
+        A root call whose own output is good has dealt with what went wrong inside; it is passed over.
+        """
+        with quiet():
+            self.extremes.read()
+        with self._lock:
+            calls = [one for one in self._calls if micro_step is None or one.micro_step == micro_step]
+        found = (one for one in calls if not _good(one.root.outputs) and (one.born or one.root is one))
+        first = next(found, None)
+        return None if first is None else self._looked(_masked_before(first, calls), step, calls)
+
+    def _looked(self, one: Call, step: int, calls: list[Call]) -> Looked:
+        name = self._names.of(one.module)
+        bad_input = not _good(one.inputs)
+        after = [self._names.of(other.module) for other in calls if other is not one and not _good(other.outputs)]
+        facts: dict[str, object] = {"level": "module", "bad_modules": [*dict.fromkeys(after)][:8]}
+        return Looked(
+            outcome="found", method="watch", step=step, micro_step=one.micro_step,
+            phase="data" if bad_input else "forward", source="input" if bad_input else "module",
+            site=Site(module=name, module_class=type(one.module).__name__), inputs=_told(one.inputs),
+            outputs=() if bad_input else _told(one.outputs), facts=facts,
+        )  # fmt: skip
+
+
+def _masked_before(born: Call, calls: list[Call]) -> Call:
+    """Return the call that made the -Inf of which ``born`` made worse, itself where all that it was given is finite."""
+    if not any(look.masked for look in born.inputs):
+        return born
+    return next((one for one in calls if one.root is born.root and one is not born and one.made_infinite), born)
+
+
+def _told(looks: list[Look]) -> tuple[Any, ...]:
+    worst = sorted(looks, key=_harmless)
+    return tuple(look.told() for look in worst[:_SHOWN])
