@@ -70,8 +70,8 @@ OPTIONS = (
     Option(
         "--level",
         "choice",
-        "What is watched all the time: step (losses, gradients and weights once a step) or module (each module's inputs "
-        "and outputs too).",
+        "What is watched all the time: step (losses, gradients and weights once a step) or module (each module's "
+        "inputs and outputs too).",
         CHOICES["level"],
     ),
     Option("--max-replays", "number", "How many harmful steps may be run again to find the origin.", metavar="N"),
