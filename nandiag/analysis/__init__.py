@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from nandiag.analysis import ranks, run, timeline, verdict
 from nandiag.analysis.findings import findings_of
+from nandiag.analysis.nccl.summary import Logs
 from nandiag.analysis.origin import choose
 from nandiag.analysis.place import origin_of
 from nandiag.analysis.report import Report
@@ -14,8 +15,11 @@ from nandiag.store.reader import RunRecord
 __all__ = ["Report", "analyse"]
 
 
-def analyse(record: RunRecord) -> Report:
-    """Return the report on what the files of a run hold; never raises for what they contain."""
+def analyse(record: RunRecord, nccl: Logs | None = None) -> Report:
+    """Return the report on what the files of a run hold; never raises for what they contain.
+
+    ``nccl`` is what the logs of NCCL say, where there are any.
+    """
     logs = ranks.last_logs(record.logs)
     states = ranks.states(record)
     events = timeline.build(record.logs)
@@ -30,9 +34,10 @@ def analyse(record: RunRecord) -> Report:
     return Report(
         run=started,
         verdict=replace(concluded, last_finite_step=verdict.last_finite(events, states, logs)),
-        findings=findings_of(events, states, logs, started),
+        findings=findings_of(events, states, logs, started, nccl=nccl),
         ranks={str(rank): state for rank, state in states.items()},
         history=run.history_of(record, matter),
         activations=run.activations_of(record, matter),
         notes=run.notes_of(record, states),
+        nccl=nccl,
     )

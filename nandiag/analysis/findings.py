@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 
 from nandiag.analysis.causes.loss_scale_collapse import collapsed
+from nandiag.analysis.nccl.findings import findings_of as nccl_findings
+from nandiag.analysis.nccl.summary import Logs
 from nandiag.analysis.report import Finding, RankState, Run
 from nandiag.analysis.skips import skips_of
 from nandiag.analysis.timeline import STATE, Seen, Timeline
@@ -20,7 +22,7 @@ _NAMES = {"optimizer_state": "optimizer state", "frozen": "frozen parameter"}
 
 
 def findings_of(
-    timeline: Timeline, states: dict[int, RankState], logs: dict[int, RankLog], run: Run
+    timeline: Timeline, states: dict[int, RankState], logs: dict[int, RankLog], run: Run, nccl: Logs | None = None
 ) -> tuple[Finding, ...]:
     """Return the findings, anomalies first, then in the order of the run; bounded, with a last one that says so."""
     found = [
@@ -29,6 +31,7 @@ def findings_of(
         *_stops(timeline),
         *_ends(states, logs),
         *_went_on(timeline, run),
+        *nccl_findings(nccl),
     ]
     order = {"anomaly": 0, "warning": 1, "info": 2}
     found.sort(key=lambda finding: order[finding.severity])

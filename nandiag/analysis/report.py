@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from nandiag.analysis.nccl.summary import Logs
 from nandiag.events.facts import TensorFact
 from nandiag.events.kinds import Activations, History
 
@@ -142,6 +143,7 @@ class Report:
     """Run, verdict and findings; ``ranks``, ``history`` and ``activations`` are keyed by the rank as text, as in JSON.
 
     ``activations`` is there for runs with ``--level module``.
+    ``nccl`` is what NCCL's logs say, ``None`` where there are none.
     """
 
     schema: int = SCHEMA
@@ -152,3 +154,4 @@ class Report:
     history: dict[str, History] = field(default_factory=dict)
     activations: dict[str, Activations] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    nccl: Logs | None = None

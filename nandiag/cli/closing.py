@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
 from nandiag.analysis import Report, analyse
+from nandiag.cli import nccl_logs
 from nandiag.cli.problems import own_bug, tell
 from nandiag.errors import Exit
 from nandiag.events.words import signal_name
@@ -68,7 +69,10 @@ def _without_report(closing: Closing) -> int:
 
 
 def _report(folder: RunFolder) -> Report:
-    return analyse(read_run([folder]))
+    record = read_run([folder])
+    notes: list[str] = []
+    logs = nccl_logs.of_run([folder], record, notes)
+    return analyse(replace(record, notes=(*record.notes, *notes)), logs)
 
 
 def _write(report: Report, closing: Closing) -> None:

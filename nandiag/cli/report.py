@@ -6,12 +6,15 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from nandiag.analysis import Report, analyse
+from nandiag.cli import nccl_logs
 from nandiag.cli.problems import complain
 from nandiag.errors import Exit, NandiagError, NothingToReadError, UsageError
 from nandiag.events.forms import build
@@ -40,17 +43,26 @@ def report(
     ] = None,
     as_json_text: Annotated[bool, typer.Option("--json", help="Print the report as JSON on stdout.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the report as markdown on stdout.")] = False,
+    logs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--nccl-logs",
+            metavar="PATTERN",
+            help="Also read NCCL logs from elsewhere: a file, a folder or a "
+            "quoted pattern; may be repeated. Without FOLDER these logs alone.",
+        ),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with 3 if the verdict is an anomaly.")] = False,
 ) -> None:
     """Show what nandiag found in a run, from the files in its log folder."""
     if as_json_text and as_markdown:
         raise UsageError("--json and --markdown exclude each other.", todo="Give one of them.")
-    places = folders or [Path(DEFAULT_LOGS)]
+    places = folders or ([] if logs else [Path(DEFAULT_LOGS)])
     if as_json_text or as_markdown:
         _refuse_file(places, "--json" if as_json_text else "--markdown")
-    found = read(places)
+    found = read(places, logs or ())
     try:
-        _print(found, places, as_json_text=as_json_text, as_markdown=as_markdown)
+        _print(found, places or [Path(name) for name in logs or ()], as_json_text=as_json_text, as_markdown=as_markdown)
     except OSError as error:
         _no_reader(error)
     if check and found.verdict.anomaly:
@@ -88,12 +100,16 @@ def _no_reader(error: OSError) -> None:
         raise typer.Exit(int(Exit.SCRIPT_FAILED))
 
 
-def read(folders: list[Path]) -> Report:
-    """Return the report on these folders; raises NothingToReadError when they hold no word of any rank."""
+def read(folders: list[Path], logs: Sequence[str] = ()) -> Report:
+    """Return the report on these folders and NCCL logs; raises NothingToReadError when they hold nothing to read."""
+    others, notes = nccl_logs.matching(logs), list[str]()
+    if not folders:
+        return nccl_logs.alone(nccl_logs.read_logs(others, None, notes), notes)
     runs = list(dict.fromkeys(layout.find(folder) for folder in folders))
     record = read_run(runs)
     if record.logs:
-        return analyse(record)
+        told = nccl_logs.of_run(runs, record, notes, others)
+        return analyse(replace(record, notes=(*record.notes, *notes)), told)
     for run in runs:
         written = _written(run)
         if written is not None:

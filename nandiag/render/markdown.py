@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from nandiag.analysis.report import Finding, Origin, Report, Verdict
 from nandiag.events import TensorFact, words
+from nandiag.render import nccl
 from nandiag.render.text import LONGEST, clean, clean_line
 
 MOST = 20
@@ -111,6 +112,7 @@ def _rest(report: Report) -> Iterable[str]:
     ]
     yield _folded("Spread", spread)
     yield _folded("Findings", [_finding(finding) for finding in report.findings])
+    yield _folded("NCCL", nccl.choices(report.nccl))
     yield _folded("What could not be seen", report.notes)
 
 

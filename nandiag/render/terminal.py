@@ -14,12 +14,13 @@ from rich.text import Text
 
 from nandiag.analysis.report import Finding, Origin, Report, Spread, Suggestion, Verdict
 from nandiag.events import TensorFact, words
+from nandiag.render import nccl
 from nandiag.render.snippet import snippet
 from nandiag.render.text import clean, encodable
 
 WIDTH_WITHOUT_TERMINAL = 100
 NARROWEST = 40
-MOST = {"tensors": 3, "evidence": 6, "help": 3, "spread": 4, "findings": 5, "notes": 6}
+MOST = {"tensors": 3, "evidence": 6, "help": 3, "spread": 4, "findings": 5, "notes": 6, "nccl": 6}
 _STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold", "help": "bold cyan", "frame": "blue"}
 _WHAT = {"optimizer_state": "optimizer state", "frozen": "frozen parameters", "gradient": "gradients"}
 _TOLD = {"stopped", "went_on", "update_left_out", "rank_victim"}
@@ -80,6 +81,7 @@ def _healthy(report: Report, folder: str, width: int) -> Iterable[Text]:
     told = [text for text in told if text[1:].rstrip(".") not in report.verdict.summary]
     yield from frame.notes(told, MOST["findings"], "warning")
     yield from frame.helps(report.verdict.suggestions)
+    yield from frame.notes(nccl.lines(report.nccl), MOST["nccl"], "nccl")
     yield from frame.notes(report.notes, MOST["notes"], "note")
 
 
@@ -110,6 +112,7 @@ def _anomaly(report: Report, place: Place, width: int) -> Iterable[Text]:
     yield from frame.notes([_spread(spread) for spread in verdict.spread], MOST["spread"], "spread")
     told = [finding.text for finding in report.findings if _is_told(finding, verdict)]
     yield from frame.notes(told, MOST["findings"], "note")
+    yield from frame.notes(nccl.lines(report.nccl), MOST["nccl"], "nccl")
     yield from frame.notes([place.short(text) for text in report.notes], MOST["notes"], "note")
     yield from frame.notes(_machine(origin), 1, "note")
     yield from frame.notes(_resume(report), 1, "resume")
