@@ -14,7 +14,7 @@ from nandiag import __version__
 from nandiag.cli.problems import complain
 from nandiag.errors import Exit, NandiagError, UsageError
 
-VERBS = ("run", "report", "doctor")
+VERBS = ("run", "report", "explain", "doctor")
 
 
 def build(verb: str | None = None) -> typer.Typer:

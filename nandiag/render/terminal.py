@@ -118,6 +118,14 @@ def _anomaly(report: Report, place: Place, width: int) -> Iterable[Text]:
     yield from frame.notes(_resume(report), 1, "resume")
     if place.again:
         yield Text("  show this again: ").append(f"nandiag report {shlex.quote(clean(place.folder))}", style="bold")
+    for slug in _explained(verdict):
+        yield Text("  read on:         ").append(f"nandiag explain {clean(slug)}", style="bold")
+
+
+def _explained(verdict: Verdict) -> list[str]:
+    """Return the slugs of the verdict that have a text to read: the story, then what happened at the op."""
+    slugs = dict.fromkeys(slug for slug in (verdict.cause, verdict.mechanism) if slug)
+    return [slug for slug in slugs if slug != "unknown" or len(slugs) == 1]
 
 
 def _label(evidence: list[str]) -> str | None:

@@ -3,8 +3,34 @@
 from __future__ import annotations
 
 from nandiag.analysis.causes.facts import LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
+from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
+
+EXPLAIN = Explanation(
+    slug="attention_fully_masked",
+    what="A softmax ran over a row that is -inf everywhere, because a mask left nothing of it: 0/0 is NaN. Padding "
+    "longer than a sample, a causal mask combined with left padding, or two masks that each hold the lowest "
+    "finite number make such rows.",
+    fix=(
+        Suggestion(
+            "Leave at least one position of each row unmasked; what a padded query attends to does not matter.",
+            "mask = mask.masked_fill(mask.all(-1, keepdim=True), False)",
+        ),
+        Suggestion(
+            "Combine masks as booleans, and fill once with a large finite number.",
+            "scores.masked_fill(a | b, torch.finfo(scores.dtype).min)",
+        ),
+        Suggestion(
+            "Or drop samples that hold nothing but padding while loading.",
+        ),
+    ),
+    pages=(
+        "generated/torch.nn.functional.scaled_dot_product_attention.html",
+        "generated/torch.nn.MultiheadAttention.html",
+        "generated/torch.Tensor.masked_fill.html",
+    ),
+)
 
 SOFTMAX = frozenset({"softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax"})
 ATTENTION = "scaled_dot_product"

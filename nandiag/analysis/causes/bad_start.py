@@ -5,8 +5,81 @@ from __future__ import annotations
 from math import prod
 
 from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, Cause, Facts
+from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact
+
+EXPLAIN = (
+    Explanation(
+        slug="checkpoint_corruption",
+        what="A resumed run began with a weight, a buffer or optimizer state that is not finite. It was saved bad, "
+        "cut short while it was written, or changed between loading and the first step (a cast to float16, "
+        "for example).",
+        fix=(
+            Suggestion(
+                "Resume from an older checkpoint.",
+            ),
+            Suggestion(
+                "Check the file as it lies on disk, before anything else touches it.",
+                'state = torch.load("step.pt", map_location="cpu", weights_only=True)\n'
+                "bad = [k for k, v in state.items() if v.is_floating_point() and not v.isfinite().all()]",
+            ),
+            Suggestion(
+                "Write checkpoints to a temporary file and rename it, and never while a loss is not finite.",
+            ),
+        ),
+        pages=(
+            "notes/serialization.html",
+            "generated/torch.load.html",
+        ),
+    ),
+    Explanation(
+        slug="uninitialised_memory",
+        what="A tensor holds what happened to lie in memory: torch.empty, to_empty or empty_like made it, and "
+        "nothing wrote all of it. The report says what points to that: magnitudes or bit patterns that no "
+        "arithmetic makes, or torch's own filling of unwritten memory in deterministic mode.",
+        fix=(
+            Suggestion(
+                "Write every element: initialise the tensor after torch.empty, to_empty or a resize.",
+                "torch.nn.init.normal_(p, std=0.02)",
+            ),
+            Suggestion(
+                "After model.to_empty(device=...), call reset_parameters() on every module, and fill buffers too.",
+            ),
+            Suggestion(
+                "To make such faults show each time, let torch fill unwritten memory with NaN.",
+                "torch.use_deterministic_algorithms(True)\ntorch.utils.deterministic.fill_uninitialized_memory = True",
+            ),
+        ),
+        pages=(
+            "generated/torch.empty.html",
+            "generated/torch.nn.Module.html",
+            "deterministic.html",
+            "nn.init.html",
+        ),
+    ),
+    Explanation(
+        slug="init_nonfinite",
+        what="A weight or a buffer was not finite before its first update. No step of this run made it so: its "
+        "initialiser did, the file it was loaded from, a cast, or code between two steps that writes to it.",
+        fix=(
+            Suggestion(
+                "Look at what fills the tensor that the report names, and check it right after.",
+                "assert all(p.isfinite().all() for p in model.parameters())",
+            ),
+            Suggestion(
+                "An initialiser that divides by a fan of 0, or takes the root of a negative number, is the usual one.",
+            ),
+            Suggestion(
+                "Where memory was never written: nandiag explain uninitialised_memory.",
+            ),
+        ),
+        pages=(
+            "nn.init.html",
+            "generated/torch.empty.html",
+        ),
+    ),
+)
 
 _STARTS = {"init", "checkpoint"}
 _HUGE, _TINY = 1e30, 1e-30

@@ -5,8 +5,31 @@ from __future__ import annotations
 import re
 
 from nandiag.analysis.causes.facts import LARGEST, LIKELY, POSSIBLE, Cause, Facts
+from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
+
+EXPLAIN = Explanation(
+    slug="collective_overflow",
+    what="The gradients of each rank were finite, and what came out of their exchange was not. Sums over ranks and "
+    "compression to half precision leave the range of a dtype that the local values still fit.",
+    fix=(
+        Suggestion(
+            "Compress to bfloat16, which has the range of float32.",
+            "model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
+        ),
+        Suggestion(
+            "In an exchange of your own, reduce in float32, or divide by the number of ranks before the sum.",
+        ),
+        Suggestion(
+            "Or leave compression out, and clip before the exchange.",
+        ),
+    ),
+    pages=(
+        "ddp_comm_hooks.html",
+        "distributed.html",
+    ),
+)
 
 _BF16 = re.compile(r"bf16|bfloat16", re.IGNORECASE)
 _HALF = re.compile(r"fp16|float16|half", re.IGNORECASE)

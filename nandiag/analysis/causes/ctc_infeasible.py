@@ -4,8 +4,32 @@ from __future__ import annotations
 
 from nandiag.analysis.causes import fitting
 from nandiag.analysis.causes.facts import Cause, Facts
+from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
+
+EXPLAIN = Explanation(
+    slug="ctc_infeasible",
+    what="A CTC target cannot be aligned with its input: it needs one frame for each symbol, and one more between "
+    "two that are equal. No alignment exists, and the loss is infinite.",
+    fix=(
+        Suggestion(
+            "Drop samples whose input is too short for their target.",
+            "frames >= lengths + repeats",
+        ),
+        Suggestion(
+            "Or let such samples count as zero.",
+            "nn.CTCLoss(zero_infinity=True)",
+        ),
+        Suggestion(
+            "Check that input_lengths count the frames behind any pooling or stride.",
+        ),
+    ),
+    pages=(
+        "generated/torch.nn.CTCLoss.html",
+        "generated/torch.nn.functional.ctc_loss.html",
+    ),
+)
 
 OPS = frozenset({"_ctc_loss", "_cudnn_ctc_loss", "ctc_loss"})
 

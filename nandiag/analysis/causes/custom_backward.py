@@ -3,7 +3,28 @@
 from __future__ import annotations
 
 from nandiag.analysis.causes.facts import POSSIBLE, Cause, Facts
+from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
+
+EXPLAIN = Explanation(
+    slug="custom_backward",
+    what="The backward of an autograd function of the script's own made the bad value from finite inputs. Its "
+    "formula divides by zero, or leaves the range of the dtype, at a value that its forward takes well.",
+    fix=(
+        Suggestion(
+            "Compare it with finite differences at such values, in float64.",
+            "torch.autograd.gradcheck(MyFunction.apply, inputs)",
+        ),
+        Suggestion(
+            "Keep the divisor away from zero, as in the forward; save what the backward needs, not what it must "
+            "recompute.",
+        ),
+    ),
+    pages=(
+        "notes/extending.html",
+        "notes/gradcheck.html",
+    ),
+)
 
 
 def explain(facts: Facts) -> Cause | None:

@@ -3,7 +3,33 @@
 from __future__ import annotations
 
 from nandiag.analysis.causes.facts import LIKELY, PROVEN, Cause, Facts
+from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
+
+EXPLAIN = Explanation(
+    slug="data_nonfinite",
+    what="A batch held NaN or Inf before the model saw it. The report names the input, and where the DataLoader "
+    "tells it, the index of the sample in its dataset.",
+    fix=(
+        Suggestion(
+            "Look at the sample that the report names, and drop or repair such samples while loading.",
+            "assert torch.isfinite(x).all(), index",
+        ),
+        Suggestion(
+            "In tables: a missing value is NaN. Fill it, and give the model a flag that it was missing.",
+            "x = torch.nan_to_num(x, nan=0.0)",
+        ),
+        Suggestion(
+            "In transforms of your own: a division by the spread of a constant signal, a logarithm of 0, a resize "
+            "to nothing.",
+        ),
+    ),
+    pages=(
+        "data.html",
+        "generated/torch.isfinite.html",
+        "generated/torch.nan_to_num.html",
+    ),
+)
 
 
 def explain(facts: Facts) -> Cause | None:

@@ -7,8 +7,39 @@ from statistics import median
 
 from nandiag.analysis.causes.facts import POSSIBLE, Cause, Facts
 from nandiag.analysis.causes.overflow import overflows
+from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
+
+EXPLAIN = Explanation(
+    slug="data_outlier",
+    what="A sample is finite, but so far from the others that the step with it left the range of the dtype. The "
+    "steps before were calm, so that the learning rate is not to blame.",
+    fix=(
+        Suggestion(
+            "Measure each feature against the mean and the deviation of the training set, and drop or clip what "
+            "lies far out (a z-score filter; 6 to 10 deviations are a usual bound).",
+            "z = (x - mean) / (std + 1e-6)\nkeep = (z.abs() < 8).all(-1)",
+        ),
+        Suggestion(
+            "Normalise inputs by statistics of the training set, not by those of one batch.",
+            "x = ((x - mean) / (std + 1e-6)).clamp(-8, 8)",
+        ),
+        Suggestion(
+            "Where such values are real: take their logarithm, or use a loss that grows linearly.",
+            "nn.SmoothL1Loss()",
+        ),
+        Suggestion(
+            "Clip the gradients, so that one sample cannot throw the weights far.",
+            "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        ),
+    ),
+    pages=(
+        "data.html",
+        "generated/torch.nn.SmoothL1Loss.html",
+        "generated/torch.nn.utils.clip_grad_norm_.html",
+    ),
+)
 
 _ENOUGH = 4
 _CALM = 10.0

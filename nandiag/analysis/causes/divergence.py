@@ -7,8 +7,75 @@ from collections.abc import Iterable
 from statistics import median
 
 from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, Cause, Facts
+from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import History, words
+
+EXPLAIN = (
+    Explanation(
+        slug="lr_divergence",
+        what="The learning rate was too high for the model, so that each update made the loss worse until it left "
+        "the range of the dtype. The place of the first Inf is chance: the story is in the history of loss, "
+        "gradient norm and learning rate.",
+        fix=(
+            Suggestion(
+                "Lower the peak learning rate by a factor of 3 to 10, and warm up.",
+                "torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.01, total_iters=500)",
+            ),
+            Suggestion(
+                "Find the highest usable one by a range test: from a fresh start, let the rate grow from 1e-7 to 1 "
+                "over some hundred steps, and record the loss. It falls, is flat, then rises; take a tenth of the "
+                "rate at which it begins to rise.",
+                "schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=(1 / 1e-7) ** (1 / 300))",
+            ),
+            Suggestion(
+                "Check what changed the rate's meaning: a sum in the place of a mean, another batch size, a "
+                "scheduler stepped each batch that was meant for each epoch.",
+            ),
+            Suggestion(
+                "Clip the gradients as a second line of defence, not as the mend.",
+                "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+            ),
+        ),
+        pages=(
+            "optim.html",
+            "generated/torch.optim.lr_scheduler.LinearLR.html",
+            "generated/torch.optim.lr_scheduler.OneCycleLR.html",
+            "generated/torch.nn.utils.clip_grad_norm_.html",
+        ),
+    ),
+    Explanation(
+        slug="gradient_explosion",
+        what="Gradients grew step by step, or within one backward, until numbers left the range of the dtype, "
+        "while the learning rate did not rise. Recurrent networks over long sequences, deep stacks without "
+        "normalisation, and losses without a bound (a critic, a ratio of probabilities) do so.",
+        fix=(
+            Suggestion(
+                "Clip the norm of the gradients before each update.",
+                "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\noptimizer.step()",
+            ),
+            Suggestion(
+                "Under a GradScaler, unscale first.",
+                "scaler.unscale_(optimizer)\n"
+                "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+                "scaler.step(optimizer)",
+            ),
+            Suggestion(
+                "Recurrent networks: gates (LSTM, GRU), an orthogonal recurrent matrix, shorter sequences between "
+                "detached states.",
+            ),
+            Suggestion(
+                "Deep stacks: normalise in each block, and scale the branch of a residual.",
+            ),
+        ),
+        pages=(
+            "generated/torch.nn.utils.clip_grad_norm_.html",
+            "notes/amp_examples.html",
+            "generated/torch.nn.LayerNorm.html",
+            "nn.init.html",
+        ),
+    ),
+)
 
 _ENOUGH = 4
 _GREW, _ROSE = 100.0, 5.0

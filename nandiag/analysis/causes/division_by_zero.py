@@ -4,8 +4,38 @@ from __future__ import annotations
 
 from nandiag.analysis.causes import fitting
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share, small
+from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
+
+EXPLAIN = Explanation(
+    slug="division_by_zero",
+    what="A divisor is exactly zero: x/0 is Inf, and 0/0 is NaN. Norms of zero vectors, counts of empty groups, "
+    "the spread of equal values, and numbers that half precision rounded to zero are the usual ones.",
+    fix=(
+        Suggestion(
+            "Keep the divisor away from zero, by more than the dtype rounds away.",
+            "a / b.clamp_min(1e-6)",
+        ),
+        Suggestion(
+            "Counts: at least one.",
+            "total / max(count, 1)",
+        ),
+        Suggestion(
+            "Norms: let torch do it, with its own eps.",
+            "torch.nn.functional.normalize(x, dim=-1)",
+        ),
+        Suggestion(
+            "A torch.where behind the division does not help its gradient: put it before.",
+            "a / torch.where(b == 0, 1, b)",
+        ),
+    ),
+    pages=(
+        "generated/torch.nn.functional.normalize.html",
+        "generated/torch.where.html",
+        "generated/torch.clamp.html",
+    ),
+)
 
 DIVISIONS = frozenset({"div", "true_divide", "divide", "remainder", "fmod"})
 RECIPROCALS = {"reciprocal": "1/0", "rsqrt": "1/sqrt(0)"}

@@ -4,8 +4,31 @@ from __future__ import annotations
 
 from nandiag.analysis.causes import fitting
 from nandiag.analysis.causes.facts import Cause, Facts
+from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
+
+EXPLAIN = Explanation(
+    slug="domain_error",
+    what="A function was given a number outside of what it is defined for: the logarithm or the root of a negative "
+    "number, acos beyond 1, a negative number to a fractional power. Often rounding alone does it (a variance "
+    "of -1e-9, a cosine of 1.0000001).",
+    fix=(
+        Suggestion(
+            "Find out why the value leaves the domain; where rounding alone does it, clamp it.",
+            "torch.sqrt(v.clamp_min(0) + 1e-12)\ntorch.acos(c.clamp(-1 + 1e-6, 1 - 1e-6))",
+        ),
+        Suggestion(
+            "Where the model itself makes the number, let it make one that is positive by construction.",
+            "F.softplus(z) + 1e-6",
+        ),
+    ),
+    pages=(
+        "generated/torch.clamp.html",
+        "generated/torch.nn.functional.softplus.html",
+        "generated/torch.acos.html",
+    ),
+)
 
 # op -> lowest and highest argument that it is defined for, and what keeps the argument there
 DOMAINS: dict[str, tuple[float | None, float | None, str]] = {

@@ -4,8 +4,34 @@ from __future__ import annotations
 
 from nandiag.analysis.causes import fitting
 from nandiag.analysis.causes.facts import Cause, Facts
+from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
+
+EXPLAIN = Explanation(
+    slug="empty_reduction",
+    what="A mean was taken of nothing, or a spread of too few values: both divide by zero. Masks that select "
+    "nothing, targets that are all ignored, and a last batch of one do so.",
+    fix=(
+        Suggestion(
+            "Divide a sum by a count that is at least 1.",
+            "x.sum() / max(x.numel(), 1)",
+        ),
+        Suggestion(
+            "A spread of one value: divide by the count itself.",
+            "x.std(unbiased=False)",
+        ),
+        Suggestion(
+            "Leave out what is empty: a last batch of one, samples without targets.",
+            "DataLoader(..., drop_last=True)",
+        ),
+    ),
+    pages=(
+        "generated/torch.nn.functional.cross_entropy.html",
+        "generated/torch.std.html",
+        "data.html",
+    ),
+)
 
 SPREADS = frozenset({"var", "std", "var_mean", "std_mean"})
 TARGETS = frozenset({"nll_loss_forward", "nll_loss2d_forward", "nll_loss", "nll_loss2d", "cross_entropy_loss"})

@@ -4,7 +4,32 @@ from __future__ import annotations
 
 from nandiag.analysis.causes.facts import POSSIBLE, Cause, Facts
 from nandiag.analysis.causes.overflow import overflows
+from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
+
+EXPLAIN = Explanation(
+    slug="init_scale",
+    what="The very first step left the range of the dtype, or its gradients were enormous: weights as they were "
+    "initialised (or loaded), times inputs as they come, are too large.",
+    fix=(
+        Suggestion(
+            "Check the scale of the initialisation: the deviation should fall with the root of the width.",
+            "nn.init.kaiming_normal_(layer.weight)   # std = sqrt(2 / fan_in)",
+        ),
+        Suggestion(
+            "Normalise the inputs; raw amounts, timestamps and pixel values are larger than they look.",
+            "x = (x - mean) / (std + 1e-6)",
+        ),
+        Suggestion(
+            "Deep residual stacks: normalise in each block, or begin with branches of weight zero.",
+            "nn.init.zeros_(block.down.weight)",
+        ),
+    ),
+    pages=(
+        "nn.init.html",
+        "generated/torch.nn.LayerNorm.html",
+    ),
+)
 
 
 def explain(facts: Facts) -> Cause | None:

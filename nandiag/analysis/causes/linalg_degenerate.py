@@ -3,7 +3,33 @@
 from __future__ import annotations
 
 from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
+from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
+
+EXPLAIN = Explanation(
+    slug="linalg_degenerate",
+    what="A factorisation, or its gradient, does not exist for the matrix it was given: it is singular or nearly "
+    "so, or two of its eigenvalues or singular values are equal.",
+    fix=(
+        Suggestion(
+            "Add a little to the diagonal.",
+            "A + 1e-6 * torch.eye(n, device=A.device)",
+        ),
+        Suggestion(
+            "Solve, do not invert; use float64 for small matrices.",
+        ),
+        Suggestion(
+            "Of eigh and svd, use the values alone, or tell equal ones apart by a little noise: their gradients "
+            "divide by differences of values.",
+        ),
+    ),
+    pages=(
+        "linalg.html",
+        "generated/torch.linalg.svd.html",
+        "generated/torch.linalg.eigh.html",
+        "notes/numerical_accuracy.html",
+    ),
+)
 
 SPECTRAL = ("LinalgEigh", "LinalgEig", "LinalgSvd", "LinalgQr", "Svd", "Symeig")
 FACTORISATIONS = ("linalg_", "_linalg_", "cholesky", "lu_solve", "inverse", "triangular_solve", "svd", "qr")

@@ -4,8 +4,34 @@ from __future__ import annotations
 
 from nandiag.analysis.causes import fitting
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
+from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact
+
+EXPLAIN = Explanation(
+    slug="log_of_zero",
+    what="A logarithm was given an exact zero, or its gradient 1/x was. Probabilities that a softmax or a sigmoid "
+    "rounded to 0, and empty bins, are the usual ones.",
+    fix=(
+        Suggestion(
+            "Take the logarithm of a softmax or sigmoid in one step.",
+            "F.log_softmax(z, dim=-1)\nF.binary_cross_entropy_with_logits(z, y)",
+        ),
+        Suggestion(
+            "Keep the argument away from zero, in float32: 1e-8 is itself 0 in float16.",
+            "torch.log(x.float().clamp_min(1e-12))",
+        ),
+        Suggestion(
+            "x * log(x) at 0 is 0: let torch say so.",
+            "torch.xlogy(x, x)",
+        ),
+    ),
+    pages=(
+        "generated/torch.nn.functional.log_softmax.html",
+        "generated/torch.nn.BCEWithLogitsLoss.html",
+        "generated/torch.xlogy.html",
+    ),
+)
 
 LOGS = frozenset({"log", "log2", "log10"})
 _IN_ONE_STEP = Suggestion(

@@ -3,8 +3,49 @@
 from __future__ import annotations
 
 from nandiag.analysis.causes.facts import Cause, Facts
+from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import Skipped, words
+
+EXPLAIN = Explanation(
+    slug="loss_scale_collapse",
+    what="GradScaler left out step after step and halved its scale each time, and the gradients were still not "
+    "finite: it is not their scale. Something overflows in the float16 forward, or a NaN comes from "
+    "elsewhere. A few skips in the beginning, or one every 2000 steps, are how it looks for its scale, and "
+    "normal.",
+    fix=(
+        Suggestion(
+            "Find what overflows: nandiag names the op where it can run the step again. Lift that op to float32.",
+            'with torch.autocast("cuda", enabled=False):\n    y = f(x.float())',
+        ),
+        Suggestion(
+            "Use bfloat16 where the device has it, and no scaler.",
+            'with torch.autocast("cuda", dtype=torch.bfloat16):',
+        ),
+        Suggestion(
+            "Check the scaler's settings: a start that fits (init_scale), when it grows (growth_interval), and one "
+            "update() for each step.",
+            'torch.amp.GradScaler("cuda", init_scale=2.0**12, growth_factor=2.0, backoff_factor=0.5, '
+            "growth_interval=2000)",
+        ),
+        Suggestion(
+            "Scale the loss that backward() is called on, unscale before clipping, and never step an optimizer by "
+            "hand beside the scaler.",
+            "scaler.unscale_(optimizer)\n"
+            "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+            "scaler.step(optimizer)\n"
+            "scaler.update()",
+        ),
+        Suggestion(
+            "The model's weights stay in float32 under autocast: a model.half() beside a GradScaler underflows in "
+            "the update.",
+        ),
+    ),
+    pages=(
+        "amp.html",
+        "notes/amp_examples.html",
+    ),
+)
 
 # From its default of 65536 the scale is below 1 after 17 halvings; a search that ends does so sooner.
 MANY_IN_A_ROW = 20

@@ -5,8 +5,33 @@ from __future__ import annotations
 import math
 
 from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
+from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import History, words
+
+EXPLAIN = Explanation(
+    slug="lr_invalid",
+    what="The learning rate was NaN, infinite or negative at some step. A schedule that runs past its end, divides "
+    "by a number of warm-up steps of 0, or takes 0 to a negative power makes such a rate.",
+    fix=(
+        Suggestion(
+            "Print the schedule over all the steps that it will see, before training.",
+            "rates = [schedule(step) for step in range(total_steps + 1)]\n"
+            "assert all(0 <= rate < float('inf') for rate in rates)",
+        ),
+        Suggestion(
+            "Keep it within its ends.",
+            "LambdaLR(optimizer, lambda step: max(0.0, 1 - step / total_steps))",
+        ),
+        Suggestion(
+            "Check that total_steps counts what the scheduler is stepped by: batches or epochs, of all workers or one.",
+        ),
+    ),
+    pages=(
+        "optim.html",
+        "generated/torch.optim.lr_scheduler.LambdaLR.html",
+    ),
+)
 
 _CHECK = Suggestion("Check the learning rate's schedule at this step: a division by zero, or a step beyond its end.")
 

@@ -4,8 +4,28 @@ from __future__ import annotations
 
 from nandiag.analysis.causes.division_by_zero import DIVISIONS, RATIOS, RECIPROCALS
 from nandiag.analysis.causes.facts import HALF, POSSIBLE, Cause, Facts, dtype_of
+from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
+
+EXPLAIN = Explanation(
+    slug="optimizer_division",
+    what="An optimizer's update divided by a quantity that is zero, as that of a gradient of zeros is: a parameter "
+    "that took no part in the loss, or a first step.",
+    fix=(
+        Suggestion(
+            "Give the optimizer an eps, and add it where the division is.",
+            "update / (second_moment.sqrt() + eps)",
+        ),
+        Suggestion(
+            "Leave parameters out of the update whose gradient is zero throughout.",
+        ),
+    ),
+    pages=(
+        "optim.html",
+        "generated/torch.optim.Adam.html",
+    ),
+)
 
 
 def explain(facts: Facts) -> Cause | None:

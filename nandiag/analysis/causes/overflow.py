@@ -6,8 +6,41 @@ import math
 
 from nandiag.analysis.causes import fitting
 from nandiag.analysis.causes.facts import HALF, LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
+from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
+
+EXPLAIN = Explanation(
+    slug="overflow",
+    what="A result is larger than its dtype can hold. float16 ends at 65504, bfloat16 and float32 at about 3.4e38. "
+    "The report says what the same op gives in float64: a finite number there means that the dtype alone was "
+    "too small. Where the values grew over many steps, or in the first one, the report names that as the "
+    "cause and this as the mechanism.",
+    fix=(
+        Suggestion(
+            "In float16: use bfloat16 where the device has it; it has the range of float32, and needs no GradScaler.",
+            'with torch.autocast("cuda", dtype=torch.bfloat16):',
+        ),
+        Suggestion(
+            "Or run the op that left the range in float32, and the rest as before.",
+            'with torch.autocast("cuda", enabled=False):\n    y = f(x.float())',
+        ),
+        Suggestion(
+            "An exponential: bound what goes into it, or use the form that subtracts the maximum first.",
+            "torch.logsumexp(x, dim=-1)",
+        ),
+        Suggestion(
+            "In float32 the op is rarely at fault: look at what made its input so large (nandiag explain "
+            "lr_divergence, gradient_explosion, data_outlier, init_scale).",
+        ),
+    ),
+    pages=(
+        "amp.html",
+        "notes/amp_examples.html",
+        "type_info.html",
+        "generated/torch.logsumexp.html",
+    ),
+)
 
 EXPONENTIALS = {"exp": math.e, "expm1": math.e, "sinh": math.e, "cosh": math.e, "exp2": 2.0}
 CASTS = frozenset({"_to_copy", "to", "copy", "type_as"})

@@ -4,7 +4,34 @@ from __future__ import annotations
 
 from nandiag.analysis.causes.division_by_zero import DIVISIONS, RATIOS, RECIPROCALS
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
+from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
+
+EXPLAIN = Explanation(
+    slug="precision_underflow",
+    what="A number was rounded to zero, or to one, by half precision, and then divided by or taken the logarithm "
+    "of. Below 6e-8 float16 is 0, and eps=1e-8 is 0 in it; bfloat16 has only 3 digits, so that 1 - p is 0 "
+    "long before p is 1.",
+    fix=(
+        Suggestion(
+            "Compute this quantity in float32.",
+            "b = b.float()",
+        ),
+        Suggestion(
+            "Keep weights and optimizer in float32, and use autocast for speed.",
+            "model.float()",
+        ),
+        Suggestion(
+            "Or give the optimizer an eps that the dtype can hold.",
+            "torch.optim.Adam(model.parameters(), eps=1e-4)",
+        ),
+    ),
+    pages=(
+        "amp.html",
+        "type_info.html",
+        "generated/torch.optim.Adam.html",
+    ),
+)
 
 SMALLEST = {"float16": "6e-8", "bfloat16": "9e-41"}
 NEAR_ONE = {"float16": "0.0002", "bfloat16": "0.002"}

@@ -3,8 +3,27 @@
 from __future__ import annotations
 
 from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
+from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
+
+EXPLAIN = Explanation(
+    slug="received_nonfinite",
+    what="The ranks that could run the step again found it finite: the damage came to them from a rank that could "
+    "not be looked at, through the exchange of gradients or weights.",
+    fix=(
+        Suggestion(
+            "Look at the rank that the report names: its data, its host, its device.",
+        ),
+        Suggestion(
+            "Run again with the same seed; where the same rank shows it with other data, suspect the machine.",
+        ),
+    ),
+    pages=(
+        "distributed.html",
+        "notes/ddp.html",
+    ),
+)
 
 
 def explain(facts: Facts) -> Cause | None:

@@ -6,8 +6,31 @@ from dataclasses import dataclass
 
 from nandiag.analysis.causes import fitting
 from nandiag.analysis.causes.facts import LIKELY, PROVEN, Cause, Facts
+from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
+
+EXPLAIN = Explanation(
+    slug="singular_gradient",
+    what="A function is finite at a point, and its gradient is not: the root at 0, the norm of a zero vector, acos "
+    "at 1, a power below 1 at 0. A torch.where behind it does not help, for both branches are differentiated, "
+    "and 0 times Inf is NaN.",
+    fix=(
+        Suggestion(
+            "Keep the argument away from the point, inside the function.",
+            "torch.sqrt(x.clamp_min(1e-12))\n(x * x).sum(-1).clamp_min(1e-12).sqrt()",
+        ),
+        Suggestion(
+            "Put a torch.where before the function, not behind it.",
+            "f(torch.where(ok, x, torch.ones_like(x)))",
+        ),
+    ),
+    pages=(
+        "notes/autograd.html",
+        "generated/torch.where.html",
+        "generated/torch.sqrt.html",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,32 @@ from __future__ import annotations
 import math
 
 from nandiag.analysis.causes.facts import Cause, Facts, is_whole
+from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
+
+EXPLAIN = Explanation(
+    slug="unknown",
+    what="Nothing that was recorded explains how the bad value came about. The report still names rank, step and "
+    "place as far as they were seen, and says where to look.",
+    fix=(
+        Suggestion(
+            "Look at the place that the report names, and at its notes: they say what could not be seen, and why.",
+        ),
+        Suggestion(
+            "Let the run go on to a step that can be run again.",
+            "nandiag run --on-anomaly continue --max-replays 10 train.py",
+        ),
+        Suggestion(
+            "Where it did not show a second time, run it again with the same seed: another rank or step each time "
+            "points at a race or at hardware.",
+        ),
+    ),
+    pages=(
+        "autograd.html",
+        "notes/randomness.html",
+    ),
+)
 
 _PLACES = {
     "loss": "Look at the code between the model's outputs and backward(): log, division, sqrt, exp, an empty mean.",

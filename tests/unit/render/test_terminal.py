@@ -29,6 +29,7 @@ error[log_of_zero]: -Inf born on rank 3 at step 417 in forward of blocks.2.attn
    = note: rank 3 ran on node0, cuda:3, pid 811
    = resume: from a checkpoint saved before step 417; the weights were finite until then.
   show this again: nandiag report nandiag_logs/20260102-030405-train
+  read on:         nandiag explain log_of_zero
 """
 
 HARMED_NARROW = """\
@@ -53,6 +54,7 @@ error[log_of_zero]: -Inf born on rank 3 at step 417 in
    = resume: from a checkpoint saved before step 417; the
              weights were finite until then.
   show this again: nandiag report nandiag_logs/20260102-030405-train
+  read on:         nandiag explain log_of_zero
 """
 
 
