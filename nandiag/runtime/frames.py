@@ -23,13 +23,20 @@ BOUNDARIES: set[CodeType] = set()
 
 USER, LIBRARY, INTERNAL, TORCH = "user", "library", "internal", "torch"
 
+Place = tuple[CodeType, int]
+
 
 class Frame(NamedTuple):
-    """One place in Python code: its code object, the instruction in it, and the line. Made on the hot path."""
+    """One place in Python code: its code object and the instruction in it, as a byte offset."""
 
     code: CodeType
     instruction: int
-    line: int
+
+    @property
+    def line(self) -> int:
+        """The line of the instruction."""
+        lines = (line for start, end, line in self.code.co_lines() if start <= self.instruction < end)
+        return next(lines, None) or self.code.co_firstlineno
 
     @property
     def file(self) -> str:
@@ -60,20 +67,26 @@ def stack(start: FrameType | None, most: int = 12) -> tuple[tuple[Frame, ...], b
     The second value tells that the walk ended at the autograd engine, so that the frames are those of Python code run
     inside a backward (a custom Function, a hook, a recompute).
     """
-    found: list[Frame] = []
+    found, in_engine = places(start, most)
+    return tuple(map(Frame._make, found)), in_engine
+
+
+def places(start: FrameType | None, most: int) -> tuple[list[Place], bool]:
+    """Do what :func:`stack` does, but return plain (code, instruction) pairs: on the hot path no line is looked up."""
+    found: list[Place] = []
     frame, limit = start, _LIMIT
     while frame is not None and limit and len(found) < most:
         code = frame.f_code
+        kind = kind_of(code.co_filename)
         if code in BOUNDARIES:
             break
-        kind = kind_of(code.co_filename)
-        if kind in (USER, LIBRARY):
-            found.append(Frame(code, frame.f_lasti, frame.f_lineno))
-        elif kind == TORCH and code.co_name == _ENGINE:
-            return tuple(found), True
+        if kind is USER or kind is LIBRARY:
+            found.append((code, frame.f_lasti))
+        elif kind is TORCH and code.co_name == _ENGINE:
+            return found, True
         frame = frame.f_back
         limit -= 1
-    return tuple(found), False
+    return found, False
 
 
 def best(frames: tuple[Frame, ...]) -> Frame | None:

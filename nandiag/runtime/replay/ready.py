@@ -16,7 +16,7 @@ from nandiag.runtime.replay.rerun import written_by
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.update import stand_in
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Given, tensors_in, words_in
+from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Given, tensors_in
 from nandiag.runtime.tape.traceless import roots_of
 
 
@@ -26,7 +26,7 @@ def still_held(entries: list[Entry]) -> tuple[list[Entry], bool]:
         entry.micro_step
         for entry in entries
         if entry.kind == ROOT
-        for word in words_in((entry.args, entry.kwargs))
+        for word in entry.words
         if type(word) is Given and word.get() is None
     }
     last = max((entry.micro_step for entry in entries if entry.kind == BACKWARD), default=0)

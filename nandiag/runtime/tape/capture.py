@@ -16,10 +16,10 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from nandiag.runtime.frames import stack
+from nandiag.runtime.frames import places
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Given, Tape, version_of, words_in
+from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Given, Tape, version_of
 from nandiag.runtime.tape.state import Attributes, generators, keep_attributes, modes, python_used
 from nandiag.runtime.tape.window import Window
 
@@ -97,7 +97,7 @@ class Capture:
         grad = torch.is_grad_enabled()
         entry = Entry(ROOT, module, grad=grad, modes=modes())
         entry.micro_step = self.window.micro_step
-        entry.frames = stack(sys._getframe(3), _FRAMES)[0]
+        entry.places = places(sys._getframe(3), _FRAMES)[0]
         habit = self._habit(module)
         habit.begin(entry)
         entry.generators = generators(full=self._python_random, private=habit.generators)
@@ -118,7 +118,7 @@ class Capture:
         """It returned ``output``."""
         if entry is not None:
             self.known[id(module)].end(entry)
-            for word in words_in((entry.args, entry.kwargs)):
+            for word in entry.words:
                 if type(word) is Given:
                     tensor = word.get()
                     word.written = tensor is not None and version_of(tensor) != word.version
@@ -147,7 +147,7 @@ class Capture:
         self.window.close()
         entry = Entry(BACKWARD, torch.autograd.backward, grad=True, modes=modes())
         entry.micro_step = self.window.micro_step
-        entry.frames = stack(frame, _FRAMES)[0]
+        entry.places = places(frame, _FRAMES)[0]
         self.tape.add(entry, *words)
 
     @guarded("tape")

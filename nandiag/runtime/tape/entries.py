@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor, device, dtype, layout, nn, strided
 
-from nandiag.runtime.frames import Frame
+from nandiag.runtime.frames import Frame, Place
 from nandiag.runtime.tape.state import Generators, Modes
 
 MOST_ENTRIES = 4096
 MOST_BYTES = 64 * 1024 * 1024
 _MOST_LOOSE = 512
 _FEW_ROOTS = 8
+_PLAIN = frozenset({int, float, bool, str, type(None), dtype, device, layout})
 ROOT, CALL, BACKWARD = "root", "call", "backward"
 
 
@@ -27,8 +28,8 @@ class Entry:
     """One thing the step did: the call of a root module, a torch function outside of modules, or a backward."""
 
     __slots__ = (
-        "__weakref__", "args", "attributes", "before", "buffers", "frames", "function", "generators", "grad",
-        "held", "in_place", "kind", "kwargs", "micro_step", "modes", "number", "step",
+        "__weakref__", "args", "attributes", "before", "buffers", "function", "generators", "grad", "held", "in_place",
+        "kind", "kwargs", "micro_step", "modes", "number", "places", "step", "words",
     )  # fmt: skip
 
     def __init__(self, kind: str, function: Any, *, grad: bool, modes: Modes) -> None:
@@ -39,9 +40,10 @@ class Entry:
         self.args: Any = ()
         self.kwargs: Any = {}
         self.generators: Generators | None = None
-        self.buffers: list[tuple[Tensor, Tensor]] = []
-        self.attributes: list[tuple[nn.Module, dict[str, Any]]] = []
-        self.frames: tuple[Frame, ...] = ()
+        self.words: Sequence[Made | Given] = ()
+        self.buffers: Sequence[tuple[Tensor, Tensor]] = ()
+        self.attributes: Sequence[tuple[nn.Module, dict[str, Any]]] = ()
+        self.places: Sequence[Place] = ()
         self.before: tuple[Tensor, Tensor] | None = None
         self.in_place = False
         self.held = False
@@ -53,6 +55,16 @@ class Entry:
         return self.in_place or self.name.startswith("__set") or self.name in {"register_hook", "retain_grad"}
 
     @property
+    def frames(self) -> tuple[Frame, ...]:
+        """The user's and libraries' frames that called it, innermost first."""
+        return tuple(map(Frame._make, self.places))
+
+    @property
+    def makers(self) -> Iterator[Entry]:
+        """The entries whose outputs it was given."""
+        return (word.entry for word in self.words if type(word) is Made)
+
+    @property
     def retains(self) -> bool:
         """Whether a backward call leaves the graph that it went through as it is."""
         return any(word is True for word in (*(self.args or ()), *(self.kwargs or {}).values()))
@@ -60,7 +72,7 @@ class Entry:
     def forget(self) -> None:
         """Let go of everything: this call will not be made again."""
         self.args = self.kwargs = self.before = self.generators = None
-        self.buffers, self.attributes = [], []
+        self.words = self.buffers = self.attributes = ()
 
     @property
     def name(self) -> str:
@@ -151,6 +163,7 @@ class Tape:
         self.loose: deque[Entry] = deque(maxlen=_MOST_LOOSE)
         self.overflow = False
         self._made: dict[int, tuple[weakref.ref[Tensor], Entry, int]] = {}
+        self._words: list[Made | Given] = []
         self._number = 0
         self._roots, self._most_roots = 0, _FEW_ROOTS
         self.step = 0
@@ -162,8 +175,10 @@ class Tape:
             self._count_root()
         self._number += 1
         entry.number, entry.step = self._number, self.step
+        entry.words = self._words = []
         entry.args = self.pack(args, strong=entry.grad)
-        entry.kwargs = self.pack(kwargs, strong=entry.grad) if kwargs else {}
+        if kwargs:
+            entry.kwargs = self.pack(kwargs, strong=entry.grad)
         if not entry.grad and not entry.in_place:
             self.loose.append(entry)
         elif len(self.entries) < MOST_ENTRIES:
@@ -209,6 +224,9 @@ class Tape:
         if isinstance(thing, Tensor):
             return self._pack_tensor(thing, strong=strong)
         kind = type(thing)
+        return thing if kind in _PLAIN else self._pack_items(thing, kind, strong=strong)
+
+    def _pack_items(self, thing: Any, kind: type, *, strong: bool) -> Any:
         if kind is tuple or kind is list:
             return kind([self.pack(item, strong=strong) for item in thing])
         if kind is dict:
@@ -221,11 +239,15 @@ class Tape:
 
     def _pack_tensor(self, tensor: Tensor, *, strong: bool) -> Made | Given:
         known = self.maker(tensor)
+        word: Made | Given
         if known is not None and self._again(known[0], tensor, strong=strong):
-            return Made(known[0], known[1], tensor)
-        if strong and not tensor.requires_grad:
-            self.bytes += tensor.numel() * tensor.element_size()
-        return Given(tensor, strong=strong)
+            word = Made(known[0], known[1], tensor)
+        else:
+            word = Given(tensor, strong=strong)
+            if strong and not tensor.requires_grad:
+                self.bytes += tensor.nbytes if tensor.layout is strided else tensor.numel()
+        self._words.append(word)
+        return word
 
     def unfinished(self) -> bool:
         """Whether a forward was made, with gradients on, that no backward has followed yet."""
@@ -237,11 +259,10 @@ class Tape:
         if self.bytes <= MOST_BYTES:
             return
         self.bytes = 0
-        for entry in self.entries:
-            for word in words_in((entry.args, entry.kwargs)):
-                tensor = word.get() if type(word) is Given else None
-                if tensor is not None and not tensor.requires_grad:
-                    word.release()  # type: ignore[union-attr]
+        for word in (word for entry in self.entries for word in entry.words if type(word) is Given):
+            tensor = word.get()
+            if tensor is not None and not tensor.requires_grad:
+                word.release()
 
     def _again(self, maker: Entry, tensor: Tensor, *, strong: bool) -> bool:
         # A leaf that gradients gather in is trained, perhaps: it is taken as it is. What an earlier step made without
@@ -269,7 +290,7 @@ class Tape:
         waiting = [entry for entry in self.entries if entry.kind == BACKWARD and not entry.retains]
         while waiting:
             entry = waiting.pop()
-            waiting += [made.entry for made in makers_in((entry.args, entry.kwargs)) if made.entry.grad]
+            waiting += [maker for maker in entry.makers if maker.grad]
             entry.forget()
 
     def _hold(self, maker: Entry) -> bool:
@@ -277,16 +298,16 @@ class Tape:
 
         What ran without gradients keeps its arguments weakly until then: most of it never matters.
         """
-        if maker.grad:
-            return maker.args is not None
-        if not maker.held and maker.args is not None:
-            maker.held = all(self._hold_word(word) for word in words_in((maker.args, maker.kwargs)))
-        return maker.held
+        if not maker.grad and not maker.held:
+            for entry in sorted(_unheld(maker), key=lambda one: one.number):
+                entry.held = entry.args is not None and all(self._hold_word(word) for word in entry.words)
+        return maker.args is not None if maker.grad else maker.held
 
     def _hold_word(self, word: Made | Given) -> bool:
         if type(word) is Made:
+            maker = word.entry
             # A value that descends from another step's weights (a carried state) would not come out the same.
-            return word.entry.step == self.step and self._hold(word.entry)
+            return maker.step == self.step and (maker.args is not None if maker.grad else maker.held)
         return word.hold() if type(word) is Given else True
 
     def cut(self, mark: int) -> None:
@@ -304,30 +325,22 @@ def _ancestors(entries: list[Entry]) -> Iterable[Entry]:
     waiting = list(known.values())
     while waiting:
         entry = waiting.pop()
-        for made in makers_in((entry.args, entry.kwargs)):
-            if id(made.entry) not in known and made.entry.args is not None:
-                known[id(made.entry)] = made.entry
-                waiting.append(made.entry)
+        for maker in entry.makers:
+            if id(maker) not in known and maker.args is not None:
+                known[id(maker)] = maker
+                waiting.append(maker)
     return known.values()
 
 
-def words_in(thing: Any) -> Iterator[Made | Given]:
-    """Yield every :class:`Made` and :class:`Given` in packed arguments."""
-    if type(thing) is Made or type(thing) is Given:
-        yield thing
-    elif type(thing) is Rebuilt:
-        yield from words_in(thing.items)
-    elif type(thing) in (tuple, list):
-        for item in thing:
-            yield from words_in(item)
-    elif type(thing) is dict:
-        for item in thing.values():
-            yield from words_in(item)
-
-
-def makers_in(thing: Any) -> Iterator[Made]:
-    """Yield every :class:`Made` in packed arguments."""
-    return (word for word in words_in(thing) if type(word) is Made)
+def _unheld(maker: Entry) -> Iterable[Entry]:
+    """Return ``maker`` and those of its ancestors that ran without gradients and are not held yet."""
+    known, waiting = {id(maker): maker}, [maker]
+    while waiting:
+        for one in waiting.pop().makers:
+            if not one.grad and not one.held and id(one) not in known:
+                known[id(one)] = one
+                waiting.append(one)
+    return known.values()
 
 
 def _forget(made: dict[int, Any], key: int) -> Callable[[object], None]:

@@ -6,7 +6,7 @@ import contextlib
 import random
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,7 +131,7 @@ def keep_attributes(modules: list[nn.Module]) -> list[tuple[nn.Module, dict[str,
     return [(module, _simple(module)) for module in modules]
 
 
-def set_attributes(kept: list[tuple[nn.Module, dict[str, Any]]]) -> None:
+def set_attributes(kept: Sequence[tuple[nn.Module, dict[str, Any]]]) -> None:
     """Put back what :func:`keep_attributes` took."""
     for module, values in kept:
         module.__dict__.update(values)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from nandiag.runtime.frames import stack
+from nandiag.runtime.frames import places
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entries import CALL, Entry, Tape, tensors_in
 from nandiag.runtime.tape.state import Generators, generators, modes
@@ -133,7 +133,7 @@ class Window(TorchFunctionMode):
         entry = Entry(CALL, func, grad=grad, modes=modes())
         entry.micro_step = self.micro_step
         entry.in_place = what.in_place
-        entry.frames = stack(frame, _FRAMES)[0]
+        entry.places = places(frame, _FRAMES)[0]
         self.tape.add(entry, *words)
         self.tape.made(entry, output)
         return entry

@@ -84,8 +84,8 @@ def test_a_walk_ends_at_the_autograd_engine():
 
 
 def test_the_users_own_frame_is_best():
-    library = Frame(pytest.fixture.__code__, 0, 1)
-    user = Frame(here.__code__, 0, 1)
+    library = Frame(pytest.fixture.__code__, 0)
+    user = Frame(here.__code__, 0)
     assert best((library, user)) is user
     assert best((library,)) is library
     assert best(()) is None
@@ -124,4 +124,4 @@ def test_an_expression_over_several_lines_ends_with_its_first():
 
 def test_a_source_that_cannot_be_read():
     code = compile("frame()", "<made up>", "eval")
-    assert source(Frame(code, 0, 1), 1) is None
+    assert source(Frame(code, 0), 1) is None
