@@ -122,7 +122,7 @@ class Ring:
         if group is not None:
             call.native = group.native()
         if call.frame is not None:
-            site = (group.name if group else "", call.op, call.frame.code, call.frame.line)
+            site = (group.name if group else "", call.op, call.frame.code, call.frame.instruction)
             if site in self.sites or len(self.sites) < MOST_SITES:
                 self.sites[site] = self.sites.get(site, 0) + 1
         self.calls.append(call)
@@ -167,9 +167,9 @@ def _nearest(frame: FrameType | None) -> Frame | None:
     while frame is not None and left:
         kind = kind_of(frame.f_code.co_filename)
         if kind == USER:
-            return Frame(frame.f_code, frame.f_lasti, frame.f_lineno)
+            return Frame(frame.f_code, frame.f_lasti)
         if kind == LIBRARY and library is None:
-            library = Frame(frame.f_code, frame.f_lasti, frame.f_lineno)
+            library = Frame(frame.f_code, frame.f_lasti)
         frame = frame.f_back
         left -= 1
     return library
