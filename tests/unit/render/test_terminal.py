@@ -115,7 +115,7 @@ def test_without_the_command_when_it_was_just_typed(harmed):
 
 
 def test_a_folder_with_spaces_can_be_pasted(harmed):
-    *_, line = terminal.lines(harmed, terminal.Place("my logs/run"), 100)
+    *_, line, _ = terminal.lines(harmed, terminal.Place("my logs/run"), 100)
     assert line.plain.endswith("nandiag report 'my logs/run'")
 
 
