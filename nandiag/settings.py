@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from nandiag.errors import UsageError
@@ -30,11 +30,49 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "level": LEVELS,
     "launcher": LAUNCHERS,
 }
-LEAST: dict[str, float] = {"max_replays": 0}
+LEAST: dict[str, float] = {
+    "max_replays": 0,
+    "thresholds.window": 32,
+    "thresholds.grad_norm": 1,
+    "thresholds.deviations": 0,
+    "thresholds.loss": 1,
+    "thresholds.lr": 1,
+    "thresholds.scale_falls": 1,
+    "thresholds.batch": 1,
+    "thresholds.channel": 1,
+    "thresholds.headroom": 0,
+    "thresholds.headroom_steps": 0,
+    "thresholds.headroom_every": 0,
+    "thresholds.moments": 1,
+    "thresholds.moments_every": 0,
+}
 PREFIX = "NANDIAG_"
 # What a run tells its workers, and no user sets.
 INTERNAL = frozenset({"folder", "run_id", "root"})
 _YES, _NO = frozenset({"1", "true", "yes", "on"}), frozenset({"0", "false", "no", "off"})
+
+
+def _limit(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When an early warning is given; no threshold here decides on an anomaly. ``window`` counts steps."""
+
+    window: int = _limit(512, "Steps of its own history that a loss or gradient norm is compared with.")
+    grad_norm: float = _limit(10.0, "A gradient norm this many times the largest of its window is a spike.")
+    deviations: float = _limit(8.0, "And at least this many robust deviations (from the MAD) above the median.")
+    loss: float = _limit(3.0, "A loss this many times as far above the median as any loss of its window is a spike.")
+    lr: float = _limit(10.0, "A learning rate this many times the largest before, and above its schedule's, is a jump.")
+    scale_falls: int = _limit(5, "Falls of the loss scale in a row, after a step was made with it.")
+    batch: float = _limit(10.0, "A batch whose largest value is this many times the largest of all before.")
+    channel: float = _limit(1000.0, "An input channel whose values are this many times those of the other channels.")
+    headroom: float = _limit(0.5, "The part of float16's range that growing activations may take up.")
+    headroom_steps: int = _limit(1000, "An overflow of float16 is foretold when it is at most this many steps away.")
+    headroom_every: int = _limit(50, "Steps between two looks at activations, where float16 is in use; 0: never.")
+    moments: float = _limit(100.0, "Adam updates this many times the learning rate: its second moment is too small.")
+    moments_every: int = _limit(200, "Steps between two looks at Adam's second moments; 0: never.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +92,8 @@ class Settings:
     level: str = "step"
     launcher: str = "torchrun"
     root: str = ""
+    warnings: bool = True
+    thresholds: Thresholds = field(default_factory=Thresholds)
 
     @property
     def active(self) -> bool:
@@ -88,12 +128,12 @@ class Setting:
 def known(group: Any = None, prefix: str = "") -> Iterator[Setting]:
     """Yield every setting, those of groups (a dataclass among the fields) too, in the order of the fields."""
     group = Settings() if group is None else group
-    for field in fields(group):
-        value = getattr(group, field.name)
+    for one in fields(group):
+        value = getattr(group, one.name)
         if is_dataclass(value):
-            yield from known(value, f"{prefix}{field.name}.")
+            yield from known(value, f"{prefix}{one.name}.")
         else:
-            yield Setting(prefix + field.name, str(field.type), value, str(field.metadata.get("help", "")))
+            yield Setting(prefix + one.name, str(one.type), value, str(one.metadata.get("help", "")))
 
 
 def value_of(settings: Any, name: str) -> Any:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 from nandiag.analysis.causes.loss_scale_collapse import collapsed
+from nandiag.analysis.early import warnings_of
 from nandiag.analysis.nccl.findings import findings_of as nccl_findings
 from nandiag.analysis.nccl.summary import Logs
 from nandiag.analysis.report import Finding, RankState, Run
@@ -32,6 +33,7 @@ def findings_of(
         *_ends(states, logs),
         *_went_on(timeline, run),
         *nccl_findings(nccl),
+        *warnings_of(timeline),
     ]
     order = {"anomaly": 0, "warning": 1, "info": 2}
     found.sort(key=lambda finding: order[finding.severity])

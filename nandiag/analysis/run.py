@@ -71,7 +71,8 @@ def newest_history(log: RankLog | None) -> History | None:
         return None
     cut = slice(-MAX_HISTORY_STEPS, None)
     last = events[-1]
-    return History(last.step[cut], last.loss[cut], last.grad_norm[cut], last.lr[cut], last.scale[cut])
+    columns = (last.step, last.loss, last.grad_norm, last.lr, last.scale, last.activation)
+    return History(*(column[cut] for column in columns))  # type: ignore[arg-type]
 
 
 def activations_of(record: RunRecord, matter: Iterable[int]) -> dict[str, Activations]:

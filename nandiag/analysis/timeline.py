@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from nandiag.events import PHASES, Event, Harm, Looked, Skipped, Stopping
+from nandiag.events import PHASES, Event, Harm, Looked, Skipped, Stopping, Warned
 from nandiag.store.reader import RankLog
 
 E = TypeVar("E")
@@ -38,6 +38,7 @@ class Timeline:
     looks: tuple[Seen[Looked], ...]
     skips: tuple[Seen[Skipped], ...]
     stops: tuple[Seen[Stopping], ...]
+    warned: tuple[Seen[Warned], ...] = ()
 
 
 def build(logs: tuple[RankLog, ...]) -> Timeline:
@@ -46,6 +47,7 @@ def build(logs: tuple[RankLog, ...]) -> Timeline:
     looks: list[Seen[Looked]] = []
     skips: list[Seen[Skipped]] = []
     stops: list[Seen[Stopping]] = []
+    warned: list[Seen[Warned]] = []
     for log in logs:
         for one in _seen(log):
             event = one.event
@@ -57,11 +59,14 @@ def build(logs: tuple[RankLog, ...]) -> Timeline:
                 skips.append(_as(one, event))
             elif isinstance(event, Stopping):
                 stops.append(_as(one, event))
+            elif isinstance(event, Warned):
+                warned.append(_as(one, event))
     return Timeline(
         harms=tuple(sorted(harms, key=lambda one: (harm_moment(one), one.rank, one.seq))),
         looks=tuple(sorted(looks, key=lambda one: (one.attempt, one.event.step, one.rank, one.seq))),
         skips=tuple(sorted(skips, key=lambda one: (one.attempt, one.event.step, one.event.total, one.rank))),
         stops=tuple(sorted(stops, key=lambda one: (one.attempt, one.event.step, one.rank))),
+        warned=tuple(sorted(warned, key=lambda one: (one.attempt, one.event.step, one.rank, one.seq))),
     )
 
 

@@ -18,6 +18,7 @@ from nandiag.events.kinds import (
     Skipped,
     Stopping,
     Unknown,
+    Warned,
 )
 from nandiag.events.site import Site
 
@@ -40,6 +41,7 @@ __all__ = [
     "Stopping",
     "TensorFact",
     "Unknown",
+    "Warned",
     "decode",
     "encode",
 ]

@@ -20,6 +20,7 @@ KINDS: dict[str, type] = {
     "harm": kinds.Harm,
     "looked": kinds.Looked,
     "skipped": kinds.Skipped,
+    "warned": kinds.Warned,
     "stopping": kinds.Stopping,
     "raised": kinds.Raised,
     "history": kinds.History,

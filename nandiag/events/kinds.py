@@ -126,6 +126,22 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
+class Warned:
+    """An early warning: something unusual while all is finite, or, ``at_harm``, in the step of a harm.
+
+    ``name`` says whose it is: a module, a parameter, the path of a tensor in the batch. ``facts`` holds the numbers of
+    this ``slug``. ``total`` counts the warnings of this slug, this one and those left out included.
+    """
+
+    slug: str
+    step: int
+    facts: dict[str, object] = field(default_factory=dict)
+    name: str | None = None
+    total: int = 1
+    at_harm: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Stopping:
     """This rank raises ``AnomalyStop`` (or, with ``action="skip"``, leaves out the update) at this step border."""
 
@@ -147,13 +163,17 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The newest steps of this rank, oldest first; columns of equal length, ``None`` where a value was not seen."""
+    """The newest steps of this rank, oldest first; columns of equal length, ``None`` where a value was not seen.
+
+    ``activation`` is the largest float16 activation at the last look before that step; empty where none was looked at.
+    """
 
     step: tuple[int, ...]
     loss: tuple[float | None, ...]
     grad_norm: tuple[float | None, ...]
     lr: tuple[float | None, ...]
     scale: tuple[float | None, ...]
+    activation: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +208,6 @@ class Unknown:
 
 
 Event = (
-    Attached | Armed | ProbeDark | Note | Harm | Looked | Skipped | Stopping | Raised | History | Activations | Finished
-    | Unknown
+    Attached | Armed | ProbeDark | Note | Harm | Looked | Skipped | Warned | Stopping | Raised | History | Activations
+    | Finished | Unknown
 )  # fmt: skip

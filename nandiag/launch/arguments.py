@@ -216,7 +216,7 @@ def _only_torchrun(values: argparse.Namespace) -> argparse.Namespace:
 
 def _left(head: list[str], tail: list[str]) -> tuple[str, ...]:
     """Say which of nandiag's own options stand after the script, where they are the script's."""
-    ours = {option.flag for option in OPTIONS if not (option.torchs or option.shared or option.kind == "flag")}
+    ours = {option.flag for option in OPTIONS if not (option.torchs or option.shared or option.kind in {"flag", "off"})}
     until = tail.index("--") if "--" in tail else len(tail)
     left = [word for word in tail[:until] if word.partition("=")[0] in ours]
     if not left or "--" in head:

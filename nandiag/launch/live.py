@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nandiag.events import Attached, Finished, Harm, Looked, Site, Stopping
+from nandiag.analysis import early
+from nandiag.events import Attached, Finished, Harm, Looked, Site, Stopping, Warned
 from nandiag.events.words import bad_kind, module, op, ranks
 from nandiag.store.layout import RunFolder
 from nandiag.store.tail import Fresh, Tail
@@ -40,7 +41,8 @@ class Grace:
 class Seen:
     """What the rank files of a run said so far; keys are (rank, attempt, pid) of a worker process.
 
-    ``ended`` holds the pids of workers that the launcher itself ended because of a stop.
+    ``warned`` holds the first early warning of each kind, ``ended`` the pids of workers that the launcher itself ended
+    because of a stop.
     """
 
     attached: dict[tuple[int, int, int], Attached] = field(default_factory=dict)
@@ -48,6 +50,7 @@ class Seen:
     stopping: set[tuple[int, int, int]] = field(default_factory=set)
     harms: list[tuple[int, Harm]] = field(default_factory=list)
     looks: list[tuple[int, Looked]] = field(default_factory=list)
+    warned: list[tuple[int, Warned]] = field(default_factory=list)
     ended: set[int] = field(default_factory=set)
 
     def take(self, fresh: Fresh) -> None:
@@ -63,6 +66,8 @@ class Seen:
             self.harms.append((fresh.rank, event))
         elif isinstance(event, Looked) and event.outcome == "found" and len(self.looks) < 1_000:
             self.looks.append((fresh.rank, event))
+        elif isinstance(event, Warned) and event.slug not in {known.slug for _, known in self.warned}:
+            self.warned.append((fresh.rank, event))
 
     @property
     def attempts(self) -> int:
@@ -137,6 +142,7 @@ class Watch:
         self._harm_at: float | None = None
         self._stop_at: float | None = None
         self._said = False
+        self._warned = 0
         self._signalled: dict[int, float] = {}
         self.failure: BaseException | None = None
 
@@ -170,6 +176,7 @@ class Watch:
     def _turn(self, now: float, *, last: bool = False) -> None:
         for fresh in self._tail.drain() if last else self._tail.poll():
             self._seen.take(fresh)
+        self._say_warnings()
         if self._harm_at is None and (self._seen.harms or self._seen.looks):
             self._harm_at = now
         if self._harm_at is not None and not self._said and (last or now - self._harm_at >= WAIT_SECONDS):
@@ -178,6 +185,12 @@ class Watch:
         if self._seen.stopped and not last:
             self._stop_at = now if self._stop_at is None else self._stop_at
             self._end_the_slow(now - self._stop_at, now)
+
+    def _say_warnings(self) -> None:
+        """Show what is new of early warnings, each kind once; after a harm they no longer matter."""
+        fresh, self._warned = self._seen.warned[self._warned :], len(self._seen.warned)
+        for rank, warned in fresh if self._harm_at is None else ():
+            self._say(f"nandiag: {early.line(rank, warned)}\n")
 
     def _end_the_slow(self, since: float, now: float) -> None:
         for key, worker in self._seen.attached.items():

@@ -16,9 +16,9 @@ DEFAULT_LOGS = "nandiag_logs"
 class Option:
     """One option: its spelling, its choices (empty: free text) and what ``--help`` says of it.
 
-    ``kind`` is ``choice``, ``number``, ``text``, ``many`` (may be given again), ``flag``, or ``show`` (shows a text and
-    does nothing else). ``torchs`` marks one that the parser takes from torchrun's table, ``shared`` one that many
-    scripts have too: behind the script nobody means ours.
+    ``kind`` is ``choice``, ``number``, ``text``, ``many`` (may be given again), ``flag``, ``off`` (a flag that switches
+    the value of that name off), or ``show`` (shows a text and does nothing else). ``torchs`` marks one that the parser
+    takes from torchrun's table, ``shared`` one that many scripts have too: behind the script nobody means ours.
     """
 
     flag: str
@@ -32,7 +32,8 @@ class Option:
     @property
     def dest(self) -> str:
         """The name of its value."""
-        return self.flag.removeprefix("--").replace("-", "_")
+        name = self.flag.removeprefix("--no-") if self.kind == "off" else self.flag.removeprefix("--")
+        return name.replace("-", "_")
 
     @property
     def shown(self) -> str | None:
@@ -75,6 +76,7 @@ OPTIONS = (
         CHOICES["level"],
     ),
     Option("--max-replays", "number", "How many harmful steps may be run again to find the origin.", metavar="N"),
+    Option("--no-warnings", "off", "Give no early warnings (see README: early warnings)."),
     Option("--log-dir", "text", f"Where run folders go ({DEFAULT_LOGS} if not given).", metavar="DIR", torchs=True),
     Option("--json", "text", "Also write the report to this file.", metavar="FILE"),
     Option("--nproc", "text", "Workers per node, as torchrun's --nproc-per-node; may also stand after the script.",
@@ -96,6 +98,9 @@ class _Show(argparse.Action):
         raise ShowText(self.dest)
 
 
+_ACTIONS: dict[str, Any] = {"flag": "store_true", "off": "store_false", "show": _Show}
+
+
 def add_own(parser: argparse.ArgumentParser, settings: Settings) -> None:
     """Add the options that torchrun does not have; defaults are those of ``settings``."""
     group = parser.add_argument_group("nandiag")
@@ -103,9 +108,11 @@ def add_own(parser: argparse.ArgumentParser, settings: Settings) -> None:
     for option in OPTIONS:
         if option.torchs:
             continue
-        if option.kind in ("flag", "show"):
-            action = _Show if option.kind == "show" else "store_true"
+        if option.kind in _ACTIONS:
+            action = _ACTIONS[option.kind]
             extra: dict[str, Any] = {"nargs": 0} if option.kind == "show" else {}
+            if option.kind == "off":
+                extra["default"] = _default(option, settings)
             group.add_argument(option.flag, action=action, dest=option.dest, **extra)
             continue
         group.add_argument(

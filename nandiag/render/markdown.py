@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from nandiag.analysis.early import SLUGS
 from nandiag.analysis.report import Finding, Origin, Report, Verdict
 from nandiag.events import TensorFact, words
 from nandiag.render import nccl
@@ -117,7 +118,8 @@ def _rest(report: Report) -> Iterable[str]:
 
 
 def _finding(finding: Finding) -> str:
-    return f"{finding.severity}: {finding.text}"
+    slug = f"[{finding.slug}]" if finding.slug in SLUGS else ""
+    return f"{finding.severity}{slug}: {finding.text}"
 
 
 def _folded(title: str, texts: Iterable[str]) -> str:

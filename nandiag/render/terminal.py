@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from nandiag.analysis.early import SLUGS
 from nandiag.analysis.report import Finding, Origin, Report, Spread, Suggestion, Verdict
 from nandiag.events import TensorFact, words
 from nandiag.render import nccl
@@ -75,14 +76,25 @@ def lines(report: Report, place: Place, width: int) -> list[Text]:
 
 def _healthy(report: Report, folder: str, width: int) -> Iterable[Text]:
     yield from _one_line(f"nandiag: {clean(report.verdict.summary)}", f"log: {clean(folder)}", width)
-    told = [finding.text for finding in report.findings if finding.severity != "info"]
+    told = [finding for finding in report.findings if finding.severity != "info"]
     frame = _Frame(width, 2)
     # The first failed rank stands in the summary already.
-    told = [text for text in told if text[1:].rstrip(".") not in report.verdict.summary]
-    yield from frame.notes(told, MOST["findings"], "warning")
+    told = [one for one in told if one.text[1:].rstrip(".") not in report.verdict.summary]
+    yield from frame.notes([one.text for one in told if one.slug not in SLUGS], MOST["findings"], "warning")
+    yield from _warnings(report, frame)
     yield from frame.helps(report.verdict.suggestions)
     yield from frame.notes(nccl.lines(report.nccl), MOST["nccl"], "nccl")
     yield from frame.notes(report.notes, MOST["notes"], "note")
+
+
+def _warnings(report: Report, frame: _Frame) -> Iterable[Text]:
+    """Yield the early warnings, in the order of the run."""
+    early = [finding for finding in report.findings if finding.slug in SLUGS]
+    for finding in early[: MOST["findings"]]:
+        head = frame.mark(f"warning[{finding.slug}]")
+        yield from _hang(head, Text(clean(finding.text)), frame.width, indent=frame.gutter + 5)
+    if len(early) > MOST["findings"]:
+        yield from frame.notes([f"and {len(early) - MOST['findings']} more in report.json"], 1, "warning")
 
 
 def _one_line(summary: str, log: str, width: int) -> Iterable[Text]:
@@ -112,6 +124,7 @@ def _anomaly(report: Report, place: Place, width: int) -> Iterable[Text]:
     yield from frame.notes([_spread(spread) for spread in verdict.spread], MOST["spread"], "spread")
     told = [finding.text for finding in report.findings if _is_told(finding, verdict)]
     yield from frame.notes(told, MOST["findings"], "note")
+    yield from _warnings(report, frame)
     yield from frame.notes(nccl.lines(report.nccl), MOST["nccl"], "nccl")
     yield from frame.notes([place.short(text) for text in report.notes], MOST["notes"], "note")
     yield from frame.notes(_machine(origin), 1, "note")
@@ -141,7 +154,8 @@ def _headline(verdict: Verdict, width: int) -> Iterable[Text]:
 
 def _is_told(finding: Finding, verdict: Verdict) -> bool:
     beside = finding.slug == "loss_scale_collapse" and verdict.cause != finding.slug
-    return finding.severity == "warning" or finding.slug in _TOLD or beside
+    warned = finding.severity == "warning" and finding.slug not in SLUGS
+    return warned or finding.slug in _TOLD or beside
 
 
 def _confidence(verdict: Verdict) -> list[str]:
@@ -223,9 +237,9 @@ class _Frame:
         """Yield each text behind ``= mark:``, the first ``most`` of them."""
         every = list(texts)
         for text in every[:most]:
-            yield from _hang(self._mark(mark), Text(clean(text)), self.width)
+            yield from _hang(self.mark(mark), Text(clean(text)), self.width)
         if len(every) > most:
-            yield from _hang(self._mark(mark), Text(f"and {len(every) - most} more in report.json"), self.width)
+            yield from _hang(self.mark(mark), Text(f"and {len(every) - most} more in report.json"), self.width)
 
     def helps(self, suggestions: Iterable[Suggestion]) -> Iterable[Text]:
         """Yield each suggestion, its code below it."""
@@ -234,9 +248,10 @@ class _Frame:
             if suggestion.code:
                 yield Text(" " * (self.gutter + 9) + clean(suggestion.code), style="cyan")
 
-    def _mark(self, mark: str) -> Text:
+    def mark(self, mark: str) -> Text:
+        """Return the beginning of a note."""
         head = Text(" " * (self.gutter + 1)).append("= ", style=_STYLES["frame"])
-        return head.append(f"{mark}: ", style=_STYLES.get(mark, "bold"))
+        return head.append(f"{mark}: ", style=_STYLES.get(mark.partition("[")[0], "bold"))
 
 
 def _hang(head: Text, body: Text, width: int, indent: int | None = None) -> Iterable[Text]:

@@ -20,7 +20,10 @@ _SHOWN = 6
 
 
 class Sight(NamedTuple):
-    """What the read brought: loss values in order, the gradients' 2-norm, a scaler's verdict and scale, the weights."""
+    """What the read brought: loss values in order, the gradients' 2-norm, a scaler's verdict and scale, the weights.
+
+    ``more``: the numbers that others had wait for this read.
+    """
 
     losses: tuple[float, ...]
     grad_norm: float | None
@@ -28,19 +31,20 @@ class Sight(NamedTuple):
     scale: float | None
     weights_finite: bool
     frozen_finite: bool
+    more: tuple[float, ...] = ()
 
 
 def look(
     losses: Sequence[Loss], gradients: Sequence[Tensor], optimizer: Optimizer | None, scale: Tensor | None,
     *more: Sequence[Tensor],
 ) -> Sight:  # fmt: skip
-    """Read losses, gradient norm and scaler by one transfer a device; ``more``: what waits of weights and frozen."""
+    """Read losses, gradient norm and scaler by one transfer a device; ``more``: weights, frozen, and whatever waits."""
     grads = norms(gradients)
-    weights, frozen = more or ((), ())
+    weights, frozen, others = (*more, (), (), ())[:3]
     found_inf = _some(getattr(optimizer, "found_inf", None))
     scales = _some(scale)
-    values = read([*(loss.value for loss in losses), *grads, *weights, *frozen, *found_inf, *scales])
-    ends = [*accumulate(map(len, (losses, grads, weights, frozen, found_inf, scales)))]
+    values = read([*(loss.value for loss in losses), *grads, *weights, *frozen, *found_inf, *scales, *others])
+    ends = [*accumulate(map(len, (losses, grads, weights, frozen, found_inf, scales, others)))]
     cut = [values[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     return Sight(
         losses=tuple(cut[0]),
@@ -49,6 +53,7 @@ def look(
         scale=cut[5][0] if scales else None,
         weights_finite=all(map(math.isfinite, cut[2])),
         frozen_finite=all(map(math.isfinite, cut[3])),
+        more=tuple(cut[6]),
     )
 
 

@@ -14,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from nandiag.events import Armed
 from nandiag.runtime import anomaly_mode
 from nandiag.runtime.collectives import wraps as collectives
+from nandiag.runtime.early.clipping import watch_clipping
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.inject import ending
 from nandiag.runtime.recorder import RECORDER
@@ -28,10 +29,12 @@ from nandiag.runtime.watch.sentinel import Sentinel
 def arm() -> Sentinel:
     """Install the sentinel's hooks and wraps; returns the sentinel. Raises when torch has not what they need."""
     capture = Capture()
-    sentinel = Sentinel(RECORDER.settings.on_anomaly, capture, RECORDER.settings.max_replays)
+    sentinel = Sentinel(RECORDER.settings, capture)
     register_optimizer_step_pre_hook(guarded("sentinel")(sentinel.before_step))
     register_optimizer_step_post_hook(guarded("sentinel")(sentinel.after_step))
     wraps.install(capture)
+    if sentinel.warner.on:
+        watch_clipping(sentinel.warner)
     os.register_at_fork(after_in_child=capture.window.close)  # a worker of a DataLoader is forked in the open window
     warned.install()
     capture.batches = watch_batches(capture)

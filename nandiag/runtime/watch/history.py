@@ -1,4 +1,4 @@
-"""The newest steps in a ring: loss, gradient norm, learning rate, loss scale: the story behind a place (worker)."""
+"""The newest steps in a ring: loss, gradient norm, learning rate, loss scale, activation: the story (worker)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from nandiag.events import History
 
 LENGTH = 512
 
-Row = tuple[int, float | None, float | None, float | None, float | None]
+Row = tuple[int, float | None, float | None, float | None, float | None, float | None]
 
 
 class Ring:
-    """Keeps the last :data:`LENGTH` steps; one row is (step, loss, gradient norm, learning rate, loss scale)."""
+    """Keeps the last :data:`LENGTH` steps; columns as in :class:`nandiag.events.History`."""
 
     def __init__(self) -> None:
         self._rows: deque[Row] = deque(maxlen=LENGTH)
@@ -23,7 +23,7 @@ class Ring:
 
     def event(self) -> History:
         """Return the rows as columns."""
-        columns = list(zip(*self._rows, strict=True)) or [(), (), (), (), ()]
+        columns = list(zip(*self._rows, strict=True)) or [()] * 6
         return History(*columns)
 
     def __len__(self) -> int:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from nandiag.events import Finished, Harm, Skipped
 from nandiag.runtime.agreement import Agreement
+from nandiag.runtime.early.warner import Step, Warner
 from nandiag.runtime.guard import Refused, guarded
 from nandiag.runtime.inject.late import attach_late
 from nandiag.runtime.levels.looker import Looker
@@ -33,6 +34,7 @@ from nandiag.runtime.watch.clock import Clock
 from nandiag.runtime.watch.history import Ring
 from nandiag.runtime.watch.judge import Border, Judge, learning_rate, left_out_by_script
 from nandiag.runtime.watch.response import Action, Level, Response
+from nandiag.settings import Settings
 
 _MOST_HARMS = 100
 _MOST_SKIPS = 60
@@ -45,17 +47,18 @@ _STOCK_STEPS = frozenset({10, 100, 1000})
 class Sentinel:
     """Watches every optimizer of this process, and has each step that some rank saw harm in examined."""
 
-    def __init__(self, policy: str, capture: Capture, most_replays: int) -> None:
+    def __init__(self, settings: Settings, capture: Capture) -> None:
         self.capture = capture
+        self.warner = Warner(settings.thresholds, on=settings.warnings)
         self.clock = Clock()
         self.losses = Losses()
         self.weights = Weights()
         self.judge = Judge(self.clock, self.losses, self.weights)
         self.agreement = Agreement()
         self.history = Ring()
-        examiner = Examiner(capture, self.agreement, most_replays)
-        self.looker = Looker(examiner, capture, RECORDER.settings.level, lambda: self.clock.micro_step)
-        self._response = Response(policy)
+        examiner = Examiner(capture, self.agreement, settings.max_replays)
+        self.looker = Looker(examiner, capture, settings.level, lambda: self.clock.micro_step)
+        self._response = Response(settings.on_anomaly)
         self._nesting = Nesting()
         self._waiting: list[Tensor] = []
         self._hidden: list[tuple[Tensor, Tensor | None]] = []
@@ -127,7 +130,11 @@ class Sentinel:
         gradients = [parameter.grad for parameter in parameters(optimizer) if parameter.grad is not None]
         waiting, self._waiting = self._waiting, []
         losses = [*self.losses.pending, *self.losses.dropped] if self.losses.dropped else self.losses.pending
-        return look(losses, gradients, optimizer, self._scale, waiting, self.weights.frozen())
+        others = self.warner.waiting()
+        sight = look(losses, gradients, optimizer, self._scale, waiting, self.weights.frozen(), others)
+        if others:
+            self.warner.read(sight.more)
+        return sight
 
     def _judge(self, optimizer: Optimizer, sight: Sight, border: Border) -> None:
         self._scaler_skips = sight.scaler_skips
@@ -151,7 +158,10 @@ class Sentinel:
 
     def _remember(self, optimizer: Optimizer | None, sight: Sight) -> None:
         loss = mean_loss(sight, self.losses.pending)
-        self.history.add((self.clock.step, loss, sight.grad_norm, learning_rate(optimizer), sight.scale))
+        norm, rate, step = self.warner.norm(sight.grad_norm), learning_rate(optimizer), self.clock.step
+        self.history.add((step, loss, norm, rate, sight.scale, self.warner.activation))
+        if self.warner.on:
+            self.warner.border(optimizer, Step(step, loss, norm, rate, sight.scale))
 
     # ------------------------------------------------------------------ what follows
 
@@ -307,7 +317,8 @@ class Sentinel:
             self.judge.losses_of(optimizer, sight, border)
         scale = sight.scale if scale is None else scale
         loss = mean_loss(sight, self.losses.pending)
-        self.history.add((self.clock.step, loss, None, None, scale))
+        self.history.add((self.clock.step, loss, None, None, scale, self.warner.activation))
+        self.warner.skipped(self.clock.step, scale)
         if self._skips <= _MOST_SKIPS or self._skips_in_a_row in _ROUND_NUMBERS:
             RECORDER.emit(Skipped(self.clock.step, scale, self._skips_in_a_row, self._skips, loss))
         if border.harms and self._tell(border):

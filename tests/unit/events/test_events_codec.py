@@ -23,6 +23,7 @@ from nandiag.events import (
     Stopping,
     TensorFact,
     Unknown,
+    Warned,
     decode,
     encode,
 )
@@ -43,6 +44,7 @@ EVERY = [
     Skipped(3, 1024.0, 1, 2, -math.inf, "scaler"),
     Stopping(3, "auto", "stop", "gradient"),
     Raised("ValueError", "m", "Traceback", 3),
+    Warned("grad_norm_spike", 412, {"norm": 81.5, "largest": math.inf}, "fc.weight", total=3),
     History((1, 2), (0.5, math.nan), (None, math.inf), (0.1, 0.1), (None, None)),
     Activations((1, 2), ("a", ""), ("float16", "float32"), ((0.5, None), (math.inf, 2.0)), 3),
     Finished(9, 1, 8),

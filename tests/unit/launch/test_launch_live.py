@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from nandiag.events import Attached, Finished, Harm, Looked, Record, Site, Stopping, TensorFact, encode
+from nandiag.events import Attached, Finished, Harm, Looked, Record, Site, Stopping, TensorFact, Warned, encode
 from nandiag.launch.live import Grace, Seen, Watch
 from nandiag.store.layout import RunFolder
 from nandiag.store.tail import Fresh
@@ -213,3 +213,22 @@ def test_a_fault_of_the_watch_is_kept_for_later(run):
     run.watch.start()
     run.watch.end()
     assert isinstance(run.watch.failure, TypeError)
+
+
+def test_the_first_early_warning_of_each_kind_is_said_once(run):
+    for event in (attached(0), Warned("loss_spike", 3), Warned("loss_spike", 4), Warned("lr_jump", 5)):
+        run.write(0, event)
+    run.watch._turn(0.0)
+    run.watch._turn(0.1)
+    run.write(1, Warned("loss_spike", 3))
+    run.watch._turn(0.2)
+    said = [text.partition(": rank 0, step")[0] for text in run.said]
+    assert said == ["nandiag: warning[loss_spike]", "nandiag: warning[lr_jump]"]
+
+
+def test_no_early_warning_is_said_behind_a_harm(run):
+    run.write(0, harm())
+    run.watch._turn(0.0)
+    run.write(0, Warned("loss_spike", 3))
+    run.watch._turn(0.1)
+    assert run.said == []

@@ -236,3 +236,23 @@ def test_the_underline_ends_before_the_dots_of_a_cut(at_origin):
     code, under = drawn(at_origin(source=source, column=(4, len(source)))).splitlines()[3:5]
     assert code.endswith("...")
     assert under.rindex("^") + 1 == len(code) - len("...")
+
+
+def test_an_early_warning_bears_its_slug_in_a_healthy_run_and_in_a_harmed_one(healthy, harmed):
+    text = "Ranks 0-1, step 40: the gradient norm is 800, 100 times the largest of the last 128 steps (median 2)."
+    early = Finding("grad_norm_spike", "warning", text, (0, 1), 40)
+    expected = (
+        "   = warning[grad_norm_spike]: Ranks 0-1, step 40: the gradient norm is 800, 100 times the largest\n"
+        "       of the last 128 steps (median 2).\n"
+    )
+    for report in (healthy, harmed):
+        shown = drawn(replace(report, findings=(*report.findings, early)))
+        assert shown.count(expected) == 1
+        assert shown.count("grad_norm_spike") == 1
+
+
+def test_many_early_warnings_are_cut(healthy):
+    early = tuple(Finding("loss_spike", "warning", f"Rank 0, step {step}: x.", (0,), step) for step in range(9))
+    shown = drawn(replace(healthy, findings=early))
+    assert shown.count("warning[loss_spike]") == 5
+    assert "and 4 more in report.json" in shown

@@ -1,0 +1,81 @@
+"""What each early warning says, by its slug: a phrase with the numbers, and what they mean (launcher and reader)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from nandiag.events import Warned, words
+
+_WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+def told(warned: Warned) -> str:
+    """Return what a warning says, without a full stop; of a kind not known only its slug."""
+    text = TEXTS.get(warned.slug)
+    return warned.slug.replace("_", " ") if text is None else text(warned)
+
+
+def _value(warned: Warned, name: str) -> float | None:
+    value = warned.facts.get(name)
+    if isinstance(value, str):
+        return _WORDS.get(value)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _number(warned: Warned, name: str) -> str:
+    return words.number(_value(warned, name))
+
+
+def _times(warned: Warned, name: str, other: str) -> str:
+    """Return ``12 times``, how many times the number ``other`` the number ``name`` is."""
+    value, base = _value(warned, name), _value(warned, other)
+    return f"{words.number(float(f'{value / base:.2g}'))} times" if value and base else "far above"
+
+
+def _of(warned: Warned) -> str:
+    return warned.name or "the model"
+
+
+def _norm_spike(warned: Warned) -> str:
+    far = f"{_times(warned, 'norm', 'largest')} the largest of the last {_number(warned, 'steps')} steps"
+    return f"the gradient norm is {_number(warned, 'norm')}, {far} (median {_number(warned, 'median')})"
+
+
+def _norm_growth(warned: Warned) -> str:
+    norms = f"from {_number(warned, 'norm_before')} to {_number(warned, 'norm')}"
+    losses = f"from {_number(warned, 'loss_before')} to {_number(warned, 'loss')}"
+    return f"in {_number(warned, 'steps')} steps in a row the gradient norm grew {norms} and the loss {losses}"
+
+
+def _loss_spike(warned: Warned) -> str:
+    usual = f"at most {_number(warned, 'largest')} in the last {_number(warned, 'steps')} steps"
+    return f"the loss is {_number(warned, 'loss')}; it was {usual} (median {_number(warned, 'median')})"
+
+
+def _lr_out_of_range(warned: Warned) -> str:
+    before = warned.facts.get("before")
+    was = "" if before is None else f"; it was {_number(warned, 'before')}"
+    return f"the learning rate is {_number(warned, 'lr')}{was}"
+
+
+def _lr_jump(warned: Warned) -> str:
+    now, before = _number(warned, "lr"), _number(warned, "before")
+    far = _times(warned, "lr", "largest")
+    return f"the learning rate jumped from {before} to {now}, {far} the largest before"
+
+
+def _scale_falling(warned: Warned) -> str:
+    falls = words.count(int(_value(warned, "falls") or 0), "time")
+    now, before = _number(warned, "scale"), _number(warned, "before")
+    return f"the loss scale fell {falls} in a row, from {before} to {now}, and no step was made meanwhile"
+
+
+TEXTS: dict[str, Callable[[Warned], str]] = {
+    "grad_norm_spike": _norm_spike,
+    "grad_norm_growth": _norm_growth,
+    "loss_spike": _loss_spike,
+    "lr_out_of_range": _lr_out_of_range,
+    "lr_jump": _lr_jump,
+    "loss_scale_falling": _scale_falling,
+}

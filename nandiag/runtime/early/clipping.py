@@ -1,0 +1,27 @@
+"""The gradient norm before the script clips it: afterwards every spike looks the same (worker)."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from nandiag.runtime.early.warner import Warner
+from nandiag.runtime.guard import guarded
+
+
+def watch_clipping(warner: Warner) -> None:
+    """Wrap ``clip_grad_norm_``, which returns the total norm (0-d) that the gradients had."""
+    original = torch.nn.utils.clip_grad_norm_
+    clipped = guarded("warnings")(warner.clipped)
+
+    @functools.wraps(original)
+    def clip_grad_norm_(*args: Any, **kwargs: Any) -> Any:
+        norm = original(*args, **kwargs)
+        # Dynamo takes the first word for true and traces no further into ours.
+        if not torch.compiler.is_compiling() and type(norm) is torch.Tensor and norm.dim() == 0:
+            clipped(norm.detach())
+        return norm
+
+    torch.nn.utils.clip_grad_norm_ = clip_grad_norm_

@@ -1,0 +1,199 @@
+"""The loss and the gradient norm of one optimizer, each held against its own history (worker; no torch).
+
+Both are compared with what the newest steps of this run showed, never with a fixed number. The statistics are made
+anew now and then; what runs each step is a comparison with limits made of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from nandiag.runtime.early.usual import quarter, usual, usual_logarithm
+from nandiag.settings import Thresholds
+
+# The first statistics need so many steps; the level at which training began is the lower quartile of the first many.
+_FIRST, _BEGINNING = 32, 64
+_RUN = 5
+_GREW, _LOSS_GREW = 10.0, 2.0
+_ALONE = 30.0
+_WITHOUT_PROGRESS = 3.0
+_BEYOND_PROGRESS = 3.0
+_OF_PROGRESS = 0.25
+_NORM_WITH_LOSS = 4.0
+_NEAR = 2
+
+Found = tuple[str, dict[str, object]]
+
+
+class Norms:
+    """Gradient norms: a spike lies far above the largest of the window, on a logarithmic scale."""
+
+    def __init__(self, limits: Thresholds) -> None:
+        self._limits = limits
+        self._window: deque[float] = deque(maxlen=max(limits.window, _FIRST))
+        self._seen = 0
+        self._due = _FIRST
+        self._floor = math.inf
+        self._median = 0.0
+        self.start = math.inf
+        self.peak = 0.0
+
+    def add(self, norm: float) -> Found | None:
+        """Take the norm of one more step; returns a spike."""
+        found = self._spike(norm) if norm > self._limits.grad_norm * self.peak and self._is_far(norm) else None
+        self._window.append(norm)
+        self.peak = max(self.peak, norm)
+        self._seen += 1
+        if self._seen >= self._due:
+            self._renew()
+        return found
+
+    def _is_far(self, norm: float) -> bool:
+        # Where two sorts of steps take turns the deviation says little, and only what is beyond both by far is odd.
+        return norm > self.start and (norm > self._floor or norm > self._limits.grad_norm**2 * self.peak > 0.0)
+
+    def _spike(self, norm: float) -> Found:
+        facts = {"norm": norm, "largest": self.peak, "median": self._median, "steps": len(self._window)}
+        return "grad_norm_spike", dict(facts)
+
+    def _renew(self) -> None:
+        self._due = _next(self._seen)
+        if self._seen <= _BEGINNING:
+            # In a warm-up, or after a start of large gradients, what counts is where they settle.
+            self.start = quarter(self._window)
+        self.peak = max(self._window)
+        known = usual_logarithm(self._window)
+        self._floor = math.inf
+        if known is not None:
+            self._median = math.exp(known.median)
+            far = known.median + self._limits.deviations * known.deviation
+            self._floor = math.exp(min(far, 700.0))
+
+
+class Losses:
+    """Losses: a spike stays far above the window for two steps, or lies out of all proportion in one."""
+
+    def __init__(self, limits: Thresholds) -> None:
+        self._limits = limits
+        self._window: deque[float] = deque(maxlen=max(limits.window, _FIRST))
+        self._seen = 0
+        self._due = _FIRST
+        self._low = self._high = self._huge = math.inf
+        self._median = self._peak = self._start = 0.0
+        self._held: list[float] = []
+        self._since = 0
+
+    def add(self, loss: float, *, norm_jumps: bool) -> Found | None:
+        """Take the loss of one more step; ``norm_jumps``: its gradient norm is far above others. Returns a spike."""
+        found = self._judge(loss, norm_jumps=norm_jumps) if loss > self._low or self._held else None
+        self._window.append(loss)
+        self._seen += 1
+        if self._seen >= self._due:
+            self._renew()
+        return found
+
+    def _judge(self, loss: float, *, norm_jumps: bool) -> Found | None:
+        if loss <= self._low or not (norm_jumps or loss > self._high):
+            self._since += 1
+            if self._since > _NEAR:
+                self._know(max(self._held, default=self._peak))
+            return None
+        again = bool(self._held)
+        self._held.append(loss)
+        self._since = 0
+        if not (again or loss > self._huge):
+            return None
+        facts: dict[str, object] = {"loss": loss, "largest": self._peak, "median": self._median}
+        facts["steps"] = len(self._window)
+        self._know(max(self._held))
+        return "loss_spike", facts
+
+    def _know(self, loss: float) -> None:
+        """Take a loss that was held back for what this run does, from now on."""
+        self._held.clear()
+        if loss > self._peak:
+            self._peak = loss
+            self._limit()
+
+    def _renew(self) -> None:
+        self._due = _next(self._seen)
+        if self._seen <= _BEGINNING:
+            self._start = usual(list(self._window)[: _FIRST // 2]).median
+        if not self._held:
+            self._peak = max(self._window)
+            self._limit()
+
+    def _limit(self) -> None:
+        known = usual(self._window)
+        self._median = known.median
+        spread, progress = self._peak - known.median, max(self._start - known.median, 0.0)
+        # A loss that does not fall (an adversary's, a policy's) wanders by nature.
+        times = self._limits.loss * (1.0 if progress > spread else _WITHOUT_PROGRESS)
+        least = max(self._limits.deviations * known.deviation, times * spread, abs(known.median))
+        if least <= 0.0:
+            self._low = self._high = self._huge = math.inf
+            return
+        self._low = known.median + max(least, _OF_PROGRESS * progress)
+        self._high = known.median + max(least, _BEYOND_PROGRESS * progress)
+        self._huge = max(self._high, known.median + _ALONE * spread)
+
+
+class Growth:
+    """Loss and gradient norm that both rise step after step, by far: needs no history, so it holds from the start."""
+
+    def __init__(self) -> None:
+        self._norm = self._loss = math.inf
+        self._from = (0.0, 0.0)
+        self._run = 0
+        self._peaks = (0.0, 0.0)
+
+    def add(self, norm: float, loss: float) -> Found | None:
+        """Take one more step; returns a growth."""
+        if norm > self._norm and loss > self._loss:
+            self._run += 1
+        else:
+            self._run = 0
+            self._peaks = max(self._peaks[0], self._norm_seen()), max(self._peaks[1], self._loss_seen())
+            self._from = norm, loss
+        self._norm, self._loss = norm, loss
+        grown = self._run >= _RUN and norm > _GREW * self._from[0] and norm > self._peaks[0]
+        if not grown or loss < _LOSS_GREW * max(self._peaks[1], abs(self._from[1])):
+            return None
+        facts = {"norm": norm, "norm_before": self._from[0], "loss": loss, "loss_before": self._from[1]}
+        return "grad_norm_growth", {**facts, "steps": self._run}
+
+    def _norm_seen(self) -> float:
+        return 0.0 if self._norm == math.inf else self._norm
+
+    def _loss_seen(self) -> float:
+        return 0.0 if self._loss == math.inf else abs(self._loss)
+
+
+class Curves:
+    """The three detectors of one optimizer."""
+
+    def __init__(self, limits: Thresholds) -> None:
+        self._norms = Norms(limits)
+        self._losses = Losses(limits)
+        self._growth = Growth()
+
+    def add(self, loss: float | None, norm: float | None) -> list[Found]:
+        """Take the loss and the gradient norm (None: not known) of one more step; returns what is unusual."""
+        loss = loss if loss is not None and math.isfinite(loss) else None
+        norm = norm if norm is not None and math.isfinite(norm) else None
+        found: list[Found | None] = []
+        if loss is not None:
+            known = self._norms
+            jumps = norm is not None and norm > max(_NORM_WITH_LOSS * known.peak, 2.0 * known.start)
+            found.append(self._losses.add(loss, norm_jumps=jumps))
+            if norm is not None:
+                found.append(self._growth.add(norm, loss))
+        if norm is not None:
+            found.append(self._norms.add(norm))
+        return [one for one in found if one is not None]
+
+
+def _next(seen: int) -> int:
+    """Return after how many steps the statistics are made anew: often at first, then rarely."""
+    return 2 * seen if seen < _BEGINNING else seen + (_BEGINNING if seen < 8 * _BEGINNING else 2 * _BEGINNING)

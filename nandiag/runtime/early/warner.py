@@ -1,0 +1,132 @@
+"""The one who gives early warnings: feeds the detectors at each step border, and keeps them few (worker)."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from nandiag.events import Warned
+from nandiag.runtime.early.curves import Curves, Found
+from nandiag.runtime.early.rates import Rates, Scales
+from nandiag.runtime.early.reads import Reads
+from nandiag.runtime.guard import guarded
+from nandiag.runtime.recorder import RECORDER
+from nandiag.settings import Thresholds
+
+_GAP = 100
+_MOST_OF_ONE = 12
+_MOST_OPTIMIZERS = 64
+
+
+class Step(NamedTuple):
+    """What the host knows at a step border; ``None`` where a value was not seen."""
+
+    step: int
+    loss: float | None
+    grad_norm: float | None
+    lr: float | None
+    scale: float | None
+
+
+class Told:
+    """How often a slug was warned of: each warning doubles the steps until the next one of its kind is written."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._written = 0
+        self._next = 0
+
+    def now(self, step: int) -> bool:
+        """Count a warning; returns whether it is to be written."""
+        self.total += 1
+        if step < self._next or self._written >= _MOST_OF_ONE:
+            return False
+        self._written += 1
+        self._next = step + _GAP * 2 ** (self._written - 1)
+        return True
+
+
+class Warner:
+    """Holds the detectors of each optimizer; ``on`` is False where the user wants no warnings."""
+
+    def __init__(self, limits: Thresholds, *, on: bool) -> None:
+        self.limits = limits
+        self.on = on
+        self.reads = Reads()
+        self.activation: float | None = None
+        self._watched: dict[int, tuple[Any, Curves, Rates]] = {}
+        self._scales = Scales(limits)
+        self._told: dict[tuple[str, str | None], Told] = {}
+        self._unclipped: float | None = None
+
+    # ------------------------------------------------------------------ at each border
+
+    def waiting(self) -> list[Tensor]:
+        """Return the 0-d tensors to be read with the sight; their values go to :meth:`read`."""
+        return self.reads.take()
+
+    @guarded("warnings")
+    def read(self, values: Sequence[float]) -> None:
+        """Take the values of what :meth:`waiting` returned."""
+        self.reads.give(values)
+
+    def clipped(self, norm: Tensor) -> None:
+        """The script clips gradients: their norm before that, a 0-d tensor, is the one to know."""
+        self.reads.later([norm], self._take_norm)
+
+    def _take_norm(self, values: Sequence[float]) -> None:
+        self._unclipped = values[0]
+
+    def norm(self, seen: float | None) -> float | None:
+        """Return the gradient norm of the step: before clipping where the script clips, else as ``seen``."""
+        unclipped, self._unclipped = self._unclipped, None
+        return seen if unclipped is None or not unclipped < float("inf") else unclipped
+
+    @guarded("warnings")
+    def border(self, optimizer: Any, now: Step) -> None:
+        """An optimizer is about to make a step (None: the script makes its updates by hand)."""
+        curves, rates = self._of(optimizer)
+        for found in curves.add(now.loss, now.grad_norm):
+            self.say(found, now.step)
+        odd = rates.add(now.lr, None if now.lr is None else planned(optimizer))
+        if odd is not None:
+            self.say(odd, now.step)
+        if now.scale is not None:
+            self._scales.used()
+
+    @guarded("warnings")
+    def skipped(self, step: int, scale: float | None) -> None:
+        """A GradScaler left out a step at ``scale``."""
+        found = self._scales.skipped(scale) if self.on else None
+        if found is not None:
+            self.say(found, step)
+
+    def say(self, found: Found, step: int, name: str | None = None, *, at_harm: bool = False) -> None:
+        """Write a warning, unless there were many of its kind."""
+        slug, facts = found
+        told = self._told.setdefault((slug, name), Told())
+        if told.now(step) or at_harm:
+            RECORDER.emit(Warned(slug, step, facts, name, told.total, at_harm))
+
+    def _of(self, optimizer: Any) -> tuple[Curves, Rates]:
+        known = self._watched.get(id(optimizer))
+        if known is None or known[0]() is not optimizer:
+            if len(self._watched) >= _MOST_OPTIMIZERS:
+                self._watched.clear()
+            reference = _nobody if optimizer is None else weakref.ref(optimizer)
+            known = self._watched[id(optimizer)] = reference, Curves(self.limits), Rates(self.limits)
+        return known[1], known[2]
+
+
+def planned(optimizer: Any) -> float | None:
+    """Return the highest learning rate that a scheduler was given for the first group, None without one."""
+    group = optimizer.param_groups[0]
+    rates = [rate for name in ("initial_lr", "max_lr") if isinstance(rate := group.get(name), int | float)]
+    return max(rates, default=None)
+
+
+def _nobody() -> None:
+    """Stand in for a weak reference where no optimizer exists."""

@@ -1,0 +1,59 @@
+"""Early warnings of the ranks become findings: one of a kind, never an anomaly."""
+
+import pytest
+
+from nandiag.analysis import analyse
+from nandiag.analysis.early import SLUGS, line
+from nandiag.cli.closing import decide
+from nandiag.events import Warned
+
+SPIKE = {"norm": 800.0, "largest": 8.0, "median": 2.0, "steps": 128}
+
+
+def spike(step, total=1, **rest):
+    return Warned("grad_norm_spike", step, SPIKE, total=total, **rest)
+
+
+def findings(by_hand, *logs):
+    ends = [by_hand.ended(log.rank, 0) for log in logs]
+    report = analyse(by_hand.run(*logs, ends=ends))
+    return report, [finding for finding in report.findings if finding.slug in SLUGS]
+
+
+def test_the_same_warning_of_all_ranks_is_one_finding(by_hand):
+    logs = [by_hand.rank(number, spike(40), spike(90, 7), by_hand.finished(100)) for number in (0, 1)]
+    report, found = findings(by_hand, *logs)
+    assert [(one.severity, one.ranks, one.step) for one in found] == [("warning", (0, 1), 40)]
+    assert found[0].text == (
+        "Ranks 0-1, step 40: the gradient norm is 800, 100 times the largest of the last 128 steps (median 2) "
+        "(7 times in all, the last one written at step 90)."
+    )
+    assert not report.verdict.anomaly
+
+
+def test_warnings_on_different_things_are_told_apart(by_hand):
+    log = by_hand.rank(0, spike(40, name="a"), spike(41, name="b"), Warned("loss_spike", 9), by_hand.finished(100))
+    _, found = findings(by_hand, log, by_hand.rank(1, by_hand.finished(100)))
+    assert [(one.slug, one.step) for one in found] == [
+        ("loss_spike", 9),
+        ("grad_norm_spike", 40),
+        ("grad_norm_spike", 41),
+    ]
+
+
+@pytest.mark.parametrize("slug", sorted(SLUGS))
+def test_every_kind_can_be_told_whatever_was_written(slug):
+    for facts in ({}, {"norm": "inf", "lr": "nan", "scale": None, "median": 0.0, "largest": 0}, {"steps": "x"}):
+        text = line(3, Warned(slug, 5, facts, None))
+        assert text.startswith(f"warning[{slug}]: rank 3, step 5: ")
+        assert len(text) > 40
+
+
+def test_a_kind_of_a_newer_version_is_told_by_its_name(by_hand):
+    assert line(0, Warned("moon_phase", 5)) == "warning[moon_phase]: rank 0, step 5: moon phase"
+
+
+@pytest.mark.parametrize(("fail_on", "code"), [("never", 0), ("anomaly", 0), ("warning", 3)])
+def test_only_fail_on_warning_minds_them(by_hand, fail_on, code):
+    report, _ = findings(by_hand, by_hand.rank(0, spike(40), by_hand.finished(100), world=1))
+    assert decide(0, report, fail_on) == code
