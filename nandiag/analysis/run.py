@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields
 
 from nandiag.analysis.ranks import crashed_late, last_logs, world_of
 from nandiag.analysis.report import RankState, Run
@@ -71,8 +72,7 @@ def newest_history(log: RankLog | None) -> History | None:
         return None
     cut = slice(-MAX_HISTORY_STEPS, None)
     last = events[-1]
-    columns = (last.step, last.loss, last.grad_norm, last.lr, last.scale, last.activation)
-    return History(*(column[cut] for column in columns))  # type: ignore[arg-type]
+    return History(**{one.name: getattr(last, one.name)[cut] for one in fields(History)})
 
 
 def activations_of(record: RunRecord, matter: Iterable[int]) -> dict[str, Activations]:

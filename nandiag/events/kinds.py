@@ -67,6 +67,7 @@ class Harm:
     most a few of the ``bad`` tensors, each with its name; ``total`` is how many were looked at. ``since`` is the last
     step after which the same tensors were still seen finite (-1: finite before the first step; ``None``: never seen
     finite). ``recoverable`` says that the weights are still finite and the script, or its GradScaler, may go on.
+    ``names`` is what the script calls its ``optimizer`` and its ``model`` where the step was made, as far as known.
     """
 
     what: str
@@ -83,6 +84,7 @@ class Harm:
     recoverable: bool = True
     device: str | None = None
     optimizer: str | None = None
+    names: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,7 @@ class History:
     """The newest steps of this rank, oldest first; columns of equal length, ``None`` where a value was not seen.
 
     ``activation`` is the largest float16 activation at the last look before that step; empty where none was looked at.
+    ``optimizer`` numbers the optimizers in the order of their first steps; empty where they were not told apart.
     """
 
     step: tuple[int, ...]
@@ -174,6 +177,7 @@ class History:
     lr: tuple[float | None, ...]
     scale: tuple[float | None, ...]
     activation: tuple[float | None, ...] = ()
+    optimizer: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,11 @@
-"""Finite but unusually large data: an overflow out of a calm run (reader side)."""
+"""Finite but unusually large data: a fault, or a jump of the loss, right behind calm updates (reader side)."""
 
 from __future__ import annotations
 
-import math
-from statistics import median
-
-from nandiag.analysis.causes.facts import POSSIBLE, Cause, Facts
-from nandiag.analysis.causes.overflow import overflows
+from nandiag.analysis.causes.course import Course, courses
+from nandiag.analysis.causes.divergence import CALM_ENOUGH, sudden
+from nandiag.analysis.causes.facts import HALF, POSSIBLE, Cause, Facts, dtype_of
+from nandiag.analysis.causes.overflow import EXPONENTIALS, overflows
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
@@ -40,26 +39,55 @@ EXPLAIN = Explanation(
         "generated/torch.nn.utils.clip_grad_norm_.html",
     ),
 )
-
-_ENOUGH = 4
-_CALM = 10.0
+_ELSEWHERE = {"init", "data", "checkpoint", "collective"}
 
 
 def explain(facts: Facts) -> Cause | None:
-    """Point at the batch where gradients were calm until the step that overflowed."""
-    if facts.history is None or facts.origin.phase not in {"forward", "loss"} or not overflows(facts):
+    """Point at the batch whose loss jumped on weights that calm updates had left."""
+    if facts.origin.phase in _ELSEWHERE or facts.basis in {"exchange", "scale"} or facts.source in {"input", "buffer"}:
         return None
+    found = courses(facts.history, facts.origin.step + (facts.origin.phase == "optimizer"))
+    if not found:
+        return None
+    jumped = next((course for course in found if sudden(course)), None)
+    if jumped is not None:
+        return None if jumped.rate_rose else _of(_jumped(jumped), jumped.onset.step)
     step = facts.origin.step
-    pairs = zip(facts.history.step, facts.history.grad_norm, strict=False)
-    norms = [norm for at, norm in pairs if at < step and norm is not None and math.isfinite(norm)]
-    highest = max(norms[-_ENOUGH:], default=0.0)
-    if len(norms) < _ENOUGH or highest > _CALM * median(norms):
-        return None
+    return _of(_calm(found[0], step), step) if _broke_at_once(facts, found[0]) else None
+
+
+def _broke_at_once(facts: Facts, course: Course) -> bool:
+    """Whether a calm run left the range of a wide dtype in one step: half precision is left by a slow growth too."""
+    if course.calm < max(len(course.rows), CALM_ENOUGH) or facts.origin.phase not in {"forward", "loss"}:
+        return False
+    narrow = any(fact.bad and dtype_of(fact) in HALF for fact in facts.origin.outputs)
+    return overflows(facts) and not narrow and facts.op not in EXPONENTIALS
+
+
+def _jumped(course: Course) -> str:
+    row = course.onset
+    before = max(abs(one.loss) for one in course.rows[: course.calm] if one.loss is not None)
+    return (
+        f"At step {row.step} the loss jumped to {words.number(row.loss)}, after at most {words.number(before)} in the "
+        f"{course.calm} calm steps before: that points at the batch of this step, not at the updates."
+    )
+
+
+def _calm(course: Course, step: int) -> str:
+    norms = [row.norm for row in course.rows if row.norm is not None]
+    most = f", with gradient norms of at most {words.number(max(norms))}" if norms else ""
+    return f"The {len(course.rows)} steps before were calm{most}: that points at the batch of step {step}."
+
+
+def _of(text: str, step: int) -> Cause:
     return Cause(
         slug="data_outlier",
-        evidence=(f"The gradient norm was calm before, at most {words.number(highest)}: that points at this batch.",),
+        evidence=(text,),
         suggestions=(
-            Suggestion(f"Look at the batch of step {step} for values far from the others; normalise or clip inputs."),
+            Suggestion(f"Look at the batch of step {step} for values far from the others, and drop or clip such."),
+            Suggestion(
+                "Normalise the inputs by statistics of the training set.", "x = ((x - mean) / std).clamp(-8, 8)"
+            ),
         ),
         strength=POSSIBLE,
         story=True,

@@ -1,15 +1,17 @@
-"""Training that ran away before it broke: gradients, or the learning rate first, that grew (reader side)."""
+"""Training that ran away before it broke: by its learning rate, by its gradients, or from the weights on (reader side).
+
+The place of the first bad value is chance then. The history tells which it was: a rate that rose, or was too high from
+the first step on; gradients that grew behind calm steps; weights that were too large before any update.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from statistics import median
-
+from nandiag.analysis.causes.course import Course, Row, courses
 from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, Cause, Facts
+from nandiag.analysis.causes.overflow import overflows
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
-from nandiag.events import History, words
+from nandiag.events import words
 
 EXPLAIN = (
     Explanation(
@@ -76,54 +78,128 @@ EXPLAIN = (
         ),
     ),
 )
-
-_ENOUGH = 4
-_GREW, _ROSE = 100.0, 5.0
 _STARTS = {"init", "data", "checkpoint"}
+# Before any update, a loss or a gradient norm like these comes from the weights, not from the learning rate.
+_HUGE = 1e7
+# Of a single step: gradients so many times the loss are those of a product over many layers or time steps.
+_STEEP = 100.0
+# A jump of the loss right behind calm updates is the batch's: data_outlier tells of it.
+SUDDEN, CALM_ENOUGH = 100.0, 5
+# An op that divides by zero does so in a run that is well, too: it takes more to call it a consequence.
+_BEYOND_DOUBT = 1e6
 
 
 def explain(facts: Facts) -> Cause | None:
-    """Name a divergence where the gradient norm grew a hundredfold before the origin."""
-    if facts.history is None or facts.origin.phase in _STARTS or facts.source in {"input", "buffer"}:
+    """Name what made the run diverge, where its gradient norm or its loss had grown far before the origin."""
+    if facts.origin.phase in _STARTS or facts.source in {"input", "buffer"} or facts.basis in {"exchange", "scale"}:
         return None
-    norms = _before(facts.history, facts.history.grad_norm, facts.origin.step)
-    if len(norms) < _ENOUGH:
+    found = courses(facts.history, facts.origin.step + (facts.origin.phase == "optimizer"))
+    if not found:
         return None
-    usual, last = median(norms[: max(len(norms) // 2, 1)]), norms[-1]
-    if not usual or last < _GREW * usual:
-        return None
-    grew = f"the gradient norm grew from {words.number(usual)} to {words.number(last)} before the origin"
-    return _by_rate(grew, _before(facts.history, facts.history.lr, facts.origin.step + 1)) or _by_gradients(grew)
+    course, strength = found[0], LIKELY if _follows(facts, found[0]) else POSSIBLE
+    if not course.ran_away:
+        return _one_step(facts, course, strength) if len(course.rows) == 1 else None
+    if course.rate_rose:
+        return _by_rate(facts, course, strength)
+    if course.from_the_start:
+        return _too_large(course.rows[0], strength) or _by_rate(facts, course, strength)
+    return None if sudden(course) else _by_gradients(facts, course, strength)
 
 
-def _before(history: History, column: Iterable[float | None], step: int) -> list[float]:
-    pairs = zip(history.step, column, strict=False)
-    return [value for at, value in pairs if at < step and value is not None and math.isfinite(value)]
+def sudden(course: Course) -> bool:
+    """Whether the growth began with a loss that jumped on weights which calm updates had left."""
+    return course.calm >= CALM_ENOUGH and course.calm < len(course.rows) and course.jump >= SUDDEN
 
 
-def _by_rate(grew: str, rates: list[float]) -> Cause | None:
-    if not rates or not min(rates) or rates[-1] < _ROSE * min(rates):
+def _follows(facts: Facts, course: Course) -> bool:
+    """Whether the fault at the op is one that large numbers lead to."""
+    if facts.source != "op" or overflows(facts) or not facts.finite_inputs:
+        return True
+    return max(course.growth, course.loss_growth) >= _BEYOND_DOUBT
+
+
+def _one_step(facts: Facts, course: Course, strength: int) -> Cause | None:
+    """A single update lies between the weights as they were made and the fault."""
+    (row,) = course.rows
+    if row.step or row.norm is None or not overflows(facts):
         return None
-    rose = f"the learning rate rose from {words.number(min(rates))} to {words.number(rates[-1])}"
-    return Cause(
-        slug="lr_divergence",
-        evidence=(grew, rose),
-        suggestions=(Suggestion("Lower the peak learning rate, or warm up over more steps."),),
-        strength=LIKELY,
-        story=True,
+    large = _too_large(row, strength)
+    if large is not None or row.norm < _STEEP * max(abs(row.loss or 0.0), 1.0):
+        return large
+    rate = "" if row.lr is None else f", times the learning rate {words.number(row.lr)},"
+    text = (
+        f"At step 0 the gradient norm was {words.number(row.norm)}, for a loss of {words.number(row.loss)}: that{rate} "
+        "was the update after which it broke."
     )
+    return Cause("gradient_explosion", (text,), _clip(facts), strength, story=True)
 
 
-def _by_gradients(grew: str) -> Cause:
-    return Cause(
-        slug="gradient_explosion",
-        evidence=(grew,),
-        suggestions=(
-            Suggestion(
-                "Clip the gradients, or lower the learning rate.",
-                "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
-            ),
+def _too_large(row: Row, strength: int) -> Cause | None:
+    if max(abs(row.loss or 0.0), row.norm or 0.0) < _HUGE:
+        return None
+    loss = "" if row.loss is None else f"the loss was {words.number(row.loss)}"
+    norm = "" if row.norm is None else f"the gradient norm was {words.number(row.norm)}"
+    text = f"In the first step, before any update, {' and '.join(part for part in (loss, norm) if part)}."
+    return Cause("init_scale", (text,), init_advice(), strength, story=True)
+
+
+def init_advice() -> tuple[Suggestion, ...]:
+    """Return what to do about weights or inputs that are too large from the start."""
+    return (
+        Suggestion(
+            "Bring down the scale of the initialisation: its deviation should fall with the root of the width.",
+            "torch.nn.init.kaiming_normal_(layer.weight)",
         ),
-        strength=POSSIBLE,
-        story=True,
+        Suggestion("And normalise the inputs, by the mean and deviation of the training set."),
     )
+
+
+def _by_rate(facts: Facts, course: Course, strength: int) -> Cause:
+    high, low = course.rate_at_end, course.rate_before
+    if course.rate_rose:
+        told = f"The learning rate rose from {words.number(low)} to {words.number(high)}."
+    elif high is None:
+        told = "Each update made it worse, from the first one on."
+    else:
+        told = f"Each update made it worse, from the first one on, at a learning rate of {words.number(high)}."
+    evidence = (course.grown(), told, *_besides(facts))
+    return Cause("lr_divergence", evidence, _slower(facts, course), strength, story=True)
+
+
+def _slower(facts: Facts, course: Course) -> tuple[Suggestion, ...]:
+    """Say which learning rate to try: the one that went well, or a tenth of the one that never did."""
+    high, low = course.rate_at_end, course.rate_of_calm
+    if high is None:
+        first = Suggestion("Lower the learning rate.")
+    elif course.rate_rose and low and course.calm > CALM_ENOUGH:
+        text = f"Lower the peak learning rate: up to {words.number(low)} nothing grew. Check what the schedule counts."
+        first = Suggestion(text)
+    else:
+        name = facts.harm.optimizer if facts.harm is not None and facts.harm.optimizer else "the optimizer"
+        code = f"{name}(..., lr={high / 10:.1g})" if name != "the optimizer" else None
+        first = Suggestion("Lower the learning rate; a tenth of it is a first try. Then warm up to more.", code)
+    return (
+        first,
+        Suggestion("Check what scales the loss: a sum in the place of a mean multiplies the learning rate."),
+        Suggestion("As a second line of defence, clip the gradients before the update.", facts.clipped()),
+    )
+
+
+def _by_gradients(facts: Facts, course: Course, strength: int) -> Cause:
+    rate = course.rate_at_end
+    steady = "" if rate is None else f"The learning rate did not rise; it was {words.number(rate)}."
+    told = (course.grown(), *([steady] if steady else []), *_besides(facts))
+    return Cause("gradient_explosion", told, _clip(facts), strength, story=True)
+
+
+def _clip(facts: Facts) -> tuple[Suggestion, ...]:
+    return (
+        Suggestion("Clip the gradients before each update.", facts.clipped()),
+        Suggestion("Where the norm grows all the same: lower the learning rate, and bound what has no bound."),
+    )
+
+
+def _besides(facts: Facts) -> tuple[str, ...]:
+    """Return the largest activation at the last look, where activations were looked at."""
+    looked = [value for value in getattr(facts.history, "activation", ()) if value is not None]
+    return (f"The largest activation at the last look was {words.number(looked[-1])}.",) if looked else ()

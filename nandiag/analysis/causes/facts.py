@@ -91,6 +91,16 @@ class Facts:
             return _WORDS[word]
         return float(word) if isinstance(word, int | float) and not isinstance(word, bool) else None
 
+    def clipped(self) -> str:
+        """Return the line that clips the gradients, in the script's own names where they are known."""
+        # Of several optimizers it need not be the one with the harm whose gradients grew.
+        several = self.history is not None and len(set(self.history.optimizer)) > 1
+        names = self.harm.names if self.harm is not None and not several else {}
+        trained = f"{names.get('model', 'model')}.parameters()"
+        if "model" not in names and "optimizer" in names:
+            trained = f'[p for group in {names["optimizer"]}.param_groups for p in group["params"]]'
+        return f"torch.nn.utils.clip_grad_norm_({trained}, 1.0)"
+
     @property
     def finite_inputs(self) -> bool:
         """Whether facts on the inputs are there and all are finite."""
@@ -113,7 +123,8 @@ class Cause:
     """A named explanation. ``story`` is true for what happened to the run, false for what happened at the op.
 
     ``strength``: PROVEN (the facts leave nothing else), LIKELY or POSSIBLE. The first of ``evidence`` is short: it
-    stands beside the source line.
+    stands beside the source line. ``general``: its suggestions fit many faults, and give way to those of another
+    cause.
     """
 
     slug: str
@@ -121,6 +132,7 @@ class Cause:
     suggestions: tuple[Suggestion, ...] = ()
     strength: int = PROVEN
     story: bool = False
+    general: bool = False
 
 
 def dtype_of(fact: TensorFact) -> str:

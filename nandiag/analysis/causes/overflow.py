@@ -117,7 +117,8 @@ def _widened(facts: Facts, dtype: str, limit: float) -> str:
 
 
 def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
-    return Cause("overflow", (text,), _advice(facts, dtype), strength)
+    general = dtype != "float16" and facts.op not in EXPONENTIALS
+    return Cause("overflow", (text,), _advice(facts, dtype), strength, general=general)
 
 
 def _advice(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:

@@ -58,7 +58,9 @@ def _chosen(story: Cause | None, mechanism: Cause | None) -> Cause | None:
 
 def _suggestions(chosen: Cause | None, named: list[Cause]) -> tuple[Suggestion, ...]:
     rest = [cause for cause in named if cause is not chosen and cause.strength > 0]
-    return tuple(one for cause in ([chosen] if chosen else []) + rest for one in cause.suggestions)
+    every = [cause for cause in ([chosen] if chosen else []) + rest if cause.suggestions]
+    telling = [cause for cause in every if not cause.general] or every
+    return tuple(one for cause in telling for one in cause.suggestions)
 
 
 def _reproduced(claim: Claim, timeline: Timeline) -> bool | None:

@@ -157,8 +157,9 @@ class Weights:
 
     def _state_turn(self, optimizer: Optimizer, *, quick: bool) -> list[Tensor]:
         states = list(optimizer.state.values())
-        self.in_turns = quick or len(states) > _ALL_STATE
-        if self.in_turns:
+        in_turns = quick or len(states) > _ALL_STATE
+        self.in_turns |= in_turns  # what was left out once may have been bad for a while
+        if in_turns:
             self._turn = (self._turn + 1) % _TURNS
             states = states[self._turn :: _TURNS]
         states = [state for state in states if isinstance(state, dict)]

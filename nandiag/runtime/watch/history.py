@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 from nandiag.events import History
 
@@ -16,15 +17,18 @@ class Ring:
 
     def __init__(self) -> None:
         self._rows: deque[Row] = deque(maxlen=LENGTH)
+        self._whose: deque[int] = deque(maxlen=LENGTH)
+        self._order: dict[int, int] = {}
 
-    def add(self, row: Row) -> None:
-        """Append one step."""
+    def add(self, row: Row, optimizer: object = None) -> None:
+        """Append one step of ``optimizer`` (None: of a script that makes its updates by hand)."""
         self._rows.append(row)
+        self._whose.append(self._order.setdefault(id(optimizer), len(self._order)))
 
     def event(self) -> History:
         """Return the rows as columns."""
         columns = list(zip(*self._rows, strict=True)) or [()] * 6
-        return History(*columns)
+        return replace(History(*columns), optimizer=tuple(self._whose))
 
     def __len__(self) -> int:
         """Return how many steps are kept."""

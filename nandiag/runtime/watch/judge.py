@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from nandiag.events import Harm, Looked
+from nandiag.runtime.look.called import called
 from nandiag.runtime.look.losses import Loss, Losses
 from nandiag.runtime.look.sight import Sight, bad_gradients, bad_losses, describe, facts_of, mean_loss
 from nandiag.runtime.look.weights import Held, Optimizer, Weights, parameters
@@ -121,6 +122,7 @@ class Judge:
         known.setdefault("since", step - 1)
         known["global_step"] = global_step(optimizer)
         known["optimizer"] = type(optimizer).__name__ if optimizer is not None else None
+        known["names"] = {} if optimizer is None else called(optimizer)
 
         def make(**rest: Any) -> Harm:
             device = next((one.device for one in rest["tensors"]), None)

@@ -159,7 +159,7 @@ class Sentinel:
     def _remember(self, optimizer: Optimizer | None, sight: Sight) -> None:
         loss = mean_loss(sight, self.losses.pending)
         norm, rate, step = self.warner.norm(sight.grad_norm), learning_rate(optimizer), self.clock.step
-        self.history.add((step, loss, norm, rate, sight.scale, self.warner.activation))
+        self.history.add((step, loss, norm, rate, sight.scale, self.warner.activation), optimizer)
         if self.warner.on:
             self.warner.border(optimizer, Step(step, loss, norm, rate, sight.scale))
 
@@ -317,7 +317,7 @@ class Sentinel:
             self.judge.losses_of(optimizer, sight, border)
         scale = sight.scale if scale is None else scale
         loss = mean_loss(sight, self.losses.pending)
-        self.history.add((self.clock.step, loss, None, None, scale, self.warner.activation))
+        self.history.add((self.clock.step, loss, None, None, scale, self.warner.activation), optimizer)
         self.warner.skipped(self.clock.step, scale)
         if self._skips <= _MOST_SKIPS or self._skips_in_a_row in _ROUND_NUMBERS:
             RECORDER.emit(Skipped(self.clock.step, scale, self._skips_in_a_row, self._skips, loss))

@@ -1,0 +1,175 @@
+"""The course of a run before its origin: where loss and gradient norm were calm, and from where they grew (reader).
+
+The loss of a step is computed with the weights that the update before it left. A loss that jumps right behind a calm
+update therefore speaks of the batch; one that grows from update to update, of the updates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from nandiag.events import History, words
+
+# Growth over the usual gradient norm, and over the largest of the usual losses, that counts as running away.
+GREW, LOSS_GREW = 100.0, 1000.0
+_CALM, _LOSS_CALM = 5.0, 5.0
+_ROSE = 2.0
+_LARGEST = 1e39
+_BEGINNING, _LOOK_BACK, _AFTERMATH = 64, 32, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One step of one optimizer. A norm beyond float32 counts as 1e39; ``None`` is what was not seen."""
+
+    step: int
+    loss: float | None
+    norm: float | None
+    lr: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """The steps of one optimizer before the origin, oldest first; ``calm`` of them come before the growth.
+
+    ``usual_norm`` and ``usual_loss`` are the median norm and the largest loss (without its sign) of the beginning.
+    ``lr_now`` is the learning rate at the last step, that of the origin where it is known.
+    """
+
+    rows: tuple[Row, ...]
+    calm: int
+    usual_norm: float
+    usual_loss: float
+    lr_now: float | None = None
+
+    @property
+    def growth(self) -> float:
+        """How many times its usual value the gradient norm has at the end; infinite where only the loss tells."""
+        newest = [row.norm for row in self.rows[-2:] if row.norm is not None]
+        return max(newest, default=0.0) / self.usual_norm if self.usual_norm else 0.0
+
+    @property
+    def loss_growth(self) -> float:
+        """How many times its usual value the loss has at the end."""
+        newest = [abs(row.loss) for row in self.rows[-2:] if row.loss is not None]
+        return max(newest, default=0.0) / self.usual_loss if self.usual_loss else 0.0
+
+    @property
+    def ran_away(self) -> bool:
+        """Whether gradient norm or loss had grown far beyond their usual values when the origin came."""
+        return len(self.rows) > 1 and (self.growth >= GREW or self.loss_growth >= LOSS_GREW)
+
+    @property
+    def from_the_start(self) -> bool:
+        """Whether it grew from the first steps of the run on."""
+        return self.rows[0].step == 0 and self.calm <= max(2, len(self.rows) // 8)
+
+    @property
+    def onset(self) -> Row:
+        """The first step that was no longer calm; the last one where all were."""
+        return self.rows[min(self.calm, len(self.rows) - 1)]
+
+    @property
+    def rate_before(self) -> float | None:
+        """The lowest learning rate of the calm steps shortly before the growth."""
+        rates = [row.lr for row in self.rows[max(self.calm - _LOOK_BACK, 0) : self.calm] if row.lr is not None]
+        return min(rates, default=None)
+
+    @property
+    def rate_of_calm(self) -> float | None:
+        """The learning rate up to which nothing grew; the last calm steps may be the first of the growth."""
+        return self.rows[max(self.calm - 1 - _AFTERMATH, 0)].lr
+
+    @property
+    def rate_at_end(self) -> float | None:
+        """The highest learning rate from the growth on."""
+        rates = [row.lr for row in self.rows[max(self.calm - 1, 0) :] if row.lr is not None]
+        return max([*rates, *([self.lr_now] if self.lr_now is not None else [])], default=None)
+
+    @property
+    def rate_rose(self) -> bool:
+        """Whether the learning rate rose before, or while, gradient norm and loss grew."""
+        low, high = self.rate_before, self.rate_at_end
+        return low is not None and high is not None and low >= 0 and high >= _ROSE * low and high > 0
+
+    @property
+    def jump(self) -> float:
+        """How many times the largest calm loss the loss of the first step that was not calm is."""
+        loss = self.onset.loss
+        calm = max((abs(row.loss) for row in self.rows[: self.calm] if row.loss is not None), default=0.0)
+        return abs(loss) / calm if loss is not None and calm and self.calm < len(self.rows) else 1.0
+
+    def grown(self) -> str:
+        """Return by how much it grew, as a sentence with its numbers."""
+        first, last = self.rows[max(self.calm - 1, 0)], self.rows[-1]
+        parts = [
+            f"the {name} grew from {words.number(low)} to {_shown(high)}"
+            for name, low, high in (
+                ("gradient norm", first.norm, _newest(self.rows, "norm")),
+                ("loss", first.loss, _newest(self.rows, "loss")),
+            )
+            if low is not None and high is not None and abs(high) > abs(low)
+        ]
+        text = " and ".join(parts).replace("and the loss grew", "and the loss")
+        return f"From step {first.step} to step {last.step} {text}."
+
+
+def courses(history: History | None, before: int) -> tuple[Course, ...]:
+    """Return the course of each optimizer in the steps before ``before``, the one that grew most first."""
+    if history is None:
+        return ()
+    found = [_course(rows, before, history) for rows in _rows(history, before).values()]
+    return tuple(sorted(found, key=lambda course: -max(course.growth / GREW, course.loss_growth / LOSS_GREW)))
+
+
+def _rows(history: History, before: int) -> dict[int, list[Row]]:
+    whose = history.optimizer or (0,) * len(history.step)
+    found: dict[int, list[Row]] = {}
+    for step, loss, norm, lr, one in zip(
+        history.step, history.loss, history.grad_norm, history.lr, whose, strict=False
+    ):
+        if step < before and (norm is not None or loss is not None):
+            found.setdefault(one, []).append(Row(step, _finite(loss), _norm(norm), _finite(lr)))
+    return found
+
+
+def _course(rows: list[Row], before: int, history: History) -> Course:
+    head = rows[: max(1, min(len(rows) // 4, _BEGINNING))]
+    norm = median([row.norm for row in head if row.norm is not None] or [0.0])
+    loss = max([abs(row.loss) for row in head if row.loss is not None] or [0.0])
+    now = [lr for step, lr in zip(history.step, history.lr, strict=False) if step == before and lr is not None]
+    only = len(set(history.optimizer)) < 2
+    return Course(tuple(rows), _calm(rows, norm, loss), norm, loss, _finite(now[0]) if now and only else None)
+
+
+def _calm(rows: Sequence[Row], norm: float, loss: float) -> int:
+    """Return how many steps there were up to the last one that was calm."""
+    calm = [(row.norm or 0.0) <= _CALM * norm and abs(row.loss or 0.0) <= _LOSS_CALM * loss for row in rows]
+    end = len(rows)
+    while end > len(rows) - _AFTERMATH and calm[end - 1] and not all(calm[-_AFTERMATH:]):
+        end -= 1  # one wild step may be followed by calm ones: what it left in the optimizer is still to come
+    while end and not calm[end - 1]:
+        end -= 1
+    return end
+
+
+def _newest(rows: Sequence[Row], name: str) -> float | None:
+    values = [value for row in rows[-2:] if (value := getattr(row, name)) is not None]
+    return max(values, key=abs, default=None)
+
+
+def _shown(value: float) -> str:
+    return words.number(value) if value < _LARGEST else "more than float32 holds"
+
+
+def _norm(value: float | None) -> float | None:
+    if value is None or math.isnan(value):
+        return None
+    return value if math.isfinite(value) else _LARGEST
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

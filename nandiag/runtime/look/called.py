@@ -1,0 +1,60 @@
+"""What the script calls its optimizer and its model, where it makes a step: for advice in its own names (worker).
+
+Looked up when there is harm, and only then.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+from nandiag.runtime.frames import USER, kind_of
+
+_FRAMES = 40
+
+
+def called(optimizer: torch.optim.Optimizer) -> dict[str, str]:
+    """Return ``optimizer`` and ``model``: names that mean them in the script's innermost frame that has one."""
+    trained = {id(one) for group in optimizer.param_groups for one in group["params"]}
+    for frame in _user_frames(sys._getframe(1)):
+        names = dict(_names(frame, optimizer, trained))
+        if names:
+            return names
+    return {}
+
+
+def _user_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    for _ in range(_FRAMES):
+        if frame is None:
+            return
+        if kind_of(frame.f_code.co_filename) is USER:
+            yield frame
+        frame = frame.f_back
+
+
+def _names(frame: FrameType, optimizer: object, trained: set[int]) -> Iterator[tuple[str, str]]:
+    models: list[tuple[int, str]] = []
+    for name, value in _known(frame):
+        if value is optimizer:
+            yield "optimizer", name
+        elif isinstance(value, nn.Module):
+            own = {id(one) for one in value.parameters()}
+            if own and trained <= own:
+                models.append((len(own - trained), name))
+    if models:
+        yield "model", min(models)[1]
+
+
+def _known(frame: FrameType) -> Iterator[tuple[str, Any]]:
+    """Yield the names that a line in this frame could use: locals, what ``self`` holds, globals."""
+    known: Mapping[str, Any] = frame.f_locals
+    owner = known.get("self")
+    attributes = getattr(owner, "__dict__", {}) if owner is not None else {}
+    inside = [(f"self.{name}", value) for name, value in list(attributes.items()) if name.isidentifier()]
+    outside = [] if known is frame.f_globals else list(frame.f_globals.items())
+    yield from [pair for pair in (*known.items(), *inside, *outside) if not pair[0].startswith("_")]

@@ -1,0 +1,156 @@
+"""The story behind an overflow, told from histories as runs write them: which cause, how sure, with which numbers."""
+
+import math
+
+import pytest
+
+from nandiag.analysis.causes import Facts, explain
+from nandiag.analysis.causes.course import courses
+from nandiag.analysis.causes.facts import LIKELY, POSSIBLE
+from nandiag.analysis.report import Origin
+from nandiag.events import Harm, History, Looked
+
+CALM = [1.0, 1.3, 0.8, 1.1, 0.9, 1.2, 0.7, 1.0, 1.1, 0.9, 0.8, 1.0]
+
+
+def history(norms, losses=None, lrs=0.01, whose=(), steps=None):
+    many = len(norms)
+    losses = list(norms) if losses is None else losses
+    lrs = [lrs] * many if isinstance(lrs, float) else lrs
+    return History(tuple(steps or range(many)), tuple(losses), tuple(norms), tuple(lrs), (None,) * many, tuple(whose))
+
+
+def facts(past, by_hand, **changes):
+    """A float32 product that overflowed in the step after ``past``."""
+    step = changes.pop("step", max(past.step, default=-1) + 1)
+    phase, dtype = changes.pop("phase", "forward"), changes.pop("dtype", "float32")
+    op, given = changes.pop("op", "mm"), changes.pop("given", by_hand.fact(max=60000.0, absmax=60000.0, dtype=dtype))
+    origin = Origin(
+        "inf", 0, (0,), step, phase=phase, op=f"aten.{op}.default", inputs=(given, given),
+        outputs=(by_hand.fact(posinf=1, dtype=dtype),),
+    )  # fmt: skip
+    harm = Harm("loss", step, "loss", (), 1, 1, optimizer="SGD", names=changes.pop("names", {}))
+    look = Looked("found", "replay", step, source="op", facts={"float64_finite": op == "mm"})
+    return Facts(origin, "look", harm=harm, look=look, history=past)
+
+
+def story_of(past, by_hand, **changes):
+    return explain(facts(past, by_hand, **changes))[0]
+
+
+UP = [3.0, 9.0, 80.0, 900.0, 2e4, 1e7]
+
+
+@pytest.mark.parametrize(
+    ("name", "past", "slug"),
+    [
+        ("too high from the first step", history([1.0, *UP]), "lr_divergence"),
+        ("too high, in three steps", history([1.0, 2e3, 8e7]), "lr_divergence"),
+        ("the loss alone tells", history([None] * 6, [2.0, 9.0, 80.0, 1e3, 1e5, 1e8]), "lr_divergence"),
+        ("norms beyond float32", history([1.0, 50.0, 1e10, math.inf], [1.0, 9.0, 1e9, 1e30]), "lr_divergence"),
+        ("a schedule that rises", history([*CALM, *UP], lrs=[0.1 * 1.3**i for i in range(18)]), "lr_divergence"),
+        ("a rate that jumps", history([*CALM, *UP], lrs=[0.01] * 12 + [1.0] * 6), "lr_divergence"),
+        ("growth behind calm steps", history([*CALM, *UP]), "gradient_explosion"),
+        ("the rate falls", history([*CALM, *UP], lrs=[0.1 * 0.9**i for i in range(18)]), "gradient_explosion"),
+        ("one steep gradient", history([1900.0], [1.6]), "gradient_explosion"),
+        ("weights too large", history([3e9, 2e10, 5e15], [4e8, 5e9, 3e14]), "init_scale"),
+        ("calm to the end", history(CALM), "data_outlier"),
+        ("a jump, then slow death", history([*CALM, 9e8, 2e9, 7e9], [*CALM, 4e9, 5e9, 6e9]), "data_outlier"),
+        ("a jump, then calm", history([*CALM, math.inf, 0.9], [*CALM, 1.3e20, 0.8]), "data_outlier"),
+        ("the gradient jumps, not the loss", history([*CALM, 5e6], [*CALM, 1.1]), "gradient_explosion"),
+        ("too little is known", history([1.0, 1.2]), None),
+        ("one step, and nothing odd", history([2.0], [1.5]), None),
+        ("noise of a hundred", history([1.0, 60.0, 0.5, 90.0, 2.0, 70.0, 1.0, 80.0, 3.0, 0.8] * 3, [1.0] * 30), None),
+        ("it grew and recovered", history([*CALM, *UP, 3.0, *CALM, *CALM], [1.0] * 43), "data_outlier"),
+    ],
+)  # fmt: skip
+def test_the_story(by_hand, name, past, slug):
+    story = story_of(past, by_hand)
+    assert (story and story.slug) == slug
+
+
+def test_a_bad_sample_in_a_healthy_run_is_never_told_as_a_learning_rate(by_hand):
+    for lrs in (0.01, [0.01 * 1.01**i for i in range(13)], [0.1 / (1 + i) for i in range(13)]):
+        past = history([*CALM, 1e12], [*CALM, 1e13], lrs=lrs)
+        assert story_of(past, by_hand).slug == "data_outlier"
+
+
+def test_the_numbers_are_told(by_hand):
+    past = history([*CALM, *UP], lrs=[0.01] * 12 + [0.5] * 6)
+    story = story_of(past, by_hand)
+    assert story.evidence[0] == (
+        "From step 12 to step 17 the gradient norm grew from 3 to 1e7 and the loss from 3 to 1e7."
+    )
+    assert story.evidence[1] == "The learning rate rose from 0.01 to 0.5."
+    assert "up to 0.01 nothing grew" in story.suggestions[0].text
+
+
+def test_the_rate_of_the_step_itself_counts(by_hand):
+    past = history([*CALM, 300.0, 1.0], lrs=[0.01] * 12 + [0.01, 4.0], steps=[*range(13), 13])
+    assert story_of(past, by_hand, step=13).slug == "lr_divergence"
+
+
+def test_each_optimizer_has_a_course_of_its_own(by_hand):
+    critic, generator = UP, [0.5] * 6
+    past = history(
+        [norm for pair in zip(critic, generator, strict=True) for norm in pair],
+        lrs=[0.05, 0.005] * 6, whose=[0, 1] * 6, steps=[step for step in range(6) for _ in range(2)],
+    )  # fmt: skip
+    story = story_of(past, by_hand)
+    assert story.slug == "lr_divergence"
+    assert not any("rose" in text for text in story.evidence)
+    assert len(courses(past, 6)) == 2
+
+
+def test_what_is_not_a_consequence_of_large_numbers_is_left_to_its_op(by_hand):
+    zero = by_hand.fact(zeros=3, min=0.0, max=1.0, absmax=1.0)
+    story, mechanism = explain(facts(history([*CALM, *UP[:4]]), by_hand, op="log", given=zero))
+    assert mechanism.slug == "log_of_zero"
+    assert story.strength == POSSIBLE
+    assert story_of(history([*CALM, *UP, 1e12]), by_hand, op="log", given=zero).strength == LIKELY
+
+
+def test_half_precision_is_left_by_slow_growth_too(by_hand):
+    assert story_of(history(CALM), by_hand, dtype="float16") is None
+
+
+def test_an_exponential_needs_no_outlier(by_hand):
+    assert story_of(history(CALM), by_hand, op="exp", given=by_hand.fact(max=120.0, absmax=120.0)) is None
+
+
+@pytest.mark.parametrize("phase", ["data", "init", "checkpoint"])
+def test_no_story_where_training_did_nothing_yet(by_hand, phase):
+    assert story_of(history([1.0, *UP]), by_hand, phase=phase) is None
+
+
+@pytest.mark.parametrize(("dtype", "strength"), [("float32", LIKELY), ("float16", POSSIBLE)])
+def test_the_first_step(at, by_hand, dtype, strength):
+    big, out = by_hand.fact(max=3e37, absmax=3e37, dtype=dtype), by_hand.fact(posinf=1, dtype=dtype)
+    story = explain(at("mm", (big, big), (out,), phase="forward", step=0, module="fc"))[0]
+    assert (story.slug, story.strength) == ("init_scale", strength)
+
+
+@pytest.mark.parametrize(
+    ("names", "code"),
+    [
+        ({}, "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"),
+        ({"model": "self.net"}, "torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)"),
+        (
+            {"optimizer": "opt"},
+            'torch.nn.utils.clip_grad_norm_([p for group in opt.param_groups for p in group["params"]], 1.0)',
+        ),
+    ],
+)
+def test_advice_in_the_scripts_own_names(by_hand, names, code):
+    story = story_of(history([*CALM, *UP]), by_hand, names=names)
+    assert story.suggestions[0].code == code
+
+
+def test_the_learning_rate_to_try(by_hand):
+    story = story_of(history([1.0, *UP], lrs=0.8), by_hand)
+    assert story.suggestions[0].code == "SGD(..., lr=0.08)"
+
+
+def test_columns_that_do_not_match_are_no_error():
+    assert courses(History((0, 1), (1.0,), (), (), (), (0, 0, 0)), 5) == ()
+    assert courses(None, 5) == ()
