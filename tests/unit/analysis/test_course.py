@@ -17,7 +17,9 @@ def history(norms, losses=None, lrs=0.01, whose=(), steps=None):
     many = len(norms)
     losses = list(norms) if losses is None else losses
     lrs = [lrs] * many if isinstance(lrs, float) else lrs
-    return History(tuple(steps or range(many)), tuple(losses), tuple(norms), tuple(lrs), (None,) * many, tuple(whose))
+    return History(
+        tuple(steps or range(many)), tuple(losses), tuple(norms), tuple(lrs), (None,) * many, optimizer=tuple(whose)
+    )
 
 
 def facts(past, by_hand, **changes):
@@ -152,5 +154,5 @@ def test_the_learning_rate_to_try(by_hand):
 
 
 def test_columns_that_do_not_match_are_no_error():
-    assert courses(History((0, 1), (1.0,), (), (), (), (0, 0, 0)), 5) == ()
+    assert courses(History((0, 1), (1.0,), (), (), (), optimizer=(0, 0, 0)), 5) == ()
     assert courses(None, 5) == ()
