@@ -1,0 +1,108 @@
+"""The early warnings in words: what each means while all is still finite, and what to do (reader side)."""
+
+from __future__ import annotations
+
+from nandiag.analysis.explained.explanation import Explanation
+from nandiag.analysis.report import Suggestion
+
+EXPLAIN = (
+    Explanation(
+        slug="grad_norm_spike",
+        what="The gradient norm of a step is far above all that this run showed before. All is still finite; one "
+        "such update can throw the weights far, and often the loss follows.",
+        fix=(
+            Suggestion(
+                "Clip the gradients before each update.",
+                "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+            ),
+            Suggestion(
+                "Look at the batch of that step: a spike with a spike of the loss is a sample far from the others "
+                "(nandiag explain data_outlier).",
+            ),
+        ),
+        pages=("generated/torch.nn.utils.clip_grad_norm_.html",),
+        kind="warning",
+    ),
+    Explanation(
+        slug="grad_norm_growth",
+        what="Gradient norm and loss grow from step to step. All is still finite; where the growth goes on the run "
+        "diverges within some more steps.",
+        fix=(
+            Suggestion(
+                "Lower the learning rate, or warm up over more steps (nandiag explain lr_divergence).",
+            ),
+            Suggestion(
+                "Clip the gradients before each update.",
+                "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+            ),
+        ),
+        pages=(
+            "optim.html",
+            "generated/torch.nn.utils.clip_grad_norm_.html",
+        ),
+        kind="warning",
+    ),
+    Explanation(
+        slug="loss_spike",
+        what="The loss jumped far above what it was in the steps before, and is still finite. A batch unlike the "
+        "others, or an update that went too far, is behind it.",
+        fix=(
+            Suggestion(
+                "Look at the batch of that step; where the loss does not come back, resume from before it and "
+                "leave the batch out.",
+            ),
+            Suggestion(
+                "Where it recurs: lower the learning rate, clip the gradients.",
+            ),
+        ),
+        pages=("optim.html",),
+        kind="warning",
+    ),
+    Explanation(
+        slug="lr_out_of_range",
+        what="The learning rate is negative, NaN or infinite. A negative one climbs the loss; NaN or Inf spoils "
+        "every weight with the next update.",
+        fix=(
+            Suggestion(
+                "Keep the schedule within its ends (nandiag explain lr_invalid).",
+                "LambdaLR(optimizer, lambda step: max(0.0, 1 - step / total_steps))",
+            ),
+        ),
+        pages=(
+            "optim.html",
+            "generated/torch.optim.lr_scheduler.LambdaLR.html",
+        ),
+        kind="warning",
+    ),
+    Explanation(
+        slug="lr_jump",
+        what="The learning rate rose in one step by far more than any step before it did, and above what its "
+        "schedule was given.",
+        fix=(
+            Suggestion(
+                "Check what steps the scheduler, and how often: each batch or each epoch, once or on each rank.",
+            ),
+            Suggestion(
+                "After a resume, load the scheduler's state too.",
+                'scheduler.load_state_dict(state["scheduler"])',
+            ),
+        ),
+        pages=("optim.html",),
+        kind="warning",
+    ),
+    Explanation(
+        slug="loss_scale_falling",
+        what="GradScaler lowers its scale step after step and makes no update meanwhile. A few times is its "
+        "search; where it goes on, something in the float16 forward overflows at any scale.",
+        fix=(
+            Suggestion(
+                "See nandiag explain loss_scale_collapse for what to look at, before the scale is gone.",
+            ),
+        ),
+        pages=(
+            "amp.html",
+            "notes/amp_examples.html",
+        ),
+        kind="warning",
+    ),
+)
