@@ -79,6 +79,7 @@ class Thresholds:
 class Settings:
     """What a run is told; ``folder`` (the run folder, absolute) and ``run_id`` are empty outside a run of ours.
 
+    ``hang_timeout`` is in seconds, 0 for none.
     ``root`` is the folder that holds the package, for workers whose interpreter has not installed it.
     """
 
@@ -90,6 +91,7 @@ class Settings:
     fail_on: str = "never"
     max_replays: int = 3
     level: str = "step"
+    hang_timeout: int = 0
     launcher: str = "torchrun"
     root: str = ""
     warnings: bool = True

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from nandiag.analysis import ranks, run, timeline, verdict
 from nandiag.analysis.findings import findings_of
+from nandiag.analysis.hangs import held
+from nandiag.analysis.hangs.finding import told_of
 from nandiag.analysis.nccl.summary import Logs
 from nandiag.analysis.origin import choose
 from nandiag.analysis.place import origin_of
@@ -25,8 +27,10 @@ def analyse(record: RunRecord, nccl: Logs | None = None) -> Report:
     events = timeline.build(record.logs)
     started = run.run_of(record)
     claim = choose(events, states)
+    hang = held.hang_of(record, states, logs, started)
+    states = held.victims(states, logs) if hang is not None else states
     if claim is None:
-        concluded = verdict.healthy(states, logs, started)
+        concluded = verdict.healthy(states, logs, started, hang)
     else:
         history = run.newest_history(logs.get(claim.ranks[0]))
         concluded = verdict.of_claim(claim, origin_of(claim, record.logs), events, history)
@@ -34,10 +38,11 @@ def analyse(record: RunRecord, nccl: Logs | None = None) -> Report:
     return Report(
         run=started,
         verdict=replace(concluded, last_finite_step=verdict.last_finite(events, states, logs)),
-        findings=findings_of(events, states, logs, started, nccl=nccl),
+        findings=(*told_of(hang), *findings_of(events, states, logs, started, nccl=nccl)),
         ranks={str(rank): state for rank, state in states.items()},
         history=run.history_of(record, matter),
         activations=run.activations_of(record, matter),
         notes=run.notes_of(record, states),
         nccl=nccl,
+        hang=hang,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from nandiag.analysis.hangs.told import Hang
 from nandiag.analysis.nccl.summary import Logs
 from nandiag.events.facts import TensorFact
 from nandiag.events.kinds import Activations, History
@@ -143,7 +144,8 @@ class Report:
     """Run, verdict and findings; ``ranks``, ``history`` and ``activations`` are keyed by the rank as text, as in JSON.
 
     ``activations`` is there for runs with ``--level module``.
-    ``nccl`` is what NCCL's logs say, ``None`` where there are none.
+    ``nccl`` is what NCCL's logs say, ``None`` where there are none; ``hang`` says why ranks waited in vain, where the
+    run ended by that.
     """
 
     schema: int = SCHEMA
@@ -155,3 +157,4 @@ class Report:
     activations: dict[str, Activations] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     nccl: Logs | None = None
+    hang: Hang | None = None

@@ -15,6 +15,7 @@ from nandiag.events.forms import build, plain
 KINDS: dict[str, type] = {
     "attached": kinds.Attached,
     "armed": kinds.Armed,
+    "listening": kinds.Listening,
     "probe_dark": kinds.ProbeDark,
     "note": kinds.Note,
     "harm": kinds.Harm,

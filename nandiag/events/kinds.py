@@ -43,6 +43,17 @@ class Armed:
 
 
 @dataclass(frozen=True, slots=True)
+class Listening:
+    """This worker writes the stacks of its threads when ``signal`` asks for them (None: nothing can ask).
+
+    ``library`` are the folders whose frames are not the script's own.
+    """
+
+    signal: int | None
+    library: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ProbeDark:
     """A probe of ours failed and was disarmed; training went on without it."""
 
@@ -213,5 +224,5 @@ class Unknown:
 
 Event = (
     Attached | Armed | ProbeDark | Note | Harm | Looked | Skipped | Warned | Stopping | Raised | History | Activations
-    | Finished | Unknown
+    | Listening | Finished | Unknown
 )  # fmt: skip

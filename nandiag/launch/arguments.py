@@ -17,6 +17,7 @@ from nandiag.launch.options import DEFAULT_LOGS, LAUNCHERS, OPTIONS, ShowText, a
 from nandiag.settings import Settings
 
 USAGE = "nandiag run [options] script.py [the script's own arguments]"
+LEAST_HANG = 5
 _NPROC_WORDS = frozenset({"auto", "cpu", "gpu", "xpu"})
 
 
@@ -198,6 +199,11 @@ def _arguments(values: argparse.Namespace, settings: Settings) -> Arguments:
     chosen = {name: getattr(values, name) for name in Settings.__dataclass_fields__ if name in names()}
     if values.max_replays < 0:
         raise UsageError(f"--max-replays {values.max_replays} is below 0.", todo="Give 0 to never run a step again.")
+    if values.hang_timeout != 0 and values.hang_timeout < LEAST_HANG:
+        raise UsageError(
+            f"--hang-timeout {values.hang_timeout} is below {LEAST_HANG} seconds.",
+            todo="Give more seconds than the longest pause of a run that is well, or 0 for none.",
+        )
     return Arguments(
         settings=replace(settings, **chosen),
         script=values.training_script,

@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nandiag.analysis import early
-from nandiag.events import Attached, Finished, Harm, Looked, Site, Stopping, Warned
+from nandiag.events import Attached, Finished, Harm, Listening, Looked, Site, Stopping, Warned
 from nandiag.events.words import bad_kind, module, op, ranks
+from nandiag.launch.hang import HangWatch, Workers
 from nandiag.store.layout import RunFolder
+from nandiag.store.run import HangEnd
 from nandiag.store.tail import Fresh, Tail
 
 POLL_SECONDS = 0.25
@@ -29,12 +31,14 @@ class Grace:
     """Seconds from the first stop until workers are ended.
 
     ``others`` is for workers that have not noticed the stop, ``own`` for those still in their ``finally`` blocks,
-    ``kill`` for the time between SIGTERM and SIGKILL.
+    ``kill`` for the time between SIGTERM and SIGKILL. ``hang`` is not from a stop: after so many seconds without
+    progress of any rank the workers are ended (0: never).
     """
 
     others: float = 10.0
     own: float = 300.0
     kill: float = 30.0
+    hang: float = 0.0
 
 
 @dataclass(slots=True)
@@ -52,6 +56,8 @@ class Seen:
     looks: list[tuple[int, Looked]] = field(default_factory=list)
     warned: list[tuple[int, Warned]] = field(default_factory=list)
     ended: set[int] = field(default_factory=set)
+    listening: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    hang: HangEnd | None = None
 
     def take(self, fresh: Fresh) -> None:
         """Add one record."""
@@ -60,6 +66,8 @@ class Seen:
             self.attached[key] = event
         elif isinstance(event, Finished):
             self.finished.add(key)
+        elif isinstance(event, Listening) and event.signal is not None:
+            self.listening[key] = event.signal
         elif isinstance(event, Stopping) and event.action == "stop":
             self.stopping.add(key)
         elif isinstance(event, Harm) and len(self.harms) < 1_000:
@@ -137,6 +145,7 @@ class Watch:
         self._folder = folder.path
         self._say, self._kill = say, kill
         self._grace = grace or Grace()
+        self._hang = HangWatch(folder, self._grace.hang, say)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="nandiag-watch", daemon=True)
         self._harm_at: float | None = None
@@ -185,6 +194,14 @@ class Watch:
         if self._seen.stopped and not last:
             self._stop_at = now if self._stop_at is None else self._stop_at
             self._end_the_slow(now - self._stop_at, now)
+        elif not last:
+            self._end_the_hung(now)
+
+    def _end_the_hung(self, now: float) -> None:
+        newest = self._seen.attempts - 1
+        attached = {key: worker for key, worker in self._seen.attached.items() if key[1] == newest}
+        hang = self._hang.turn(now, Workers(attached, self._seen.listening), self._send)
+        self._seen.hang = hang or self._seen.hang
 
     def _say_warnings(self) -> None:
         """Show what is new of early warnings, each kind once; after a harm they no longer matter."""
@@ -206,7 +223,8 @@ class Watch:
     def _send(self, pid: int, number: int) -> None:
         try:
             self._kill(pid, number)
-            self._seen.ended.add(pid)
+            if number in (signal.SIGTERM, signal.SIGKILL):
+                self._seen.ended.add(pid)
         except (ProcessLookupError, PermissionError):
             # It has ended by itself, and the number may be another's by now: leave it alone from here on.
             self._signalled[pid] = float("inf")

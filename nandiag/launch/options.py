@@ -77,6 +77,12 @@ OPTIONS = (
     ),
     Option("--max-replays", "number", "How many harmful steps may be run again to find the origin.", metavar="N"),
     Option("--no-warnings", "off", "Give no early warnings (see README: early warnings)."),
+    Option(
+        "--hang-timeout",
+        "number",
+        "End the run when no rank made progress for so many seconds, and say where each stands (0: never).",
+        metavar="SECONDS",
+    ),
     Option("--log-dir", "text", f"Where run folders go ({DEFAULT_LOGS} if not given).", metavar="DIR", torchs=True),
     Option("--json", "text", "Also write the report to this file.", metavar="FILE"),
     Option("--nproc", "text", "Workers per node, as torchrun's --nproc-per-node; may also stand after the script.",

@@ -16,7 +16,7 @@ import nandiag
 from nandiag.errors import Exit, UsageError
 from nandiag.launch import agent, bare
 from nandiag.launch.agent import Ended
-from nandiag.launch.live import Seen, Watch
+from nandiag.launch.live import Grace, Seen, Watch
 from nandiag.launch.nccl import torch_version
 from nandiag.launch.plan import Plan, python_version
 from nandiag.settings import environment, exported, place
@@ -42,7 +42,7 @@ class Closed:
 def run(plan: Plan, typed: Sequence[str], started: datetime) -> Closed:
     """Carry out ``plan``; ``typed`` is the command line as typed. Raises UsageError when nothing could be started."""
     _write_start(plan, _info(plan, typed, started))
-    watch = Watch(plan.folder, say)
+    watch = Watch(plan.folder, say, grace=Grace(hang=plan.settings.hang_timeout))
     watch.start()
     try:
         with exported(plan.added):
@@ -53,7 +53,9 @@ def run(plan: Plan, typed: Sequence[str], started: datetime) -> Closed:
     trouble = [*_keep_details(plan.folder.path, ended), *_write_end(plan, end)]
     if ended.usage and not seen.attached:
         raise UsageError(*trouble[:1], todo="`nandiag run --torchrun-help` lists torchrun's options.")
-    return Closed(end, "" if end.state == "stopped" else ended.banner, tuple(trouble), watch.failure)
+    # Of workers that nandiag ended torchrun calls the first one the root cause.
+    ours = end.state == "stopped" or end.hang is not None
+    return Closed(end, "" if ours else ended.banner, tuple(trouble), watch.failure)
 
 
 def say(text: str) -> None:
@@ -105,6 +107,7 @@ def _agent_end(plan: Plan, ended: Ended, seen: Seen) -> AgentEnd:
         signal=ended.signal,
         ranks=(*(_owned(end, seen) for end in ended.ends), *_others(plan, ended, seen)),
         attempts=seen.attempts,
+        hang=seen.hang,
     )
 
 

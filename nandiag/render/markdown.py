@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from nandiag.analysis.early import SLUGS
 from nandiag.analysis.report import Finding, Origin, Report, Verdict
 from nandiag.events import TensorFact, words
-from nandiag.render import nccl
+from nandiag.render import hang, nccl
 from nandiag.render.text import LONGEST, clean, clean_line
 
 MOST = 20
@@ -21,7 +21,8 @@ _ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "@": "&#64;", ":": "&#58;",
 def dumps(report: Report) -> str:
     """Return the report as markdown; all text of scripts and logs is escaped."""
     verdict = report.verdict
-    parts = [*_head(report), *_place(verdict.origin), *_reasons(verdict), *_resume(report), *_rest(report)]
+    parts = [*_head(report), *_place(verdict.origin), *_reasons(verdict), *_resume(report), *_held(report)]
+    parts += _rest(report)
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -103,6 +104,17 @@ def _resume(report: Report) -> Iterable[str]:
     step, went_on = report.verdict.last_finite_step, any(one.slug == "went_on" for one in report.findings)
     if report.verdict.anomaly and step is not None and not went_on:
         yield f"**Resume** from a checkpoint saved before step {step + 1}."
+
+
+def _held(report: Report) -> Iterable[str]:
+    """Yield where the ranks stood that waited in vain, each with its line."""
+    if report.hang is None:
+        return
+    yield f"**{escape(report.hang.slug)}:** {escape(report.hang.summary)}" if report.verdict.anomaly else ""
+    yield _bullets(hang.texts(report.hang))
+    for stand in report.hang.stands:
+        if stand.place is not None and stand.place.source:
+            yield _fence(f"# {stand.place.file}:{stand.place.line}\n{stand.place.source.strip()}", "python")
 
 
 def _rest(report: Report) -> Iterable[str]:

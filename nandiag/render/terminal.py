@@ -13,16 +13,17 @@ from rich.console import Console
 from rich.text import Text
 
 from nandiag.analysis.early import SLUGS
-from nandiag.analysis.report import Finding, Origin, Report, Spread, Suggestion, Verdict
+from nandiag.analysis.hangs.told import Hang
+from nandiag.analysis.report import Finding, Origin, Report, Spread, Verdict
 from nandiag.events import TensorFact, words
+from nandiag.render import hang as hangs
 from nandiag.render import nccl
+from nandiag.render.frame import MOST, STYLES, Frame, hanging
 from nandiag.render.snippet import snippet
 from nandiag.render.text import clean, encodable
 
 WIDTH_WITHOUT_TERMINAL = 100
 NARROWEST = 40
-MOST = {"tensors": 3, "evidence": 6, "help": 3, "spread": 4, "findings": 5, "notes": 6, "nccl": 6}
-_STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold", "help": "bold cyan", "frame": "blue"}
 _WHAT = {"optimizer_state": "optimizer state", "frozen": "frozen parameters", "gradient": "gradients"}
 _TOLD = {"stopped", "went_on", "update_left_out", "rank_victim"}
 
@@ -70,14 +71,32 @@ def show(report: Report, place: Place, file: TextIO) -> None:
 
 def lines(report: Report, place: Place, width: int) -> list[Text]:
     """Return the summary as lines no wider than ``width`` cells, but for paths and commands, which are never broken."""
-    shown = _anomaly(report, place, width) if report.verdict.anomaly else _healthy(report, place.folder, width)
-    return list(shown)
+    if report.verdict.anomaly:
+        return list(_anomaly(report, place, width))
+    if report.hang is not None:
+        return list(_held(report, report.hang, place, width))
+    return list(_healthy(report, place.folder, width))
+
+
+def _held(report: Report, hang: Hang, place: Place, width: int) -> Iterable[Text]:
+    """Yield why ranks waited in vain, then what else was seen."""
+    frame = Frame(width, 2)
+    seen = report.verdict.summary.removeprefix(hang.summary).removeprefix("; ")
+    yield from hangs.lines(hang, f"{seen[:1].upper()}{seen[1:]}." if seen else "", width, place.short)
+    told = [one for one in report.findings if one.severity != "info" and one.slug not in {hang.slug, *SLUGS}]
+    yield from frame.notes([one.text for one in told], MOST["findings"], "warning")
+    yield from _warnings(report, frame)
+    yield from frame.notes(nccl.lines(report.nccl), MOST["nccl"], "nccl")
+    yield from frame.notes([place.short(text) for text in report.notes], MOST["notes"], "note")
+    if place.again:
+        yield Text("  show this again: ").append(f"nandiag report {shlex.quote(clean(place.folder))}", style="bold")
+    yield Text("  read on:         ").append(f"nandiag explain {clean(hang.slug)}", style="bold")
 
 
 def _healthy(report: Report, folder: str, width: int) -> Iterable[Text]:
     yield from _one_line(f"nandiag: {clean(report.verdict.summary)}", f"log: {clean(folder)}", width)
     told = [finding for finding in report.findings if finding.severity != "info"]
-    frame = _Frame(width, 2)
+    frame = Frame(width, 2)
     # The first failed rank stands in the summary already.
     told = [one for one in told if one.text[1:].rstrip(".") not in report.verdict.summary]
     yield from frame.notes([one.text for one in told if one.slug not in SLUGS], MOST["findings"], "warning")
@@ -87,18 +106,18 @@ def _healthy(report: Report, folder: str, width: int) -> Iterable[Text]:
     yield from frame.notes(report.notes, MOST["notes"], "note")
 
 
-def _warnings(report: Report, frame: _Frame) -> Iterable[Text]:
+def _warnings(report: Report, frame: Frame) -> Iterable[Text]:
     """Yield the early warnings, in the order of the run."""
     early = [finding for finding in report.findings if finding.slug in SLUGS]
     for finding in early[: MOST["findings"]]:
         head = frame.mark(f"warning[{finding.slug}]")
-        yield from _hang(head, Text(clean(finding.text)), frame.width, indent=frame.gutter + 5)
+        yield from hanging(head, Text(clean(finding.text)), frame.width, indent=frame.gutter + 5)
     if len(early) > MOST["findings"]:
         yield from frame.notes([f"and {len(early) - MOST['findings']} more in report.json"], 1, "warning")
 
 
 def _one_line(summary: str, log: str, width: int) -> Iterable[Text]:
-    *first, last = _hang(Text(), Text(summary), width, indent=2)
+    *first, last = hanging(Text(), Text(summary), width, indent=2)
     yield from first
     if last.cell_len + len(log) + 3 <= width:
         yield last.append(f" ({log})")
@@ -110,7 +129,7 @@ def _one_line(summary: str, log: str, width: int) -> Iterable[Text]:
 def _anomaly(report: Report, place: Place, width: int) -> Iterable[Text]:
     """Yield what, where, why and what to do first; then how sure, what followed, and what frames it."""
     verdict, origin = report.verdict, report.verdict.origin
-    frame = _Frame(width, len(str(origin.line)) if origin and origin.line is not None else 2)
+    frame = Frame(width, len(str(origin.line)) if origin and origin.line is not None else 2)
     evidence = [place.short(text) for text in verdict.evidence]
     yield from _headline(verdict, width)
     used = False
@@ -148,8 +167,8 @@ def _label(evidence: list[str]) -> str | None:
 
 def _headline(verdict: Verdict, width: int) -> Iterable[Text]:
     named = verdict.cause not in {None, "unknown"}
-    head = Text().append(f"error[{clean(verdict.cause or '')}]" if named else "error", style=_STYLES["error"])
-    return _hang(head.append(": ", style="bold"), Text(clean(verdict.summary), style="bold"), width, indent=2)
+    head = Text().append(f"error[{clean(verdict.cause or '')}]" if named else "error", style=STYLES["error"])
+    return hanging(head.append(": ", style="bold"), Text(clean(verdict.summary), style="bold"), width, indent=2)
 
 
 def _is_told(finding: Finding, verdict: Verdict) -> bool:
@@ -178,25 +197,25 @@ def _resume(report: Report) -> list[str]:
     return [f"from a checkpoint saved before step {step + 1}; the weights were finite until then."]
 
 
-def _code(origin: Origin, label: str | None, frame: _Frame, place: Place) -> tuple[list[Text], bool]:
+def _code(origin: Origin, label: str | None, frame: Frame, place: Place) -> tuple[list[Text], bool]:
     """Return the lines that show the place, and whether ``label`` stands beside the source line."""
     if origin.file is None:
         return [], False
     where = clean(place.short(origin.file)) + ("" if origin.line is None else f":{origin.line}")
     inside = f" in {clean(origin.function)}" if origin.function else ""
-    shown = [Text(" " * frame.gutter).append("--> ", style=_STYLES["frame"]).append(where + inside)]
+    shown = [Text(" " * frame.gutter).append("--> ", style=STYLES["frame"]).append(where + inside)]
     if not origin.source or origin.line is None:
         return shown, False
     piece = snippet(origin.source, origin.column, frame.width - frame.gutter - 4)
-    under = frame.bar().append(" " * piece.start).append("^" * piece.width, style=_STYLES["error"])
+    under = frame.bar().append(" " * piece.start).append("^" * piece.width, style=STYLES["error"])
     fits = bool(label and piece.width) and under.cell_len + 1 + cell_len(clean(label or "")) <= frame.width
     if label and fits:
         under.append(" " + clean(label), style="red")
-    shown += [Text(" " * frame.gutter + " |", style=_STYLES["frame"]), frame.bar(str(origin.line)).append(piece.code)]
+    shown += [Text(" " * frame.gutter + " |", style=STYLES["frame"]), frame.bar(str(origin.line)).append(piece.code)]
     return [*shown, under] if piece.width else shown, fits
 
 
-def _facts(origin: Origin, frame: _Frame) -> Iterable[Text]:
+def _facts(origin: Origin, frame: Frame) -> Iterable[Text]:
     if origin.op or origin.node:
         made = f", the gradient of {origin.forward_op}" if origin.forward_op else ""
         name = words.module(origin.module, origin.module_class)
@@ -220,54 +239,3 @@ def _machine(origin: Origin | None) -> list[str]:
 
 def _tensor(fact: TensorFact) -> str:
     return (f"{fact.name}: " if fact.name else "") + words.tensor(fact)
-
-
-class _Frame:
-    """The left edge of a diagnostic: a gutter for line numbers, then marked lines that hang below their mark."""
-
-    def __init__(self, width: int, gutter: int) -> None:
-        self.width = width
-        self.gutter = gutter
-
-    def bar(self, number: str = "") -> Text:
-        """Return the beginning of a line of code."""
-        return Text().append(number.rjust(self.gutter) + " | ", style=_STYLES["frame"])
-
-    def notes(self, texts: Iterable[str], most: int, mark: str) -> Iterable[Text]:
-        """Yield each text behind ``= mark:``, the first ``most`` of them."""
-        every = list(texts)
-        for text in every[:most]:
-            yield from _hang(self.mark(mark), Text(clean(text)), self.width)
-        if len(every) > most:
-            yield from _hang(self.mark(mark), Text(f"and {len(every) - most} more in report.json"), self.width)
-
-    def helps(self, suggestions: Iterable[Suggestion]) -> Iterable[Text]:
-        """Yield each suggestion, its code below it."""
-        for suggestion in list(suggestions)[: MOST["help"]]:
-            yield from self.notes([suggestion.text], 1, "help")
-            if suggestion.code:
-                yield Text(" " * (self.gutter + 9) + clean(suggestion.code), style="cyan")
-
-    def mark(self, mark: str) -> Text:
-        """Return the beginning of a note."""
-        head = Text(" " * (self.gutter + 1)).append("= ", style=_STYLES["frame"])
-        return head.append(f"{mark}: ", style=_STYLES.get(mark.partition("[")[0], "bold"))
-
-
-def _hang(head: Text, body: Text, width: int, indent: int | None = None) -> Iterable[Text]:
-    """Yield ``body`` wrapped behind ``head``; later lines are indented by ``indent``, or stand below the first."""
-    pad = head.cell_len if indent is None else indent
-    first, rest = _first_line(body, max(width - head.cell_len, 20))
-    yield Text.assemble(head, first)
-    while rest.plain:
-        line, rest = _first_line(rest, max(width - pad, 20))
-        yield Text.assemble(" " * pad, line)
-
-
-def _first_line(body: Text, room: int) -> tuple[Text, Text]:
-    """Return the part of ``body`` that fits ``room`` cells, broken between words where it can be, and the rest."""
-    first = (body.wrap(Console(width=room, file=None), room, overflow="fold") or [Text()])[0]
-    first.rstrip()
-    # Whatever wrapping does, each line takes something: else there would be no end of them.
-    rest = body.plain[max(len(first.plain), 1) :].lstrip()
-    return first, Text(rest, style=body.style)

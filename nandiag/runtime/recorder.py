@@ -9,12 +9,14 @@ import socket
 import threading
 import time
 from collections import deque
+from pathlib import Path
 
 from nandiag import __version__
 from nandiag.events import Attached, Event, Note, ProbeDark
+from nandiag.events.standing import Standing
 from nandiag.settings import Place, Settings
-from nandiag.store.layout import RunFolder, rank_path
-from nandiag.store.writer import RankWriter
+from nandiag.store.layout import RunFolder, rank_path, stacks_of, standing_of
+from nandiag.store.writer import RankWriter, write_whole
 
 _WAITING = 200
 _PULSE_SECONDS = 0.002
@@ -37,6 +39,7 @@ class Recorder:
         self.mute = True
         self.alone = False
         self.steps = 0
+        self.beats = 0
 
     def configure(self, settings: Settings, how: str, *, alone: bool = False) -> None:
         """Take the run's settings; events are kept from now on. ``alone``: rank 0 even without a process group."""
@@ -49,6 +52,11 @@ class Recorder:
     def attached(self) -> bool:
         """Whether this process has an event file of its own."""
         return self._writer is not None
+
+    @property
+    def moves(self) -> int:
+        """How much this process has done so far: steps, and beats (collectives begun and ended, calls of models)."""
+        return self.steps + self.beats
 
     def attach(self, place: Place) -> None:
         """Open the event file of this rank and write the handshake, then whatever waited."""
@@ -116,7 +124,18 @@ class Recorder:
         self._next_pulse = clock + _PULSE_SECONDS
         with self._lock, contextlib.suppress(OSError):
             if self._writer is not None and not self.mute:
-                self._writer.pulse(step, time.time())
+                self._writer.pulse(step, time.time(), self.moves)
+
+    def stand(self, standing: Standing) -> None:
+        """Write where this rank stands into a file of its own; raises OSError."""
+        writer = self._writer
+        if writer is not None and not self.mute:
+            write_whole(standing_of(writer.path), standing, None)
+
+    @property
+    def stacks_file(self) -> Path | None:
+        """Where the stacks of this process go when a signal asks for them; None before it is attached."""
+        return stacks_of(self._writer.path) if self._writer is not None else None
 
     def dark(self, probe: str, error: BaseException, step: int | None = None) -> None:
         """Say once that a probe of ours failed and was disarmed."""

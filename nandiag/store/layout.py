@@ -3,7 +3,8 @@
 ``<base>/<time>-<script>/``::
 
     run.json                 what was started (launcher)
-    ranks/r00003-a0-p811.jsonl   the events of one worker process; r00003-a0-p811.pulse its newest step
+    ranks/r00003-a0-p811.jsonl   the events of one worker process; r00003-a0-p811.pulse its newest step;
+                             .standing and .stacks where it stood when it did not go on
     agents/host-77.json      how the workers of one launcher ended
     torchrun/  nccl/         logs of torchrun and of NCCL
     report.json              the merged report
@@ -86,6 +87,16 @@ def rank_path(folder: RunFolder, rank: int, attempt: int) -> Path:
 def pulse_of(rank_file: Path) -> Path:
     """The pulse file that belongs to an event file."""
     return rank_file.with_suffix(".pulse")
+
+
+def standing_of(rank_file: Path) -> Path:
+    """The file that belongs to an event file and tells where its worker stood."""
+    return rank_file.with_suffix(".standing")
+
+
+def stacks_of(rank_file: Path) -> Path:
+    """The file that belongs to an event file and takes the stacks of all threads when a signal asks for them."""
+    return rank_file.with_suffix(".stacks")
 
 
 def parse_rank_file(name: str) -> tuple[int, int, int] | None:

@@ -7,21 +7,24 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from nandiag.events import Attached, Record, Unknown, decode, words
 from nandiag.events.forms import build
+from nandiag.events.standing import FrameFact, Standing
+from nandiag.store.files import open_regular
 from nandiag.store.layout import RunFolder, parse_rank_file, pulse_of
 from nandiag.store.run import AgentEnd, RunInfo
+from nandiag.store.whereabouts import read_stack, read_standing
 
 MAX_LINE = 4 * 1024 * 1024
 MAX_RECORDS = 8_000
 MAX_WHOLE = 64 * 1024 * 1024
 MAX_FILES = 200_000
+MAX_STANDINGS = 1_024
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +33,16 @@ class Pulse:
 
     steps: int
     time: float
+    moves: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RankLog:
-    """All that one worker process wrote, in its order; ``rank`` and ``attempt`` are those of the file's name."""
+    """All that one worker process wrote, in its order; ``rank`` and ``attempt`` are those of the file's name.
+
+    ``standing`` is where it stood by its own word, ``stack`` its main thread's when a signal asked, innermost frame
+    first; both are read only for runs that did not succeed.
+    """
 
     rank: int
     attempt: int
@@ -42,6 +50,8 @@ class RankLog:
     records: tuple[Record, ...]
     pulse: Pulse | None = None
     notes: tuple[str, ...] = ()
+    standing: Standing | None = None
+    stack: tuple[FrameFact, ...] = ()
 
     @property
     def attached(self) -> Attached | None:
@@ -66,8 +76,10 @@ def read_run(folders: list[RunFolder]) -> RunRecord:
     infos = [info for info in (_whole(folder.run_file, RunInfo, notes) for folder in folders) if info is not None]
     if len({info.id for info in infos}) > 1:
         notes.append("The folders hold different runs: " + ", ".join(sorted({info.id for info in infos})) + ".")
-    logs = [read_rank(path, notes) for folder in folders for path in _files(folder.ranks, ".jsonl", notes)]
+    read = [(path, read_rank(path, notes)) for folder in folders for path in _files(folder.ranks, ".jsonl", notes)]
     agents = [_whole(path, AgentEnd, notes) for folder in folders for path in _files(folder.agents, ".json", notes)]
+    well = bool(agents) and all(agent is not None and agent.state == "succeeded" for agent in agents)
+    logs = [log for _, log in read] if well else _with_standings(read, notes)
     return RunRecord(
         info=infos[0] if infos else None,
         logs=tuple(sorted((log for log in logs if log is not None), key=lambda log: (log.rank, log.attempt, log.pid))),
@@ -75,6 +87,18 @@ def read_run(folders: list[RunFolder]) -> RunRecord:
         notes=tuple(notes),
         folders=tuple(str(folder.path) for folder in folders),
     )
+
+
+def _with_standings(read: list[tuple[Path, RankLog | None]], notes: list[str]) -> list[RankLog | None]:
+    """Add where the workers stood; of the first ones alone where there are very many."""
+    if len(read) > MAX_STANDINGS:
+        notes.append(f"Where the workers stood was read of the first {MAX_STANDINGS} of {len(read)} alone.")
+    found: list[RankLog | None] = []
+    for path, log in read:
+        if log is not None and len(found) < MAX_STANDINGS:
+            log = replace(log, standing=read_standing(path), stack=read_stack(path, log.records))  # noqa: PLW2901
+        found.append(log)
+    return found
 
 
 def read_rank(path: Path, notes: list[str]) -> RankLog | None:
@@ -86,7 +110,7 @@ def read_rank(path: Path, notes: list[str]) -> RankLog | None:
     own: list[str] = []
     records: list[Record] = []
     try:
-        with _open(path) as file:
+        with open_regular(path) as file:
             for record in _records(file, own):
                 records.append(record)
                 if len(records) >= MAX_RECORDS:
@@ -130,16 +154,16 @@ def _skip_line(file: BinaryIO) -> None:
 
 def _pulse(path: Path) -> Pulse | None:
     try:
-        with _open(path) as file:
+        with open_regular(path) as file:
             data = json.loads(file.read(4096))
-        return Pulse(steps=int(data["steps"]), time=float(data["time"]))
-    except (OSError, ValueError, TypeError, KeyError, RecursionError, OverflowError):
+        return Pulse(steps=int(data["steps"]), time=float(data["time"]), moves=int(data.get("moves", 0)))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         return None
 
 
 def _whole(path: Path, cls: type, notes: list[str]) -> Any:
     try:
-        with _open(path) as file:
+        with open_regular(path) as file:
             return build(cls, json.loads(file.read(MAX_WHOLE)))
     except FileNotFoundError:
         notes.append(f"{path.name} is missing.")
@@ -148,15 +172,6 @@ def _whole(path: Path, cls: type, notes: list[str]) -> Any:
     except (ValueError, TypeError, RecursionError):
         notes.append(f"{path.name} is damaged and was left out.")
     return None
-
-
-def _open(path: Path) -> BinaryIO:
-    """Open a regular file; links, FIFOs and devices are refused with OSError, and never waited for."""
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(22, "not a regular file")
-    return os.fdopen(descriptor, "rb")
 
 
 def _files(folder: Path, ending: str, notes: list[str]) -> list[Path]:

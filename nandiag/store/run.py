@@ -37,6 +37,15 @@ class RankEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class HangEnd:
+    """The launcher ended workers that made no progress: for how many ``seconds``, which ranks, in which attempt."""
+
+    seconds: float
+    ranks: tuple[int, ...]
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class AgentEnd:
     """How the workers of one launcher ended. ``state``: running, succeeded, failed, signalled or stopped (by us)."""
 
@@ -48,3 +57,4 @@ class AgentEnd:
     signal: int | None = None
     ranks: tuple[RankEnd, ...] = ()
     attempts: int = 1
+    hang: HangEnd | None = None

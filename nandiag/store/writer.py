@@ -67,13 +67,13 @@ class RankWriter:
             self._torn = True
             raise OSError(28, "the disk is full")
 
-    def pulse(self, step: int, now: float) -> None:
-        """Note the newest completed step in place: a file of fixed size, however long the run is."""
+    def pulse(self, step: int, now: float, moves: int = 0) -> None:
+        """Note the newest completed step, and any other progress, in place: a file of fixed size."""
         if self._pulse is None or not _still(self._pulse, self._pulse_known):
             flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
             self._pulse = os.open(pulse_of(self.path), flags, 0o600)
             self._pulse_known = _identity(self._pulse)
-        text = json.dumps({"steps": step, "time": round(now, 3)})
+        text = json.dumps({"steps": step, "time": round(now, 3), "moves": moves})
         os.pwrite(self._pulse, text.ljust(_PULSE_WIDTH - 1).encode() + b"\n", 0)
 
     def close(self) -> None:
@@ -96,10 +96,10 @@ def _identity(descriptor: int) -> tuple[int, int]:
     return state.st_dev, state.st_ino
 
 
-def write_whole(path: Path, value: Any) -> None:
+def write_whole(path: Path, value: Any, indent: int | None = 2) -> None:
     """Write ``value`` (dataclasses and plain values) as JSON by a temporary file and a rename; raises OSError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    text = json.dumps(plain(value), indent=2, allow_nan=False) + "\n"
+    text = json.dumps(plain(value), indent=indent, allow_nan=False) + "\n"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nandiag.analysis.findings import failures
+from nandiag.analysis.hangs.told import Hang
 from nandiag.analysis.ranks import crashed_late
 from nandiag.analysis.report import RankState, Run, Suggestion, Verdict
 from nandiag.analysis.timeline import STATE, Timeline
@@ -12,7 +13,7 @@ from nandiag.store.reader import RankLog
 _FAILED = ("killed", "raised", "exited", "not_attached")
 
 
-def healthy(states: dict[int, RankState], logs: dict[int, RankLog], run: Run) -> Verdict:
+def healthy(states: dict[int, RankState], logs: dict[int, RankLog], run: Run, hang: Hang | None = None) -> Verdict:
     """Return the verdict on a run in which no harm was seen; that it failed, and which rank did, comes first."""
     failed = [rank for rank, state in states.items() if state.state in _FAILED]
     told = failures(states, logs)
@@ -23,7 +24,7 @@ def healthy(states: dict[int, RankState], logs: dict[int, RankLog], run: Run) ->
         seen = "nothing was watched: no rank was attached"
     elif not steps:
         seen = f"no anomaly in {words.count(watched, 'rank')}, but no training step was seen"
-    failure = _failure(told, states, run)
+    failure = hang.summary if hang is not None else _failure(told, states, run)
     killed = any(states[rank].signal == 9 for rank in failed)
     return Verdict(
         anomaly=False, summary=f"{failure}; {seen}" if failure else seen, suggestions=_killed() if killed else ()

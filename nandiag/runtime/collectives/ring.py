@@ -20,7 +20,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from nandiag.events.standing import WAITS
 from nandiag.runtime.frames import LIBRARY, USER, Frame, kind_of
+from nandiag.runtime.recorder import RECORDER
 
 MOST_CALLS = 256
 MOST_SITES = 2_000
@@ -28,7 +30,6 @@ MOST_SHAPES = 8
 _DEEPEST = 60
 # Calls that end a group, or that its other members need not make: they have a place among the others, and no number.
 UNCOUNTED = frozenset({"init_process_group", "destroy_process_group"})
-WAITS, ISSUED, DONE, RAISED = "waits", "issued", "done", "raised"
 
 
 class Group:
@@ -57,15 +58,17 @@ class Group:
 class Call:
     """One call: ``seq`` counts the group's collectives from 0 (P2P: the messages to or from that peer).
 
-    ``native`` is the backend's own counter before the call, ``peer`` the global rank of a source or destination,
+    ``step`` is how many optimizer steps were completed.
+    ``native`` is the backend's own counter before the call and ``native_end`` when it returned, ``peer`` the global
+    rank of a source or destination,
     ``shapes`` and ``dtype`` are those of the tensors that this rank put in (of a receive: of the one to be filled),
     ``began`` and ``ended`` are seconds of :func:`time.monotonic`, ``state`` one of ``waits`` (not returned),
     ``issued`` (returned a work to wait for), ``done`` (returned) and ``raised``.
     """
 
     __slots__ = (
-        "began", "dtype", "ended", "error", "frame", "group", "native", "op", "peer", "reduce", "seq", "shapes",
-        "state",
+        "began", "dtype", "ended", "error", "frame", "group", "native", "native_end", "op", "peer", "reduce", "seq",
+        "shapes", "state", "step",
     )  # fmt: skip
 
     def __init__(self, op: str, group: Group | None, frame: Frame | None) -> None:
@@ -73,7 +76,9 @@ class Call:
         self.group = group
         self.frame = frame
         self.seq = 0
+        self.step = RECORDER.steps
         self.native: int | None = None
+        self.native_end: int | None = None
         self.peer: int | None = None
         self.shapes: tuple[tuple[int, ...], ...] = ()
         self.dtype: torch.dtype | None = None
@@ -92,7 +97,6 @@ class Ring:
         self.groups: dict[str, Group] = {}
         self.sites: dict[tuple[str, str, CodeType, int], int] = {}
         self.listeners: list[Callable[[Call], None]] = []
-        self.moves = 0
         self.life = 0
 
     def newest(self, group: str | None = None) -> Call | None:
@@ -126,7 +130,7 @@ class Ring:
             if site in self.sites or len(self.sites) < MOST_SITES:
                 self.sites[site] = self.sites.get(site, 0) + 1
         self.calls.append(call)
-        self.moves += 1
+        RECORDER.beats += 1
         for listener in self.listeners:
             listener(call)
         return call
@@ -134,9 +138,11 @@ class Ring:
     def end(self, call: Call, state: str, error: str | None = None) -> None:
         """Note that a call returned or raised."""
         call.state = state
+        if call.native is not None and call.group is not None:
+            call.native_end = call.group.native()
         call.error = error
         call.ended = time.monotonic()
-        self.moves += 1
+        RECORDER.beats += 1
 
     def forget(self) -> None:
         """The default group was destroyed: what comes next belongs to new groups that may bear the same names."""

@@ -18,7 +18,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from nandiag.runtime.collectives.ring import DONE, ISSUED, MOST_SHAPES, RAISED, RING, Call, user_frame
+from nandiag.events.standing import DONE, ISSUED, RAISED
+from nandiag.runtime.collectives.lookout import LOOKOUT
+from nandiag.runtime.collectives.ring import MOST_SHAPES, RING, Call, user_frame
 from nandiag.runtime.inject.after_import import after_import
 from nandiag.runtime.recorder import RECORDER
 
@@ -136,6 +138,8 @@ def _begin(shape: _Shape, args: tuple[Any, ...], kwargs: dict[str, Any], frame: 
     if RECORDER.is_dark("collectives"):
         return []
     try:
+        if not LOOKOUT.started:
+            LOOKOUT.start()
         # What is asked of tensors here must be seen by no function mode, the script's or ours.
         with torch._C.DisableTorchFunction():
             if shape.op == _BATCH:

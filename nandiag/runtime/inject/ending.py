@@ -19,6 +19,7 @@ from nandiag.runtime.recorder import RECORDER
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _state: dict[str, Any] = {"raised": False, "stopped": False, "steps": 0, "error_file": None}
 _closing: list[Callable[[], Finished]] = []
+_leaving: list[Callable[[], object]] = []
 _raising: list[Callable[[BaseException, int], None]] = []
 
 
@@ -43,6 +44,11 @@ def on_exit(closing: Callable[[], Finished]) -> None:
     _closing.append(closing)
 
 
+def on_leave(last: Callable[[], object]) -> None:
+    """Have ``last`` called when the script has ended, in order or by an exception."""
+    _leaving.append(last)
+
+
 def on_raise(witness: Callable[[BaseException, int], None]) -> None:
     """Have ``witness(error, step)`` say what it knows of an exception that leaves the script, before it is recorded."""
     _raising.append(witness)
@@ -65,6 +71,9 @@ def at_exit() -> None:
         finished = [closing() for closing in _closing]
         if not _state["raised"] and RECORDER.attached:
             RECORDER.emit(finished[-1] if finished else Finished(steps=0))
+    for last in _leaving:
+        with contextlib.suppress(Exception):
+            last()
     if _state["stopped"]:
         _leave()
 

@@ -90,6 +90,7 @@ class Capture:
     @unseen
     def root_begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:
         """A module is called that no other module called."""
+        RECORDER.beats += 1
         self.window.close()
         first, self.on_first_root = self.on_first_root, None
         if first is not None:

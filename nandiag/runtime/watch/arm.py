@@ -13,7 +13,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from nandiag.events import Armed
 from nandiag.runtime import anomaly_mode
+from nandiag.runtime.collectives import stacks
 from nandiag.runtime.collectives import wraps as collectives
+from nandiag.runtime.collectives.lookout import LOOKOUT
 from nandiag.runtime.early.clipping import watch_clipping
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.inject import ending
@@ -24,6 +26,7 @@ from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.exchange import watch_exchanges
 from nandiag.runtime.watch.scaler import watch_scaler
 from nandiag.runtime.watch.sentinel import Sentinel
+from nandiag.settings import place
 
 
 def arm() -> Sentinel:
@@ -40,6 +43,7 @@ def arm() -> Sentinel:
     capture.batches = watch_batches(capture)
     watch_exchanges(capture)
     collectives.install()
+    _watch_standstill()
     _wrap_backward(sentinel, capture)
     _wrap_grad(sentinel)
     _wrap_zero_grad(sentinel, capture)
@@ -59,6 +63,20 @@ def _armed() -> Armed:
         cuda=torch.version.cuda,
         nccl=None,
     )
+
+
+def _watch_standstill() -> None:
+    """Have it told where this rank stands: by its own thread, and by its stacks where a signal asks for them."""
+    ending.on_raise(lambda _error, _step: LOOKOUT.raised())
+    ending.on_leave(LOOKOUT.leave)
+    ending.on_leave(stacks.leave)
+    try:
+        if (place().world_size or 1) > 1 or RECORDER.settings.hang_timeout:
+            stacks.listen()
+        if RECORDER.settings.hang_timeout:
+            LOOKOUT.start()
+    except Exception as error:
+        RECORDER.dark("stacks", error)
 
 
 def _watch_raise(sentinel: Sentinel) -> None:

@@ -32,7 +32,18 @@ def harmed(by_hand):
 
 def test_every_key_of_the_contract_is_there(harmed):
     data = json.loads(dumps(analyse(harmed)))
-    assert list(data) == ["schema", "run", "verdict", "findings", "ranks", "history", "activations", "notes", "nccl"]
+    assert list(data) == [
+        "schema",
+        "run",
+        "verdict",
+        "findings",
+        "ranks",
+        "history",
+        "activations",
+        "notes",
+        "nccl",
+        "hang",
+    ]
     assert data["schema"] == 1
     assert list(data["run"]) == RUN.split()
     assert list(data["run"]["versions"]) == ["nandiag", "torch", "python", "nccl", "cuda", "driver"]

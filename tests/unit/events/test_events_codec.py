@@ -13,6 +13,7 @@ from nandiag.events import (
     Finished,
     Harm,
     History,
+    Listening,
     Looked,
     Note,
     ProbeDark,
@@ -47,6 +48,7 @@ EVERY = [
     Warned("grad_norm_spike", 412, {"norm": 81.5, "largest": math.inf}, "fc.weight", total=3),
     History((1, 2), (0.5, math.nan), (None, math.inf), (0.1, 0.1), (None, None)),
     Activations((1, 2), ("a", ""), ("float16", "float32"), ((0.5, None), (math.inf, 2.0)), 3),
+    Listening(61, ("/torch/", "/python/")),
     Finished(9, 1, 8),
 ]
 

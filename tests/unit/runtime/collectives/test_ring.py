@@ -8,8 +8,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from nandiag.events.standing import DONE, ISSUED, RAISED
 from nandiag.runtime.collectives import wraps
-from nandiag.runtime.collectives.ring import DONE, ISSUED, RAISED, Call, Ring
+from nandiag.runtime.collectives.lookout import LOOKOUT
+from nandiag.runtime.collectives.ring import Call, Ring
 from nandiag.runtime.recorder import RECORDER
 
 
@@ -28,6 +30,7 @@ def ring(monkeypatch):
     one = Ring(most=4)
     monkeypatch.setattr(wraps, "RING", one)
     monkeypatch.setattr(RECORDER, "mute", False)
+    monkeypatch.setattr(LOOKOUT, "started", True)
     monkeypatch.setattr(dist, "get_process_group_ranks", lambda group: [0, 2])
     return one
 

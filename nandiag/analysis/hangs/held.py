@@ -1,0 +1,77 @@
+"""Whether a run ended because ranks waited in vain, and why they did (reader side).
+
+Only asked where a run did not succeed and no rank failed by itself. A rank that ended by a time-out, by a lost
+connection or by SIGTERM is a victim, never a cause.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nandiag.analysis.hangs.conclude import conclude
+from nandiag.analysis.hangs.stands import Rank
+from nandiag.analysis.hangs.told import Hang
+from nandiag.analysis.ranks import lost_peer
+from nandiag.analysis.report import RankState, Run
+from nandiag.events.standing import RAISED
+from nandiag.store.reader import RankLog, RunRecord
+
+_SIGABRT = 6
+
+
+def hang_of(record: RunRecord, states: dict[int, RankState], logs: dict[int, RankLog], run: Run) -> Hang | None:
+    """Return why ranks of this run waited in vain, or ``None`` where none is known to have."""
+    ended = next((agent.hang for agent in record.agents if agent.hang is not None), None)
+    ranks = {rank: Rank(rank, state, logs.get(rank)) for rank, state in states.items()}
+    if run.state not in {"failed", "signalled"}:
+        return None
+    if ended is None and any(_failed_alone(rank) for rank in ranks.values()):
+        return None
+    if ended is None and not any(_waited(rank, signalled=run.state == "signalled") for rank in ranks.values()):
+        return None
+    found = conclude(ranks, by_timeout=ended is not None)
+    return replace(found, seconds=ended.seconds if ended else None) if found else None
+
+
+def victims(states: dict[int, RankState], logs: dict[int, RankLog]) -> dict[int, RankState]:
+    """Return the states with those that ended by waiting in vain as victims."""
+    return {
+        rank: replace(state, state="victim")
+        if state.state in {"raised", "exited", "killed"} and _waited(Rank(rank, state, logs.get(rank)))
+        else state
+        for rank, state in states.items()
+    }
+
+
+def _failed_alone(rank: Rank) -> bool:
+    """Whether this rank failed by something else than waiting for others."""
+    if rank.state.state in {"raised", "exited"}:
+        return not _waited(rank)
+    if rank.state.state == "not_attached":
+        return bool(rank.state.exit_code)
+    # torch's watchdog ends a process by SIGABRT when a collective of NCCL timed out.
+    return rank.state.state == "killed" and not (rank.state.signal == _SIGABRT and _has_calls(rank))
+
+
+def _has_calls(rank: Rank) -> bool:
+    return bool(rank.log and rank.log.standing and rank.log.standing.groups)
+
+
+def _waited(rank: Rank, *, signalled: bool = False) -> bool:
+    """Whether this rank is known to have waited: its last call failed, its peer was lost, or it stood in a call."""
+    if rank.log is None:
+        return False
+    call = rank.call
+    if rank.state.state == "raised":
+        return lost_peer(rank.log) or (call is not None and call.state == RAISED)
+    if rank.state.state == "exited":
+        return call is not None and call.state == RAISED
+    if rank.state.state == "killed":
+        return rank.state.signal == _SIGABRT and _has_calls(rank)
+    return signalled and call is not None and not _is_stale(rank.log)
+
+
+def _is_stale(log: RankLog) -> bool:
+    """Whether the rank went on after it wrote where it stood."""
+    standing, pulse = log.standing, log.pulse
+    return standing is not None and pulse is not None and pulse.moves > standing.moves

@@ -1,0 +1,166 @@
+"""Where the calls of the ranks of one group part: the first number that not all of them called alike (reader side)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+from nandiag.analysis.hangs.ledger import MESSAGES, Ledger, canonical, collectives, is_over, waits
+from nandiag.events.standing import CallFact, Standing
+
+# Collectives for which every rank must put in as many elements as the others.
+_ALIKE = frozenset(
+    {
+        "all_reduce", "reduce", "broadcast", "all_gather_into_tensor", "reduce_scatter_tensor", "all_gather_tensor",
+        "all_gather_tensor_autograd", "reduce_scatter_tensor_autograd", "all_reduce_coalesced",
+    }
+)  # fmt: skip
+_REDUCING = frozenset({"all_reduce", "reduce", "reduce_scatter_tensor", "reduce_scatter", "all_reduce_coalesced"})
+_ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter", "broadcast_object_list", "gather_object"})
+
+Signature = tuple[str, tuple[int, ...], str | None, str | None, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """The ranks of one group were not together at its call ``number``.
+
+    ``calls`` are those that made a call of that number, ``missing`` those that did not. ``behind`` are the ranks to
+    name, empty where nothing tells who is in the wrong. ``peer`` and ``message`` belong to messages between two ranks.
+    """
+
+    group: str
+    number: int
+    calls: dict[int, CallFact]
+    missing: tuple[int, ...] = ()
+    behind: tuple[int, ...] = ()
+    message: bool = False
+    skip: Skip | None = field(default=None)
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """The ranks that were at the call and did not get through."""
+        return tuple(sorted(rank for rank in self.calls if rank not in self.behind))
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """In ``step`` the ranks ``behind`` called ``op`` ``fewer`` times, the others ``more`` times, at ``call.place``."""
+
+    step: int
+    op: str
+    behind: tuple[int, ...]
+    fewer: int
+    more: int
+    call: CallFact
+
+
+def parting(ledger: Ledger, standings: dict[int, Standing]) -> Parting | None:
+    """Return where the calls of this group part, None where they do not, as far as they are kept."""
+    if len(ledger.counts) < 2:
+        return None
+    kept = [min(calls) for calls in ledger.calls.values() if calls]
+    last = max(ledger.counts.values())
+    for number in range(max(kept, default=1), last + 1):
+        calls = {rank: one[number] for rank, one in ledger.calls.items() if number in one}
+        missing = tuple(sorted(rank for rank, count in ledger.counts.items() if count < number))
+        if missing:
+            return Parting(ledger.name, number, calls, missing, missing, skip=_skip(ledger, standings))
+        if len({_signature(call) for call in calls.values()}) > 1 and not all(map(is_over, calls.values())):
+            skip = _skip(ledger, standings)
+            behind = _odd(calls) or (skip.behind if skip else ()) or _unexpected(ledger, number, calls)
+            return Parting(ledger.name, number, calls, (), behind, skip=skip)
+    return None
+
+
+def _signature(call: CallFact) -> Signature:
+    op = canonical(call.op)
+    sizes = tuple(math.prod(shape) for shape in call.shapes) if op in _ALIKE else ()
+    reduce = (call.reduce or "sum") if op in _REDUCING else None
+    return op, sizes, call.dtype if sizes else None, reduce, call.peer if op in _ROOTED else None
+
+
+def _odd(calls: dict[int, CallFact]) -> tuple[int, ...]:
+    """Return the ranks that called something else than most did; none where no call has a majority."""
+    counts = Counter(_signature(call) for call in calls.values()).most_common(2)
+    if len(counts) < 2 or 2 * counts[0][1] <= len(calls):
+        return ()
+    return tuple(sorted(rank for rank, call in calls.items() if _signature(call) != counts[0][0]))
+
+
+def _unexpected(ledger: Ledger, number: int, calls: dict[int, CallFact]) -> tuple[int, ...]:
+    """Return the ranks whose call did not follow the one before it as it did on all ranks until then.
+
+    In a loop the same lines come in the same order: a rank that breaks it is more likely in the wrong.
+    """
+    breaking = tuple(sorted(rank for rank in calls if _breaks(ledger.calls[rank], number)))
+    return breaking if len(breaking) < len(calls) else ()
+
+
+def _breaks(own: dict[int, CallFact], number: int) -> bool:
+    before = own.get(number - 1)
+    followers = {
+        _site(own[after + 1])
+        for after, call in own.items()
+        if before is not None and after + 1 < number and after + 1 in own and _site(call) == _site(before)
+    }
+    return bool(followers) and _site(own[number]) not in followers
+
+
+def _site(call: CallFact) -> tuple[str, str, int]:
+    place = call.place
+    return canonical(call.op), place.file if place else "", place.line if place else 0
+
+
+def _skip(ledger: Ledger, standings: dict[int, Standing]) -> Skip | None:
+    """Return the first step, gone through by all ranks, in which some called a collective less often than the rest."""
+    tables = {rank: _by_step(standings[rank], ledger.group.name) for rank in ledger.counts}
+    if len(tables) < 2 or not all(tables.values()):
+        return None
+    # Of the step in which the kept calls begin some may be lost.
+    whole = all(calls.get(1) or not calls for calls in ledger.calls.values())
+    first = max(min(table) for table in tables.values()) + (not whole)
+    last = min(max(*table, standings[rank].step) for rank, table in tables.items())
+    for step in range(first, last + 1):
+        found = _difference(step, tables)
+        if found is not None:
+            return found
+    return None
+
+
+def _by_step(standing: Standing, group: str) -> dict[int, list[CallFact]]:
+    table: dict[int, list[CallFact]] = {}
+    for call in collectives(standing, group):
+        if call.step is not None:
+            table.setdefault(call.step, []).append(call)
+    return table
+
+
+def _difference(step: int, tables: dict[int, dict[int, list[CallFact]]]) -> Skip | None:
+    counts = {rank: Counter(canonical(call.op) for call in table.get(step, [])) for rank, table in tables.items()}
+    for op in sorted({op for one in counts.values() for op in one}):
+        most = max(one[op] for one in counts.values())
+        fewer = tuple(sorted(rank for rank, one in counts.items() if one[op] < most))
+        # A rank that is still in this step may yet make the call.
+        gone_on = all(max(tables[rank]) > step for rank in fewer)
+        if fewer and gone_on and 2 * len(fewer) <= len(tables):
+            made = next(rank for rank, one in counts.items() if one[op] == most)
+            call = next(call for call in reversed(tables[made][step]) if canonical(call.op) == op)
+            return Skip(step, op, fewer, max(counts[rank][op] for rank in fewer), most, call)
+    return None
+
+
+def unanswered(standings: dict[int, Standing]) -> list[Parting]:
+    """Return the messages that were waited for and that their peer had not sent, or not taken."""
+    found = []
+    for rank, standing in standings.items():
+        call = waits(standing)
+        if call is None or call.op not in MESSAGES or call.peer not in standings:
+            continue
+        sends = "send" in call.op
+        peer = [one for one in standings[call.peer].calls if one.op in MESSAGES and one.peer == rank]
+        answers = [one.seq for one in peer if ("send" in one.op) != sends and one.group == call.group]
+        if max(answers, default=-1) < call.seq:
+            found.append(Parting(call.group, call.seq + 1, {rank: call}, (call.peer,), (call.peer,), message=True))
+    return found

@@ -1,0 +1,102 @@
+"""Where a rank stands: its newest collectives and its stack, rewritten in place (worker), read when a run hangs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WAITS, ISSUED, DONE, RAISED = "waits", "issued", "done", "raised"
+STALLED, LEFT = "stalled", "left"
+
+
+@dataclass(frozen=True, slots=True)
+class FrameFact:
+    """One frame of a stack. ``kind``: user, library, torch or internal; ``column`` is that of a :class:`Site`."""
+
+    file: str
+    line: int
+    function: str
+    kind: str = "user"
+    source: str | None = None
+    column: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallFact:
+    """One call of a collective or message.
+
+    ``group`` is the name of its process group and ``life`` how often all groups were destroyed before. ``seq`` counts
+    the group's calls in Python from 0 (a message's: those to or from ``peer``, a global rank), ``native`` is the
+    backend's own number: of the call itself where the backend told of it, else the count before it,
+    and ``native_end`` the count when it had returned.
+    ``step`` is how many optimizer steps were completed.
+    ``state``: waits (not returned), issued (a work is waited for later), done or raised (``error`` says what).
+    ``shapes`` are those of the tensors that this rank put in; ``seconds`` is how long it took, or has taken so far.
+    """
+
+    op: str
+    group: str
+    seq: int
+    state: str
+    life: int = 0
+    step: int | None = None
+    native: int | None = None
+    native_end: int | None = None
+    peer: int | None = None
+    reduce: str | None = None
+    dtype: str | None = None
+    shapes: tuple[tuple[int, ...], ...] = ()
+    seconds: float | None = None
+    error: str | None = None
+    place: FrameFact | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFact:
+    """A process group: ``members`` as spans of global ranks (first, last); ``native`` is the backend's own count.
+
+    ``messages`` is how many were sent to or asked from single peers; some backends count them among the collectives.
+    """
+
+    name: str
+    description: str
+    members: tuple[tuple[int, int], ...]
+    count: int
+    native: int | None = None
+    life: int = 0
+    messages: int = 0
+
+    def holds(self, rank: int) -> bool:
+        """Whether a rank is a member."""
+        return any(first <= rank <= last for first, last in self.members)
+
+
+@dataclass(frozen=True, slots=True)
+class SiteFact:
+    """How often one line called one collective in one group."""
+
+    group: str
+    op: str
+    file: str
+    line: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where one worker process stands, or how it left.
+
+    ``why`` it was written: ``stalled`` (nothing moved for a while), ``raised`` or ``left`` (its script ended).
+    ``moves`` counts what it did so far (collectives, steps, model calls): a pulse with a larger count is newer.
+    ``calls`` are those in Python, ``native`` those that the backend recorded itself (DDP's are only there), both oldest
+    first. ``stack`` is the main thread's, innermost frame first.
+    """
+
+    why: str
+    time: float
+    moves: int
+    step: int
+    groups: tuple[GroupFact, ...] = ()
+    calls: tuple[CallFact, ...] = ()
+    sites: tuple[SiteFact, ...] = ()
+    stack: tuple[FrameFact, ...] = ()
+    native: tuple[CallFact, ...] = ()

@@ -1,0 +1,112 @@
+"""An end for a run whose ranks make no progress: it asks them where they stand, then ends them (launcher).
+
+Progress is a step, a collective, a call of a model or a word in a rank file. While any worker of this launcher goes on,
+the others may wait for it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from nandiag.events import Attached
+from nandiag.store.layout import RunFolder
+from nandiag.store.run import HangEnd
+from nandiag.store.whereabouts import signs_of_life
+
+# Long enough for the workers' own lookout, which writes where a rank stands after this time at the latest.
+ANSWER_SECONDS = 3.0
+KILL_SECONDS = 5.0
+
+Key = tuple[int, int, int]
+
+
+@dataclass(slots=True)
+class Workers:
+    """The workers of the present attempt on this host, and the signal by which each answers with its stacks."""
+
+    attached: dict[Key, Attached]
+    listening: dict[Key, int]
+
+
+class HangWatch:
+    """Follows the signs of life; ``timeout`` seconds without any end the run (0: never)."""
+
+    def __init__(self, folder: RunFolder, timeout: float, say: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._timeout = timeout
+        self._say = say
+        self._last: dict[Key, tuple[int, int, int]] = {}
+        self._moved: float | None = None
+        self._asked: float | None = None
+        self._ended: float | None = None
+        self._killed = False
+
+    def turn(self, now: float, workers: Workers, send: Callable[[int, int], None]) -> HangEnd | None:
+        """Look once; returns what was done when the workers are being ended for it, None else."""
+        if not self._timeout or not workers.attached:
+            return None
+        life = {key: sign for key, sign in signs_of_life(self._folder).items() if key in workers.attached}
+        if life != self._last or self._moved is None:
+            self._last, self._moved, self._asked, self._ended, self._killed = life, now, None, None, False
+            return None
+        alive = {key: one.pid for key, one in workers.attached.items() if _is_here(one)}
+        if now - self._moved < self._timeout or not alive:
+            return None
+        return self._act(now, alive, workers, send)
+
+    def _act(
+        self, now: float, alive: dict[Key, int], workers: Workers, send: Callable[[int, int], None]
+    ) -> HangEnd | None:
+        if self._asked is None:
+            self._asked = now
+            self._say(f"nandiag: no rank made progress for {self._timeout:g} s; each is asked where it stands.\n")
+            for key, pid in alive.items():
+                number = workers.listening.get(key)
+                if number is not None and is_caught(pid, number):
+                    send(pid, number)
+        elif self._ended is None and now - self._asked >= ANSWER_SECONDS:
+            self._ended = now
+            self._say("nandiag: the run is ended because of --hang-timeout.\n")
+            for pid in alive.values():
+                send(pid, signal.SIGTERM)
+            return HangEnd(self._timeout, tuple(sorted(key[0] for key in alive)), max(key[1] for key in alive))
+        elif self._ended is not None and not self._killed and now - self._ended >= KILL_SECONDS:
+            self._killed = True
+            for pid in alive.values():
+                send(pid, signal.SIGKILL)
+        return None
+
+
+def _is_here(worker: Attached) -> bool:
+    """Whether a worker is a process of this host that has not ended."""
+    return worker.host == socket.gethostname() and _status(worker.pid, "State")[:1] not in {"", "Z", "X"}
+
+
+def is_caught(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal: one that it has not would end it."""
+    try:
+        return bool(int(_status(pid, "SigCgt"), 16) >> (number - 1) & 1)
+    except ValueError:
+        return False
+
+
+def _status(pid: int, name: str) -> str:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return "" if os.path.isdir("/proc/self") else _without_proc(pid, name)  # noqa: PTH112 - a plain question
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(f"{name}:")), "")
+
+
+def _without_proc(pid: int, name: str) -> str:
+    """Say whether a process lives where there is no /proc; of its signals nothing is known there."""
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return ""
+    return "R" if name == "State" else ""

@@ -1,0 +1,124 @@
+"""What the ring and the stack tell of this rank, as one fact in a file of its own, rewritten in place (worker)."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from types import FrameType
+
+from nandiag.events.standing import STALLED, CallFact, FrameFact, GroupFact, SiteFact, Standing
+from nandiag.runtime import frames
+from nandiag.runtime.collectives.native import native_calls
+from nandiag.runtime.collectives.ring import RING, Call, Group
+from nandiag.runtime.frames import LIBRARY, USER, Frame, kind_of
+from nandiag.runtime.recorder import RECORDER
+
+_CALLS = 96
+_SITES = 64
+_STACK = 24
+_SPANS = 2_048
+_lock = threading.Lock()
+
+
+def write(why: str) -> None:
+    """Write where this rank stands; never raises. Called by the lookout's thread and where the script ends."""
+    with contextlib.suppress(Exception), _lock:
+        RECORDER.stand(standing(why))
+
+
+def standing(why: str) -> Standing:
+    """Return where this rank stands now; its stack is told unless the script has ended."""
+    now = time.monotonic()
+    calls = list(RING.calls)[-_CALLS:]
+    groups = dict(RING.groups)
+    main = threading.main_thread().ident
+    frame = sys._current_frames().get(main) if main is not None and why == STALLED else None
+    return Standing(
+        why=why,
+        time=time.time(),
+        moves=RECORDER.moves,
+        step=RECORDER.steps,
+        groups=tuple(_group(one) for one in groups.values()),
+        calls=tuple(_call(one, now) for one in calls),
+        sites=tuple(_sites()),
+        stack=stack_of(frame),
+        native=native_calls(frozenset(groups)),
+    )
+
+
+def stack_of(frame: FrameType | None) -> tuple[FrameFact, ...]:
+    """Return the frames from ``frame`` outwards, innermost first, without ours; the source of the script's own."""
+    found: list[FrameFact] = []
+    while frame is not None and len(found) < _STACK:
+        if not frame.f_code.co_filename.startswith(frames._OURS):
+            found.append(_place(Frame(frame.f_code, frame.f_lasti)))
+        frame = frame.f_back
+    return tuple(found)
+
+
+def _place(frame: Frame) -> FrameFact:
+    kind = kind_of(frame.file)
+    place = FrameFact(frame.file, frame.line, frame.code.co_name, kind)
+    if kind not in {USER, LIBRARY}:
+        return place
+    columns = frames.columns(frame)
+    line = columns[0] if columns and columns[0] == frame.line else frame.line
+    column = columns[1:] if columns and columns[0] == frame.line else None
+    return FrameFact(frame.file, line, frame.code.co_name, kind, frames.source(frame, line), column)
+
+
+def _group(group: Group) -> GroupFact:
+    return GroupFact(
+        name=group.name,
+        description=group.description,
+        members=_spans(group.members)[:_SPANS],
+        count=group.count,
+        messages=sum(group.pairs.values()),
+        native=group.native(),
+        life=group.life,
+    )
+
+
+def _spans(members: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    spans: list[tuple[int, int]] = []
+    for rank in sorted(members):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1] = (spans[-1][0], rank)
+        else:
+            spans.append((rank, rank))
+    return tuple(spans)
+
+
+def _call(call: Call, now: float) -> CallFact:
+    return CallFact(
+        op=call.op,
+        group=call.group.name if call.group else "",
+        seq=call.seq,
+        step=call.step,
+        state=call.state,
+        life=call.group.life if call.group else RING.life,
+        native=call.native,
+        native_end=call.native_end,
+        peer=call.peer,
+        reduce=None if call.reduce is None else _reduction(call.reduce),
+        dtype=None if call.dtype is None else str(call.dtype).removeprefix("torch."),
+        shapes=tuple(tuple(int(size) for size in shape) for shape in call.shapes),
+        seconds=round((call.ended or now) - call.began, 3),
+        error=call.error,
+        place=None if call.frame is None else _place(call.frame),
+    )
+
+
+def _reduction(reduce: object) -> str:
+    # A ReduceOp prints as an object with an address; the enum in it has a name.
+    name = str(getattr(reduce, "op", reduce))
+    return name.rpartition(".")[2].lower()[:40]
+
+
+def _sites() -> Iterable[SiteFact]:
+    newest = list(RING.sites.items())[-_SITES:]
+    for (group, op, code, instruction), count in newest:
+        yield SiteFact(group, op, code.co_filename, Frame(code, instruction).line, count)

@@ -1,0 +1,269 @@
+"""Ranks that waited in vain: who is named, at which call, and who is not."""
+
+from dataclasses import replace
+
+import pytest
+
+from nandiag.analysis import analyse
+from nandiag.events import Attached, Finished, Raised, Record
+from nandiag.events.standing import CallFact, FrameFact, GroupFact, Standing
+from nandiag.store.reader import Pulse, RankLog, RunRecord
+from nandiag.store.run import AgentEnd, HangEnd, RankEnd, RunInfo
+
+TIMEOUT = Raised(
+    "RuntimeError", "[unbound_buffer.cc:78] Timed out waiting 5000ms for recv operation to complete", "", 1
+)
+CLOSED = Raised("RuntimeError", "[pair.cc:553] Connection closed by peer [127.0.0.1]:1", "", 1)
+
+
+def at(line, function="train"):
+    return FrameFact("/home/u/train.py", line, function, "user", f"    line_{line}()", (4, 12))
+
+
+def call(op="all_reduce", line=10, state="done", shape=(4,), step=0, group="0", **more):
+    given = {"dtype": "float32", "shapes": (shape,), "place": at(line)} if shape else {"place": at(line)}
+    return CallFact(op, group, 0, state, step=step, **{**given, **more})
+
+
+def numbered(calls):
+    counts = {}
+    for one in calls:
+        key = (one.group, one.op in {"send", "recv"} and one.op, one.peer if one.op in {"send", "recv"} else None)
+        yield replace(one, seq=counts.get(key, 0))
+        counts[key] = counts.get(key, 0) + 1
+
+
+def stands(*calls, why="stalled", stack=(), step=9, world=2, groups=None, native=(), moves=50):
+    calls = tuple(numbered(calls))
+    groups = groups or {"0": ((0, world - 1),)}
+    told = tuple(
+        GroupFact(
+            name, "default_pg" if name == "0" else "undefined", members,
+            sum(one.group == name and one.op not in {"send", "recv"} for one in calls),
+            len(native) if native else None,
+        )
+        for name, members in groups.items()
+    )  # fmt: skip
+    return Standing(why, 1000.0, moves, step, told, calls, (), tuple(stack), tuple(native))
+
+
+def rank(number, standing=None, *events, world=2, stack=(), moves=0):
+    head = Attached(number, world, number, 0, "node0", 100 + number, "site", "3.12", "0.1.0")
+    records = tuple(Record(seq, 1000.0 + seq, event) for seq, event in enumerate([head, *events]))
+    return RankLog(number, 0, 100 + number, records, Pulse(10, 2000.0, moves), (), standing, tuple(stack))
+
+
+def ended(number, code=None, signal=None, *, ours=False):
+    return RankEnd(number, code, signal, 100 + number, 1.0, stopped_by_launcher=ours)
+
+
+def run(*logs, ends=(), state="failed", hang=None, world=2):
+    info = RunInfo("r1", ("nandiag", "run", "train.py"), "2026-01-02T03:04:05+00:00", world_size=world)
+    code = {"succeeded": 0, "signalled": 130}.get(state, 1)
+    return RunRecord(info, logs, (AgentEnd("node0", 1, 0, code, state, ranks=tuple(ends), hang=hang),))
+
+
+def hung(*logs, world=2):
+    """A run that nandiag ended because of its --hang-timeout."""
+    ends = [ended(log.rank, signal=15, ours=True) for log in logs]
+    return analyse(run(*logs, ends=ends, hang=HangEnd(30.0, tuple(range(world))), world=world))
+
+
+def test_a_rank_that_is_stuck_elsewhere_is_named_with_both_lines():
+    report = hung(
+        rank(0, stands(call(), call(state="waits", line=12))),
+        rank(1, stands(call(), stack=[FrameFact("/lib/q.py", 3, "get", "internal"), at(77, "load")])),
+    )
+    hang = report.hang
+    assert (hang.slug, hang.behind, hang.waiting, hang.sequence) == ("collective_missing", (1,), (0,), 2)
+    assert [(one.ranks, one.place.line, one.behind) for one in hang.stands] == [((0,), 12, False), ((1,), 77, True)]
+    assert report.verdict.summary.startswith(
+        "rank 1 did not come to all_reduce 2 of the default group, in which rank 0"
+    )
+    assert report.findings[0].slug == "collective_missing"
+    assert {state.state for state in report.ranks.values()} == {"victim"}
+    assert not report.verdict.anomaly
+
+
+def test_a_time_out_without_ours_names_the_rank_that_left_and_not_the_one_that_raised():
+    logs = (
+        rank(0, stands(call(), call(state="raised", line=12, error="RuntimeError: Timed out"), why="raised"), TIMEOUT),
+        rank(1, stands(call(), why="left"), Finished(9)),
+    )
+    report = analyse(run(*logs, ends=[ended(0, 1), ended(1, 0)]))
+    assert report.hang.behind == (1,)
+    assert report.hang.summary == "rank 1 left the script while rank 0 waited in all_reduce 2 of the default group"
+    assert report.ranks["0"].state == "victim"
+    assert not any(one.slug == "rank_raised" for one in report.findings)
+
+
+def looped(rank_number, *, skipped):
+    """Six steps of two calls each, then a barrier; the rank left the calls of one step out."""
+    calls = [call(line=line, step=step) for step in range(6) for line in (14, 15) if step != skipped]
+    if rank_number:
+        return [*calls, call("barrier", 16, "raised", None, 6)]
+    return [*calls[:-1], replace(calls[-1], state="raised")]
+
+
+def test_a_call_that_was_left_out_is_found_by_its_step_though_the_ranks_parted_later():
+    logs = (
+        rank(0, stands(*looped(0, skipped=None)), TIMEOUT),
+        rank(1, stands(*looped(1, skipped=3)), CLOSED),
+    )
+    hang = analyse(run(*logs, ends=[ended(0, 1), ended(1, 1)])).hang
+    assert (hang.slug, hang.behind, hang.step) == ("collective_missing", (1,), 3)
+    assert "rank 1 left out all_reduce at train.py:15 in step 3" in hang.summary
+    assert "made no call of all_reduce, the others 2" in hang.evidence[0]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "words"),
+    [
+        (call(state="raised"), call("barrier", 20, "waits", None), "all_reduce on rank 0, barrier on rank 1"),
+        (call(state="raised"), call(state="waits", shape=(5,)), "float32 [4] on rank 0, float32 [5] on rank 1"),
+        (call(state="raised"), call(state="waits", dtype="float16"), "float32 [4] on rank 0, float16 [4] on rank 1"),
+        (call(state="raised", reduce="max"), call(state="waits"), "max on rank 0, sum on rank 1"),
+        (
+            call("broadcast", state="raised", peer=0),
+            call("broadcast", state="waits", peer=1),
+            "rank 0 on rank 0, rank 1 on rank 1",
+        ),
+    ],
+)
+def test_calls_that_differ_are_named_as_such_and_of_two_ranks_none_is_blamed(ours, theirs, words):
+    logs = (rank(0, stands(call(), ours), TIMEOUT), rank(1, stands(call(), theirs)))
+    hang = analyse(run(*logs, ends=[ended(0, 1), ended(1, signal=15, ours=True)])).hang
+    assert hang.slug == "collective_mismatch"
+    assert hang.behind == ()
+    assert words in hang.summary
+    assert len(hang.stands) == 2
+
+
+def test_equal_sizes_and_a_default_reduction_are_no_difference():
+    logs = (
+        rank(0, stands(call(state="waits", shape=(4,), reduce="sum"))),
+        rank(1, stands(call(state="waits", shape=(2, 2)))),
+    )
+    assert hung(*logs).hang.slug == "collective_stuck"
+
+
+def test_of_four_ranks_the_odd_one_is_named():
+    same = [rank(number, stands(call(state="waits"), world=4), world=4) for number in (0, 1, 3)]
+    report = hung(*same, rank(2, stands(call("barrier", 30, "waits", None), world=4), world=4), world=4)
+    assert report.hang.behind == (2,)
+    assert report.hang.stands[0].ranks == (0, 1, 3)
+
+
+def test_of_two_ranks_the_one_that_breaks_the_order_of_its_loop_is_named():
+    loop = [one for _ in range(3) for one in (call(line=10), call("broadcast", line=11, peer=0))]
+    logs = (
+        rank(0, stands(*loop, call(line=10, state="waits"))),
+        rank(1, stands(*loop, call("broadcast", line=11, peer=0, state="waits"))),
+    )
+    assert hung(*logs).hang.behind == (1,)
+
+
+def test_ranks_that_wait_for_each_other_in_two_groups():
+    both = {"1": ((0, 1),), "2": ((0, 1),)}
+    logs = (
+        rank(0, stands(call(group="1", state="waits"), groups=both)),
+        rank(1, stands(call(group="2", line=11, state="waits"), groups=both)),
+    )
+    hang = hung(*logs).hang
+    assert (hang.slug, hang.waiting, hang.behind) == ("collective_order", (0, 1), ())
+
+
+def test_who_waits_for_a_waiting_rank_is_not_named():
+    groups = {"0": ((0, 2),), "1": ((1, 2),)}
+    logs = (
+        rank(0, stands(call(state="waits"), groups=groups), world=3),
+        rank(1, stands(call(group="1", state="waits", line=20), groups=groups), world=3),
+        rank(2, stands(groups=groups, stack=[at(50)]), world=3),
+    )
+    assert hung(*logs, world=3).hang.behind == (2,)
+    logs = (logs[0], logs[1], rank(2, stands(call(state="waits"), groups=groups, stack=[at(50)]), world=3))
+    hang = hung(*logs, world=3).hang
+    assert hang.slug == "collective_order"
+
+
+def test_a_message_that_was_never_sent():
+    logs = (
+        rank(0, stands(call("recv", 40, "raised", peer=1)), TIMEOUT),
+        rank(1, stands(why="left"), Finished(3)),
+    )
+    hang = analyse(run(*logs, ends=[ended(0, 1), ended(1, 0)])).hang
+    assert (hang.slug, hang.behind, hang.waiting) == ("message_missing", (1,), (0,))
+    assert "message 1 of rank 1, which was never sent" in hang.summary
+
+
+def test_calls_of_ddp_in_the_backends_record_count():
+    def record(count, *, own=()):
+        made = [CallFact("all_reduce", "0", 0, "issued", native=number + 1, dtype="float", shapes=((20,),))
+                for number in range(count)]  # fmt: skip
+        return stands(*own, native=made, stack=[at(30)])
+
+    hang = hung(rank(0, record(8)), rank(1, record(7))).hang
+    assert (hang.slug, hang.sequence, hang.behind) == ("collective_missing", 8, (1,))
+
+
+def test_without_calls_the_places_are_told():
+    stack = [FrameFact("/x/torch/utils/data/dataloader.py", 5, "_try_get_data", "torch"), at(31)]
+    report = hung(rank(0, stands(groups={"": ()}, stack=stack), world=1), world=1)
+    assert report.hang.slug == "standstill"
+    assert report.hang.stands[0].doing == "was here, waiting for a batch of its DataLoader"
+
+
+def test_a_rank_that_failed_by_itself_is_no_hang():
+    logs = (
+        rank(0, stands(call(state="raised")), CLOSED),
+        rank(1, stands(why="raised"), Raised("ValueError", "bad data", "", 3)),
+    )
+    report = analyse(run(*logs, ends=[ended(0, 1), ended(1, 1)]))
+    assert report.hang is None
+    assert "ValueError" in report.verdict.summary
+
+
+def test_a_failure_in_a_call_that_all_made_alike_is_no_hang():
+    own = Raised("RuntimeError", "Expected tensor on the same device", "", 3)
+    logs = (rank(0, stands(call(state="raised")), own), rank(1, stands(call(state="waits"))))
+    assert analyse(run(*logs, ends=[ended(0, 1), ended(1, signal=15, ours=True)])).hang is None
+
+
+def test_an_error_that_the_script_catches_itself_is_seen_too():
+    logs = (
+        rank(
+            0, stands(call(), call(state="raised", line=12, error="RuntimeError: Timed out"), why="left"), Finished(9)
+        ),
+        rank(1, stands(call(), stack=[at(50)])),
+    )
+    report = analyse(run(*logs, ends=[ended(0, 1), ended(1, signal=15, ours=True)]))
+    assert report.hang.behind == (1,)
+
+
+def test_a_run_that_went_well_has_no_hang():
+    logs = (rank(0, stands(call(), call(), why="left"), Finished(9)), rank(1, stands(call(), why="left"), Finished(9)))
+    assert analyse(run(*logs, ends=[ended(0, 0), ended(1, 0)], state="succeeded")).hang is None
+
+
+@pytest.mark.parametrize(("moves", "known"), [(50, True), (51, False)])
+def test_a_run_ended_by_the_user_tells_who_waited_unless_they_went_on_since(moves, known):
+    logs = (
+        rank(0, stands(call(), call(state="waits")), moves=moves),
+        rank(1, stands(call(), stack=[at(50)]), moves=moves),
+    )
+    report = analyse(run(*logs, ends=[ended(0, signal=2, ours=True), ended(1, signal=2, ours=True)], state="signalled"))
+    assert (report.hang is not None) is known
+
+
+def test_the_stack_by_signal_is_newer_and_gets_its_source_from_the_ranks_own_word():
+    own = rank(1, stands(call(), stack=[at(50)]), stack=[FrameFact("/home/u/train.py", 50, "train")])
+    moved = rank(1, stands(call(), stack=[at(50)]), stack=[FrameFact("/home/u/train.py", 51, "train")])
+    waiting = rank(0, stands(call(), call(state="waits")))
+    assert hung(waiting, own).hang.stands[1].place.source == "    line_50()"
+    assert hung(waiting, moved).hang.stands[1].place.line == 51
+
+
+def test_a_rank_that_left_no_word_is_told_as_such():
+    report = hung(rank(0, stands(call(state="waits"))))
+    assert report.hang.slug in {"collective_missing", "standstill"}
+    assert report.hang.behind == (1,)
