@@ -29,6 +29,7 @@ def findings_of(
     found = [
         *_harms(timeline.harms),
         *skips_of(timeline),
+        *_hidden(timeline),
         *_stops(timeline),
         *_ends(states, logs),
         *_went_on(timeline, run),
@@ -61,6 +62,24 @@ def harm_text(harm: Harm) -> str:
     names = [fact.name for fact in harm.tensors if fact.name and fact.bad]
     named = f" ({words.few(names, harm.bad)})" if names else ""
     return f"{kind} in {harm.bad} of {words.count(harm.total, what)}{named}"
+
+
+def _hidden(timeline: Timeline) -> Iterable[Finding]:
+    """Yield that the script's own log does not show a bad loss: only where some rank had one, and the log went on."""
+    bad = sorted({one.rank for one in timeline.harms if one.event.what == "loss"})
+    for one in timeline.printed[:1]:
+        seen = one.event
+        ranks = (one.rank,) if seen.losses else tuple(bad)
+        if not ranks:
+            return
+        many = "a bad loss" if seen.losses == 1 else f"{seen.losses or ''} bad losses".strip()
+        lines = "the line" if seen.lines == 1 else f"the {seen.lines:,} lines"
+        shows = "shows a finite one" if seen.lines == 1 else "show finite ones only"
+        text = (
+            f"{words.ranks(ranks).capitalize()} had {many} from step {seen.step} on, and {lines} on the loss that "
+            f"rank {one.rank} printed since {shows}: {seen.line}"
+        )
+        yield Finding("hidden_nonfinite", "warning", text, ranks, seen.step)
 
 
 def _stops(timeline: Timeline) -> Iterable[Finding]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from nandiag.events import PHASES, Event, Harm, Looked, Skipped, Stopping, Warned
+from nandiag.events import PHASES, Event, Harm, Looked, Printed, Skipped, Stopping, Warned
 from nandiag.store.reader import RankLog
 
 E = TypeVar("E")
@@ -39,35 +39,28 @@ class Timeline:
     skips: tuple[Seen[Skipped], ...]
     stops: tuple[Seen[Stopping], ...]
     warned: tuple[Seen[Warned], ...] = ()
+    printed: tuple[Seen[Printed], ...] = ()
 
 
 def build(logs: tuple[RankLog, ...]) -> Timeline:
     """Sort the events of all ranks into one timeline."""
-    harms: list[Seen[Harm]] = []
-    looks: list[Seen[Looked]] = []
-    skips: list[Seen[Skipped]] = []
-    stops: list[Seen[Stopping]] = []
-    warned: list[Seen[Warned]] = []
-    for log in logs:
-        for one in _seen(log):
-            event = one.event
-            if isinstance(event, Harm):
-                harms.append(_as(one, event))
-            elif isinstance(event, Looked):
-                looks.append(_as(one, event))
-            elif isinstance(event, Skipped):
-                skips.append(_as(one, event))
-            elif isinstance(event, Stopping):
-                stops.append(_as(one, event))
-            elif isinstance(event, Warned):
-                warned.append(_as(one, event))
+    skips = _of(logs, Skipped)
     return Timeline(
-        harms=tuple(sorted(harms, key=lambda one: (harm_moment(one), one.rank, one.seq))),
-        looks=tuple(sorted(looks, key=lambda one: (one.attempt, one.event.step, one.rank, one.seq))),
+        harms=tuple(sorted(_of(logs, Harm), key=lambda one: (harm_moment(one), one.rank, one.seq))),
+        looks=tuple(sorted(_of(logs, Looked), key=_in_order)),
         skips=tuple(sorted(skips, key=lambda one: (one.attempt, one.event.step, one.event.total, one.rank))),
-        stops=tuple(sorted(stops, key=lambda one: (one.attempt, one.event.step, one.rank))),
-        warned=tuple(sorted(warned, key=lambda one: (one.attempt, one.event.step, one.rank, one.seq))),
+        stops=tuple(sorted(_of(logs, Stopping), key=_in_order)),
+        warned=tuple(sorted(_of(logs, Warned), key=_in_order)),
+        printed=tuple(sorted(_of(logs, Printed), key=_in_order)),
     )
+
+
+def _in_order(one: Seen[Any]) -> tuple[int, int, int, int]:
+    return one.attempt, one.event.step, one.rank, one.seq
+
+
+def _of(logs: tuple[RankLog, ...], kind: type[E]) -> list[Seen[E]]:
+    return [_as(one, one.event) for log in logs for one in _seen(log) if isinstance(one.event, kind)]
 
 
 def _seen(log: RankLog) -> Iterator[Seen[Event]]:

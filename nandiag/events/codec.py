@@ -22,6 +22,7 @@ KINDS: dict[str, type] = {
     "looked": kinds.Looked,
     "skipped": kinds.Skipped,
     "warned": kinds.Warned,
+    "printed": kinds.Printed,
     "stopping": kinds.Stopping,
     "raised": kinds.Raised,
     "history": kinds.History,

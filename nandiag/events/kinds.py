@@ -155,6 +155,19 @@ class Warned:
 
 
 @dataclass(frozen=True, slots=True)
+class Printed:
+    """Since its first bad loss or gradient, in ``step``, the script wrote ``lines`` on a loss, all of them finite.
+
+    ``losses`` counts the bad losses of this rank until then, ``line`` is the last of the lines.
+    """
+
+    step: int
+    losses: int
+    lines: int
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stopping:
     """This rank raises ``AnomalyStop`` (or, with ``action="skip"``, leaves out the update) at this step border."""
 
@@ -224,5 +237,5 @@ class Unknown:
 
 Event = (
     Attached | Armed | ProbeDark | Note | Harm | Looked | Skipped | Warned | Stopping | Raised | History | Activations
-    | Listening | Finished | Unknown
+    | Listening | Printed | Finished | Unknown
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from nandiag.events import Note, Stopping
+from nandiag.events import Harm, Note, Stopping
 from nandiag.runtime.inject import ending
 from nandiag.runtime.public import AnomalyStop
 from nandiag.runtime.recorder import RECORDER
@@ -61,3 +61,10 @@ class Response:
                 Note(f"Step {step} was not left out: the weights are non-finite already, skipping cannot mend them.")
             )
         return action
+
+
+def reason_of(harms: list[Harm]) -> str:
+    """Return the worst of the harms of a border in a few words."""
+    worst = harms[-1]
+    names = ", ".join(str(tensor.name) for tensor in worst.tensors[:2])
+    return f"non-finite {worst.what.replace('_', ' ')} ({names})"

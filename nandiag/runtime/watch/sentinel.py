@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nandiag.events import Finished, Harm, Skipped
+from nandiag.events import Finished, Skipped
 from nandiag.runtime.agreement import Agreement
 from nandiag.runtime.early.warner import Step, Warner
 from nandiag.runtime.guard import Refused, guarded
@@ -23,6 +23,7 @@ from nandiag.runtime.inject.late import attach_late
 from nandiag.runtime.levels.looker import Looker
 from nandiag.runtime.look.finite import quiet, read
 from nandiag.runtime.look.losses import Losses, roots_of
+from nandiag.runtime.look.printed import Listener
 from nandiag.runtime.look.sight import Sight, look, mean_loss
 from nandiag.runtime.look.weights import Optimizer, Weights, owners_of_state, parameters
 from nandiag.runtime.recorder import RECORDER
@@ -33,7 +34,7 @@ from nandiag.runtime.watch.borders import Nesting, closure_of, with_closure
 from nandiag.runtime.watch.clock import Clock
 from nandiag.runtime.watch.history import Ring
 from nandiag.runtime.watch.judge import Border, Judge, learning_rate, left_out_by_script
-from nandiag.runtime.watch.response import Action, Level, Response
+from nandiag.runtime.watch.response import Action, Level, Response, reason_of
 from nandiag.settings import Settings
 
 _MOST_HARMS = 100
@@ -56,6 +57,7 @@ class Sentinel:
         self.judge = Judge(self.clock, self.losses, self.weights)
         self.agreement = Agreement()
         self.history = Ring()
+        self.printed = Listener()
         examiner = Examiner(capture, self.agreement, settings.max_replays)
         self.looker = Looker(examiner, capture, settings.level, lambda: self.clock.micro_step)
         self._response = Response(settings.on_anomaly)
@@ -178,7 +180,7 @@ class Sentinel:
             examine()
         elif fresh or joint:
             self._examine(optimizer, joint=joint)
-        reason = _reason(border.harms) if border.harms else "another rank saw harm"
+        reason = reason_of(border.harms) if border.harms else "another rank saw harm"
         action = self._response.act(level, self.clock.step, reason)
         if action is Action.SKIP and not closure and optimizer is not None:
             self._hidden = [(parameter, parameter.grad) for parameter in parameters(optimizer)]
@@ -202,6 +204,7 @@ class Sentinel:
 
     def _tell(self, border: Border) -> bool:
         """Write what is new: while the same sort of harm goes on from step to step it is told once."""
+        self.printed.harm(border.harms)
         fresh = [harm for harm in border.harms if harm.what not in self._open]
         self._open |= {harm.what for harm in border.harms if harm.what in {"loss", "gradient"}}
         for harm in fresh:
@@ -378,7 +381,8 @@ class Sentinel:
         self.losses.clear()
         self._tell(border)
         self.agreement.close()
-        for event in (self.history.event() if len(self.history) else None, self.looker.last_words()):
+        past = self.history.event() if len(self.history) else None
+        for event in (past, self.looker.last_words(), self.printed.last_words()):
             if event is not None:
                 RECORDER.emit(event)
         RECORDER.pulse(self.clock.step, now=True)
@@ -387,9 +391,3 @@ class Sentinel:
 
 # before_step is called by the guard, the guard by torch's wrapper of step(), whose frame lives as long as the step.
 _HOOK_DEPTH = 2
-
-
-def _reason(harms: list[Harm]) -> str:
-    worst = harms[-1]
-    names = ", ".join(str(tensor.name) for tensor in worst.tensors[:2])
-    return f"non-finite {worst.what.replace('_', ' ')} ({names})"

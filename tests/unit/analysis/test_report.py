@@ -6,7 +6,7 @@ import math
 import pytest
 
 from nandiag.analysis import Report, analyse
-from nandiag.events import Finished, History, Looked, Note, ProbeDark, Site, Stopping
+from nandiag.events import Finished, History, Looked, Note, Printed, ProbeDark, Site, Stopping
 from nandiag.events.forms import build
 from nandiag.render.json import dumps
 from nandiag.store.run import AgentEnd, RunInfo
@@ -182,3 +182,17 @@ def test_a_proven_op_is_not_outshone_by_a_possible_story(by_hand):
     verdict = analyse(record).verdict
     assert (verdict.cause, verdict.mechanism) == ("log_of_zero", "log_of_zero")
     assert any("gradient norm grew" in text for text in verdict.evidence)
+
+
+def test_a_log_that_hides_bad_losses_is_told(by_hand):
+    said = Printed(16, 3, 5, "{'loss': 4.02}")
+    report = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(16), said, Finished(40))))
+    (finding,) = [one for one in report.findings if one.slug == "hidden_nonfinite"]
+    assert (finding.severity, finding.ranks, finding.step) == ("warning", (0,), 16)
+    assert "3 bad losses" in finding.text
+    assert "{'loss': 4.02}" in finding.text
+
+
+def test_a_log_hides_nothing_where_no_loss_was_bad(by_hand):
+    report = analyse(by_hand.run(by_hand.rank(0, Printed(16, 0, 5, "loss 1"), Finished(40))))
+    assert not [one for one in report.findings if one.slug == "hidden_nonfinite"]

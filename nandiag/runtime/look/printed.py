@@ -1,0 +1,94 @@
+"""Whether the script's own log shows a bad loss: from the first one on its lines are read as they are written (worker).
+
+Nothing is touched before there is harm. What is written goes its way unchanged, and is only looked at besides: loggers
+that leave bad losses out of their average print finite ones for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from nandiag.events import Harm, Printed
+from nandiag.runtime.guard import guarded
+
+_LONGEST = 4_000
+_SHOWN = 160
+_HARMFUL = frozenset({"loss", "gradient"})
+_NUMBER = r"[-+]?(?:nan|inf(?:inity)?|\d[\d_]*(?:\.\d*)?(?:e[-+]?\d+)?|\.\d+)"
+_LOSS = re.compile(rf"loss(?:es|[_\d]\w*)?['\"]?\s*[:=|]?\s*(?:\w+\()?({_NUMBER})(?![\w.])", re.IGNORECASE)
+_BAD = re.compile(r"\b(?:nan|inf|infinity)\b", re.IGNORECASE)
+
+
+class Listener:
+    """Counts bad losses, and the lines on a loss that the script wrote since the first of them."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.losses = 0
+        self.lines = 0
+        self.line = ""
+        self._over = False
+        self._parts: dict[int, str] = {}
+        self._streams: list[Any] = []
+
+    def harm(self, harms: Sequence[Harm]) -> None:
+        """Take the harm of a border; the first bad loss or gradient begins it."""
+        own = [harm for harm in harms if harm.what in _HARMFUL]
+        if not own or self._over:
+            return
+        if not self._streams:
+            self.step = own[0].step
+            self._listen()
+        self.losses += sum(harm.what == "loss" for harm in own)
+
+    def last_words(self) -> Printed | None:
+        """Stop listening; return what there is to tell: lines with finite losses, and none with a bad one."""
+        told = self.lines > 0 and not self._over
+        self._stop()
+        return Printed(self.step, self.losses, self.lines, self.line) if told else None
+
+    def _listen(self) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(AttributeError, TypeError):
+                self._wrap(stream)
+                self._streams.append(stream)
+
+    def _wrap(self, stream: Any) -> None:
+        original = stream.write
+        heard = guarded("printed")(self._heard)
+
+        def write(text: Any, *rest: Any) -> Any:
+            written = original(text, *rest)
+            heard(id(stream), text)
+            return written
+
+        stream.write = write
+
+    def _stop(self) -> None:
+        self._over = True
+        for stream in self._streams:
+            with contextlib.suppress(AttributeError):
+                del stream.write
+        self._streams.clear()
+
+    def _heard(self, stream: int, text: Any) -> None:
+        if self._over or not isinstance(text, str):
+            return
+        *lines, rest = (self._parts.pop(stream, "") + text).replace("\r", "\n").split("\n")
+        self._parts[stream] = rest[-_LONGEST:]
+        for line in lines:
+            self._read(line[:_LONGEST])
+
+    def _read(self, line: str) -> None:
+        values = _LOSS.findall(line)
+        if not values:
+            return
+        if any(_BAD.search(value) for value in values):
+            self._stop()
+        else:
+            self.lines += 1
+            self.line = line.strip()[:_SHOWN]
