@@ -107,8 +107,13 @@ def _healthy(report: Report, folder: str, width: int) -> Iterable[Text]:
 
 
 def _warnings(report: Report, frame: Frame) -> Iterable[Text]:
-    """Yield the early warnings, in the order of the run."""
-    early = [finding for finding in report.findings if finding.slug in SLUGS]
+    """Yield the early warnings, in the order of the run, but for what the evidence says already."""
+    known = " ".join(report.verdict.evidence)
+    early = [
+        finding
+        for finding in report.findings
+        if finding.slug in SLUGS and finding.text.partition(": ")[2].rstrip(".") not in known
+    ]
     for finding in early[: MOST["findings"]]:
         head = frame.mark(f"warning[{finding.slug}]")
         yield from hanging(head, Text(clean(finding.text)), frame.width, indent=frame.gutter + 5)

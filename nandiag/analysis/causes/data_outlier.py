@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nandiag.analysis.causes.course import Course, courses
 from nandiag.analysis.causes.divergence import CALM_ENOUGH, sudden
-from nandiag.analysis.causes.facts import HALF, POSSIBLE, Cause, Facts, dtype_of
+from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
 from nandiag.analysis.causes.overflow import EXPONENTIALS, overflows
+from nandiag.analysis.early.texts import told
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
-from nandiag.events import words
+from nandiag.events import Warned, words
 
 EXPLAIN = Explanation(
     slug="data_outlier",
@@ -39,13 +42,17 @@ EXPLAIN = Explanation(
         "generated/torch.nn.utils.clip_grad_norm_.html",
     ),
 )
+_STEPS_BEFORE = 5
 _ELSEWHERE = {"init", "data", "checkpoint", "collective"}
 
 
 def explain(facts: Facts) -> Cause | None:
-    """Point at the batch whose loss jumped on weights that calm updates had left."""
+    """Point at a batch that was seen to be unlike the others, or whose loss jumped behind calm updates."""
     if facts.origin.phase in _ELSEWHERE or facts.basis in {"exchange", "scale"} or facts.source in {"input", "buffer"}:
         return None
+    seen = next((one for one in reversed(facts.warned) if _is_near(one, facts.origin.step)), None)
+    if seen is not None:
+        return _seen(seen)
     found = courses(facts.history, facts.origin.step + (facts.origin.phase == "optimizer"))
     if not found:
         return None
@@ -77,6 +84,15 @@ def _calm(course: Course, step: int) -> str:
     norms = [row.norm for row in course.rows if row.norm is not None]
     most = f", with gradient norms of at most {words.number(max(norms))}" if norms else ""
     return f"The {len(course.rows)} steps before were calm{most}: that points at the batch of step {step}."
+
+
+def _is_near(warned: Warned, step: int) -> bool:
+    """Whether a batch unlike the others was seen in the step of the harm, or in one whose update led to it."""
+    return warned.slug == "batch_outlier" and step - _STEPS_BEFORE <= warned.step <= step
+
+
+def _seen(warned: Warned) -> Cause:
+    return replace(_of(f"At step {warned.step} {told(warned)}.", warned.step), strength=LIKELY)
 
 
 def _of(text: str, step: int) -> Cause:

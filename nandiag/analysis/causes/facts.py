@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from nandiag.analysis.report import Origin, Suggestion
-from nandiag.events import Harm, History, Looked, Skipped, TensorFact, words
+from nandiag.events import Harm, History, Looked, Skipped, TensorFact, Warned, words
 
 POSSIBLE, LIKELY, PROVEN = 1, 2, 3
 
@@ -28,6 +28,7 @@ class Facts:
     """All that is known about one origin. ``basis``: look, state, loss, exchange, gradient or scale.
 
     ``exchanged`` are the largest local gradients of ranks, by rank, where the origin is their exchange.
+    ``warned`` are the early warnings of the origin's ranks up to its step.
     """
 
     origin: Origin
@@ -40,6 +41,7 @@ class Facts:
     known: bool = True
     world: int = 1
     exchanged: dict[int, float] = field(default_factory=dict)
+    warned: tuple[Warned, ...] = ()
 
     @property
     def node(self) -> str | None:

@@ -34,7 +34,7 @@ def _times(warned: Warned, name: str, other: str) -> str:
 
 
 def _of(warned: Warned) -> str:
-    return warned.name or "the model"
+    return warned.name or "the batch"
 
 
 def _norm_spike(warned: Warned) -> str:
@@ -71,6 +71,27 @@ def _scale_falling(warned: Warned) -> str:
     return f"the loss scale fell {falls} in a row, from {before} to {now}, and no step was made meanwhile"
 
 
+def _batch_outlier(warned: Warned) -> str:
+    sample, of = _value(warned, "sample"), _number(warned, "samples")
+    who = _of(warned) if sample is None else f"sample {int(sample)} of {of} in {_of(warned)}"
+    where = f", {_index(warned)}," if _index(warned) else ""
+    before = f"the largest of {_number(warned, 'batches')} batches before was {_number(warned, 'largest')}"
+    score = f"{_number(warned, 'deviations')} deviations above the mean, on a logarithmic scale"
+    return f"{who}{where} holds a value of size {_number(warned, 'size')}; {before} ({score})"
+
+
+def _index(warned: Warned) -> str:
+    dataset, index = warned.facts.get("dataset"), warned.facts.get("index")
+    if dataset is None:
+        return ""
+    return f"from {dataset}" if index is None else f"index {index} of {dataset}"
+
+
+def _batch_channel(warned: Warned) -> str:
+    sizes = f"values up to {_number(warned, 'size')}; half of the channels stay below {_number(warned, 'others')}"
+    return f"channel {_number(warned, 'channel')} of {_of(warned)} holds {sizes}: it is not normalised"
+
+
 TEXTS: dict[str, Callable[[Warned], str]] = {
     "grad_norm_spike": _norm_spike,
     "grad_norm_growth": _norm_growth,
@@ -78,4 +99,6 @@ TEXTS: dict[str, Callable[[Warned], str]] = {
     "lr_out_of_range": _lr_out_of_range,
     "lr_jump": _lr_jump,
     "loss_scale_falling": _scale_falling,
+    "batch_outlier": _batch_outlier,
+    "batch_channel": _batch_channel,
 }

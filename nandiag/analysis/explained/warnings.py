@@ -105,4 +105,32 @@ EXPLAIN = (
         ),
         kind="warning",
     ),
+    Explanation(
+        slug="batch_outlier",
+        what="A batch holds a value far larger than any that this run was given before. Each batch that enters a "
+        "root module is held against the running mean and deviation of those before it, on a logarithmic scale; the "
+        "sample is named, with its index where a DataLoader fetched it. Masks and integers are left out.",
+        fix=(
+            Suggestion("Look at that sample: a unit, a sensor, a decimal point, a missing value written as 1e9."),
+            Suggestion(
+                "Drop or clip what lies far out, by statistics of the training set (a z-score filter).",
+                "x = ((x - mean) / (std + 1e-6)).clamp(-8, 8)",
+            ),
+        ),
+        pages=("data.html",),
+        kind="warning",
+    ),
+    Explanation(
+        slug="batch_channel",
+        what="One channel of the input is a thousand times as large as half of the others. It drowns them in the first "
+        "layer, and its gradients set the pace of all.",
+        fix=(
+            Suggestion(
+                "Normalise each channel by its own mean and deviation over the training set.",
+                "x = (x - mean) / (std + 1e-6)",
+            ),
+        ),
+        pages=("data.html", "generated/torch.nn.BatchNorm1d.html"),
+        kind="warning",
+    ),
 )

@@ -12,7 +12,7 @@ from nandiag.analysis.timeline import Timeline
 from nandiag.analysis.verdict.evidence import evidence
 from nandiag.analysis.verdict.steady import healthy, last_finite
 from nandiag.analysis.verdict.summary import summary
-from nandiag.events import History
+from nandiag.events import History, Warned
 
 __all__ = ["healthy", "last_finite", "of_claim"]
 
@@ -30,6 +30,7 @@ def of_claim(claim: Claim, origin: Origin, timeline: Timeline, history: History 
         known=claim.known,
         world=claim.world,
         exchanged=claim.exchanged,
+        warned=_warned(claim, origin, timeline),
     )
     story, mechanism = explain(facts)
     named = [cause for cause in (mechanism, story) if cause is not None]
@@ -46,6 +47,14 @@ def of_claim(claim: Claim, origin: Origin, timeline: Timeline, history: History 
         evidence=(*(text for cause in named for text in cause.evidence), *evidence(claim, origin, timeline, told)),
         suggestions=_suggestions(chosen, named),
         spread=spread_of(claim, timeline),
+    )
+
+
+def _warned(claim: Claim, origin: Origin, timeline: Timeline) -> tuple[Warned, ...]:
+    return tuple(
+        one.event
+        for one in timeline.warned
+        if one.rank in claim.ranks and one.attempt == claim.attempt and one.event.step <= origin.step
     )
 
 

@@ -12,7 +12,6 @@ from nandiag.events import Warned
 from nandiag.runtime.early.curves import Curves, Found
 from nandiag.runtime.early.rates import Rates, Scales
 from nandiag.runtime.early.reads import Reads
-from nandiag.runtime.guard import guarded
 from nandiag.runtime.recorder import RECORDER
 from nandiag.settings import Thresholds
 
@@ -50,28 +49,17 @@ class Told:
 
 
 class Warner:
-    """Holds the detectors of each optimizer; ``on`` is False where the user wants no warnings."""
+    """Holds the detectors of each optimizer, and ``reads``, the numbers that wait for the next border."""
 
-    def __init__(self, limits: Thresholds, *, on: bool) -> None:
+    def __init__(self, limits: Thresholds) -> None:
         self.limits = limits
-        self.on = on
         self.reads = Reads()
-        self.activation: float | None = None
         self._watched: dict[int, tuple[Any, Curves, Rates]] = {}
         self._scales = Scales(limits)
         self._told: dict[tuple[str, str | None], Told] = {}
         self._unclipped: float | None = None
 
     # ------------------------------------------------------------------ at each border
-
-    def waiting(self) -> list[Tensor]:
-        """Return the 0-d tensors to be read with the sight; their values go to :meth:`read`."""
-        return self.reads.take()
-
-    @guarded("warnings")
-    def read(self, values: Sequence[float]) -> None:
-        """Take the values of what :meth:`waiting` returned."""
-        self.reads.give(values)
 
     def clipped(self, norm: Tensor) -> None:
         """The script clips gradients: their norm before that, a 0-d tensor, is the one to know."""
@@ -85,22 +73,22 @@ class Warner:
         unclipped, self._unclipped = self._unclipped, None
         return seen if unclipped is None or not unclipped < float("inf") else unclipped
 
-    @guarded("warnings")
-    def border(self, optimizer: Any, now: Step) -> None:
-        """An optimizer is about to make a step (None: the script makes its updates by hand)."""
+    def border(self, optimizer: Any, now: Step) -> bool:
+        """An optimizer is about to make a step; returns whether its loss or gradients are unusual."""
         curves, rates = self._of(optimizer)
-        for found in curves.add(now.loss, now.grad_norm):
+        unusual = curves.add(now.loss, now.grad_norm)
+        for found in unusual:
             self.say(found, now.step)
         odd = rates.add(now.lr, None if now.lr is None else planned(optimizer))
         if odd is not None:
             self.say(odd, now.step)
         if now.scale is not None:
             self._scales.used()
+        return bool(unusual)
 
-    @guarded("warnings")
     def skipped(self, step: int, scale: float | None) -> None:
         """A GradScaler left out a step at ``scale``."""
-        found = self._scales.skipped(scale) if self.on else None
+        found = self._scales.skipped(scale)
         if found is not None:
             self.say(found, step)
 

@@ -58,6 +58,7 @@ class Capture:
         self.batches: Any = None
         self.exchanges: list[Any] = []
         self.on_first_root: Callable[[], object] | None = None
+        self.on_root: Callable[[Entry, tuple[Any, ...], dict[str, Any]], object] | None = None
         self.depth = 0
         self.mark = 0
         self.narrow = False
@@ -103,6 +104,8 @@ class Capture:
         habit.begin(entry)
         entry.generators = generators(full=self._python_random, private=habit.generators)
         self.tape.add(entry, args, kwargs)
+        if grad and self.on_root is not None:
+            self.on_root(entry, args, kwargs)
         return entry
 
     def _habit(self, module: nn.Module) -> Habit:

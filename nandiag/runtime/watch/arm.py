@@ -16,7 +16,6 @@ from nandiag.runtime import anomaly_mode
 from nandiag.runtime.collectives import stacks
 from nandiag.runtime.collectives import wraps as collectives
 from nandiag.runtime.collectives.lookout import LOOKOUT
-from nandiag.runtime.early.clipping import watch_clipping
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.inject import ending
 from nandiag.runtime.recorder import RECORDER
@@ -36,8 +35,7 @@ def arm() -> Sentinel:
     register_optimizer_step_pre_hook(guarded("sentinel")(sentinel.before_step))
     register_optimizer_step_post_hook(guarded("sentinel")(sentinel.after_step))
     wraps.install(capture)
-    if sentinel.warner.on:
-        watch_clipping(sentinel.warner)
+    sentinel.early.arm()
     os.register_at_fork(after_in_child=capture.window.close)  # a worker of a DataLoader is forked in the open window
     warned.install()
     capture.batches = watch_batches(capture)

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from nandiag.events import Finished, Skipped
 from nandiag.runtime.agreement import Agreement
-from nandiag.runtime.early.warner import Step, Warner
+from nandiag.runtime.early.warner import Step
+from nandiag.runtime.early.watch import Early
 from nandiag.runtime.guard import Refused, guarded
 from nandiag.runtime.inject.late import attach_late
 from nandiag.runtime.levels.looker import Looker
@@ -50,7 +51,7 @@ class Sentinel:
 
     def __init__(self, settings: Settings, capture: Capture) -> None:
         self.capture = capture
-        self.warner = Warner(settings.thresholds, on=settings.warnings)
+        self.early = Early(settings, capture)
         self.clock = Clock()
         self.losses = Losses()
         self.weights = Weights()
@@ -132,10 +133,10 @@ class Sentinel:
         gradients = [parameter.grad for parameter in parameters(optimizer) if parameter.grad is not None]
         waiting, self._waiting = self._waiting, []
         losses = [*self.losses.pending, *self.losses.dropped] if self.losses.dropped else self.losses.pending
-        others = self.warner.waiting()
+        others = self.early.waiting()
         sight = look(losses, gradients, optimizer, self._scale, waiting, self.weights.frozen(), others)
         if others:
-            self.warner.read(sight.more)
+            self.early.read(sight.more)
         return sight
 
     def _judge(self, optimizer: Optimizer, sight: Sight, border: Border) -> None:
@@ -160,10 +161,9 @@ class Sentinel:
 
     def _remember(self, optimizer: Optimizer | None, sight: Sight) -> None:
         loss = mean_loss(sight, self.losses.pending)
-        norm, rate, step = self.warner.norm(sight.grad_norm), learning_rate(optimizer), self.clock.step
-        self.history.add((step, loss, norm, rate, sight.scale, self.warner.activation), optimizer)
-        if self.warner.on:
-            self.warner.border(optimizer, Step(step, loss, norm, rate, sight.scale))
+        norm, rate, step = self.early.norm(sight.grad_norm), learning_rate(optimizer), self.clock.step
+        self.history.add((step, loss, norm, rate, sight.scale, self.early.activation), optimizer)
+        self.early.border(optimizer, Step(step, loss, norm, rate, sight.scale))
 
     # ------------------------------------------------------------------ what follows
 
@@ -213,6 +213,7 @@ class Sentinel:
                 RECORDER.emit(harm, urgent=self._told <= _URGENT)
         if fresh and self._told <= _MOST_HARMS:
             RECORDER.emit(self.history.event())
+            self.early.at_harm()
         return bool(fresh)
 
     # ------------------------------------------------------------------ after a step
@@ -320,8 +321,8 @@ class Sentinel:
             self.judge.losses_of(optimizer, sight, border)
         scale = sight.scale if scale is None else scale
         loss = mean_loss(sight, self.losses.pending)
-        self.history.add((self.clock.step, loss, None, None, scale, self.warner.activation), optimizer)
-        self.warner.skipped(self.clock.step, scale)
+        self.history.add((self.clock.step, loss, None, None, scale, self.early.activation), optimizer)
+        self.early.skipped(self.clock.step, scale)
         if self._skips <= _MOST_SKIPS or self._skips_in_a_row in _ROUND_NUMBERS:
             RECORDER.emit(Skipped(self.clock.step, scale, self._skips_in_a_row, self._skips, loss))
         if border.harms and self._tell(border):

@@ -57,3 +57,15 @@ def test_a_kind_of_a_newer_version_is_told_by_its_name(by_hand):
 def test_only_fail_on_warning_minds_them(by_hand, fail_on, code):
     report, _ = findings(by_hand, by_hand.rank(0, spike(40), by_hand.finished(100), world=1))
     assert decide(0, report, fail_on) == code
+
+
+def test_a_batch_unlike_the_others_is_the_story_behind_an_overflow(by_hand):
+    facts = {"size": 3e5, "largest": 4.3, "batches": 147, "deviations": 100.7, "sample": 8, "samples": 16}
+    seen = Warned("batch_outlier", 165, {**facts, "dataset": "TensorDataset", "index": 2111}, "input")
+    bad = by_hand.fact(posinf=1, shape=(), min=None, max=None, absmax=None)
+    look = by_hand.found(167, phase="loss", outputs=(bad,), inputs=(by_hand.fact(max=1e30, absmax=1e30),))
+    for warned, cause in ((seen, "data_outlier"), (Warned("batch_outlier", 12), None)):
+        log = by_hand.rank(0, warned, by_hand.loss(167, value=float("inf")), look, by_hand.finished(168), world=1)
+        verdict = analyse(by_hand.run(log, world=1)).verdict
+        assert (verdict.cause == "data_outlier") is (cause == "data_outlier")
+        assert any("index 2111 of TensorDataset" in text for text in verdict.evidence) is (cause is not None)

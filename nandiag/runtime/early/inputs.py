@@ -1,0 +1,256 @@
+"""The batches that enter root modules: how large their values are, against all batches before (worker).
+
+One small kernel a tensor, on every batch where steps are long and on each eighth where they are short; what it showed
+is read with the step's one host read. Integers (token ids, labels) and what needs a gradient are no data.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nandiag.runtime.early.samples import channels_of, data_of, is_mask, name_of, sample_of
+from nandiag.runtime.early.warner import Warner
+from nandiag.runtime.guard import guarded
+from nandiag.runtime.look.finite import quiet
+from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.tape.entries import ROOT, Entry, Given
+
+_SHORT_STEP = 5e-3
+_EACH = 8
+_ALL_OF_FIRST = 64
+_ENOUGH = 32
+_MOST_TENSORS = 8
+_MOST_PATHS = 128
+_LARGEST = 1 << 27
+_PLAIN = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16})
+_CHANNEL_LOOKS = 3
+# Where something has happened, less will do to point at the batch.
+_TIMES_AFTER = 3.0
+_DEVIATIONS_AFTER = 4.0
+_ENOUGH_AFTER = 8
+# What is kept until the step is made, where steps are short: the newest few batches of at most so many elements.
+_SMALL, _MOST_PASSED = 1 << 16, 8
+
+Path = tuple[int, int | str]
+
+
+class Batch:
+    """One tensor of a batch, held weakly, and the root module's call that it was given to."""
+
+    __slots__ = ("entry", "path", "tensor")
+
+    def __init__(self, path: Path, entry: Entry, tensor: Tensor) -> None:
+        self.path = path
+        self.entry = weakref.ref(entry)
+        self.tensor = weakref.ref(tensor)
+
+
+class Usual:
+    """How large one tensor of the batch is as a rule: running mean and deviation of the logarithm of its absmax."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.largest = 0.0
+        self.mask = False
+        self.channels = 0
+        self._mean = self._squares = 0.0
+
+    def add(self, size: float) -> None:
+        """Take the absmax of one more batch (Welford, 1962)."""
+        self.count += 1
+        self.largest = max(self.largest, size)
+        off = math.log(size) - self._mean
+        self._mean += off / self.count
+        self._squares += off * (math.log(size) - self._mean)
+
+    def score(self, size: float) -> float:
+        """Return how many deviations above the mean ``size`` lies, on the logarithmic scale (its z-score)."""
+        deviation = math.sqrt(self._squares / max(self.count - 1, 1))
+        off = math.log(size) - self._mean
+        return off / max(deviation, 1e-3)
+
+    @property
+    def typical(self) -> float:
+        """The geometric mean."""
+        return math.exp(self._mean)
+
+
+class Inputs:
+    """Looks at what root modules are given; names the tensor, the sample and, of a DataLoader's, its index."""
+
+    def __init__(self, warner: Warner, capture: Capture) -> None:
+        self._warner = warner
+        self._capture = capture
+        self._usual: dict[Path, Usual] = {}
+        self._told_at: set[tuple[int, Path]] = set()
+        self._passed: deque[tuple[Path, weakref.ref[Entry], Tensor]] = deque(maxlen=_MOST_PASSED)
+
+    # ------------------------------------------------------------------ as a batch goes in
+
+    @guarded("inputs")
+    def root_begins(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A root module is called with gradients on."""
+        step = self._capture.tape.step
+        passed = step > _ALL_OF_FIRST and step % _EACH and self._capture.step_seconds < _SHORT_STEP
+        for key, tensor in data_in(args, kwargs):
+            path = id(entry.function), key
+            usual = self._usual_of(path)
+            if usual is None or usual.mask:
+                continue
+            if not passed:
+                self._look(Batch(path, entry, tensor), usual, tensor)
+            elif tensor.numel() <= _SMALL:
+                # Should the step go wrong, it is looked at after all.
+                self._passed.append((path, weakref.ref(entry), tensor))
+
+    def _usual_of(self, path: Path) -> Usual | None:
+        usual = self._usual.get(path)
+        if usual is None and len(self._usual) < _MOST_PATHS:
+            usual = self._usual[path] = Usual()
+        return usual
+
+    def _look(self, batch: Batch, usual: Usual, tensor: Tensor) -> None:
+        data = tensor.detach() if tensor.requires_grad else tensor
+        self._warner.reads.later([torch.linalg.vector_norm(data, math.inf)], partial(self._looked, batch))
+        if usual.channels < _CHANNEL_LOOKS:
+            self._look_at_channels(batch, data)
+
+    def _looked(self, batch: Batch, sizes: Sequence[float]) -> None:
+        usual, size = self._usual[batch.path], sizes[0]
+        if not 0.0 < size < math.inf:
+            return
+        limits = self._warner.limits
+        far = usual.count >= _ENOUGH and size > limits.batch * usual.largest
+        if far and usual.score(size) > limits.deviations:
+            self._say(batch, size, at_harm=False)
+        usual.add(size)
+
+    def _say(self, batch: Batch, size: float, *, at_harm: bool) -> None:
+        usual, step, entry = self._usual[batch.path], self._capture.tape.step, batch.entry()
+        if entry is None or (step, batch.path) in self._told_at:
+            return
+        data = data_of(batch.tensor(), entry)
+        usual.mask = not at_harm and data is not None and is_mask(data)
+        if usual.mask:
+            return
+        self._told_at.add((step, batch.path))
+        facts: dict[str, object] = {
+            "size": size, "largest": usual.largest, "typical": usual.typical, "batches": usual.count,
+            "deviations": round(min(usual.score(size), 1e6), 1),
+        }  # fmt: skip
+        if data is not None:
+            facts.update(sample_of(data, entry, self._capture.batches))
+        name = name_of(entry.function, batch.path[1])
+        self._warner.say(("batch_outlier", facts), step, name, at_harm=at_harm)
+
+    # ------------------------------------------------------------------ channels
+
+    def _look_at_channels(self, batch: Batch, data: Tensor) -> None:
+        found = channels_of(data)
+        if found is None:
+            self._usual[batch.path].channels = _CHANNEL_LOOKS
+            return
+        self._warner.reads.later(found, partial(self._channels_looked, batch))
+
+    def _channels_looked(self, batch: Batch, values: Sequence[float]) -> None:
+        usual, (largest, middle, channel), entry = self._usual[batch.path], values, batch.entry()
+        factor = self._warner.limits.channel
+        # Small units do no harm: it is the large ones that drown the others.
+        if not (0.0 < middle < math.inf and largest < math.inf) or largest < max(factor * middle, factor):
+            usual.channels = _CHANNEL_LOOKS
+            return
+        usual.channels += 1
+        if usual.channels == _CHANNEL_LOOKS and entry is not None:
+            facts: dict[str, object] = {"size": largest, "others": middle, "channel": int(channel)}
+            name = name_of(entry.function, batch.path[1])
+            self._warner.say(("batch_channel", facts), self._capture.tape.step, name)
+
+    # ------------------------------------------------------------------ where a step went wrong
+
+    def hold_against(self, *, at_harm: bool) -> None:
+        """Hold the batches of a step that went wrong against those before, sampled or not; reads the host."""
+        with quiet():
+            for entry in [one for one in self._capture.tape.entries if one.kind == ROOT and one.grad]:
+                for key, tensor in data_in(*given(entry)):
+                    self._judge(Batch((id(entry.function), key), entry, tensor), tensor, at_harm=at_harm)
+            for path, reference, tensor in self._passed:
+                call = reference()
+                if call is not None:
+                    self._judge(Batch(path, call, tensor), tensor, at_harm=at_harm)
+
+    def forget(self) -> None:
+        """A step is about to be made: what was passed over is of no use any more."""
+        self._passed.clear()
+
+    def _judge(self, batch: Batch, tensor: Tensor, *, at_harm: bool) -> None:
+        usual = self._usual.get(batch.path)
+        if usual is None or usual.mask or usual.count < _ENOUGH_AFTER:
+            return
+        size = float(torch.linalg.vector_norm(tensor, math.inf))
+        if _TIMES_AFTER * usual.largest < size < math.inf and usual.score(size) > _DEVIATIONS_AFTER:
+            self._say(batch, size, at_harm=at_harm)
+
+
+def data_in(args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[tuple[int | str, Tensor]]:
+    """Yield the floating-point tensors among the words of a call that no gradient flows to, with their places.
+
+    A place is the position, or the keyword; tensors within lists and dicts have the place of what holds them, dotted.
+    """
+    found = 0
+    words: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+    for key, value in words:
+        for place, tensor in _tensors(key, value):
+            if _is_data(tensor):
+                yield place, tensor
+                found += 1
+                if found == _MOST_TENSORS:
+                    return
+
+
+def _tensors(place: int | str, value: Any, depth: int = 0) -> Iterator[tuple[int | str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield place, value
+    elif depth < 3 and isinstance(value, tuple | list):
+        for index, item in enumerate(value[:_MOST_TENSORS]):
+            yield from _tensors(f"{place}[{index}]", item, depth + 1)
+    elif depth < 3 and isinstance(value, dict):
+        for key, item in list(value.items())[: 4 * _MOST_TENSORS]:
+            yield from _tensors(f"{place}[{key!r}]", item, depth + 1)
+
+
+def _is_data(tensor: Tensor) -> bool:
+    return (
+        tensor.dtype in _PLAIN
+        and 1 < tensor.numel() <= _LARGEST
+        and (not tensor.requires_grad or (tensor.is_leaf and not isinstance(tensor, torch.nn.Parameter)))
+        and tensor.layout is torch.strided
+        and type(tensor) is torch.Tensor
+        and tensor.device.type != "meta"
+    )
+
+
+def given(entry: Entry) -> tuple[Sequence[Any], dict[str, Any]]:
+    """Return the words of a taped call, each tensor where it still lives, None in the place of others."""
+    return [_unpacked(word) for word in entry.args or ()], {
+        key: _unpacked(word) for key, word in (entry.kwargs or {}).items()
+    }
+
+
+def _unpacked(word: Any) -> Any:
+    if type(word) is Given:
+        return word.get()
+    if hasattr(word, "tensor"):
+        return word.tensor()
+    if isinstance(word, tuple | list):
+        return [_unpacked(item) for item in word]
+    if isinstance(word, dict):
+        return {key: _unpacked(item) for key, item in word.items()}
+    return None

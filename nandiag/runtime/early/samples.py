@@ -1,0 +1,113 @@
+"""Of a batch that is not like the others: which sample, which channel, and where the DataLoader had it from (worker).
+
+Only run when a batch is already known to be unusual, but for :func:`channels_of`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nandiag.runtime.look.finite import local
+from nandiag.runtime.names import is_wrapper
+from nandiag.runtime.tape.entries import Entry, Given
+
+_MOST_CHANNELS = 4096
+_FEW_CHANNELS = 3
+_MOST_VALUES = 1 << 16
+_MOST_SOURCES = 64
+
+
+def data_of(tensor: Tensor | None, entry: Entry) -> Tensor | None:
+    """Return the values of a tensor that ``entry`` was given, or, where it is gone, of what it was made from.
+
+    A script that writes ``model(x.cuda())`` holds only ``x``, whose samples are the same.
+    """
+    if tensor is not None:
+        return local(tensor)
+    return next((one.detach() for one in _sources(entry) if one.is_floating_point() and one.dim()), None)
+
+
+def sample_of(data: Tensor, entry: Entry, batches: Any) -> dict[str, object]:
+    """Return which sample has the largest magnitude: ``sample`` of ``samples``, ``dataset`` and ``index`` there."""
+    if data.dim() < 2:
+        return {}
+    sizes = data.detach().abs().flatten(1).amax(1)
+    sample = int(sizes.argmax())
+    facts: dict[str, object] = {"sample": sample, "samples": len(sizes)}
+    return {**facts, **_index(sample, len(sizes), entry, batches)}
+
+
+def _index(sample: int, samples: int, entry: Entry, batches: Any) -> dict[str, object]:
+    """Return the dataset and the index there of a sample, where the batch is a DataLoader's, also by way of ``to``."""
+    for tensor in _sources(entry) if batches is not None else ():
+        if tensor.layout is torch.strided and tensor.shape[:1] == (samples,):
+            batch = batches.of(tensor.untyped_storage()._cdata)
+            if batch is not None:
+                return {"dataset": type(batch.dataset).__name__, **_at(batch.indices, sample, samples)}
+    return {}
+
+
+def _sources(entry: Entry) -> Iterator[Tensor]:
+    """Yield the tensors from outside that a call was given, or that what it was given was made from."""
+    waiting, seen = [entry], 0
+    while waiting and seen < _MOST_SOURCES:
+        call = waiting.pop()
+        seen += 1
+        waiting += call.makers
+        for word in call.words:
+            tensor = word.get() if type(word) is Given else None
+            if tensor is not None:
+                yield tensor
+
+
+def _at(indices: Any, sample: int, samples: int) -> dict[str, object]:
+    if isinstance(indices, Sequence) and len(indices) == samples and isinstance(indices[sample], int | str):
+        return {"index": indices[sample]}
+    return {}
+
+
+def is_mask(data: Tensor) -> bool:
+    """Whether there are only two different values in the data, or one: a mask, however large its numbers are."""
+    return len(data.flatten()[:_MOST_VALUES].unique()) <= 2
+
+
+def channels_of(tensor: Tensor) -> list[Tensor] | None:
+    """Return the largest magnitude of any channel, the median of all channels', and which it is, as 0-d tensors.
+
+    Channels are the second dimension of images and volumes (4 dimensions and more), else the last. None where there
+    are too few, too many, or none.
+    """
+    if tensor.dim() < 2:
+        return None
+    dim = 1 if tensor.dim() >= 4 else tensor.dim() - 1
+    if not _FEW_CHANNELS <= tensor.shape[dim] <= _MOST_CHANNELS:
+        return None
+    sizes = tensor.detach().abs().amax([other for other in range(tensor.dim()) if other != dim])
+    largest, channel = sizes.max(0)
+    return [largest, sizes.median(), channel]
+
+
+def name_of(module: nn.Module, place: int | str) -> str:
+    """Return the name under which ``forward`` takes what stands at ``place`` (``images``, ``0[2]``, ``batch['x']``)."""
+    while is_wrapper(module):
+        inner = [child for child in module._modules.values() if child is not None]
+        if len(inner) != 1:
+            break
+        module = inner[0]
+    head, bracket, rest = str(place).partition("[")
+    try:
+        names = [*inspect.signature(module.forward).parameters.values()]
+    except (TypeError, ValueError):
+        names = []
+    position = int(head) if head.isdigit() else math.inf
+    if position < len(names) and names[int(position)].kind is not inspect.Parameter.VAR_POSITIONAL:
+        head = names[int(position)].name
+    elif position < math.inf:
+        head = f"input {head}"
+    return f"{head}{bracket}{rest}"

@@ -1,0 +1,71 @@
+"""The face of the early warnings towards the sentinel: what is read with its sight, and what follows (worker)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from nandiag.runtime.early.clipping import watch_clipping
+from nandiag.runtime.early.inputs import Inputs
+from nandiag.runtime.early.warner import Step, Warner
+from nandiag.runtime.guard import guarded
+from nandiag.runtime.tape.capture import Capture
+from nandiag.settings import Settings
+
+
+class Early:
+    """All that warns early; does nothing where the user wants no warnings."""
+
+    def __init__(self, settings: Settings, capture: Capture) -> None:
+        self.on = settings.warnings
+        self._warner = Warner(settings.thresholds)
+        self._inputs = Inputs(self._warner, capture)
+        self._capture = capture
+
+    def arm(self) -> None:
+        """Put the wraps in place, once, right after torch was imported."""
+        if self.on:
+            watch_clipping(self._warner)
+            self._capture.on_root = self._inputs.root_begins
+
+    def waiting(self) -> list[Tensor]:
+        """Return the 0-d tensors to be read with the sight; their values go to :meth:`read`."""
+        return self._warner.reads.take()
+
+    @guarded("warnings")
+    def read(self, values: Sequence[float]) -> None:
+        """Take the values of what :meth:`waiting` returned."""
+        self._warner.reads.give(values)
+
+    def norm(self, seen: float | None) -> float | None:
+        """Return the gradient norm of the step: before clipping where the script clips, else as ``seen``."""
+        return self._warner.norm(seen)
+
+    @property
+    def activation(self) -> float | None:
+        """The largest activation at the last look, None where none was made."""
+        return None
+
+    @guarded("warnings")
+    def border(self, optimizer: Any, step: Step) -> None:
+        """An optimizer is about to make a step (None: the script makes its updates by hand)."""
+        if not self.on:
+            return
+        if self._warner.border(optimizer, step):
+            # Something left its usual range: was it this batch? It may not have been looked at.
+            self._inputs.hold_against(at_harm=False)
+        self._inputs.forget()
+
+    @guarded("warnings")
+    def skipped(self, step: int, scale: float | None) -> None:
+        """A GradScaler left out a step at ``scale``."""
+        if self.on:
+            self._warner.skipped(step, scale)
+
+    @guarded("warnings")
+    def at_harm(self) -> None:
+        """Harm was seen: hold its batches against those before."""
+        if self.on:
+            self._inputs.hold_against(at_harm=True)

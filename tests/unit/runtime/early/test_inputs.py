@@ -1,0 +1,162 @@
+"""Statistics of the batches that enter root modules: outliers are named, what is natural is not, nothing is kept."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from nandiag.events import Warned
+
+
+class Net(nn.Module):
+    """Takes a batch in several ways."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(50_000, 4)
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, features, tokens=None, mask=None, extra=None):
+        hidden = features if tokens is None else features + self.embed(tokens).mean(1)
+        if mask is not None:
+            hidden = hidden + mask.mean(1, keepdim=True) * 0
+        if extra is not None:
+            hidden = hidden + extra["x"][0].mean() * 0
+        return self.layer(hidden)
+
+
+def train(batches, *, slow=None, **given):
+    """Steps on ``batches`` of 8 x 4 features; ``given`` are functions of the step that make further inputs."""
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-12)
+    for step, features in enumerate(batches):
+        if slow is not None:
+            slow.capture.step_seconds = 1.0
+        model(features, **{name: make(step) for name, make in given.items()}).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def plain(steps):
+    return (torch.randn(8, 4) for _ in range(steps))
+
+
+def outliers(worker):
+    return [event for event in worker.events(Warned) if event.slug == "batch_outlier"]
+
+
+def with_outlier(steps, at):
+    for step, features in enumerate(plain(steps)):
+        if step == at:
+            features[5, 2] = -4e4
+        yield features
+
+
+@pytest.mark.parametrize("at", [150, 153])
+def test_an_outlier_is_named_also_where_short_steps_are_sampled(work, at):
+    worker = work()
+    train(with_outlier(200, at))
+    (found,) = outliers(worker)
+    assert (found.step, found.name) == (at, "features")
+    assert (found.facts["sample"], found.facts["samples"], found.facts["size"]) == (5, 8, 4e4)
+    assert found.facts["largest"] < 10
+    assert found.facts["deviations"] > 8
+
+
+def test_a_sample_of_a_data_loader_is_named_by_its_index_also_when_the_tensor_given_is_gone(work):
+    worker = work()
+    data = torch.randn(800, 4)
+    data[707, 1] = 1e6
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-12)
+    for (features,) in DataLoader(TensorDataset(data), 8, shuffle=True):
+        worker.capture.step_seconds = 1.0
+        model((features - 0.5) * 2.0).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    (found,) = outliers(worker)
+    assert (found.facts["dataset"], found.facts["index"]) == ("TensorDataset", 707)
+
+
+NATURAL = {
+    "tokens": lambda step: torch.randint(0, 49_000 if step > 90 else 3, (8, 6)),
+    "mask": lambda step: torch.where(torch.rand(8, 6) < (0.0 if step < 90 else 0.5), -1e9, 0.0),
+    "extra": lambda step: {"x": [torch.randn(8) * (1 + step % 3)]},
+}
+
+
+@pytest.mark.parametrize("name", NATURAL)
+def test_what_is_natural_does_not_warn(work, name):
+    worker = work()
+    train(plain(150), slow=worker, **{name: NATURAL[name]})
+    assert worker.events(Warned) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("power", [0.2, 0.4])
+def test_heavy_tails_do_not_warn(work, seed, power):
+    worker = work()
+    torch.manual_seed(seed)
+    train((torch.randn(8, 4) * torch.rand(8, 4).clamp_min(1e-7) ** -power for _ in range(300)), slow=worker)
+    assert outliers(worker) == []
+
+
+def test_data_that_comes_to_life_slowly_does_not_warn(work):
+    worker = work()
+    train((torch.randn(8, 4) * (0.0 if step < 20 else 1.05 ** (step - 20)) for step in range(200)), slow=worker)
+    assert outliers(worker) == []
+
+
+def test_a_channel_that_is_not_normalised_is_named_once(work):
+    worker = work()
+    train(features * torch.tensor([1.0, 1.0, 9e4, 2.0]) for features in plain(40))
+    found = [event for event in worker.events(Warned) if event.slug == "batch_channel"]
+    assert [(event.name, event.facts["channel"]) for event in found] == [("features", 2)]
+    assert found[0].facts["size"] > 9e4
+
+
+def test_at_a_harm_a_batch_far_less_unusual_is_named(work):
+    worker = work()
+
+    def batches():
+        yield from plain(100)
+        yield torch.full((8, 4), 30.0)
+
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    for features in batches():
+        loss = model(features).square().mean()
+        (loss * (torch.inf if features.max() == 30 else 1.0)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    (found,) = outliers(worker)
+    assert found.at_harm
+    assert found.step == 100
+
+
+def test_no_batch_is_kept(work):
+    worker = work()
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    kept = []
+    for features in plain(150):
+        kept.append(weakref.ref(features))
+        model(features * 2).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    del features
+    gc.collect()
+    assert [one for one in kept if one() is not None] == []
+    assert worker.sentinel.early.waiting() == []
+
+
+def test_an_evaluation_is_not_looked_at(work):
+    worker = work()
+    model = Net()
+    with torch.no_grad():
+        for features in plain(100):
+            model(features * 1e3)
+    assert worker.sentinel.early.waiting() == []
