@@ -74,12 +74,16 @@ class Weights:
         return all(one.grad is None or id(one) in own for one in others)
 
     def begin(self, optimizer: Optimizer) -> list[Held]:
-        """Take stock when an optimizer is first met: name its tensors, return parameters that are bad already."""
+        """Take stock when an optimizer is first met, or was loaded: return parameters and state that are bad already."""
         if optimizer in self._begun:
             return []
         self._begun.add(optimizer)
         self.take_stock(optimizer)
-        return list(self._bad(self._named(optimizer), "parameter"))
+        return self.bad(optimizer)
+
+    def loaded(self, optimizer: Optimizer) -> None:
+        """Its state was loaded from somewhere: it is looked at before the next update."""
+        self._begun.discard(optimizer)
 
     def take_stock(self, optimizer: Optimizer | None = None) -> None:
         """Find all live modules anew and name their tensors."""

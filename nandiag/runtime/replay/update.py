@@ -47,9 +47,9 @@ def look_again(
         return Looked("refused", "replay", step, reason=str(refusal))
     except Exception as error:
         return Looked("failed", "replay", step, reason=f"{type(error).__name__}: {str(error)[:300]}")
-    return _by_script(bad, step, entries) or Looked(
-        "finite", "replay", step, phase="optimizer", reason="made again, the update is finite"
-    )
+    # Before its first update a parameter was seen finite: nothing that the script had written made it bad.
+    by_script = None if first else _by_script(bad, step, entries)
+    return by_script or Looked("finite", "replay", step, phase="optimizer", reason="made again, the update is finite")
 
 
 def _step(optimizer: torch.optim.Optimizer, tracer: Tracer) -> None:

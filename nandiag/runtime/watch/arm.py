@@ -153,6 +153,7 @@ def _wrap_optimizer_init(sentinel: Sentinel) -> None:
         sentinel.weights.met(optimizer)
 
     _call_before(torch.optim.Optimizer, "__init__", met)
+    _call_before(torch.optim.Optimizer, "load_state_dict", guarded("sentinel")(sentinel.weights.loaded))
 
 
 def _call_before(owner: type, name: str, first: Callable[[Any], None]) -> None:

@@ -42,15 +42,15 @@ class Judge:
         self.finite_after: int | None = None
 
     def begin(self, optimizer: Optimizer) -> Border:
-        """Look at parameters when their optimizer is first met; -inf alone is a mask, anything else is harm."""
+        """Look at parameters and state when their optimizer is first met; -inf alone is a mask, all else is harm."""
         border = Border()
         bad = self.weights.begin(optimizer)
         if not bad:
             return border
         self.weights.excuse(bad)
         for harm in describe(bad, len(parameters(optimizer)), self._harm(optimizer, "init", since=None)):
-            masks = all(not one.nan and not one.posinf for one in harm.tensors)
-            border.add(harm, Level.SEEN if masks else Level.LOST)
+            harmless = harm.what != "parameter" or all(not one.nan and not one.posinf for one in harm.tensors)
+            border.add(harm, Level.SEEN if harmless else Level.LOST)
         return border
 
     def losses_of(self, optimizer: Optimizer | None, sight: Sight, border: Border) -> None:

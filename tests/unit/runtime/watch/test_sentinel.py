@@ -118,6 +118,27 @@ def test_optimizer_state_that_turns_bad(work):
     assert 2 <= worker.harms[0].step <= 10
 
 
+def test_optimizer_state_that_was_bad_before_its_first_update(work):
+    worker = work()
+    loop = Loop(momentum=0.9)
+    weight = loop.model[0].weight
+    loop.optimizer.state[weight]["momentum_buffer"] = torch.full_like(weight, math.inf)
+    loop.run(1)
+    assert told(worker)[0] == ("optimizer_state", 0, "init")
+    assert worker.harms[0].tensors[0].name == "momentum_buffer of 0.weight"
+    assert [one.outcome for one in worker.looked] == ["finite"]  # what initialised the parameter is not to blame
+
+
+def test_optimizer_state_that_is_loaded_bad_in_the_middle(work):
+    worker = work()
+    loop = Loop(momentum=0.9).run(2)
+    state = loop.optimizer.state_dict()
+    state["state"][0]["momentum_buffer"] = state["state"][0]["momentum_buffer"] * math.inf
+    loop.optimizer.load_state_dict(state)
+    loop.run(1)
+    assert told(worker)[0] == ("optimizer_state", 2, "init")
+
+
 def test_a_parameter_that_is_bad_from_the_start(work):
     worker = work()
     loop = Loop()
