@@ -34,12 +34,16 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None
 
 
 def _first_place(claim: Claim, origin: Origin) -> Iterable[str]:
-    """Yield where in the output the first bad value is: the first index is the sample, as a rule."""
-    if claim.basis != "look" or claim.look is None or claim.look.event.source != "op":
+    """Yield where in the output, or in what came from outside, the first bad value is: the sample, as a rule."""
+    if claim.basis != "look" or claim.look is None:
         return
-    bad: TensorFact | None = next((fact for fact in origin.outputs if fact.bad), None)
+    made = claim.look.event.source == "op"
+    if not made and "dataset" in claim.look.event.facts:
+        return  # the cause tells which sample it is
+    bad: TensorFact | None = next((fact for fact in (origin.outputs if made else origin.inputs) if fact.bad), None)
     if bad is not None and bad.first_bad and bad.bad < bad.numel:
-        yield f"The first non-finite value of the output is at [{', '.join(map(str, bad.first_bad))}]."
+        whose = "the output" if made else bad.name or "the input"
+        yield f"The first non-finite value of {whose} is at [{', '.join(map(str, bad.first_bad))}]."
 
 
 def _exchanged(claim: Claim) -> Iterable[str]:

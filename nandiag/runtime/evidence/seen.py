@@ -15,7 +15,7 @@ from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.rerun import Rerun
 from nandiag.runtime.replay.trace import Op, Spot, Tracer
-from nandiag.runtime.tape.batches import Batches
+from nandiag.runtime.tape.batches import Batch, Batches
 from nandiag.runtime.tape.entries import BACKWARD, Entry
 
 
@@ -86,7 +86,7 @@ class Evidence:
         known = labels_of(self.roots, self.entries)
         came = max(op.outside, key=lambda one: one.parameter is not None or label(known, one.tensor) is not None)
         tensor = came.tensor
-        named = label(known, tensor)
+        named = label(known, tensor) or self._of_batch(tensor)
         if came.parameter is not None and (named is None or named.what != "parameter"):
             named = Label("parameter", came.parameter, came.parameter.rpartition(".")[0], op.spot.module_class, tensor)
         written = self._written_by(tensor)
@@ -131,10 +131,19 @@ class Evidence:
             return named.what if named.what in {"parameter", "buffer"} else "input"
         return "received" if self.tracer.communicated else "outside"
 
-    def _fetched(self, tensor: Tensor) -> Fetched | None:
+    def _batch(self, tensor: Tensor) -> tuple[Batch, str] | None:
         key = storage(tensor)
         batch = self.batches.of(key) if self.batches is not None and key is not None else None
-        return None if batch is None else fetch_again(batch, tensor)
+        return None if batch is None or key is None else (batch, batch.name(key) or "batch")
+
+    def _of_batch(self, tensor: Tensor) -> Label | None:
+        """A target goes past the model: what no root module was given may still be part of a DataLoader's batch."""
+        found = self._batch(tensor)
+        return None if found is None else Label("input", found[1], None, None, tensor)
+
+    def _fetched(self, tensor: Tensor) -> Fetched | None:
+        found = self._batch(tensor)
+        return None if found is None else fetch_again(found[0], tensor)
 
     def _in_dataset(self, case: Case, op: Op, facts: dict[str, object]) -> Looked:
         """The dataset's own code made the sample bad when it was asked for it again."""

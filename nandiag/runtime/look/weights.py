@@ -74,7 +74,7 @@ class Weights:
         return all(one.grad is None or id(one) in own for one in others)
 
     def begin(self, optimizer: Optimizer) -> list[Held]:
-        """Take stock when an optimizer is first met, or was loaded: return parameters and state that are bad already."""
+        """Take stock when an optimizer is met, or was loaded: return the parameters and state that are bad already."""
         if optimizer in self._begun:
             return []
         self._begun.add(optimizer)

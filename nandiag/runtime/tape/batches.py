@@ -27,15 +27,20 @@ _ITERATOR = dataloader._BaseDataLoaderIter
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch: its tensors (weak), its dataset and indices, how it was put together, the generators before that."""
+    """One batch: its tensors (weak) by name, its dataset and indices, how it was put together, the generators then."""
 
-    tensors: tuple[weakref.ref[Tensor], ...]
+    tensors: tuple[tuple[str, weakref.ref[Tensor]], ...]
     dataset: Any
     mapped: bool
     collated: bool
     collate: Callable[[Any], Any]
     indices: Any
     states: Generators
+
+    def name(self, storage: int) -> str | None:
+        """Return what the tensor in the memory ``storage`` is called within the batch, None where it is no part."""
+        held = ((name, reference()) for name, reference in self.tensors)
+        return next((name for name, tensor in held if tensor is not None and _lies_in(tensor, storage)), None)
 
 
 class Batches:
@@ -59,7 +64,7 @@ class Batches:
         """The iterator returned the batch that it asked for first."""
         asked = self._asked.get(iterator)
         indices = asked.popleft() if asked else None
-        tensors = tuple(weakref.ref(tensor) for tensor in tensors_in(data))
+        tensors = tuple((name, weakref.ref(tensor)) for name, tensor in _named(data))
         if tensors:
             mapped = iterator._dataset_kind == dataloader._DatasetKind.Map
             made = (iterator._dataset, mapped, iterator._auto_collation, iterator._collate_fn)
@@ -67,12 +72,21 @@ class Batches:
 
     def of(self, storage: int) -> Batch | None:
         """Return the batch one of whose tensors lies in the memory ``storage``, None when no batch kept does."""
-        for batch in reversed(self._newest):
-            for reference in batch.tensors:
-                tensor = reference()
-                if tensor is not None and tensor.layout is torch.strided and tensor.untyped_storage()._cdata == storage:
-                    return batch
-        return None
+        return next((batch for batch in reversed(self._newest) if batch.name(storage) is not None), None)
+
+
+def _lies_in(tensor: Tensor, storage: int) -> bool:
+    return tensor.layout is torch.strided and bool(tensor.untyped_storage()._cdata == storage)
+
+
+def _named(data: Any) -> list[tuple[str, Tensor]]:
+    """Return the tensors of a batch with the script's way to each of the upper ones: ``batch[1]``, ``batch['x']``."""
+    if isinstance(data, Tensor):
+        return [("batch", data)]
+    many = (
+        data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, tuple | list) else [("", data)]
+    )
+    return [(f"batch[{key!r}]" if key != "" else "batch", tensor) for key, item in many for tensor in tensors_in(item)]
 
 
 def watch_batches(capture: Capture) -> Batches:

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import optimizer as optimizers
 from torch.utils.data import dataloader
@@ -28,7 +29,7 @@ from nandiag.store.layout import RunFolder
 
 TOUCHED = (
     torch, torch.autograd, torch.func, torch.Tensor, torch.autograd.Function, torch.nn.Module, torch.nn.utils,
-    torch.optim.Optimizer, GradScaler, dataloader._BaseDataLoaderIter, dist, dist.distributed_c10d, warnings,
+    torch.optim.Optimizer, GradScaler, dataloader._BaseDataLoaderIter, dist, dist.distributed_c10d, functional, warnings,
 )  # fmt: skip
 
 

@@ -317,3 +317,24 @@ def test_a_long_chain_without_gradients_on_which_a_loss_depends_is_held(opened):
     held = opened.capture.tape.whole([loss])
     assert maker in held
     assert sum(entry.name == "flatten" and entry.held for entry in held) >= 1500
+
+
+class Pairs(torch.utils.data.Dataset):
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return torch.ones(3), torch.tensor([float("nan") if index == 4 else 1.0])
+
+
+def test_a_bad_target_is_traced_to_its_sample_though_no_module_was_given_it(work, model):
+    worker = work()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for inputs, targets in torch.utils.data.DataLoader(Pairs(), 3):
+        loss = nn.functional.mse_loss(model(inputs), targets.expand(-1, 3))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    (looked,) = worker.looked
+    assert (looked.phase, looked.step) == ("data", 1)
+    assert (looked.facts["dataset"], looked.facts["dataset_index"]) == ("Pairs", 4)
