@@ -335,6 +335,6 @@ def test_a_bad_target_is_traced_to_its_sample_though_no_module_was_given_it(work
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    (looked,) = worker.looked
+    looked = worker.looked[0]
     assert (looked.phase, looked.step) == ("data", 1)
     assert (looked.facts["dataset"], looked.facts["dataset_index"]) == ("Pairs", 4)
