@@ -1,18 +1,29 @@
-"""``nandiag doctor``: what nandiag finds before a run; ``--settings`` lists each setting and who gave it (reader)."""
+"""``nandiag doctor``: is this machine fit to train on; ``--settings`` lists each setting and who gave it (launcher)."""
 
 from __future__ import annotations
 
+import json
 import sys
 import textwrap
 from collections.abc import Iterator
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
 from nandiag.cli.configuration import DEFAULT, Configured, load
-from nandiag.errors import UsageError
-from nandiag.launch.options import OPTIONS
-from nandiag.settings import INTERNAL, known, value_of
+from nandiag.cli.problems import tell
+from nandiag.errors import Exit, UsageError
+from nandiag.launch.options import DEFAULT_LOGS, OPTIONS
+from nandiag.settings import INTERNAL, environment, known, value_of
+
+if TYPE_CHECKING:
+    # What a visit needs is loaded when one is made: `--help` and `--settings` make none.
+    from nandiag.analysis.doctor import Doctor
+    from nandiag.launch.doctor.visit import Asked
+
+BACKENDS = ("nccl", "gloo")
+STDOUT = "-"
 
 
 def register(app: typer.Typer) -> None:
@@ -20,8 +31,25 @@ def register(app: typer.Typer) -> None:
     app.command("doctor")(doctor)
 
 
-def doctor(
+def doctor(  # noqa: PLR0913 - the shape of a typer command: an option each
     *,
+    nproc: Annotated[
+        int | None, typer.Option("--nproc", metavar="N", help="Ranks of the self-test [one a GPU, else 2].")
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option("--backend", metavar="nccl|gloo", help="What they talk through [nccl where GPUs are].")
+    ] = None,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Also write the checks there; - prints them instead.")
+    ] = None,
+    log_dir: Annotated[
+        str, typer.Option("--log-dir", metavar="DIR", help=f"The log folder to look at [{DEFAULT_LOGS}].")
+    ] = DEFAULT_LOGS,
+    nnodes: Annotated[int, typer.Option("--nnodes", metavar="N", help="Nodes; start doctor on each of them.")] = 1,
+    node_rank: Annotated[int, typer.Option("--node-rank", metavar="R", help="Which of the nodes this is.")] = 0,
+    rdzv_endpoint: Annotated[
+        str | None, typer.Option("--rdzv-endpoint", metavar="HOST:PORT", help="Where the nodes find each other.")
+    ] = None,
     settings: Annotated[
         bool, typer.Option("--settings", help="List each setting, its value and where it comes from.")
     ] = False,
@@ -29,10 +57,66 @@ def doctor(
         str | None, typer.Option("--config", metavar="FILE", help="A YAML file of settings, as `nandiag run` takes it.")
     ] = None,
 ) -> None:
-    """Show how nandiag is set."""
-    if not settings:
-        raise UsageError("doctor has nothing to look at.", todo="Give --settings.")
-    sys.stdout.write("".join(f"{line}\n" for line in listed(load(config))))
+    """Check installation, machine and GPUs, and test collectives, matrix products and nandiag itself."""
+    if settings:
+        sys.stdout.write("".join(f"{line}\n" for line in listed(load(config))))
+        return
+    if backend not in (None, *BACKENDS):
+        raise UsageError(f"--backend {backend!r} is not one of {', '.join(BACKENDS)}.")
+    from nandiag.launch.doctor.visit import Asked
+
+    asked = Asked(nproc, backend, nnodes, node_rank, rdzv_endpoint, Path(log_dir))
+    raise typer.Exit(int(examine(asked, json_file)))
+
+
+def examine(asked: Asked, file: str | None) -> int:
+    """Carry out a visit and return the exit code; raises UsageError for words that do not fit."""
+    _check(asked, file)
+    from nandiag.analysis.doctor.paste import lines
+    from nandiag.events.forms import plain
+    from nandiag.launch.doctor import visit
+    from nandiag.render import doctor as table
+
+    environ = environment()
+    quiet: TextIO | None = sys.stderr
+    found = visit.visit(asked, environ, _whisper if quiet is not None and quiet.isatty() else lambda _text: None)
+    if file == STDOUT:
+        sys.stdout.write(json.dumps(plain(found), indent=2, allow_nan=False) + "\n")
+        return _code(found)
+    table.show(found, lines(found, environ), sys.stdout)
+    if file is not None:
+        _write(found, Path(file))
+    return _code(found)
+
+
+def _check(asked: Asked, file: str | None) -> None:
+    if asked.nproc is not None and asked.nproc < 1:
+        raise UsageError(f"--nproc {asked.nproc}: a self-test needs a rank.", todo="Give 1 or more.")
+    if asked.nnodes < 1 or not 0 <= asked.node_rank < asked.nnodes:
+        raise UsageError(f"--node-rank {asked.node_rank} of --nnodes {asked.nnodes} is none.")
+    if asked.nnodes > 1 and not asked.endpoint:
+        raise UsageError(
+            "Nodes cannot find each other.", todo="Give all of them --rdzv-endpoint HOST:PORT of the first."
+        )
+    if file not in (None, STDOUT) and not Path(file).absolute().parent.is_dir():
+        raise UsageError(f"--json {file!r} lies in a folder that does not exist.")
+
+
+def _write(found: Doctor, path: Path) -> None:
+    from nandiag.store.writer import write_whole
+
+    try:
+        write_whole(path, found)
+    except OSError as error:
+        raise UsageError(f"--json {str(path)!r} cannot be written: {error.strerror or error}.") from error
+
+
+def _whisper(text: str) -> None:
+    tell(f"nandiag: {text} ...")
+
+
+def _code(found: Doctor) -> int:
+    return Exit.ANOMALY if found.wrong else Exit.OK
 
 
 def listed(configured: Configured) -> Iterator[str]:
