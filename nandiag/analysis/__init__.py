@@ -22,6 +22,7 @@ def analyse(record: RunRecord, nccl: Logs | None = None) -> Report:
 
     ``nccl`` is what the logs of NCCL say, where there are any.
     """
+    record = ranks.of_the_world(record)
     logs = ranks.last_logs(record.logs)
     states = ranks.states(record)
     events = timeline.build(record.logs)
@@ -32,7 +33,7 @@ def analyse(record: RunRecord, nccl: Logs | None = None) -> Report:
     if claim is None:
         concluded = verdict.healthy(states, logs, started, hang)
     else:
-        history = run.newest_history(logs.get(claim.ranks[0]))
+        history = run.newest_history(record, logs.get(claim.ranks[0]))
         concluded = verdict.of_claim(claim, origin_of(claim, record.logs), events, history)
     matter = [0] if claim is None else [*claim.ranks, *claim.received, min(states, default=0)]
     return Report(

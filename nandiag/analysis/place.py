@@ -114,7 +114,7 @@ def _time(claim: Claim) -> float | None:
 
 def _log(logs: tuple[RankLog, ...], claim: Claim, rank: int) -> RankLog | None:
     own = [log for log in logs if log.rank == rank and log.attempt == claim.attempt and log.attached is not None]
-    return max(own, key=lambda log: len(log.records), default=None)
+    return max(own, key=lambda log: log.count, default=None)
 
 
 def _device(claim: Claim, facts: tuple[TensorFact, ...]) -> str | None:

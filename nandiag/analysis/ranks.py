@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from nandiag.analysis.report import RankState
-from nandiag.events import Finished, Harm, Looked, Raised, Record, Skipped, Stopping
+from nandiag.events import Finished, Harm, Looked, Raised, Record, Skipped, Stopping, words
 from nandiag.store.reader import RankLog, RunRecord
 from nandiag.store.run import RankEnd
 
@@ -24,6 +24,20 @@ _LOST_PEER = re.compile(
 _LOST_PEER_TYPES = ("DistNetworkError", "DistBackendError", "DistStoreError")
 
 
+def of_the_world(record: RunRecord) -> RunRecord:
+    """Return ``record`` without files of ranks beyond what the launcher and the other ranks say there are."""
+    told = [event.world_size for log in record.logs if (event := log.attached) and event.rank == log.rank]
+    if record.info is not None and record.info.world_size is not None:
+        told.append(record.info.world_size)
+    world = max(told, default=MAX_WORLD)
+    inside = tuple(log for log in record.logs if log.rank < world)
+    if len(inside) == len(record.logs) or not inside:
+        return record
+    beyond = words.ranks(log.rank for log in record.logs if log.rank >= world)
+    note = f"{beyond.capitalize()}: not of this run of {words.count(world, 'rank')}, left out."
+    return replace(record, logs=inside, notes=(*record.notes, note))
+
+
 def last_logs(logs: Iterable[RankLog]) -> dict[int, RankLog]:
     """Return the log of each rank's newest attempt; among several processes the one that got furthest."""
     best: dict[int, RankLog] = {}
@@ -34,7 +48,7 @@ def last_logs(logs: Iterable[RankLog]) -> dict[int, RankLog]:
 
 
 def _weight(log: RankLog) -> tuple[int, bool, int]:
-    return log.attempt, log.attached is not None, len(log.records)
+    return log.attempt, log.attached is not None, log.count
 
 
 def world_of(record: RunRecord, logs: dict[int, RankLog]) -> int:
@@ -86,7 +100,7 @@ def _state(log: RankLog | None, end: RankEnd | None) -> RankState:
         last_step=last_step(log),
         attached=True,
         attempt=log.attempt,
-        events=len(log.records),
+        events=log.count,
         exit_code=code,
         signal=signal,
     )

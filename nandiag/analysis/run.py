@@ -59,19 +59,18 @@ def history_of(record: RunRecord, matter: Iterable[int]) -> dict[str, History]:
     logs = last_logs(record.logs)
     found: dict[str, History] = {}
     for rank in sorted(set(matter))[:MAX_HISTORY_RANKS]:
-        newest = newest_history(logs.get(rank))
+        newest = newest_history(record, logs.get(rank))
         if newest is not None:
             found[str(rank)] = newest
     return found
 
 
-def newest_history(log: RankLog | None) -> History | None:
+def newest_history(record: RunRecord, log: RankLog | None) -> History | None:
     """Return the last history that this worker wrote, cut to the newest steps."""
-    events = [one.event for one in log.records if isinstance(one.event, History)] if log else []
-    if not events:
+    last = record.history(log) if log is not None else None
+    if last is None:
         return None
     cut = slice(-MAX_HISTORY_STEPS, None)
-    last = events[-1]
     return History(**{one.name: getattr(last, one.name)[cut] for one in fields(History)})
 
 

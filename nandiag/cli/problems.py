@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import tempfile
 import traceback
@@ -12,6 +13,7 @@ from typing import TextIO
 from nandiag.errors import NandiagError
 
 DETAILS = "nandiag-error.txt"
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 def complain(error: NandiagError) -> None:
@@ -43,7 +45,7 @@ def _keep(text: str, folder: Path | None) -> Path | None:
     try:
         if folder is not None:
             path = folder / DETAILS
-            with path.open("a", encoding="utf-8") as file:
+            with os.fdopen(os.open(path, _APPEND, 0o600), "a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text)
             return path
         with tempfile.NamedTemporaryFile("w", prefix="nandiag-error-", suffix=".txt", delete=False) as file:

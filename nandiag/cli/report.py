@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+import gc
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -17,13 +18,12 @@ from nandiag.analysis import Report, analyse
 from nandiag.cli import nccl_logs
 from nandiag.cli.problems import complain
 from nandiag.errors import Exit, NandiagError, NothingToReadError, UsageError
-from nandiag.events.forms import build
 from nandiag.launch.options import DEFAULT_LOGS
 from nandiag.render import json as as_json
 from nandiag.render import markdown, terminal
 from nandiag.render.text import encodable
 from nandiag.store import layout
-from nandiag.store.reader import MAX_WHOLE, read_run
+from nandiag.store.reader import read_run, read_whole
 
 
 def register(app: typer.Typer) -> None:
@@ -106,10 +106,11 @@ def read(folders: list[Path], logs: Sequence[str] = ()) -> Report:
     if not folders:
         return nccl_logs.alone(nccl_logs.read_logs(others, None, notes), notes)
     runs = list(dict.fromkeys(layout.find(folder) for folder in folders))
-    record = read_run(runs)
-    if record.logs:
-        told = nccl_logs.of_run(runs, record, notes, others)
-        return analyse(replace(record, notes=(*record.notes, *notes)), told)
+    with _collector_off():
+        record = read_run(runs)
+        if record.logs:
+            told = nccl_logs.of_run(runs, record, notes, others)
+            return analyse(replace(record, notes=(*record.notes, *notes)), told)
     for run in runs:
         written = _written(run)
         if written is not None:
@@ -121,12 +122,22 @@ def read(folders: list[Path], logs: Sequence[str] = ()) -> Report:
     )
 
 
+@contextlib.contextmanager
+def _collector_off() -> Iterator[None]:
+    """Nothing that is read refers back to what holds it, and there may be very much of it to look through."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 def _written(run: layout.RunFolder) -> Report | None:
     """Return the report that the launcher wrote, or ``None`` when it is missing, damaged or too large."""
     try:
-        if run.report_file.stat().st_size > MAX_WHOLE:
-            return None
-        report: Report = build(Report, json.loads(run.report_file.read_bytes()))
-    except (OSError, ValueError, TypeError, RecursionError):
+        report: Report = read_whole(run.report_file, Report)
+    except (OSError, ValueError):
         return None
     return report

@@ -14,6 +14,8 @@ from functools import cache
 from typing import Any
 
 Convert = Callable[[Any], Any]
+# Python reads longer numbers than it can write; nothing that is counted here comes near this one.
+_LARGEST = 10**18
 NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -46,7 +48,7 @@ def _fields(cls: type) -> dict[str, Convert]:
 def _converter(hint: Any) -> Convert:
     origin = typing.get_origin(hint)
     if origin in (types.UnionType, typing.Union):
-        return _any_of([_converter(part) for part in typing.get_args(hint)])
+        return _any_of(typing.get_args(hint))
     if origin is tuple:
         return _tuple_of(typing.get_args(hint))
     if origin is dict:
@@ -56,9 +58,16 @@ def _converter(hint: Any) -> Convert:
     return _SCALARS[hint]
 
 
-def _any_of(converters: list[Convert]) -> Convert:
+def _any_of(hints: tuple[Any, ...]) -> Convert:
+    """Try the parts of a union in order; the type that stands for one of them goes there at once."""
+    known = {hint: _converter(hint) for hint in hints}
+    parts, nothing = [known[hint] for hint in hints if hint is not type(None)], type(None) in known
+
     def convert(value: Any) -> Any:
-        for attempt in converters:
+        if value is None and nothing:
+            return None
+        direct = known.get(type(value))
+        for attempt in parts if direct is None else (direct, *parts):
             try:
                 return attempt(value)
             except TypeError:
@@ -109,8 +118,16 @@ def _float(value: Any) -> float:
         raise TypeError("a number beyond any float") from error
 
 
+def _int(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"expected int, found {type(value).__name__}")
+    if not -_LARGEST <= value <= _LARGEST:
+        raise TypeError("a number beyond any count")
+    return value
+
+
 _SCALARS: dict[Any, Convert] = {
-    int: _only(int),
+    int: _int,
     float: _float,
     str: _only(str),
     bool: _only(bool),

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from nandiag.analysis import early
 from nandiag.events import Attached, Finished, Harm, Listening, Looked, Site, Stopping, Warned
+from nandiag.events.visible import clean
 from nandiag.events.words import bad_kind, module, op, ranks
 from nandiag.launch.hang import HangWatch, Workers
 from nandiag.store.layout import RunFolder
@@ -137,13 +138,13 @@ class Watch:
         self,
         folder: RunFolder,
         say: Callable[[str], None],
-        kill: Callable[[int, int], None] = os.kill,
+        kill: Callable[[int, int], None] | None = None,
         grace: Grace | None = None,
     ) -> None:
         self._seen = Seen()
         self._tail = Tail(folder.ranks)
         self._folder = folder.path
-        self._say, self._kill = say, kill
+        self._say, self._kill = say, kill or signal_own
         self._grace = grace or Grace()
         self._hang = HangWatch(folder, self._grace.hang, say)
         self._over = threading.Event()
@@ -190,7 +191,7 @@ class Watch:
             self._harm_at = now
         if self._harm_at is not None and not self._said and (last or now - self._harm_at >= WAIT_SECONDS):
             self._said = True
-            self._say(f"nandiag: {self._seen.line()}; report when the run ends ({shown(self._folder)})\n")
+            self._say(f"nandiag: {clean(self._seen.line() or '')}; report when the run ends ({shown(self._folder)})\n")
         if self._seen.stopped and not last:
             self._stop_at = now if self._stop_at is None else self._stop_at
             self._end_the_slow(now - self._stop_at, now)
@@ -207,7 +208,7 @@ class Watch:
         """Show what is new of early warnings, each kind once; after a harm they no longer matter."""
         fresh, self._warned = self._seen.warned[self._warned :], len(self._seen.warned)
         for rank, warned in fresh if self._harm_at is None else ():
-            self._say(f"nandiag: {early.line(rank, warned)}\n")
+            self._say(f"nandiag: {clean(early.line(rank, warned))}\n")
 
     def _end_the_slow(self, since: float, now: float) -> None:
         for key, worker in self._seen.attached.items():
@@ -228,6 +229,27 @@ class Watch:
         except (ProcessLookupError, PermissionError):
             # It has ended by itself, and the number may be another's by now: leave it alone from here on.
             self._signalled[pid] = float("inf")
+
+
+def signal_own(pid: int, number: int) -> None:
+    """Send a signal to a process that descends from this one; raises ProcessLookupError for any other.
+
+    The numbers come from files: one may be forged, or by now be that of a process that is none of ours.
+    """
+    ancestor = pid
+    while ancestor > 1 and ancestor != os.getpid():
+        ancestor = _parent(ancestor)
+    if ancestor <= 1 or pid == os.getpid():
+        raise ProcessLookupError(pid)
+    os.kill(pid, number)
+
+
+def _parent(pid: int) -> int:
+    try:
+        # "PID (NAME) STATE PARENT ...": a name may hold brackets of its own.
+        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def shown(path: Path) -> str:

@@ -14,6 +14,7 @@ from typing import TextIO
 
 import nandiag
 from nandiag.errors import Exit, UsageError
+from nandiag.events import discreet
 from nandiag.launch import agent, bare
 from nandiag.launch.agent import Ended
 from nandiag.launch.live import Grace, Seen, Watch
@@ -21,7 +22,7 @@ from nandiag.launch.nccl import torch_version
 from nandiag.launch.plan import Plan, python_version
 from nandiag.settings import environment, exported, place
 from nandiag.store.run import AgentEnd, RankEnd, RunInfo
-from nandiag.store.writer import write_whole
+from nandiag.store.writer import write_text, write_whole
 
 DETAILS = "launcher-error.txt"
 
@@ -79,9 +80,9 @@ def _info(plan: Plan, typed: Sequence[str], started: datetime) -> RunInfo:
     versions = {"nandiag": nandiag.__version__, "torch": torch_version(), "python": python_version()}
     return RunInfo(
         id=plan.settings.run_id,
-        command=tuple(typed),
+        command=discreet.words(typed),
         started=started.isoformat(timespec="seconds"),
-        script=plan.script,
+        script=discreet.text(plan.script),
         nproc=plan.nproc,
         nnodes=plan.nnodes,
         world_size=plan.world_size,
@@ -90,7 +91,7 @@ def _info(plan: Plan, typed: Sequence[str], started: datetime) -> RunInfo:
         launcher=plan.settings.launcher,
         nccl=plan.settings.nccl,
         versions={name: version for name, version in versions.items() if version is not None},
-        environment=plan.recorded,
+        environment=discreet.environment(plan.recorded),
     )
 
 
@@ -152,7 +153,7 @@ def _keep_details(folder: Path, ended: Ended) -> list[str]:
     if not ended.trouble:
         return []
     try:
-        (folder / DETAILS).write_text(ended.details, encoding="utf-8")
+        write_text(folder / DETAILS, ended.details)
     except OSError:
         return [ended.trouble]
     return [ended.trouble, f"Details: {folder / DETAILS}."]

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from nandiag.errors import NothingToReadError, UsageError
 
-_RANK_FILE = re.compile(r"r(\d{1,9})-a(\d{1,9})-p(\d{1,12})\.jsonl")
+_RANK_FILE = re.compile(r"r(\d{1,6})-a(\d{1,6})-p(\d{1,12})\.jsonl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def run_name(script: str, now: datetime) -> str:
 def create(base: Path, script: str, now: datetime) -> RunFolder:
     """Make a new run folder below ``base``, never one that exists; raises UsageError when that is not allowed."""
     try:
-        base.mkdir(parents=True, exist_ok=True)
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = _claim(base, run_name(script, now))
         folder = RunFolder(path.resolve())
         folder.make()

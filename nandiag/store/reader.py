@@ -7,24 +7,25 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from nandiag.events import Attached, Record, Unknown, decode, words
+from nandiag.events import Attached, History, Record, words
 from nandiag.events.forms import build
 from nandiag.events.standing import FrameFact, Standing
 from nandiag.store.files import open_regular
 from nandiag.store.layout import RunFolder, parse_rank_file, pulse_of
+from nandiag.store.lines import Budget, read_events, read_line
 from nandiag.store.run import AgentEnd, RunInfo
 from nandiag.store.whereabouts import read_stack, read_standing
 
-MAX_LINE = 4 * 1024 * 1024
-MAX_RECORDS = 8_000
 MAX_WHOLE = 64 * 1024 * 1024
+MAX_AGENT = 4 * 1024 * 1024
 MAX_FILES = 200_000
 MAX_STANDINGS = 1_024
+MAX_NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +39,12 @@ class Pulse:
 
 @dataclass(frozen=True, slots=True)
 class RankLog:
-    """All that one worker process wrote, in its order; ``rank`` and ``attempt`` are those of the file's name.
+    """What one worker process wrote, in its order; ``rank`` and ``attempt`` are those of the file's name.
 
     ``standing`` is where it stood by its own word, ``stack`` its main thread's when a signal asked, innermost frame
-    first; both are read only for runs that did not succeed.
+    first; both are read only for runs that did not succeed. ``left_out`` events were read over (see
+    :mod:`nandiag.store.lines`), and ``histories``, the newest of which lies at ``newest`` in ``path`` and is read when
+    it is asked for.
     """
 
     rank: int
@@ -52,6 +55,15 @@ class RankLog:
     notes: tuple[str, ...] = ()
     standing: Standing | None = None
     stack: tuple[FrameFact, ...] = ()
+    left_out: int = 0
+    histories: int = 0
+    path: str = ""
+    newest: tuple[int, int] | None = None
+
+    @property
+    def count(self) -> int:
+        """How many events were written, as far as they could be read."""
+        return len(self.records) + self.left_out + self.histories
 
     @property
     def attached(self) -> Attached | None:
@@ -59,128 +71,153 @@ class RankLog:
         return next((record.event for record in self.records if isinstance(record.event, Attached)), None)
 
 
+def newest_history(log: RankLog) -> History | None:
+    """Return the last History that this worker wrote, None when there is none or it cannot be read any more."""
+    if log.newest is None:
+        kept = [one.event for one in log.records if isinstance(one.event, History)]
+        return kept[-1] if kept else None
+    try:
+        with open_regular(Path(log.path)) as file:
+            event = read_line(file, log.newest)
+    except OSError:
+        return None
+    return event if isinstance(event, History) else None
+
+
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """What one or several run folders hold of one run."""
+    """What one or several run folders hold of one run; ``history`` gives the newest History of one of its logs."""
 
     info: RunInfo | None
     logs: tuple[RankLog, ...]
     agents: tuple[AgentEnd, ...]
     notes: tuple[str, ...] = ()
     folders: tuple[str, ...] = field(default=())
+    history: Callable[[RankLog], History | None] = newest_history
 
 
 def read_run(folders: list[RunFolder]) -> RunRecord:
     """Read the folders of one run and join them; never raises for what a file contains."""
     notes: list[str] = []
-    infos = [info for info in (_whole(folder.run_file, RunInfo, notes) for folder in folders) if info is not None]
+    infos = _wholes([folder.run_file for folder in folders], RunInfo, notes)
     if len({info.id for info in infos}) > 1:
         notes.append("The folders hold different runs: " + ", ".join(sorted({info.id for info in infos})) + ".")
-    read = [(path, read_rank(path, notes)) for folder in folders for path in _files(folder.ranks, ".jsonl", notes)]
-    agents = [_whole(path, AgentEnd, notes) for folder in folders for path in _files(folder.agents, ".json", notes)]
-    well = bool(agents) and all(agent is not None and agent.state == "succeeded" for agent in agents)
-    logs = [log for _, log in read] if well else _with_standings(read, notes)
+    logs = _logs([path for folder in folders for path in _files(folder.ranks, ".jsonl", notes)], notes)
+    agents = _wholes([path for folder in folders for path in _files(folder.agents, ".json", notes)], AgentEnd, notes)
+    if not agents or any(agent.state != "succeeded" for agent in agents):
+        logs = _with_standings(logs, notes)
     return RunRecord(
         info=infos[0] if infos else None,
-        logs=tuple(sorted((log for log in logs if log is not None), key=lambda log: (log.rank, log.attempt, log.pid))),
-        agents=tuple(agent for agent in agents if agent is not None),
+        logs=tuple(sorted(logs, key=lambda log: (log.rank, log.attempt, log.pid))),
+        agents=tuple(agents),
         notes=tuple(notes),
         folders=tuple(str(folder.path) for folder in folders),
     )
 
 
-def _with_standings(read: list[tuple[Path, RankLog | None]], notes: list[str]) -> list[RankLog | None]:
+def _with_standings(logs: list[RankLog], notes: list[str]) -> list[RankLog]:
     """Add where the workers stood; of the first ones alone where there are very many."""
-    if len(read) > MAX_STANDINGS:
-        notes.append(f"Where the workers stood was read of the first {MAX_STANDINGS} of {len(read)} alone.")
-    found: list[RankLog | None] = []
-    for path, log in read:
-        if log is not None and len(found) < MAX_STANDINGS:
-            log = replace(log, standing=read_standing(path), stack=read_stack(path, log.records))  # noqa: PLW2901
-        found.append(log)
-    return found
+    if len(logs) > MAX_STANDINGS:
+        notes.append(f"Where the workers stood was read of the first {MAX_STANDINGS} of {len(logs)} alone.")
+    return [_with_standing(log) for log in logs[:MAX_STANDINGS]] + logs[MAX_STANDINGS:]
 
 
-def read_rank(path: Path, notes: list[str]) -> RankLog | None:
-    """Read one event file; what cannot be read is said in ``notes`` (the file) or in the log's own notes (lines)."""
+def _with_standing(log: RankLog) -> RankLog:
+    path = Path(log.path)
+    return replace(log, standing=read_standing(path), stack=read_stack(path, log.records))
+
+
+def _logs(paths: list[Path], notes: list[str]) -> list[RankLog]:
+    """Read the event files; what is no such file, or cannot be read, is named in ``notes``, a few of each."""
+    known = [path for path in paths if parse_rank_file(path.name) is not None]
+    _few([path for path in paths if parse_rank_file(path.name) is None], "not a rank file of nandiag, left out", notes)
+    budget, logs, failed = Budget(len(known)), [], []
+    for path in known:
+        try:
+            logs.append(read_rank(path, budget))
+        except OSError as error:
+            failed.append((path, f"cannot be read: {error.strerror or error}"))
+    for why in dict.fromkeys(why for _, why in failed):
+        _few([path for path, told in failed if told == why], why, notes)
+    left_out = sum(log.left_out for log in logs)
+    if left_out:
+        notes.append(f"{words.count(left_out, 'event')} between the first and the newest of their kind were read over.")
+    return logs
+
+
+def read_rank(path: Path, budget: Budget | None = None) -> RankLog:
+    """Read one event file with its pulse; raises OSError. What is wrong with its lines is in the log's own notes."""
     key = parse_rank_file(path.name)
     if key is None:
-        notes.append(f"{path.name}: not a rank file of nandiag, left out.")
-        return None
-    own: list[str] = []
-    records: list[Record] = []
-    try:
-        with open_regular(path) as file:
-            for record in _records(file, own):
-                records.append(record)
-                if len(records) >= MAX_RECORDS:
-                    own.append(f"Only the first {MAX_RECORDS} events were read.")
-                    break
-    except OSError as error:
-        notes.append(f"{path.name}: cannot be read: {error.strerror or error}.")
-        return None
-    return RankLog(*key, records=tuple(records), pulse=_pulse(pulse_of(path)), notes=tuple(own))
+        raise OSError(22, "not a rank file of nandiag")
+    with open_regular(path) as file:
+        events = read_events(file, budget or Budget(1))
+    return RankLog(
+        *key,
+        records=events.records,
+        pulse=_pulse(pulse_of(path)),
+        notes=events.notes,
+        left_out=events.left_out,
+        histories=events.histories,
+        path=str(path),
+        newest=events.history,
+    )
 
 
-def _records(file: BinaryIO, notes: list[str]) -> Iterator[Record]:
-    broken = unknown = 0
-    while line := file.readline(MAX_LINE):
-        if not line.endswith(b"\n"):
-            if len(line) >= MAX_LINE:
-                broken += 1
-                _skip_line(file)
-                continue
-            notes.append("The last line is torn (the process was killed while writing it) and was left out.")
-            break
-        if not line.strip():
-            continue
-        try:
-            record = decode(line)
-        except ValueError:
-            broken += 1
-            continue
-        unknown += isinstance(record.event, Unknown)
-        yield record
-    if broken:
-        notes.append(f"Left out, being no events: {words.count(broken, 'line')}.")
-    if unknown:
-        notes.append(f"Not understood, written by a newer nandiag: {words.count(unknown, 'event')}.")
-
-
-def _skip_line(file: BinaryIO) -> None:
-    while (part := file.readline(MAX_LINE)) and not part.endswith(b"\n"):
-        pass
+def _few(paths: list[Path], what: str, notes: list[str]) -> None:
+    """Say ``what`` of each of the first paths, and count the rest."""
+    notes += [f"{path.name}: {what}." for path in paths[:MAX_NAMED]]
+    if len(paths) > MAX_NAMED:
+        notes.append(f"{words.count(len(paths) - MAX_NAMED, 'more file')}: {what}.")
 
 
 def _pulse(path: Path) -> Pulse | None:
     try:
         with open_regular(path) as file:
-            data = json.loads(file.read(4096))
-        return Pulse(steps=int(data["steps"]), time=float(data["time"]), moves=int(data.get("moves", 0)))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
+            pulse: Pulse = build(Pulse, json.loads(file.read(4096)))
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
+    return pulse
 
 
-def _whole(path: Path, cls: type, notes: list[str]) -> Any:
+def read_whole(path: Path, cls: type, most: int = MAX_WHOLE) -> Any:
+    """Return the dataclass ``cls`` that a JSON file holds; raises OSError, and ValueError where it is damaged."""
+    with open_regular(path) as file:
+        text = file.read(most + 1)
+    if len(text) > most:
+        raise ValueError(f"longer than {most} bytes")
     try:
-        with open_regular(path) as file:
-            return build(cls, json.loads(file.read(MAX_WHOLE)))
-    except FileNotFoundError:
-        notes.append(f"{path.name} is missing.")
-    except OSError as error:
-        notes.append(f"{path.name} cannot be read: {error.strerror or error}.")
-    except (ValueError, TypeError, RecursionError):
-        notes.append(f"{path.name} is damaged and was left out.")
-    return None
+        return build(cls, json.loads(text))
+    except (TypeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _wholes(paths: list[Path], cls: type, notes: list[str]) -> list[Any]:
+    """Return what the files hold, as far as each can be read; all together are no longer than one may be."""
+    found, left = [], MAX_WHOLE
+    for number, path in enumerate(paths):
+        try:
+            left -= path.lstat().st_size
+            if left < 0:
+                notes.append(f"{words.count(len(paths) - number, 'file')} from {path.name} on: too much to read.")
+                break
+            found.append(read_whole(path, cls, MAX_AGENT))
+        except FileNotFoundError:
+            notes.append(f"{path.name} is missing.")
+        except OSError as error:
+            notes.append(f"{path.name} cannot be read: {error.strerror or error}.")
+        except ValueError:
+            notes.append(f"{path.name} is damaged and was left out.")
+    return found
 
 
 def _files(folder: Path, ending: str, notes: list[str]) -> list[Path]:
-    found: list[Path] = []
+    found: list[str] = []
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name.endswith(ending) and not entry.name.startswith("."):
-                    found.append(Path(entry.path))
+                    found.append(entry.path)
                 if len(found) >= MAX_FILES:
                     notes.append(f"{folder.name}/ holds more than {MAX_FILES} files; the rest was left out.")
                     break
@@ -188,4 +225,4 @@ def _files(folder: Path, ending: str, notes: list[str]) -> list[Path]:
         notes.append(f"{folder.name}/ is missing.")
     except OSError as error:
         notes.append(f"{folder.name}/ cannot be read: {error.strerror or error}.")
-    return sorted(found)
+    return [Path(path) for path in sorted(found)]

@@ -98,11 +98,15 @@ def _identity(descriptor: int) -> tuple[int, int]:
 
 def write_whole(path: Path, value: Any, indent: int | None = 2) -> None:
     """Write ``value`` (dataclasses and plain values) as JSON by a temporary file and a rename; raises OSError."""
+    write_text(path, json.dumps(plain(value), indent=indent, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file that only its owner may read, by a temporary file and a rename; raises OSError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    text = json.dumps(plain(value), indent=indent, allow_nan=False) + "\n"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
         temporary.replace(path)
     except BaseException:

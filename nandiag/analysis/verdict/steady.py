@@ -7,7 +7,7 @@ from nandiag.analysis.hangs.told import Hang
 from nandiag.analysis.ranks import crashed_late
 from nandiag.analysis.report import RankState, Run, Suggestion, Verdict
 from nandiag.analysis.timeline import STATE, Timeline
-from nandiag.events import Finished, words
+from nandiag.events import Finished, Harm, words
 from nandiag.store.reader import RankLog
 
 _FAILED = ("killed", "raised", "exited", "not_attached")
@@ -55,21 +55,24 @@ def _killed() -> tuple[Suggestion, ...]:
 
 def last_finite(timeline: Timeline, states: dict[int, RankState], logs: dict[int, RankLog]) -> int | None:
     """Return the newest step after which the weights of all attached ranks were known to be finite, or ``None``."""
-    newest = [_last_finite(rank, state, timeline, logs) for rank, state in states.items() if state.attached]
+    harms: dict[int, list[Harm]] = {}
+    for one in timeline.harms:
+        harms.setdefault(one.rank, []).append(one.event)
+    newest = [
+        _last_finite(state, harms.get(rank, []), logs.get(rank)) for rank, state in states.items() if state.attached
+    ]
     known = [step for step in newest if step is not None]
     return min(known) if known and len(known) == len(newest) and min(known) >= 0 else None
 
 
-def _last_finite(rank: int, state: RankState, timeline: Timeline, logs: dict[int, RankLog]) -> int | None:
-    own = [one.event for one in timeline.harms if one.rank == rank]
+def _last_finite(state: RankState, own: list[Harm], log: RankLog | None) -> int | None:
     broken = [harm for harm in own if harm.what in STATE]
     if broken:
         return min((harm.since if harm.since is not None else -1) for harm in broken)
-    records = logs[rank].records if rank in logs else ()
-    told = [one.event.last_finite_step for one in records if isinstance(one.event, Finished)]
+    told = [one.event.last_finite_step for one in (log.records if log else ()) if isinstance(one.event, Finished)]
     if told and told[-1] is not None:
         return told[-1]
     if own:
         return max(harm.step for harm in own) - 1
-    pulse = logs[rank].pulse if rank in logs else None
+    pulse = log.pulse if log else None
     return pulse.steps - 1 if pulse is not None else state.last_step

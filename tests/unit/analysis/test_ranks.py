@@ -3,7 +3,8 @@
 import pytest
 
 from nandiag.analysis import analyse
-from nandiag.events import Raised, Stopping
+from nandiag.events import Attached, Raised, Record, Stopping
+from nandiag.store.reader import RankLog, RunRecord
 from nandiag.store.run import AgentEnd, RunInfo
 
 
@@ -222,3 +223,12 @@ def test_two_killed_ranks_were_killed(by_hand):
     ranks = [by_hand.rank(n, steps=5) for n in (0, 1)]
     record = by_hand.run(*ranks, ends=[by_hand.ended(0, signal=9), by_hand.ended(1, signal=9)])
     assert "Ranks 0-1 were killed by signal 9" in analyse(record).findings[0].text
+
+
+def test_a_file_of_a_rank_beyond_the_world_is_left_out():
+    def log(rank, told):
+        return RankLog(rank, 0, 1, (Record(0, 1.0, Attached(told, 2, 0, 0, "n", 1, "site", "3", "0")),))
+
+    report = analyse(RunRecord(None, (log(0, 0), log(1, 1), log(99_999, 0)), ()))
+    assert list(report.ranks) == ["0", "1"]
+    assert "Rank 99999: not of this run of 2 ranks, left out." in report.notes

@@ -1,12 +1,14 @@
 """What the launcher says and does while a run goes on."""
 
+import os
 import signal
 import socket
+import subprocess
 
 import pytest
 
 from nandiag.events import Attached, Finished, Harm, Looked, Record, Site, Stopping, TensorFact, Warned, encode
-from nandiag.launch.live import Grace, Seen, Watch
+from nandiag.launch.live import Grace, Seen, Watch, signal_own
 from nandiag.store.layout import RunFolder
 from nandiag.store.tail import Fresh
 
@@ -232,3 +234,22 @@ def test_no_early_warning_is_said_behind_a_harm(run):
     run.write(0, Warned("loss_spike", 3))
     run.watch._turn(0.1)
     assert run.said == []
+
+
+def test_the_line_carries_no_control_sequences(run):
+    run.write(0, harm(tensors=(TensorFact("float32", (), 1, nan=1, name="w\x1b]0;owned\x07\x1b[2J\nsecond line"),)))
+    run.watch.start()
+    run.watch.end()
+    (line,) = run.said
+    assert "\x1b" not in line
+    assert "\x07" not in line
+    assert line.count("\n") == 1
+
+
+def test_only_descendants_are_signalled():
+    with subprocess.Popen(["sleep", "60"]) as child:
+        signal_own(child.pid, signal.SIGKILL)
+        assert child.wait(timeout=10) == -signal.SIGKILL
+    for pid in (-1, 0, 1, os.getpid(), os.getppid(), 2**31):
+        with pytest.raises(ProcessLookupError):
+            signal_own(pid, 0)

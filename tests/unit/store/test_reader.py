@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nandiag.events import Attached, Note, Record, encode
-from nandiag.store import reader
+from nandiag.events import Attached, History, Note, Record, encode
+from nandiag.store import lines, reader
 from nandiag.store.layout import RunFolder
 from nandiag.store.run import AgentEnd, RankEnd, RunInfo
 from nandiag.store.writer import write_whole
@@ -71,18 +71,31 @@ def test_an_empty_file_is_no_handshake(folder):
 
 
 def test_a_huge_line_costs_neither_memory_nor_the_lines_after_it(folder, monkeypatch):
-    monkeypatch.setattr(reader, "MAX_LINE", 1000)
+    monkeypatch.setattr(lines, "MAX_LINE", 1000)
     put(folder, line(HELLO) + line(Note("x" * 5000), 1) + line(Note("a"), 2))
     log = only(folder)
     assert [one.event for one in log.records] == [HELLO, Note("a")]
     assert log.notes == ("Left out, being no events: 1 line.",)
 
 
-def test_events_beyond_the_limit_are_left_out_with_a_note(folder, monkeypatch):
-    monkeypatch.setattr(reader, "MAX_RECORDS", 3)
-    put(folder, line(HELLO) + line(Note("a")) * 10)
-    assert len(only(folder).records) == 3
-    assert only(folder).notes == ("Only the first 3 events were read.",)
+def test_the_newest_history_is_read_when_it_is_asked_for(folder):
+    old, new = (History((step,), (None,), (None,), (0.1,), (None,)) for step in (1, 2))
+    put(folder, line(HELLO) + line(old, 1) + line(new, 2) + line(Note("a"), 3))
+    record = reader.read_run([folder])
+    (log,) = record.logs
+    assert [one.event for one in log.records] == [HELLO, Note("a")]
+    assert (log.count, log.left_out) == (4, 0)
+    assert record.history(log) == new
+    Path(log.path).unlink()
+    assert record.history(log) is None
+
+
+def test_many_foreign_files_are_counted(folder):
+    for number in range(30):
+        (folder.ranks / f"mine{number:02}.jsonl").write_text("")
+    notes = reader.read_run([folder]).notes
+    assert len(notes) == 21
+    assert notes[-1] == "10 more files: not a rank file of nandiag, left out."
 
 
 def test_kinds_of_a_newer_version_are_told(folder):

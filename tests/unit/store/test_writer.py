@@ -66,7 +66,7 @@ def test_a_disk_that_fills_up_in_a_line_tears_that_line_alone(path, monkeypatch)
             made.write(Note("torn"), 1.0)
     made.write(Note("after"), 1.0)
     made.close()
-    log = read_rank(path, [])
+    log = read_rank(path)
     assert [one.event.text for one in log.records] == ["a", "before", "after"]
 
 
@@ -87,7 +87,7 @@ def test_a_full_disk_raises_and_the_file_stays_readable(path, monkeypatch):
                 made.write(Note("lost"), 1.0)
     made.write(Note("after"), 1.0)
     made.close()
-    assert [one.event.text for one in read_rank(path, []).records] == ["a", "after"]
+    assert [one.event.text for one in read_rank(path).records] == ["a", "after"]
 
 
 def test_the_pulse_is_written_in_place(path):
@@ -97,7 +97,7 @@ def test_the_pulse_is_written_in_place(path):
     made.pulse(123_456, 2.0)
     assert pulse_of(path).stat().st_size == size
     made.close()
-    assert read_rank(path, []).pulse.steps == 123_456
+    assert read_rank(path).pulse.steps == 123_456
 
 
 def test_close_can_be_called_twice(path):
