@@ -15,9 +15,8 @@ from typing import Any
 from nandiag.events import Attached, History, Record, words
 from nandiag.events.forms import build
 from nandiag.events.standing import FrameFact, Standing
-from nandiag.store.files import open_regular
+from nandiag.store.files import Budget, open_regular, read_events, read_line
 from nandiag.store.layout import RunFolder, parse_rank_file, pulse_of
-from nandiag.store.lines import Budget, read_events, read_line
 from nandiag.store.run import AgentEnd, RunInfo
 from nandiag.store.whereabouts import read_stack, read_standing
 
@@ -43,7 +42,7 @@ class RankLog:
 
     ``standing`` is where it stood by its own word, ``stack`` its main thread's when a signal asked, innermost frame
     first; both are read only for runs that did not succeed. ``left_out`` events were read over (see
-    :mod:`nandiag.store.lines`), and ``histories``, the newest of which lies at ``newest`` in ``path`` and is read when
+    :mod:`nandiag.store.files`), and ``histories``, the newest of which lies at ``newest`` in ``path`` and is read when
     it is asked for.
     """
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nandiag.events import Record, decode
+from nandiag.store.files import MAX_LINE
 from nandiag.store.layout import parse_rank_file
-from nandiag.store.lines import MAX_LINE
 
 PORTION = 1024 * 1024
 MAX_FILES = 50_000

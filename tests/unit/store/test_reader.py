@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nandiag.events import Attached, History, Note, Record, encode
-from nandiag.store import lines, reader
+from nandiag.store import files, reader
 from nandiag.store.layout import RunFolder
 from nandiag.store.run import AgentEnd, RankEnd, RunInfo
 from nandiag.store.writer import write_whole
@@ -71,7 +71,7 @@ def test_an_empty_file_is_no_handshake(folder):
 
 
 def test_a_huge_line_costs_neither_memory_nor_the_lines_after_it(folder, monkeypatch):
-    monkeypatch.setattr(lines, "MAX_LINE", 1000)
+    monkeypatch.setattr(files, "MAX_LINE", 1000)
     put(folder, line(HELLO) + line(Note("x" * 5000), 1) + line(Note("a"), 2))
     log = only(folder)
     assert [one.event for one in log.records] == [HELLO, Note("a")]

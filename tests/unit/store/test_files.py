@@ -5,8 +5,8 @@ import io
 import pytest
 
 from nandiag.events import Attached, Finished, Harm, Note, Raised, Record, Skipped, TensorFact, encode
-from nandiag.store import lines
-from nandiag.store.lines import Budget, read_events
+from nandiag.store import files
+from nandiag.store.files import Budget, read_events
 
 HELLO = Attached(0, 2, 0, 0, "node", 7, "site", "3.12", "0.1.0")
 
@@ -46,7 +46,7 @@ def test_the_handshake_the_first_harm_and_the_end_are_kept_when_the_room_is_used
 
 
 def test_a_budget_that_is_overdrawn_keeps_nothing_more(monkeypatch):
-    monkeypatch.setattr(lines, "MAX_KEPT", 100)
+    monkeypatch.setattr(files, "MAX_KEPT", 100)
     budget = Budget(2, left=-101)
     assert kept(budget, HELLO, harm(1))[0] == []
 
@@ -66,7 +66,7 @@ def test_long_texts_of_very_many_ranks_are_cut():
 
 
 def test_only_the_beginning_of_an_endless_file_is_read(monkeypatch):
-    monkeypatch.setattr(lines, "MAX_FILE", 2000)
+    monkeypatch.setattr(files, "MAX_FILE", 2000)
     found, told = kept(Budget(1), HELLO, *(Note("x" * 100) for _ in range(100)))
     assert 5 < len(found) < 20
     assert told.notes == ("Only the first 0 MiB of the file were read.",)
