@@ -15,6 +15,7 @@ class Clock:
     def __init__(self) -> None:
         self.step = 0
         self.micro_step = 0
+        self.updated_in = -1  # the step in which the newest update was made
         self.has_optimizer = False
         self._updates: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
 
@@ -25,11 +26,13 @@ class Clock:
     def updated(self, optimizer: torch.optim.Optimizer) -> None:
         """Count one update and begin the next step's micro-steps."""
         self._updates[optimizer] = count = self.updates(optimizer) + 1
+        self.updated_in = self.step
         self.step = max(self.step, count)
         self.micro_step = 0
 
     def tick(self) -> None:
         """Count a step where no optimizer exists: one backward call."""
+        self.updated_in = self.step
         self.step += 1
         self.micro_step = 0
 

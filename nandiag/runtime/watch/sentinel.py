@@ -142,7 +142,7 @@ class Sentinel:
     def _judge(self, optimizer: Optimizer, sight: Sight, border: Border) -> None:
         self._scaler_skips = sight.scaler_skips
         if not sight.weights_finite and not self.judge.lost:
-            self.judge.update_of(optimizer, border, self.clock.step - 1)
+            self.judge.update_of(optimizer, border, self.clock.updated_in)
         if not sight.frozen_finite:
             self.judge.frozen_of(optimizer, border)
         self.judge.losses_of(optimizer, sight, border)
@@ -192,7 +192,7 @@ class Sentinel:
             return
         trained = [] if optimizer is None else parameters(optimizer)
         suspects = tuple(self.weights.suspects)
-        finite = self.judge.finite_after is not None and self.judge.finite_after == self.clock.step - 1
+        finite = self.judge.finite_after is not None and self.judge.finite_after == self.clock.updated_in
         gradients = tuple(one.grad for one in trained if one.grad is not None)
         case = Case(self.clock.step, trained, joint, self._scale, suspects, finite, gradients)
         self.looker.examine(case)
@@ -254,16 +254,16 @@ class Sentinel:
                 self._waiting = scalars
                 return
             if all(math.isfinite(value) for value in read(scalars)):
-                self.judge.finite_after = self.clock.step - 1
+                self.judge.finite_after = self.clock.updated_in
                 return
-            held = self.judge.update_of(optimizer, border, self.clock.step - 1)
+            held = self.judge.update_of(optimizer, border, self.clock.updated_in)
         bad = {one.name: one.tensor for one in held if one.what == "parameter"} or {
             self.weights.name(one, optimizer): one for one in owners_of_state(optimizer, held)
         }
 
         def examine() -> None:
             first = self.clock.updates(optimizer) == 1
-            self.looker.examine_update(optimizer, bad, self.clock.step - 1, first=first)
+            self.looker.examine_update(optimizer, bad, self.clock.updated_in, first=first)
 
         if not self._joint(optimizer):
             self._settle(optimizer, border, examine=examine)
@@ -377,7 +377,7 @@ class Sentinel:
             sight = look(self.losses.pending, [], None, None, self._waiting, [])
             self._waiting = []
             if not sight.weights_finite and self._optimizer is not None:
-                self.judge.update_of(self._optimizer, border, self.clock.step - 1)
+                self.judge.update_of(self._optimizer, border, self.clock.updated_in)
             self.judge.losses_of(self._optimizer, sight, border)
         self.losses.clear()
         self._tell(border)

@@ -129,6 +129,15 @@ def test_optimizer_state_that_was_bad_before_its_first_update(work):
     assert {one.outcome for one in worker.looked} == {"finite"}  # what initialised the parameter is not to blame
 
 
+def test_the_update_of_a_second_optimizer_belongs_to_the_step_in_which_it_is_made(work):
+    worker = work()
+    Loop().run(3)
+    later = Loop(lr=math.inf).run(1)
+    assert not torch.isfinite(later.model[0].weight).all()
+    assert told(worker) == [("parameter", 3, "optimizer")]
+    assert worker.looked[0].step == 3
+
+
 def test_optimizer_state_that_is_loaded_bad_in_the_middle(work):
     worker = work()
     loop = Loop(momentum=0.9).run(2)
