@@ -50,7 +50,8 @@ def explain(facts: Facts) -> Cause | None:
     if not facts.finite_inputs or (facts.node is not None and not facts.node.startswith(NODES)):
         return None
     if facts.op in DIVISIONS and facts.number("arg1") == 0:
-        code = fitting.divisor(facts.origin, lambda text: f"max({_bare(text)}, 1)") or "a / max(n, 1)"
+        least = "1" if type(facts.extra["arg1"]) is int else "1e-6"  # a whole number is a count
+        code = fitting.divisor(facts.origin, lambda text: f"max({_bare(text)}, {least})") or f"a / max(n, {least})"
         return Cause("division_by_zero", (f"the divisor of {facts.op} is the number 0",), (Suggestion(_KEEP, code),))
     base = facts.origin.inputs[0]
     if facts.op == "pow" and (facts.number("arg1") or 0.0) < 0 and base.zeros:

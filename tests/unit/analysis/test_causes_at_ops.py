@@ -149,9 +149,10 @@ def test_a_divisor_that_may_be_negative_is_not_clamped(at, by_hand, low, zeros, 
     assert codes(facts) == [code]
 
 
-def test_a_number_as_divisor(at, by_hand):
-    facts = at("div", (by_hand.fact(),), (by_hand.fact(nan=1),), extra={"arg1": 0}, **on("y = a / n", "a / n"))
-    assert codes(facts) == ["y = a / max(n, 1)"]
+@pytest.mark.parametrize(("number", "code"), [(0, "y = a / max(n, 1)"), (0.0, "y = a / max(n, 1e-6)")])
+def test_a_number_as_divisor(at, by_hand, number, code):
+    facts = at("div", (by_hand.fact(),), (by_hand.fact(nan=1),), extra={"arg1": number}, **on("y = a / n", "a / n"))
+    assert codes(facts) == [code]
 
 
 def test_a_vector_divided_by_its_norm_has_a_function_of_its_own(at, by_hand):
