@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nandiag.analysis import ranks, run, timeline, verdict
+from nandiag.analysis.causes import Explain
 from nandiag.analysis.findings import findings_of
 from nandiag.analysis.hangs import held
 from nandiag.analysis.hangs.finding import told_of
@@ -12,15 +13,17 @@ from nandiag.analysis.nccl.summary import Logs
 from nandiag.analysis.origin import choose
 from nandiag.analysis.place import origin_of
 from nandiag.analysis.report import Report
+from nandiag.analysis.verdict import Background
 from nandiag.store.reader import RunRecord
 
 __all__ = ["Report", "analyse"]
 
 
-def analyse(record: RunRecord, nccl: Logs | None = None) -> Report:
+def analyse(record: RunRecord, nccl: Logs | None = None, causes: tuple[Explain, ...] = ()) -> Report:
     """Return the report on what the files of a run hold; never raises for what they contain.
 
-    ``nccl`` is what the logs of NCCL say, where there are any.
+    ``nccl`` is what the logs of NCCL say, where there are any. ``causes`` are asked beside those of the catalogue;
+    they must not raise.
     """
     record = ranks.of_the_world(record)
     logs = ranks.last_logs(record.logs)
@@ -34,7 +37,7 @@ def analyse(record: RunRecord, nccl: Logs | None = None) -> Report:
         concluded = verdict.healthy(states, logs, started, hang)
     else:
         history = run.newest_history(record, logs.get(claim.ranks[0]))
-        concluded = verdict.of_claim(claim, origin_of(claim, record.logs), events, history)
+        concluded = verdict.of_claim(claim, origin_of(claim, record.logs), events, Background(history, causes))
     matter = [0] if claim is None else [*claim.ranks, *claim.received, min(states, default=0)]
     return Report(
         run=started,

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
-from nandiag.analysis import Report, analyse
+from nandiag.analysis import Report
 from nandiag.cli import nccl_logs
+from nandiag.cli.plugins import analysed
 from nandiag.cli.problems import own_bug, tell
 from nandiag.errors import Exit
 from nandiag.events.words import signal_name
@@ -72,7 +73,7 @@ def _report(folder: RunFolder) -> Report:
     record = read_run([folder])
     notes: list[str] = []
     logs = nccl_logs.of_run([folder], record, notes)
-    return analyse(replace(record, notes=(*record.notes, *notes)), logs)
+    return analysed(replace(record, notes=(*record.notes, *notes)), logs)
 
 
 def _write(report: Report, closing: Closing) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from nandiag.analysis.explained import Explanation, catalogue
+from nandiag.cli.plugins import explanations
 from nandiag.errors import UsageError
 from nandiag.settings import nearest
 
@@ -26,7 +27,7 @@ def explain(
     *, slug: Annotated[str | None, typer.Argument(metavar="[SLUG]", help="A word of the report: overflow.")] = None
 ) -> None:
     """Explain a slug of the report, or list all of them."""
-    known = catalogue()
+    known = {**catalogue(), **{one.slug: one for one in explanations()}}
     lines = listed(known) if slug is None else text_of(_find(slug, known))
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 

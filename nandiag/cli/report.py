@@ -14,8 +14,9 @@ from typing import Annotated
 
 import typer
 
-from nandiag.analysis import Report, analyse
+from nandiag.analysis import Report
 from nandiag.cli import nccl_logs
+from nandiag.cli.plugins import analysed
 from nandiag.cli.problems import complain
 from nandiag.errors import Exit, NandiagError, NothingToReadError, UsageError
 from nandiag.launch.options import DEFAULT_LOGS
@@ -110,7 +111,7 @@ def read(folders: list[Path], logs: Sequence[str] = ()) -> Report:
         record = read_run(runs)
         if record.logs:
             told = nccl_logs.of_run(runs, record, notes, others)
-            return analyse(replace(record, notes=(*record.notes, *notes)), told)
+            return analysed(replace(record, notes=(*record.notes, *notes)), told)
     for run in runs:
         written = _written(run)
         if written is not None:

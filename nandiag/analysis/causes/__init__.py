@@ -1,4 +1,8 @@
-"""The catalogue of causes: one file each, holding ``explain(facts) -> Cause | None``; a new file is found by itself."""
+"""The catalogue of causes: one file each, holding ``explain(facts) -> Cause | None`` and the text ``EXPLAIN``.
+
+A new file is found by itself. Other packages add causes by entry points of the group ``nandiag.causes``: each names an
+object with the same two; what such a file needs can be imported from here.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +10,30 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from functools import cache
+from typing import TypeAlias
 
-from nandiag.analysis.causes.facts import Cause, Facts
+from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, PROVEN, Cause, Facts
+from nandiag.analysis.explained.explanation import Explanation
+from nandiag.analysis.report import Suggestion
 
-__all__ = ["Cause", "Facts", "explain"]
+__all__ = ["LIKELY", "POSSIBLE", "PROVEN", "Cause", "Explain", "Explanation", "Facts", "Suggestion", "explain"]
+
+Explain: TypeAlias = Callable[[Facts], Cause | None]
 
 
 @cache
-def _catalogue() -> tuple[Callable[[Facts], Cause | None], ...]:
+def _catalogue() -> tuple[Explain, ...]:
     names = sorted(module.name for module in pkgutil.iter_modules(__path__))
     modules = (importlib.import_module(f"{__name__}.{name}") for name in names)
     return tuple(module.explain for module in modules if hasattr(module, "explain"))
 
 
-def explain(facts: Facts) -> tuple[Cause | None, Cause | None]:
-    """Return the best founded story and the best founded mechanism, each ``None`` when no cause fits."""
-    causes = [cause for one in _catalogue() if (cause := one(facts)) is not None]
+def explain(facts: Facts, others: tuple[Explain, ...] = ()) -> tuple[Cause | None, Cause | None]:
+    """Return the best founded story and the best founded mechanism, each ``None`` when no cause fits.
+
+    ``others`` are asked first: where a cause of theirs is founded as well as one of the catalogue, theirs is meant.
+    """
+    causes = [cause for one in (*others, *_catalogue()) if (cause := one(facts)) is not None]
     return _best(causes, story=True), _best(causes, story=False)
 
 

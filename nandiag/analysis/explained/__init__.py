@@ -4,7 +4,7 @@ A text stands next to the code that prints its slug, in a name ``EXPLAIN`` of th
 a tuple of them.
 """
 
-from nandiag.analysis.explained.catalogue import catalogue
+from nandiag.analysis.explained.catalogue import catalogue, explanations_of
 from nandiag.analysis.explained.explanation import Explanation
 
-__all__ = ["Explanation", "catalogue"]
+__all__ = ["Explanation", "catalogue", "explanations_of"]

@@ -20,7 +20,7 @@ def catalogue() -> dict[str, Explanation]:
     return dict(sorted(found.items()))
 
 
-def explanations_of(module: ModuleType) -> tuple[Explanation, ...]:
+def explanations_of(module: object) -> tuple[Explanation, ...]:
     """Return what a module says of the slugs that it prints."""
     said = getattr(module, "EXPLAIN", ())
     return (said,) if isinstance(said, Explanation) else tuple(said)

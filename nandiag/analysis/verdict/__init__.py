@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from nandiag.analysis.causes import Cause, Facts, explain
+from dataclasses import dataclass
+
+from nandiag.analysis.causes import Cause, Explain, Facts, explain
 from nandiag.analysis.causes.facts import LIKELY, is_whole
 from nandiag.analysis.origin import Claim, shown_again
 from nandiag.analysis.report import Origin, Suggestion, Verdict
@@ -14,10 +16,18 @@ from nandiag.analysis.verdict.steady import healthy, last_finite
 from nandiag.analysis.verdict.summary import summary
 from nandiag.events import History, Warned
 
-__all__ = ["healthy", "last_finite", "of_claim"]
+__all__ = ["Background", "healthy", "last_finite", "of_claim"]
 
 
-def of_claim(claim: Claim, origin: Origin, timeline: Timeline, history: History | None) -> Verdict:
+@dataclass(frozen=True, slots=True)
+class Background:
+    """What the claim does not hold: the history of its rank, and causes beside those of the catalogue."""
+
+    history: History | None = None
+    causes: tuple[Explain, ...] = ()
+
+
+def of_claim(claim: Claim, origin: Origin, timeline: Timeline, background: Background) -> Verdict:
     """Return the verdict on a run that was harmed; ``last_finite_step`` is left to :func:`last_finite`."""
     facts = Facts(
         origin=origin,
@@ -25,14 +35,14 @@ def of_claim(claim: Claim, origin: Origin, timeline: Timeline, history: History 
         harm=claim.harm.event if claim.harm else None,
         look=claim.look.event if claim.look else None,
         skip=claim.skip.event if claim.skip else None,
-        history=history,
+        history=background.history,
         received=claim.received,
         known=claim.known,
         world=claim.world,
         exchanged=claim.exchanged,
         warned=_warned(claim, origin, timeline),
     )
-    story, mechanism = explain(facts)
+    story, mechanism = explain(facts, background.causes)
     named = [cause for cause in (mechanism, story) if cause is not None]
     chosen = _chosen(story, mechanism)
     told = story.slug if story is not None else None

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from nandiag import settings as room
-from nandiag.cli import configuration, doctor
+from nandiag.cli import configuration
+from nandiag.cli.configuration import places
 from nandiag.errors import UsageError
 
 
@@ -117,7 +118,7 @@ def wider(monkeypatch):
     for one in Group.__dataclass_fields__.values():
         one.type = getattr(one.type, "__name__", one.type)
     monkeypatch.setattr(room, "Settings", Wider)
-    monkeypatch.setattr(configuration, "Settings", Wider)
+    monkeypatch.setattr(places, "Settings", Wider)
 
 
 def test_a_new_field_and_a_group_of_fields_are_found_by_themselves(wider, here):
@@ -136,7 +137,7 @@ def test_what_was_set_reaches_the_workers(wider, here):
 
 
 def test_doctor_lists_value_place_and_help(wider, here):
-    text = "\n".join(doctor.listed(load(here, given=["thresholds.enough=7"])))
+    text = "\n".join(configuration.listed(load(here, given=["thresholds.enough=7"])))
     assert "thresholds.enough" in text
     assert "7             --set" in text
     assert "How far a loss may jump." in text
@@ -145,7 +146,7 @@ def test_doctor_lists_value_place_and_help(wider, here):
 
 
 def test_every_setting_says_what_it_does():
-    text = "\n".join(doctor.listed(configuration.load(environ={})))
+    text = "\n".join(configuration.listed(configuration.load(environ={})))
     silent = [
         line
         for line, after in zip(text.splitlines(), [*text.splitlines()[1:], ""], strict=True)
