@@ -57,6 +57,8 @@ class Evidence:
             found.append("inputs were overwritten since")
         if self.result.cut:
             found.append("gradients flow into code that ran before the tape began")
+        if self.result.gaps:
+            found.append("values that the script's own code used are gone")
         if self.narrow:
             found.append(
                 "the loop makes too many torch calls to tape them all: those between backward and step are left out"

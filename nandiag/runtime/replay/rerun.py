@@ -30,9 +30,14 @@ class Rerun:
     stale: list[Tensor] = field(default_factory=list)
     unmade: list[tuple[Entry, Tensor]] = field(default_factory=list)
     cut: bool = False
+    gaps: int = 0
     seconds: float = 0.0
     largest_gradient: float | None = None
     scalars: list[Tensor] = field(default_factory=list)
+
+
+class _Gone(Exception):  # noqa: N818 - no error: the script let go of it
+    """A value that an entry needs is not to be had any more."""
 
 
 class Player:
@@ -70,7 +75,13 @@ class Player:
     def _play(self, entry: Entry) -> None:
         if entry.kind == CALL and self._left_as_it_is(entry):
             return
-        args, kwargs = self._unpack(entry.args), self._unpack(entry.kwargs)
+        try:
+            args, kwargs = self._unpack(entry.args), self._unpack(entry.kwargs)
+        except _Gone as gone:
+            if entry.kind != CALL or entry.grad:
+                raise Refused(str(gone)) from None
+            self.result.gaps += 1  # nothing that bears a gradient: should one need it, that one refuses
+            return
         with self.tracer.still():
             for buffer, value in entry.buffers:
                 buffer.detach().copy_(value)
@@ -147,7 +158,7 @@ class Player:
 
     def _outside(self, tensor: Tensor | None) -> Tensor:
         if tensor is None:
-            raise Refused("a value that the step used is gone")
+            raise _Gone("a value that the step used is gone")
         stand_in = self._stand_ins.get(id(tensor))
         if stand_in is not None:
             return stand_in

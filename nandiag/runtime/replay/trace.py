@@ -228,9 +228,10 @@ class Tracer(TorchDispatchMode):
 
     def _parents(self, op: Op, given: list[Tensor]) -> None:
         for tensor, stat in zip(given, op.inputs, strict=True):
-            if stat is None:
-                continue
-            writer = self._writer.get(_key(tensor)) or self._backend(tensor)
+            writer = self._writer.get(_key(tensor))
+            if stat is None and not (writer is not None and writer.collective and op.collective):
+                continue  # but what a collective is still writing may look finite until it has been waited for
+            writer = writer or self._backend(tensor)
             if writer is None:
                 op.outside.append(Outside(tensor, fact(tensor), self._own(tensor)))
             elif writer not in op.parents:

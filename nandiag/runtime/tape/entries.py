@@ -108,7 +108,9 @@ class Given:
 
     def hold(self) -> bool:
         """Make the reference strong; False when the tensor is gone."""
-        self._tensor = tensor = self.get()
+        tensor = self.get()
+        if tensor is not None:
+            self._tensor = tensor
         return tensor is not None
 
     def get(self) -> Tensor | None:

@@ -65,19 +65,58 @@ def python_used(before: Generators) -> bool:
     return bool(now[2] != before.numpy[2] or (now[1] != before.numpy[1]).any())
 
 
-Modes = tuple[bool, bool, Any, bool, Any, bool]
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How DTensor treats ops: handlers of its dispatcher (``loss_parallel`` adds some) and whether it replicates."""
+
+    handlers: dict[Any, Any]
+    implicit: bool
+
+    def put_in_place(self) -> None:
+        """Have DTensor's dispatcher follow these rules."""
+        dispatcher = _dispatcher()
+        dispatcher._custom_op_handlers.clear()
+        dispatcher._custom_op_handlers.update(self.handlers)
+        dispatcher._allow_implicit_replication = self.implicit
+
+
+_known_rules: dict[tuple[Any, ...], Rules] = {}
+
+
+def rules() -> Rules | None:
+    """Return DTensor's present rules, None where no DTensor was ever imported or torch keeps them elsewhere."""
+    dispatcher = _dispatcher()
+    if dispatcher is None:
+        return None
+    handlers = dispatcher._custom_op_handlers
+    key = (dispatcher._allow_implicit_replication, *handlers)
+    known = _known_rules.get(key)
+    if known is None:
+        known = _known_rules[key] = Rules(dict(handlers), key[0])
+    return known
+
+
+def _dispatcher() -> Any:
+    module = sys.modules.get("torch.distributed.tensor")
+    dispatcher = getattr(getattr(module, "DTensor", None), "_op_dispatcher", None)
+    whole = hasattr(dispatcher, "_custom_op_handlers") and hasattr(dispatcher, "_allow_implicit_replication")
+    return dispatcher if whole else None
+
+
+Modes = tuple[bool, bool, Any, bool, Any, bool, Any]
 
 
 # The usual case, made once: taking autocast's state costs ten times as much as asking whether any is on.
 _any_autocast = getattr(torch._C, "_is_any_autocast_enabled", None)
-_PLAIN = (False, torch.bfloat16, False, torch.float16, True)
+_PLAIN = (False, torch.bfloat16, False, torch.float16, True, None)
 _WITH_GRAD: Modes = (True, *_PLAIN)
 _WITHOUT: Modes = (False, *_PLAIN)
 
 
 def modes() -> Modes:
-    """Return grad mode and autocast's state: (grad, cpu on, cpu dtype, cuda on, cuda dtype, weight cache on)."""
-    if _any_autocast is not None and not _any_autocast():
+    """Return (grad, autocast: cpu on, cpu dtype, cuda on, cuda dtype, weight cache on; DTensor's rules)."""
+    dtensor = rules() if "torch.distributed.tensor" in sys.modules else None
+    if dtensor is None and _any_autocast is not None and not _any_autocast():
         return _WITH_GRAD if torch.is_grad_enabled() else _WITHOUT
     return (
         torch.is_grad_enabled(),
@@ -86,14 +125,19 @@ def modes() -> Modes:
         torch.is_autocast_enabled("cuda"),
         torch.get_autocast_dtype("cuda"),
         torch.is_autocast_cache_enabled(),
+        dtensor,
     )
 
 
 @contextlib.contextmanager
 def under(kept: Modes) -> Iterator[None]:
     """Run under the modes kept."""
-    grad, cpu, cpu_dtype, cuda, cuda_dtype, cache = kept
+    grad, cpu, cpu_dtype, cuda, cuda_dtype, cache, dtensor = kept
     with contextlib.ExitStack() as stack:
+        now = rules() if dtensor is not None else None
+        if dtensor is not now and now is not None:
+            dtensor.put_in_place()
+            stack.callback(now.put_in_place)
         stack.enter_context(torch.set_grad_enabled(grad))
         stack.enter_context(torch.autocast("cpu", enabled=cpu, dtype=cpu_dtype, cache_enabled=cache))
         if cuda or _cuda():
@@ -175,7 +219,12 @@ class Contents:
 
 
 def _is_value(value: Any) -> bool:
-    return isinstance(value, Tensor) and not value.is_inference() and value.numel() <= _LARGEST
+    if not isinstance(value, Tensor) or value.is_inference() or value.numel() > _LARGEST:
+        return False
+    try:  # FSDP1 leaves views of memory that it has freed: reading one would end the process
+        return value.untyped_storage().nbytes() > 0
+    except (RuntimeError, NotImplementedError):
+        return True
 
 
 def _same(now: list[Any], before: list[Any]) -> bool:

@@ -72,6 +72,7 @@ class Window(TorchFunctionMode):
         self.calls = 0
         self.micro_step = 0
         self._thread = 0
+        self._within = False
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run the call, then tape it; an error of ours goes dark, an error of the call is the script's."""
@@ -81,7 +82,11 @@ class Window(TorchFunctionMode):
         own = kwargs.get("generator") if kwargs else None
         states = generators(full=False, private=[own] if own is not None else ()) if what.random or own else None
         before = self._before(args) if what.in_place else None
-        output = func(*args, **(kwargs or {}))
+        self.on, self._within = False, True
+        try:
+            output = func(*args, **(kwargs or {}))
+        finally:
+            self.on, self._within = True, False
         kind = type(output)
         if isinstance(output, Tensor) or kind is tuple or kind is list or what.mutates:
             try:
@@ -139,8 +144,8 @@ class Window(TorchFunctionMode):
         return entry
 
     def open(self) -> None:
-        """Begin to tape."""
-        if self.on or RECORDER.is_dark("window"):
+        """Begin to tape. What a taped call does within (DTensor's handlers are Python) is its own affair."""
+        if self.on or self._within or RECORDER.is_dark("window"):
             return
         self.on = True
         self._thread = threading.get_ident()
