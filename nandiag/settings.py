@@ -222,11 +222,13 @@ class Place:
     local_rank: int | None
     node_rank: int | None
     attempt: int
+    local_world_size: int | None = None
 
 
 _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 _WORLD = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _LOCAL = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+_LOCAL_WORLD = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 _NODE = ("GROUP_RANK", "SLURM_NODEID", "OMPI_COMM_WORLD_NODE_RANK")
 
 
@@ -239,6 +241,7 @@ def place(environ: Mapping[str, str] | None = None) -> Place:
         local_rank=_first_int(environ, _LOCAL),
         node_rank=_first_int(environ, _NODE),
         attempt=_first_int(environ, ("TORCHELASTIC_RESTART_COUNT",)) or 0,
+        local_world_size=_first_int(environ, _LOCAL_WORLD),
     )
 
 

@@ -103,6 +103,7 @@ def _reached(state: RankState, attempt: int, step: int) -> bool:
 
 def _by_look(scene: Scene) -> Claim | None:
     found = [one for one in scene.looks if one.event.outcome == "found" and one.event.source != "received"]
+    found = [one for one in found if not one.event.facts.get("sent") or _was_received(one, scene)]
     if not found:
         return None
     best = min(found, key=lambda one: (look_moment(one), one.rank))
@@ -119,6 +120,23 @@ def _by_look(scene: Scene) -> Claim | None:
         received=tuple(sorted(scene.received - set(ranks))),
         others=tuple(one for one in found if one.rank not in ranks),
     )
+
+
+def _was_received(sent: Seen[Looked], scene: Scene) -> bool:
+    """Whether another rank's harm came through the very collective into which this rank put bad values."""
+    through = carried(sent.event)
+    return through is not None and any(
+        one.rank != sent.rank and one.event.source == "received" and carried(one.event) == through
+        for one in scene.looks
+    )
+
+
+def carried(look: Looked) -> tuple[object, ...] | None:
+    """Return which collective a look names (kind, ranks, number in the step), ``None`` where it names none."""
+    ranks = look.facts.get("group_ranks")
+    if not isinstance(ranks, list):
+        return None
+    return look.facts.get("carried_by"), tuple(ranks), look.facts.get("number")
 
 
 def _confidence(look: Looked) -> str:

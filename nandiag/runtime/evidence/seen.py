@@ -10,7 +10,7 @@ from nandiag.events import Looked, Site, TensorFact
 from nandiag.runtime.evidence.explain import in_float64, inputs_of, outputs_of, scalars_of, site_of, via
 from nandiag.runtime.evidence.labels import Label, label, labels_of, storage
 from nandiag.runtime.evidence.refetch import Fetched, fetch_again
-from nandiag.runtime.evidence.walk import Finding
+from nandiag.runtime.evidence.walk import Finding, origin
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.rerun import Rerun
@@ -29,6 +29,7 @@ class Evidence:
     entries: list[Entry]
     batches: Batches | None
     narrow: bool
+    received: frozenset[int | None] = frozenset()
 
     def ends(self, case: Case) -> list[Op]:
         """Return the ops at which the harm ended: the bad losses', else the bad gradients', else the bad buffers'."""
@@ -68,9 +69,25 @@ class Evidence:
     def found(self, case: Case, finding: Finding) -> Looked:
         """Return the event for an origin."""
         op = finding.op
+        if finding.source == "received":
+            return self._received(case, finding)
         if finding.source == "outside":
             return self._outside(case, op)
-        facts: dict[str, object] = {"chain": finding.chain, **scalars_of(op)}
+        return self._made(case, finding, {"chain": finding.chain})
+
+    def _received(self, case: Case, finding: Finding) -> Looked:
+        """Harm came to this rank through a collective; it may itself have put in before what came back to it."""
+        before = [op for op in self.tracer.sent if op.index < finding.op.index]
+        given = origin(before[:1])
+        if given is not None and given.source == "op":
+            carrier = before[0].carrier
+            return self._made(case, given, {"sent": True, **(carrier.facts() if carrier else {})})
+        carrier = finding.op.carrier
+        return self._made(case, finding, carrier.facts() if carrier else {})
+
+    def _made(self, case: Case, finding: Finding, known: dict[str, object]) -> Looked:
+        op = finding.op
+        facts: dict[str, object] = {**known, **scalars_of(op)}
         if finding.source == "op":
             facts |= in_float64(op)
         if op.spot.recompute:
@@ -94,7 +111,7 @@ class Evidence:
         written = self._written_by(tensor)
         if written is not None:
             return self._written(case, op, written, tensor)
-        source = self._source(named)
+        source = "received" if storage(tensor) in self.received else self._source(named)
         site = site_of(op.spot, str(op.func))
         whole = named.tensor if named is not None else tensor
         facts: dict[str, object] = {"first_used_by": str(op.func)}

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from nandiag.events import Looked
-from nandiag.runtime.agreement import Agreement
 from nandiag.runtime.evidence.exchanged import with_exchange
 from nandiag.runtime.evidence.labels import labels_of
 from nandiag.runtime.evidence.seen import Evidence
@@ -35,7 +34,8 @@ from nandiag.runtime.replay.update import look_again
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import Entry
 from nandiag.runtime.tape.traceless import roots_of, traceless
-from nandiag.runtime.vigil import together
+from nandiag.runtime.together.agreement import Agreement
+from nandiag.runtime.together.vigil import together
 
 
 class Examiner:
@@ -76,7 +76,7 @@ class Examiner:
     def _refusal(self, case: Case, entries: list[Entry]) -> Looked | None:
         reason = reason_against(self._capture, entries)
         if case.joint:
-            others = self._agreement.any(flag=reason is not None)
+            others = self._agreement.any(flag=reason is not None, step=case.step)
             if others or not self._agreement.possible:
                 reason = reason or "another rank could not run the step again"
         return None if reason is None else _nothing(case, "refused", reason)
@@ -97,7 +97,7 @@ class Examiner:
                     result = player.play(entries)
                 result.gradients += player.made_again(self._capture.tape, case.gradients)
                 with tracer.still(), torch.no_grad():
-                    kept = self._capture.batches, self._capture.narrow
+                    kept = self._capture.batches, self._capture.narrow, frozenset(self._capture.received)
                     looked = self._conclude(case, Evidence(tracer, result, roots, entries, *kept))
                     return replace(looked, facts={**looked.facts, "reconstructed": True}) if spoiled else looked
         except Refused as refusal:

@@ -75,13 +75,10 @@ class Player:
     def _play(self, entry: Entry) -> None:
         if entry.kind == CALL and self._left_as_it_is(entry):
             return
-        try:
-            args, kwargs = self._unpack(entry.args), self._unpack(entry.kwargs)
-        except _Gone as gone:
-            if entry.kind != CALL or entry.grad:
-                raise Refused(str(gone)) from None
-            self.result.gaps += 1  # nothing that bears a gradient: should one need it, that one refuses
+        words = self._words(entry)
+        if words is None:
             return
+        args, kwargs = words
         with self.tracer.still():
             for buffer, value in entry.buffers:
                 buffer.detach().copy_(value)
@@ -100,6 +97,16 @@ class Player:
             if entry.function is _grad:
                 self.result.losses += [(root, entry.micro_step) for root in tensors_in(args[0])]
                 self.result.gradients += outputs
+
+    def _words(self, entry: Entry) -> tuple[Any, Any] | None:
+        """Return the arguments, None where one is gone that no gradient flows through: what needs it will refuse."""
+        try:
+            return self._unpack(entry.args), self._unpack(entry.kwargs)
+        except _Gone as gone:
+            if entry.kind != CALL or entry.grad:
+                raise Refused(str(gone)) from None
+            self.result.gaps += 1
+            return None
 
     def _play_backward(self, entry: Entry, args: Any, kwargs: Any) -> None:
         for root in tensors_in(args[0] if args else kwargs.get("tensors")):

@@ -21,6 +21,7 @@ from nandiag.events import TensorFact
 from nandiag.runtime.frames import LIBRARY, Frame, kind_of, stack
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, local
+from nandiag.runtime.replay.carrier import Carrier, Carriers
 from nandiag.runtime.tape.entries import tensors_in
 
 _EMPTY = frozenset({
@@ -81,6 +82,7 @@ class Op:
     outside: list[Outside] = field(default_factory=list)
     constant: bool = False
     collective: bool = False
+    carrier: Carrier | None = None
     words: tuple[Any, Any] | None = None
     results: list[Tensor] = field(default_factory=list)
 
@@ -115,6 +117,8 @@ class Tracer(TorchDispatchMode):
         self._collected: Op | None = None
         self._made: dict[int, StorageWeakRef] = {}
         self.brought: set[int] = set()
+        self.sent: list[Op] = []
+        self._carriers = Carriers()
 
     # ------------------------------------------------------------------ modules
 
@@ -217,11 +221,17 @@ class Tracer(TorchDispatchMode):
         )
         self._parents(op, given)
         op.outside.clear()
-        self._collected = op
+        with self.still():
+            op.carrier = self._carriers.of(func, [*args, *kwargs.values()])
+        if op.carrier is not None:
+            self._collected = op
+            self.sent += [op] if any(op.inputs) else []
         output = func(*args, **kwargs)
         self._pin(tensors_in(output))
         # An asynchronous collective has not written yet, so its outputs are taken to be as bad as they turn out later.
-        for tensor in [*(given if func._schema.is_mutable else []), *tensors_in(output)]:
+        # The schemas of c10d's ops do not all say that they write into what they are given.
+        writes = func._schema.is_mutable or func._schema.name.startswith("c10d::")
+        for tensor in [*(given if writes else []), *tensors_in(output)]:
             self._writer[_key(tensor)] = op
             self._garbage.discard(_key(tensor))
         return output
@@ -246,9 +256,9 @@ class Tracer(TorchDispatchMode):
                     self._made[key] = StorageWeakRef(tensor.untyped_storage())
 
     def _backend(self, tensor: Tensor) -> Op | None:
-        # gloo makes a reduce_scatter of other ops, on memory of its own: what no op made and nobody brought.
-        key = _key(tensor)
-        return self._collected if key not in self._made and key not in self.brought else None
+        # gloo makes a reduce_scatter of other ops, and a backend writes when it likes: what no op is known to have
+        # written and nobody brought.
+        return self._collected if _key(tensor) not in self.brought else None
 
     def _own(self, tensor: Tensor) -> str | None:
         """Return the FQN of the parameter that ``tensor`` is to the module that runs now (FSDP gathers it anew)."""

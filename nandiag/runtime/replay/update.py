@@ -98,6 +98,7 @@ def _as_before(optimizer: torch.optim.Optimizer, bad: list[Tensor], *, first: bo
 def stand_in(parameter: Tensor) -> None:
     """Put numbers of its size in the place of a parameter's bad elements, in place."""
     data = parameter.detach()
+    data = getattr(data, "_local_tensor", data)  # nothing here may ask another rank
     if not is_bad(data):
         return
     good = torch.isfinite(data)
@@ -113,7 +114,9 @@ def _reset_state(optimizer: torch.optim.Optimizer, parameter: Tensor, *, first: 
     if isinstance(state, dict):
         for key, value in state.items():
             if isinstance(value, Tensor) and is_bad(value):
-                state[key] = torch.where(torch.isfinite(value), value, torch.zeros_like(value))
+                state[key] = finite = value.clone()
+                data = getattr(finite, "_local_tensor", finite)
+                data[~torch.isfinite(data)] = 0
 
 
 def _copy(state: Any) -> Any:

@@ -20,7 +20,7 @@ from nandiag.runtime.frames import places
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Given, Tape, version_of
-from nandiag.runtime.tape.state import Attributes, generators, keep_attributes, modes, python_used
+from nandiag.runtime.tape.state import Attributes, equal, generators, keep_attributes, modes, python_used
 from nandiag.runtime.tape.window import Window
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -57,6 +57,8 @@ class Capture:
         self.tracer: Any = None
         self.batches: Any = None
         self.exchanges: list[Any] = []
+        self.received: set[int | None] = set()
+        self.communicates = False
         self.on_first_root: Callable[[], object] | None = None
         self.on_root: Callable[[Entry, tuple[Any, ...], dict[str, Any]], object] | None = None
         self.depth = 0
@@ -177,6 +179,7 @@ class Capture:
         """An optimizer step is over (or was left out): nothing newer needs what was taped before it."""
         self.tape.clear(step)
         self.exchanges.clear()
+        self.received.clear()
         self.mark = 0
         self.window.micro_step = 0
         if step > 0 and not self._python_used:
@@ -235,7 +238,7 @@ class Habit:
             # By value too: batch normalisation writes its running statistics without moving their version.
             kept = {id(buffer): value for buffer, value in entry.buffers}
             self._buffers = [
-                one for one, version in watched if version_of(one) != version or not torch.equal(one, kept[id(one)])
+                one for one, version in watched if version_of(one) != version or not equal(one, kept[id(one)])
             ]
             self._attributes = attributes.changed()
             self._first = None

@@ -218,6 +218,11 @@ class Contents:
                 tensor.detach().copy_(value)
 
 
+def equal(one: Tensor, other: Tensor) -> bool:
+    """Whether what this rank holds of two tensors is the same; of a DTensor ``torch.equal`` asks all ranks."""
+    return torch.equal(getattr(one, "_local_tensor", one), getattr(other, "_local_tensor", other))
+
+
 def _is_value(value: Any) -> bool:
     if not isinstance(value, Tensor) or value.is_inference() or value.numel() > _LARGEST:
         return False

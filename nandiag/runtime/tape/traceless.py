@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import ROOT, Entry
-from nandiag.runtime.tape.state import Contents, generators
+from nandiag.runtime.tape.state import Contents, equal, generators
 
 
 def roots_of(entries: list[Entry]) -> list[nn.Module]:
@@ -70,5 +70,5 @@ def _versions(tensors: list[Tensor]) -> contextlib.ExitStack:
 
 def _restore(buffer: Tensor, value: Tensor) -> None:
     # Only what differs is written: a buffer may be shared with other processes.
-    if not torch.equal(buffer, value):
+    if not equal(buffer, value):
         buffer.detach().copy_(value)

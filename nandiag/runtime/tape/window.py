@@ -55,7 +55,7 @@ def traits(function: Any) -> Traits:
 def is_in_place(name: str) -> bool:
     """Whether a function of this name writes into its first argument."""
     dunder = name.startswith("__")
-    return (
+    return name != "requires_grad_" and (
         (name.endswith("_") and not dunder)
         or name == "__setitem__"
         or (dunder and name.startswith("__i") and len(name) > 6)

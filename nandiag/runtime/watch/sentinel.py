@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from nandiag.events import Finished, Skipped
-from nandiag.runtime.agreement import Agreement
 from nandiag.runtime.early.warner import Step
 from nandiag.runtime.early.watch import Early
 from nandiag.runtime.guard import Refused, guarded
@@ -31,6 +30,7 @@ from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.examine import Examiner
 from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.together.agreement import Agreement
 from nandiag.runtime.watch.borders import Nesting, closure_of, with_closure
 from nandiag.runtime.watch.clock import Clock
 from nandiag.runtime.watch.history import Ring
@@ -172,7 +172,7 @@ class Sentinel:
         closure: bool = False, examine: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         joint = self._joint(optimizer)
-        level = Level(self.agreement.most(border.level)) if joint else border.level
+        level = Level(self.agreement.most(border.level, self.clock.step)) if joint else border.level
         if level is Level.NONE:
             return
         fresh = self._tell(border)
@@ -198,9 +198,12 @@ class Sentinel:
         self.looker.examine(case)
 
     def _joint(self, optimizer: Optimizer | None) -> bool:
-        if optimizer is None or not self.agreement.possible:
+        if not self.agreement.possible:
             return False
-        return self._response.policy in {"stop", "skip"} or self.weights.sharded(optimizer)
+        wanted = optimizer is not None and (
+            self._response.policy in {"stop", "skip"} or self.weights.sharded(optimizer) or self.capture.communicates
+        )
+        return self.agreement.joins(wanted=wanted)
 
     def _tell(self, border: Border) -> bool:
         """Write what is new: while the same sort of harm goes on from step to step it is told once."""

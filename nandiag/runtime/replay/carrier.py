@@ -1,0 +1,117 @@
+"""Which collective an op of a joint replay is: its kind, its group, and its number among those of the step (worker).
+
+All ranks of a group make the same collectives in the same order, so that two ranks speak of the same one when kind,
+ranks and number are the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from nandiag.runtime.look.finite import local
+from nandiag.runtime.tape.entries import tensors_in
+
+_KINDS = {
+    "allreduce": "all_reduce", "allgather": "all_gather", "allgather_base": "all_gather", "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all", "all_to_all_single": "all_to_all", "reduce_scatter_base": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter", "all_gather_into_tensor": "all_gather", "recv_any_source": "recv",
+}  # fmt: skip
+_NO_COLLECTIVES = frozenset({"wait_tensor"})
+_MESSAGES = frozenset({"send", "recv"})
+
+
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """One collective, or one message; ``number`` counts from 0 in the step, on its group (a message: with its peer).
+
+    ``dtype`` and ``absmax`` are those of what this rank put in; ``absmax`` is None where that was not all finite.
+    """
+
+    kind: str
+    group: str
+    ranks: tuple[int, ...]
+    number: int
+    dtype: str | None = None
+    absmax: float | None = None
+
+    def facts(self) -> dict[str, object]:
+        """Return it as facts of a look."""
+        return {
+            "carried_by": self.kind,
+            "group": self.group,
+            "group_ranks": list(self.ranks),
+            "number": self.number,
+            "sent_dtype": self.dtype,
+            "sent_absmax": self.absmax,
+        }
+
+
+class Carriers:
+    """Counts the collectives of one replay."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[object, ...]] = Counter()
+
+    def of(self, func: Any, words: list[Any]) -> Carrier | None:
+        """Return what the op is; None for what only waits, and where torch does not say which group it is."""
+        kind = _kind(func)
+        if kind in _NO_COLLECTIVES:
+            return None
+        try:
+            group = _group(func, words)
+            ranks = tuple(dist.get_process_group_ranks(group))
+        except Exception:
+            return None
+        if kind in _MESSAGES:
+            peer = ranks[next((word for word in words if type(word) is int), 0)]
+            ranks = (dist.get_rank(), peer) if kind == "send" else (peer, dist.get_rank())
+        key = (group.group_name, kind, ranks) if kind in _MESSAGES else (group.group_name,)
+        self._counts[key] += 1
+        given = _put_in(func, words)
+        dtype = str(given[0].dtype).removeprefix("torch.") if given else None
+        name = str(getattr(group, "group_desc", "") or group.group_name)
+        return Carrier(kind, name, ranks, self._counts[key] - 1, dtype, _largest(given))
+
+
+def _kind(func: Any) -> str:
+    name = func._schema.name.partition("::")[2].strip("_").removesuffix("_coalesced")
+    return str(_KINDS.get(name, name))
+
+
+def _group(func: Any, words: list[Any]) -> Any:
+    for word, argument in zip(words, func._schema.arguments, strict=False):
+        if argument.name == "group_name":
+            return word if isinstance(word, dist.ProcessGroup) else _resolve(word)
+        if argument.name == "process_group":
+            return word if isinstance(word, dist.ProcessGroup) else dist.ProcessGroup.unbox(word)
+    raise LookupError(func._schema.name)
+
+
+def _put_in(func: Any, words: list[Any]) -> list[Tensor]:
+    """Return the tensors that this rank put in; where a schema names inputs, the others are there to be filled."""
+    named = list(zip(words, func._schema.arguments, strict=False))
+    return tensors_in([word for word, one in named if "input" in one.name]) or tensors_in(words)
+
+
+def _resolve(name: Any) -> Any:
+    return dist.distributed_c10d._resolve_process_group(name)  # type: ignore[attr-defined]
+
+
+def _largest(given: list[Tensor]) -> float | None:
+    largest = None
+    for tensor in given:
+        data = local(tensor)
+        if data is None:
+            continue
+        low, high = (float(one) for one in torch.aminmax(data))
+        if not math.isfinite(low) or not math.isfinite(high):
+            return None
+        largest = max(largest or 0.0, abs(low), abs(high))
+    return largest

@@ -1,0 +1,112 @@
+"""Whether any rank saw harm, before the weights of any rank change (worker).
+
+One number by messages on a group of our own, built straight on the job's store, so that no group of the script's is
+touched and no name of its groups shifts. Only ranks that all said they step alike ever wait for each other, bounded in
+time; on the first failure or mismatch the agreement disarms for the run.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from nandiag.events import Note
+from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.together.census import PATIENCE, all_joined, laid_out_alike, members, own_store, stand_apart
+from nandiag.runtime.together.rounds import connect
+
+# How long one rank waits for the others at a border. They come out of the same backward, as a rule within milliseconds.
+_LEAST, _MOST = 3.0, 20.0
+_STEPS = 4
+BORDER, VOTE = 0, 1
+
+
+class Agreement:
+    """A group of our own over all ranks; made at its first use, made anew when the script makes a new default group."""
+
+    def __init__(self) -> None:
+        self._ours: Any = None
+        self._joined: bool | None = None
+        self._made_for: object = None
+        self._disarmed = False
+        self._count = 0
+        self._last = 0.0
+        self._slowest = 0.0
+
+    @property
+    def possible(self) -> bool:
+        """Whether there is another rank to agree with."""
+        return not self._disarmed and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+    def joins(self, *, wanted: bool) -> bool:
+        """Return whether all ranks agree with each other from here on; ``wanted``: this one has reason to.
+
+        Asked once a default group, and once more where a rank that had no reason has one later. Never raises.
+        """
+        if not self.possible:
+            return False
+        default = dist.group.WORLD
+        if self._made_for is not default:
+            self._ours, self._joined, self._made_for = None, None, default
+            self._last = self._slowest = 0.0
+        if self._joined is None or (wanted and not self._joined and self._ours is None):
+            self._ask(wanted=wanted)
+        return bool(self._joined) and wanted
+
+    def _ask(self, *, wanted: bool) -> None:
+        self._count += 1
+        try:
+            store = own_store(f"agreement/{self._count}")
+            if not wanted:
+                self._joined = False
+                stand_apart(store)
+                return
+            who = members()
+            self._joined, why = all_joined(store, who)
+            if self._joined:
+                self._ours = connect(store, laid_out_alike(store, who), timedelta(seconds=PATIENCE))
+            else:
+                self._disarm(why)
+        except Exception as error:  # whatever gloo or the store raises: the run goes on without agreement
+            self._disarm(_first_line(error))
+
+    def any(self, *, flag: bool, step: int) -> bool:
+        """Return whether any rank passed True; this rank's own flag where no agreement can be had."""
+        return bool(self.most(int(flag), step, VOTE))
+
+    def most(self, level: int, step: int, what: int = BORDER) -> int:
+        """Return the largest ``level`` of any rank at ``step``; this rank's own where no agreement can be had."""
+        if not self.possible or self._ours is None:
+            return level
+        try:
+            agreed: int = self._ours.most(level, 2 * step + what, self._patience())
+        except Exception as error:
+            self._disarm(_first_line(error))
+            return level
+        self._last = time.monotonic()
+        return agreed
+
+    def _patience(self) -> timedelta:
+        """Some steps' time: a rank that steps at all comes within it."""
+        if not self._last:
+            return timedelta(seconds=_MOST)
+        self._slowest = max(self._slowest, time.monotonic() - self._last)
+        return timedelta(seconds=min(_MOST, max(_LEAST, _STEPS * self._slowest)))
+
+    def _disarm(self, why: str) -> None:
+        self._disarmed = True
+        self._ours, self._joined = None, False
+        RECORDER.emit(Note(f"The ranks do not step together ({why}); from here on each rank judges alone."))
+
+    def close(self) -> None:
+        """Let go of the group, before its threads meet the interpreter's teardown."""
+        self._ours = None
+        self._joined = False
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0][:200] if text else type(error).__name__

@@ -1,0 +1,43 @@
+"""Every way to train on many ranks, through the real command: the rank, step, op and line are those of the fault."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+
+SCRIPT = Path(__file__).with_name("ways.py")
+OWN_DATA = (
+    "ddp", "ddp_static", "ddp_hook", "ddp_power", "ddp_no_sync", "join", "zero", "sharded_adam", "fsdp1", "fsdp1_flat",
+    "fsdp2", "fsdp2_keep", "fsdp2_half", "sp", "experts", "context", "context_plain", "gpipe", "one_f_one_b", "by_hand",
+)  # fmt: skip
+ON_FOUR = ("hsdp", "hsdp1")
+SPLIT = ("tp", "lossp")
+SPLIT_ON_FOUR = ("fsdp2_tp",)
+# The last of these covers what only ranks that replay together can see: harm that came back to where it was made.
+FAST = (("fsdp2", 2, 1), ("experts", 2, 1), ("lossp", 2, 1))
+
+
+def cases():
+    every = [(way, 2, rank) for way in (*OWN_DATA, *SPLIT) for rank in range(2)]
+    every += [(way, 4, rank) for way in (*OWN_DATA, *ON_FOUR, *SPLIT, *SPLIT_ON_FOUR) for rank in range(4)]
+    return [pytest.param(*case, marks=() if case in FAST else (pytest.mark.slow,)) for case in every]
+
+
+@pytest.mark.parametrize(("way", "nproc", "rank"), cases())
+def test_the_origin_is_the_faulty_rank(way, nproc, rank, nandiag, tmp_path):
+    file = tmp_path / "report.json"
+    done = nandiag("run", "--nproc-per-node", nproc, "--log-dir", tmp_path, "--json", file, SCRIPT, way, rank)
+    report = json.loads(file.read_text())
+    origin = report["verdict"]["origin"]
+    place = (origin["ranks"], origin["step"], origin["phase"], origin["op"], origin["source"].strip())
+    split = way in {*SPLIT, *SPLIT_ON_FOUR}
+    op, line = (
+        ("exp", "torch.exp(x)  # too large") if split else ("div", "x / x.norm(dim=-1, keepdim=True)  # zero rows")
+    )
+    overload = "default" if split else "Tensor"
+    assert place == ([rank], 3, "forward", f"aten.{op}.{overload}", f"return {line}"), done.stderr
+    assert report["verdict"]["cause"] == ("overflow" if split else "division_by_zero"), done.stderr
+    assert done.returncode == 3, done.stderr
+    assert not [note for note in report["notes"] if "switched off" in note or "could not" in note], done.stderr
