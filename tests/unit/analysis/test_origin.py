@@ -345,3 +345,23 @@ def test_nothing_is_said_of_the_machine_of_a_rank_that_left_no_word(by_hand):
     assert report.verdict.origin.rank == 1
     assert (report.verdict.origin.host, report.verdict.origin.device) == (None, None)
     assert sum("ran the step again with finite values" in text for text in report.verdict.evidence) == 1
+
+
+def through(number, *, sent=False, kind="all_reduce", **given):
+    facts = {"carried_by": kind, "group": "default_pg", "group_ranks": [0, 1], "number": number, **given}
+    return {**facts, "sent": True} if sent else facts
+
+
+def test_harm_that_came_back_through_a_collective_is_followed_to_the_rank_that_put_it_in(by_hand):
+    """Rank 0 goes bad by what it receives, rank 1 by what rank 0 then makes of it: it began on rank 1 all the same."""
+    received = by_hand.found(3, source="received", phase="collective", facts=through(0))
+    sent = by_hand.found(3, facts=through(0, sent=True))
+    report = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(3), received), by_hand.rank(1, by_hand.loss(3), sent)))
+    assert report.verdict.origin.ranks == (1,)
+
+
+def test_what_a_rank_put_in_is_no_origin_where_nobody_received_it(by_hand):
+    received = by_hand.found(3, source="received", phase="collective", facts=through(4))
+    sent = by_hand.found(3, facts=through(0, sent=True))
+    report = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(3), received), by_hand.rank(1, by_hand.loss(3), sent)))
+    assert report.verdict.origin.ranks != (1,)

@@ -20,6 +20,7 @@ from torch.utils.data import dataloader
 
 from nandiag.events import Harm, Looked, decode
 from nandiag.runtime import anomaly_mode
+from nandiag.runtime.collectives.ring import RING
 from nandiag.runtime.frames import BOUNDARIES
 from nandiag.runtime.inject import after_import, ending
 from nandiag.runtime.recorder import RECORDER, Recorder
@@ -68,7 +69,7 @@ def put_back():
     """Undo what arming does to torch and to our own state."""
     names = [dict(vars(owner)) for owner in TOUCHED]
     hooks = [dict(one) for one in (optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks)]
-    state, boundaries = dict(ending._state), set(BOUNDARIES)
+    state, boundaries, listeners = dict(ending._state), set(BOUNDARIES), list(RING.listeners)
     try:
         yield
     finally:
@@ -83,6 +84,7 @@ def put_back():
             kept.clear()
             kept.update(before)
         after_import.forget()
+        RING.listeners[:] = listeners
         ending._state.update(state)
         ending._closing.clear()
         ending._raising.clear()
