@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from nandiag.analysis.causes.loss_scale_collapse import collapsed
 from nandiag.analysis.early import warnings_of
+from nandiag.analysis.nccl import placement
 from nandiag.analysis.nccl.findings import findings_of as nccl_findings
 from nandiag.analysis.nccl.summary import Logs
 from nandiag.analysis.report import Finding, RankState, Run
@@ -34,6 +35,7 @@ def findings_of(
         *_ends(states, logs),
         *_went_on(timeline, run),
         *nccl_findings(nccl),
+        *placement.findings_of(logs),
         *warnings_of(timeline),
     ]
     order = {"anomaly": 0, "warning": 1, "info": 2}

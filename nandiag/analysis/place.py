@@ -8,7 +8,7 @@ from dataclasses import fields
 from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Origin
 from nandiag.analysis.timeline import STATE, phase_of
-from nandiag.events import Armed, Harm, Looked, Site, Skipped, TensorFact
+from nandiag.events import Armed, Harm, Looked, Placed, Site, Skipped, TensorFact
 from nandiag.store.reader import RankLog
 
 _HELD = ("parameter", "buffer", "frozen")
@@ -126,5 +126,5 @@ def _device(claim: Claim, facts: tuple[TensorFact, ...]) -> str | None:
 
 
 def _gpu(log: RankLog | None) -> str | None:
-    armed = next((one.event for one in log.records if isinstance(one.event, Armed)), None) if log else None
-    return armed.gpu_uuid if armed else None
+    told = [one.event.gpu_uuid for one in log.records if isinstance(one.event, Armed | Placed)] if log else []
+    return next((uuid for uuid in told if uuid is not None), None)

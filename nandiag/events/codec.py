@@ -16,6 +16,7 @@ KINDS: dict[str, type] = {
     "attached": kinds.Attached,
     "armed": kinds.Armed,
     "listening": kinds.Listening,
+    "placed": kinds.Placed,
     "probe_dark": kinds.ProbeDark,
     "note": kinds.Note,
     "harm": kinds.Harm,

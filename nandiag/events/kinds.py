@@ -54,6 +54,23 @@ class Listening:
 
 
 @dataclass(frozen=True, slots=True)
+class Placed:
+    """Where this rank computes and through what it talks, as its first forward call, or its end, found it.
+
+    ``device`` is that of the first trained parameter, ``current`` the number of the current CUDA device (of
+    ``visible``), ``gpu`` and ``gpu_uuid`` tell which GPU that is; ``None`` where CUDA is not in use. ``backends`` are
+    those of the default process group, by kind of device (``{"cuda": "nccl"}``).
+    """
+
+    device: str | None = None
+    current: int | None = None
+    visible: int | None = None
+    gpu: str | None = None
+    gpu_uuid: str | None = None
+    backends: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ProbeDark:
     """A probe of ours failed and was disarmed; training went on without it."""
 
@@ -237,5 +254,5 @@ class Unknown:
 
 Event = (
     Attached | Armed | ProbeDark | Note | Harm | Looked | Skipped | Warned | Stopping | Raised | History | Activations
-    | Listening | Printed | Finished | Unknown
+    | Listening | Placed | Printed | Finished | Unknown
 )  # fmt: skip

@@ -16,9 +16,12 @@ from nandiag.runtime import anomaly_mode
 from nandiag.runtime.collectives import stacks
 from nandiag.runtime.collectives import wraps as collectives
 from nandiag.runtime.collectives.lookout import LOOKOUT
+from nandiag.runtime.collectives.placement import Placement, nccl_version
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.inject import ending
+from nandiag.runtime.look.weights import parameters
 from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.selftest.gpus import driver
 from nandiag.runtime.tape import warned, wraps
 from nandiag.runtime.tape.batches import watch_batches
 from nandiag.runtime.tape.capture import Capture
@@ -41,6 +44,7 @@ def arm() -> Sentinel:
     capture.batches = watch_batches(capture)
     watch_exchanges(capture)
     collectives.install()
+    _watch_placement(sentinel, capture)
     _watch_standstill()
     _wrap_backward(sentinel, capture)
     _wrap_grad(sentinel)
@@ -59,8 +63,25 @@ def _armed() -> Armed:
         torch=torch.__version__,
         probes=("sentinel", "scaler"),
         cuda=torch.version.cuda,
-        nccl=None,
+        nccl=nccl_version(),
+        driver=driver(),
     )
+
+
+def _watch_placement(sentinel: Sentinel, capture: Capture) -> None:
+    """Have it told where this rank computes and through what it talks: by its first forward call, else at its end."""
+    known = sentinel.weights.known
+    placement = Placement(lambda: (tensor for optimizer in known() for tensor in parameters(optimizer)))
+    stock = capture.on_first_root
+
+    def first_root() -> None:
+        placement.tell()
+        if stock is not None:
+            stock()
+
+    capture.on_first_root = first_root
+    ending.on_raise(lambda _error, _step: placement.tell())
+    ending.on_leave(placement.tell)
 
 
 def _watch_standstill() -> None:

@@ -16,6 +16,7 @@ from nandiag.events import (
     Listening,
     Looked,
     Note,
+    Placed,
     Printed,
     ProbeDark,
     Raised,
@@ -51,6 +52,7 @@ EVERY = [
     History((1, 2), (0.5, math.nan), (None, math.inf), (0.1, 0.1), (None, None)),
     Activations((1, 2), ("a", ""), ("float16", "float32"), ((0.5, None), (math.inf, 2.0)), 3),
     Listening(61, ("/torch/", "/python/")),
+    Placed("cuda:1", 1, 8, "H100", "GPU-1", {"cuda": "nccl"}),
     Finished(9, 1, 8),
 ]
 
