@@ -92,6 +92,18 @@ def _batch_channel(warned: Warned) -> str:
     return f"channel {_number(warned, 'channel')} of {_of(warned)} holds {sizes}: it is not normalised"
 
 
+def _half_headroom(warned: Warned) -> str:
+    share = _value(warned, "share")
+    part = "near the end" if share is None else f"at {100 * share:.0f} %"
+    at = f"{_of(warned)} is {part} of float16's range ({_number(warned, 'size')} of 65504)"
+    left, doubling = _value(warned, "left"), _value(warned, "doubling")
+    if left is None or doubling is None:
+        return at
+    soon = f"in about {words.count(round(left), 'step')}" if left >= 1 else "within a step"
+    pace = f"doubling every {words.count(max(round(doubling), 1), 'step')}"
+    return f"{at}, {pace}: overflow {soon}, if it goes on like that"
+
+
 TEXTS: dict[str, Callable[[Warned], str]] = {
     "grad_norm_spike": _norm_spike,
     "grad_norm_growth": _norm_growth,
@@ -99,6 +111,7 @@ TEXTS: dict[str, Callable[[Warned], str]] = {
     "lr_out_of_range": _lr_out_of_range,
     "lr_jump": _lr_jump,
     "loss_scale_falling": _scale_falling,
+    "half_headroom": _half_headroom,
     "batch_outlier": _batch_outlier,
     "batch_channel": _batch_channel,
 }

@@ -133,4 +133,23 @@ EXPLAIN = (
         pages=("data.html", "generated/torch.nn.BatchNorm1d.html"),
         kind="warning",
     ),
+    Explanation(
+        slug="half_headroom",
+        what="A float16 activation comes near to 65504, the largest number of float16. A forward is looked into every "
+        "50 steps where float16 is in use; the overflow is foretold by a straight line through the logarithms of the "
+        "looks, and only where at least four lie on one.",
+        fix=(
+            Suggestion("Use bfloat16 where the device has it: it reaches as far as float32.", "dtype=torch.bfloat16"),
+            Suggestion(
+                "Attention logits: normalise queries and keys, or let scaled_dot_product_attention do it.",
+                "q, k = norm_q(q), norm_k(k)",
+            ),
+            Suggestion(
+                "Run this op in float32.", "with torch.autocast(x.device.type, enabled=False):\n    y = f(x.float())"
+            ),
+            Suggestion("Lower the learning rate or raise the weight decay of what grows."),
+        ),
+        pages=("amp.html", "generated/torch.nn.functional.scaled_dot_product_attention.html"),
+        kind="warning",
+    ),
 )

@@ -8,10 +8,12 @@ from typing import Any
 from torch import Tensor
 
 from nandiag.runtime.early.clipping import watch_clipping
-from nandiag.runtime.early.inputs import Inputs
+from nandiag.runtime.early.data.inputs import Inputs
+from nandiag.runtime.early.half.turns import HalfPrecision
 from nandiag.runtime.early.warner import Step, Warner
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.tape.entries import Entry
 from nandiag.settings import Settings
 
 
@@ -22,13 +24,18 @@ class Early:
         self.on = settings.warnings
         self._warner = Warner(settings.thresholds)
         self._inputs = Inputs(self._warner, capture)
+        self._half = HalfPrecision(self._warner, capture)
         self._capture = capture
 
     def arm(self) -> None:
         """Put the wraps in place, once, right after torch was imported."""
         if self.on:
             watch_clipping(self._warner)
-            self._capture.on_root = self._inputs.root_begins
+            self._capture.on_root = self._root_begins
+
+    def _root_begins(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._inputs.root_begins(entry, args, kwargs)
+        self._half.root_begins(entry)
 
     def waiting(self) -> list[Tensor]:
         """Return the 0-d tensors to be read with the sight; their values go to :meth:`read`."""
@@ -45,8 +52,8 @@ class Early:
 
     @property
     def activation(self) -> float | None:
-        """The largest activation at the last look, None where none was made."""
-        return None
+        """The largest float16 activation at the last look, None where none was made."""
+        return self._half.largest
 
     @guarded("warnings")
     def border(self, optimizer: Any, step: Step) -> None:
@@ -57,6 +64,7 @@ class Early:
             # Something left its usual range: was it this batch? It may not have been looked at.
             self._inputs.hold_against(at_harm=False)
         self._inputs.forget()
+        self._half.step_begins(step.step)
 
     @guarded("warnings")
     def skipped(self, step: int, scale: float | None) -> None:

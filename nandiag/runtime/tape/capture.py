@@ -60,6 +60,7 @@ class Capture:
         self.received: set[int | None] = set()
         self.communicates = False
         self.on_first_root: Callable[[], object] | None = None
+        self.on_root_end: Callable[[], object] | None = None
         self.on_root: Callable[[Entry, tuple[Any, ...], dict[str, Any]], object] | None = None
         self.depth = 0
         self.mark = 0
@@ -122,6 +123,8 @@ class Capture:
     @unseen
     def root_ends(self, module: nn.Module, entry: Entry | None, output: Any) -> None:
         """It returned ``output``."""
+        if self.on_root_end is not None:
+            self.on_root_end()
         if entry is not None:
             self.known[id(module)].end(entry)
             for word in entry.words:
@@ -138,6 +141,8 @@ class Capture:
     @unseen
     def root_raised(self, entry: Entry | None) -> None:
         """It raised: should the script go on, nothing descends from this call."""
+        if self.on_root_end is not None:
+            self.on_root_end()
         if entry is not None:
             self.tape.entries = [one for one in self.tape.entries if one is not entry]
             entry.forget()

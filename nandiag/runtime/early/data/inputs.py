@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nandiag.runtime.early.samples import channels_of, data_of, is_mask, name_of, sample_of
+from nandiag.runtime.early.data.samples import channels_of, data_of, is_mask, name_of, sample_of
 from nandiag.runtime.early.warner import Warner
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import quiet

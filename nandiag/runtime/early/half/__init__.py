@@ -1,0 +1,1 @@
+"""float16 in use: how near its activations are to the end of its range (worker)."""

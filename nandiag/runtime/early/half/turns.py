@@ -1,0 +1,105 @@
+"""When to look at the activations of a model in half precision, and what is made of the looks (worker).
+
+Only float16 has a range that training leaves; bfloat16 reaches as far as float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+
+from nandiag.runtime.early.half.activations import ActivationLook, Extremes, anything_compiled
+from nandiag.runtime.early.half.headroom import LARGEST, Headroom
+from nandiag.runtime.early.warner import Warner
+from nandiag.runtime.guard import guarded
+from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.tape.entries import Entry
+
+_FIRST = 10
+# A model may use float16 by itself, which its root does not show: the first looks are made of any.
+_TRIALS = 2
+_MASKED = 0.9
+
+
+class HalfPrecision:
+    """Has a look at one forward now and then; ``largest`` is the largest activation at the last look."""
+
+    def __init__(self, warner: Warner, capture: Capture) -> None:
+        self.largest: float | None = None
+        self._warner = warner
+        self._capture = capture
+        self._headroom = Headroom(warner.limits)
+        self._every = warner.limits.headroom_every
+        self._due = min(_FIRST, self._every) if self._every else math.inf
+        self._trials = _TRIALS
+        self._look: ActivationLook | None = None
+        self._done: set[int] = set()
+
+    @guarded("activations")
+    def root_begins(self, entry: Entry) -> None:
+        """A root module is called with gradients on: look into it when a look is due."""
+        step = self._capture.tape.step
+        if step < self._due or self._look is not None:
+            return
+        if not self._trials and not _is_half(entry):
+            return
+        if id(entry.function) in self._done:
+            return  # the first micro-batch stands for all
+        if anything_compiled() or _is_capturing():
+            self._due = math.inf
+            return
+        self._done.add(id(entry.function))
+        self._look = ActivationLook(entry.function, partial(RECORDER.dark, "activations"))
+        self._capture.on_root_end = self._ended
+        self._look.begin()
+
+    def _ended(self) -> None:
+        """The root call is over: whatever happened, what was put in place goes."""
+        self._capture.on_root_end = None
+        look, self._look = self._look, None
+        if look is None:
+            return
+        try:
+            self._keep(look.end())
+        except Exception as error:
+            RECORDER.dark("activations", error)
+
+    def _keep(self, seen: Extremes) -> None:
+        if seen:
+            self._trials = _TRIALS
+            step, scalars = self._capture.tape.step, [end for ends in seen.values() for end in ends]
+            self._warner.reads.later(scalars, partial(self._looked, step, list(seen)))
+
+    def step_begins(self, step: int) -> None:
+        """A step was made: set when the next look is due, where one was."""
+        if step >= self._due and self._look is None:
+            self._trials = max(0, self._trials - 1)
+            self._due = step + max(1, min(self._every, max(step, _FIRST)))
+            self._done.clear()
+
+    def _looked(self, step: int, places: list[str], values: Sequence[float]) -> None:
+        peaks = {}
+        for place, low, high in zip(places, values[::2], values[1::2], strict=True):
+            # What lies at the lower end of the range is a mask, as a rule.
+            size = high if low < -_MASKED * LARGEST else max(high, -low)
+            if 0.0 < size < math.inf:
+                peaks[place] = size
+        self.largest = max(peaks.values(), default=self.largest)
+        for place, found in self._headroom.add(step, peaks):
+            self._warner.say(found, step, place)
+
+
+def _is_half(entry: Entry) -> bool:
+    _, cpu, cpu_dtype, cuda, cuda_dtype, _ = entry.modes
+    if (cpu and cpu_dtype is torch.float16) or (cuda and cuda_dtype is torch.float16):
+        return True
+    first = next(entry.function.parameters(), None)
+    return first is not None and first.dtype is torch.float16
+
+
+def _is_capturing() -> bool:
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
