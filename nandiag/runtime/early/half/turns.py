@@ -94,7 +94,7 @@ class HalfPrecision:
 
 
 def _is_half(entry: Entry) -> bool:
-    _, cpu, cpu_dtype, cuda, cuda_dtype, _ = entry.modes
+    cpu, cpu_dtype, cuda, cuda_dtype = entry.modes[1:5]
     if (cpu and cpu_dtype is torch.float16) or (cuda and cuda_dtype is torch.float16):
         return True
     first = next(entry.function.parameters(), None)
