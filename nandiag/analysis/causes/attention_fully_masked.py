@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from nandiag.analysis.causes import fitting
 from nandiag.analysis.causes.facts import LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -56,9 +59,21 @@ def explain(facts: Facts) -> Cause | None:
     return Cause(
         slug="attention_fully_masked",
         evidence=(f"a whole row of the input of {op.lstrip('_')} is -inf; its softmax is 0/0",),
-        suggestions=(_LEAVE_ONE,),
+        suggestions=_advice(facts),
         strength=LIKELY if attention else PROVEN,
     )
+
+
+def _advice(facts: Facts) -> tuple[Suggestion, ...]:
+    fitted = fitting.filled(facts.origin) or fitting.argument(facts.origin, "softmax", _finite)
+    if fitted is None:
+        return (_LEAVE_ONE,)
+    text = "Mask with the lowest finite number: such a row is then a mean over all of its positions, and no NaN."
+    return (Suggestion(text, fitted), replace(_LEAVE_ONE, text="Or leave at least one position of each row unmasked."))
+
+
+def _finite(scores: str) -> str:
+    return f"{scores}.clamp_min(torch.finfo({scores}.dtype).min)"
 
 
 def _two_masks(facts: Facts) -> Cause | None:

@@ -92,7 +92,8 @@ def _no_target(facts: Facts) -> Cause:
         suggestions=(
             Suggestion(
                 "Divide a sum by a count that is at least 1.",
-                "F.cross_entropy(z, y, reduction='sum') / (y != -100).sum().clamp_min(1)",
+                fitting.summed(facts.origin, "-100" if ignored is None else words.number(ignored))
+                or "F.cross_entropy(z, y, reduction='sum') / (y != -100).sum().clamp_min(1)",
             ),
             Suggestion("Or leave samples out whose targets are all ignored."),
         ),

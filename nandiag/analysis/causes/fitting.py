@@ -20,7 +20,7 @@ Guard = Callable[[str], str]
 
 def divisor(origin: Origin, guard: Guard) -> str | None:
     """Return the user's line with the divisor of the underlined division guarded, or ``None``."""
-    found = _parsed(origin)
+    found = parsed(origin)
     if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Div | ast.Mod):
         return None
     return _line(origin, found[0], found[1].right, guard)
@@ -28,14 +28,14 @@ def divisor(origin: Origin, guard: Guard) -> str | None:
 
 def argument(origin: Origin, op: str, guard: Guard) -> str | None:
     """Return the user's line with the first argument of the underlined call of ``op`` guarded, or ``None``."""
-    found = _parsed(origin)
+    found = parsed(origin)
     target = None if found is None else _target(found[1], op)
     return None if found is None or target is None else _line(origin, found[0], target, guard)
 
 
 def added(origin: Origin, op: str, keyword: str) -> str | None:
     """Return the user's line with ``keyword`` (``unbiased=False``) added to the underlined call of ``op``."""
-    found = _parsed(origin)
+    found = parsed(origin)
     if found is None:
         return None
     text, call = found
@@ -44,12 +44,46 @@ def added(origin: Origin, op: str, keyword: str) -> str | None:
     if any(one.arg == keyword.partition("=")[0] for one in call.keywords):
         return None
     inside = text[:-1].rstrip().rstrip(",")
-    return _whole(origin, f"{inside}{'' if inside.endswith('(') else ', '}{keyword})")
+    return whole(origin, f"{inside}{'' if inside.endswith('(') else ', '}{keyword})")
+
+
+def summed(origin: Origin, ignored: str) -> str | None:
+    """Return the user's line with its ``cross_entropy(z, y)`` as a sum over the targets that are not ``ignored``."""
+    found = parsed(origin)
+    if found is None or not isinstance(found[1], ast.Call) or len(found[1].args) < 2:
+        return None
+    name = found[1].func.attr if isinstance(found[1].func, ast.Attribute) else getattr(found[1].func, "id", "")
+    if name != "cross_entropy" or any(word.arg == "reduction" for word in found[1].keywords):
+        return None
+    targets = ast.unparse(found[1].args[1])
+    inside = found[0][:-1].rstrip().rstrip(",")
+    return whole(origin, f'{inside}, reduction="sum") / ({targets} != {ignored}).sum().clamp_min(1)')
+
+
+def filled(origin: Origin) -> str | None:
+    """Return the user's line with the -inf of its ``scores.masked_fill(mask, -inf)`` as the lowest finite number."""
+    found = parsed(origin)
+    fills = [] if found is None else [fill for node in ast.walk(found[1]) if (fill := _fill(node)) is not None]
+    if found is None or len(fills) != 1:
+        return None
+    text, (scores, value) = found[0], fills[0]
+    return whole(
+        origin, f"{text[: value.col_offset]}torch.finfo({scores}.dtype).min{text[value.end_col_offset or 0 :]}"
+    )
+
+
+def _fill(node: ast.AST) -> tuple[str, ast.expr] | None:
+    """Return the name of what is filled with -inf, and that -inf."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or len(node.args) < 2:
+        return None
+    infinite = "inf" in ast.unparse(node.args[1]) and isinstance(node.func.value, ast.Name)
+    fills = node.func.attr in {"masked_fill", "masked_fill_"} and infinite
+    return (ast.unparse(node.func.value), node.args[1]) if fills else None
 
 
 def normalised(origin: Origin) -> str | None:
     """Return ``F.normalize(x, dim=-1)`` where the underlined expression is ``x / x.norm(dim=-1, keepdim=True)``."""
-    found = _parsed(origin)
+    found = parsed(origin)
     if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Div):
         return None
     left, right = found[1].left, found[1].right
@@ -60,10 +94,11 @@ def normalised(origin: Origin) -> str | None:
     words = {one.arg: ast.unparse(one.value) for one in right.keywords}
     if set(words) != {"dim", "keepdim"} or words["keepdim"] != "True":
         return None
-    return _whole(origin, f"torch.nn.functional.normalize({ast.unparse(left)}, dim={words['dim']})")
+    return whole(origin, f"torch.nn.functional.normalize({ast.unparse(left)}, dim={words['dim']})")
 
 
-def _parsed(origin: Origin) -> tuple[str, ast.expr] | None:
+def parsed(origin: Origin) -> tuple[str, ast.expr] | None:
+    """Return the underlined expression and its tree, or ``None`` where it is none, or not told."""
     if origin.source is None or origin.column is None:
         return None
     text = origin.source[slice(*origin.column)]
@@ -84,12 +119,13 @@ def _target(node: ast.expr, op: str) -> ast.expr | None:
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
     if name is None or name.rstrip("_") != op:
         return None
-    if isinstance(node.func, ast.Attribute) and not _is_module(node.func.value):
+    if isinstance(node.func, ast.Attribute) and not is_module(node.func.value):
         return node.func.value
     return node.args[0] if node.args and not isinstance(node.args[0], ast.Starred) else None
 
 
-def _is_module(node: ast.expr) -> bool:
+def is_module(node: ast.expr) -> bool:
+    """Whether the name is one of torch's namespaces, and no tensor."""
     return (node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)) in _MODULES
 
 
@@ -104,10 +140,10 @@ def _line(origin: Origin, text: str, part: ast.expr, guard: Guard) -> str | None
         called = before.isalnum() or before in {"_", ")", "]"}
         first, last = (first - 1, last + 1) if bracketed and not called else (first, last)
         inner = f"({inner})"
-    return _whole(origin, text[:first] + guard(inner) + text[last:])
+    return whole(origin, text[:first] + guard(inner) + text[last:])
 
 
-def _whole(origin: Origin, expression: str) -> str:
+def whole(origin: Origin, expression: str) -> str:
     """Return the whole line with ``expression`` in the place of the underlined one; the expression where too long."""
     source, column = origin.source or "", origin.column or (0, 0)
     line = (source[: column[0]] + expression + source[column[1] :]).strip()

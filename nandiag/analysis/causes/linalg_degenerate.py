@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nandiag.analysis.causes import fitting
 from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -49,9 +50,19 @@ def explain(facts: Facts) -> Cause | None:
     return Cause(
         slug="linalg_degenerate",
         evidence=(f"{op} of a finite matrix is not finite: the matrix is singular, or nearly so",),
-        suggestions=(Suggestion("Add a little to its diagonal, or use a method for such matrices.", _JITTER),),
+        suggestions=(Suggestion("Add a little to its diagonal, or use a method for such matrices.", _jittered(facts)),),
         strength=LIKELY,
     )
+
+
+def _jittered(facts: Facts) -> str:
+    name = (facts.op or "").lstrip("_").removeprefix("linalg_").removesuffix("_ex")
+    names = (name, "inverse" if name == "inv" else name, "inv" if name == "inverse" else name)
+    fitted = (
+        fitting.argument(facts.origin, one, lambda a: f"{a} + 1e-6 * torch.eye({a}.shape[-1], device={a}.device)")
+        for one in names
+    )
+    return next((line for line in fitted if line is not None), _JITTER)
 
 
 def _gradient(facts: Facts) -> Cause:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from nandiag.analysis.causes import fitting
+from nandiag.analysis.causes import fitting, widening
 from nandiag.analysis.causes.facts import HALF, LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -65,6 +65,7 @@ ARITHMETIC = PRODUCTS | frozenset(
     }
     | {"prod", "cumprod", "dist", "native_layer_norm", "embedding", "linalg_vector_norm", "addr", "neg", "mse_loss"}
 )
+CONVOLUTIONS = frozenset({"convolution", "conv1d", "conv2d", "conv3d"})
 LINEAR_MODULES = frozenset({"Linear", "Conv1d", "Conv2d", "Conv3d", "Bilinear", "ConvTranspose2d", "LazyLinear"})
 _SPREADS = frozenset({"var", "std", "var_mean", "std_mean"})
 
@@ -132,15 +133,39 @@ def _advice(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
 
 
 def _half(facts: Facts) -> tuple[Suggestion, ...]:
-    wide = Suggestion("Use bfloat16 where the device has it: it has the range of float32.", "dtype=torch.bfloat16")
+    wide = _bfloat16(facts)
     if facts.op in CASTS:
         return (Suggestion("Keep this tensor in float32, or bring it to scale first.", "(x / scale).half()"), wide)
     if facts.origin.phase == "optimizer":
         return (Suggestion("Keep the weights and the optimizer in float32.", "model.float()"), wide)
-    device = (facts.origin.device or "cuda").partition(":")[0]
-    inside = f"with torch.autocast({device!r}, enabled=False): y = f(x.float())"
     bounds = _exponential(facts, "float16")[:1] if facts.op in EXPONENTIALS else ()
-    return (wide, Suggestion(f"Or run {facts.op or 'this part'} in float32.", inside), *bounds)
+    return (wide, _lifted(facts), *bounds)
+
+
+def _bfloat16(facts: Facts) -> Suggestion:
+    """Say how to use bfloat16: a GPU may lack it, a CPU has it; a scaler is of no use then."""
+    device = _device(facts)
+    scales = facts.history.scale if facts.history is not None else ()
+    scaled = facts.skip is not None or any(scale is not None for scale in scales)
+    where = " where the GPU has it (torch.cuda.is_bf16_supported())" if device == "cuda" else ""
+    without = ", and needs no GradScaler" if scaled else ""
+    text = f"Use bfloat16{where}: it has the range of float32{without}."
+    return Suggestion(text, f'torch.autocast("{device}", dtype=torch.bfloat16)')
+
+
+def _lifted(facts: Facts) -> Suggestion:
+    """Say how to run the op in float32, where the replay has shown it finite, or its inputs fit well."""
+    op, device = facts.op or "this part", _device(facts)
+    if facts.op is None or facts.op in PRODUCTS | CONVOLUTIONS:
+        code = f'with torch.autocast("{device}", enabled=False): y = f(x.float())'
+        return Suggestion(
+            f"Or run {op} in float32, outside of autocast.", widening.outside_autocast(facts.origin, device) or code
+        )
+    return Suggestion(f"Or run {op} in float32.", widening.operands(facts.origin) or "x.float()")
+
+
+def _device(facts: Facts) -> str:
+    return (facts.origin.device or "cuda").partition(":")[0]
 
 
 def _exponential(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nandiag.analysis.causes import fitting
+from nandiag.analysis.causes import fitting, widening
 from nandiag.analysis.report import Origin
 
 
@@ -85,3 +85,53 @@ def test_a_line_that_would_be_too_long_is_left_to_its_expression():
 
 def test_nothing_is_fitted_without_a_place():
     assert fitting.divisor(Origin("nan", 0, (0,), 5), clamped) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "expression", "fitted"),
+    [
+        (
+            "loss = F.cross_entropy(z.flatten(0, 1), y.flatten())",
+            "F.cross_entropy(z.flatten(0, 1), y.flatten())",
+            (
+                'loss = F.cross_entropy(z.flatten(0, 1), y.flatten(), reduction="sum") / '
+                "(y.flatten() != -100).sum().clamp_min(1)"
+            ),
+        ),
+        ('loss = F.cross_entropy(z, y, reduction="sum")', 'F.cross_entropy(z, y, reduction="sum")', None),
+        ("loss = criterion(z, y)", "criterion(z, y)", None),
+    ],
+)
+def test_a_mean_over_no_targets(line, expression, fitted):
+    assert fitting.summed(at(line, expression), "-100") == fitted
+
+
+@pytest.mark.parametrize("infinity", ['float("-inf")', "-torch.inf", "-float('inf')"])
+def test_a_mask_of_minus_infinity(infinity):
+    line = f"w = scores.masked_fill(hidden, {infinity}).softmax(-1)"
+    fitted = fitting.filled(at(line, line[4:]))
+    assert fitted == "w = scores.masked_fill(hidden, torch.finfo(scores.dtype).min).softmax(-1)"
+    assert fitting.filled(at("w = scores.softmax(-1)", "scores.softmax(-1)")) is None
+    assert fitting.filled(at("w = f(x).masked_fill(m, -inf)", "f(x).masked_fill(m, -inf)")) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "expression", "outside", "plain"),
+    [
+        ("s = q @ k.transpose(1, 2)", "q @ k.transpose(1, 2)", "s = q.float() @ k.transpose(1, 2).float()", True),
+        ("s = torch.bmm(q, k * 2)", "torch.bmm(q, k * 2)", "s = torch.bmm(q.float(), (k * 2).float())", True),
+        ("return self.f(x) ** 2", "self.f(x) ** 2", "return self.f(x).float() ** 2", False),
+        ("s = (a + b) * c", "(a + b) * c", "s = (a + b).float() * c.float()", True),
+        ("s = x.sum(-1)", "x.sum(-1)", "s = x.float().sum(-1)", True),
+    ],
+)
+def test_a_line_in_float32(line, expression, outside, plain):
+    assert widening.operands(at(line, expression)) == outside
+    expected = f'with torch.autocast("cuda", enabled=False): {outside}' if plain else None
+    assert widening.outside_autocast(at(line, expression), "cuda") == expected
+
+
+@pytest.mark.parametrize("expression", ["self.proj(x)", "torch.cat([a, b])", "f(*x)", "x"])
+def test_what_cannot_be_lifted_for_sure_is_left(expression):
+    assert widening.operands(at(f"y = {expression}", expression)) is None
+    assert widening.outside_autocast(at(f"y = {expression}", expression), "cpu") is None
