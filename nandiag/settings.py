@@ -266,6 +266,19 @@ def claim(place: Place) -> bool:
     return True
 
 
+_PARENT = "NANDIAG_PARENT"
+
+
+def parenthood() -> dict[str, str]:
+    """Return the variable by which children of this launcher know it for their parent."""
+    return {_PARENT: str(os.getpid())}
+
+
+def is_child_of_launcher() -> bool:
+    """Whether the launcher itself started this process."""
+    return os.environ.get(_PARENT) == str(os.getppid())
+
+
 def error_file(environ: Mapping[str, str] | None = None) -> str | None:
     """Return the path where torchelastic wants a worker's error, None when it wants none."""
     environ = os.environ if environ is None else environ

@@ -20,7 +20,7 @@ from nandiag.launch.agent import Ended
 from nandiag.launch.live import Grace, Seen, Watch
 from nandiag.launch.nccl import torch_version
 from nandiag.launch.plan import Plan, python_version
-from nandiag.settings import environment, exported, place
+from nandiag.settings import environment, exported, parenthood, place
 from nandiag.store.run import AgentEnd, RankEnd, RunInfo
 from nandiag.store.writer import write_text, write_whole
 
@@ -46,7 +46,7 @@ def run(plan: Plan, typed: Sequence[str], started: datetime) -> Closed:
     watch = Watch(plan.folder, say, grace=Grace(hang=plan.settings.hang_timeout))
     watch.start()
     try:
-        with exported(plan.added):
+        with exported({**plan.added, **parenthood()}):
             ended = _start(plan)
     finally:
         seen = watch.end()

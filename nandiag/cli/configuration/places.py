@@ -21,7 +21,7 @@ PROJECT_FILE = "pyproject.toml"
 TABLE = "tool.nandiag"
 DEFAULT = "default"
 # Variables with our prefix that are no settings: a worker's own mark, and the torch that scripts/ of this project take.
-_NO_SETTINGS = frozenset({"NANDIAG_CLAIM", "NANDIAG_TORCH"})
+_NO_SETTINGS = frozenset({"NANDIAG_CLAIM", "NANDIAG_PARENT", "NANDIAG_TORCH"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 
 from nandiag import settings
 from nandiag.runtime.inject import ending
 from nandiag.runtime.inject.after_import import after_import, forget
-from nandiag.runtime.inject.process import Kind, kind
+from nandiag.runtime.inject.process import Kind, end_with_launcher, kind
 from nandiag.runtime.recorder import RECORDER
 from nandiag.store.layout import RunFolder
 
@@ -23,6 +24,8 @@ def boot(how: str) -> None:
         return
     if stopped_before():
         os._exit(0)  # elastic has started anew a run that nandiag stopped: there is nothing left to do in it
+    with contextlib.suppress(Exception):
+        end_with_launcher()
     RECORDER.configure(settings.from_env(), how, alone=what is Kind.ALONE)
     if what is Kind.WORKER:
         RECORDER.attach(settings.place())

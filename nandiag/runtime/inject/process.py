@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from enum import Enum
 
 from nandiag import settings
+
+_PR_SET_PDEATHSIG = 1
 
 
 class Kind(Enum):
@@ -33,6 +36,18 @@ def kind() -> Kind:
         return Kind.HELPER
     # Where ranks are not started by torchrun a child may prove to be one: mp.spawn tells it its rank as an argument.
     return Kind.ALONE if first else Kind.MAYBE
+
+
+def end_with_launcher() -> None:
+    """Have the kernel send SIGTERM to this process should its launcher die without ending it: no orphan trains on.
+
+    Nothing is done for a process that the launcher did not start itself, nor where the system has no such call.
+    """
+    if not settings.is_child_of_launcher():
+        return
+    import ctypes  # torch loads it in any case
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
 
 
 def _is_infrastructure() -> bool:
