@@ -104,6 +104,13 @@ def _half_headroom(warned: Warned) -> str:
     return f"{at}, {pace}: overflow {soon}, if it goes on like that"
 
 
+def _second_moment_underflow(warned: Warned) -> str:
+    lost, numel = (int(_value(warned, key) or 0) for key in ("lost", "numel"))
+    where = f"in {lost:,} of {words.count(numel, 'value')} of {warned.name or 'a parameter'}"
+    kind = f"{warned.facts.get('dtype', 'its dtype')}, eps {_number(warned, 'eps')}"
+    return f"Adam's second moment underflowed {where} ({kind}): updates reach {_number(warned, 'ratio')} learning rates"
+
+
 TEXTS: dict[str, Callable[[Warned], str]] = {
     "grad_norm_spike": _norm_spike,
     "grad_norm_growth": _norm_growth,
@@ -112,6 +119,7 @@ TEXTS: dict[str, Callable[[Warned], str]] = {
     "lr_jump": _lr_jump,
     "loss_scale_falling": _scale_falling,
     "half_headroom": _half_headroom,
+    "second_moment_underflow": _second_moment_underflow,
     "batch_outlier": _batch_outlier,
     "batch_channel": _batch_channel,
 }

@@ -152,4 +152,19 @@ EXPLAIN = (
         pages=("amp.html", "generated/torch.nn.functional.scaled_dot_product_attention.html"),
         kind="warning",
     ),
+    Explanation(
+        slug="second_moment_underflow",
+        what="Adam divides by the root of its second moment plus eps. Where the moment is too small for its dtype it "
+        "is zero, and the update is the first moment over eps: hundreds of learning rates, or infinite where eps "
+        "is too small for the dtype as well.",
+        fix=(
+            Suggestion("Keep the parameters that are trained, and with them the state, in float32; use autocast."),
+            Suggestion(
+                "Or raise eps to what the dtype can hold beside such gradients.",
+                "torch.optim.AdamW(model.parameters(), lr=1e-4, eps=1e-4)",
+            ),
+        ),
+        pages=("generated/torch.optim.AdamW.html", "amp.html"),
+        kind="warning",
+    ),
 )

@@ -10,6 +10,7 @@ from torch import Tensor
 from nandiag.runtime.early.clipping import watch_clipping
 from nandiag.runtime.early.data.inputs import Inputs
 from nandiag.runtime.early.half.turns import HalfPrecision
+from nandiag.runtime.early.moments import Moments, Name
 from nandiag.runtime.early.warner import Step, Warner
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.tape.capture import Capture
@@ -18,13 +19,14 @@ from nandiag.settings import Settings
 
 
 class Early:
-    """All that warns early; does nothing where the user wants no warnings."""
+    """All that warns early; does nothing where the user wants no warnings. ``name`` names a parameter."""
 
-    def __init__(self, settings: Settings, capture: Capture) -> None:
+    def __init__(self, settings: Settings, capture: Capture, name: Name) -> None:
         self.on = settings.warnings
         self._warner = Warner(settings.thresholds)
         self._inputs = Inputs(self._warner, capture)
         self._half = HalfPrecision(self._warner, capture)
+        self._moments = Moments(self._warner, name)
         self._capture = capture
 
     def arm(self) -> None:
@@ -65,6 +67,7 @@ class Early:
             self._inputs.hold_against(at_harm=False)
         self._inputs.forget()
         self._half.step_begins(step.step)
+        self._moments.border(optimizer, step.step)
 
     @guarded("warnings")
     def skipped(self, step: int, scale: float | None) -> None:

@@ -51,10 +51,10 @@ class Sentinel:
 
     def __init__(self, settings: Settings, capture: Capture) -> None:
         self.capture = capture
-        self.early = Early(settings, capture)
         self.clock = Clock()
         self.losses = Losses()
         self.weights = Weights()
+        self.early = Early(settings, capture, self.weights.name)
         self.judge = Judge(self.clock, self.losses, self.weights)
         self.agreement = Agreement()
         self.history = Ring()
