@@ -18,6 +18,7 @@ from nandiag.errors import UsageError
 POLICIES = ("auto", "stop", "continue", "skip")
 INJECTS = ("site", "exec")
 NCCL_PRESETS = ("off", "light", "full")
+NAN_CHECKS = ("off", "collectives")
 FAIL_ON = ("never", "anomaly", "warning")
 LEVELS = ("step", "module")
 LAUNCHERS = ("torchrun", "none")
@@ -26,6 +27,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "on_anomaly": POLICIES,
     "inject": INJECTS,
     "nccl": NCCL_PRESETS,
+    "nan_check": NAN_CHECKS,
     "fail_on": FAIL_ON,
     "level": LEVELS,
     "launcher": LAUNCHERS,
@@ -88,6 +90,7 @@ class Settings:
     on_anomaly: str = "auto"
     inject: str = "site"
     nccl: str = "light"
+    nan_check: str = "off"
     fail_on: str = "never"
     max_replays: int = 3
     level: str = "step"

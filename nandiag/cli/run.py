@@ -163,6 +163,22 @@ def _announce(plan: Plan, arguments: Arguments) -> None:
         values = [f"{name}={value}" for name, value in plan.nccl.items() if name not in files]
         where = [f"{' and '.join(files)} to files in {shown(plan.folder.nccl)}"] if files else []
         tell(f"nandiag: --nccl {plan.settings.nccl} set {', '.join([*values, *where])}.")
+    _announce_checks(plan)
+
+
+def _announce_checks(plan: Plan) -> None:
+    if plan.settings.nan_check == "off":
+        return
+    if not plan.checks:
+        tell("nandiag: --nan-check: torch's own variable is set already and was left as it is.")
+        return
+    (name,) = plan.checks
+    whose = "the collectives of NCCL alone, for this torch has no other check" if "NCCL" in name else "every collective"
+    tell(
+        f"nandiag: --nan-check set {name}=1: torch reads what is sent by {whose}, once more each time; a NaN ends "
+        f"the rank, "
+        "on a GPU by a device assert, after which nandiag cannot look at the step."
+    )
 
 
 def _show(plan: Plan, arguments: Arguments) -> None:

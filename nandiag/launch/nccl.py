@@ -16,6 +16,8 @@ _FULL = {
 }
 _DUMP = "TORCH_FR_DUMP_TEMP_FILE"
 _DUMP_BEFORE_2_9 = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
+_NAN_CHECK = "TORCH_DIST_NAN_CHECK"
+_NAN_CHECK_OF_NCCL = "TORCH_NCCL_NAN_CHECK"
 _ALIASES = {_DUMP: (_DUMP_BEFORE_2_9,), _DUMP_BEFORE_2_9: (_DUMP,), "TORCH_NCCL_DESYNC_DEBUG": ("NCCL_DESYNC_DEBUG",)}
 _FILES = ("~/.nccl.conf", "/etc/nccl.conf")
 
@@ -36,6 +38,16 @@ def preset(name: str, folder: Path, environ: Mapping[str, str], torch: str | Non
     return {key: value for key, value in wanted.items() if known.isdisjoint({key, *_ALIASES.get(key, ())})}
 
 
+def nan_check(choice: str, environ: Mapping[str, str], torch: str | None) -> dict[str, str]:
+    """Return the variables that have torch check what collectives send for NaN; none unless the user asked for it.
+
+    Since 2.14 one variable serves every backend (by hooks of the process group); before, NCCL alone has a check.
+    """
+    name = _NAN_CHECK if _at_least(torch, (2, 14)) else _NAN_CHECK_OF_NCCL
+    known = {_NAN_CHECK, _NAN_CHECK_OF_NCCL} & set(environ)
+    return {} if choice == "off" or known else {name: "1"}
+
+
 def torch_version() -> str | None:
     """Return the version of the installed torch without importing it."""
     try:
@@ -46,11 +58,16 @@ def torch_version() -> str | None:
 
 def _dump_variable(torch: str | None) -> str:
     """Return the name this torch reads; newer ones warn about the old name."""
+    return _DUMP if _at_least(torch, (2, 9)) else _DUMP_BEFORE_2_9
+
+
+def _at_least(torch: str | None, version: tuple[int, int]) -> bool:
+    """Whether torch is of this version or newer, as one whose version is not known is taken to be."""
     try:
         major, minor = (int(part) for part in (torch or "").split(".")[:2])
     except ValueError:
-        return _DUMP
-    return _DUMP if (major, minor) >= (2, 9) else _DUMP_BEFORE_2_9
+        return True
+    return (major, minor) >= version
 
 
 def _in_files(environ: Mapping[str, str]) -> set[str]:

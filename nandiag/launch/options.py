@@ -56,6 +56,14 @@ OPTIONS = (
         CHOICES["nccl"],
     ),
     Option(
+        "--nan-check",
+        "choice",
+        "collectives: torch itself reads what each collective sends, and ends the rank that sends a NaN. Costs a "
+        "pass over "
+        "every buffer; on GPUs the end is a device assert, after which nothing more can be looked at.",
+        CHOICES["nan_check"],
+    ),
+    Option(
         "--inject",
         "choice",
         "How nandiag gets into the workers: site (sitecustomize on PYTHONPATH) or exec (a small script runs yours).",

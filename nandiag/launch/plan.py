@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nandiag.errors import UsageError
 from nandiag.launch.arguments import Arguments, changed
-from nandiag.launch.nccl import preset, torch_version
+from nandiag.launch.nccl import nan_check, preset, torch_version
 from nandiag.settings import Settings, place
 from nandiag.store.layout import RunFolder
 
@@ -32,8 +32,8 @@ class Plan:
     """What ``nandiag run`` is going to do.
 
     ``command`` is the command as torchrun would see it (or the plain command without torchrun), ``added`` the
-    environment added for the workers, ``recorded`` the part of the whole environment that is written down.
-    ``nproc`` is per node; it and ``world_size`` are None where only the workers know.
+    environment added for the workers (``nccl`` and ``checks`` are parts of it), ``recorded`` the part of the whole
+    environment that is written down. ``nproc`` is per node; it and ``world_size`` are None where only the workers know.
     """
 
     command: tuple[str, ...]
@@ -47,6 +47,7 @@ class Plan:
     world_size: int | None = None
     recorded: dict[str, str] = field(default_factory=dict)
     nccl: dict[str, str] = field(default_factory=dict)
+    checks: dict[str, str] = field(default_factory=dict)
 
 
 def make(arguments: Arguments, folder: RunFolder, environ: Mapping[str, str]) -> Plan:
@@ -58,7 +59,8 @@ def make(arguments: Arguments, folder: RunFolder, environ: Mapping[str, str]) ->
         root=str(_ROOT),
     )
     nccl = preset(settings.nccl, folder.nccl, environ, torch_version())
-    added = {**settings.to_env(), **_python_path(settings, environ), **nccl}
+    checks = nan_check(settings.nan_check, environ, torch_version())
+    added = {**settings.to_env(), **_python_path(settings, environ), **nccl, **checks}
     plan = Plan(
         command=(arguments.script, *arguments.script_args),
         added=added,
@@ -68,6 +70,7 @@ def make(arguments: Arguments, folder: RunFolder, environ: Mapping[str, str]) ->
         world_size=place(environ).world_size,
         recorded=_recorded({**environ, **added}),
         nccl=nccl,
+        checks=checks,
     )
     return plan if arguments.torchrun is None else _with_torchrun(plan, _torchrun_values(arguments, folder))
 

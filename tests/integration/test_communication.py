@@ -34,6 +34,36 @@ dist.barrier()
 os._exit(0)
 """
 
+# What torch's hook on process groups does from 2.14 on, done by the script.
+CHECKS = """
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(4):
+    x = torch.randn(8, 4)
+    if step == 2 and dist.get_rank() == 1:
+        x[3] = 0
+    loss = (model(x) / x.norm(dim=-1, keepdim=True)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    for parameter in model.parameters():
+        torch.ops.c10d.check_for_nan(parameter.grad)
+        dist.all_reduce(parameter.grad)
+    optimizer.step()
+"""
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.c10d, "check_for_nan"), reason="this torch has no check that can be called")
+def test_a_rank_that_torchs_nan_check_ended_is_explained(nandiag, tmp_path):
+    (tmp_path / "train.py").write_text(CHECKS)
+    nandiag("run", "--nproc", 2, "--json", tmp_path / "r.json", tmp_path / "train.py", cwd=tmp_path)
+    verdict = json.loads((tmp_path / "r.json").read_text())["verdict"]
+    assert (verdict["cause"], verdict["origin"]["rank"], verdict["origin"]["step"]) == ("division_by_zero", 1, 2)
+    assert "x.norm" in verdict["origin"]["source"]
+
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine on which NCCL cannot work")
 def test_nccl_without_a_gpu_is_said_with_what_to_do(nandiag, tmp_path):

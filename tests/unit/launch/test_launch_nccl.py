@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nandiag.launch.nccl import preset
+from nandiag.launch.nccl import nan_check, preset
 
 FOLDER = Path("/logs/run/nccl")
 NO_FILE = {"NCCL_CONF_FILE": "/no/such/file"}
@@ -63,3 +63,18 @@ def test_nccls_own_file_counts_as_set(tmp_path):
     added = preset("light", FOLDER, {"NCCL_CONF_FILE": str(conf)}, "2.13.0")
     assert "NCCL_DEBUG" not in added
     assert "NCCL_WARN_ENABLE_DEBUG_INFO" in added
+
+
+@pytest.mark.parametrize(
+    ("choice", "environ", "torch", "added"),
+    [
+        ("off", {}, "2.14.0", {}),
+        ("collectives", {}, "2.14.0+cu130", {"TORCH_DIST_NAN_CHECK": "1"}),
+        ("collectives", {}, "2.13.0", {"TORCH_NCCL_NAN_CHECK": "1"}),
+        ("collectives", {}, None, {"TORCH_DIST_NAN_CHECK": "1"}),
+        ("collectives", {"TORCH_NCCL_NAN_CHECK": "0"}, "2.14.0", {}),
+        ("collectives", {"TORCH_DIST_NAN_CHECK": "1"}, "2.14.0", {}),
+    ],
+)
+def test_torchs_nan_check_is_set_only_where_asked_for_and_only_one(choice, environ, torch, added):
+    assert nan_check(choice, environ, torch) == added
