@@ -96,6 +96,8 @@ class Harm:
     step after which the same tensors were still seen finite (-1: finite before the first step; ``None``: never seen
     finite). ``recoverable`` says that the weights are still finite and the script, or its GradScaler, may go on.
     ``names`` is what the script calls its ``optimizer`` and its ``model`` where the step was made, as far as known.
+    ``untouched`` are those tensors that hold nothing but NaN and that nothing wrote to since they were made, in a run
+    in which torch fills memory that it hands out unwritten with NaN.
     """
 
     what: str
@@ -113,6 +115,7 @@ class Harm:
     device: str | None = None
     optimizer: str | None = None
     names: dict[str, str] = field(default_factory=dict)
+    untouched: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,11 @@ EXPLAIN = (
 
 _STARTS = {"init", "checkpoint"}
 _HUGE, _TINY = 1e30, 1e-30
+_ODD = "Magnitudes like these are those of memory that nobody wrote (torch.empty)."
+_FILLED = (
+    "It is NaN throughout, and nothing wrote to it since it was made: so is what torch.empty hands out in the "
+    "deterministic mode of this run. In another mode it holds what lay in memory."
+)
 _WRITE = Suggestion(
     "Write every element after torch.empty or to_empty: initialise the tensor.",
     "torch.nn.init.normal_(p, std=0.02)",
@@ -96,8 +101,10 @@ def explain(facts: Facts) -> Cause | None:
         return None
     if facts.origin.phase == "checkpoint" or (facts.origin.global_step or 0) > facts.origin.step:
         return _checkpoint()
+    if facts.harm is not None and bad.name is not None and bad.name in facts.harm.untouched:
+        return _unwritten(_FILLED)
     if _looks_unwritten(bad):
-        return _unwritten()
+        return _unwritten(_ODD)
     if facts.origin.step:
         return _written_later(facts)
     return _initialisation(None if _all_bad(facts) else _unwritten_rows(bad))
@@ -138,8 +145,7 @@ def _checkpoint() -> Cause:
     )
 
 
-def _unwritten() -> Cause:
-    text = "Magnitudes like these are those of memory that nobody wrote (torch.empty)."
+def _unwritten(text: str) -> Cause:
     return Cause("uninitialised_memory", (text,), (_WRITE,), LIKELY, story=True)
 
 

@@ -52,7 +52,7 @@ def explain(facts: Facts) -> Cause | None:
         return None
     seen = next((one for one in reversed(facts.warned) if _is_near(one, facts.origin.step)), None)
     if seen is not None:
-        return _seen(seen)
+        return _seen(seen, LIKELY if _only_size(facts) else POSSIBLE)
     found = courses(facts.history, facts.origin.step + (facts.origin.phase == "optimizer"))
     if not found:
         return None
@@ -67,6 +67,16 @@ def _broke_at_once(facts: Facts, course: Course) -> bool:
     """Whether a calm run left the range of a wide dtype in one step: half precision is left by a slow growth too."""
     if course.calm < max(len(course.rows), CALM_ENOUGH) or facts.origin.phase not in {"forward", "loss"}:
         return False
+    return overflows(facts) and _only_size(facts)
+
+
+def _only_size(facts: Facts) -> bool:
+    """Whether nothing but the size of the data can be changed: else the op itself is what to mend first.
+
+    An exponential is bounded, a logarithm kept from zero, and half precision is left by large numbers that are right.
+    """
+    if facts.source != "op":
+        return True
     narrow = any(fact.bad and dtype_of(fact) in HALF for fact in facts.origin.outputs)
     return overflows(facts) and not narrow and facts.op not in EXPONENTIALS
 
@@ -91,8 +101,8 @@ def _is_near(warned: Warned, step: int) -> bool:
     return warned.slug == "batch_outlier" and step - _STEPS_BEFORE <= warned.step <= step
 
 
-def _seen(warned: Warned) -> Cause:
-    return replace(_of(f"At step {warned.step} {told(warned)}.", warned.step), strength=LIKELY)
+def _seen(warned: Warned, strength: int) -> Cause:
+    return replace(_of(f"At step {warned.step} {told(warned)}.", warned.step), strength=strength)
 
 
 def _of(text: str, step: int) -> Cause:

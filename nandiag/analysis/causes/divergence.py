@@ -150,7 +150,7 @@ def init_advice() -> tuple[Suggestion, ...]:
             "Bring down the scale of the initialisation: its deviation should fall with the root of the width.",
             "torch.nn.init.kaiming_normal_(layer.weight)",
         ),
-        Suggestion("And normalise the inputs, by the mean and deviation of the training set."),
+        Suggestion("Normalise the inputs, by the mean and deviation of the training set.", "x = (x - mean) / std"),
     )
 
 

@@ -33,6 +33,11 @@ EXPLAIN = Explanation(
 )
 
 
+# Where the weights stand among the inputs of a product; usual ones are far below 1.
+WEIGHTS = {"addmm": 2, "mm": 1, "linear": 1, "convolution": 1, "matmul": 1}
+LARGE_WEIGHT = 5.0
+
+
 def explain(facts: Facts) -> Cause | None:
     """Point at the initialisation, and the scale of the inputs, where step 0 overflows in a module."""
     if facts.origin.step or facts.origin.global_step or facts.origin.module is None or not overflows(facts):
@@ -42,7 +47,14 @@ def explain(facts: Facts) -> Cause | None:
     return Cause(
         slug="init_scale",
         evidence=("It is the first step: the weights are as they were initialised, or loaded.",),
-        suggestions=init_advice(),
+        suggestions=init_advice() if _has_large_weights(facts) else init_advice()[::-1],
         strength=POSSIBLE if narrow or facts.op in EXPONENTIALS else LIKELY,
         story=True,
     )
+
+
+def _has_large_weights(facts: Facts) -> bool:
+    """Whether the weights of the product are large; else it is what goes in."""
+    place = WEIGHTS.get(facts.op or "")
+    weights = facts.origin.inputs[place] if place is not None and len(facts.origin.inputs) > place else None
+    return weights is not None and (weights.absmax or 0.0) > LARGE_WEIGHT

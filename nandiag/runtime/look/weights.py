@@ -178,3 +178,12 @@ def owners_of_state(optimizer: Optimizer, held: list[Held]) -> list[Tensor]:
         for parameter, state in optimizer.state.items()
         if isinstance(state, dict) and any(id(value) in bad for value in state.values())
     ]
+
+
+def untouched(held: Sequence[Held]) -> tuple[str, ...]:
+    """Return the names of tensors that are NaN throughout and never written to, where torch fills such with NaN."""
+    filled = getattr(torch.utils.deterministic, "fill_uninitialized_memory", False)
+    if not (filled and torch.are_deterministic_algorithms_enabled()):
+        return ()
+    plain = [one for one in held if type(one.tensor) in (Tensor, torch.nn.Parameter)]
+    return tuple(one.name for one in plain if one.tensor._version == 0 and bool(one.tensor.isnan().all()))

@@ -13,7 +13,7 @@ from nandiag.events import Harm, Looked
 from nandiag.runtime.look.called import called
 from nandiag.runtime.look.losses import Loss, Losses
 from nandiag.runtime.look.sight import Sight, bad_gradients, bad_losses, describe, facts_of, mean_loss
-from nandiag.runtime.look.weights import Held, Optimizer, Weights, parameters
+from nandiag.runtime.look.weights import Held, Optimizer, Weights, parameters, untouched
 from nandiag.runtime.watch.clock import Clock, global_step
 from nandiag.runtime.watch.response import Level
 
@@ -48,7 +48,8 @@ class Judge:
         if not bad:
             return border
         self.weights.excuse(bad)
-        for harm in describe(bad, len(parameters(optimizer)), self._harm(optimizer, "init", since=None)):
+        make = self._harm(optimizer, "init", since=None, untouched=untouched(bad))
+        for harm in describe(bad, len(parameters(optimizer)), make):
             harmless = harm.what != "parameter" or all(not one.nan and not one.posinf for one in harm.tensors)
             border.add(harm, Level.SEEN if harmless else Level.LOST)
         return border

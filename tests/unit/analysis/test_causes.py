@@ -302,3 +302,11 @@ def test_an_exponential_in_float16_is_bounded_lower(at, by_hand):
     big = by_hand.fact(max=12.0, absmax=12.0, dtype="float16")
     facts = at("exp", (big,), (by_hand.fact(posinf=1, dtype="float16"),), text="y = torch.exp(z)", column=(4, 16))
     assert explain(facts)[1].suggestions[2].code == "y = torch.exp(z.clamp(max=10))"
+
+
+def test_a_tensor_that_nothing_wrote_to_is_told_from_one_that_was_filled_badly(by_hand):
+    bad = by_hand.fact("w", nan=16, first_bad=(0, 0))
+    origin = Origin("nan", 0, (0,), 0, phase="init", inputs=(bad,))
+    for names, slug in (((), "init_nonfinite"), (("w",), "uninitialised_memory"), (("v",), "init_nonfinite")):
+        harm = Harm("parameter", 0, "init", (bad,), 1, 4, untouched=names)
+        assert explain(Facts(origin, "state", harm=harm))[0].slug == slug

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from nandiag.runtime.look import weights as room
 from nandiag.runtime.look.finite import read
 from nandiag.runtime.look.frozen import Frozen
 from nandiag.runtime.look.weights import Weights, owners_of_state, parameters
@@ -171,3 +172,26 @@ def test_plain_parameters_are_not_shards(net, optimizer):
     weights = Weights()
     weights.begin(optimizer)
     assert not weights.sharded(optimizer)
+
+
+@pytest.fixture
+def deterministic():
+    torch.use_deterministic_algorithms(mode=True)
+    yield
+    torch.use_deterministic_algorithms(mode=False)
+
+
+def held(tensor):
+    return [room.Held("w", "parameter", tensor)]
+
+
+def test_memory_that_nobody_wrote_is_known_in_deterministic_mode_alone(deterministic):
+    never = torch.nn.Parameter(torch.empty(4))
+    written = torch.nn.Parameter(torch.empty(4))
+    with torch.no_grad():
+        written.fill_(float("nan"))
+    partly = torch.nn.Parameter(torch.tensor([1.0, float("nan")]))
+    assert room.untouched(held(never)) == ("w",)
+    assert room.untouched(held(written)) == room.untouched(held(partly)) == ()
+    torch.use_deterministic_algorithms(mode=False)
+    assert room.untouched(held(never)) == ()
