@@ -17,6 +17,7 @@ from nandiag.analysis.causes.collective_overflow import limit_of
 from nandiag.analysis.causes.facts import is_whole
 from nandiag.analysis.report import RankState
 from nandiag.analysis.timeline import STARTS, STATE, Moment, Seen, Timeline, harm_moment, look_moment, phase_of
+from nandiag.analysis.ways.carried import carried, sent_through
 from nandiag.events import Harm, Looked, Skipped
 
 
@@ -80,7 +81,14 @@ def choose(timeline: Timeline, states: dict[int, RankState]) -> Claim | None:
         return _by_scale(fallen, timeline)
     if scene is None:
         return None
-    rules: tuple[Callable[[Scene], Claim | None], ...] = (_by_look, _by_state, _by_loss, _by_exchange, _by_gradient)
+    rules: tuple[Callable[[Scene], Claim | None], ...] = (
+        _by_look,
+        _by_state,
+        _by_reduction,
+        _by_loss,
+        _by_exchange,
+        _by_gradient,
+    )
     return next((claim for rule in rules if (claim := rule(scene)) is not None), None)
 
 
@@ -123,20 +131,12 @@ def _by_look(scene: Scene) -> Claim | None:
 
 
 def _was_received(sent: Seen[Looked], scene: Scene) -> bool:
-    """Whether another rank's harm came through the very collective into which this rank put bad values."""
-    through = carried(sent.event)
-    return through is not None and any(
-        one.rank != sent.rank and one.event.source == "received" and carried(one.event) == through
+    """Whether another rank's harm came through a collective into which this rank put bad values."""
+    through = sent_through(sent.event)
+    return any(
+        one.rank != sent.rank and one.event.source == "received" and carried(one.event) in through
         for one in scene.looks
     )
-
-
-def carried(look: Looked) -> tuple[object, ...] | None:
-    """Return which collective a look names (kind, ranks, number in the step), ``None`` where it names none."""
-    ranks = look.facts.get("group_ranks")
-    if not isinstance(ranks, list):
-        return None
-    return look.facts.get("carried_by"), tuple(ranks), look.facts.get("number")
 
 
 def _confidence(look: Looked) -> str:
@@ -200,6 +200,30 @@ def _micro(one: Seen[Harm]) -> Moment:
     return (*harm_moment(one)[:3], 0)
 
 
+def _by_reduction(scene: Scene) -> Claim | None:
+    """All ranks ran the step again together, and every rank of a collective got harm out of it that none put in."""
+    if any(one.event.outcome == "found" and one.event.source != "received" for one in scene.looks):
+        return None
+    # Of a reduce-scatter only some ranks get what is bad; the others were in the same replay, and found nothing.
+    joint = (one for one in scene.looks if one.event.outcome == "finite" and one.event.facts.get("joint") is True)
+    whole = {one.rank for one in joint if is_whole(one.event)}
+    through: dict[tuple[object, ...], list[Seen[Looked]]] = {}
+    for one in scene.looks:
+        which = carried(one.event) if one.event.source == "received" else None
+        if which is not None:
+            through.setdefault(which, []).append(one)
+    for (_, ranks, _), looks in through.items():
+        sizes = {one.rank: size for one in looks if (size := _number(one.event, "sent_absmax")) is not None}
+        if isinstance(ranks, tuple) and len(ranks) > 1 and set(ranks) <= {*sizes, *whole}:
+            harm = next((one for one in scene.harms if one.rank in sizes), None)
+            return Claim(
+                basis="exchange", ranks=ranks, attempt=scene.attempt, step=scene.step, confidence="reproduced",
+                harm=harm, look=looks[0], exchanged=sizes, world=len(ranks),
+                received=tuple(sorted(scene.present - set(ranks))),
+            )  # fmt: skip
+    return None
+
+
 def _by_exchange(scene: Scene) -> Claim | None:
     """Each rank that looked had finite gradients of its own: what the replay left out made them bad, an exchange.
 
@@ -209,7 +233,7 @@ def _by_exchange(scene: Scene) -> Claim | None:
     looks = [one for one in scene.looks if one.event.outcome == "finite" and one.event.facts.get("collective")]
     if not harms or not looks or len(looks) < len(scene.looks):
         return None
-    sizes = {one.rank: size for one in looks if (size := _local_size(one.event)) is not None}
+    sizes = {one.rank: size for one in looks if (size := _number(one.event, "local_gradient_absmax")) is not None}
     limit = limit_of(str(looks[0].event.facts["collective"]))
     ranks = {rank for rank, size in sizes.items() if size > limit} or set(scene.present)
     claim = _claim(scene, "exchange", ranks, next((one for one in harms if one.rank in ranks), harms[0]))
@@ -218,8 +242,8 @@ def _by_exchange(scene: Scene) -> Claim | None:
     return replace(claim, confidence="inferred", look=look, received=received, exchanged=sizes)
 
 
-def _local_size(look: Looked) -> float | None:
-    size = look.facts.get("local_gradient_absmax")
+def _number(look: Looked, name: str) -> float | None:
+    size = look.facts.get(name)
     known = isinstance(size, int | float) and not isinstance(size, bool) and math.isfinite(size)
     return float(size) if known and isinstance(size, int | float) else None
 

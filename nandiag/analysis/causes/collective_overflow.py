@@ -37,14 +37,12 @@ _HALF = re.compile(r"fp16|float16|half", re.IGNORECASE)
 
 def explain(facts: Facts) -> Cause | None:
     """Name the exchange of gradients as what left the range of its dtype, where their size allows it."""
-    if facts.basis != "exchange" or not facts.exchanged:
+    if facts.basis != "exchange" or not facts.exchanged or not is_too_large(facts):
         return None
     name = exchange_of(facts)
-    dtype = dtype_in(name)
-    limit = limit_of(name)
+    dtype = _dtype(facts)
+    limit = LARGEST[dtype or "float16"]
     largest = max(facts.exchanged.values())
-    if largest * facts.world <= limit:
-        return None
     sure = dtype is not None or largest > limit
     return Cause(
         slug="collective_overflow",
@@ -54,9 +52,21 @@ def explain(facts: Facts) -> Cause | None:
     )
 
 
+def is_too_large(facts: Facts) -> bool:
+    """Whether what the ranks put in may leave, added up, the dtype in which it was exchanged."""
+    return max(facts.exchanged.values(), default=0.0) * facts.world > LARGEST[_dtype(facts) or "float16"]
+
+
+def _dtype(facts: Facts) -> str | None:
+    """Return the dtype of the exchange: as seen in a replay of it, else as its name tells."""
+    seen = facts.look.facts.get("sent_dtype") if facts.look is not None else None
+    return seen if isinstance(seen, str) and seen in LARGEST else dtype_in(exchange_of(facts))
+
+
 def exchange_of(facts: Facts) -> str:
     """Return the name of the collective, or of the communication hook."""
-    return str(facts.look.facts.get("collective") or "exchange") if facts.look is not None else "exchange"
+    known = facts.look.facts if facts.look is not None else {}
+    return str(known.get("collective") or known.get("carried_by") or "exchange")
 
 
 def dtype_in(name: str) -> str | None:
@@ -85,6 +95,14 @@ def _text(facts: Facts, dtype: str | None, limit: float, largest: float) -> str:
 
 
 def _advice(facts: Facts, name: str) -> tuple[Suggestion, ...]:
+    if facts.look is not None and "sent_dtype" in facts.look.facts:
+        return (
+            Suggestion(
+                f"Make the {name} in float32: under FSDP2 by the policy, elsewhere by a cast before it.",
+                "MixedPrecisionPolicy(reduce_dtype=torch.float32)",
+            ),
+            Suggestion("Or divide before the sum, not after it, and clip what goes in."),
+        )
     if not _by_script(facts):
         return (
             Suggestion("Exchange in bfloat16, which has the range of float32.", "default_hooks.bf16_compress_hook"),

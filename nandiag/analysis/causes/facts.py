@@ -28,6 +28,7 @@ class Facts:
     """All that is known about one origin. ``basis``: look, state, loss, exchange, gradient or scale.
 
     ``exchanged`` are the largest local gradients of ranks, by rank, where the origin is their exchange.
+    ``strikes`` are the steps in which the origin's device made what did not show when it was run again.
     ``warned`` are the early warnings of the origin's ranks up to its step.
     """
 
@@ -42,6 +43,7 @@ class Facts:
     world: int = 1
     exchanged: dict[int, float] = field(default_factory=dict)
     warned: tuple[Warned, ...] = ()
+    strikes: tuple[int, ...] = ()
 
     @property
     def node(self) -> str | None:

@@ -9,11 +9,11 @@ from nandiag.analysis.causes.facts import LIKELY, is_whole
 from nandiag.analysis.origin import Claim, shown_again
 from nandiag.analysis.report import Origin, Suggestion, Verdict
 from nandiag.analysis.skips import before
-from nandiag.analysis.spread import spread_of
 from nandiag.analysis.timeline import Timeline
 from nandiag.analysis.verdict.evidence import evidence
 from nandiag.analysis.verdict.steady import healthy, last_finite
 from nandiag.analysis.verdict.summary import summary
+from nandiag.analysis.ways.spread import spread_of
 from nandiag.events import History, Warned
 
 __all__ = ["Background", "healthy", "last_finite", "of_claim"]
@@ -41,6 +41,7 @@ def of_claim(claim: Claim, origin: Origin, timeline: Timeline, background: Backg
         world=claim.world,
         exchanged=claim.exchanged,
         warned=_warned(claim, origin, timeline),
+        strikes=_strikes(claim, timeline),
     )
     story, mechanism = explain(facts, background.causes)
     named = [cause for cause in (mechanism, story) if cause is not None]
@@ -58,6 +59,14 @@ def of_claim(claim: Claim, origin: Origin, timeline: Timeline, background: Backg
         suggestions=_suggestions(chosen, named),
         spread=spread_of(claim, timeline),
     )
+
+
+def _strikes(claim: Claim, timeline: Timeline) -> tuple[int, ...]:
+    """Return the steps in which the origin's one rank had a bad loss that was gone when it ran the step again."""
+    bad = {one.event.step for one in timeline.harms if one.rank in claim.ranks and one.event.what == "loss"}
+    again = (one for one in timeline.looks if one.rank in claim.ranks and one.attempt == claim.attempt)
+    gone = {one.event.step for one in again if one.event.outcome == "finite" and is_whole(one.event)}
+    return tuple(sorted(bad & gone)) if len(claim.ranks) == 1 else ()
 
 
 def _warned(claim: Claim, origin: Origin, timeline: Timeline) -> tuple[Warned, ...]:
@@ -86,6 +95,8 @@ def _reproduced(claim: Claim, timeline: Timeline) -> bool | None:
     """Return whether running the step again showed it; a look at modules alone cannot deny what it does not cover."""
     if claim.basis == "look":
         return True if claim.look is not None and shown_again(claim.look.event) else None
+    if claim.basis == "exchange" and claim.confidence == "reproduced":
+        return True
     if claim.basis not in {"loss", "gradient"}:
         return None
     looks = [one.event for one in timeline.looks if (one.attempt, one.event.step) == (claim.attempt, claim.step)]

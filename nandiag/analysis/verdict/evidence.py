@@ -8,6 +8,7 @@ from nandiag.analysis.causes.facts import is_whole
 from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Origin
 from nandiag.analysis.timeline import STATE, Seen, Timeline
+from nandiag.analysis.ways.carried import way_of
 from nandiag.events import Harm, Looked, TensorFact, words
 
 
@@ -52,6 +53,10 @@ def _exchanged(claim: Claim) -> Iterable[str]:
     sizes = sorted(claim.exchanged.items(), key=lambda pair: -pair[1])[:3]
     told = ", ".join(f"{words.number(size)} on rank {rank}" for rank, size in sizes)
     upto = f": up to {told}" if told else ""
+    way = way_of(claim.look.event) if claim.look is not None and claim.confidence == "reproduced" else None
+    if way is not None:
+        yield f"What these ranks put in was finite{upto}; it came out bad of {way}."
+        return
     yield f"Run again without the exchange, the gradients of each rank are finite{upto}."
     yield "The exchange itself was not run again: that it made them is inferred."
 

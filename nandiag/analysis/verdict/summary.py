@@ -100,6 +100,9 @@ def _in_backward(origin: Origin) -> str:
 def _exchange_summary(claim: Claim, kind: str, step: str) -> str:
     name = claim.look.event.facts.get("collective") if claim.look else None
     by = f" ({name})" if isinstance(name, str) and name else ""
+    if claim.confidence == "reproduced" and claim.look is not None:
+        kind_of = claim.look.event.facts.get("carried_by") or "a collective"
+        return f"{kind} born in the {kind_of} of {words.ranks(claim.ranks)} {step}"
     if claim.received:
         return f"{kind} gradients {step}: those of {words.ranks(claim.ranks)} were too large for their exchange{by}"
     return f"{kind} gradients {step} on {words.ranks(claim.ranks)}, finite before their exchange{by}"

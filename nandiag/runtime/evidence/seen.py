@@ -77,13 +77,20 @@ class Evidence:
 
     def _received(self, case: Case, finding: Finding) -> Looked:
         """Harm came to this rank through a collective; it may itself have put in before what came back to it."""
-        before = [op for op in self.tracer.sent if op.index < finding.op.index]
-        given = origin(before[:1])
-        if given is not None and given.source == "op":
-            carrier = before[0].carrier
-            return self._made(case, given, {"sent": True, **(carrier.facts() if carrier else {})})
+        given = self.gave(case, before=finding.op.index)
+        if given is not None:
+            return given
         carrier = finding.op.carrier
         return self._made(case, finding, carrier.facts() if carrier else {})
+
+    def gave(self, case: Case, before: int | None = None) -> Looked | None:
+        """Return what this rank put, bad by its own doing, into collectives before the op ``before``."""
+        sent = [op for op in self.tracer.sent if before is None or op.index < before]
+        given = origin(sent)
+        if given is None or given.source != "op":
+            return None
+        through = [op.carrier.key for op in sent[:_MOST_SENT] if op.carrier is not None]
+        return self._made(case, given, {"sent": True, "sent_through": through})
 
     def _made(self, case: Case, finding: Finding, known: dict[str, object]) -> Looked:
         op = finding.op
@@ -186,6 +193,7 @@ class Evidence:
         )  # fmt: skip
 
 
+_MOST_SENT = 64
 _PHASES = {"parameter": "init", "buffer": "init", "input": "data", "received": "collective"}
 
 

@@ -41,6 +41,11 @@ class Carrier:
     dtype: str | None = None
     absmax: float | None = None
 
+    @property
+    def key(self) -> list[object]:
+        """What is the same on all its ranks."""
+        return [self.kind, list(self.ranks), self.number]
+
     def facts(self) -> dict[str, object]:
         """Return it as facts of a look."""
         return {

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from nandiag.events import Looked
+from nandiag.runtime.evidence.buckets import with_buckets
 from nandiag.runtime.evidence.exchanged import with_exchange
 from nandiag.runtime.evidence.labels import labels_of
 from nandiag.runtime.evidence.seen import Evidence
@@ -55,6 +56,8 @@ class Examiner:
         entries, self._partial = still_held(self._capture.tape.whole(case.gradients))
         began = time.perf_counter()
         looked = self._refusal(case, entries) or self._replay(case, entries)
+        if looked.outcome == "finite" and not case.joint:
+            looked = with_buckets(looked, roots_of(entries))
         looked = _timed(looked, time.perf_counter() - began)
         if looked.outcome == "found" or not case.unfinished:
             RECORDER.emit(looked, urgent=True)
@@ -121,13 +124,16 @@ class Examiner:
             return seen.found(case, found)
         if ends:
             return _nothing(case, "failed", "non-finite values came back, but not the op that made them")
+        given = seen.gave(case) if case.joint else None
+        if given is not None:
+            return given
         doubts = seen.doubts()
         if self._partial:
             doubts.append("earlier micro-batches of the step were too large to keep")
         looked = _nothing(case, "finite", "; ".join(["run again, the step is finite on this rank", *doubts]))
         if self._capture.narrow:
             self._capture.widen()
-        looked = replace(looked, facts={"complete": not doubts})
+        looked = replace(looked, facts={"complete": not doubts, "joint": case.joint})
         own = [one for one in self._capture.exchanges if one.micro_step >= seen.backwards]
         return with_exchange(looked, seen.result.largest_gradient, seen.roots, own)
 

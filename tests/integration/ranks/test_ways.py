@@ -41,3 +41,15 @@ def test_the_origin_is_the_faulty_rank(way, nproc, rank, nandiag, tmp_path):
     assert report["verdict"]["cause"] == ("overflow" if split else "division_by_zero"), done.stderr
     assert done.returncode == 3, done.stderr
     assert not [note for note in report["notes"] if "switched off" in note or "could not" in note], done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nproc", [2, 4])
+def test_a_sum_that_no_rank_alone_made_too_large_is_born_in_the_collective(nproc, nandiag, tmp_path):
+    file = tmp_path / "report.json"
+    words = ("--nproc-per-node", nproc, "--log-dir", tmp_path, "--json", file, SCRIPT, "fsdp2_narrow", 0)
+    done = nandiag("run", *words)
+    verdict = json.loads(file.read_text())["verdict"]
+    assert verdict["cause"] == "collective_overflow", done.stderr
+    assert verdict["origin"]["phase"] == "collective", done.stderr
+    assert verdict["origin"]["ranks"] == list(range(nproc)), done.stderr

@@ -238,6 +238,20 @@ def fsdp2(mesh=None, **more):
     loop(fully_shard(model, mesh=mesh, **more))
 
 
+def fsdp2_narrow():
+    """What each rank puts in fits float16, the sum over ranks does not; no rank is the faulty one."""
+    model = net()
+    model.spare = None
+    fully_shard(model, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float16))
+    model.set_gradient_divide_factor(1.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    for step in range(STEPS):
+        loss = 50_000 * model(batch(step, own=False) if step != BAD else torch.ones(ROWS, WIDTH)).mean()
+        optimizer.zero_grad()
+        (loss if step == BAD else loss / 100).backward()
+        optimizer.step()
+
+
 def fsdp2_keep():
     fsdp2(reshard_after_forward=False)
 

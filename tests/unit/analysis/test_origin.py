@@ -1,6 +1,7 @@
 """Who is blamed: the earliest harm, the best founded claim, and never more than was seen."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -347,9 +348,14 @@ def test_nothing_is_said_of_the_machine_of_a_rank_that_left_no_word(by_hand):
     assert sum("ran the step again with finite values" in text for text in report.verdict.evidence) == 1
 
 
+REDUCTION = Site("", "Net", "c10d._reduce_scatter_base_.default")
+RECEIVED = {"source": "received", "phase": "collective", "site": REDUCTION, "inputs": (), "outputs": ()}
+
+
 def through(number, *, sent=False, kind="all_reduce", **given):
-    facts = {"carried_by": kind, "group": "default_pg", "group_ranks": [0, 1], "number": number, **given}
-    return {**facts, "sent": True} if sent else facts
+    if sent:
+        return {"sent": True, "sent_through": [[kind, [0, 1], number]]}
+    return {"carried_by": kind, "group": "default_pg", "group_ranks": [0, 1], "number": number, **given}
 
 
 def test_harm_that_came_back_through_a_collective_is_followed_to_the_rank_that_put_it_in(by_hand):
@@ -365,3 +371,56 @@ def test_what_a_rank_put_in_is_no_origin_where_nobody_received_it(by_hand):
     sent = by_hand.found(3, facts=through(0, sent=True))
     report = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(3), received), by_hand.rank(1, by_hand.loss(3), sent)))
     assert report.verdict.origin.ranks != (1,)
+
+
+def test_a_rank_without_harm_that_put_it_in_is_the_origin(by_hand):
+    """Its own part of a reduce-scatter is finite, and its look found what it gave to the others."""
+    received = by_hand.found(3, source="received", phase="collective", facts=through(5, kind="reduce_scatter"))
+    sent = by_hand.found(3, facts=through(5, sent=True, kind="reduce_scatter"))
+    report = analyse(by_hand.run(by_hand.rank(0, by_hand.gradient(3), received), by_hand.rank(1, sent)))
+    assert report.verdict.origin.ranks == (1,)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "cause"),
+    [((50_000.0, 50_000.0), "float16", "collective_overflow"), ((1.0, 2.0), "float32", "hardware_corruption")],
+)
+def test_what_goes_in_finite_on_every_rank_and_comes_out_bad_is_born_in_the_collective(sizes, dtype, cause, by_hand):
+    looks = [
+        by_hand.found(
+            3,
+            source="received",
+            phase="collective",
+            site=REDUCTION,
+            inputs=(),
+            outputs=(),
+            facts=through(2, sent_dtype=dtype, sent_absmax=size),
+        )
+        for size in sizes
+    ]
+    ranks = [by_hand.rank(number, by_hand.gradient(3), look) for number, look in enumerate(looks)]
+    verdict = analyse(by_hand.run(*ranks)).verdict
+    assert (verdict.cause, verdict.origin.ranks, verdict.origin.phase) == (cause, (0, 1), "collective")
+    assert "born in the all_reduce of ranks 0-1" in verdict.summary
+    assert verdict.reproduced is True
+
+
+def test_a_rank_that_was_clean_in_the_same_replay_took_part_in_the_collective(by_hand):
+    facts = through(2, kind="reduce_scatter", sent_dtype="float16", sent_absmax=50_000.0)
+    received = by_hand.found(
+        3, source="received", phase="collective", site=REDUCTION, inputs=(), outputs=(), facts=facts
+    )
+    clean = replace(by_hand.finite(3), facts={"complete": True, "joint": True})
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.gradient(3), received), by_hand.rank(1, clean))).verdict
+    assert (verdict.cause, verdict.origin.ranks) == ("collective_overflow", (0, 1))
+
+
+def test_strikes_of_one_device_are_counted(by_hand):
+    clean = [replace(by_hand.finite(step), facts={"complete": True}) for step in (3, 7)]
+    record = by_hand.run(
+        by_hand.rank(0, *map(by_hand.finite, (3, 7))),
+        by_hand.rank(1, by_hand.loss(3), clean[0], by_hand.loss(7), clean[1]),
+    )
+    verdict = analyse(record).verdict
+    assert (verdict.cause, verdict.reproduced, verdict.origin.ranks) == ("hardware_corruption", False, (1,))
+    assert any("struck 2 times in this run, at steps 3, 7" in text for text in verdict.evidence)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Spread
 from nandiag.analysis.timeline import STATE, Seen, Timeline, harm_moment
+from nandiag.analysis.ways.carried import way_of
 from nandiag.events import Harm
 
 MAX_SPREAD = 32
@@ -19,12 +20,15 @@ def spread_of(claim: Claim, timeline: Timeline) -> tuple[Spread, ...]:
     """Return the harm after the origin, each kind once for a rank, ranks joined; in the order of the run."""
     groups: dict[Key, set[int]] = {}
     hit: set[tuple[int, str]] = set()
+    looks = [one for one in timeline.looks if (one.attempt, one.event.step) == (claim.attempt, claim.step)]
     start = harm_moment(claim.harm) if claim.harm and claim.basis != "look" else (claim.attempt, claim.step, 0, 0)
     for one in timeline.harms:
         what = one.event.what
         if (one.rank, what) in hit or one.attempt != claim.attempt or harm_moment(one) < start:
             continue
         via = _via(one, claim, hit)
+        if via == EXCHANGE:
+            via = next((way for look in looks if look.rank == one.rank and (way := way_of(look.event))), EXCHANGE)
         hit.add((one.rank, what))
         if not _is_origin(one, claim):
             groups.setdefault((*harm_moment(one)[:2], what, one.event.phase, via), set()).add(one.rank)

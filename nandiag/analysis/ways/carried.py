@@ -1,0 +1,58 @@
+"""Which collective or message carried damage to a rank, as its look tells (reader side)."""
+
+from __future__ import annotations
+
+from nandiag.events import Looked, words
+
+
+def carried(look: Looked) -> tuple[object, ...] | None:
+    """Return which collective a look names (kind, ranks, number in the step), ``None`` where it names none."""
+    ranks = _ranks(look)
+    if not ranks:
+        return None
+    return look.facts.get("carried_by"), ranks, look.facts.get("number")
+
+
+def sent_through(look: Looked) -> set[tuple[object, ...]]:
+    """Return the collectives into which this rank put bad values, as :func:`carried` names them."""
+    keys = look.facts.get("sent_through")
+    found: set[tuple[object, ...]] = set()
+    for key in keys if isinstance(keys, list) else ():
+        if isinstance(key, list) and len(key) == 3 and isinstance(key[1], list):
+            found.add((key[0], tuple(key[1]), key[2]))
+    return found
+
+
+def _ranks(look: Looked) -> tuple[int, ...]:
+    ranks = look.facts.get("group_ranks")
+    return tuple(one for one in ranks if isinstance(one, int)) if isinstance(ranks, list) else ()
+
+
+def way_of(look: Looked) -> str | None:
+    """Return the collective that a look names in words, ``None`` where it names none."""
+    kind, ranks = look.facts.get("carried_by"), _ranks(look)
+    if not isinstance(kind, str) or not ranks:
+        return None
+    if kind in {"send", "recv"}:
+        return f"the message that rank {ranks[0]} sent to rank {ranks[-1]}"
+    buckets, number = look.facts.get("buckets"), look.facts.get("number")
+    if isinstance(buckets, list):
+        return f"the {kind} of {_buckets(look, len(buckets))}{_group(look, ranks)}"
+    which = f", collective {number} of the step" if isinstance(number, int) else ""
+    return f"{kind}{which}{_group(look, ranks)}"
+
+
+def _group(look: Looked, ranks: tuple[int, ...]) -> str:
+    name = look.facts.get("group")
+    named = f" {name}" if isinstance(name, str) and name not in {"default_pg", "0"} else ""
+    return f" in the group{named} of {words.ranks(ranks)}"
+
+
+def _buckets(look: Looked, bad: int) -> str:
+    total, names = look.facts.get("of_buckets"), look.facts.get("bucket_parameters")
+    size = look.facts.get("bucket_size")
+    known = [str(name) for name in names] if isinstance(names, list) else []
+    held = words.few(known, size if isinstance(size, int) else None, most=2)
+    if total == 1:
+        return f"the gradients in one bucket ({held})"
+    return f"{bad} of {total} gradient buckets (the first: {held})"

@@ -1,0 +1,47 @@
+"""DDP's gradient buckets by name, from what DDP tells: only what fits the parameters is believed."""
+
+import pytest
+from torch import nn
+
+from nandiag.runtime.evidence.buckets import Bucket, buckets_of
+
+
+class Told:
+    """What of a DDP module is asked here."""
+
+    parameters_to_ignore = frozenset({"frozen.weight"})
+
+    def __init__(self, data):
+        self.module = nn.ModuleDict({"up": nn.Linear(2, 3), "frozen": nn.Linear(3, 3, bias=False)})
+        self.module["down"] = nn.Linear(3, 1)
+        self._data = data
+
+    def _get_ddp_logging_data(self):
+        return self._data
+
+
+def rebuilt(indices):
+    return {"has_rebuilt_buckets": 1, "rebuilt_per_bucket_param_indices": indices, "bucket_sizes": "40"}
+
+
+def test_names_of_each_bucket_in_the_order_of_reduction():
+    assert buckets_of(Told(rebuilt("3 2, 1 0"))) == [
+        Bucket(0, ("down.bias", "down.weight")),
+        Bucket(1, ("up.bias", "up.weight")),
+    ]
+
+
+def test_before_they_are_rebuilt_a_single_bucket_is_known_to_hold_all():
+    names = ("up.weight", "up.bias", "down.weight", "down.bias")
+    assert buckets_of(Told({"bucket_sizes": "40"})) == [Bucket(0, names)]
+
+
+@pytest.mark.parametrize("data", [{"bucket_sizes": "20, 20"}, rebuilt("1 0"), rebuilt("7 6, 1 0"), {}, rebuilt("x")])
+def test_nothing_is_claimed_where_it_does_not_fit(data):
+    assert buckets_of(Told(data)) == []
+
+
+def test_a_parameter_that_is_not_trained_is_in_none():
+    told = Told({"bucket_sizes": "40"})
+    told.module["up"].weight.requires_grad_(False)
+    assert buckets_of(told)[0].names == ("up.bias", "down.weight", "down.bias")
