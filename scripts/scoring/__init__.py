@@ -1,0 +1,1 @@
+"""How well a tool names the place where numbers go bad: the corpus, the runs, the grading (scripts/score, tests)."""
