@@ -2,9 +2,9 @@
 
 Beside ``NAME.py`` lies ``NAME.expected.yaml``. A list in it holds the readings that experts may differ in: any one of
 them is right (``ranks`` is the exception: all of these ranks). ``says`` are words that the report must contain, ``fix``
-words of which the advice must contain one, ``seen_in`` a public report of the same mechanism, ``untraced`` why the
-independent tracer cannot follow the script, ``needs`` the frameworks without which it is skipped, ``fast: true`` that
-the tests run it by default, as they do those that lie in no folder.
+words of which the advice must contain one, ``seen_in`` a public report of the same mechanism (or ``none found``),
+``untraced`` why the independent tracer cannot follow the script, ``needs`` the frameworks without which it is skipped,
+``fast: true`` that the tests run it by default, as they do those that lie in no folder.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ OF_A_FAULT: dict[str, tuple[type, ...]] = {
     "function": (str, type(None)),
     "source": (str, type(None)),
     "cause": (str,),
+    "seen_in": (str,),
 }
 SOMETIMES: dict[str, tuple[type, ...]] = {
-    "seen_in": (str,),
     "module_class": (str, type(None)),
     "mechanism": (str, type(None)),
     "micro_step": (int,),

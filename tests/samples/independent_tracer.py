@@ -10,6 +10,10 @@ or an infinity in its output and finite inputs. Births are inherited along the d
 seen: a non-finite loss handed to ``backward``, gradient handed to ``step``, or parameter after it. The output lists
 the births that the first harm descends from, in the order of their time; the forward line of a backward op comes from
 the traceback that autograd's anomaly mode keeps with each node.
+
+Steps are those of the optimizer that took the most; where none was made, the gradients taken. DTensors are looked at by
+their local part. A collective is waited for as soon as it is issued, or its result could not be looked at. A script
+that leaves by itself (an exception, an exit code) while a single number was bad has come to harm by the last such one.
 """
 
 import json
@@ -18,25 +22,59 @@ import os
 import re
 import runpy
 import sys
+from collections import Counter
 from pathlib import Path
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 UNWRITTEN = ("aten.empty", "aten.new_empty")
+COLLECTIVES = ("c10d.", "_c10d_functional.")
+WRAPPERS = {"DTensor", "AsyncCollectiveTensor"}
 
 
 def tensors(value):
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    found = [local(leaf) for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    return [value for value in found if type(value).__name__ != "FakeTensor" and not value.is_meta]  # no values
+
+
+def local(value):
+    """The part of a DTensor that this rank holds; any other tensor as it is."""
+    part = getattr(value, "_local_tensor", value)
+    return part.wait() if type(part).__name__ == "AsyncCollectiveTensor" else part
 
 
 def has(value, check):
     if value.layout != torch.strided or not (value.is_floating_point() or value.is_complex()) or value.numel() == 0:
         return False
     return bool(check(value.detach()).any())
+
+
+def written(func, args, kwargs):
+    """The arguments that an op changes, by its schema."""
+    names = [argument.name for argument in func._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    marked = [
+        argument.name for argument in func._schema.arguments if argument.alias_info and argument.alias_info.is_write
+    ]
+    return [given.get(name) for name in marked]
+
+
+def outputs(func, args, kwargs, result):
+    """The tensors that an op made; those of a collective, which writes into its arguments, once it is through."""
+    if not str(func).startswith(COLLECTIVES):
+        return tensors((result, written(func, args, kwargs)))
+    if "send" in str(func) or "recv" in str(func):
+        return []  # they come in pairs: to wait for one could keep its partner from being issued
+    for leaf in tree_leaves(result):
+        if isinstance(leaf, torch.ScriptObject):
+            leaf.wait()
+    if str(func).startswith("_c10d_functional.") and "wait" not in str(func):
+        return [torch.ops._c10d_functional.wait_tensor(value) for value in tensors(result)]
+    return tensors((result, args[0] if "reduce" in str(func) or "gather" in str(func) else ()))
 
 
 def nans(value):
@@ -51,14 +89,23 @@ class Tracer(TorchDispatchMode):
     def __init__(self, folder, out):
         super().__init__()
         self.folder, self.out = folder, out
-        self.step, self.done = 0, False
+        self.steps, self.optimizers, self.done = Counter(), 0, False
         self.births, self.inherited, self.kept = [], {}, []
         self.modules, self.names = [], {}
+
+    @property
+    def step(self):
+        return max(self.steps.values(), default=0)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if self.done:
             return func(*args, **kwargs)
+        names = {kind.__name__ for kind in types}
+        if "FakeTensor" in names:
+            return func(*args, **kwargs)
+        if names & WRAPPERS:
+            return NotImplemented  # its own handler comes next, and its local ops come here
         given = tensors((args, kwargs))
         with _disable_current_modes():
             bad_before = [value for value in given if nans(value) or infinities(value)]
@@ -66,20 +113,23 @@ class Tracer(TorchDispatchMode):
         result = func(*args, **kwargs)
         if not str(func).startswith(UNWRITTEN):
             with _disable_current_modes():
-                self.look(func, (args, kwargs), bad_before, had_nan, tensors(result))
+                self.look(func, (args, kwargs), bad_before, had_nan, outputs(func, args, kwargs, result))
         return result
 
     def look(self, func, arguments, bad_before, had_nan, results):
         nan, inf = any(map(nans, results)), any(map(infinities, results))
         if not nan and not inf:
             return
-        inherited = set().union(*(self.inherited.get(key_of(value), set()) for value in bad_before))
+        inherited = self.births_of(bad_before)
         if (nan and not had_nan) or not bad_before:
             inherited = inherited | {len(self.births)}
             self.births.append(self.birth(func, arguments, "nan" if nan else "inf", bool(bad_before)))
         for value in results:
             if nans(value) or infinities(value):
                 self.inherit(value, inherited)
+
+    def births_of(self, values):
+        return set().union(*(self.inherited.get(key_of(value), set()) for value in values))
 
     def inherit(self, value, births):
         self.kept.append(value)  # or another tensor could take its address
@@ -89,6 +139,8 @@ class Tracer(TorchDispatchMode):
         backward = torch._C._current_graph_task_id() != -1
         node = torch._C._current_autograd_node() if backward else None
         place = self.frame_now(stop_at_engine=backward) or (node is not None and self.frame_of(node)) or {}
+        if node is not None and "AccumulateGrad" in node.name():  # a leaf's hook: what runs there has no forward line
+            place = self.frame_now(stop_at_engine=False) or place
         infinite = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, float) and not math.isfinite(leaf)]
         return {
             "op": str(func),
@@ -128,11 +180,12 @@ class Tracer(TorchDispatchMode):
         if self.done:
             return
         with _disable_current_modes():
-            bad = [(name, value) for name, value in values if nans(value) or infinities(value)]
+            local_values = [(name, local(value)) for name, value in values]
+            bad = [(name, value) for name, value in local_values if nans(value) or infinities(value)]
         if not bad:
             return
         self.done = True
-        births = set().union(*(self.inherited.get(key_of(value), set()) for _, value in bad))
+        births = self.births_of(value for _, value in bad)
         self.write(
             harm={"what": what, "step": self.step, "names": [name for name, _ in bad][:5]},
             births=[self.births[index] for index in sorted(births)],
@@ -143,18 +196,40 @@ class Tracer(TorchDispatchMode):
         Path(self.out).write_text(text, encoding="utf-8")
 
     def watch(self):
-        register_optimizer_step_pre_hook(lambda optimizer, *_: self.harm("gradient", gradients(optimizer)))
+        register_optimizer_step_pre_hook(lambda optimizer, *_: self.before(optimizer))
         register_optimizer_step_post_hook(lambda optimizer, *_: self.after(optimizer))
         torch.nn.modules.module.register_module_forward_pre_hook(self.enter)
         torch.nn.modules.module.register_module_forward_hook(self.leave, always_call=True)
-        plain = torch.autograd.backward
+        torch.autograd.backward = self.around(torch.autograd.backward)
+        torch.autograd.grad = self.around(torch.autograd.grad)
+        made = Optimizer.__init__
 
-        def backward(losses, *args, **kwargs):
-            self.harm("loss", [("loss", value) for value in tensors(losses)])
-            return plain(losses, *args, **kwargs)
+        def make(optimizer, *args, **kwargs):
+            self.optimizers += 1
+            made(optimizer, *args, **kwargs)
 
-        torch.autograd.backward = backward
+        Optimizer.__init__ = make
         return self
+
+    def around(self, differentiate):
+        """Look at the losses before gradients are taken, and count where no optimizer does."""
+
+        def taken(*args, **kwargs):
+            if not kwargs.get("create_graph"):
+                losses = args[0] if args else kwargs.get("outputs", kwargs.get("tensors"))
+                self.harm("loss", [("loss", value) for value in tensors(losses)])
+            found = differentiate(*args, **kwargs)
+            if not self.optimizers and not kwargs.get("create_graph"):
+                self.harm("gradient", [("gradient", value) for value in tensors(found)])
+                self.steps["none"] += 1
+            return found
+
+        return taken
+
+    def left(self):
+        """The script ended early: harm is the last single number that was bad."""
+        numbers = [value for value in self.kept if value.numel() == 1]
+        self.harm("left", [("number", value) for value in numbers[-1:]])
 
     def enter(self, module, _):
         if not self.modules:
@@ -164,9 +239,13 @@ class Tracer(TorchDispatchMode):
     def leave(self, *_):
         self.modules.pop()
 
+    def before(self, optimizer):
+        self.harm("gradient", gradients(optimizer))
+        self.harm("state", [("state", value) for value in tensors(list(optimizer.state.values()))])
+
     def after(self, optimizer):
         self.harm("parameter", [("parameter", value) for group in optimizer.param_groups for value in group["params"]])
-        self.step += 1
+        self.steps[optimizer] += 1
 
 
 def key_of(value):
@@ -193,6 +272,9 @@ def main():
     with torch.autograd.set_detect_anomaly(True, check_nan=False), tracer:
         try:
             runpy.run_path(script, run_name="__main__")
+        except (Exception, SystemExit):
+            tracer.left()
+            raise
         finally:
             if not tracer.done:
                 tracer.write(harm=None, births=[])
