@@ -20,7 +20,7 @@ INJECTS = ("site", "exec")
 NCCL_PRESETS = ("off", "light", "full")
 NAN_CHECKS = ("off", "collectives")
 FAIL_ON = ("never", "anomaly", "warning")
-LEVELS = ("step", "module")
+LEVELS = ("step", "module", "op")
 LAUNCHERS = ("torchrun", "none")
 # By the name of the setting: what it may be, and the least that it may be. New settings are found by themselves.
 CHOICES: dict[str, tuple[str, ...]] = {

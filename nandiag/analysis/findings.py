@@ -162,7 +162,8 @@ def _said(raised: Raised) -> str:
 def _went_on(timeline: Timeline, run: Run) -> Iterable[Finding]:
     """Yield why a run with harm came to its end all the same: none of it was seen in the weights."""
     stopped = any(one.event.action == "stop" for one in timeline.stops)
-    if run.state != "succeeded" or stopped or any(one.event.what in STATE for one in timeline.harms):
+    told = {*STATE, "output"}
+    if run.state != "succeeded" or stopped or any(one.event.what in told for one in timeline.harms):
         return
     fallen = any(collapsed(one.event) for one in timeline.skips)
     if timeline.harms or fallen:

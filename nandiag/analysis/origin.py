@@ -187,7 +187,7 @@ def _by_state(scene: Scene) -> Claim | None:
 
 
 def _by_loss(scene: Scene) -> Claim | None:
-    losses = [one for one in scene.harms if one.event.what == "loss"]
+    losses = [one for one in scene.harms if one.event.what in {"loss", "output"}]
     if not losses:
         return None
     best = losses[0]

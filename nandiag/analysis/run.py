@@ -113,7 +113,9 @@ def _own_notes(log: RankLog) -> Iterable[str]:
             at = "" if event.step is None else f" at step {event.step}"
             yield f"the probe {event.probe} was switched off{at}: {event.reason}"
         elif isinstance(event, Looked) and event.outcome in {"failed", "refused"}:
-            yield f"step {event.step} could not be run again: {event.reason or 'no reason was given'}"
+            why = event.reason or "no reason was given"
+            done = "could not be run again" if event.method != "watch" else "was watched, but its origin was not seen"
+            yield f"step {event.step} {done}: {why}"
     if log.attached is not None and not armed:
         yield "torch was never imported there, so nothing was watched."
 

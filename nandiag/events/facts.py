@@ -37,6 +37,11 @@ class TensorFact:
         return self.nan + self.posinf + self.neginf
 
     @property
+    def only_neginf(self) -> bool:
+        """Whether -Inf is all that is bad, as in a mask."""
+        return bool(self.neginf) and not self.nan and not self.posinf
+
+    @property
     def kind(self) -> str | None:
         """``"nan"`` when any element is NaN, else ``"inf"`` when any is infinite, else ``None``."""
         if self.nan:

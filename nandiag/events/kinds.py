@@ -90,10 +90,10 @@ class Note:
 class Harm:
     """A non-finite loss or gradient on its way to the weights, or a parameter, optimizer state or buffer gone bad.
 
-    ``what`` is ``loss``, ``gradient``, ``parameter``, ``optimizer_state``, ``buffer`` or ``frozen`` (a parameter that
-    no optimizer trains). ``tensors`` holds facts on at
-    most a few of the ``bad`` tensors, each with its name; ``total`` is how many were looked at. ``since`` is the last
-    step after which the same tensors were still seen finite (-1: finite before the first step; ``None``: never seen
+    ``what`` is ``loss``, ``gradient``, ``parameter``, ``optimizer_state``, ``buffer``, ``frozen`` (a parameter that
+    no optimizer trains) or ``output`` (of a root module, in a script that trains nothing). ``tensors`` holds facts on
+    at most a few of the ``bad`` tensors, each with its name; ``total`` is how many were looked at. ``since`` is the
+    last step after which the same tensors were still seen finite (-1: before the first step; ``None``: never seen
     finite). ``recoverable`` says that the weights are still finite and the script, or its GradScaler, may go on.
     ``names`` is what the script calls its ``optimizer`` and its ``model`` where the step was made, as far as known.
     ``untouched`` are those tensors that hold nothing but NaN and that nothing wrote to since they were made, in a run

@@ -79,8 +79,8 @@ OPTIONS = (
     Option(
         "--level",
         "choice",
-        "What is watched all the time: step (losses, gradients and weights once a step) or module (each module's "
-        "inputs and outputs too).",
+        "What is watched all the time: step (losses, gradients and weights once a step), module (each module's "
+        "inputs and outputs too) or op (every op: needed where nothing is trained).",
         CHOICES["level"],
     ),
     Option("--max-replays", "number", "How many harmful steps may be run again to find the origin.", metavar="N"),

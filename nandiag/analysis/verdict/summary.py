@@ -26,7 +26,7 @@ def summary(claim: Claim, origin: Origin, skipped: int = 0) -> str:
     if claim.basis == "scale":
         return f"The loss scale of GradScaler collapsed on {ranks} {step}"
     if claim.basis == "loss":
-        return f"{kind} loss on {ranks} {step}"
+        return f"{kind} {_lost(claim)} on {ranks} {step}"
     if claim.basis == "exchange":
         return _exchange_summary(claim, kind, step)
     if claim.basis == "gradient":
@@ -49,11 +49,19 @@ def _look_summary(look: Looked | None, origin: Origin, where: str) -> str:
     finite = bool(origin.inputs) and not any(fact.bad for fact in origin.inputs)
     born = "born" if finite or (look is not None and look.source == "op" and origin.outputs) else "first seen"
     updated = facts.get("parameters")
-    if facts.get("reconstructed") is True and isinstance(updated, list) and updated:
+    if isinstance(updated, list) and updated:
         return f"{born} on {where} in the update of {words.few([str(name) for name in updated], most=1)}"
     if "dataset" in facts:
         return f"born on {where} in the code of {facts['dataset']}"
     return f"{born} on {where} in {_place(origin)}"
+
+
+def _lost(claim: Claim) -> str:
+    """Return what is bad: a loss, or in a script that trains nothing what a model gave out."""
+    harm = claim.harm.event if claim.harm else None
+    if harm is None or harm.what != "output":
+        return "loss"
+    return f"in the {next((fact.name for fact in harm.tensors if fact.name), 'output')}"
 
 
 def _kind(claim: Claim, origin: Origin) -> str:

@@ -54,12 +54,16 @@ def via(spot: Spot) -> str | None:
 
 def inputs_of(op: Op) -> tuple[TensorFact, ...]:
     """Return facts on the tensors that went into the op, as they were before it."""
-    given = tensors_in((op.words[0], list(op.words[1].values()))) if op.words is not None else []
+    if op.words is None:
+        return op.told[0][:_SHOWN]
+    given = tensors_in((op.words[0], list(op.words[1].values())))
     return tuple(fact(tensor) for tensor in given[:_SHOWN])
 
 
 def outputs_of(op: Op) -> tuple[TensorFact, ...]:
     """Return facts on what came out of the op."""
+    if not op.results:
+        return op.told[1][:_SHOWN]
     return tuple(fact(tensor) for tensor in op.results[:_SHOWN] if is_bad(tensor)) or tuple(
         fact(tensor) for tensor in op.results[:1]
     )

@@ -1,52 +1,177 @@
-"""Who looks for the origin of harm: the replay, and what ``--level`` had watched all the time (worker)."""
+"""Who looks for the origin of harm: what ``--level`` watches all the time, the replay, and who takes over (worker).
+
+Where a replay does not find it, ops are watched from the next step on, so that the next harm is seen as it happens.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from nandiag.events import Event, Looked
+from nandiag.events import Event, Harm, Looked, Note
 from nandiag.runtime.levels.calls import listen
 from nandiag.runtime.levels.modules import ModuleWatch
+from nandiag.runtime.levels.ops.live import Live
+from nandiag.runtime.levels.untrained import Untrained
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.examine import Examiner
 from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.together.agreement import FOUND, Agreement
+from nandiag.runtime.watch.clock import Clock
+from nandiag.runtime.watch.judge import Border
+from nandiag.runtime.watch.response import Level
+
+MOST_STEPS = 1000
 
 
 class Looker:
     """Has a harmful step looked at; tells what ``level`` (``step``, ``module`` or ``op``) watches where steps end."""
 
-    def __init__(self, examiner: Examiner, capture: Capture, level: str, micro_step: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        examiner: Examiner,
+        capture: Capture,
+        level: str,
+        clock: Clock,
+        settle: Callable[..., None],
+    ) -> None:
         self._examiner = examiner
         self._capture = capture
-        self.modules = ModuleWatch(micro_step) if level == "module" else None
+        self._clock = clock
+        self._settle = settle
+        self._agreement: Agreement = examiner.agreement
+        self._untrained = Untrained(self._explain_output, self._tell_output)
+        self.live = Live(capture, self._root_ended)
+        self.modules = ModuleWatch(lambda: clock.micro_step, self._root_ended) if level == "module" else None
+        self._level = level
+        self._missed: str | None = None
+        self._since: int | None = None
         if self.modules is not None:
             listen(self.modules.around, lambda: capture.off or RECORDER.mute)
+        elif level == "op":
+            self.live.start()
+
+    @property
+    def seeks(self) -> bool:
+        """Whether ops are watched because an earlier harm could not be explained, and no later one has been yet."""
+        return self._since is not None
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a forward was seen live that no backward has followed."""
+        return self.live.started and self.live.unfinished
+
+    # ------------------------------------------------------------------ harm
 
     def examine(self, case: Case) -> Looked | None:
         """Look at a harmful step; returns what was found, and has written it down."""
+        if self.live.started:
+            bad = list(case.suspects) if case.suspects and not case.gradients else None
+            seen = self.live.explain(case, bad)
+            return self._saw(replace(seen, phase="optimizer") if bad and case.weights_were_finite else seen)
         looked = self._examiner.examine(case)
+        self._may_take_over(case, looked)
         if self.modules is None or (looked is not None and looked.outcome == "found"):
             return looked
-        seen = self.modules.explain(case.step)
-        if seen is None:
-            return looked
-        RECORDER.emit(seen, urgent=True)
-        return seen
+        named = self.modules.explain(case.step)
+        return looked if named is None else self._saw(named)
 
     def examine_update(
         self, optimizer: torch.optim.Optimizer, bad: dict[str, Tensor], step: int, *, first: bool
     ) -> None:
         """Look at an update that left the ``bad`` parameters, by name, behind."""
-        self._examiner.examine_update(optimizer, bad, step, first=first)
+        if not self.live.started:
+            self._examiner.examine_update(optimizer, bad, step, first=first)
+            return
+        looked = self.live.explain(Case(step, [], joint=False), list(bad.values()))
+        self._saw(replace(looked, facts={**looked.facts, "parameters": list(bad)[:8]}))
+
+    def _saw(self, looked: Looked) -> Looked:
+        if looked.outcome == "found":
+            self._since = None
+        RECORDER.emit(looked, urgent=True)
+        return looked
+
+    def _may_take_over(self, case: Case, looked: Looked | None) -> None:
+        if looked is None or case.unfinished:
+            return
+        found = looked.outcome == "found"
+        if case.joint:
+            # All ranks were in this replay together, and all of them ask here: they watch together, or none does.
+            found = self._agreement.any(flag=found, step=case.step, what=FOUND)
+        if not found:
+            self._missed = looked.reason or looked.outcome
+
+    # ------------------------------------------------------------------ borders
+
+    def backward_begins(self, roots: list[Tensor]) -> None:
+        """A backward call from ``roots`` begins."""
+        if self.live.started:
+            self.live.backward_begins(roots)
+
+    def backward_ended(self, micro_step: int) -> None:
+        """It ended; ``micro_step`` begins."""
+        if self.live.started:
+            self.live.backward_ended(micro_step)
+
+    def update_begins(self) -> None:
+        """An optimizer is about to make its update."""
+        if self.live.started:
+            self.live.update_begins()
 
     def step_ends(self, step: int) -> None:
         """A step is over, ``step`` begins."""
         if self.modules is not None:
             self.modules.step_ends(step)
+        if self.live.started:
+            self.live.step_ends(step)
+            if self._since is not None and step - self._since >= MOST_STEPS:
+                self._give_up(step)
+        elif self._missed is not None:
+            self._take_over(step)
+
+    def _take_over(self, step: int) -> None:
+        self._missed, self._since = None, step
+        self.live.start()
+        self.live.step_ends(step)
+        RECORDER.emit(
+            Note(f"From step {step} on every op is watched, for running step {step - 1} again did not show the origin.")
+        )
+
+    def _give_up(self, step: int) -> None:
+        self._since = None
+        self.live.stop()
+        RECORDER.emit(Note(f"From step {step} on ops are no longer watched: {MOST_STEPS:,} steps brought no new harm."))
+
+    # ------------------------------------------------------------------ scripts that train nothing
+
+    def _root_ended(self, module: nn.Module, output: Any) -> None:
+        if self._clock.trains:
+            return
+        self._untrained.root_ended(module, output)
+        if not torch.is_grad_enabled():
+            self.step_ends(self._untrained.calls)
+            RECORDER.pulse(self._untrained.calls)
+
+    def _explain_output(self, step: int, bad: list[Tensor]) -> Looked | None:
+        if self.modules is not None:
+            return self.modules.explain(step)
+        return self.live.explain(Case(step, [], joint=False), bad)
+
+    def _tell_output(self, harm: Harm, looked: Looked | None) -> None:
+        border = Border([harm], Level.SEEN)
+        self._settle(None, border, examine=lambda: None if looked is None else RECORDER.emit(looked, urgent=True))
+
+    def script_ends(self) -> None:
+        """The script ends: one that has trained nothing is judged by what its models, or it itself, gave out."""
+        if not self._clock.trains and self._level != "step":
+            self._untrained.ends(self.live.last_number() if self.live.started else None)
+            self._clock.step = max(self._clock.step, self._untrained.calls)
 
     def last_words(self) -> Event | None:
         """Return what is to be kept of a run that ends."""

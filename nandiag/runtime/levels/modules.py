@@ -59,13 +59,14 @@ def _good(looks: list[Look]) -> bool:
 
 
 class ModuleWatch:
-    """The calls of the present step; ``idle`` says when a call is none of the script's (a replay)."""
+    """The calls of the present step; ``root_ended(module, output)`` hears of each root module's call."""
 
-    def __init__(self, micro_step: Callable[[], int]) -> None:
+    def __init__(self, micro_step: Callable[[], int], root_ended: Callable[[nn.Module, Any], None]) -> None:
         self.extremes = Extremes()
         self.maxima = Maxima()
         self.step = 0
         self._micro_step = micro_step
+        self._root_ended = root_ended
         self._names = Names()
         self._calls: list[Call] = []
         self._known: dict[int, Look] = {}
@@ -87,6 +88,8 @@ class ModuleWatch:
             self._open.call = outer
         if one is not None:
             self._ended(one, output)
+            if outer is None:
+                self._root_ended(module, output)
         return output
 
     @guarded("modules")

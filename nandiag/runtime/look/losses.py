@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nandiag.runtime.look.finite import local
+from nandiag.runtime.look.finite import local, quiet
 
 _MANY = 4096
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -55,6 +55,12 @@ class Losses:
         # In float64 the norm of finite values does not overflow: what is not finite here is harm.
         value = data.reshape(()) if exact else torch.linalg.vector_norm(data, dtype=torch.float64)
         self.pending.append(Loss(value, micro_step, exact=exact, scaled=known is not None and plain is None))
+
+    def take(self, roots: list[Tensor], micro_step: int) -> None:
+        """Take the roots of a backward call."""
+        with quiet():
+            for root in roots:
+                self.seen(root, micro_step)
 
     def drop(self) -> None:
         """Set the pending roots apart: their gradients were thrown away before a step was made of them."""

@@ -9,7 +9,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The harmful step as it is handed over: what the border saw, and with whom it is to be run again."""
+    """The harmful step as it is handed over: what the border saw, and with whom it is to be run again.
+
+    ``by_hand``: no optimizer made the updates, so that the tape begins with the one before this step.
+    """
 
     step: int
     parameters: list[Tensor]
@@ -19,3 +22,4 @@ class Case:
     weights_were_finite: bool = False
     gradients: tuple[Tensor, ...] = ()
     unfinished: bool = False
+    by_hand: bool = False

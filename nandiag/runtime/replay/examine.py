@@ -28,6 +28,7 @@ from nandiag.runtime.replay.ready import (
     reason_against,
     stand_in_for_spoiled,
     still_held,
+    updates_by_hand,
 )
 from nandiag.runtime.replay.rerun import Player
 from nandiag.runtime.replay.trace import Tracer
@@ -44,7 +45,7 @@ class Examiner:
 
     def __init__(self, capture: Capture, agreement: Agreement, most: int) -> None:
         self._capture = capture
-        self._agreement = agreement
+        self.agreement = agreement
         self._left = most
         self._partial = False
 
@@ -53,7 +54,8 @@ class Examiner:
         if self._left <= 0 or self._capture.off:
             return None
         self._left -= 1
-        entries, self._partial = still_held(self._capture.tape.whole(case.gradients))
+        updates = updates_by_hand(self._capture.tape.entries) if case.by_hand else ()
+        entries, self._partial = still_held(self._capture.tape.whole(case.gradients, without=updates))
         began = time.perf_counter()
         looked = self._refusal(case, entries) or self._replay(case, entries)
         if looked.outcome == "finite" and not case.joint:
@@ -79,8 +81,8 @@ class Examiner:
     def _refusal(self, case: Case, entries: list[Entry]) -> Looked | None:
         reason = reason_against(self._capture, entries)
         if case.joint:
-            others = self._agreement.any(flag=reason is not None, step=case.step)
-            if others or not self._agreement.possible:
+            others = self.agreement.any(flag=reason is not None, step=case.step)
+            if others or not self.agreement.possible:
                 reason = reason or "another rank could not run the step again"
         return None if reason is None else _nothing(case, "refused", reason)
 

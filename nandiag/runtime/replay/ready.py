@@ -34,6 +34,16 @@ def still_held(entries: list[Entry]) -> tuple[list[Entry], bool]:
     return [entry for entry in entries if entry.micro_step not in gone], bool(gone)
 
 
+def updates_by_hand(entries: list[Entry]) -> list[Entry]:
+    """Return the script's own writes into weights that came before the step's first backward, and left them finite.
+
+    What they wrote is there: made again, they would be made twice.
+    """
+    first = next((index for index, entry in enumerate(entries) if entry.kind == BACKWARD), len(entries))
+    writes = [(entry, one) for entry, one in written_by(entries[:first]) if not entry.grad and one.is_leaf]
+    return [entry for entry, one in writes if one.requires_grad and not is_bad(one)]
+
+
 def reason_against(capture: Capture, entries: list[Entry]) -> str | None:
     """Return why the step cannot be run again, None when it can."""
     if not entries:

@@ -24,7 +24,7 @@ from nandiag.runtime.look.finite import fact, local
 from nandiag.runtime.replay.carrier import Carrier, Carriers
 from nandiag.runtime.tape.entries import tensors_in
 
-_EMPTY = frozenset({
+EMPTY = frozenset({
     "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "resize_", "set_",
 })  # fmt: skip
 _CONSTANTS = frozenset({
@@ -32,7 +32,7 @@ _CONSTANTS = frozenset({
     "constant_pad_nd", "_to_copy", "where", "index_fill", "index_fill_",
 })  # fmt: skip
 _MOST_KEPT = 256
-_COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::")
+COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::")
 _PLAIN_TYPES = (torch.Tensor, nn.Parameter)
 
 
@@ -71,7 +71,10 @@ class Outside:
 
 @dataclass(slots=True)
 class Op:
-    """One op with a non-finite output; ``parents`` wrote its bad inputs, ``outside`` are those that no op wrote."""
+    """One op with a non-finite output; ``parents`` wrote its bad inputs, ``outside`` are those that no op wrote.
+
+    ``told`` are facts on inputs and outputs that are gone, where nothing is kept in ``words`` and ``results``.
+    """
 
     index: int
     func: Any
@@ -85,6 +88,7 @@ class Op:
     carrier: Carrier | None = None
     words: tuple[Any, Any] | None = None
     results: list[Tensor] = field(default_factory=list)
+    told: tuple[tuple[TensorFact, ...], tuple[TensorFact, ...]] = ((), ())
 
     @property
     def born(self) -> bool:
@@ -128,7 +132,7 @@ class Tracer(TorchDispatchMode):
 
         if is_wrapper(module):
             return original(module, *args, **kwargs)
-        self._modules.append((self.names.get(id(module)), type(module).__name__, _is_library(type(module))))
+        self._modules.append((self.names.get(id(module)), type(module).__name__, is_library(type(module))))
         self._called.append(module)
         try:
             return original(module, *args, **kwargs)
@@ -155,7 +159,7 @@ class Tracer(TorchDispatchMode):
         if any(kind not in _PLAIN_TYPES and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ for kind in types):
             return NotImplemented  # a subclass (DTensor) takes its op apart, and its local ops come by here
         self.ops += 1
-        if func._schema.name.startswith(_COLLECTIVES):
+        if func._schema.name.startswith(COLLECTIVES):
             return self._collective(func, args, kwargs)
         return self._op(func, args, kwargs)
 
@@ -170,8 +174,8 @@ class Tracer(TorchDispatchMode):
         output = func(*args, **kwargs)
         outputs = tensors_in(output)
         self._pin(outputs)
-        if name in _EMPTY:
-            self._garbage |= {_key(tensor) for tensor in outputs}
+        if name in EMPTY:
+            self._garbage |= {key_of(tensor) for tensor in outputs}
             self._forget(outputs, set())
             return output
         op = Op(self.ops, func, spot, [], stats, words=words)
@@ -181,17 +185,17 @@ class Tracer(TorchDispatchMode):
     def _written(self, op: Op, given: list[Tensor], written: list[Tensor], *, mutable: bool) -> None:
         """Look at what an op has written, and note the op as its writer where that is bad."""
         if mutable:
-            self._garbage -= {_key(tensor) for tensor in written}
+            self._garbage -= {key_of(tensor) for tensor in written}
         op.outputs = [self._stat(tensor) for tensor in written]
-        inside = {_key(tensor) for tensor in given}
+        inside = {key_of(tensor) for tensor in given}
         if not any(op.outputs):
             self._forget(written, inside)
             return
         self._parents(op, given)
-        op.constant = _is_constant(op)
+        op.constant = is_constant(op)
         self._keep_facts(op, written, mutable=mutable)
         for tensor, stat in zip(written, op.outputs, strict=True):
-            key = _key(tensor)
+            key = key_of(tensor)
             if stat is not None:
                 self._writer[key] = op
             elif key not in inside:
@@ -232,13 +236,13 @@ class Tracer(TorchDispatchMode):
         # The schemas of c10d's ops do not all say that they write into what they are given.
         writes = func._schema.is_mutable or func._schema.name.startswith("c10d::")
         for tensor in [*(given if writes else []), *tensors_in(output)]:
-            self._writer[_key(tensor)] = op
-            self._garbage.discard(_key(tensor))
+            self._writer[key_of(tensor)] = op
+            self._garbage.discard(key_of(tensor))
         return output
 
     def _parents(self, op: Op, given: list[Tensor]) -> None:
         for tensor, stat in zip(given, op.inputs, strict=True):
-            writer = self._writer.get(_key(tensor))
+            writer = self._writer.get(key_of(tensor))
             if stat is None and not (writer is not None and writer.collective and op.collective):
                 continue  # but what a collective is still writing may look finite until it has been waited for
             writer = writer or self._backend(tensor)
@@ -250,7 +254,7 @@ class Tracer(TorchDispatchMode):
     def _pin(self, outputs: list[Tensor]) -> None:
         # A weak reference keeps the storage's address from being given to another one, not its memory.
         for tensor in outputs:
-            key = _key(tensor)
+            key = key_of(tensor)
             if key not in self._made:
                 with contextlib.suppress(RuntimeError, NotImplementedError):
                     self._made[key] = StorageWeakRef(tensor.untyped_storage())
@@ -258,21 +262,21 @@ class Tracer(TorchDispatchMode):
     def _backend(self, tensor: Tensor) -> Op | None:
         # gloo makes a reduce_scatter of other ops, and a backend writes when it likes: what no op is known to have
         # written and nobody brought.
-        return self._collected if _key(tensor) not in self.brought else None
+        return self._collected if key_of(tensor) not in self.brought else None
 
     def _own(self, tensor: Tensor) -> str | None:
         """Return the FQN of the parameter that ``tensor`` is to the module that runs now (FSDP gathers it anew)."""
         if not self._called:
             return None
-        key, name = _key(tensor), self._modules[-1][0]
+        key, name = key_of(tensor), self._modules[-1][0]
         for own, parameter in self._called[-1]._parameters.items():
-            if parameter is not None and _key(parameter) == key:
+            if parameter is not None and key_of(parameter) == key:
                 return f"{name}.{own}" if name else own
         return None
 
     def _forget(self, written: list[Tensor], inside: set[int]) -> None:
         for tensor in written:
-            key = _key(tensor)
+            key = key_of(tensor)
             if key not in inside:
                 self._writer.pop(key, None)
 
@@ -285,7 +289,7 @@ class Tracer(TorchDispatchMode):
         """Return the op that last wrote non-finite values into what this rank holds of ``tensor``."""
         with self.still():
             data = local(tensor)
-            return None if data is None else self._writer.get(_key(data))
+            return None if data is None else self._writer.get(key_of(data))
 
     def bad(self, tensor: Tensor) -> bool:
         """Tell whether what this rank holds of ``tensor`` is non-finite."""
@@ -294,7 +298,7 @@ class Tracer(TorchDispatchMode):
             return data is not None and _stat_of(data) is not None
 
     def _stat(self, tensor: Tensor) -> Stat | None:
-        if _key(tensor) in self._garbage:
+        if key_of(tensor) in self._garbage:
             return None  # memory that nobody has written yet
         with self.still():
             try:
@@ -312,7 +316,7 @@ class Tracer(TorchDispatchMode):
             made = self._made_by.get(node._sequence_nr())
             spot, forward_op = made if made is not None else (self.spot, None)
             return replace(
-                spot, phase="backward", node=_node_name(node), forward_op=forward_op, micro_step=self.spot.micro_step
+                spot, phase="backward", node=node_name(node), forward_op=forward_op, micro_step=self.spot.micro_step
             )
         module, module_class, library = self._modules[-1] if self._modules else (None, None, False)
         spot = replace(
@@ -322,23 +326,26 @@ class Tracer(TorchDispatchMode):
             frames=(*frames, *self.spot.frames),
             library=library,
             phase="backward" if node is not None else self.spot.phase,
-            node=_node_name(node) if node is not None else None,
+            node=node_name(node) if node is not None else None,
             recompute=node is not None and bool(self._modules),
         )
         self._made_by.setdefault(torch._C._autograd._get_sequence_nr() - 1, (spot, name))
         return spot
 
 
-def _node_name(node: Any) -> str:
+def node_name(node: Any) -> str:
+    """Return the name of an autograd node without its namespace."""
     return str(node.name()).rpartition("::")[2]
 
 
-def _is_library(kind: type) -> bool:
+def is_library(kind: type) -> bool:
+    """Whether the forward of this class of modules is a library's."""
     code = getattr(getattr(kind, "forward", None), "__code__", None)
     return code is not None and kind_of(code.co_filename) == LIBRARY
 
 
-def _key(tensor: Tensor) -> int:
+def key_of(tensor: Tensor) -> int:
+    """Return the identity of the memory that a tensor lies in."""
     try:
         return int(tensor.untyped_storage()._cdata)
     except (RuntimeError, NotImplementedError):
@@ -360,7 +367,7 @@ def _targets(name: str, given: list[Tensor], outputs: list[Tensor], *, mutable: 
     return written
 
 
-def _is_constant(op: Op) -> bool:
+def is_constant(op: Op) -> bool:
     """Tell whether the script itself wrote an infinity here (a mask), rather than computed it."""
     name = op.func._schema.name.partition("::")[2]
     if name not in _CONSTANTS or not op.born or op.words is None:

@@ -316,15 +316,22 @@ class Tape:
         """Take the entries before ``mark`` off: nothing that follows descends from them."""
         del self.entries[:mark]
 
-    def whole(self, wanted: Iterable[Tensor] = ()) -> list[Entry]:
-        """Return the step's entries, what made the tensors ``wanted``, and every ancestor needed, oldest first."""
+    def whole(self, wanted: Iterable[Tensor] = (), without: Sequence[Entry] = ()) -> list[Entry]:
+        """Return the step's entries but those ``without``, what made the tensors ``wanted``, and every ancestor needed.
+
+        Oldest first.
+        """
         makers = [known[0] for known in map(self.maker, wanted) if known is not None and known[0].args is not None]
-        return sorted(_ancestors([*self.entries, *makers]), key=lambda entry: entry.number)
+        left_out = {id(entry): entry for entry in without}
+        kept = [entry for entry in (*self.entries, *makers) if id(entry) not in left_out]
+        found = (entry for entry in _ancestors(kept, left_out) if id(entry) not in left_out)
+        return sorted(found, key=lambda entry: entry.number)
 
 
-def _ancestors(entries: list[Entry]) -> Iterable[Entry]:
-    known = {id(entry): entry for entry in entries}
-    waiting = list(known.values())
+def _ancestors(entries: list[Entry], known: dict[int, Entry] | None = None) -> Iterable[Entry]:
+    """Return ``entries`` and all that they descend from, but not by way of those ``known`` already."""
+    known = {**(known or {}), **{id(entry): entry for entry in entries}}
+    waiting = list(entries)
     while waiting:
         entry = waiting.pop()
         for maker in entry.makers:

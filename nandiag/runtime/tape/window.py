@@ -63,12 +63,12 @@ def is_in_place(name: str) -> bool:
 
 
 class Window(TorchFunctionMode):
-    """Tapes calls while it is open; ``calls`` counts them, for the budget."""
+    """Tapes calls while it is open; ``calls`` counts them, for the budget; once ``shut`` it opens no more."""
 
     def __init__(self, tape: Tape) -> None:
         super().__init__()
         self.tape = tape
-        self.on = False
+        self.on = self.shut = False
         self.calls = 0
         self.micro_step = 0
         self._thread = 0
@@ -145,7 +145,7 @@ class Window(TorchFunctionMode):
 
     def open(self) -> None:
         """Begin to tape. What a taped call does within (DTensor's handlers are Python) is its own affair."""
-        if self.on or self._within or RECORDER.is_dark("window"):
+        if self.on or self.shut or self._within or RECORDER.is_dark("window"):
             return
         self.on = True
         self._thread = threading.get_ident()

@@ -21,7 +21,7 @@ from nandiag.runtime.together.rounds import connect
 # How long one rank waits for the others at a border. They come out of the same backward, as a rule within milliseconds.
 _LEAST, _MOST = 3.0, 20.0
 _STEPS = 4
-BORDER, VOTE = 0, 1
+BORDER, VOTE, FOUND = 0, 1, 2
 
 
 class Agreement:
@@ -73,16 +73,16 @@ class Agreement:
         except Exception as error:  # whatever gloo or the store raises: the run goes on without agreement
             self._disarm(_first_line(error))
 
-    def any(self, *, flag: bool, step: int) -> bool:
+    def any(self, *, flag: bool, step: int, what: int = VOTE) -> bool:
         """Return whether any rank passed True; this rank's own flag where no agreement can be had."""
-        return bool(self.most(int(flag), step, VOTE))
+        return bool(self.most(int(flag), step, what))
 
     def most(self, level: int, step: int, what: int = BORDER) -> int:
         """Return the largest ``level`` of any rank at ``step``; this rank's own where no agreement can be had."""
         if not self.possible or self._ours is None:
             return level
         try:
-            agreed: int = self._ours.most(level, 2 * step + what, self._patience())
+            agreed: int = self._ours.most(level, 3 * step + what, self._patience())
         except Exception as error:
             self._disarm(_first_line(error))
             return level

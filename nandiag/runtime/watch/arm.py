@@ -170,7 +170,7 @@ def _wrap_one_zero_grad(owner: type, dropped: Callable[[Any], None], capture: Ca
 def _wrap_optimizer_init(sentinel: Sentinel) -> None:
     @guarded("sentinel")
     def met(optimizer: Any) -> None:
-        sentinel.clock.has_optimizer = True
+        sentinel.clock.has_optimizer = sentinel.clock.trains = True
         sentinel.weights.met(optimizer)
 
     _call_before(torch.optim.Optimizer, "__init__", met)

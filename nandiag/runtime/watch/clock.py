@@ -16,7 +16,7 @@ class Clock:
         self.step = 0
         self.micro_step = 0
         self.updated_in = -1  # the step in which the newest update was made
-        self.has_optimizer = False
+        self.has_optimizer = self.trains = False
         self._updates: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
 
     def updates(self, optimizer: torch.optim.Optimizer) -> int:

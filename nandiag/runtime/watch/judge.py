@@ -11,6 +11,7 @@ from torch import Tensor
 
 from nandiag.events import Harm, Looked
 from nandiag.runtime.look.called import called
+from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.look.losses import Loss, Losses
 from nandiag.runtime.look.sight import Sight, bad_gradients, bad_losses, describe, facts_of, mean_loss
 from nandiag.runtime.look.weights import Held, Optimizer, Weights, parameters, untouched
@@ -86,14 +87,28 @@ class Judge:
             )
             border.add(make(what="gradient", tensors=facts_of(bad), bad=len(bad), total=len(named)), Level.DOOMED)
 
-    def returned(self, gradients: list[Tensor], sight: Sight, border: Border) -> None:
-        """Gradients that ``torch.autograd.grad`` gave to a script that makes its updates by hand."""
-        if sight.grad_norm is None or math.isfinite(sight.grad_norm):
-            return
-        bad = bad_gradients([(f"gradient {number}", one) for number, one in enumerate(gradients)])
+    def returned(self, gradients: list[tuple[str, Tensor]], sight: Sight, border: Border) -> None:
+        """Gradients, by name, that a script has got that makes its updates by hand."""
+        bad = bad_gradients(gradients)
         if bad:
             make = self._harm(None, "backward", loss=mean_loss(sight, self.losses.pending), grad_norm=sight.grad_norm)
             border.add(make(what="gradient", tensors=facts_of(bad), bad=len(bad), total=len(gradients)), Level.DOOMED)
+
+    def by_hand(self, named: list[tuple[str, Tensor]], seen: set[int], border: Border) -> list[Tensor]:
+        """Trained tensors that the script's own update left bad; those not ``seen`` finite before may be so from birth.
+
+        Returns the bad ones. -Inf alone is a mask where nobody saw anything else.
+        """
+        held = [Held(name, "parameter", one, self.weights.owners.get(id(one))) for name, one in named if is_bad(one)]
+        held = [one for one in held if id(one.tensor) in seen or not fact(one.tensor).only_neginf]
+        updated = self.clock.step > 0
+        self.lost |= bool(held)
+        step = self.clock.step - 1 if updated else 0
+        since = step - 1 if any(id(one.tensor) in seen for one in held) else None
+        make = self._harm(None, "optimizer" if updated else "init", step=step, since=since, recoverable=False)
+        for harm in describe(held, len(named), make):
+            border.add(harm, Level.LOST)
+        return [one.tensor for one in held]
 
     def update_of(self, optimizer: Optimizer, border: Border, step: int) -> list[Held]:
         """Parameters or state that the update of ``step`` left non-finite; returns them."""

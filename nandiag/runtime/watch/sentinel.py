@@ -31,6 +31,7 @@ from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.examine import Examiner
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.together.agreement import Agreement
+from nandiag.runtime.watch.bare import Bare
 from nandiag.runtime.watch.borders import Nesting, closure_of, with_closure
 from nandiag.runtime.watch.clock import Clock
 from nandiag.runtime.watch.history import Ring
@@ -60,7 +61,8 @@ class Sentinel:
         self.history = Ring()
         self.printed = Listener()
         examiner = Examiner(capture, self.agreement, settings.max_replays)
-        self.looker = Looker(examiner, capture, settings.level, lambda: self.clock.micro_step)
+        self.looker = Looker(examiner, capture, settings.level, self.clock, self._settle)
+        self.bare = Bare(self.judge, self.looker, self._settle)
         self._response = Response(settings.on_anomaly)
         self._nesting = Nesting()
         self._waiting: list[Tensor] = []
@@ -88,6 +90,7 @@ class Sentinel:
         closure = closure_of(args, kwargs)
         if closure is None:
             self._border(optimizer)
+            self.looker.update_begins()
             return None
         return with_closure(args, kwargs, closure, self._watched(optimizer, closure))
 
@@ -107,6 +110,7 @@ class Sentinel:
         def ends() -> None:
             self.capture.window.close()
             self._border(optimizer, closure=True)
+            self.looker.update_begins()
 
         def watched() -> Any:
             begins()
@@ -177,8 +181,9 @@ class Sentinel:
             return
         fresh = self._tell(border)
         if examine is not None:
-            examine()
-        elif fresh or joint:
+            if fresh or self.looker.seeks:
+                examine()
+        elif fresh or joint or self.looker.seeks:
             self._examine(optimizer, joint=joint)
         reason = reason_of(border.harms) if border.harms else "another rank saw harm"
         action = self._response.act(level, self.clock.step, reason)
@@ -281,36 +286,33 @@ class Sentinel:
             return False
         if not attach_late():
             return False
-        with quiet():
-            for root in roots_of(tensors):
-                self.losses.seen(root, self.clock.micro_step)
+        roots = roots_of(tensors)
+        self.clock.trains = True
+        self.losses.take(roots, self.clock.micro_step)
+        if not self.clock.has_optimizer:
+            self.bare.begins(roots)
+        self.looker.backward_begins(roots)
         return True
 
     def backward_ended(self) -> None:
         """Count a backward call; where no optimizer exists it is the border of a step."""
         self.clock.micro_step += 1
+        self.looker.backward_ended(self.clock.micro_step)
         if not self.clock.has_optimizer:
-            self._border_of_no_optimizer([])
+            self._next_by_hand(self.bare.ended())
 
     def grad_called(self, roots: Any, gradients: Any) -> None:
         """``torch.autograd.grad`` returned; where no optimizer exists it is the border of a step."""
         if self.clock.has_optimizer or self.capture.off or torch._C._current_graph_task_id() != -1:
             return
-        if not attach_late():
-            return
-        for root in roots_of(roots):
-            self.losses.seen(root, self.clock.micro_step)
-        self._border_of_no_optimizer([one for one in gradients if isinstance(one, Tensor)])
+        if attach_late():
+            given = roots_of(roots)
+            self.clock.trains = True
+            self.losses.take(given, self.clock.micro_step)
+            self._next_by_hand(self.bare.returned(given, [one for one in gradients if isinstance(one, Tensor)]))
 
-    def _border_of_no_optimizer(self, gradients: list[Tensor]) -> None:
-        border = Border()
-        with quiet():
-            sight = look(self.losses.pending, gradients, None, None)
-            self.judge.losses_of(None, sight, border)
-            self.judge.returned(gradients, sight, border)
-        self._open &= {harm.what for harm in border.harms}
+    def _next_by_hand(self, sight: Sight) -> None:
         self._remember(None, sight)
-        self._settle(None, border)
         self.clock.tick()
         self._next_step()
 
@@ -353,10 +355,11 @@ class Sentinel:
         if self._ended or self.capture.off or self.judge.lost or not RECORDER.attached:
             return
         self._ended = True
+        self.looker.script_ends()
         optimizer = self._optimizer or next(iter(self.weights.known()), None)
         if self.losses.pending and optimizer is not None:
             self._judge_unfinished(optimizer)
-        elif self.capture.tape.unfinished():
+        elif self.capture.tape.unfinished() or self.looker.unfinished:
             looked = self.looker.examine(Case(self.clock.step, [], joint=False, unfinished=True))
             if looked is not None and looked.outcome == "found":
                 RECORDER.emit(self.judge.unseen_loss(optimizer, looked), urgent=True)

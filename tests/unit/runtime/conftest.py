@@ -155,6 +155,7 @@ def work(recording):
 
         yield start
         for worker in armed:
+            worker.sentinel.looker.live.stop()
             worker.capture.window.close()
 
 

@@ -429,7 +429,8 @@ def data_preparation():
     return model, optimizer
 
 
-@fault("aten.mul.Tensor", "init", source="buffer", module="1")
+@fault("aten.mul.Tensor", "init", source="buffer", module="1",
+       live={"op": "aten.full.default", "phase": "data", "source": "op", "module": None})  # fmt: skip
 def a_buffer_that_was_filled_in_the_middle():
     class Scaled(nn.Module):
         def __init__(self):
@@ -583,14 +584,18 @@ def run(function):
     return {**fingerprint(*trained), "stdout": printed.getvalue()}
 
 
+@pytest.mark.parametrize("level", ["step", "op"])
 @pytest.mark.parametrize(("function", "expected"), FAULTS)
-def test_the_replay_names_the_fault_and_leaves_no_trace(function, expected, work):
+def test_the_fault_is_named_and_no_trace_left(function, expected, level, work):
+    """By a replay, or by watching every op: the place is the same, and so is every bit of the training."""
+    expected = {**expected, **(expected.get("live", {}) if level == "op" else {})}
     plain = run(function)
-    worker = work()
+    worker = work(level=level)
     watched = run(function)
     assert watched == plain
     assert worker.harms, "no harm was seen"
     looked = worker.looked[0]
+    assert looked.method == {"step": "replay", "op": "watch"}[level]
     assert (looked.outcome, looked.source, looked.step, looked.phase) == (
         "found", expected["source"], expected["step"], expected["phase"],
     ), looked  # fmt: skip

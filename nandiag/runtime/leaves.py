@@ -1,0 +1,61 @@
+"""The leaves that a backward call puts gradients into, found by walking the graph from its roots (worker).
+
+Only for scripts without an optimizer, which nobody tells what they train.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from types import FrameType
+from typing import Any
+
+from torch import Tensor
+
+from nandiag.runtime.frames import USER, kind_of
+
+_MOST_NODES = 100_000
+_MOST_FRAMES = 40
+
+
+def leaves_of(roots: Iterable[Tensor]) -> list[Tensor]:
+    """Return the leaves that gradients of ``roots`` gather in, each once; reads no values."""
+    found: dict[int, Tensor] = {}
+    waiting: list[Any] = [root.grad_fn for root in roots if root.grad_fn is not None]
+    seen = set(map(id, waiting))
+    while waiting and len(seen) < _MOST_NODES:
+        node = waiting.pop()
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, Tensor):
+            found[id(leaf)] = leaf
+        for following, _ in node.next_functions:
+            if following is not None and id(following) not in seen:
+                seen.add(id(following))
+                waiting.append(following)
+    return list(found.values())
+
+
+def names_in_script(tensors: Iterable[Tensor]) -> dict[int, str]:
+    """Return by ``id`` what the script calls each of the tensors, as far as a variable of a running function tells."""
+    wanted = set(map(id, tensors))
+    found: dict[int, str] = {}
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        if kind_of(frame.f_code.co_filename) == USER:
+            for name, value in {**frame.f_globals, **frame.f_locals}.items():
+                for told, one in _named(name, value):
+                    if id(one) in wanted:
+                        found.setdefault(id(one), told)
+        frame = frame.f_back
+    return found
+
+
+def _named(name: str, value: Any) -> Iterable[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield name, value
+    elif type(value) in (list, tuple):
+        yield from ((f"{name}[{index}]", one) for index, one in enumerate(value[:512]) if isinstance(one, Tensor))
+    elif type(value) is dict:
+        yield from ((f"{name}[{key!r}]", one) for key, one in list(value.items())[:512] if isinstance(one, Tensor))

@@ -1,0 +1,1 @@
+"""``--level op``: the live tracer, what it has seen, and how that is told."""

@@ -1,0 +1,155 @@
+"""``--level op`` as the sentinel knows it: switched on, told of borders, asked for the origin of harm (worker)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nandiag.events import Looked
+from nandiag.runtime.guard import guarded
+from nandiag.runtime.inject.after_import import after_import
+from nandiag.runtime.levels.calls import listen
+from nandiag.runtime.levels.ops.account import Scene, account
+from nandiag.runtime.levels.ops.marks import BACKWARD, MODEL, UPDATE
+from nandiag.runtime.levels.ops.watch import OpWatch
+from nandiag.runtime.look.finite import quiet
+from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.replay.case import Case
+from nandiag.runtime.replay.trace import Op
+from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.tape.entries import ROOT, Entry, Tape
+from nandiag.runtime.tape.state import modes
+
+_PROBE = "ops"
+
+
+class Live:
+    """Watches the ops of the thread that starts it; ``root_ended(module, output)`` hears of each root module's call."""
+
+    def __init__(self, capture: Capture, root_ended: Callable[[nn.Module, Any], None]) -> None:
+        self.watch = OpWatch()
+        self.started = False
+        self._capture = capture
+        self._root_ended = root_ended
+        self._scene = Scene()
+        self._tape = Tape()
+        self._thread = 0
+        self._deep = self._wrapped = False
+
+    def start(self) -> None:
+        """See every op from now on. Nothing is taped any more: there is no need to run anything again."""
+        if self.started:
+            return
+        first, self.started = not self._wrapped, True
+        self._thread = threading.get_ident()
+        self._capture.window.shut = True
+        self._capture.window.close()
+        self._scene.batches = self._capture.batches
+        self.watch.switch_on()
+        if first:
+            self._wrapped = True
+            os.register_at_fork(after_in_child=self.watch.switch_off)
+            listen(self._around, self._idle)
+            after_import("torch._dynamo", _eagerly)
+
+    def stop(self) -> None:
+        """See no more, and tape again."""
+        self.watch.switch_off()
+        self.started = False
+        self._capture.window.shut = False
+
+    def _idle(self) -> bool:
+        return self._capture.off or not self.watch.on or threading.get_ident() != self._thread
+
+    # ------------------------------------------------------------------ what happens
+
+    def _around(
+        self, call: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if self._deep or torch._C._current_graph_task_id() != -1:
+            return self.watch.around(call, module, args, kwargs)
+        self._begins(module, args, kwargs)
+        self._deep = True
+        try:
+            output = self.watch.around(call, module, args, kwargs)
+        finally:
+            self._deep = False
+        self._root_ended(module, output)
+        return output
+
+    @guarded(_PROBE)
+    def _begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        first, self._capture.on_first_root = self._capture.on_first_root, None
+        if first is not None:
+            with quiet():
+                first()
+        self.watch.in_model = next(module.parameters(), None) is not None
+        if self.watch.in_model:
+            self.watch.marks.put(MODEL, self.watch.ops + 1)
+        # For the names of what went in alone; without gradients, the tape keeps it weakly.
+        self._tape.add(Entry(ROOT, module, grad=False, modes=modes()), args, kwargs)
+
+    @guarded(_PROBE)
+    def backward_begins(self, roots: list[Tensor]) -> None:
+        """A backward call begins from ``roots``."""
+        self.watch.marks.put(BACKWARD, self.watch.ops + 1)
+        with quiet():
+            self._scene.losses += [(root.detach(), self.watch.spot.micro_step) for root in roots]
+
+    @guarded(_PROBE)
+    def backward_ended(self, micro_step: int) -> None:
+        """It ended, ``micro_step`` begins."""
+        with quiet():
+            self.watch.read()
+        self.watch.next_micro_step(micro_step)
+
+    @guarded(_PROBE)
+    def update_begins(self) -> None:
+        """An optimizer is about to make its update."""
+        self.watch.marks.put(UPDATE, self.watch.ops + 1)
+
+    @guarded(_PROBE)
+    def step_ends(self, step: int) -> None:
+        """The step is over, ``step`` begins."""
+        with quiet():
+            self.watch.begin_step(step)
+        self._tape.clear(step)
+        self._scene.losses.clear()
+        self._scene.gradients.clear()
+
+    # ------------------------------------------------------------------ what is asked
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a model ran that no backward has followed yet."""
+        return self.watch.marks.unfinished
+
+    def last_number(self) -> tuple[float, Looked | None] | None:
+        """Return the last number that the script read to the host, and, where it is bad, whence that came."""
+        if self.watch.last_number is None:
+            return None
+        value, op = self.watch.last_number
+        return value, None if op is None else self.explain(Case(0, [], joint=False), op)
+
+    def explain(self, case: Case, bad: list[Tensor] | Op | None = None) -> Looked:
+        """Return whence the harm of ``case``, the ``bad`` tensors, or what the op ``bad`` wrote came; never raises."""
+        try:
+            with quiet(), self.watch.still(), torch.no_grad():
+                self.watch.read()
+                self._scene.entries = list(self._tape.loose)
+                looked = account(self.watch, self._scene, case, bad)
+        except Exception as error:
+            RECORDER.dark(_PROBE, error)
+            looked = None
+        reason = "none of the ops that were watched wrote the bad values"
+        return looked or Looked("failed", "watch", case.step, reason=reason)
+
+
+def _eagerly(module: object) -> None:
+    del module
+    torch.compiler.set_stance("force_eager")

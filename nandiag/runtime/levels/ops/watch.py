@@ -1,0 +1,362 @@
+"""``--level op``: every op is looked at as it runs, so that the origin of harm is known without a second run (worker).
+
+What an op has written is looked at where it lies. Only ops with non-finite outputs are kept, with the ops that made
+their inputs so: the way back from a harm is then walked as after a replay. On the CPU a look is known at once; on a
+device it waits for a step border, the end of a backward or of a root call, or until very many wait.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from nandiag.runtime.evidence.walk import ancestors
+from nandiag.runtime.frames import Frame, Place, places
+from nandiag.runtime.guard import guarded
+from nandiag.runtime.levels.naming import Names
+from nandiag.runtime.levels.ops.marks import Marks
+from nandiag.runtime.levels.ops.watched import Watched, all_finite, on_cpu, stat_of, traits
+from nandiag.runtime.look.extremes import Extremes, Look
+from nandiag.runtime.names import is_wrapper
+from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.replay.carrier import Carriers
+from nandiag.runtime.replay.trace import COLLECTIVES, Outside, Spot, Tracer, is_constant, is_library, key_of, node_name
+from nandiag.runtime.tape.entries import tensors_in
+
+_MOST_WAITING = 4096
+_MOST_WRITERS = 4096
+_MOST_BYTES = 64 * 1024 * 1024
+_MOST_KEPT = 256
+_MOST_NODES = 1 << 17
+_MANY = 4
+_FRAMES = 8
+
+_PROBE = "ops"
+_NOTHING: dict[int, Look | None] = {}
+
+Inside = tuple[nn.Module | None, str]
+
+
+class OpWatch(Tracer):
+    """The live tracer of the training thread; ``on`` while its mode lies at the bottom of that thread's stack.
+
+    ``in_model`` tells that the root module under way has parameters; one without is a part of the loss.
+    """
+
+    def __init__(self) -> None:
+        super().__init__({}, joint=True)
+        self.on = self.in_model = False
+        self.step = 0
+        self.extremes = Extremes()
+        self.marks = Marks()
+        self.fqn = Names()
+        self.last_number: tuple[float, Watched | None] | None = None
+        self._waiting: list[Watched] = []
+        self._alive: dict[int, StorageWeakRef] = {}
+        self._nodes: dict[int, tuple[list[Place], Inside, str, int]] = {}
+        self._newest_node = -1
+        self._bytes = 0
+        self.begin_step(0)
+
+    # ------------------------------------------------------------------ on and off
+
+    def switch_on(self) -> None:
+        """See every op of this thread from now on, below any mode of the script's."""
+        if not self.on:
+            self.on = True
+            _restack(lambda modes: [self, *modes])
+
+    def switch_off(self) -> None:
+        """See no more."""
+        if self.on:
+            self.on = False
+            _restack(lambda modes: [mode for mode in modes if mode is not self])
+
+    def around(self, call: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a module's call with the module on the stack."""
+        if is_wrapper(module):
+            return call(module, *args, **kwargs)
+        self._called.append(module)
+        self._modules.append((None, type(module).__name__, False))
+        try:
+            return call(module, *args, **kwargs)
+        finally:
+            self._called.pop()
+            self._modules.pop()
+
+    @property
+    def depth(self) -> int:
+        """How many module calls are under way."""
+        return len(self._called)
+
+    # ------------------------------------------------------------------ ops
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """Run one op as it would have run, and look at it; an error of ours ends the watch and nothing else."""
+        kwargs = kwargs or {}
+        if self._still or RECORDER.is_dark(_PROBE):
+            return func(*args, **kwargs)
+        if types and any(_is_subclass(kind) for kind in types):
+            return NotImplemented  # a subclass (DTensor) takes its op apart, and its local ops come by here
+        self.ops += 1
+        if func._schema.name.startswith(COLLECTIVES):
+            op = self._sends(func, args, kwargs)
+            output = func(*args, **kwargs)
+            self._arrives(op, func, args, output)
+            return output
+        before = self._begins(func, args, kwargs)
+        output = func(*args, **kwargs)
+        if before is not None:
+            self._ended(func, (args, kwargs), output, before)
+        return output
+
+    @guarded(_PROBE)
+    def _begins(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Look | None] | None:
+        """Look at what an op is going to write over; None for one that writes nothing."""
+        what = traits(func)
+        self._note_node(func)
+        if what.view:
+            return None
+        return self._before(what.targets(args, kwargs)) if what.writes else _NOTHING
+
+    @guarded(_PROBE)
+    def _ended(self, func: Any, words: tuple[Any, Any], output: Any, before: dict[int, Look | None]) -> None:
+        what = traits(func)
+        targets = what.targets(*words) if what.writes else []
+        written = [*targets, *(one for one in tensors_in(output) if id(one) not in before)]
+        if what.empty:
+            self._garbage |= {key_of(tensor) for tensor in written}
+        elif written:
+            self._saw(func, words, written, before)
+        elif what.name == "_local_scalar_dense" and isinstance(output, float):
+            writer = None if math.isfinite(output) else self._writer.get(key_of(words[0][0]))
+            self.last_number = output, writer if isinstance(writer, Watched) else None
+
+    def _before(self, targets: list[Tensor]) -> dict[int, Look | None]:
+        if len(targets) > _MANY and on_cpu(targets[0]) and all_finite(targets):
+            return dict.fromkeys(map(id, targets))
+        return {id(target): self._look(target) for target in targets}
+
+    def _saw(self, func: Any, words: tuple[Any, Any], written: list[Tensor], before: dict[int, Look | None]) -> None:
+        if self._garbage:
+            self._garbage -= {key_of(tensor) for tensor in written}
+        if len(written) > _MANY and on_cpu(written[0]) and all_finite(written):
+            made = []
+        else:
+            made = [look for look in map(self._look, written) if look is not None]
+        if all(look.known and look.finite for look in made):
+            if self._writer:
+                self._clean(written, words)
+            return
+        op = self._watched(func, words, before)
+        op.made = made
+        op.results = [tensor.detach() for tensor in written]
+        self._take(op, written)
+
+    def _watched(self, func: Any, words: tuple[Any, Any], before: dict[int, Look | None]) -> Watched:
+        op = Watched(self.ops, func, self._spot_now(), [], [], words=words, step=self.step)
+        op.grad = torch.is_grad_enabled()
+        # lift_fresh brings a Python number into a tensor: a constant, not something from outside.
+        lifts = func._schema.name == "aten::lift_fresh"
+        for tensor in [] if lifts else tensors_in((words[0], list(words[1].values()))):
+            look = before[id(tensor)] if id(tensor) in before else self._look(tensor)
+            if look is not None:
+                op.looks.append(look)
+                op.writers.append(self._writer.get(key_of(tensor)))
+        return op
+
+    def _take(self, op: Watched, written: list[Tensor]) -> None:
+        """Keep an op that has, or may prove to have, written something that is not finite."""
+        op.constant = is_constant(op)
+        if op.known:
+            self._link(op)
+            if not op.bad and not op.collective:
+                return
+        else:
+            op.forget_values()
+            self._waiting.append(op)
+        for tensor in written:
+            key = key_of(tensor)
+            self._writer[key] = op
+            if key not in self._alive:
+                # It keeps the address from being given to another storage, not the memory.
+                self._alive[key] = StorageWeakRef(tensor.untyped_storage())
+        if len(self._waiting) >= _MOST_WAITING:
+            self.read()
+
+    def _link(self, op: Watched) -> None:
+        """Now that its looks are known: what went in and came out, and from where."""
+        op.inputs, op.outputs = [*map(stat_of, op.looks)], [*map(stat_of, op.made)]
+        for look, stat, writer in zip(op.looks, op.inputs, op.writers, strict=True):
+            if stat is None:
+                continue
+            if writer is not None and (writer.collective or any(writer.outputs)):
+                op.parents += [] if writer in op.parents else [writer]
+            elif not op.collective:
+                op.outside.append(self._outside(look))
+        op.writers = []
+        op.constant = op.constant and op.born
+        self._keep_values(op)
+
+    def _outside(self, look: Look) -> Outside:
+        tensor = look.of()
+        if tensor is None:
+            return Outside(torch.empty(0), look.told(), None)
+        return Outside(tensor, look.told(), self._own_of(tensor) if self._called else None)
+
+    def _own_of(self, tensor: Tensor) -> str | None:
+        key, module = key_of(tensor), self._called[-1]
+        own = next((name for name, one in module._parameters.items() if one is not None and key_of(one) == key), None)
+        return own and ".".join(part for part in (self.fqn.of(module), own) if part)
+
+    def _keep_values(self, op: Watched) -> None:
+        """Hold on to the values of a possible origin until the step ends, within a budget."""
+        size = op.bytes
+        worth = (op.born or op.born_nan) and not op.constant and op.words is not None
+        if worth and self._kept < _MOST_KEPT and self._bytes + size <= _MOST_BYTES:
+            self._kept += 1
+            self._bytes += size
+        else:
+            op.forget_values()
+
+    def _look(self, tensor: Tensor) -> Look | None:
+        if self._garbage and key_of(tensor) in self._garbage:
+            return None  # memory that nobody has written yet
+        return self.extremes.look(tensor)
+
+    def _clean(self, written: list[Tensor], words: tuple[Any, Any]) -> None:
+        """What is written whole and finite descends from nothing bad any more."""
+        keys = {key_of(tensor) for tensor in written} & self._writer.keys()
+        if keys:
+            for key in keys - {key_of(tensor) for tensor in tensors_in((words[0], list(words[1].values())))}:
+                self._drop(key)
+
+    def _drop(self, key: int) -> None:
+        self._writer.pop(key, None)
+        self._alive.pop(key, None)
+
+    @guarded(_PROBE)
+    def _sends(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Watched:
+        op = self._watched(func, (args, kwargs), {})
+        op.spot, op.collective = replace(op.spot, phase="collective"), True
+        if all(on_cpu(tensor) for tensor in tensors_in(args)):
+            op.carrier = self._carriers.of(func, [*args, *kwargs.values()])  # it reads how large they are
+        return op
+
+    @guarded(_PROBE)
+    def _arrives(self, op: Watched | None, func: Any, args: tuple[Any, ...], output: Any) -> None:
+        if op is None:
+            return
+        # What arrives is not there yet: its value is known where it is used.
+        writes = func._schema.is_mutable or func._schema.name.startswith("c10d::")
+        arrived = [*(tensors_in(args) if writes else []), *tensors_in(output)]
+        self._garbage -= {key_of(tensor) for tensor in arrived}
+        self._take(op, arrived)
+        if op.carrier is not None:
+            self._collected = op
+            self.sent += [op] if any(op.inputs) else []
+        op.forget_values()
+
+    # ------------------------------------------------------------------ places
+
+    def _note_node(self, func: Any) -> None:
+        """Note the place of an op that made an autograd node: the ops of its backward are told by that."""
+        number = torch._C._autograd._get_sequence_nr() - 1
+        if number != self._newest_node:
+            self._newest_node = number
+            if torch._C._current_autograd_node() is None:
+                self._nodes[number] = (places(sys._getframe(2), _FRAMES)[0], self._inside(), str(func), self.ops)
+
+    def _inside(self) -> Inside:
+        return (self._called[-1], type(self._called[-1]).__name__) if self._called else (None, "")
+
+    def _spot_now(self) -> Spot:
+        node: Any = torch._C._current_autograd_node()
+        found, in_engine = places(sys._getframe(2), _FRAMES)
+        if node is None:
+            return self._spot(found, self._inside())
+        if in_engine and found:
+            spot = self._spot(found, self._inside())
+            return replace(spot, phase="backward", node=node_name(node), recompute=bool(self._called))
+        made = self._nodes.get(node._sequence_nr())
+        if made is None:
+            return replace(self.spot, phase="backward", node=node_name(node))
+        spot = self._spot(made[0], made[1])
+        return replace(spot, phase="backward", node=node_name(node), forward_op=made[2])
+
+    def _spot(self, found: Iterable[Place], inside: Inside) -> Spot:
+        module, kind = inside
+        known = () if module is None else tuple(map(Frame._make, found))
+        if module is None:
+            return replace(self.spot, frames=tuple(map(Frame._make, found)))
+        return replace(
+            self.spot, module=self.fqn.of(module), module_class=kind, frames=known, library=is_library(type(module)),
+            phase=self.spot.phase or ("forward" if self.in_model else ""),
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------ borders
+
+    def bad_ops(self) -> list[Watched]:
+        """Return the ops whose bad values have not been overwritten since."""
+        return [op for op in self._writer.values() if isinstance(op, Watched) and op.bad]
+
+    def next_micro_step(self, micro_step: int) -> None:
+        """What follows belongs to ``micro_step``."""
+        self.spot = replace(self.spot, micro_step=micro_step)
+
+    def read(self) -> None:
+        """Bring what waits on devices to the host, and link the ops that proved bad."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        self.extremes.read()
+        for op in waiting:
+            self._link(op)
+        for key, one in list(self._writer.items()):
+            if one is None or not (one.collective or any(one.outputs)):
+                self._drop(key)
+
+    def begin_step(self, step: int) -> None:
+        """Forget all but who wrote the bad values that are still alive, and let go of the values themselves."""
+        self.read()
+        self._garbage.clear()
+        self._collected, self._carriers = None, Carriers()
+        self.sent.clear()
+        self._kept = self._bytes = 0
+        kept = [key for key, op in self._writer.items() if op and not op.collective and not self._alive[key].expired()]
+        self._writer = {key: self._writer[key] for key in kept[-_MOST_WRITERS:]}
+        self._alive = {key: self._alive[key] for key in self._writer}
+        for op in self._writer.values():
+            if isinstance(op, Watched):
+                _shorten(op)
+        if len(self._nodes) > _MOST_NODES:
+            self._nodes = dict(list(self._nodes.items())[_MOST_NODES // 2 :])
+        self.marks.clear(self.ops + 1)
+        self.step = step
+        self.spot = Spot(None, None, (), "", 0)
+
+
+def _is_subclass(kind: Any) -> bool:
+    return kind not in (Tensor, nn.Parameter) and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
+
+
+def _shorten(op: Watched) -> None:
+    """Keep of a kept op's ancestors the few that may be the origin, without what they hold."""
+    chain = ancestors([op])
+    for one in chain:
+        one.words, one.results = None, []
+    op.parents = [one for one in chain if one is not op and (one.born or one.outside or one.born_nan)][:8]
+
+
+def _restack(change: Callable[[list[Any]], list[Any]]) -> None:
+    count = torch._C._len_torch_dispatch_stack()
+    modes = [torch._C._pop_torch_dispatch_stack(None) for _ in range(count)][::-1]
+    for mode in change(modes):
+        torch._C._push_on_torch_dispatch_stack(mode)

@@ -1,0 +1,124 @@
+"""One op as it was seen while it ran, and what its schema tells of it (worker)."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nandiag.events import TensorFact
+from nandiag.runtime.look.extremes import Look
+from nandiag.runtime.look.finite import fact, norms
+from nandiag.runtime.replay.trace import EMPTY, Op, Stat
+from nandiag.runtime.tape.entries import tensors_in
+
+_SHOWN = 4
+
+
+@dataclass(slots=True)
+class Watched(Op):
+    """An op seen live: the looks at what went in (and who had written it last) and at what came out; its step."""
+
+    looks: list[Look] = field(default_factory=list)
+    writers: list[Op | None] = field(default_factory=list)
+    made: list[Look] = field(default_factory=list)
+    step: int = 0
+    grad: bool = False
+
+    @property
+    def known(self) -> bool:
+        """Whether all looks have been read."""
+        return all(look.known for look in (*self.looks, *self.made))
+
+    @property
+    def bad(self) -> bool:
+        """Whether anything that it wrote is not finite."""
+        return any(self.outputs)
+
+    @property
+    def makes_bad_number(self) -> bool:
+        """Whether it made, with gradients on, a single number that is not finite."""
+        return self.grad and any(look.numel == 1 and not look.finite for look in self.made)
+
+    @property
+    def bytes(self) -> int:
+        """The memory that its arguments and results keep, in bytes."""
+        given = () if self.words is None else tensors_in((self.words[0], list(self.words[1].values())))
+        return sum(one.numel() * one.element_size() for one in (*given, *self.results))
+
+    def forget_values(self) -> None:
+        """Let go of every tensor that it holds."""
+        self.words, self.results = None, []
+
+    def tell(self) -> None:
+        """Put into ``told`` what is known; keep ``words`` only where they are still what went in."""
+        if self.words is None or not all(_still_there(look) for look in self.looks):
+            self.words = None
+        self.told = tuple(map(_told, self.looks[:_SHOWN])), tuple(map(_told, self.made[:_SHOWN]))
+
+
+def _still_there(look: Look) -> bool:
+    tensor = look.of()
+    return tensor is not None and look.is_of(tensor)
+
+
+def _told(look: Look) -> TensorFact:
+    tensor = look.of()
+    return fact(tensor) if tensor is not None and look.is_of(tensor) else look.told()
+
+
+def stat_of(look: Look) -> Stat | None:
+    """Return which non-finite values a look has shown; a NaN hides what else there is."""
+    if look.finite:
+        return None
+    return Stat(math.isnan(look.low), look.high == math.inf, look.low == -math.inf)
+
+
+class Traits(NamedTuple):
+    """What an op does: its plain name, which arguments it writes (by place or name), whether it only gives a view."""
+
+    name: str
+    writes: tuple[int | str, ...]
+    view: bool
+    empty: bool
+
+    def targets(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        """Return the tensors among the arguments that the op writes into."""
+        found: list[Tensor] = []
+        for one in self.writes:
+            if isinstance(one, str):
+                tensors_in(kwargs.get(one), found)
+            elif one < len(args):
+                tensors_in(args[one], found)
+        return found
+
+
+@functools.lru_cache(maxsize=4096)
+def traits(func: Any) -> Traits:
+    """Tell by its schema what an op does."""
+    schema = func._schema
+    writes: tuple[int | str, ...] = tuple(
+        argument.name if argument.kwarg_only else index
+        for index, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+    name = schema.name.partition("::")[2]
+    if "batch_norm" in name and "backward" not in name:
+        writes = (*writes, 3, 4)  # running statistics are written without the schema saying so
+    aliases = [one.alias_info for one in schema.returns]
+    view = bool(aliases) and not writes and all(alias is not None for alias in aliases) and name != "lift_fresh"
+    return Traits(name, writes, view, name in EMPTY)
+
+
+def all_finite(tensors: list[Tensor]) -> bool:
+    """Whether many tensors on the CPU are all finite, by one number."""
+    return all(math.isfinite(one.item()) for one in norms(tensors))
+
+
+def on_cpu(tensor: Tensor) -> bool:
+    """Whether reading from the tensor waits for nothing."""
+    return tensor.device.type == "cpu" and type(tensor) in (torch.Tensor, torch.nn.Parameter)

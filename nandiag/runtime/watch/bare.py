@@ -1,0 +1,120 @@
+"""The borders of a script that has no optimizer: each backward call, or ``autograd.grad``, ends a step (worker).
+
+Such a script makes its updates by itself, in the open: the gradients are looked at when they have come, and what the
+update left when the next backward begins.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from nandiag.runtime.levels.looker import Looker
+from nandiag.runtime.look.finite import norms, quiet, read
+from nandiag.runtime.leaves import leaves_of, names_in_script
+from nandiag.runtime.look.sight import Sight, look
+from nandiag.runtime.replay.case import Case
+from nandiag.runtime.watch.judge import Border, Judge
+
+
+class Settle(Protocol):
+    """How the sentinel acts on what a border shows."""
+
+    def __call__(self, optimizer: None, border: Border, *, examine: Callable[[], None] | None) -> None:
+        """Write the harm down, have it examined by ``examine``, and go on or stop."""
+
+
+class Bare:
+    """What such a script trains, by the graphs of its backward calls."""
+
+    def __init__(self, judge: Judge, looker: Looker, settle: Settle) -> None:
+        self._judge = judge
+        self._looker = looker
+        self._settle = settle
+        self._leaves: list[Tensor] = []
+        self._finite: dict[int, weakref.ref[Tensor]] = {}
+
+    def begins(self, roots: list[Tensor]) -> None:
+        """A backward call from ``roots`` begins: look at what the last update by hand has left."""
+        self._leaves = leaves_of(roots)
+        self._look_at_weights(self._leaves)
+
+    def ended(self) -> Sight:
+        """The backward call is over: the leaves have their gradients, and no update by hand has used them yet."""
+        leaves, self._leaves = self._leaves, []
+        with quiet():
+            sight, border = self._look([one.grad for one in leaves if one.grad is not None])
+            if _bad(sight):
+                named = [(name, one.grad) for name, one in self._named(leaves) if one.grad is not None]
+                self._judge.returned(named, sight, border)
+        self._act(border, leaves)
+        return sight
+
+    def returned(self, roots: list[Tensor], gradients: list[Tensor]) -> Sight:
+        """``autograd.grad`` has returned ``gradients`` of ``roots``."""
+        self._look_at_weights(leaves_of(roots))
+        self._looker.backward_begins(roots)
+        with quiet():
+            sight, border = self._look(gradients)
+            if _bad(sight):
+                named = [(f"gradient {number}", one) for number, one in enumerate(gradients)]
+                self._judge.returned(named, sight, border)
+        self._act(border, [], tuple(gradients))
+        return sight
+
+    def _look(self, gradients: list[Tensor]) -> tuple[Sight, Border]:
+        border = Border()
+        sight = look(self._judge.losses.pending, gradients, None, None)
+        self._judge.losses_of(None, sight, border)
+        return sight, border
+
+    def _look_at_weights(self, leaves: list[Tensor]) -> None:
+        """Weights that an update by hand has made bad since the last look, or that were bad from the start."""
+        if self._judge.lost:
+            return
+        border = Border()
+        with quiet():
+            finite = all(map(math.isfinite, read(norms(leaves))))
+            if finite:
+                self._finite = {id(one): weakref.ref(one) for one in leaves}
+                return
+            seen = {key for key, reference in self._finite.items() if reference() is not None}
+            bad = self._judge.by_hand(self._named(leaves), seen, border)
+        if border.harms:
+            step = border.harms[0].step
+            updated = step < self._judge.clock.step
+            self._settle(
+                None,
+                border,
+                examine=lambda: self._examine(
+                    Case(step, bad, joint=False, suspects=tuple(bad), weights_were_finite=updated, by_hand=True)
+                ),
+            )
+
+    def _act(self, border: Border, leaves: list[Tensor], gradients: tuple[Tensor, ...] = ()) -> None:
+        given = gradients or tuple(one.grad for one in leaves if one.grad is not None)
+        case = Case(self._judge.clock.step, leaves, joint=False, gradients=given, by_hand=True)
+        self._settle(None, border, examine=lambda: self._examine(case))
+
+    def _examine(self, case: Case) -> None:
+        self._looker.examine(case)
+
+    def _named(self, leaves: list[Tensor]) -> list[tuple[str, Tensor]]:
+        with torch._C.DisableTorchFunction():
+            own = names_in_script(leaves)
+        owners = self._judge.weights.owners
+        named = [owners[id(one)].fqn if id(one) in owners else own.get(id(one)) for one in leaves]
+        return [(name or f"a {_shape(one)} tensor", one) for name, one in zip(named, leaves, strict=True)]
+
+
+def _bad(sight: Sight) -> bool:
+    return sight.grad_norm is not None and not math.isfinite(sight.grad_norm)
+
+
+def _shape(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "scalar"
