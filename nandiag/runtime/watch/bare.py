@@ -14,9 +14,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from nandiag.runtime.leaves import leaves_of, names_in_script
 from nandiag.runtime.levels.looker import Looker
 from nandiag.runtime.look.finite import norms, quiet, read
-from nandiag.runtime.leaves import leaves_of, names_in_script
 from nandiag.runtime.look.sight import Sight, look
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.watch.judge import Border, Judge
