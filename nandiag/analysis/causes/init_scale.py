@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nandiag.analysis.causes.divergence import init_advice
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
-from nandiag.analysis.causes.overflow import EXPONENTIALS, overflows
+from nandiag.analysis.causes.overflow import overflows
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 
@@ -42,13 +42,14 @@ def explain(facts: Facts) -> Cause | None:
     """Point at the initialisation, and the scale of the inputs, where step 0 overflows in a module."""
     if facts.origin.step or facts.origin.global_step or facts.origin.module is None or not overflows(facts):
         return None
-    # Half precision is left by ordinary numbers too, and an exponential by an input of 89.
+    # Half precision is left by ordinary numbers too, an exponential by an input of 89, and what multiplies no weight by
+    # an input that was far too large already.
     narrow = any(fact.bad and dtype_of(fact) in HALF for fact in facts.origin.outputs)
     return Cause(
         slug="init_scale",
         evidence=("It is the first step: the weights are as they were initialised, or loaded.",),
         suggestions=init_advice() if _has_large_weights(facts) else init_advice()[::-1],
-        strength=POSSIBLE if narrow or facts.op in EXPONENTIALS else LIKELY,
+        strength=LIKELY if facts.op in WEIGHTS and not narrow else POSSIBLE,
         story=True,
     )
 

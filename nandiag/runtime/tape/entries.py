@@ -168,14 +168,16 @@ class Tape:
         self._words: list[Made | Given] = []
         self._number = 0
         self._roots, self._most_roots = 0, _FEW_ROOTS
+        self._first_root = 0
         self.step = 0
         self.bytes = 0
 
     def add(self, entry: Entry, args: Any, kwargs: Any) -> None:
         """Put an entry on the tape with its arguments packed."""
+        self._number += 1
         if entry.kind == ROOT:
             self._count_root()
-        self._number += 1
+            self._first_root = self._first_root or self._number
         entry.number, entry.step = self._number, self.step
         entry.words = self._words = []
         entry.args = self.pack(args, strong=entry.grad)
@@ -267,10 +269,12 @@ class Tape:
                 word.release()
 
     def _again(self, maker: Entry, tensor: Tensor, *, strong: bool) -> bool:
-        # A leaf that gradients gather in is trained, perhaps: it is taken as it is. What an earlier step made without
-        # gradients is a plain value by now: making it again would chain for ever.
+        # A leaf that gradients gather in is trained, perhaps, where it was there before the first call of a module: it
+        # is taken as it is. What an earlier step made without gradients is a plain value by now: making it again would
+        # chain for ever.
         if tensor.is_leaf and tensor.requires_grad:
-            return maker.step == self.step and self.step > 0 and (not strong or self._hold(maker))
+            within = self.step > 0 or 0 < self._first_root < maker.number
+            return within and maker.step == self.step and (not strong or self._hold(maker))
         if not strong:
             return maker.step == self.step
         return (maker.step == self.step or maker.grad) and self._hold(maker)

@@ -30,6 +30,8 @@ _RANDOM = frozenset({
 })  # fmt: skip
 # After these a tensor lies in other memory, as when one is loaded: it is taken as it is then.
 _REMAKERS = frozenset({"set_", "resize_", "resize_as_", "share_memory_"})
+# These end like functions that write into their first argument, and leave its values alone.
+_NO_WRITERS = frozenset({"requires_grad_", "detach_"})
 _SMALL = 1 << 14
 _FROM_DATA = frozenset({"from_numpy", "as_tensor", "tensor", "frombuffer", "asarray", "from_dlpack"})
 _SMALL_DATA = 1024

@@ -338,3 +338,19 @@ def test_a_bad_target_is_traced_to_its_sample_though_no_module_was_given_it(work
     looked = worker.looked[0]
     assert (looked.phase, looked.step) == ("data", 1)
     assert (looked.facts["dataset"], looked.facts["dataset_index"]) == ("Pairs", 4)
+
+
+def test_a_chain_of_fresh_leaves_is_made_again_from_the_first_step_on(work, model):
+    worker = work()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    point = torch.ones(2, 3)
+    for _ in range(3):  # a sampler that walks along the model's own gradient
+        point = point.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(model(point).sum(), point)
+        point = point * 1e20 - slope
+    loss = model(point.detach()).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    assert worker.looked[0].outcome == "found"
+    assert worker.looked[0].site.op == "aten.mul.Tensor"
