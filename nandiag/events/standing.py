@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 WAITS, ISSUED, DONE, RAISED = "waits", "issued", "done", "raised"
-STALLED, LEFT = "stalled", "left"
+STALLED, LEFT, CRASHED = "stalled", "left", "crashed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,7 @@ class GroupFact:
     """A process group: ``members`` as spans of global ranks (first, last); ``native`` is the backend's own count.
 
     ``messages`` is how many were sent to or asked from single peers; some backends count them among the collectives.
+    ``enqueued`` and ``completed`` are the backend's newest numbers by its own record (-1: none).
     """
 
     name: str
@@ -64,6 +65,8 @@ class GroupFact:
     native: int | None = None
     life: int = 0
     messages: int = 0
+    enqueued: int | None = None
+    completed: int | None = None
 
     def holds(self, rank: int) -> bool:
         """Whether a rank is a member."""
@@ -85,7 +88,9 @@ class SiteFact:
 class Standing:
     """Where one worker process stands, or how it left.
 
-    ``why`` it was written: ``stalled`` (nothing moved for a while), ``raised`` or ``left`` (its script ended).
+    ``why`` it was written: ``stalled`` (nothing moved for a while), ``raised`` or ``left`` (its script ended); the
+    reader calls it ``crashed`` where calls are known that began after it: then counts are the least that they may be,
+    and ``dumped`` where only the dump of torch's flight recorder is known.
     ``moves`` counts what it did so far (collectives, steps, model calls): a pulse with a larger count is newer.
     ``calls`` are those in Python, ``native`` those that the backend recorded itself (DDP's are only there), both oldest
     first. ``stack`` is the main thread's, innermost frame first.
@@ -100,3 +105,12 @@ class Standing:
     sites: tuple[SiteFact, ...] = ()
     stack: tuple[FrameFact, ...] = ()
     native: tuple[CallFact, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NewCall:
+    """A call unlike all before it, written as it began: all that is known where a backend ends the process at once."""
+
+    time: float
+    call: CallFact
+    group: GroupFact | None = None

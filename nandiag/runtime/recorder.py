@@ -13,10 +13,10 @@ from pathlib import Path
 
 from nandiag import __version__
 from nandiag.events import Attached, Event, Note, ProbeDark
-from nandiag.events.standing import Standing
+from nandiag.events.standing import NewCall, Standing
 from nandiag.settings import Place, Settings
-from nandiag.store.layout import RunFolder, rank_path, stacks_of, standing_of
-from nandiag.store.writer import RankWriter, write_whole
+from nandiag.store.layout import RunFolder, calls_of, rank_path, stacks_of, standing_of
+from nandiag.store.writer import RankWriter, append_line, write_whole
 
 _WAITING = 200
 _PULSE_SECONDS = 0.002
@@ -131,6 +131,12 @@ class Recorder:
         writer = self._writer
         if writer is not None and not self.mute:
             write_whole(standing_of(writer.path), standing, None)
+
+    def called(self, new: NewCall) -> None:
+        """Append a new kind of collective; raises OSError."""
+        writer = self._writer
+        if writer is not None and not self.mute:
+            append_line(calls_of(writer.path), new)
 
     @property
     def stacks_file(self) -> Path | None:

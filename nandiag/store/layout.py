@@ -4,7 +4,7 @@
 
     run.json                 what was started (launcher)
     ranks/r00003-a0-p811.jsonl   the events of one worker process; r00003-a0-p811.pulse its newest step;
-                             .standing and .stacks where it stood when it did not go on
+                             .standing, .stacks and .calls where it stood when it did not go on
     agents/host-77.json      how the workers of one launcher ended
     torchrun/  nccl/         logs of torchrun and of NCCL
     report.json              the merged report
@@ -92,6 +92,11 @@ def pulse_of(rank_file: Path) -> Path:
 def standing_of(rank_file: Path) -> Path:
     """The file that belongs to an event file and tells where its worker stood."""
     return rank_file.with_suffix(".standing")
+
+
+def calls_of(rank_file: Path) -> Path:
+    """The file that belongs to an event file and takes each new kind of collective as it begins."""
+    return rank_file.with_suffix(".calls")
 
 
 def stacks_of(rank_file: Path) -> Path:

@@ -16,6 +16,7 @@ from nandiag.events import Attached, History, Record, words
 from nandiag.events.forms import build
 from nandiag.events.standing import FrameFact, Standing
 from nandiag.store.files import Budget, open_regular, read_events, read_line
+from nandiag.store.flight.dumps import Flight, flights, joined
 from nandiag.store.layout import RunFolder, parse_rank_file, pulse_of
 from nandiag.store.run import AgentEnd, RunInfo
 from nandiag.store.whereabouts import read_stack, read_standing
@@ -104,7 +105,7 @@ def read_run(folders: list[RunFolder]) -> RunRecord:
     logs = _logs([path for folder in folders for path in _files(folder.ranks, ".jsonl", notes)], notes)
     agents = _wholes([path for folder in folders for path in _files(folder.agents, ".json", notes)], AgentEnd, notes)
     if not agents or any(agent.state != "succeeded" for agent in agents):
-        logs = _with_standings(logs, notes)
+        logs = _with_standings(logs, folders, notes)
     return RunRecord(
         info=infos[0] if infos else None,
         logs=tuple(sorted(logs, key=lambda log: (log.rank, log.attempt, log.pid))),
@@ -114,16 +115,20 @@ def read_run(folders: list[RunFolder]) -> RunRecord:
     )
 
 
-def _with_standings(logs: list[RankLog], notes: list[str]) -> list[RankLog]:
+def _with_standings(logs: list[RankLog], folders: list[RunFolder], notes: list[str]) -> list[RankLog]:
     """Add where the workers stood; of the first ones alone where there are very many."""
     if len(logs) > MAX_STANDINGS:
         notes.append(f"Where the workers stood was read of the first {MAX_STANDINGS} of {len(logs)} alone.")
-    return [_with_standing(log) for log in logs[:MAX_STANDINGS]] + logs[MAX_STANDINGS:]
+    dumps = {rank: one for folder in folders for rank, one in flights(folder.nccl, notes).items()}
+    return [_with_standing(log, dumps.get(log.rank)) for log in logs[:MAX_STANDINGS]] + logs[MAX_STANDINGS:]
 
 
-def _with_standing(log: RankLog) -> RankLog:
+def _with_standing(log: RankLog, dump: Flight | None) -> RankLog:
     path = Path(log.path)
-    return replace(log, standing=read_standing(path), stack=read_stack(path, log.records))
+    standing = read_standing(path)
+    if dump is not None:
+        standing = joined(standing, dump)
+    return replace(log, standing=standing, stack=read_stack(path, log.records))
 
 
 def _logs(paths: list[Path], notes: list[str]) -> list[RankLog]:

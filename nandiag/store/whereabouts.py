@@ -5,19 +5,23 @@ Everything is bounded, and what is torn or foreign counts as not there.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from nandiag.events import Listening, Record
 from nandiag.events.forms import build
-from nandiag.events.standing import FrameFact, Standing
+from nandiag.events.standing import CRASHED, ISSUED, FrameFact, NewCall, Standing
 from nandiag.store.files import open_regular
-from nandiag.store.layout import RunFolder, parse_rank_file, pulse_of, stacks_of, standing_of
+from nandiag.store.layout import RunFolder, calls_of, parse_rank_file, pulse_of, stacks_of, standing_of
 
 MAX_STANDING = 4 * 1024 * 1024
 MAX_STACKS = 512 * 1024
+MAX_CALLS = 256 * 1024
+MOST_CALLS = 64
 MOST_FRAMES = 64
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$")
 _FRAME = re.compile(r'^  File "(.*)", line (\d{1,9}) in (.*)$')
@@ -25,13 +29,46 @@ _PACKAGES = re.compile(r"[/\\](site|dist)-packages[/\\]")
 
 
 def read_standing(rank_file: Path) -> Standing | None:
-    """Return what the worker of this event file wrote of where it stands, None where there is nothing to be read."""
+    """Return what the worker of this event file wrote of where it stands, None where there is nothing to be read.
+
+    Kinds of calls that it wrote later are added: it may have ended in one of them.
+    """
+    standing = Standing(CRASHED, 0.0, 0, 0)
     try:
         with open_regular(standing_of(rank_file)) as file:
-            standing: Standing = build(Standing, json.loads(file.read(MAX_STANDING)))
+            standing = build(Standing, json.loads(file.read(MAX_STANDING)))
     except (OSError, ValueError, TypeError, RecursionError):
-        return None
-    return standing
+        pass
+    later = [new for new in _new_calls(rank_file) if new.time > standing.time]
+    if not later:
+        return None if standing.why == CRASHED else standing
+    groups = {(group.name, group.life): group for group in standing.groups}
+    groups.update({(new.group.name, new.group.life): new.group for new in later if new.group is not None})
+    return replace(
+        standing,
+        why=CRASHED,
+        step=later[-1].call.step or 0,
+        # Whether they returned is not known.
+        calls=(*standing.calls, *(replace(new.call, state=ISSUED) for new in later)),
+        groups=tuple(groups.values()),
+        stack=(),
+    )
+
+
+def _new_calls(rank_file: Path) -> list[NewCall]:
+    found: list[NewCall] = []
+    try:
+        with open_regular(calls_of(rank_file)) as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(file.tell() - MAX_CALLS, 0))
+            lines = file.read(MAX_CALLS).splitlines()
+    except OSError:
+        return found
+    for line in lines[-MOST_CALLS:]:
+        # The first line may be cut off, the last one torn.
+        with contextlib.suppress(ValueError, TypeError, RecursionError):
+            found.append(build(NewCall, json.loads(line)))
+    return found
 
 
 def read_stack(rank_file: Path, records: tuple[Record, ...]) -> tuple[FrameFact, ...]:

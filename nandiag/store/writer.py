@@ -96,6 +96,16 @@ def _identity(descriptor: int) -> tuple[int, int]:
     return state.st_dev, state.st_ino
 
 
+def append_line(path: Path, value: Any) -> None:
+    """Append ``value`` as one line of JSON, in one write; for lines that are rare. Raises OSError."""
+    line = json.dumps(plain(value), allow_nan=False, separators=(",", ":")) + "\n"
+    descriptor = os.open(path, _FLAGS, 0o600)
+    try:
+        os.write(descriptor, line.encode())
+    finally:
+        os.close(descriptor)
+
+
 def write_whole(path: Path, value: Any, indent: int | None = 2) -> None:
     """Write ``value`` (dataclasses and plain values) as JSON by a temporary file and a rename; raises OSError."""
     write_text(path, json.dumps(plain(value), indent=indent, allow_nan=False) + "\n")

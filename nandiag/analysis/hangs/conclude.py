@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from nandiag.analysis.hangs.ledger import Ledger, canonical, ledgers
 from nandiag.analysis.hangs.parting import Parting, parting, unanswered
-from nandiag.analysis.hangs.stands import Rank, call_text, place_text, stand_of, tensor_text, together
+from nandiag.analysis.hangs.stands import Rank, call_text, is_elsewhere, place_text, stand_of, tensor_text, together
 from nandiag.analysis.hangs.told import Hang, Stand
 from nandiag.events import words
 from nandiag.events.standing import CallFact
@@ -27,7 +27,10 @@ def conclude(ranks: dict[int, Rank], *, by_timeout: bool) -> Hang | None:
     """Return what held the ranks up; None where their calls tell nothing and nandiag did not end the run."""
     standings = {number: rank.log.standing for number, rank in ranks.items() if rank.log and rank.log.standing}
     known = ledgers(standings)
-    found = [one for ledger in known if (one := parting(ledger, standings)) is not None] + unanswered(standings)
+    away = frozenset(number for number, rank in ranks.items() if is_elsewhere(rank))
+    found = [one for ledger in known if (one := parting(ledger, standings, away)) is not None] + unanswered(
+        standings, {ledger.group.name: ledger.name for ledger in known}
+    )
     root = _root(found, ranks)
     if root is not None:
         return _of_parting(root, ranks, known)
@@ -43,6 +46,8 @@ def _root(found: list[Parting], ranks: dict[int, Rank]) -> Parting | None:
     held = {rank: one for one in found for rank in one.waiting}
     free = [replace(one, behind=tuple(rank for rank in one.behind if held.get(rank, one) is one)) for one in found]
     roots = [one for one, whole in zip(free, found, strict=True) if one.behind or not whole.behind]
+    # A message that its peer, held up itself, did not send is what began it: no collective can end before.
+    roots = roots or [one for one in found if one.message]
     return min(roots, key=lambda one: (one.message, not one.behind, not _is_waited_for(one, ranks)), default=None)
 
 
@@ -66,7 +71,7 @@ def _of_parting(one: Parting, ranks: dict[int, Rank], known: list[Ledger]) -> Ha
         behind=one.behind,
         waiting=one.waiting,
         stands=together([_marked(stand, one.behind) for stand in stands]),
-        evidence=tuple(_evidence(one, call)),
+        evidence=(*_evidence(one, call), *(_records(ledger, ranks) if ledger else ())),
         help=(_HELP[slug],),
     )
 
@@ -145,6 +150,27 @@ def _evidence(one: Parting, call: CallFact | None) -> list[str]:
         line = call.error.splitlines()[0]
         said.append(f"Seen by those that waited: {line if len(line) <= LONGEST else line[:LONGEST] + '...'}")
     return said
+
+
+def _records(ledger: Ledger, ranks: dict[int, Rank]) -> list[str]:
+    """Return what the backends' own record says of the group: which call each rank enqueued and completed last."""
+    told: dict[tuple[int, int], list[int]] = {}
+    for rank, one in ranks.items():
+        standing = one.log.standing if one.log else None
+        for group in standing.groups if standing else ():
+            if group.name == ledger.group.name and group.enqueued is not None and group.completed is not None:
+                told.setdefault((group.enqueued, group.completed), []).append(rank)
+    if len(told) < 2:
+        return []
+    parts = [
+        f"{words.ranks(one)} had enqueued {_number(enqueued)} and completed {_number(completed)}"
+        for (enqueued, completed), one in sorted(told.items(), reverse=True)[:4]
+    ]
+    return [f"By torch's flight recorder, in {ledger.name}: {'; '.join(parts)}."]
+
+
+def _number(number: int) -> str:
+    return f"call {number}" if number > 0 else "none"
 
 
 def _of_circle(found: list[Parting], ranks: dict[int, Rank], known: list[Ledger]) -> Hang:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from nandiag.events.standing import DONE, RAISED, WAITS, CallFact, GroupFact, Standing
+from nandiag.events.standing import CRASHED, DONE, RAISED, WAITS, CallFact, GroupFact, Standing
 
 UNCOUNTED = frozenset({"init_process_group", "destroy_process_group"})
 MESSAGES = frozenset({"send", "isend", "send_object_list", "recv", "irecv", "recv_object_list"})
@@ -27,12 +27,16 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """One group's calls: by rank, then by number (from 1); ``counts`` are known also where a call is not kept."""
+    """One group's calls: by rank, then by number (from 1); ``counts`` are known also where a call is not kept.
+
+    ``unsure`` are ranks that called at least what is known of them, and may have called more.
+    """
 
     group: GroupFact
     calls: dict[int, dict[int, CallFact]]
     counts: dict[int, int]
     native: bool
+    unsure: frozenset[int] = frozenset()
 
     @property
     def name(self) -> str:
@@ -54,7 +58,12 @@ def ledgers(standings: dict[int, Standing]) -> list[Ledger]:
 
 
 def _ledger(group: GroupFact, standings: dict[int, Standing], life: int) -> Ledger:
-    members = {rank: one for rank, one in standings.items() if group.holds(rank)}
+    # The members that a dump names may be missing; who knows the group is in it.
+    members = {
+        rank: one
+        for rank, one in standings.items()
+        if group.holds(rank) or any((known.name, known.life) == (group.name, life) for known in one.groups)
+    }
     own = {
         rank: next((known for known in one.groups if (known.name, known.life) == (group.name, life)), None)
         for rank, one in members.items()
@@ -69,7 +78,8 @@ def _ledger(group: GroupFact, standings: dict[int, Standing], life: int) -> Ledg
     else:
         calls = {rank: _python(one, group.name, life) for rank, one in members.items()}
         counts = {rank: known.count if known else 0 for rank, known in own.items()}
-    return Ledger(group, calls, counts, native)
+    unsure = frozenset(rank for rank, one in members.items() if one.why == CRASHED)
+    return Ledger(group, calls, {rank: count for rank, count in counts.items() if rank not in unsure}, native, unsure)
 
 
 def _is_native(standing: Standing, group: GroupFact) -> bool:

@@ -56,9 +56,12 @@ class Skip:
     call: CallFact
 
 
-def parting(ledger: Ledger, standings: dict[int, Standing]) -> Parting | None:
-    """Return where the calls of this group part, None where they do not, as far as they are kept."""
-    if len(ledger.counts) < 2:
+def parting(ledger: Ledger, standings: dict[int, Standing], elsewhere: frozenset[int]) -> Parting | None:
+    """Return where the calls of this group part, None where they do not, as far as they are kept.
+
+    ``elsewhere`` are ranks of which a stack, but no count of calls, tells that they were in none.
+    """
+    if not ledger.counts:
         return None
     kept = [min(calls) for calls in ledger.calls.values() if calls]
     last = max(ledger.counts.values())
@@ -71,6 +74,24 @@ def parting(ledger: Ledger, standings: dict[int, Standing]) -> Parting | None:
             skip = _skip(ledger, standings)
             behind = _odd(calls) or (skip.behind if skip else ()) or _unexpected(ledger, number, calls)
             return Parting(ledger.name, number, calls, (), behind, skip=skip)
+    return _at_the_end(ledger, last, elsewhere) if last else None
+
+
+def _at_the_end(ledger: Ledger, last: int, elsewhere: frozenset[int]) -> Parting | None:
+    """Return how ranks that could not tell their count stand to the others' last call."""
+    calls = {rank: one[last] for rank, one in ledger.calls.items() if last in one}
+    if not calls or all(map(is_over, calls.values())):
+        return None
+    missing = tuple(sorted(rank for rank in elsewhere if ledger.group.holds(rank) and rank not in ledger.counts))
+    if missing:
+        return Parting(ledger.name, last, calls, missing, missing)
+    sites = {_site(call) for call in calls.values()}
+    for rank in ledger.unsure - calls.keys():
+        # The same line, once more, if it was not in this call yet: with what it was last known to have put in.
+        kinds = [call for call in ledger.calls[rank].values() if _site(call) in sites]
+        calls.update({rank: kinds[-1]} if kinds else {})
+    if len({_signature(call) for call in calls.values()}) > 1:
+        return Parting(ledger.name, last, calls, (), _odd(calls))
     return None
 
 
@@ -115,6 +136,8 @@ def _site(call: CallFact) -> tuple[str, str, int]:
 
 def _skip(ledger: Ledger, standings: dict[int, Standing]) -> Skip | None:
     """Return the first step, gone through by all ranks, in which some called a collective less often than the rest."""
+    if ledger.unsure:
+        return None
     tables = {rank: _by_step(standings[rank], ledger.group.name) for rank in ledger.counts}
     if len(tables) < 2 or not all(tables.values()):
         return None
@@ -151,8 +174,11 @@ def _difference(step: int, tables: dict[int, dict[int, list[CallFact]]]) -> Skip
     return None
 
 
-def unanswered(standings: dict[int, Standing]) -> list[Parting]:
-    """Return the messages that were waited for and that their peer had not sent, or not taken."""
+def unanswered(standings: dict[int, Standing], names: dict[str, str]) -> list[Parting]:
+    """Return the messages that were waited for and that their peer had not sent, or not taken.
+
+    ``names`` are those of the groups as a user knows them.
+    """
     found = []
     for rank, standing in standings.items():
         call = waits(standing)
@@ -162,5 +188,14 @@ def unanswered(standings: dict[int, Standing]) -> list[Parting]:
         peer = [one for one in standings[call.peer].calls if one.op in MESSAGES and one.peer == rank]
         answers = [one.seq for one in peer if ("send" in one.op) != sends and one.group == call.group]
         if max(answers, default=-1) < call.seq:
-            found.append(Parting(call.group, call.seq + 1, {rank: call}, (call.peer,), (call.peer,), message=True))
+            found.append(
+                Parting(
+                    names.get(call.group, call.group),
+                    call.seq + 1,
+                    {rank: call},
+                    (call.peer,),
+                    (call.peer,),
+                    message=True,
+                )
+            )
     return found

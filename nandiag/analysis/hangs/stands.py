@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from nandiag.analysis.hangs.ledger import Ledger, collectives, waits
 from nandiag.analysis.hangs.told import Stand
 from nandiag.analysis.report import RankState
-from nandiag.events import Raised
-from nandiag.events.standing import LEFT, CallFact, FrameFact
+from nandiag.events import Raised, words
+from nandiag.events.standing import CRASHED, LEFT, CallFact, FrameFact
 from nandiag.store.reader import RankLog
 
 MOST_STANDS = 6
@@ -25,6 +25,8 @@ _INSIDE = (
     (re.compile(r"/(multiprocessing|concurrent)/"), "waiting for another process"),
     (re.compile(r"/(subprocess|selectors|socket|ssl)\.py$"), "waiting for input or another process"),
 )
+_IN_CALLS = frozenset({"in torch.distributed", "in backward()", "in DistributedDataParallel", "in FSDP"})
+_ABORTED = frozenset({6, 7, 11})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +61,39 @@ def stand_of(rank: Rank, ledger: Ledger | None, number: int | None) -> Stand:
     call = rank.call
     if call is not None:
         return Stand((rank.number,), f"waited in {call_text(call)}", call.place)
-    if rank.left:
-        last = _last(rank.log)
-        after = f" after {call_text(last)}" if last else ""
-        return Stand((rank.number,), f"had left the script{after}", last.place if last else None)
-    stack = stack_of(rank.log)
+    if own is not None and rank.state.signal in _ABORTED:
+        how = words.signal_name(rank.state.signal)
+        return Stand((rank.number,), f"was in {call_text(own)}, and was ended by {how}", own.place)
+    return _left(rank, rank.log) if rank.left else _elsewhere(rank, rank.log, own)
+
+
+def _left(rank: Rank, log: RankLog) -> Stand:
+    last = _last(log)
+    after = f" after {call_text(last)}" if last else ""
+    return Stand((rank.number,), f"had left the script{after}", last.place if last else None)
+
+
+def _elsewhere(rank: Rank, log: RankLog, own: CallFact | None) -> Stand:
+    """Return the place of a rank that is known by its stack; ``own`` is its call where the ranks parted, if any."""
+    stack = stack_of(log)
     place = next((frame for frame in stack if frame.kind == "user"), None)
     inside = _inside(stack)
-    if own is not None and (place is None or inside in {"in torch.distributed", "in backward()"}):
+    if own is not None and (place is None or inside in _IN_CALLS):
         where = f" {inside}" if inside and own.place is None else ""
         return Stand((rank.number,), f"waited for {call_text(own)}{where}", place or own.place)
-    if place is None:
-        last = _last(rank.log)
-        known = f"; its last call was {call_text(last)}" if last else ""
-        return Stand((rank.number,), f"was elsewhere{known}", last.place if last else None)
-    return Stand((rank.number,), f"was here{', ' + inside if inside else ''}", place)
+    if place is not None:
+        return Stand((rank.number,), f"was here{', ' + inside if inside else ''}", place)
+    last = _last(log)
+    known = f"; its last call was {call_text(last)}" if last else ""
+    return Stand((rank.number,), f"was elsewhere{known}", last.place if last else None)
+
+
+def is_elsewhere(rank: Rank) -> bool:
+    """Whether a stack tells that this rank, whose count of calls is not known, was in no collective."""
+    if rank.log is None or (rank.log.standing is not None and rank.log.standing.why != CRASHED):
+        return False
+    stack = stack_of(rank.log)
+    return any(frame.kind == "user" for frame in stack) and _inside(stack) not in _IN_CALLS
 
 
 def call_text(call: CallFact) -> str:

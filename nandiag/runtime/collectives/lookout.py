@@ -32,6 +32,9 @@ class Lookout:
     def start(self) -> None:
         """Begin to look, once; not by ``threading``, whose list of threads is the script's."""
         self.started = True
+        from nandiag.runtime.collectives import ring, standing
+
+        ring.RING.on_new = standing.write_new
         self._over.acquire()
         with contextlib.suppress(RuntimeError):
             _thread.start_new_thread(self._run, ())

@@ -6,47 +6,26 @@ It holds what DDP's reducer and others call in C++. Newer torch records gloo's c
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
 
 import torch
 
-from nandiag.events.standing import DONE, ISSUED, CallFact
+from nandiag.store.flight.dumps import Flight, flight_of
 
 _MOST = 96
 _LONGEST = 16 * 1024 * 1024
-_DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
+# One record for NCCL, and one for the backends of other devices.
+_DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 
 
-def native_calls(groups: frozenset[str]) -> tuple[CallFact, ...]:
+def recorded(groups: frozenset[str]) -> Flight:
     """Return the newest calls that the backends recorded in ``groups``, oldest first; none where torch tells none."""
-    try:
-        home = torch._C._distributed_c10d
-    except AttributeError:
-        return ()
-    dump: Callable[[], bytes | str] | None = next((one for name in _DUMPS if (one := getattr(home, name, None))), None)
-    if dump is None:
-        return ()
-    text = dump()
-    if len(text) > _LONGEST:
-        return ()
-    entries = json.loads(text).get("entries") or []
-    return tuple(call for one in entries[-4 * _MOST :] if (call := _call(one, groups)) is not None)[-_MOST:]
+    flights = [flight_of(json.loads(text), _MOST) for name in _DUMPS if (text := _dump(name))]
+    calls = [call for one in flights for call in one.calls if call.group in groups]
+    return Flight(tuple(calls), tuple(group for one in flights for group in one.groups if group.name in groups))
 
 
-def _call(entry: dict[str, Any], groups: frozenset[str]) -> CallFact | None:
-    name = str((entry.get("process_group") or [""])[0])
-    if entry.get("is_p2p") or name not in groups:
-        return None
-    sizes = entry.get("input_sizes") or []
-    dtypes = entry.get("input_dtypes") or []
-    number = int(entry["collective_seq_id"])
-    return CallFact(
-        op=str(entry.get("profiling_name", "")).rpartition(":")[2],
-        group=name,
-        seq=number - 1,
-        state=DONE if entry.get("state") == "completed" else ISSUED,
-        native=number,
-        dtype=str(dtypes[0]).lower() if dtypes else None,
-        shapes=tuple(tuple(int(size) for size in shape) for shape in sizes[:8]),
-    )
+def _dump(name: str) -> bytes | str | None:
+    home = getattr(torch._C, "_distributed_c10d", None)
+    dump = getattr(home, name, None)
+    text: bytes | str | None = dump() if dump is not None else None
+    return text if text is not None and len(text) <= _LONGEST else None

@@ -27,6 +27,7 @@ from nandiag.runtime.recorder import RECORDER
 MOST_CALLS = 256
 MOST_SITES = 2_000
 MOST_SHAPES = 8
+MOST_KINDS = 1_000
 _DEEPEST = 60
 # Calls that end a group, or that its other members need not make: they have a place among the others, and no number.
 UNCOUNTED = frozenset({"init_process_group", "destroy_process_group"})
@@ -98,6 +99,8 @@ class Ring:
         self.sites: dict[tuple[str, str, CodeType, int], int] = {}
         self.listeners: list[Callable[[Call], None]] = []
         self.life = 0
+        self.on_new: Callable[[Call], None] | None = None
+        self._kinds: set[tuple[Any, ...]] = set()
 
     def newest(self, group: str | None = None) -> Call | None:
         """Return the newest call, or the newest in the group of that name."""
@@ -133,7 +136,15 @@ class Ring:
         RECORDER.beats += 1
         for listener in self.listeners:
             listener(call)
+        self._tell_new(call)
         return call
+
+    def _tell_new(self, call: Call) -> None:
+        """Tell of a call that differs from all before: a wrong one may end the process in C++ at once."""
+        kind = (call.frame, call.op, call.shapes, call.dtype, call.peer, call.group and call.group.name)
+        if self.on_new is not None and kind not in self._kinds and len(self._kinds) < MOST_KINDS:
+            self._kinds.add(kind)
+            self.on_new(call)
 
     def end(self, call: Call, state: str, error: str | None = None) -> None:
         """Note that a call returned or raised."""

@@ -7,14 +7,18 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from types import FrameType
 
-from nandiag.events.standing import STALLED, CallFact, FrameFact, GroupFact, SiteFact, Standing
+import torch.distributed as dist
+
+from nandiag.events.standing import STALLED, CallFact, FrameFact, GroupFact, NewCall, SiteFact, Standing
 from nandiag.runtime import frames
-from nandiag.runtime.collectives.native import native_calls
+from nandiag.runtime.collectives.native import recorded
 from nandiag.runtime.collectives.ring import RING, Call, Group
 from nandiag.runtime.frames import LIBRARY, USER, Frame, kind_of
 from nandiag.runtime.recorder import RECORDER
+from nandiag.store.flight.dumps import Flight
 
 _CALLS = 96
 _SITES = 64
@@ -29,24 +33,53 @@ def write(why: str) -> None:
         RECORDER.stand(standing(why))
 
 
+def write_new(call: Call) -> None:
+    """Write a call that differs from all before, as it begins; never raises."""
+    with contextlib.suppress(Exception):
+        group = None if call.group is None else _group(call.group)
+        RECORDER.called(NewCall(time.time(), _call(call, call.began), group))
+
+
 def standing(why: str) -> Standing:
     """Return where this rank stands now; its stack is told unless the script has ended."""
     now = time.monotonic()
+    _meet_groups()
     calls = list(RING.calls)[-_CALLS:]
     groups = dict(RING.groups)
     main = threading.main_thread().ident
+    record = _recorded(frozenset(groups))
+    status = {one.name: one for one in record.groups}
     frame = sys._current_frames().get(main) if main is not None and why == STALLED else None
     return Standing(
         why=why,
         time=time.time(),
         moves=RECORDER.moves,
         step=RECORDER.steps,
-        groups=tuple(_group(one) for one in groups.values()),
+        groups=tuple(_with_status(_group(one), status.get(one.name)) for one in groups.values()),
         calls=tuple(_call(one, now) for one in calls),
         sites=tuple(_sites()),
         stack=stack_of(frame),
-        native=native_calls(frozenset(groups)),
+        native=record.calls,
     )
+
+
+def _recorded(groups: frozenset[str]) -> Flight:
+    try:
+        return recorded(groups)
+    except Exception:
+        return Flight((), ())
+
+
+def _with_status(group: GroupFact, status: GroupFact | None) -> GroupFact:
+    return group if status is None else replace(group, enqueued=status.enqueued, completed=status.completed)
+
+
+def _meet_groups() -> None:
+    """Know the groups too in which no collective was called from Python: DDP calls its own from C++."""
+    with contextlib.suppress(Exception):
+        for handle in list(dist.distributed_c10d._world.pg_names):
+            if isinstance(handle, dist.ProcessGroup):
+                RING.group(handle)
 
 
 def stack_of(frame: FrameType | None) -> tuple[FrameFact, ...]:
