@@ -47,10 +47,10 @@ def _check(check: Check, names: int, width: int) -> Iterable[Text]:
 
 def _hung(head: Text, body: str, width: int) -> Iterable[Text]:
     room = max(width - head.cell_len, 20)
-    first, *rest = Text(body).wrap(Console(width=room, file=None), room) or [Text()]
-    yield Text.assemble(head, first).copy()
-    for line in rest:
-        yield Text.assemble(" " * head.cell_len, line)
+    for number, line in enumerate(Text(body).wrap(Console(width=room, file=None), room) or [Text()]):
+        shown = Text.assemble(" " * head.cell_len if number else head, line)
+        shown.rstrip()
+        yield shown
 
 
 def _sum(checks: Sequence[Check]) -> str:

@@ -32,7 +32,8 @@ class Installation:
     """What a fresh process finds when it imports torch. ``trouble`` says why it could not.
 
     ``nccl_compiled`` is the NCCL that torch was built with, ``nccl_loaded`` what the library in the process says of
-    itself. ``cuda`` is the CUDA that torch was built for, ``driver_cuda`` the newest that the driver takes.
+    itself. ``cuda`` is the CUDA that torch was built for, ``driver_cuda`` the newest that the driver takes. ``gpus``
+    are all of the machine, ``usable`` counts those that torch may use (CUDA_VISIBLE_DEVICES).
     ``unseen`` says why GPUs could not be looked at more closely.
     """
 
@@ -47,6 +48,7 @@ class Installation:
     driver: str | None = None
     driver_cuda: str | None = None
     gpus: tuple[Gpu, ...] = ()
+    usable: int = 0
     unseen: str | None = None
     trouble: str | None = None
 

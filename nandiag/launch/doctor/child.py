@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ _FOREIGN = ("NANDIAG_", "TORCHELASTIC_", "PET_")
 _FOREIGN_NAMES = frozenset({
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT",
 })  # fmt: skip
+_running: set[subprocess.Popen[str]] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ def run(words: Sequence[str], seconds: float, added: Mapping[str, str] | None = 
         errors="replace",
         start_new_session=True,
     ) as process:
+        _running.add(process)
         try:
             out, err = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -50,12 +52,25 @@ def run(words: Sequence[str], seconds: float, added: Mapping[str, str] | None = 
         except BaseException:
             _end(process)
             raise
+        finally:
+            _running.discard(process)
     return Done(process.returncode, out, err)
 
 
 def _end(process: subprocess.Popen[str]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def ended_on_error() -> Iterator[None]:
+    """End every process of ours when the body is left by an error or an interrupt, so that nobody waits for them."""
+    try:
+        yield
+    except BaseException:
+        for process in tuple(_running):
+            _end(process)
+        raise
 
 
 def clean(environ: Mapping[str, str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nandiag.analysis.doctor import OK, SKIPPED, WRONG, Check
+from nandiag.analysis.doctor import OK, WRONG, Check
 from nandiag.analysis.doctor.selftest import checks
 from nandiag.analysis.report import Report
 from nandiag.events import words
@@ -65,8 +65,6 @@ def selftest(where: Where) -> tuple[list[Check], set[str]]:
         if result is not None:
             return list(checks(result)), {rank.host for rank in result.ranks}
         stuck = _stuck(Path(folder))
-    if where.node_rank and done.code == 0:
-        return [Check("self-test", SKIPPED, "passed on; the node with rank 0 shows the results")], set()
     how = f"did not end within {seconds:g} s" if done.code is None else "failed"
     why = _last_words(done.err)
     seen = f"{how}, {stuck}" + (f": {why}" if why else "")

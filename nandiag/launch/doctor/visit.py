@@ -11,7 +11,8 @@ from pathlib import Path
 
 from nandiag import __version__
 from nandiag.analysis.doctor import WRONG, Check, Doctor, devices, host, variables, versions
-from nandiag.launch.doctor import machine, trials
+from nandiag.events import words
+from nandiag.launch.doctor import child, machine, trials
 from nandiag.launch.doctor.trials import Where
 from nandiag.store.doctor import Installation
 
@@ -34,7 +35,7 @@ class Asked:
 def visit(asked: Asked, environ: Mapping[str, str], say: Callable[[str], None]) -> Doctor:
     """Return all checks; ``say`` is told what is being done, for it takes seconds."""
     say("looking at this machine")
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, child.ended_on_error():
         # Neither measures time, so they may run side by side; the self-test does and runs alone.
         planted = pool.submit(trials.planted, min(asked.nproc or DEFAULT_RANKS, _MOST_PLANTED))
         found = trials.installation()
@@ -52,7 +53,7 @@ def visit(asked: Asked, environ: Mapping[str, str], say: Callable[[str], None]) 
 
 def chosen(asked: Asked, found: Installation) -> Where:
     """Return ranks and backend: as asked for, else NCCL with a rank a GPU, else gloo with two."""
-    gpus = len(found.gpus)
+    gpus = found.usable
     usable = gpus and "nccl" in found.backends and found.cuda is not None and not found.trouble
     backend = asked.backend or ("nccl" if usable and (asked.nproc or 0) <= gpus else "gloo")
     nproc = asked.nproc or (gpus if backend == "nccl" and gpus else DEFAULT_RANKS)
@@ -72,8 +73,8 @@ def _cannot(where: Where, found: Installation) -> tuple[str, str] | None:
         return "torch cannot be imported", "Mend torch first."
     if where.backend not in found.backends:
         return f"this torch is built without {where.backend}", "Give --backend gloo, or install a build that has it."
-    if where.backend == "nccl" and len(found.gpus) < where.nproc:
-        seen = f"NCCL wants a GPU a rank: {where.nproc} ranks, and torch sees {len(found.gpus)} GPUs"
+    if where.backend == "nccl" and found.usable < where.nproc:
+        seen = f"NCCL wants a GPU a rank: {where.nproc} ranks, and torch sees {words.count(found.usable, 'GPU')}"
         return seen, "Give --nproc N with as many ranks as GPUs, or --backend gloo."
     return None
 
@@ -89,6 +90,6 @@ def _facts(found: Installation, where: Where) -> dict[str, str]:
         "driver": found.driver,
         "system": platform.platform(),
         "gpus": ", ".join(gpu.name for gpu in found.gpus) or None,
-        "self-test": f"{where.backend}, {where.nproc} ranks a node, {where.nnodes} nodes",
+        "self-test": f"{where.backend}, {words.count(where.nproc, 'rank')} a node, {words.count(where.nnodes, 'node')}",
     }
     return {name: text for name, text in facts.items() if text}

@@ -17,13 +17,12 @@ from nandiag.store.doctor import Gpu
 
 _XID = re.compile(r"NVRM: Xid \(PCI:(?:0000:)?([0-9A-Fa-f:.]+)\): (\d+)")
 _VERSION = re.compile(r"Module(?: for \S+)?\s+(\d+\.\d+(?:\.\d+)?)")
-# Reasons that hold clocks back for want of power or cooling; idle and the user's own settings are none.
+# Reasons that hold clocks back for want of power or cooling; idle, the user's settings and the power cap are none.
 _REASONS = {
     0x08: "hardware slowdown",
     0x20: "software thermal slowdown",
     0x40: "hardware thermal slowdown",
     0x80: "hardware power brake",
-    0x04: "software power cap",
 }
 
 
@@ -56,7 +55,7 @@ def _gpu(nvml: Any, index: int, xids: dict[str, dict[str, int]]) -> Gpu:
         retired=_retired(nvml, handle),
         temperature=_ask(nvml.nvmlDeviceGetTemperature, handle, 0),
         slowdown_at=_ask(nvml.nvmlDeviceGetTemperatureThreshold, handle, 1),
-        throttled=throttled(_ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0),
+        throttled=throttled(_reasons(nvml, handle)),
         xids=xids.get(short_bus(bus), {}),
     )
 
@@ -67,6 +66,13 @@ def _ask(function: Any, *words: Any) -> Any:
         return function(*words)
     except Exception:
         return None
+
+
+def _reasons(nvml: Any, handle: Any) -> int:
+    """Return NVML's mask of reasons; the function has a new name since driver 535."""
+    asked = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
+    found = None if asked is None else _ask(asked, handle)
+    return int(found or _ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0)
 
 
 def _retired(nvml: Any, handle: Any) -> int | None:

@@ -38,6 +38,7 @@ def installation() -> Installation:
         driver=gpus.driver(),
         driver_cuda=gpus.driver_cuda(),
         gpus=found or _seen_by_torch(),
+        usable=torch.cuda.device_count(),
         unseen=unseen,
         trouble=_cuda_trouble(),
     )

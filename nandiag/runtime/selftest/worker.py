@@ -1,4 +1,4 @@
-"""One rank of doctor's self-test: collectives, matrix products, links and clocks; rank 0 writes what all found.
+"""One rank of doctor's self-test: collectives, matrix products, links, clocks; the first of a node writes it all.
 
 Started by torchrun as ``worker.py FOLDER BACKEND SECONDS``. ``FOLDER/at-RANK`` holds what a rank is at, so that the one
 that hangs can be named.
@@ -38,7 +38,8 @@ def main(folder: str, backend: str, seconds: float) -> None:
     begin("gathering results")
     every: list[Examined] = [tested] * dist.get_world_size()
     dist.all_gather_object(every, tested)
-    if dist.get_rank() == 0:
+    if not place.local_rank:
+        # One on each node: which of them has rank 0 is for the rendezvous to say.
         write_whole(Path(folder) / "result.json", SelfTest(backend, tuple(every)))
     begin("the end")
     dist.barrier()

@@ -3,6 +3,8 @@
 import os
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,9 @@ from nandiag.store.doctor import Examined, Gpu, Installation, SelfTest
 from nandiag.store.writer import write_whole
 
 CPU = Installation("3.12", "2.13.0", backends=("gloo",))
-GPUS = Installation("3.12", "2.13.0", cuda="13.0", backends=("gloo", "nccl"), gpus=(Gpu(0, "H100"), Gpu(1, "H100")))
+GPUS = Installation(
+    "3.12", "2.13.0", cuda="13.0", backends=("gloo", "nccl"), gpus=(Gpu(0, "H100"), Gpu(1, "H100")), usable=2
+)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +40,12 @@ GPUS = Installation("3.12", "2.13.0", cuda="13.0", backends=("gloo", "nccl"), gp
 def test_backend_and_ranks_are_those_asked_for_or_what_the_machine_has(asked, found, expected):
     where = visit.chosen(asked, found)
     assert (where.backend, where.nproc) == expected
+
+
+def test_gpus_that_torch_may_not_use_do_not_count():
+    hidden = replace(GPUS, usable=1)
+    assert visit.chosen(Asked(), hidden).nproc == 1
+    assert visit._cannot(Where(2, "nccl"), hidden)[0].endswith("2 ranks, and torch sees 1 GPU")
 
 
 @pytest.mark.parametrize(
@@ -85,12 +95,6 @@ def test_a_result_is_read_whatever_the_exit_code(monkeypatch):
         monkeypatch, code=1, result=SelfTest("gloo", (Examined(0, "n", "cpu", "cpu", latency=1e-4, bandwidth=1e9),))
     )
     assert [check.name for check in trials.selftest(Where(1, "gloo"))[0]] == ["speed", "clocks"]
-
-
-def test_the_other_nodes_leave_the_results_to_the_first(monkeypatch):
-    stands_in(monkeypatch, code=0)
-    ((check,), _) = trials.selftest(Where(1, "gloo", nnodes=2, node_rank=1, endpoint="n:1"))
-    assert check.state == "skipped"
 
 
 @pytest.mark.parametrize(
@@ -149,6 +153,19 @@ def test_a_child_is_ended_with_all_it_started_when_its_time_is_over(tmp_path):
             return
         time.sleep(0.05)
     pytest.fail("it lives on")
+
+
+def test_an_interrupt_ends_what_others_wait_for(tmp_path):
+    code = "import time; time.sleep(60)"
+    began = time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(child.run, ["-c", code], 60)
+        while not child._running:
+            time.sleep(0.01)
+        with pytest.raises(KeyboardInterrupt), child.ended_on_error():
+            raise KeyboardInterrupt
+    assert waiting.result().code == -9
+    assert time.monotonic() - began < 30
 
 
 def test_a_child_has_no_words_of_an_outer_launcher_and_finds_nandiag():
