@@ -102,9 +102,9 @@ def explain(facts: Facts) -> Cause | None:
     if facts.origin.phase == "checkpoint" or (facts.origin.global_step or 0) > facts.origin.step:
         return _checkpoint()
     if facts.harm is not None and bad.name is not None and bad.name in facts.harm.untouched:
-        return _unwritten(_FILLED)
+        return _unwritten(facts, _FILLED)
     if _looks_unwritten(bad):
-        return _unwritten(_ODD)
+        return _unwritten(facts, _ODD)
     if facts.origin.step:
         return _written_later(facts)
     return _initialisation(None if _all_bad(facts) else _unwritten_rows(bad))
@@ -145,8 +145,18 @@ def _checkpoint() -> Cause:
     )
 
 
-def _unwritten(text: str) -> Cause:
-    return Cause("uninitialised_memory", (text,), (_WRITE,), LIKELY, story=True)
+def _unwritten(facts: Facts, text: str) -> Cause:
+    return Cause("uninitialised_memory", (text,), (_write(facts),), LIKELY, story=True)
+
+
+def _write(facts: Facts) -> Suggestion:
+    """Name the tensor as its own module does."""
+    name, owner = facts.bad_state.name if facts.bad_state is not None else None, facts.origin.module_class
+    last = (name or "").rpartition(".")[2]
+    if not owner or not last.isidentifier():
+        return _WRITE
+    text = f"Write every element after torch.empty or to_empty: initialise it in {owner}."
+    return Suggestion(text, f"torch.nn.init.normal_(self.{last}, std=0.02)")
 
 
 def _written_later(facts: Facts) -> Cause:

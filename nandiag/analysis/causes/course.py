@@ -80,8 +80,10 @@ class Course:
 
     @property
     def rate_of_calm(self) -> float | None:
-        """The learning rate up to which nothing grew; the last calm steps may be the first of the growth."""
-        return self.rows[max(self.calm - 1 - _AFTERMATH, 0)].lr
+        """The highest learning rate, far below the last, at which nothing grew; the last calm steps are left out."""
+        high = self.rate_at_end or 0.0
+        calm = [row.lr for row in self.rows[: max(self.calm - _AFTERMATH, 1)] if row.lr is not None]
+        return max((rate for rate in calm if rate <= high / _ROSE), default=None)
 
     @property
     def rate_at_end(self) -> float | None:
