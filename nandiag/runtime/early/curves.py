@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 
 from nandiag.runtime.early.usual import quarter, usual, usual_logarithm
 from nandiag.settings import Thresholds
@@ -31,9 +32,9 @@ class Norms:
 
     def __init__(self, limits: Thresholds) -> None:
         self._limits = limits
-        self._window: deque[float] = deque(maxlen=max(limits.window, _FIRST))
-        self._seen = 0
-        self._due = _FIRST
+        self.window: deque[float] = deque(maxlen=max(limits.window, _FIRST))
+        self.seen = 0
+        self.due = _FIRST
         self._floor = math.inf
         self._median = 0.0
         self.start = math.inf
@@ -42,11 +43,11 @@ class Norms:
     def add(self, norm: float) -> Found | None:
         """Take the norm of one more step; returns a spike."""
         found = self._spike(norm) if norm > self._limits.grad_norm * self.peak and self._is_far(norm) else None
-        self._window.append(norm)
+        self.window.append(norm)
         self.peak = max(self.peak, norm)
-        self._seen += 1
-        if self._seen >= self._due:
-            self._renew()
+        self.seen += 1
+        if self.seen >= self.due:
+            self.renew()
         return found
 
     def _is_far(self, norm: float) -> bool:
@@ -54,16 +55,17 @@ class Norms:
         return norm > self.start and (norm > self._floor or norm > self._limits.grad_norm**2 * self.peak > 0.0)
 
     def _spike(self, norm: float) -> Found:
-        facts = {"norm": norm, "largest": self.peak, "median": self._median, "steps": len(self._window)}
+        facts = {"norm": norm, "largest": self.peak, "median": self._median, "steps": len(self.window)}
         return "grad_norm_spike", dict(facts)
 
-    def _renew(self) -> None:
-        self._due = _next(self._seen)
-        if self._seen <= _BEGINNING:
+    def renew(self) -> None:
+        """Make the statistics anew."""
+        self.due = _next(self.seen)
+        if self.seen <= _BEGINNING:
             # In a warm-up, or after a start of large gradients, what counts is where they settle.
-            self.start = quarter(self._window)
-        self.peak = max(self._window)
-        known = usual_logarithm(self._window)
+            self.start = quarter(self.window)
+        self.peak = max(self.window)
+        known = usual_logarithm(self.window)
         self._floor = math.inf
         if known is not None:
             self._median = math.exp(known.median)
@@ -76,65 +78,66 @@ class Losses:
 
     def __init__(self, limits: Thresholds) -> None:
         self._limits = limits
-        self._window: deque[float] = deque(maxlen=max(limits.window, _FIRST))
-        self._seen = 0
-        self._due = _FIRST
-        self._low = self._high = self._huge = math.inf
+        self.window: deque[float] = deque(maxlen=max(limits.window, _FIRST))
+        self.seen = 0
+        self.due = _FIRST
+        self.low = self._high = self._huge = math.inf
         self._median = self._peak = self._start = 0.0
-        self._held: list[float] = []
+        self.held: list[float] = []
         self._since = 0
 
     def add(self, loss: float, *, norm_jumps: bool) -> Found | None:
         """Take the loss of one more step; ``norm_jumps``: its gradient norm is far above others. Returns a spike."""
-        found = self._judge(loss, norm_jumps=norm_jumps) if loss > self._low or self._held else None
-        self._window.append(loss)
-        self._seen += 1
-        if self._seen >= self._due:
-            self._renew()
+        found = self._judge(loss, norm_jumps=norm_jumps) if loss > self.low or self.held else None
+        self.window.append(loss)
+        self.seen += 1
+        if self.seen >= self.due:
+            self.renew()
         return found
 
     def _judge(self, loss: float, *, norm_jumps: bool) -> Found | None:
-        if loss <= self._low or not (norm_jumps or loss > self._high):
+        if loss <= self.low or not (norm_jumps or loss > self._high):
             self._since += 1
             if self._since > _NEAR:
-                self._know(max(self._held, default=self._peak))
+                self._know(max(self.held, default=self._peak))
             return None
-        again = bool(self._held)
-        self._held.append(loss)
+        again = bool(self.held)
+        self.held.append(loss)
         self._since = 0
         if not (again or loss > self._huge):
             return None
         facts: dict[str, object] = {"loss": loss, "largest": self._peak, "median": self._median}
-        facts["steps"] = len(self._window)
-        self._know(max(self._held))
+        facts["steps"] = len(self.window)
+        self._know(max(self.held))
         return "loss_spike", facts
 
     def _know(self, loss: float) -> None:
         """Take a loss that was held back for what this run does, from now on."""
-        self._held.clear()
+        self.held.clear()
         if loss > self._peak:
             self._peak = loss
             self._limit()
 
-    def _renew(self) -> None:
-        self._due = _next(self._seen)
-        if self._seen <= _BEGINNING:
-            self._start = usual(list(self._window)[: _FIRST // 2]).median
-        if not self._held:
-            self._peak = max(self._window)
+    def renew(self) -> None:
+        """Make the statistics anew."""
+        self.due = _next(self.seen)
+        if self.seen <= _BEGINNING:
+            self._start = usual(list(self.window)[: _FIRST // 2]).median
+        if not self.held:
+            self._peak = max(self.window)
             self._limit()
 
     def _limit(self) -> None:
-        known = usual(self._window)
+        known = usual(self.window)
         self._median = known.median
         spread, progress = self._peak - known.median, max(self._start - known.median, 0.0)
         # A loss that does not fall (an adversary's, a policy's) wanders by nature.
         times = self._limits.loss * (1.0 if progress > spread else _WITHOUT_PROGRESS)
         least = max(self._limits.deviations * known.deviation, times * spread, abs(known.median))
         if least <= 0.0:
-            self._low = self._high = self._huge = math.inf
+            self.low = self._high = self._huge = math.inf
             return
-        self._low = known.median + max(least, _OF_PROGRESS * progress)
+        self.low = known.median + max(least, _OF_PROGRESS * progress)
         self._high = known.median + max(least, _BEYOND_PROGRESS * progress)
         self._huge = max(self._high, known.median + _ALONE * spread)
 
@@ -143,31 +146,33 @@ class Growth:
     """Loss and gradient norm that both rise step after step, by far: needs no history, so it holds from the start."""
 
     def __init__(self) -> None:
-        self._norm = self._loss = math.inf
+        self.norm = self.loss = math.inf
+        self.peak_norm = self.peak_loss = 0.0
         self._from = (0.0, 0.0)
         self._run = 0
-        self._peaks = (0.0, 0.0)
 
     def add(self, norm: float, loss: float) -> Found | None:
         """Take one more step; returns a growth."""
-        if norm > self._norm and loss > self._loss:
-            self._run += 1
-        else:
-            self._run = 0
-            self._peaks = max(self._peaks[0], self._norm_seen()), max(self._peaks[1], self._loss_seen())
-            self._from = norm, loss
-        self._norm, self._loss = norm, loss
-        grown = self._run >= _RUN and norm > _GREW * self._from[0] and norm > self._peaks[0]
-        if not grown or loss < _LOSS_GREW * max(self._peaks[1], abs(self._from[1])):
+        if not (norm > self.norm and loss > self.loss):
+            self.calm(norm, loss)
+            return None
+        self._from = self._from if self._run else (self.norm, self.loss)
+        self._run += 1
+        self.norm, self.loss = norm, loss
+        grown = self._run >= _RUN and norm > _GREW * self._from[0] and norm > self.peak_norm
+        if not grown or loss < _LOSS_GREW * max(self.peak_loss, abs(self._from[1])):
             return None
         facts = {"norm": norm, "norm_before": self._from[0], "loss": loss, "loss_before": self._from[1]}
         return "grad_norm_growth", {**facts, "steps": self._run}
 
-    def _norm_seen(self) -> float:
-        return 0.0 if self._norm == math.inf else self._norm
-
-    def _loss_seen(self) -> float:
-        return 0.0 if self._loss == math.inf else abs(self._loss)
+    def calm(self, norm: float, loss: float) -> None:
+        """Take a step in which one of the two did not rise."""
+        if self._run or math.inf > self.norm > self.peak_norm:
+            self.peak_norm = max(self.peak_norm, self.norm)
+        if self._run or math.inf > abs(self.loss) > self.peak_loss:
+            self.peak_loss = max(self.peak_loss, abs(self.loss))
+        self._run = 0
+        self.norm, self.loss = norm, loss
 
 
 class Curves:
@@ -178,8 +183,27 @@ class Curves:
         self._losses = Losses(limits)
         self._growth = Growth()
 
-    def add(self, loss: float | None, norm: float | None) -> list[Found]:
+    def add(self, loss: float | None, norm: float | None) -> Sequence[Found]:
         """Take the loss and the gradient norm (None: not known) of one more step; returns what is unusual."""
+        norms, losses, growth = self._norms, self._losses, self._growth
+        # Nearly always: both are known, and neither is high or rises with the other. A NaN is not calm.
+        if (
+            loss is None or norm is None or losses.held
+            or not (norm <= norms.peak and loss <= losses.low and (norm <= growth.norm or loss <= growth.loss))
+        ):  # fmt: skip
+            return self._add(loss, norm)
+        norms.window.append(norm)
+        losses.window.append(loss)
+        growth.calm(norm, loss)
+        norms.seen += 1
+        losses.seen += 1
+        if norms.seen >= norms.due:
+            norms.renew()
+        if losses.seen >= losses.due:
+            losses.renew()
+        return ()
+
+    def _add(self, loss: float | None, norm: float | None) -> list[Found]:
         loss = loss if loss is not None and math.isfinite(loss) else None
         norm = norm if norm is not None and math.isfinite(norm) else None
         found: list[Found | None] = []

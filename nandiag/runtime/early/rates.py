@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from nandiag.runtime.early.curves import Found
 from nandiag.settings import Thresholds
@@ -21,8 +22,8 @@ class Rates:
         self._largest = 0.0
         self._steps = 0
 
-    def add(self, rate: float | None, planned: float | None) -> Found | None:
-        """Take the rate of one more step; ``planned`` is the highest that its schedule was given, None without one."""
+    def add(self, rate: float | None, planned: Callable[[], float | None]) -> Found | None:
+        """Take the rate of one more step; ``planned()`` is the highest that its schedule was given, if any."""
         self._steps += 1
         if rate == self._last or rate is None:
             return None
@@ -34,12 +35,10 @@ class Rates:
         if largest == 0.0:
             self._steps = 0
             return None
-        above = rate > self._factor * largest and rate > _ABOVE_PLAN * (planned or 0.0)
-        return ("lr_jump", {"lr": rate, "before": before, "largest": largest}) if above and self._late() else None
-
-    def _late(self) -> bool:
         # A warm-up may begin far below its end, and jump there.
-        return self._steps >= _WARM
+        if self._steps < _WARM or rate <= self._factor * largest or rate <= _ABOVE_PLAN * (planned() or 0.0):
+            return None
+        return "lr_jump", {"lr": rate, "before": before, "largest": largest}
 
 
 class Scales:

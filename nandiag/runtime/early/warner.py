@@ -79,7 +79,7 @@ class Warner:
         unusual = curves.add(now.loss, now.grad_norm)
         for found in unusual:
             self.say(found, now.step)
-        odd = rates.add(now.lr, None if now.lr is None else planned(optimizer))
+        odd = rates.add(now.lr, lambda: planned(optimizer))
         if odd is not None:
             self.say(odd, now.step)
         if now.scale is not None:

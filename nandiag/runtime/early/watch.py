@@ -36,8 +36,10 @@ class Early:
             self._capture.on_root = self._root_begins
 
     def _root_begins(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._inputs.root_begins(entry, args, kwargs)
-        self._half.root_begins(entry)
+        step = self._capture.tape.step
+        self._inputs.root_begins(entry, args, kwargs, passed=self._inputs.passes(step))
+        if step >= self._half.due:
+            self._half.root_begins(entry)
 
     def waiting(self) -> list[Tensor]:
         """Return the 0-d tensors to be read with the sight; their values go to :meth:`read`."""

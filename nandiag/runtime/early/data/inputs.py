@@ -91,15 +91,21 @@ class Inputs:
         self._capture = capture
         self._usual: dict[Path, Usual] = {}
         self._told_at: set[tuple[int, Path]] = set()
-        self._passed: deque[tuple[Path, weakref.ref[Entry], Tensor]] = deque(maxlen=_MOST_PASSED)
+        self._passed: deque[tuple[Path, Entry, Tensor]] = deque(maxlen=_MOST_PASSED)
 
     # ------------------------------------------------------------------ as a batch goes in
 
+    def passes(self, step: int) -> bool:
+        """Whether the batches of this step are passed over, for steps are short."""
+        return step % _EACH != 0 and step > _ALL_OF_FIRST and self._capture.step_seconds < _SHORT_STEP
+
     @guarded("inputs")
-    def root_begins(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def root_begins(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], *, passed: bool) -> None:
         """A root module is called with gradients on."""
-        step = self._capture.tape.step
-        passed = step > _ALL_OF_FIRST and step % _EACH and self._capture.step_seconds < _SHORT_STEP
+        if passed and len(args) == 1 and not kwargs and type(args[0]) is Tensor:
+            if not args[0].requires_grad and args[0].numel() <= _SMALL:
+                self._passed.append(((id(entry.function), 0), entry, args[0]))
+            return
         for key, tensor in data_in(args, kwargs):
             path = id(entry.function), key
             usual = self._usual_of(path)
@@ -109,7 +115,7 @@ class Inputs:
                 self._look(Batch(path, entry, tensor), usual, tensor)
             elif tensor.numel() <= _SMALL:
                 # Should the step go wrong, it is looked at after all.
-                self._passed.append((path, weakref.ref(entry), tensor))
+                self._passed.append((path, entry, tensor))
 
     def _usual_of(self, path: Path) -> Usual | None:
         usual = self._usual.get(path)
@@ -181,10 +187,9 @@ class Inputs:
             for entry in [one for one in self._capture.tape.entries if one.kind == ROOT and one.grad]:
                 for key, tensor in data_in(*given(entry)):
                     self._judge(Batch((id(entry.function), key), entry, tensor), tensor, at_harm=at_harm)
-            for path, reference, tensor in self._passed:
-                call = reference()
-                if call is not None:
-                    self._judge(Batch(path, call, tensor), tensor, at_harm=at_harm)
+            for path, entry, tensor in self._passed:
+                if _is_data(tensor):
+                    self._judge(Batch(path, entry, tensor), tensor, at_harm=at_harm)
 
     def forget(self) -> None:
         """A step is about to be made: what was passed over is of no use any more."""

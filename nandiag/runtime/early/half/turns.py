@@ -26,7 +26,10 @@ _MASKED = 0.9
 
 
 class HalfPrecision:
-    """Has a look at one forward now and then; ``largest`` is the largest activation at the last look."""
+    """Has a look at one forward now and then; ``largest`` is the largest activation at the last look.
+
+    ``due`` is the step of the next look.
+    """
 
     def __init__(self, warner: Warner, capture: Capture) -> None:
         self.largest: float | None = None
@@ -34,7 +37,7 @@ class HalfPrecision:
         self._capture = capture
         self._headroom = Headroom(warner.limits)
         self._every = warner.limits.headroom_every
-        self._due = min(_FIRST, self._every) if self._every else math.inf
+        self.due = min(_FIRST, self._every) if self._every else math.inf
         self._trials = _TRIALS
         self._look: ActivationLook | None = None
         self._done: set[int] = set()
@@ -43,14 +46,14 @@ class HalfPrecision:
     def root_begins(self, entry: Entry) -> None:
         """A root module is called with gradients on: look into it when a look is due."""
         step = self._capture.tape.step
-        if step < self._due or self._look is not None:
+        if step < self.due or self._look is not None:
             return
         if not self._trials and not _is_half(entry):
             return
         if id(entry.function) in self._done:
             return  # the first micro-batch stands for all
         if anything_compiled() or _is_capturing():
-            self._due = math.inf
+            self.due = math.inf
             return
         self._done.add(id(entry.function))
         self._look = ActivationLook(entry.function, partial(RECORDER.dark, "activations"))
@@ -76,9 +79,9 @@ class HalfPrecision:
 
     def step_begins(self, step: int) -> None:
         """A step was made: set when the next look is due, where one was."""
-        if step >= self._due and self._look is None:
+        if step >= self.due and self._look is None:
             self._trials = max(0, self._trials - 1)
-            self._due = step + max(1, min(self._every, max(step, _FIRST)))
+            self.due = step + max(1, min(self._every, max(step, _FIRST)))
             self._done.clear()
 
     def _looked(self, step: int, places: list[str], values: Sequence[float]) -> None:

@@ -76,7 +76,7 @@ def test_what_a_spike_is_said_to_be_is_true():
 
 def rates_warned(rates, planned=None):
     watch = Rates(Thresholds())
-    return [(step, found[0]) for step, rate in enumerate(rates) if (found := watch.add(rate, planned))]
+    return [(step, found[0]) for step, rate in enumerate(rates) if (found := watch.add(rate, lambda: planned))]
 
 
 SCHEDULES = {

@@ -137,7 +137,7 @@ def test_a_look_leaves_no_trace(work):
     assert all(torch.equal(one, other) for one, other in zip(plain, watched, strict=True))
     assert torch.equal(state, torch.get_rng_state())
     model = Net()
-    worker.sentinel.early._half._due = 0
+    worker.sentinel.early._half.due = 0
     with pytest.raises(KeyError), torch.autocast("cpu", dtype=torch.float16):
         model(torch.randn(2, 4, 8), raises=True)
     worker.capture.window.close()
