@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from nandiag.store.doctor import SelfTest
+
 OK, WARNING, WRONG, SKIPPED = "ok", "warning", "wrong", "skipped"
 STATES = (OK, WARNING, WRONG, SKIPPED)
 
@@ -23,11 +25,15 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Doctor:
-    """All checks. ``facts`` are short lines on the installation, for a bug report; ``hosts`` those of the self-test."""
+    """All checks. ``facts`` are short lines on the installation, for a bug report; ``hosts`` those of the self-test.
+
+    ``selftest`` is what each rank measured, ``None`` where it did not come to an end.
+    """
 
     checks: tuple[Check, ...]
     facts: dict[str, str] = field(default_factory=dict)
     hosts: tuple[str, ...] = ()
+    selftest: SelfTest | None = None
 
     @property
     def wrong(self) -> bool:

@@ -12,6 +12,7 @@ from nandiag.store.doctor import Examined, Multiplied, Paired, SelfTest
 
 SKEW_SECONDS = 1.0
 FAR_SLOWER = 2.0
+MOST_RANKS = 8
 _ORDER = ("wrong", "failed", "unsupported", "ok")
 
 
@@ -93,10 +94,7 @@ def _speed(ranks: tuple[Examined, ...]) -> Check:
     if not timed:
         return Check(name, SKIPPED, "was not measured")
     slowest = max(timed, key=_product_seconds)
-    seen = (
-        f"all_reduce {statistics.median(_micro(rank) for rank in timed):.0f} us, "
-        f"{statistics.median(_rate(rank.bandwidth) for rank in timed):.2f} GB/s a rank"
-    )
+    seen = f"all_reduce: {_by_rank(timed)}"
     if len(timed) < 2 or not _product_seconds(slowest):
         return Check(name, OK, seen)
     middle = statistics.median(_product_seconds(rank) for rank in timed if rank is not slowest)
@@ -105,6 +103,14 @@ def _speed(ranks: tuple[Examined, ...]) -> Check:
     if times > FAR_SLOWER and len(timed) > 2:
         return Check(name, WARNING, seen, "Look at its clocks, its heat and what else runs on that host.")
     return Check(name, OK, seen)
+
+
+def _by_rank(ranks: list[Examined]) -> str:
+    """Return latency and bandwidth of each rank, of many ranks the median."""
+    if len(ranks) <= MOST_RANKS:
+        return "; ".join(f"rank {one.rank} {_micro(one):.0f} us, {_rate(one.bandwidth):.2f} GB/s" for one in ranks)
+    middle = statistics.median(_micro(one) for one in ranks), statistics.median(_rate(one.bandwidth) for one in ranks)
+    return f"{middle[0]:.0f} us, {middle[1]:.2f} GB/s a rank (median of {len(ranks)})"
 
 
 def _micro(rank: Examined) -> float:

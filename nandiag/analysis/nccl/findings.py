@@ -30,7 +30,7 @@ def _text(trouble: NcclTrouble) -> str:
 
 
 def _versions(logs: Logs) -> Iterable[Finding]:
-    if len(logs.versions) > 1:
+    if len({version.split("+")[0] for version in logs.versions}) > 1:
         yield Finding(
             "nccl_versions_differ",
             "warning",

@@ -96,7 +96,7 @@ def summary_of(facts: Facts, ranks: Mapping[Process, int]) -> Logs:
         bytes=facts.bytes,
         lines=facts.lines,
         other=facts.other,
-        versions=tuple(sorted(facts.versions)),
+        versions=_versions(facts),
         links=_links(facts),
         networks=tuple(sorted(facts.networks)),
         adapters=tuple(sorted(facts.adapters)),
@@ -127,6 +127,12 @@ class _Who:
             return next((rank for (_, other), rank in self._told.items() if other == pid), None)
         world = self._worlds.get((host, pid))
         return None if world is None or self._told else world[0]
+
+
+def _versions(facts: Facts) -> tuple[str, ...]:
+    """Return the versions; one that torch told without its CUDA (``2.19.3``) is left out beside ``2.19.3+cuda12.3``."""
+    whole = {version.split("+")[0] for version in facts.versions if "+" in version}
+    return tuple(sorted(version for version in facts.versions if "+" in version or version not in whole))
 
 
 def _links(facts: Facts) -> tuple[Link, ...]:

@@ -55,21 +55,21 @@ def installation() -> Installation:
     return Installation(platform.python_version(), trouble=f"a process that imports torch {why}")
 
 
-def selftest(where: Where) -> tuple[list[Check], set[str]]:
-    """Run the self-test; return its checks and the names of its hosts."""
+def selftest(where: Where) -> tuple[list[Check], SelfTest | None]:
+    """Run the self-test; return its checks, and what it measured where it came to an end."""
     seconds = TEST_SECONDS.get(where.backend, 60.0)
     with tempfile.TemporaryDirectory(prefix="nandiag-doctor-") as folder:
         limit = COLLECTIVE_SECONDS.get(where.backend, 15.0)
         done = child.run([*_launch(where), folder, where.backend, str(limit)], seconds)
-        result = _read(SelfTest, Path(folder) / "result.json")
+        result: SelfTest | None = _read(SelfTest, Path(folder) / "result.json")
         if result is not None:
-            return list(checks(result)), {rank.host for rank in result.ranks}
+            return list(checks(result)), result
         stuck = _stuck(Path(folder))
     how = f"did not end within {seconds:g} s" if done.code is None else "failed"
     why = _last_words(done.err)
     seen = f"{how}, {stuck}" + (f": {why}" if why else "")
     mend = "Look at these ranks' hosts and at the checks above; then run it with fewer ranks."
-    return [Check("self-test", WRONG, seen, mend)], set()
+    return [Check("self-test", WRONG, seen, mend)], None
 
 
 def planted(nproc: int) -> Check:

@@ -14,7 +14,7 @@ from nandiag.analysis.doctor import WRONG, Check, Doctor, devices, host, variabl
 from nandiag.events import words
 from nandiag.launch.doctor import child, machine, trials
 from nandiag.launch.doctor.trials import Where
-from nandiag.store.doctor import Installation
+from nandiag.store.doctor import Installation, SelfTest
 
 DEFAULT_RANKS = 2
 _MOST_PLANTED = 2
@@ -47,8 +47,9 @@ def visit(asked: Asked, environ: Mapping[str, str], say: Callable[[str], None]) 
         say("planting a NaN under nandiag run")
         last = planted.result()
     say(f"testing collectives on {where.nproc} ranks with {where.backend}")
-    tested, hosts = _tested(where, found)
-    return Doctor((*first, *tested, last), _facts(found, where), tuple(sorted({socket.gethostname(), *hosts})))
+    tested, measured = _tested(where, found)
+    hosts = {socket.gethostname(), *(rank.host for rank in (measured.ranks if measured else ()))}
+    return Doctor((*first, *tested, last), _facts(found, where), tuple(sorted(hosts)), measured)
 
 
 def chosen(asked: Asked, found: Installation) -> Where:
@@ -60,10 +61,10 @@ def chosen(asked: Asked, found: Installation) -> Where:
     return replace(Where(nproc, backend), nnodes=asked.nnodes, node_rank=asked.node_rank, endpoint=asked.endpoint)
 
 
-def _tested(where: Where, found: Installation) -> tuple[list[Check], set[str]]:
+def _tested(where: Where, found: Installation) -> tuple[list[Check], SelfTest | None]:
     why = _cannot(where, found)
     if why is not None:
-        return [Check("self-test", WRONG, *why)], set()
+        return [Check("self-test", WRONG, *why)], None
     return trials.selftest(where)
 
 

@@ -177,6 +177,13 @@ def test_a_self_test_that_passes():
     assert states(found) == {"all_reduce": "ok", "matrix products": "ok", "speed": "ok", "clocks": "skipped"}
 
 
+def test_speed_is_told_by_rank_and_of_many_ranks_in_the_middle():
+    few = of(selftest.checks(SelfTest("nccl", (examined(0), examined(1)))), "speed").seen
+    assert "rank 0 100 us, 1.00 GB/s; rank 1 100 us, 1.00 GB/s; slowest rank 0 on n" in few
+    many = of(selftest.checks(SelfTest("nccl", tuple(examined(rank) for rank in range(9)))), "speed").seen
+    assert "100 us, 1.00 GB/s a rank (median of 9)" in many
+
+
 @pytest.mark.parametrize("outcome", ["wrong", "failed"])
 def test_a_wrong_result_names_its_ranks(outcome):
     found = of(

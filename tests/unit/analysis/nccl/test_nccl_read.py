@@ -270,3 +270,10 @@ def test_sockets_beside_infiniband_are_told():
 
 def test_two_versions_are_told():
     assert "nccl_versions_differ" in findings("NCCL version 2.21.5+cuda12.4\nNCCL version 2.27.3+cuda12.9\n")
+
+
+def test_the_version_that_torch_tells_in_an_error_is_no_other_version():
+    text = "NCCL version 2.19.3+cuda12.3\nRuntimeError: remote process exited, NCCL version 2.19.3\n"
+    assert read(text).versions == ("2.19.3+cuda12.3",)
+    assert "nccl_versions_differ" not in findings(text)
+    assert read("RuntimeError: NCCL error, NCCL version 2.19.3").versions == ("2.19.3",)

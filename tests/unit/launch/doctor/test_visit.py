@@ -126,9 +126,10 @@ def test_a_probe_may_come_after_noise(monkeypatch):
 
 
 def test_a_visit_puts_all_together(monkeypatch, tmp_path):
+    measured = SelfTest("gloo", (Examined(0, "node17", "cpu", "cpu"),))
     monkeypatch.setattr(trials, "installation", lambda: CPU)
     monkeypatch.setattr(trials, "planted", lambda nproc: Check("planted NaN", "wrong", f"on {nproc}"))
-    monkeypatch.setattr(trials, "selftest", lambda where: ([Check("all_reduce", "ok", where.backend)], {"node17"}))
+    monkeypatch.setattr(trials, "selftest", lambda where: ([Check("all_reduce", "ok", where.backend)], measured))
     found = visit.visit(Asked(nproc=1, log_folder=tmp_path / "not" / "there"), {}, lambda _text: None)
     names = [check.name for check in found.checks]
     assert names[:2] == ["Python", "torch"]
