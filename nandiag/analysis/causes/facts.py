@@ -150,7 +150,12 @@ def is_whole(look: Looked) -> bool:
 
 
 def small(fact: TensorFact) -> str:
-    """Return a guard against zero that is small for the dtype of ``fact`` and not itself rounded to zero in it."""
+    """Return a guard against zero that is small for the dtype of ``fact`` and not itself rounded to zero in it.
+
+    Whole numbers are counts: at least one.
+    """
+    if "int" in dtype_of(fact):
+        return "1"
     return "1e-4" if dtype_of(fact) == "float16" else "1e-6"
 
 

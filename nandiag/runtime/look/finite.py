@@ -22,6 +22,7 @@ _PLAIN = (torch.float32, torch.float64, *_HALF)
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 _STRIDED = torch.strided
 _CHUNK = 1 << 24
+_INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 # Up to this many elements it is cheaper to lay all side by side than to look at each.
 _FEW_ELEMENTS = 1 << 16
 
@@ -136,8 +137,12 @@ def is_bad(tensor: Tensor) -> bool:
 
 
 def fact(tensor: Tensor, name: str | None = None) -> TensorFact:
-    """Return counts and extremes of what this rank holds of ``tensor``; reads the host, in chunks of 16M elements."""
+    """Return counts and extremes of what this rank holds of ``tensor``; reads the host, in chunks of 16M elements.
+
+    Integers too: they are never bad, but a count of 0 may be what was divided by.
+    """
     data = local(tensor)
+    data = _integers(tensor) if data is None else data
     whole = TensorFact(
         dtype=str(tensor.dtype).removeprefix("torch."),
         shape=tuple(tensor.shape),
@@ -154,6 +159,13 @@ def fact(tensor: Tensor, name: str | None = None) -> TensorFact:
         whole, nan=nan, posinf=posinf, neginf=neginf, zeros=zeros, min=low, max=high,
         absmax=_absmax((low, high)), first_bad=first,
     )  # fmt: skip
+
+
+def _integers(tensor: Tensor) -> Tensor | None:
+    data: Tensor = getattr(tensor, "_local_tensor", tensor).detach()
+    if data.dtype not in _INTEGERS or data.layout is not torch.strided or data.device.type == "meta":
+        return None
+    return data if data.numel() else None
 
 
 def _count(data: Tensor) -> tuple[list[int], tuple[float | None, float | None]]:

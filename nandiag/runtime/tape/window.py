@@ -90,7 +90,9 @@ class Window(TorchFunctionMode):
         finally:
             self.on, self._within = True, False
         kind = type(output)
-        if isinstance(output, Tensor) or kind is tuple or kind is list or what.mutates:
+        # Also the named tuples of max, topk, eigh and the like; but a shape, which is a tuple too, holds no tensor.
+        several = kind is list or (isinstance(output, tuple) and kind is not torch.Size)
+        if isinstance(output, Tensor) or several or what.mutates:
             try:
                 self._tape(func, (args, kwargs or {}), output, (states, before))
             except Exception as error:

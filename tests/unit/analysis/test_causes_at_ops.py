@@ -168,6 +168,14 @@ def test_the_root_under_one(at, by_hand):
     assert codes(facts) == ["return x * torch.rsqrt(m + 1e-6)"]
 
 
+def test_a_count_of_nothing_is_at_least_one(at, by_hand):
+    nothing = by_hand.fact(zeros=1, shape=(), dtype="int64", min=0.0, max=0.0, absmax=0.0)
+    place = on("loss = (each * seen).sum() / seen.sum()", "(each * seen).sum() / seen.sum()")
+    facts = at("div", (by_hand.fact(shape=()), nothing), (by_hand.fact(nan=1, shape=()),), **place)
+    assert mechanism(facts).slug == "division_by_zero"
+    assert codes(facts) == ["loss = (each * seen).sum() / seen.sum().clamp_min(1)"]
+
+
 def test_a_number_that_half_precision_rounded_to_zero(at, by_hand):
     zero = by_hand.fact(zeros=1, shape=(), dtype="bfloat16", min=0.0, max=0.0, absmax=0.0)
     facts = at("div", (zero, zero), (by_hand.fact(nan=1, shape=(), dtype="bfloat16"),))

@@ -170,6 +170,15 @@ def test_a_fact_on_a_scalar():
     assert fact(torch.tensor(4.0)).first_bad is None
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_a_fact_on_whole_numbers(dtype):
+    seen = fact(torch.tensor([3, 0, 7, 0], dtype=dtype))
+    assert (seen.zeros, seen.min, seen.max, seen.nan, seen.posinf) == (2, 0.0, 7.0, 0, 0)
+    assert seen.first_bad is None
+    assert fact(torch.tensor([True, False])).zeros == 1
+    assert fact(torch.empty(0, dtype=dtype)).min is None
+
+
 @pytest.mark.parametrize("shape", [(40,), (40, 3), (2, 40), (1, 1, 90), (5, 2, 9)])
 def test_chunks_count_each_element_once(shape, monkeypatch):
     tensor = torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape)

@@ -272,6 +272,18 @@ def test_a_custom_function_and_autograd_grad_are_one_entry(opened):
     assert opened.capture.window.on
 
 
+def test_the_named_tuples_of_torch_are_outputs(opened):
+    """``x.max(1)``, ``topk``, ``eigh``: what comes of them can be made again."""
+    best = opened.output.max(1)
+    size, turn = torch.linalg.eigh(opened.output.T @ opened.output)
+    for tensor in (best.values, best.indices, size, turn):
+        made_by = opened.capture.tape.maker(tensor)
+        assert made_by is not None
+        assert made_by[0].name in {"max", "linalg_eigh"}
+    assert opened.output.shape == (2, 3)
+    assert "size" not in names(opened.capture)
+
+
 def test_the_line_of_each_call_is_kept(opened):
     opened.output.square()
     frame = opened.capture.tape.whole()[-1].frames[0]
