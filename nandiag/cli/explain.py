@@ -61,7 +61,9 @@ def text_of(one: Explanation) -> Iterator[str]:
     yield ""
     yield from textwrap.wrap(one.what, _WIDTH)
     if one.looks:
-        yield from ["", "How it looks:", *(f"  {line}" for line in one.looks)]
+        yield from ["", "How it looks:"]
+    for line in one.looks:
+        yield from textwrap.wrap(line, _WIDTH, initial_indent="  ", subsequent_indent="    ")
     if one.fix:
         yield from ["", "How to fix it:"]
     for suggestion in one.fix:

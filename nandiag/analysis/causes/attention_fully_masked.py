@@ -15,6 +15,10 @@ EXPLAIN = Explanation(
     what="A softmax ran over a row that is -inf everywhere, because a mask left nothing of it: 0/0 is NaN. Padding "
     "longer than a sample, a causal mask combined with left padding, or two masks that each hold the lowest "
     "finite number make such rows.",
+    looks=(
+        "error[attention_fully_masked]: NaN born on rank 0 at step 24 in forward of layers.0.attention",
+        "a whole row of the input of softmax is -inf; its softmax is 0/0",
+    ),
     fix=(
         Suggestion(
             "Leave at least one position of each row unmasked; what a padded query attends to does not matter.",

@@ -15,6 +15,10 @@ EXPLAIN = (
         what="A resumed run began with a weight, a buffer or optimizer state that is not finite. It was saved bad, "
         "cut short while it was written, or changed between loading and the first step (a cast to float16, "
         "for example).",
+        looks=(
+            "error[checkpoint_corruption]: NaN in parameter 2.weight on rank 0 before the first step",
+            "The run was resumed, and the tensor was bad before its first step here.",
+        ),
         fix=(
             Suggestion(
                 "Resume from an older checkpoint.",
@@ -38,6 +42,13 @@ EXPLAIN = (
         what="A tensor holds what happened to lie in memory: torch.empty, to_empty or empty_like made it, and "
         "nothing wrote all of it. The report says what points to that: magnitudes or bit patterns that no "
         "arithmetic makes, or torch's own filling of unwritten memory in deterministic mode.",
+        looks=(
+            "error[uninitialised_memory]: NaN in parameter 1.gain on rank 0 before the first step",
+            (
+                "It is NaN throughout, and nothing wrote to it since it was made: so is what torch.empty hands out "
+                "in the deterministic mode of this run. In another mode it holds what lay in memory."
+            ),
+        ),
         fix=(
             Suggestion(
                 "Write every element: initialise the tensor after torch.empty, to_empty or a resize.",
@@ -62,6 +73,10 @@ EXPLAIN = (
         slug="init_nonfinite",
         what="A weight or a buffer was not finite before its first update. No step of this run made it so: its "
         "initialiser did, the file it was loaded from, a cast, or code between two steps that writes to it.",
+        looks=(
+            "error[init_nonfinite]: NaN in parameter items.weight on ranks 0-1 before the first step",
+            "No step of this run made it so: it was bad before the first one.",
+        ),
         fix=(
             Suggestion(
                 "Look at what fills the tensor that the report names, and check it right after.",

@@ -13,6 +13,13 @@ EXPLAIN = Explanation(
     slug="collective_overflow",
     what="The gradients of each rank were finite, and what came out of their exchange was not. Sums over ranks and "
     "compression to half precision leave the range of a dtype that the local values still fit.",
+    looks=(
+        (
+            "error[collective_overflow]: -Inf gradients at step 13: those of rank 1 were too large for their "
+            "exchange (fp16_compress_hook)"
+        ),
+        "the local gradients of rank 1 go to 180161; float16 ends at 65504",
+    ),
     fix=(
         Suggestion(
             "Compress to bfloat16, which has the range of float32.",

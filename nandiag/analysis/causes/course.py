@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from nandiag.events import History, words
@@ -36,7 +36,8 @@ class Course:
     """The steps of one optimizer before the origin, oldest first; ``calm`` of them come before the growth.
 
     ``usual_norm`` and ``usual_loss`` are the median norm and the largest loss (without its sign) of the beginning.
-    ``lr_now`` is the learning rate at the last step, that of the origin where it is known.
+    ``lr_now`` is the learning rate at the last step, that of the origin where it is known. It is the course of
+    optimizer ``number`` (from 0, in the order of their first steps) of so many.
     """
 
     rows: tuple[Row, ...]
@@ -44,6 +45,8 @@ class Course:
     usual_norm: float
     usual_loss: float
     lr_now: float | None = None
+    number: int = 0
+    of: int = 1
 
     @property
     def growth(self) -> float:
@@ -116,14 +119,19 @@ class Course:
             if low is not None and high is not None and abs(high) > abs(low)
         ]
         text = " and ".join(parts).replace("and the loss grew", "and the loss")
-        return f"From step {first.step} to step {last.step} {text}."
+        whose = f" (optimizer {self.number + 1} of {self.of}, in the order of their first steps)" if self.of > 1 else ""
+        return f"From step {first.step} to step {last.step} {text}{whose}."
 
 
 def courses(history: History | None, before: int) -> tuple[Course, ...]:
     """Return the course of each optimizer in the steps before ``before``, the one that grew most first."""
     if history is None:
         return ()
-    found = [_course(rows, before, history) for rows in _rows(history, before).values()]
+    many = len(set(history.optimizer)) or 1
+    found = [
+        replace(_course(rows, before, history), number=number, of=many)
+        for number, rows in _rows(history, before).items()
+    ]
     return tuple(sorted(found, key=lambda course: -max(course.growth / GREW, course.loss_growth / LOSS_GREW)))
 
 

@@ -12,6 +12,10 @@ EXPLAIN = Explanation(
     slug="ctc_infeasible",
     what="A CTC target cannot be aligned with its input: it needs one frame for each symbol, and one more between "
     "two that are equal. No alignment exists, and the loss is infinite.",
+    looks=(
+        "error[ctc_infeasible]: +Inf born on rank 0 at step 13 in loss of CTCLoss",
+        "1 of 8 targets cannot be aligned: longer than the input",
+    ),
     fix=(
         Suggestion(
             "Drop samples whose input is too short for their target.",

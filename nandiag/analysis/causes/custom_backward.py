@@ -10,6 +10,10 @@ EXPLAIN = Explanation(
     slug="custom_backward",
     what="The backward of an autograd function of the script's own made the bad value from finite inputs. Its "
     "formula divides by zero, or leaves the range of the dtype, at a value that its forward takes well.",
+    looks=(
+        "error[log_of_zero]: -Inf born on rank 0 at step 20 in the backward of Entropy",
+        "It happened in the backward of the script's own function Entropy; what came in was finite.",
+    ),
     fix=(
         Suggestion(
             "Compare it with finite differences at such values, in float64.",

@@ -10,6 +10,10 @@ EXPLAIN = Explanation(
     slug="data_nonfinite",
     what="A batch held NaN or Inf before the model saw it. The report names the input, and where the DataLoader "
     "tells it, the index of the sample in its dataset.",
+    looks=(
+        "error[data_nonfinite]: NaN in the data of rank 0 at step 21: input history",
+        "sample 11 of the batch is bad: Windows[341].",
+    ),
     fix=(
         Suggestion(
             "Look at the sample that the report names, and drop or repair such samples while loading.",

@@ -19,6 +19,11 @@ EXPLAIN = (
         what="The learning rate was too high for the model, so that each update made the loss worse until it left "
         "the range of the dtype. The place of the first Inf is chance: the story is in the history of loss, "
         "gradient norm and learning rate.",
+        looks=(
+            "error[lr_divergence]: +Inf born on rank 0 at step 9 in the loss code",
+            "From step 1 to step 8 the gradient norm grew from 20.46 to 1.14e10 and the loss from 8.65 to 2.02e8.",
+            "It grew from the first updates on, at a learning rate of 0.8.",
+        ),
         fix=(
             Suggestion(
                 "Lower the peak learning rate by a factor of 3 to 10, and warm up.",
@@ -51,6 +56,14 @@ EXPLAIN = (
         what="Gradients grew step by step, or within one backward, until numbers left the range of the dtype, "
         "while the learning rate did not rise. Recurrent networks over long sequences, deep stacks without "
         "normalisation, and losses without a bound (a critic, a ratio of probabilities) do so.",
+        looks=(
+            "error[gradient_explosion]: +Inf born on rank 0 at step 56 in the update of 0.weight and 3 more",
+            (
+                "From step 34 to step 56 the gradient norm grew from 8.97 to more than float32 holds and the loss "
+                "from -15.66 to -4.25e28 (optimizer 1 of 2, in the order of their first steps)."
+            ),
+            "The learning rate did not rise; it was 0.05.",
+        ),
         fix=(
             Suggestion(
                 "Clip the norm of the gradients before each update.",
@@ -159,9 +172,9 @@ def _by_rate(facts: Facts, course: Course, strength: int) -> Cause:
     if course.rate_rose:
         told = f"The learning rate rose from {words.number(low)} to {words.number(high)}."
     elif high is None:
-        told = "Each update made it worse, from the first one on."
+        told = "It grew from the first updates on."
     else:
-        told = f"Each update made it worse, from the first one on, at a learning rate of {words.number(high)}."
+        told = f"It grew from the first updates on, at a learning rate of {words.number(high)}."
     evidence = (course.grown(), told, *_besides(facts))
     return Cause("lr_divergence", evidence, _slower(facts, course), strength, story=True)
 

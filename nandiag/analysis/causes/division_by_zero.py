@@ -12,6 +12,10 @@ EXPLAIN = Explanation(
     slug="division_by_zero",
     what="A divisor is exactly zero: x/0 is Inf, and 0/0 is NaN. Norms of zero vectors, counts of empty groups, "
     "the spread of equal values, and numbers that half precision rounded to zero are the usual ones.",
+    looks=(
+        "error[division_by_zero]: NaN born on rank 0 at step 32 in the code of Fields",
+        "the divisor of div holds 3 zeros in 144 values; 0/0 is NaN",
+    ),
     fix=(
         Suggestion(
             "Keep the divisor away from zero, by more than the dtype rounds away.",

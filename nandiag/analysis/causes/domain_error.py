@@ -13,6 +13,10 @@ EXPLAIN = Explanation(
     what="A function was given a number outside of what it is defined for: the logarithm or the root of a negative "
     "number, acos beyond 1, a negative number to a fractional power. Often rounding alone does it (a variance "
     "of -1e-9, a cosine of 1.0000001).",
+    looks=(
+        "error[domain_error]: NaN born on rank 0 at step 20 in forward of module 0 (BatchStandard)",
+        "the input of sqrt goes to -448, outside its domain; the result is NaN",
+    ),
     fix=(
         Suggestion(
             "Find out why the value leaves the domain; where rounding alone does it, clamp it.",

@@ -12,6 +12,10 @@ EXPLAIN = Explanation(
     slug="empty_reduction",
     what="A mean was taken of nothing, or a spread of too few values: both divide by zero. Masks that select "
     "nothing, targets that are all ignored, and a last batch of one do so.",
+    looks=(
+        "error[empty_reduction]: NaN born on rank 0 at step 23 in the loss code",
+        "std of 1 value divides by 1 - 1: 0/0 is NaN",
+    ),
     fix=(
         Suggestion(
             "Divide a sum by a count that is at least 1.",

@@ -12,6 +12,10 @@ EXPLAIN = Explanation(
     slug="init_scale",
     what="The very first step left the range of the dtype, or its gradients were enormous: weights as they were "
     "initialised (or loaded), times inputs as they come, are too large.",
+    looks=(
+        "error[init_scale]: NaN and Inf born on rank 0 at step 0 in forward of 12.down",
+        "It is the first step: the weights are as they were initialised, or loaded.",
+    ),
     fix=(
         Suggestion(
             "Check the scale of the initialisation: the deviation should fall with the root of the width.",

@@ -11,6 +11,10 @@ EXPLAIN = Explanation(
     slug="linalg_degenerate",
     what="A factorisation, or its gradient, does not exist for the matrix it was given: it is singular or nearly "
     "so, or two of its eigenvalues or singular values are equal.",
+    looks=(
+        "error[linalg_degenerate]: NaN born on rank 0 at step 11 in backward of Whiten",
+        "the gradient of linalg_eigh divides by differences of eigenvalues, or singular values: two are equal",
+    ),
     fix=(
         Suggestion(
             "Add a little to the diagonal.",
@@ -35,7 +39,8 @@ EXPLAIN = Explanation(
 SPECTRAL = ("LinalgEigh", "LinalgEig", "LinalgSvd", "LinalgQr", "Svd", "Symeig")
 FACTORISATIONS = ("linalg_", "_linalg_", "cholesky", "lu_solve", "inverse", "triangular_solve", "svd", "qr")
 _NORMS = ("linalg_vector_norm", "linalg_norm", "linalg_matrix_norm", "linalg_cross")
-_JITTER = "A + 1e-6 * torch.eye(n, device=A.device)"
+_JITTER = "{0} + 1e-6 * torch.eye({0}.shape[-1], device={0}.device)"
+_NOISE = "{0} + torch.diag(1e-4 * torch.rand({0}.shape[-1], device={0}.device))"
 
 
 def explain(facts: Facts) -> Cause | None:
@@ -49,28 +54,37 @@ def explain(facts: Facts) -> Cause | None:
         return None
     return Cause(
         slug="linalg_degenerate",
-        evidence=(f"{op} of a finite matrix is not finite: the matrix is singular, or nearly so",),
-        suggestions=(Suggestion("Add a little to its diagonal, or use a method for such matrices.", _jittered(facts)),),
+        evidence=(f"{op.lstrip('_')} of a finite matrix is not finite: the matrix is singular, or nearly so",),
+        suggestions=(
+            Suggestion(
+                "Add a little to its diagonal, or use a method for such matrices.",
+                _fitted(facts, facts.op, _JITTER) or _JITTER.format("A"),
+            ),
+        ),
         strength=LIKELY,
     )
 
 
-def _jittered(facts: Facts) -> str:
-    name = (facts.op or "").lstrip("_").removeprefix("linalg_").removesuffix("_ex")
-    names = (name, "inverse" if name == "inv" else name, "inv" if name == "inverse" else name)
-    fitted = (
-        fitting.argument(facts.origin, one, lambda a: f"{a} + 1e-6 * torch.eye({a}.shape[-1], device={a}.device)")
-        for one in names
-    )
-    return next((line for line in fitted if line is not None), _JITTER)
-
-
 def _gradient(facts: Facts) -> Cause:
-    name = facts.forward_op or "the factorisation"
+    name = (facts.forward_op or "the factorisation").lstrip("_")
     text = f"the gradient of {name} divides by differences of eigenvalues, or singular values: two are equal"
     return Cause(
         slug="linalg_degenerate",
         evidence=(text,),
-        suggestions=(Suggestion("Tell equal values apart by a little noise, or use values alone.", _JITTER),),
+        suggestions=(
+            Suggestion(
+                "Tell equal values apart by a little noise on the diagonal; the same number on all of it does not.",
+                _fitted(facts, facts.forward_op, _NOISE) or _NOISE.format("A"),
+            ),
+            Suggestion("Or use the values alone, whose gradient has no such division.", "torch.linalg.eigvalsh(A)"),
+        ),
         strength=LIKELY,
     )
+
+
+def _fitted(facts: Facts, op: str | None, guard: str) -> str | None:
+    """Return the user's line with the matrix that goes into ``op`` guarded."""
+    name = (op or "").lstrip("_").removeprefix("linalg_").removesuffix("_ex")
+    names = {name, "inverse" if name == "inv" else name, "inv" if name == "inverse" else name}
+    lines = (fitting.argument(facts.origin, one, guard.format) for one in sorted(names))
+    return next((line for line in lines if line is not None), None)

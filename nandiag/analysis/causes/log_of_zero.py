@@ -12,6 +12,10 @@ EXPLAIN = Explanation(
     slug="log_of_zero",
     what="A logarithm was given an exact zero, or its gradient 1/x was. Probabilities that a softmax or a sigmoid "
     "rounded to 0, and empty bins, are the usual ones.",
+    looks=(
+        "error[log_of_zero]: -Inf born on rank 1 at step 417 in forward of blocks.2.attn",
+        "the input of log holds 5 zeros in 2,048 values; log(0) is -inf",
+    ),
     fix=(
         Suggestion(
             "Take the logarithm of a softmax or sigmoid in one step.",

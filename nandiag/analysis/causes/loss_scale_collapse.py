@@ -13,6 +13,10 @@ EXPLAIN = Explanation(
     "finite: it is not their scale. Something overflows in the float16 forward, or a NaN comes from "
     "elsewhere. A few skips in the beginning, or one every 2000 steps, are how it looks for its scale, and "
     "normal.",
+    looks=(
+        "error[loss_scale_collapse]: The loss scale of GradScaler collapsed on rank 0 at step 61",
+        "GradScaler left out 6 steps in a row; the scale is 0.5",
+    ),
     fix=(
         Suggestion(
             "Find what overflows: nandiag names the op where it can run the step again. Lift that op to float32.",

@@ -13,6 +13,10 @@ EXPLAIN = Explanation(
     slug="lr_invalid",
     what="The learning rate was NaN, infinite or negative at some step. A schedule that runs past its end, divides "
     "by a number of warm-up steps of 0, or takes 0 to a negative power makes such a rate.",
+    looks=(
+        "error[lr_invalid]: Inf in parameter head.weight on ranks 0-1 after the update of step 7",
+        "the learning rate was +inf at step 7",
+    ),
     fix=(
         Suggestion(
             "Print the schedule over all the steps that it will see, before training.",

@@ -12,6 +12,13 @@ EXPLAIN = Explanation(
     slug="optimizer_division",
     what="An optimizer's update divided by a quantity that is zero, as that of a gradient of zeros is: a parameter "
     "that took no part in the loss, or a first step.",
+    looks=(
+        "error[division_by_zero]: +Inf born on rank 0 at step 0 in the update of 0.0.down.weight and 1 more",
+        (
+            "The update of 0.0.down.weight, 0.2.down.weight divides by a quantity that is 0, as that of a gradient "
+            "of zeros is."
+        ),
+    ),
     fix=(
         Suggestion(
             "Give the optimizer an eps, and add it where the division is.",

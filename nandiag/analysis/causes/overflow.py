@@ -16,6 +16,10 @@ EXPLAIN = Explanation(
     "The report says what the same op gives in float64: a finite number there means that the dtype alone was "
     "too small. Where the values grew over many steps, or in the first one, the report names that as the "
     "cause and this as the mechanism.",
+    looks=(
+        "error[overflow]: +Inf born on rank 1 at step 15 in forward of attention",
+        "in float64 the result goes to 634321; float16 ends at 65504",
+    ),
     fix=(
         Suggestion(
             "In float16: use bfloat16 where the device has it; it has the range of float32, and needs no GradScaler.",

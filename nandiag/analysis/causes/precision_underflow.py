@@ -12,6 +12,16 @@ EXPLAIN = Explanation(
     what="A number was rounded to zero, or to one, by half precision, and then divided by or taken the logarithm "
     "of. Below 6e-8 float16 is 0, and eps=1e-8 is 0 in it; bfloat16 has only 3 digits, so that 1 - p is 0 "
     "long before p is 1.",
+    looks=(
+        (
+            "error[precision_underflow]: NaN and Inf born on ranks 0-1 at step 0 in the update of items.weight and "
+            "3 more"
+        ),
+        (
+            "the divisor of the update is 0 in float16: an eps of 1e-8 is 0 in it, and so is the square of a small "
+            "gradient"
+        ),
+    ),
     fix=(
         Suggestion(
             "Compute this quantity in float32.",

@@ -15,6 +15,10 @@ EXPLAIN = Explanation(
     what="A function is finite at a point, and its gradient is not: the root at 0, the norm of a zero vector, acos "
     "at 1, a power below 1 at 0. A torch.where behind it does not help, for both branches are differentiated, "
     "and 0 times Inf is NaN.",
+    looks=(
+        "error[singular_gradient]: NaN born on rank 1 at step 14 in backward of strength",
+        "the gradient of hypot is 0/0 at (0, 0); 1 of 16 values is there",
+    ),
     fix=(
         Suggestion(
             "Keep the argument away from the point, inside the function.",

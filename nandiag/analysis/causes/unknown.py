@@ -13,6 +13,10 @@ EXPLAIN = Explanation(
     slug="unknown",
     what="Nothing that was recorded explains how the bad value came about. The report still names rank, step and "
     "place as far as they were seen, and says where to look.",
+    looks=(
+        "error: NaN gradients on ranks 0-1 at step 9; which rank made them is not known",
+        "When ranks 0-1 ran the step again it was finite: the fault did not show a second time.",
+    ),
     fix=(
         Suggestion(
             "Look at the place that the report names, and at its notes: they say what could not be seen, and why.",

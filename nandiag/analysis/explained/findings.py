@@ -121,6 +121,12 @@ EXPLAIN = (
         slug="stopped",
         what="nandiag ended the run at a step border, on all ranks, before bad gradients reached the weights or "
         "right after they did.",
+        looks=(
+            (
+                "nandiag stopped the run at step 24 on ranks 0-1: non-finite gradient "
+                "(layers.0.attention.qkv.weight, layers.0.attention.qkv.bias)."
+            ),
+        ),
         fix=(
             Suggestion(
                 "Read the verdict. To go on all the same: --on-anomaly continue; to leave out such updates: "
@@ -143,6 +149,7 @@ EXPLAIN = (
     Explanation(
         slug="went_on",
         what="There was harm, and the run came to its end all the same: none of it was seen in the weights.",
+        looks=("No gradient or weight was seen bad, and so the run went on.",),
         fix=(
             Suggestion(
                 "Read the verdict: the next such step may not end so well. To stop at the first: --on-anomaly stop.",
@@ -224,6 +231,12 @@ EXPLAIN = (
         what="Losses were NaN or Inf, and what the script printed since shows finite ones only. Loggers that leave "
         "bad values out of their average do so (the Trainer of transformers by logging_nan_inf_filter, on by "
         "default), and so does a log that prints only now and then.",
+        looks=(
+            (
+                "Rank 0 had 5 bad losses from step 16 on, and the 5 lines on the loss that rank 0 printed since "
+                "show finite ones only: {'loss': 3.9809, 'step': 100}"
+            ),
+        ),
         fix=(
             Suggestion(
                 "Let the logger show them.",

@@ -10,6 +10,9 @@ EXPLAIN = (
         slug="grad_norm_spike",
         what="The gradient norm of a step is far above all that this run showed before. All is still finite; one "
         "such update can throw the weights far, and often the loss follows.",
+        looks=(
+            ("Rank 0, step 53: the gradient norm is 459002, 30 times the largest of the last 53 steps (median 4.976)."),
+        ),
         fix=(
             Suggestion(
                 "Clip the gradients before each update.",
@@ -46,6 +49,7 @@ EXPLAIN = (
         slug="loss_spike",
         what="The loss jumped far above what it was in the steps before, and is still finite. A batch unlike the "
         "others, or an update that went too far, is behind it.",
+        looks=("Rank 0, step 42: the loss is 202.1; it was at most 14.43 in the last 42 steps (median -0.2856).",),
         fix=(
             Suggestion(
                 "Look at the batch of that step; where the loss does not come back, resume from before it and "
