@@ -40,9 +40,7 @@ def doctor(  # noqa: PLR0913 - the shape of a typer command: an option each
     json_file: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="Also write the checks there; - prints them instead.")
     ] = None,
-    log_dir: Annotated[
-        str, typer.Option("--log-dir", metavar="DIR", help=f"The log folder to look at [{DEFAULT_LOGS}].")
-    ] = DEFAULT_LOGS,
+    log_dir: Annotated[str, typer.Option("--log-dir", metavar="DIR", help="The log folder to look at.")] = DEFAULT_LOGS,
     nnodes: Annotated[int, typer.Option("--nnodes", metavar="N", help="Nodes; start doctor on each of them.")] = 1,
     node_rank: Annotated[int, typer.Option("--node-rank", metavar="R", help="Which of the nodes this is.")] = 0,
     rdzv_endpoint: Annotated[

@@ -58,16 +58,25 @@ def report(
     """Show what nandiag found in a run, from the files in its log folder."""
     if as_json_text and as_markdown:
         raise UsageError("--json and --markdown exclude each other.", todo="Give one of them.")
+    folders, logs = _sorted(folders or [], logs or [])
     places = folders or ([] if logs else [Path(DEFAULT_LOGS)])
     if as_json_text or as_markdown:
         _refuse_file(places, "--json" if as_json_text else "--markdown")
-    found = read(places, logs or ())
+    found = read(places, logs)
     try:
-        _print(found, places or [Path(name) for name in logs or ()], as_json_text=as_json_text, as_markdown=as_markdown)
+        _print(found, places or [Path(name) for name in logs], as_json_text=as_json_text, as_markdown=as_markdown)
     except OSError as error:
         _no_reader(error)
     if check and found.verdict.anomaly:
         raise typer.Exit(int(Exit.ANOMALY))
+
+
+def _sorted(folders: list[Path], logs: list[str]) -> tuple[list[Path], list[str]]:
+    """Return folders and logs apart: of a pattern without quotes the shell makes one log and many arguments."""
+    if not logs:
+        return folders, logs
+    files = [folder for folder in folders if folder.is_file()]
+    return [folder for folder in folders if folder not in files], [*logs, *map(str, files)]
 
 
 def _refuse_file(places: list[Path], flag: str) -> None:

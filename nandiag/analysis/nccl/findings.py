@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nandiag.analysis.nccl.summary import Logs, NcclTrouble, sentence
-from nandiag.analysis.report import Finding
+from nandiag.analysis.explained.explanation import Explanation
+from nandiag.analysis.nccl.summary import CODES, TIMED_OUT, Logs, NcclTrouble, sentence
+from nandiag.analysis.report import Finding, Suggestion
 from nandiag.events import words
 
 
@@ -66,3 +67,33 @@ def _transports(logs: Logs) -> Iterable[Finding]:
             f"nvidia-peermem, "
             "or see NCCL_NET_GDR_LEVEL, for more bandwidth.",
         )
+
+
+_GUIDE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/"
+
+EXPLAIN = (
+    Explanation(
+        TIMED_OUT,
+        "A collective did not end within its time-out on these ranks, as torch's watchdog saw. Some rank did not "
+        "call it, "
+        "called another one, or died; the ranks that are named here waited.",
+        fix=(
+            Suggestion("Look at the ranks that are not named: what they raised, or where they stood."),
+            Suggestion(
+                "Where all ranks only are slow (a checkpoint, a first batch), raise timeout= of init_process_group."
+            ),
+        ),
+        pages=(_GUIDE + "troubleshooting.html",),
+        kind="finding",
+    ),
+    *(
+        Explanation(
+            f"nccl_result_{code}",
+            f"A call inside NCCL gave result {code}, without a warning that says why: {what}.",
+            fix=(Suggestion("Run with NCCL_DEBUG=INFO (`nandiag run --nccl full`), and look for the first warning."),),
+            pages=(_GUIDE + "api/types.html",),
+            kind="finding",
+        )
+        for code, (what, _) in CODES.items()
+    ),
+)

@@ -14,7 +14,7 @@ MOST_TROUBLES = 40
 MOST_RANKS = 1_000
 UNKNOWN = "nccl_unknown"
 TIMED_OUT = "nccl_watchdog_timeout"
-_CODES = {
+CODES = {
     1: ("a CUDA call failed", "warning"),
     2: ("a system call failed", "warning"),
     3: ("a check inside NCCL failed", "info"),
@@ -170,7 +170,7 @@ def _meaning(trouble: Trouble) -> Meaning:
         return known
     if trouble.what == "warn":
         return Meaning(UNKNOWN, trouble.message, "", "warning")
-    text, severity = _CODES.get(trouble.code or 0, (f"NCCL handed on result {trouble.code}", "info"))
+    text, severity = CODES.get(trouble.code or 0, (f"NCCL handed on result {trouble.code}", "info"))
     where = f" (at {trouble.chain[0]})" if trouble.chain else ""
     mend = "Look for the first WARN before it, or run with NCCL_DEBUG=INFO to have one written."
     return Meaning(f"nccl_result_{trouble.code}", f"{text}{where}", mend, severity)

@@ -70,6 +70,13 @@ def test_logs_from_elsewhere_need_no_run_folder(tmp_path):
     assert "1 file and" in " ".join(run("--nccl-logs", tmp_path).stdout.split())
 
 
+def test_a_pattern_that_the_shell_took_apart_is_understood(tmp_path):
+    for name in ("a.log", "b.log", "c.log"):
+        (tmp_path / name).write_text(WARN.format(5))
+    done = run("--nccl-logs", *sorted(tmp_path.glob("*.log")))
+    assert "3 files and 3 lines" in " ".join(done.stdout.split())
+
+
 def test_logs_from_elsewhere_join_a_run_folder(folder, tmp_path):
     (tmp_path / "other.log").write_text("node:70:1 [0] a.cc:1 NCCL WARN Failed to initialize any NET plugin\n")
     report = verb.read([folder.path], [str(tmp_path / "other.log")])
