@@ -34,6 +34,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 LEAST: dict[str, float] = {
     "max_replays": 0,
+    "sentinel_lag": 0,
     "thresholds.window": 32,
     "thresholds.grad_norm": 1,
     "thresholds.deviations": 0,
@@ -81,7 +82,7 @@ class Thresholds:
 class Settings:
     """What a run is told; ``folder`` (the run folder, absolute) and ``run_id`` are empty outside a run of ours.
 
-    ``hang_timeout`` is in seconds, 0 for none.
+    ``hang_timeout`` is in seconds, 0 for none; ``sentinel_lag`` in steps, 0 or 1.
     ``root`` is the folder that holds the package, for workers whose interpreter has not installed it.
     """
 
@@ -95,6 +96,7 @@ class Settings:
     max_replays: int = 3
     level: str = "step"
     hang_timeout: int = 0
+    sentinel_lag: int = 0
     launcher: str = "torchrun"
     root: str = ""
     warnings: bool = True

@@ -199,6 +199,13 @@ def _arguments(values: argparse.Namespace, settings: Settings) -> Arguments:
     chosen = {name: getattr(values, name) for name in Settings.__dataclass_fields__ if name in names()}
     if values.max_replays < 0:
         raise UsageError(f"--max-replays {values.max_replays} is below 0.", todo="Give 0 to never run a step again.")
+    if values.sentinel_lag not in {0, 1}:
+        raise UsageError(f"--sentinel-lag {values.sentinel_lag} is not 0 or 1.", todo="Give one of them.")
+    if values.sentinel_lag and values.on_anomaly == "skip":
+        raise UsageError(
+            "--sentinel-lag 1 and --on-anomaly skip exclude each other: an update seen late cannot be left out.",
+            todo="Leave one of them out.",
+        )
     if values.hang_timeout != 0 and values.hang_timeout < LEAST_HANG:
         raise UsageError(
             f"--hang-timeout {values.hang_timeout} is below {LEAST_HANG} seconds.",

@@ -83,6 +83,10 @@ OPTIONS = (
         "inputs and outputs too) or op (every op: needed where nothing is trained).",
         CHOICES["level"],
     ),
+    Option(
+        "--sentinel-lag", "number", "1: read each step's look a step later, so that no step waits for the device; "
+        "a harmful step can then not be run again.", metavar="N",
+    ),
     Option("--max-replays", "number", "How many harmful steps may be run again to find the origin.", metavar="N"),
     Option("--no-warnings", "off", "Give no early warnings (see README: early warnings)."),
     Option(

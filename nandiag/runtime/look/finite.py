@@ -86,6 +86,22 @@ def norms(tensors: Iterable[Tensor]) -> list[Tensor]:
     return [_norm(group, dtype) for (_, dtype), group in groups.items()]
 
 
+def each_norm(tensors: Sequence[Tensor]) -> list[Tensor | None]:
+    """Return the 2-norm of each tensor as a 0-d one on its device, None for one that has no floats here."""
+    data = [local(tensor) for tensor in tensors]
+    groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for index, one in enumerate(data):
+        if one is not None:
+            groups.setdefault((one.device, one.dtype), []).append(index)
+    found: list[Tensor | None] = [None] * len(data)
+    for (_, dtype), indices in groups.items():
+        wide = torch.float32 if dtype in _HALF else None
+        each = torch._foreach_norm([one for index in indices if (one := data[index]) is not None], 2, dtype=wide)
+        for index, norm in zip(indices, each, strict=True):
+            found[index] = norm
+    return found
+
+
 def _alike(many: list[Tensor]) -> bool:
     """Whether all are plain floating-point tensors of one dtype on one device, as they nearly always are."""
     first = many[0]
@@ -125,6 +141,43 @@ def read(scalars: Sequence[Tensor]) -> list[float]:
         for index, value in zip(indices, column.tolist(), strict=True):
             values[index] = value
     return values
+
+
+class Sent:
+    """0-d tensors on their way to the host: nothing waits for a device but :meth:`take`, for copies long begun."""
+
+    def __init__(self, scalars: Sequence[Tensor]) -> None:
+        self._count = len(scalars)
+        self._values: dict[int, float] = {}
+        self._copies: list[tuple[list[int], Tensor, torch.cuda.Event | None]] = []
+        waiting: dict[torch.device, list[int]] = {}
+        for index, scalar in enumerate(scalars):
+            if scalar.device.type == "cpu":
+                self._values[index] = scalar.item()
+            else:
+                waiting.setdefault(scalar.device, []).append(index)
+        for device, indices in waiting.items():
+            column = torch.stack([scalars[index].detach().to(torch.float32).reshape(()) for index in indices])
+            self._copies.append((indices, *_copy(column, device)))
+
+    def take(self) -> list[float]:
+        """Return the values in the order of the tensors."""
+        for indices, host, copied in self._copies:
+            if copied is not None:
+                copied.synchronize()
+            self._values.update(zip(indices, host.tolist(), strict=True))
+        return [self._values[index] for index in range(self._count)]
+
+
+def _copy(column: Tensor, device: torch.device) -> tuple[Tensor, torch.cuda.Event | None]:
+    if device.type != "cuda":
+        return column.cpu(), None
+    with torch.cuda.device(device):
+        host = torch.empty(column.shape, dtype=column.dtype, pin_memory=True)
+        host.copy_(column, non_blocking=True)
+        copied = torch.cuda.Event()
+        copied.record()
+    return host, copied
 
 
 def is_bad(tensor: Tensor) -> bool:

@@ -22,7 +22,7 @@ _SHOWN = 6
 class Sight(NamedTuple):
     """What the read brought: loss values in order, the gradients' 2-norm, a scaler's verdict and scale, the weights.
 
-    ``more``: the numbers that others had wait for this read.
+    ``more``: the numbers that others had wait for this read; ``weights_seen``: weights were among what was read.
     """
 
     losses: tuple[float, ...]
@@ -32,6 +32,29 @@ class Sight(NamedTuple):
     weights_finite: bool
     frozen_finite: bool
     more: tuple[float, ...] = ()
+    weights_seen: bool = False
+
+
+class Gathered(NamedTuple):
+    """What a look takes in, on its devices still: ``scalars`` are 0-d, in ``parts`` as they were gathered."""
+
+    scalars: list[Tensor]
+    parts: tuple[int, ...]
+
+    def sight(self, values: Sequence[float]) -> Sight:
+        """Return the sight that the values of ``scalars`` are."""
+        ends = [*accumulate(self.parts)]
+        cut = [values[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        return Sight(
+            losses=tuple(cut[0]),
+            grad_norm=math.hypot(*cut[1]) if cut[1] else None,
+            scaler_skips=any(cut[4]),
+            scale=cut[5][0] if cut[5] else None,
+            weights_finite=all(map(math.isfinite, cut[2])),
+            frozen_finite=all(map(math.isfinite, cut[3])),
+            more=tuple(cut[6]),
+            weights_seen=bool(cut[2]),
+        )
 
 
 def look(
@@ -39,22 +62,19 @@ def look(
     *more: Sequence[Tensor],
 ) -> Sight:  # fmt: skip
     """Read losses, gradient norm and scaler by one transfer a device; ``more``: weights, frozen, and whatever waits."""
-    grads = norms(gradients)
+    gathered = gather(losses, gradients, optimizer, scale, *more)
+    return gathered.sight(read(gathered.scalars))
+
+
+def gather(
+    losses: Sequence[Loss], gradients: Sequence[Tensor], optimizer: Optimizer | None, scale: Tensor | None,
+    *more: Sequence[Tensor],
+) -> Gathered:  # fmt: skip
+    """Compute what :func:`look` reads, without a read of the host."""
     weights, frozen, others = (*more, (), (), ())[:3]
     found_inf = _some(getattr(optimizer, "found_inf", None))
-    scales = _some(scale)
-    values = read([*(loss.value for loss in losses), *grads, *weights, *frozen, *found_inf, *scales, *others])
-    ends = [*accumulate(map(len, (losses, grads, weights, frozen, found_inf, scales, others)))]
-    cut = [values[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-    return Sight(
-        losses=tuple(cut[0]),
-        grad_norm=math.hypot(*cut[1]) if grads else None,
-        scaler_skips=any(cut[4]),
-        scale=cut[5][0] if scales else None,
-        weights_finite=all(map(math.isfinite, cut[2])),
-        frozen_finite=all(map(math.isfinite, cut[3])),
-        more=tuple(cut[6]),
-    )
+    parts = ([loss.value for loss in losses], norms(gradients), weights, frozen, found_inf, _some(scale), others)
+    return Gathered([scalar for part in parts for scalar in part], tuple(map(len, parts)))
 
 
 def _some(tensor: object) -> list[Tensor]:

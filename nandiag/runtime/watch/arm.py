@@ -26,6 +26,7 @@ from nandiag.runtime.tape import warned, wraps
 from nandiag.runtime.tape.batches import watch_batches
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.exchange import watch_exchanges
+from nandiag.runtime.watch.late import LateSentinel
 from nandiag.runtime.watch.scaler import watch_scaler
 from nandiag.runtime.watch.sentinel import Sentinel
 from nandiag.settings import place
@@ -34,7 +35,7 @@ from nandiag.settings import place
 def arm() -> Sentinel:
     """Install the sentinel's hooks and wraps; returns the sentinel. Raises when torch has not what they need."""
     capture = Capture()
-    sentinel = Sentinel(RECORDER.settings, capture)
+    sentinel = (LateSentinel if RECORDER.settings.sentinel_lag else Sentinel)(RECORDER.settings, capture)
     register_optimizer_step_pre_hook(guarded("sentinel")(sentinel.before_step))
     register_optimizer_step_post_hook(guarded("sentinel")(sentinel.after_step))
     wraps.install(capture)

@@ -232,3 +232,9 @@ def test_config_and_set_before_the_script_are_ours_and_behind_it_the_scripts_wit
     assert (found.config, found.given) == ("a.yaml", ("x=1", "y=2"))
     assert found.script_args == ("--config", "b.yaml")
     assert found.notes == ()
+
+
+@pytest.mark.parametrize("words", [["--sentinel-lag", "2"], ["--sentinel-lag", "1", "--on-anomaly", "skip"]])
+def test_a_lag_that_cannot_be_is_refused(words):
+    with pytest.raises(UsageError, match="--sentinel-lag"):
+        read([*words, "train.py"], Settings())
