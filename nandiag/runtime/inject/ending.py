@@ -67,10 +67,15 @@ def at_exit() -> None:
         error = getattr(sys, "last_value", None)
         if error is not None:
             _record(type(error), error, error.__traceback__)
+    finished = Finished(steps=RECORDER.steps)
+    for closing in _closing:
+        try:
+            finished = closing()
+        except Exception as error:
+            RECORDER.dark("last words", error)
     with contextlib.suppress(Exception):
-        finished = [closing() for closing in _closing]
         if not _state["raised"] and RECORDER.attached:
-            RECORDER.emit(finished[-1] if finished else Finished(steps=0))
+            RECORDER.emit(finished)
     for last in _leaving:
         with contextlib.suppress(Exception):
             last()

@@ -19,6 +19,7 @@ from nandiag.runtime.collectives.lookout import LOOKOUT
 from nandiag.runtime.collectives.placement import Placement, nccl_version
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.inject import ending
+from nandiag.runtime.lag.sentinel import LateSentinel
 from nandiag.runtime.look.weights import parameters
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.selftest.gpus import driver
@@ -26,7 +27,6 @@ from nandiag.runtime.tape import warned, wraps
 from nandiag.runtime.tape.batches import watch_batches
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.exchange import watch_exchanges
-from nandiag.runtime.watch.late import LateSentinel
 from nandiag.runtime.watch.scaler import watch_scaler
 from nandiag.runtime.watch.sentinel import Sentinel
 from nandiag.settings import place

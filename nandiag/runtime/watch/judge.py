@@ -110,6 +110,15 @@ class Judge:
             border.add(harm, Level.LOST)
         return [one.tensor for one in held]
 
+    def weights_of(self, optimizer: Optimizer, sight: Sight, border: Border, step: int) -> None:
+        """Weights that were looked at since the update of ``step``, and not read before."""
+        if self.lost:
+            return
+        if not sight.weights_finite:
+            self.update_of(optimizer, border, step)
+        elif sight.weights_seen:
+            self.finite_after = step
+
     def update_of(self, optimizer: Optimizer, border: Border, step: int) -> list[Held]:
         """Parameters or state that the update of ``step`` left non-finite; returns them."""
         held = self.weights.bad(optimizer)

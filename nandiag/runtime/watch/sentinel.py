@@ -145,10 +145,7 @@ class Sentinel:
 
     def _judge(self, optimizer: Optimizer, sight: Sight, border: Border) -> None:
         self._scaler_skips = sight.scaler_skips
-        if not sight.weights_finite and not self.judge.lost:
-            self.judge.update_of(optimizer, border, self.clock.updated_in)
-        elif sight.weights_seen and not self.judge.lost:
-            self.judge.finite_after = self.clock.updated_in
+        self.judge.weights_of(optimizer, sight, border, self.clock.updated_in)
         if not sight.frozen_finite:
             self.judge.frozen_of(optimizer, border)
         self.judge.losses_of(optimizer, sight, border)

@@ -8,7 +8,8 @@ from torch import nn
 
 from nandiag.analysis import analyse
 from nandiag.events import Harm, History, Looked, Stopping
-from nandiag.runtime.look.finite import Sent, each_norm
+from nandiag.runtime.lag.transfer import Sent
+from nandiag.runtime.look.finite import each_norm
 from nandiag.runtime.public import AnomalyStop
 from nandiag.store.reader import read_run
 
@@ -85,7 +86,7 @@ def test_no_tensor_of_the_device_is_read_on_the_way(work, monkeypatch):
 
 
 def test_norms_of_each_gradient():
-    sparse = torch.sparse_coo_tensor([[1]], [math.inf], (3,))
+    sparse = torch.sparse_coo_tensor([[1]], [math.inf], (3,), check_invariants=True)
     norms = each_norm([torch.ones(4), torch.ones(2, dtype=torch.float16), torch.ones(2, dtype=torch.int32), sparse])
     assert [None if one is None else one.item() for one in norms] == [2.0, pytest.approx(2**0.5), None, math.inf]
     assert norms[1].dtype is torch.float32

@@ -13,7 +13,8 @@ from torch import Tensor
 from nandiag.events import Finished, Harm, Looked, Note
 from nandiag.runtime.early.warner import Step
 from nandiag.runtime.inject.late import attach_late
-from nandiag.runtime.look.finite import Sent, each_norm, quiet
+from nandiag.runtime.lag.transfer import Sent
+from nandiag.runtime.look.finite import each_norm, quiet
 from nandiag.runtime.look.losses import Loss
 from nandiag.runtime.look.sight import Gathered, Sight, bad_losses, gather, mean_loss
 from nandiag.runtime.look.weights import Optimizer, parameters

@@ -1,0 +1,1 @@
+"""Reading each look a step later than it was made."""
