@@ -13,21 +13,32 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from nandiag.runtime.collectives.ring import RING
 from nandiag.runtime.frames import Frame, stack
 from nandiag.runtime.guard import guarded
+from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import tensors_in
+from nandiag.runtime.tape.entries import BACKWARD, ROOT, tensors_in
 
 _NAMES = (
     "all_reduce", "all_gather", "all_gather_into_tensor", "reduce", "reduce_scatter", "reduce_scatter_tensor",
     "broadcast", "all_to_all", "all_to_all_single", "all_reduce_coalesced", "gather", "scatter", "recv", "irecv",
     "batch_isend_irecv",
 )  # fmt: skip
-_RECEIVES = frozenset({"recv", "irecv", "batch_isend_irecv"})
+# What these write comes from other ranks alone; what the others write holds this rank's part too.
+_RECEIVES = frozenset({
+    "recv", "irecv", "batch_isend_irecv", "all_gather", "all_gather_into_tensor", "reduce_scatter",
+    "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "gather", "scatter",
+})  # fmt: skip
+_WRITTEN = (
+    "tensor", "tensors", "output", "output_tensor", "tensor_list", "output_tensor_list", "gather_list",
+)  # fmt: skip
 _MOST = 256
+_SMALL = 1 << 14
 _DEEPEST = 60
 _DDP = os.path.join("nn", "parallel", "distributed.py")
 
@@ -62,21 +73,49 @@ def _noting(capture: Capture, name: str, original: Callable[..., Any]) -> Callab
             if frames:
                 capture.exchanges.append(Exchange(name, frames, capture.window.micro_step))
         output = original(*args, **kwargs)
-        if name in _RECEIVES and not capture.depth and not capture.idle:
-            _received(capture, args, kwargs)
+        if not capture.depth and not capture.idle:
+            _written(capture, name, args, kwargs)
         return output
 
     return collective
 
 
+class Exchanged:
+    """A tensor before and after an exchange in place, to be taped as a call: it returns what the ranks made of it.
+
+    Where what this rank gave was bad already it returns that, for then the exchange only passed it on.
+    """
+
+    def __init__(self, name: str, after: Tensor) -> None:
+        self.__name__ = name
+        self.after = after
+
+    def __call__(self, before: Tensor) -> Tensor:
+        """Return what came out, given what this rank put in; both of any one shape."""
+        return before if is_bad(before) else self.after
+
+
 @guarded("exchanges")
-def _received(capture: Capture, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """What a message fills is given from outside, whichever call made the memory for it."""
-    batch = args[0] if args and isinstance(args[0], list) else kwargs.get("p2p_op_list") or ()
+def _written(capture: Capture, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """What an exchange before the backward wrote holds what other ranks gave: the calls on this rank do not make it."""
+    batch = args[0] if args and name == "batch_isend_irecv" else kwargs.get("p2p_op_list") or ()
     asked = [one.tensor for one in batch if getattr(one.op, "__name__", "") == "irecv"]
-    for tensor in asked or tensors_in([*args, *kwargs.values()]):
-        capture.tape.unmake(tensor)
-        capture.received.add(tensor.untyped_storage()._cdata)
+    written = asked or tensors_in(args[:1]) or tensors_in([kwargs.get(word) for word in _WRITTEN])
+    for tensor in written if name in _RECEIVES or not _after_backward(capture) else ():
+        if name in _RECEIVES or kwargs.get("async_op") or tensor.numel() > _SMALL:
+            capture.tape.unmake(tensor)
+            capture.received.add(tensor.untyped_storage()._cdata)
+        elif capture.tape.maker(tensor) is not None and capture.window.on:
+            with torch._C.DisableTorchFunction():
+                after = Exchanged(name, tensor.detach().clone())
+                capture.window.entry_of_call(after, ((tensor,), {}), tensor, sys._getframe(3))
+            capture.received.add(after.after.untyped_storage()._cdata)
+
+
+def _after_backward(capture: Capture) -> bool:
+    """Whether gradients are being exchanged: what the replay makes of those is told by itself."""
+    last = next((one.kind for one in reversed(capture.tape.entries) if one.kind in {ROOT, BACKWARD}), None)
+    return last == BACKWARD
 
 
 def _in_model(capture: Capture) -> None:

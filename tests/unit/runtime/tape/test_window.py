@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import threading
 import warnings
@@ -13,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from nandiag.events import ProbeDark
 from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.tape import exchange
 from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.tape.window import Window, is_in_place, traits
 
@@ -366,3 +368,30 @@ def test_a_chain_of_fresh_leaves_is_made_again_from_the_first_step_on(work, mode
     optimizer.step()
     assert worker.looked[0].outcome == "found"
     assert worker.looked[0].site.op == "aten.mul.Tensor"
+
+
+def test_what_returns_a_named_tuple_is_taped(opened):
+    values, _ = opened.output.max(dim=-1)
+    assert [entry.name for entry in opened.capture.tape.whole([values])] == ["Linear", "max"]
+
+
+@pytest.mark.parametrize("name", ["all_gather", "recv"])
+def test_what_other_ranks_wrote_is_given_whichever_call_made_the_memory(opened, name):
+    target = torch.zeros(2, 3)
+    assert opened.capture.tape.maker(target) is not None
+    exchange._written(opened.capture, name, ([target],) if name == "all_gather" else (target,), {})
+    assert opened.capture.tape.maker(target) is None
+    assert target.untyped_storage()._cdata in opened.capture.received
+
+
+@pytest.mark.parametrize(("mine", "outcome"), [(1.0, 5.0), (math.nan, math.nan)])
+def test_a_reduction_in_the_loss_code_gives_what_the_ranks_made_of_it_but_hides_no_fault_of_this_one(
+    opened, mine, outcome
+):
+    count = opened.output.detach().sum() * 0
+    with torch._C.DisableTorchFunction():
+        count.fill_(5.0)  # what the reduction wrote
+    exchange._written(opened.capture, "all_reduce", (count,), {})
+    maker, _ = opened.capture.tape.maker(count)
+    assert maker.name == "all_reduce"
+    assert maker.function(torch.tensor(mine)).item() == pytest.approx(outcome, nan_ok=True)
