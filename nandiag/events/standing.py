@@ -74,17 +74,6 @@ class GroupFact:
 
 
 @dataclass(frozen=True, slots=True)
-class SiteFact:
-    """How often one line called one collective in one group."""
-
-    group: str
-    op: str
-    file: str
-    line: int
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
 class Standing:
     """Where one worker process stands, or how it left.
 
@@ -102,7 +91,6 @@ class Standing:
     step: int
     groups: tuple[GroupFact, ...] = ()
     calls: tuple[CallFact, ...] = ()
-    sites: tuple[SiteFact, ...] = ()
     stack: tuple[FrameFact, ...] = ()
     native: tuple[CallFact, ...] = ()
 

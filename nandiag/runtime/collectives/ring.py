@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -25,7 +25,6 @@ from nandiag.runtime.frames import LIBRARY, USER, Frame, kind_of
 from nandiag.runtime.recorder import RECORDER
 
 MOST_CALLS = 256
-MOST_SITES = 2_000
 MOST_SHAPES = 8
 MOST_KINDS = 1_000
 _DEEPEST = 60
@@ -91,16 +90,15 @@ class Call:
 
 
 class Ring:
-    """The newest calls, oldest first, and how many there were in each group and from each line."""
+    """The newest calls, oldest first, and how many there were in each group."""
 
     def __init__(self, most: int = MOST_CALLS) -> None:
         self.calls: deque[Call] = deque(maxlen=most)
         self.groups: dict[str, Group] = {}
-        self.sites: dict[tuple[str, str, CodeType, int], int] = {}
         self.listeners: list[Callable[[Call], None]] = []
         self.life = 0
         self.on_new: Callable[[Call], None] | None = None
-        self._kinds: set[tuple[Any, ...]] = set()
+        self._kinds: dict[tuple[Any, ...], Frame | None] = {}
 
     def newest(self, group: str | None = None) -> Call | None:
         """Return the newest call, or the newest in the group of that name."""
@@ -128,10 +126,6 @@ class Ring:
             group.pairs[call.peer, bool(sent)] = call.seq + 1
         if group is not None:
             call.native = group.native()
-        if call.frame is not None:
-            site = (group.name if group else "", call.op, call.frame.code, call.frame.instruction)
-            if site in self.sites or len(self.sites) < MOST_SITES:
-                self.sites[site] = self.sites.get(site, 0) + 1
         self.calls.append(call)
         RECORDER.beats += 1
         for listener in self.listeners:
@@ -141,9 +135,14 @@ class Ring:
 
     def _tell_new(self, call: Call) -> None:
         """Tell of a call that differs from all before: a wrong one may end the process in C++ at once."""
-        kind = (call.frame, call.op, call.shapes, call.dtype, call.peer, call.group and call.group.name)
-        if self.on_new is not None and kind not in self._kinds and len(self._kinds) < MOST_KINDS:
-            self._kinds.add(kind)
+        if self.on_new is None:
+            return
+        frame = call.frame
+        # A code object hashes all of its bytes: its address does, while the value here keeps it alive.
+        code, instruction = (id(frame.code), frame.instruction) if frame is not None else (0, 0)
+        kind = (code, instruction, call.op, call.shapes, call.dtype, call.peer, call.group and call.group.name)
+        if kind not in self._kinds and len(self._kinds) < MOST_KINDS:
+            self._kinds[kind] = frame
             self.on_new(call)
 
     def end(self, call: Call, state: str, error: str | None = None) -> None:
@@ -158,7 +157,6 @@ class Ring:
     def forget(self) -> None:
         """The default group was destroyed: what comes next belongs to new groups that may bear the same names."""
         self.groups = {}
-        self.sites = {}
         self.life += 1
 
 

@@ -6,13 +6,12 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 from types import FrameType
 
 import torch.distributed as dist
 
-from nandiag.events.standing import STALLED, CallFact, FrameFact, GroupFact, NewCall, SiteFact, Standing
+from nandiag.events.standing import STALLED, CallFact, FrameFact, GroupFact, NewCall, Standing
 from nandiag.runtime import frames
 from nandiag.runtime.collectives.native import recorded
 from nandiag.runtime.collectives.ring import RING, Call, Group
@@ -21,7 +20,6 @@ from nandiag.runtime.recorder import RECORDER
 from nandiag.store.flight.dumps import Flight
 
 _CALLS = 96
-_SITES = 64
 _STACK = 24
 _SPANS = 2_048
 _lock = threading.Lock()
@@ -57,7 +55,6 @@ def standing(why: str) -> Standing:
         step=RECORDER.steps,
         groups=tuple(_with_status(_group(one), status.get(one.name)) for one in groups.values()),
         calls=tuple(_call(one, now) for one in calls),
-        sites=tuple(_sites()),
         stack=stack_of(frame),
         native=record.calls,
     )
@@ -149,9 +146,3 @@ def _reduction(reduce: object) -> str:
     # A ReduceOp prints as an object with an address; the enum in it has a name.
     name = str(getattr(reduce, "op", reduce))
     return name.rpartition(".")[2].lower()[:40]
-
-
-def _sites() -> Iterable[SiteFact]:
-    newest = list(RING.sites.items())[-_SITES:]
-    for (group, op, code, instruction), count in newest:
-        yield SiteFact(group, op, code.co_filename, Frame(code, instruction).line, count)

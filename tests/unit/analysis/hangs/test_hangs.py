@@ -44,7 +44,7 @@ def stands(*calls, why="stalled", stack=(), step=9, world=2, groups=None, native
         )
         for name, members in groups.items()
     )  # fmt: skip
-    return Standing(why, 1000.0, moves, step, told, calls, (), tuple(stack), tuple(native))
+    return Standing(why, 1000.0, moves, step, told, calls, tuple(stack), tuple(native))
 
 
 def rank(number, standing=None, *events, world=2, stack=(), moves=0):

@@ -58,7 +58,6 @@ def test_a_call_is_kept_with_its_number_place_and_shape(ring):
     assert (call.op, call.seq, call.native, call.state) == ("all_reduce", 1, 7, DONE)
     assert (tuple(call.shapes[0]), call.dtype, call.group.members) == ((2, 3), torch.float32, (0, 2))
     assert (call.frame.file, call.frame.line) == (__file__, line)
-    assert list(ring.sites.values()) == [2]
 
 
 def test_a_work_is_issued_and_a_failure_keeps_its_words(ring):
