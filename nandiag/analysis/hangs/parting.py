@@ -65,7 +65,10 @@ def parting(ledger: Ledger, standings: dict[int, Standing], elsewhere: frozenset
         return None
     kept = [min(calls) for calls in ledger.calls.values() if calls]
     last = max(ledger.counts.values())
-    for number in range(max(kept, default=1), last + 1):
+    first = max(kept, default=1)
+    numbers = {number for calls in ledger.calls.values() for number in calls}
+    numbers |= {count + 1 for count in ledger.counts.values()}
+    for number in sorted(number for number in numbers if first <= number <= last):
         calls = {rank: one[number] for rank, one in ledger.calls.items() if number in one}
         missing = tuple(sorted(rank for rank, count in ledger.counts.items() if count < number))
         if missing:
@@ -145,7 +148,7 @@ def _skip(ledger: Ledger, standings: dict[int, Standing]) -> Skip | None:
     whole = all(calls.get(1) or not calls for calls in ledger.calls.values())
     first = max(min(table) for table in tables.values()) + (not whole)
     last = min(max(*table, standings[rank].step) for rank, table in tables.items())
-    for step in range(first, last + 1):
+    for step in sorted({step for table in tables.values() for step in table if first <= step <= last}):
         found = _difference(step, tables)
         if found is not None:
             return found
