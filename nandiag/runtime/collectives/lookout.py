@@ -68,6 +68,7 @@ class Lookout:
         while not self._over.acquire(timeout=LOOK_SECONDS):
             if RECORDER.mute:
                 break
+            self._listen()
             moves, now = RECORDER.moves, time.monotonic()
             if moves != seen:
                 if told:
@@ -81,6 +82,14 @@ class Lookout:
         # Released once more for `leave`, which may not have been the one that ended this.
         with contextlib.suppress(RuntimeError):
             self._over.release()
+
+    @staticmethod
+    def _listen() -> None:
+        """See to it that the stacks can be asked for: a rank may be attached late, or have closed all its files."""
+        with contextlib.suppress(Exception):
+            from nandiag.runtime.collectives import stacks
+
+            stacks.listen()
 
     @staticmethod
     def _write(why: str) -> None:

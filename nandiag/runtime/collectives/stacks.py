@@ -12,38 +12,54 @@ import faulthandler
 import os
 import signal
 import sysconfig
+from typing import Any
 
 from nandiag.events import Listening
 from nandiag.runtime.recorder import RECORDER
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-_state: dict[str, int] = {}
+_state: dict[str, Any] = {}
 
 
 def listen() -> None:
-    """Have the stacks written when a signal asks for them; only in an attached worker, once."""
+    """Have the stacks written when a signal asks for them; only in an attached worker. Raises OSError."""
     path = RECORDER.stacks_file
-    if path is None or _state:
+    if path is None or _is_ours():
         return
+    again = bool(_state)
     descriptor = os.open(path, _FLAGS, 0o600)
-    _state["file"] = descriptor
+    _state.update(file=descriptor, known=_identity(descriptor))
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         faulthandler.register(signal.SIGTERM, file=descriptor, all_threads=True, chain=True)
-    number = _free()
+    number = _state["signal"] = _state.get("signal") or _free()
     if number is not None:
         faulthandler.register(number, file=descriptor, all_threads=True, chain=False)
-    RECORDER.emit(Listening(signal=number, library=_prefixes()))
-    os.register_at_fork(after_in_child=_forked)
+    if not again:
+        RECORDER.emit(Listening(signal=number, library=_prefixes()))
+        os.register_at_fork(after_in_child=_forked)
 
 
 def leave() -> None:
     """Take the file away where nothing was asked for: the script has ended."""
     path = RECORDER.stacks_file
-    if not _state or path is None:
+    if path is None or not _is_ours():
         return
     with contextlib.suppress(OSError):
         if os.fstat(_state["file"]).st_size == 0:
             os.unlink(path)
+
+
+def _is_ours() -> bool:
+    """Whether the handlers' descriptor is still our file: the script may have closed it, and opened one of its own."""
+    try:
+        return bool(_state) and _identity(_state["file"]) == _state["known"]
+    except OSError:
+        return False
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    state = os.fstat(descriptor)
+    return state.st_dev, state.st_ino
 
 
 def _free() -> int | None:
@@ -67,7 +83,9 @@ def _prefixes() -> tuple[str, ...]:
 
 def _forked() -> None:
     # A child has inherited the handlers: what it would write belongs in no file of ours.
-    with contextlib.suppress(OSError, KeyError):
+    if not _is_ours():
+        return
+    with contextlib.suppress(OSError):
         null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, _state["file"])
+        os.dup2(null, _state["file"], inheritable=False)
         os.close(null)
