@@ -21,13 +21,15 @@ from nandiag.store.whereabouts import signs_of_life
 # Long enough for the workers' own lookout, which writes where a rank stands after this time at the latest.
 ANSWER_SECONDS = 3.0
 KILL_SECONDS = 5.0
+# While torch is imported no sign of life can be given, and on a shared file system that may take long.
+STARTING_SECONDS = 120.0
 
 Key = tuple[int, int, int]
 
 
 @dataclass(slots=True)
 class Workers:
-    """The workers of the present attempt on this host, and the signal by which each answers with its stacks."""
+    """The workers of the present attempt, and the signal by which each answers with its stacks (0: by none)."""
 
     attached: dict[Key, Attached]
     listening: dict[Key, int]
@@ -55,7 +57,8 @@ class HangWatch:
             self._last, self._moved, self._asked, self._ended, self._killed = life, now, None, None, False
             return None
         alive = {key: one.pid for key, one in workers.attached.items() if _is_here(one)}
-        if now - self._moved < self._timeout or not alive:
+        starting = any(key not in workers.listening for key in alive)
+        if now - self._moved < max(self._timeout, STARTING_SECONDS if starting else 0) or not alive:
             return None
         return self._act(now, alive, workers, send)
 
@@ -67,7 +70,7 @@ class HangWatch:
             self._say(f"nandiag: no rank made progress for {self._timeout:g} s; each is asked where it stands.\n")
             for key, pid in alive.items():
                 number = workers.listening.get(key)
-                if number is not None and is_caught(pid, number):
+                if number and is_caught(pid, number):
                     send(pid, number)
         elif self._ended is None and now - self._asked >= ANSWER_SECONDS:
             self._ended = now

@@ -67,8 +67,8 @@ class Seen:
             self.attached[key] = event
         elif isinstance(event, Finished):
             self.finished.add(key)
-        elif isinstance(event, Listening) and event.signal is not None:
-            self.listening[key] = event.signal
+        elif isinstance(event, Listening):
+            self.listening[key] = event.signal or 0
         elif isinstance(event, Stopping) and event.action == "stop":
             self.stopping.add(key)
         elif isinstance(event, Harm) and len(self.harms) < 1_000:
