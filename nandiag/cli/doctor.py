@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
@@ -11,7 +13,7 @@ import typer
 
 from nandiag.cli.configuration import listed, load
 from nandiag.cli.problems import tell
-from nandiag.errors import Exit, UsageError
+from nandiag.errors import Exit, NandiagError, UsageError
 from nandiag.launch.options import DEFAULT_LOGS
 from nandiag.settings import environment
 
@@ -69,20 +71,37 @@ def examine(asked: Asked, file: str | None) -> int:
     """Carry out a visit and return the exit code; raises UsageError for words that do not fit."""
     _check(asked, file)
     from nandiag.analysis.doctor.paste import lines
+    from nandiag.cli.report import no_reader
     from nandiag.events.forms import plain
-    from nandiag.launch.doctor import visit
     from nandiag.render import doctor as table
 
     environ = environment()
-    quiet: TextIO | None = sys.stderr
-    found = visit.visit(asked, environ, _whisper if quiet is not None and quiet.isatty() else lambda _text: None)
+    found = _visit(asked, environ)
     if file == STDOUT:
         sys.stdout.write(json.dumps(plain(found), indent=2, allow_nan=False) + "\n")
         return _code(found)
-    table.show(found, lines(found, environ), sys.stdout)
+    try:
+        table.show(found, lines(found, environ), sys.stdout)
+    except OSError as error:
+        no_reader(error)
     if file is not None:
         _write(found, Path(file))
     return _code(found)
+
+
+def _visit(asked: Asked, environ: Mapping[str, str]) -> Doctor:
+    from nandiag.analysis.doctor import WARNING, Check
+    from nandiag.launch.doctor import visit
+
+    notes = load(environ=environ).notes
+    quiet: TextIO | None = sys.stderr
+    try:
+        found = visit.visit(asked, environ, _whisper if quiet is not None and quiet.isatty() else lambda _text: None)
+    except OSError as error:
+        raise NandiagError(
+            f"doctor cannot start its tests: {error.strerror or error}.", todo="Check TMPDIR, free space and limits."
+        ) from error
+    return replace(found, checks=(*found.checks, *(Check("settings", WARNING, note) for note in notes)))
 
 
 def _check(asked: Asked, file: str | None) -> None:
@@ -94,8 +113,19 @@ def _check(asked: Asked, file: str | None) -> None:
         raise UsageError(
             "Nodes cannot find each other.", todo="Give all of them --rdzv-endpoint HOST:PORT of the first."
         )
-    if file not in (None, STDOUT) and not Path(file).absolute().parent.is_dir():
-        raise UsageError(f"--json {file!r} lies in a folder that does not exist.")
+    if file not in (None, STDOUT):
+        _check_file(Path(file))
+
+
+def _check_file(path: Path) -> None:
+    from nandiag.cli.run import is_json
+
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise UsageError(f"--json {str(path)!r} is a folder, or lies in one that does not exist.", todo="Give a file.")
+    if path.is_file() and not is_json(path):
+        raise UsageError(
+            f"--json {str(path)!r} exists and is no JSON: it was left as it is.", todo="Name another file."
+        )
 
 
 def _write(found: Doctor, path: Path) -> None:

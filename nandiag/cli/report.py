@@ -66,7 +66,7 @@ def report(
     try:
         _print(found, places or [Path(name) for name in logs], as_json_text=as_json_text, as_markdown=as_markdown)
     except OSError as error:
-        _no_reader(error)
+        no_reader(error)
     if check and found.verdict.anomaly:
         raise typer.Exit(int(Exit.ANOMALY))
 
@@ -101,7 +101,7 @@ def _print(found: Report, folders: list[Path], *, as_json_text: bool, as_markdow
         terminal.show(found, terminal.Place(folder, here=str(Path.cwd()), again=False), sys.stdout)
 
 
-def _no_reader(error: OSError) -> None:
+def no_reader(error: OSError) -> None:
     """Answer a stdout that takes no more: a closed pipe (``| head``) is no error, a full disk is."""
     # What is left in the buffer must not be tried again when the interpreter ends.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

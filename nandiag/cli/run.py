@@ -136,14 +136,14 @@ def _check_json(file: str | None) -> None:
     if path.is_dir() or not path.absolute().parent.is_dir():
         why = "is a folder" if path.is_dir() else "lies in a folder that does not exist"
         raise UsageError(f"--json {file!r} {why}.", todo="Give a file in a folder that exists.")
-    if path.is_file() and not _is_json(path):
+    if path.is_file() and not is_json(path):
         raise UsageError(
             f"--json writes the report to a file, and {file!r} exists and is no JSON: it was left as it is.",
             todo="Name another file for the report: --json FILE stands before the script.",
         )
 
 
-def _is_json(path: Path) -> bool:
+def is_json(path: Path) -> bool:
     """Whether nothing but JSON would be lost with this file; an empty one holds nothing."""
     try:
         if path.stat().st_size > MAX_WHOLE:

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from nandiag.analysis.doctor import Check, Doctor
 from nandiag.cli import doctor as verb
-from nandiag.errors import UsageError
+from nandiag.errors import NandiagError, UsageError
 from nandiag.launch.doctor.visit import Asked
 
 GOOD = Doctor((Check("Python", "ok", "3.12"), Check("GPUs", "skipped", "none on this machine")), {"torch": "2.13.0"})
@@ -63,6 +63,27 @@ def test_a_backend_that_is_none_is_refused(run):
 
 def test_a_file_in_no_folder_is_refused(run, tmp_path):
     assert isinstance(run("--json", tmp_path / "no" / "d.json").exception, UsageError)
+
+
+def test_a_file_that_is_no_json_is_kept(run, tmp_path):
+    (tmp_path / "train.py").write_text("import torch")
+    assert isinstance(run("--json", tmp_path / "train.py").exception, UsageError)
+    assert (tmp_path / "train.py").read_text() == "import torch"
+
+
+def test_a_variable_that_looks_like_a_setting_and_is_none_is_told(run, monkeypatch):
+    monkeypatch.setenv("NANDIAG_ZZZ_QUUX", "2")
+    checks = json.loads(run("--json", "-").stdout)["checks"]
+    assert [check["state"] for check in checks if check["name"] == "settings"] == ["warning"]
+
+
+def test_processes_that_cannot_be_started_are_one_sentence(run, monkeypatch):
+    def fails(*_words):
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr("nandiag.launch.doctor.visit.visit", fails)
+    with pytest.raises(NandiagError, match="No usable temporary directory"):
+        verb.examine(Asked(), None)
 
 
 def test_settings_need_no_visit(run, monkeypatch):
