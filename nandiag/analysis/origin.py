@@ -27,7 +27,8 @@ class Claim:
 
     ``known`` is false where the ranks are all those that show the harm, and which of them made it cannot be told.
     ``received`` are ranks whose own run of the step was finite. ``world`` counts the ranks of the step; ``exchanged``
-    are the largest local gradients, by rank, where the exchange of gradients is the origin.
+    are the largest local gradients, by rank, where the exchange of gradients is the origin. ``later`` is what was seen
+    live when harm came again, where the step itself could not be explained.
     """
 
     basis: str
@@ -43,6 +44,14 @@ class Claim:
     others: tuple[Seen[Looked], ...] = ()
     world: int = 1
     exchanged: dict[int, float] = field(default_factory=dict)
+    later: Seen[Looked] | None = None
+
+    @property
+    def shown(self) -> Looked | None:
+        """The look that shows the place: that of this step, or of a later one where ops were watched by then."""
+        if self.later is not None:
+            return self.later.event
+        return self.look.event if self.look is not None and self.basis in {"look", "exchange"} else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +98,23 @@ def choose(timeline: Timeline, states: dict[int, RankState]) -> Claim | None:
         _by_exchange,
         _by_gradient,
     )
-    return next((claim for rule in rules if (claim := rule(scene)) is not None), None)
+    claim = next((claim for rule in rules if (claim := rule(scene)) is not None), None)
+    return None if claim is None else _with_later(claim, timeline)
+
+
+def _with_later(claim: Claim, timeline: Timeline) -> Claim:
+    """Add what was seen live at the next harm, where running the first harmful step again showed nothing."""
+    if claim.basis not in {"loss", "gradient"}:
+        return claim
+    later = next((one for one in timeline.looks if _is_later(claim, one)), None)
+    if later is None or claim.known:
+        return replace(claim, later=later)
+    return replace(claim, later=later, ranks=(later.rank,), known=True, confidence="inferred")
+
+
+def _is_later(claim: Claim, one: Seen[Looked]) -> bool:
+    live = (one.event.method, one.event.outcome) == ("watch", "found") and one.event.source != "received"
+    return live and one.rank in claim.ranks and (one.attempt, one.event.step) > (claim.attempt, claim.step)
 
 
 def _scene(timeline: Timeline, states: dict[int, RankState]) -> Scene | None:

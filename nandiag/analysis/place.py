@@ -17,7 +17,7 @@ _HELD = ("parameter", "buffer", "frozen")
 def origin_of(claim: Claim, logs: tuple[RankLog, ...]) -> Origin:
     """Return the origin that the claim names, with all that is known about the place."""
     harm = claim.harm.event if claim.harm else None
-    look = claim.look.event if claim.look and claim.basis in {"look", "exchange"} else None
+    look = claim.shown
     site = _site(look, harm)
     inputs, outputs = _tensors(look, harm)
     facts = outputs or inputs

@@ -4,7 +4,8 @@ Beside ``NAME.py`` lies ``NAME.expected.yaml``. A list in it holds the readings 
 them is right (``ranks`` is the exception: all of these ranks). ``says`` are words that the report must contain, ``fix``
 words of which the advice must contain one, ``seen_in`` a public report of the same mechanism (or ``none found``),
 ``untraced`` why the independent tracer cannot follow the script, ``needs`` the frameworks without which it is skipped,
-``fast: true`` that the tests run it by default, as they do those that lie in no folder.
+``options`` what is given to ``nandiag run``, ``fast: true`` that the tests run it by default, as they do those that lie
+in no folder.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ SOMETIMES: dict[str, tuple[type, ...]] = {
     "needs": (str,),
     "untraced": (str,),
     "skips": (bool,),
+    "options": (str,),
 }
 PHASES = {"data", "init", "forward", "loss", "backward", "collective", "optimizer", "checkpoint"}
 

@@ -68,7 +68,7 @@ def command_of(path: Path, truth: corpus.Truth, tool: str, out: Path) -> list[st
     script, ranks = str(corpus.script_of(path)), ["--nproc-per-node", str(truth["nproc"])]
     if tool == NANDIAG:
         files = ["--log-dir", str(out.with_name("logs")), "--json", str(out)]
-        return [sys.executable, "-m", "nandiag", "run", *ranks, *files, script]
+        return [sys.executable, "-m", "nandiag", "run", *ranks, *files, *truth.get("options", []), script]
     torchrun = [sys.executable, "-m", "torch.distributed.run", *ranks]
     return [*torchrun, script] if tool == BARE else [*torchrun, str(PEER), tool, str(out), script]
 

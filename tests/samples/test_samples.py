@@ -63,11 +63,12 @@ def report_of(reports, nandiag, tmp_path):
 
 
 def run_sample(path, nandiag, folder):
-    file, nproc = folder / "report.json", truth_of(path)["nproc"]
-    absent = missing(truth_of(path))
+    truth, file = truth_of(path), folder / "report.json"
+    absent = missing(truth)
     if absent:
         pytest.skip(f"{', '.join(absent)} is not installed")
-    done = nandiag("run", "--nproc-per-node", nproc, "--log-dir", folder / "logs", "--json", file, script_of(path))
+    words = ["--nproc-per-node", truth["nproc"], "--log-dir", folder / "logs", "--json", file]
+    done = nandiag("run", *words, *truth.get("options", []), script_of(path))
     assert file.exists(), done.stderr
     return done, json.loads(file.read_text(encoding="utf-8"))
 

@@ -12,6 +12,11 @@ from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
 
+_STATE = Suggestion(
+    "State that a second run cannot put back (a counter or a generator of the script's own) looks the same: watch "
+    "every op as it runs.",
+    "nandiag run --level op",
+)
 _CHECKS = (
     Suggestion(
         "Check the memory of the device: ECC counts and remapped rows of a GPU, EDAC messages of a host.",
@@ -47,7 +52,11 @@ def explain(facts: Facts) -> Cause | None:
             text,
             *((f"{place} struck {len(facts.strikes)} times in this run, at steps {steps}",) if again else ()),
         ),
-        suggestions=(Suggestion(f"Run the same job without this device: {place}."), *_CHECKS),
+        suggestions=(
+            *(() if again else (_STATE,)),
+            Suggestion(f"Run the same job without this device: {place}."),
+            *_CHECKS,
+        ),
         strength=LIKELY if again else POSSIBLE,
     )
 

@@ -31,9 +31,9 @@ def of_claim(claim: Claim, origin: Origin, timeline: Timeline, background: Backg
     """Return the verdict on a run that was harmed; ``last_finite_step`` is left to :func:`last_finite`."""
     facts = Facts(
         origin=origin,
-        basis=claim.basis,
+        basis=claim.basis if claim.later is None else "look",
         harm=claim.harm.event if claim.harm else None,
-        look=claim.look.event if claim.look else None,
+        look=claim.look.event if claim.look and claim.later is None else claim.shown,
         skip=claim.skip.event if claim.skip else None,
         history=background.history,
         received=claim.received,

@@ -26,6 +26,11 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None
     if claim.basis == "gradient" and claim.confidence == "inferred":
         yield f"That {words.ranks(claim.ranks)} made them is inferred."
     yield from _clean_look(claim, timeline)
+    if claim.later is not None:
+        yield (
+            f"From then on every op was watched, and this is what was seen at step {claim.later.event.step}: that step "
+            f"{claim.step} broke in the same place is inferred."
+        )
     yield from _look_facts(claim)
     yield from _bad_before_backward(claim, at)
     yield from _state_evidence(claim, at)

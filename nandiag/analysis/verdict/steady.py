@@ -67,6 +67,8 @@ def last_finite(timeline: Timeline, states: dict[int, RankState], logs: dict[int
 
 def _last_finite(state: RankState, own: list[Harm], log: RankLog | None) -> int | None:
     broken = [harm for harm in own if harm.what in STATE]
+    if any(harm.what == "output" for harm in own):
+        return None  # nothing was trained
     if broken:
         return min((harm.since if harm.since is not None else -1) for harm in broken)
     told = [one.event.last_finite_step for one in (log.records if log else ()) if isinstance(one.event, Finished)]

@@ -25,12 +25,13 @@ def summary(claim: Claim, origin: Origin, skipped: int = 0) -> str:
     kind = _kind(claim, origin)
     if claim.basis == "scale":
         return f"The loss scale of GradScaler collapsed on {ranks} {step}"
+    if claim.later is not None:
+        again = f"and again at step {claim.later.event.step}: {_again(claim, origin)}"
+        return f"{_first_harm(claim)} on {ranks} {step}, {again}"
     if claim.basis == "loss":
         return f"{kind} {_lost(claim)} on {ranks} {step}"
-    if claim.basis == "exchange":
-        return _exchange_summary(claim, kind, step)
-    if claim.basis == "gradient":
-        return _gradient_summary(claim, kind, step)
+    if claim.basis in {"exchange", "gradient"}:
+        return (_exchange_summary if claim.basis == "exchange" else _gradient_summary)(claim, kind, step)
     look = claim.look.event if claim.look else None
     if claim.basis == "state" or (look is not None and look.source in {"parameter", "buffer"}):
         return _state_summary(claim, origin, kind) + _skipped(skipped)
@@ -54,6 +55,19 @@ def _look_summary(look: Looked | None, origin: Origin, where: str) -> str:
     if "dataset" in facts:
         return f"born on {where} in the code of {facts['dataset']}"
     return f"{born} on {where} in {_place(origin)}"
+
+
+def _first_harm(claim: Claim) -> str:
+    """Return what was bad at the first harm: the place that the origin shows was seen at a later one."""
+    harm = claim.harm.event if claim.harm else None
+    kind = (words.bad_kind(harm.tensors) if harm else None) or "NaN"
+    return f"{kind} {_lost(claim) if claim.basis == 'loss' else 'gradients'}"
+
+
+def _again(claim: Claim, origin: Origin) -> str:
+    """Return what was seen live when harm came again."""
+    facts = [fact for fact in origin.outputs if fact.bad][:1] or [fact for fact in origin.inputs if fact.bad]
+    return f"{words.bad_kind(facts) or 'NaN'} {_look_summary(claim.shown, origin, 'that rank')}"
 
 
 def _lost(claim: Claim) -> str:

@@ -49,7 +49,7 @@ class Looker:
         self.live = Live(capture, self._root_ended)
         self.modules = ModuleWatch(lambda: clock.micro_step, self._root_ended) if level == "module" else None
         self._level = level
-        self._missed: str | None = None
+        self._missed: int | None = None
         self._since: int | None = None
         if self.modules is not None:
             listen(self.modules.around, lambda: capture.off or RECORDER.mute)
@@ -105,7 +105,7 @@ class Looker:
             # All ranks were in this replay together, and all of them ask here: they watch together, or none does.
             found = self._agreement.any(flag=found, step=case.step, what=FOUND)
         if not found:
-            self._missed = looked.reason or looked.outcome
+            self._missed = case.step
 
     # ------------------------------------------------------------------ borders
 
@@ -136,11 +136,11 @@ class Looker:
             self._take_over(step)
 
     def _take_over(self, step: int) -> None:
-        self._missed, self._since = None, step
+        missed, self._missed, self._since = self._missed, None, step
         self.live.start()
         self.live.step_ends(step)
         RECORDER.emit(
-            Note(f"From step {step} on every op is watched, for running step {step - 1} again did not show the origin.")
+            Note(f"From step {step} on every op was watched: running step {missed} again had not shown the origin.")
         )
 
     def _give_up(self, step: int) -> None:
