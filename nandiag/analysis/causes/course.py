@@ -37,7 +37,7 @@ class Course:
 
     ``usual_norm`` and ``usual_loss`` are the median norm and the largest loss (without its sign) of the beginning.
     ``lr_now`` is the learning rate at the last step, that of the origin where it is known. It is the course of
-    optimizer ``number`` (from 0, in the order of their first steps) of so many.
+    optimizer ``number`` (from 0, in the order of their first steps) of so many; ``whole``: from its first step on.
     """
 
     rows: tuple[Row, ...]
@@ -47,6 +47,7 @@ class Course:
     lr_now: float | None = None
     number: int = 0
     of: int = 1
+    whole: bool = True
 
     @property
     def growth(self) -> float:
@@ -68,7 +69,7 @@ class Course:
     @property
     def from_the_start(self) -> bool:
         """Whether it grew from the first steps of the run on."""
-        return self.rows[0].step == 0 and self.calm <= max(2, len(self.rows) // 8)
+        return self.whole and self.calm <= max(2, len(self.rows) // 8)
 
     @property
     def onset(self) -> Row:
@@ -120,7 +121,10 @@ class Course:
         ]
         text = " and ".join(parts).replace("and the loss grew", "and the loss")
         whose = f" (optimizer {self.number + 1} of {self.of}, in the order of their first steps)" if self.of > 1 else ""
-        return f"From step {first.step} to step {last.step} {text}{whose}."
+        when = f"From step {first.step} to step {last.step}"
+        if first.step == last.step:
+            when = f"In {words.count(len(self.rows) - max(self.calm - 1, 0), 'update')} at step {last.step}"
+        return f"{when} {text}{whose}."
 
 
 def courses(history: History | None, before: int) -> tuple[Course, ...]:
@@ -129,19 +133,26 @@ def courses(history: History | None, before: int) -> tuple[Course, ...]:
         return ()
     many = len(set(history.optimizer)) or 1
     found = [
-        replace(_course(rows, before, history), number=number, of=many)
+        replace(_course(rows, before, history), number=number, of=many, whole=history.step[0] == 0)
         for number, rows in _rows(history, before).items()
     ]
     return tuple(sorted(found, key=lambda course: -max(course.growth / GREW, course.loss_growth / LOSS_GREW)))
 
 
 def _rows(history: History, before: int) -> dict[int, list[Row]]:
+    """Return the rows of each optimizer up to ``before``, and those of that step itself that came ahead of the fault.
+
+    A second optimizer's updates do not count as steps until there are more of them than of the first.
+    """
     whose = history.optimizer or (0,) * len(history.step)
     found: dict[int, list[Row]] = {}
     for step, loss, norm, lr, one in zip(
         history.step, history.loss, history.grad_norm, history.lr, whose, strict=False
     ):
-        if step < before and (norm is not None or loss is not None):
+        bad = any(value is not None and not math.isfinite(value) for value in (loss, norm))
+        if step > before or (step == before and bad):
+            break
+        if (step < before or norm is not None) and (norm is not None or loss is not None):
             found.setdefault(one, []).append(Row(step, _finite(loss), _norm(norm), _finite(lr)))
     return found
 

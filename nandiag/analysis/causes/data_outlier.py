@@ -67,12 +67,13 @@ def explain(facts: Facts) -> Cause | None:
     if jumped is not None:
         return None if jumped.rate_rose else _of(_jumped(jumped), jumped.onset.step)
     step = facts.origin.step
-    return _of(_calm(found[0], step), step) if _broke_at_once(facts, found[0]) else None
+    return _of(_calm(found[0], step), step) if _broke_at_once(facts, found) else None
 
 
-def _broke_at_once(facts: Facts, course: Course) -> bool:
+def _broke_at_once(facts: Facts, found: tuple[Course, ...]) -> bool:
     """Whether a calm run left the range of a wide dtype in one step: half precision is left by a slow growth too."""
-    if course.calm < max(len(course.rows), CALM_ENOUGH) or facts.origin.phase not in {"forward", "loss"}:
+    calm = all(course.calm >= max(len(course.rows), CALM_ENOUGH) for course in found)
+    if not calm or facts.origin.phase not in {"forward", "loss"}:
         return False
     return overflows(facts) and _only_size(facts)
 

@@ -134,15 +134,15 @@ def _follows(facts: Facts, course: Course) -> bool:
 def _one_step(facts: Facts, course: Course, strength: int) -> Cause | None:
     """A single update lies between the weights as they were made and the fault."""
     (row,) = course.rows
-    if row.step or row.norm is None or not overflows(facts):
+    if not course.whole or row.norm is None or not overflows(facts):
         return None
     large = _too_large(row, strength)
     if large is not None or row.norm < _STEEP * max(abs(row.loss or 0.0), 1.0):
         return large
     rate = "" if row.lr is None else f", times the learning rate {words.number(row.lr)},"
+    norm, loss = words.number(row.norm), words.number(row.loss)
     text = (
-        f"At step 0 the gradient norm was {words.number(row.norm)}, for a loss of {words.number(row.loss)}: that{rate} "
-        "was the update after which it broke."
+        f"At step {row.step} the gradient norm was {norm}, for a loss of {loss}: that{rate} was the last update before."
     )
     return Cause("gradient_explosion", (text,), _clip(facts), strength, story=True)
 

@@ -156,3 +156,20 @@ def test_the_learning_rate_to_try(by_hand):
 def test_columns_that_do_not_match_are_no_error():
     assert courses(History((0, 1), (1.0,), (), (), (), optimizer=(0, 0, 0)), 5) == ()
     assert courses(None, 5) == ()
+
+
+def test_a_second_optimizer_whose_updates_do_not_count_as_steps_yet(by_hand):
+    """A run of two phases: the step stands still until the second optimizer has made as many updates as the first."""
+    past = history(
+        [*CALM, 2.0, 4e3, 9e9, math.inf], lrs=[0.02] * 12 + [20.0] * 4, whose=[0] * 12 + [1] * 4,
+        steps=[*range(12), 12, 12, 12, 12],
+    )  # fmt: skip
+    story = story_of(past, by_hand, step=12)
+    assert story.slug == "lr_divergence"
+    assert "20" in story.evidence[1]
+    assert "optimizer 2 of 2" in story.evidence[0]
+
+
+def test_a_new_optimizer_is_no_calm_run(by_hand):
+    past = history([*CALM, 2.0, math.inf], whose=[0] * 12 + [1] * 2, steps=[*range(12), 12, 12])
+    assert story_of(past, by_hand, step=12) is None

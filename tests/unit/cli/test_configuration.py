@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from nandiag import settings as room
-from nandiag.cli import configuration
+from nandiag.cli import configuration, run
 from nandiag.cli.configuration import places
 from nandiag.errors import UsageError
 
@@ -153,3 +153,28 @@ def test_every_setting_says_what_it_does():
         if line and line[0].islower() and not line.startswith(("--config",)) and not after.startswith("    ")
     ]
     assert silent == []
+
+
+def test_a_run_takes_its_settings_from_file_and_words_and_leaves_the_scripts_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "set.yaml").write_text("on_anomaly: continue\nmax_replays: 2\n")
+    words = [
+        "--config",
+        "set.yaml",
+        "--set",
+        "max_replays=7",
+        "--fail-on",
+        "warning",
+        "train.py",
+        "--config",
+        "own.yaml",
+    ]
+    arguments = run._read(words)
+    told = arguments.settings
+    assert (told.on_anomaly, told.max_replays, told.fail_on) == ("continue", 7, "warning")
+    assert arguments.script_args == ("--config", "own.yaml")
+
+
+def test_an_option_goes_before_set(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run._read(["--set", "nccl=full", "--nccl", "off", "train.py"]).settings.nccl == "off"
