@@ -103,7 +103,7 @@ class Looker:
         found = looked.outcome == "found"
         if case.joint:
             # All ranks were in this replay together, and all of them ask here: they watch together, or none does.
-            found = self._agreement.any(flag=found, step=case.step, what=FOUND)
+            found = self._agreement.any(flag=found, what=FOUND)
         if not found:
             self._missed = case.step
 

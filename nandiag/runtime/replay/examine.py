@@ -81,7 +81,7 @@ class Examiner:
     def _refusal(self, case: Case, entries: list[Entry]) -> Looked | None:
         reason = reason_against(self._capture, entries)
         if case.joint:
-            others = self.agreement.any(flag=reason is not None, step=case.step)
+            others = self.agreement.any(flag=reason is not None)
             if others or not self.agreement.possible:
                 reason = reason or "another rank could not run the step again"
         return None if reason is None else _nothing(case, "refused", reason)

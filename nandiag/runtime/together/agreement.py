@@ -8,6 +8,8 @@ time; on the first failure or mismatch the agreement disarms for the run.
 from __future__ import annotations
 
 import time
+import weakref
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -30,9 +32,11 @@ class Agreement:
     def __init__(self) -> None:
         self._ours: Any = None
         self._joined: bool | None = None
-        self._made_for: object = None
+        # Weakly: a group of the script's that outlived it would meet the interpreter's teardown.
+        self._made_for: Callable[[], object] = _nothing
         self._disarmed = False
         self._count = 0
+        self._borders = 0
         self._last = 0.0
         self._slowest = 0.0
 
@@ -49,8 +53,8 @@ class Agreement:
         if not self.possible:
             return False
         default = dist.group.WORLD
-        if self._made_for is not default:
-            self._ours, self._joined, self._made_for = None, None, default
+        if self._made_for() is not default:
+            self._ours, self._joined, self._made_for, self._borders = None, None, weakref.ref(default), 0
             self._last = self._slowest = 0.0
         if self._joined is None or (wanted and not self._joined and self._ours is None):
             self._ask(wanted=wanted)
@@ -73,16 +77,17 @@ class Agreement:
         except Exception as error:  # whatever gloo or the store raises: the run goes on without agreement
             self._disarm(_first_line(error))
 
-    def any(self, *, flag: bool, step: int, what: int = VOTE) -> bool:
+    def any(self, *, flag: bool, what: int = VOTE) -> bool:
         """Return whether any rank passed True; this rank's own flag where no agreement can be had."""
-        return bool(self.most(int(flag), step, what))
+        return bool(self.most(int(flag), what))
 
-    def most(self, level: int, step: int, what: int = BORDER) -> int:
-        """Return the largest ``level`` of any rank at ``step``; this rank's own where no agreement can be had."""
+    def most(self, level: int, what: int = BORDER) -> int:
+        """Return the largest ``level`` of any rank at this border; this rank's own where no agreement can be had."""
         if not self.possible or self._ours is None:
             return level
         try:
-            agreed: int = self._ours.most(level, 3 * step + what, self._patience())
+            self._borders += what == BORDER
+            agreed: int = self._ours.most(level, 3 * self._borders + what, self._patience())
         except Exception as error:
             self._disarm(_first_line(error))
             return level
@@ -105,6 +110,11 @@ class Agreement:
         """Let go of the group, before its threads meet the interpreter's teardown."""
         self._ours = None
         self._joined = False
+        self._made_for = _nothing
+
+
+def _nothing() -> None:
+    """Stand in for a weak reference to no group."""
 
 
 def _first_line(error: Exception) -> str:

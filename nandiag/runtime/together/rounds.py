@@ -47,7 +47,7 @@ class Ring:
             sent.wait(patience)
             other, its_key = theirs.tolist()
             if its_key != key:
-                raise MismatchError("one of them is at another step")
+                raise MismatchError("one of them asked something else")
             if other > level:
                 level = mine[0] = other
             distance *= 2

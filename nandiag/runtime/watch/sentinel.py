@@ -175,7 +175,7 @@ class Sentinel:
         closure: bool = False, examine: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         joint = self._joint(optimizer)
-        level = Level(self.agreement.most(border.level, self.clock.step)) if joint else border.level
+        level = Level(self.agreement.most(border.level)) if joint else border.level
         if level is Level.NONE:
             return
         fresh = self._tell(border)
