@@ -2,7 +2,8 @@
 
 Beside ``NAME.py`` lies ``NAME.expected.yaml``. A list in it holds the readings that experts may differ in: any one of
 them is right (``ranks`` is the exception: all of these ranks). ``says`` are words that the report must contain, ``fix``
-words of which the advice must contain one, ``seen_in`` a public report of the same mechanism (or ``none found``),
+words of which the advice must contain one, ``warnings`` the early warnings (all of these, none where it is left
+out), ``seen_in`` a public report of the same mechanism (or ``none found``),
 ``untraced`` why the independent tracer cannot follow the script, ``needs`` the frameworks without which it is skipped,
 ``options`` what is given to ``nandiag run``, ``fast: true`` that the tests run it by default, as they do those that lie
 in no folder.
@@ -52,6 +53,7 @@ SOMETIMES: dict[str, tuple[type, ...]] = {
     "untraced": (str,),
     "skips": (bool,),
     "options": (str,),
+    "warnings": (str,),
 }
 PHASES = {"data", "init", "forward", "loss", "backward", "collective", "optimizer", "checkpoint"}
 

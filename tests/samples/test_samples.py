@@ -25,6 +25,8 @@ from scoring.corpus import (
 )
 from scoring.grading import NOT_KNOWN, agrees, claims_of
 
+from nandiag.analysis.early import SLUGS
+
 TRACER = Path(__file__).with_name("independent_tracer.py")
 SEVERITY_OF_HARM = "anomaly"
 
@@ -178,6 +180,14 @@ def test_a_healthy_run_shows_no_harm(path, report_of):
     assert [found for found in report["findings"] if found["severity"] == SEVERITY_OF_HARM] == []
     skipped = [found for found in report["findings"] if found["slug"] == "loss_scale_skip"]
     assert bool(skipped) is truth.get("skips", False), done.stderr
+
+
+@pytest.mark.samples
+@samples(lambda truth: not truth["anomaly"])
+def test_a_run_without_harm_is_warned_of_what_an_expert_would_mind(path, report_of):
+    _, report = report_of(path)
+    told = {found["slug"] for found in report["findings"]} & SLUGS
+    assert told == set(truth_of(path).get("warnings", []))
 
 
 def trace(path, folder, environment):

@@ -81,7 +81,7 @@ class HalfPrecision:
         """A step was made: set when the next look is due, where one was."""
         if step >= self.due and self._look is None:
             self._trials = max(0, self._trials - 1)
-            self.due = step + max(1, min(self._every, max(step, _FIRST)))
+            self.due = step + max(1, min(self._every, max(step // 4, _FIRST)))
             self._done.clear()
 
     def _looked(self, step: int, places: list[str], values: Sequence[float]) -> None:
