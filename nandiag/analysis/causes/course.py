@@ -112,7 +112,7 @@ class Course:
         """Return by how much it grew, as a sentence with its numbers."""
         first, last = self.rows[max(self.calm - 1, 0)], self.rows[-1]
         parts = [
-            f"the {name} grew from {words.number(low)} to {_shown(high)}"
+            f"the {name} grew from {words.number(low)} to {shown(high)}"
             for name, low, high in (
                 ("gradient norm", first.norm, _newest(self.rows, "norm")),
                 ("loss", first.loss, _newest(self.rows, "loss")),
@@ -182,8 +182,9 @@ def _newest(rows: Sequence[Row], name: str) -> float | None:
     return max(values, key=abs, default=None)
 
 
-def _shown(value: float) -> str:
-    return words.number(value) if value < _LARGEST else "more than float32 holds"
+def shown(value: float | None) -> str:
+    """Return a number of a course in words; 1e39 stands for what float32 cannot hold."""
+    return words.number(value) if value is None or value < _LARGEST else "more than float32 holds"
 
 
 def _norm(value: float | None) -> float | None:

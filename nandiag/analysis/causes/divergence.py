@@ -6,7 +6,7 @@ the first step on; gradients that grew behind calm steps; weights that were too 
 
 from __future__ import annotations
 
-from nandiag.analysis.causes.course import Course, Row, courses
+from nandiag.analysis.causes.course import Course, Row, courses, shown
 from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, Cause, Facts
 from nandiag.analysis.causes.overflow import overflows
 from nandiag.analysis.explained.explanation import Explanation
@@ -140,7 +140,7 @@ def _one_step(facts: Facts, course: Course, strength: int) -> Cause | None:
     if large is not None or row.norm < _STEEP * max(abs(row.loss or 0.0), 1.0):
         return large
     rate = "" if row.lr is None else f", times the learning rate {words.number(row.lr)},"
-    norm, loss = words.number(row.norm), words.number(row.loss)
+    norm, loss = shown(row.norm), words.number(row.loss)
     text = (
         f"At step {row.step} the gradient norm was {norm}, for a loss of {loss}: that{rate} was the last update before."
     )
@@ -151,7 +151,7 @@ def _too_large(row: Row, strength: int) -> Cause | None:
     if max(abs(row.loss or 0.0), row.norm or 0.0) < _HUGE:
         return None
     loss = "" if row.loss is None else f"the loss was {words.number(row.loss)}"
-    norm = "" if row.norm is None else f"the gradient norm was {words.number(row.norm)}"
+    norm = "" if row.norm is None else f"the gradient norm was {shown(row.norm)}"
     text = f"In the first step, before any update, {' and '.join(part for part in (loss, norm) if part)}."
     return Cause("init_scale", (text,), init_advice(), strength, story=True)
 
