@@ -94,6 +94,9 @@ def planted(nproc: int) -> Check:
 def judged(report: Report, nproc: int) -> Check:
     """Return whether the report names the planted NaN: its rank, step and file."""
     name, origin = "planted NaN", report.verdict.origin
+    if not report.verdict.anomaly and report.run.state != "succeeded":
+        why = f"its ranks could not train: {report.verdict.summary}"
+        return Check(name, WRONG, why, "Mend what the self-test says first.")
     if not report.verdict.anomaly or origin is None:
         return Check(name, WRONG, f"not found: {report.verdict.summary}", "Report this as a bug, with the block below.")
     seen = (origin.rank, origin.step, Path(origin.file or "").name)

@@ -277,3 +277,22 @@ def test_the_version_that_torch_tells_in_an_error_is_no_other_version():
     assert read(text).versions == ("2.19.3+cuda12.3",)
     assert "nccl_versions_differ" not in findings(text)
     assert read("RuntimeError: NCCL error, NCCL version 2.19.3").versions == ("2.19.3",)
+
+
+def test_a_line_without_end_is_not_kept():
+    reading = Reading()
+    reading.begin()
+    for _ in range(20):
+        reading.feed(b"n:1:2 [0] NCCL WARN x" * 50_000)
+        assert len(reading._rest) <= 16_384
+    reading.end()
+    assert reading.facts.bytes == 20 * 50_000 * 21
+    assert reading.facts.lines == 1
+
+
+def test_many_different_links_are_not_kept_without_end():
+    links = (f"{HEAD}Channel 00/0 : {n}[0] -> {n + 1}[0] via P2P/IPC\n" for n in range(110_000))
+    reading = Reading()
+    reading.begin()
+    reading.feed("".join(links).encode())
+    assert len(reading._links) == 100_000

@@ -108,8 +108,16 @@ def test_a_result_is_read_whatever_the_exit_code(monkeypatch):
     ],
 )
 def test_the_planted_nan_must_be_named_with_rank_step_and_file(origin, state):
-    report = Report(run=Run(), verdict=Verdict(origin is not None, "x", cause="division_by_zero", origin=origin))
+    report = Report(
+        run=Run(state="succeeded"), verdict=Verdict(origin is not None, "x", cause="division_by_zero", origin=origin)
+    )
     assert trials.judged(report, 2).state == state
+
+
+def test_a_planted_nan_that_never_came_is_no_fault_of_the_search():
+    report = Report(run=Run(state="failed"), verdict=Verdict(anomaly=False, summary="ranks 0-1 raised RuntimeError"))
+    check = trials.judged(report, 2)
+    assert (check.state, check.mend) == ("wrong", "Mend what the self-test says first.")
 
 
 def test_a_probe_that_fails_is_a_torch_that_cannot_be_imported(monkeypatch):
