@@ -99,7 +99,7 @@ class Settings:
     sentinel_lag: int = 0
     launcher: str = "torchrun"
     root: str = ""
-    warnings: bool = True
+    warnings: bool = field(default=True, metadata={"help": "Give early warnings; --no-warnings is the option."})
     thresholds: Thresholds = field(default_factory=Thresholds)
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from nandiag.events import Harm, Printed
@@ -33,14 +33,14 @@ class Listener:
         self.line = ""
         self._over = False
         self._parts: dict[int, str] = {}
-        self._streams: list[Any] = []
+        self._undo: list[Callable[[], None]] = []
 
     def harm(self, harms: Sequence[Harm]) -> None:
         """Take the harm of a border; the first bad loss or gradient begins it."""
         own = [harm for harm in harms if harm.what in _HARMFUL]
         if not own or self._over:
             return
-        if not self._streams:
+        if not self._undo:
             self.step = own[0].step
             self._listen()
         self.losses += sum(harm.what == "loss" for harm in own)
@@ -54,11 +54,10 @@ class Listener:
     def _listen(self) -> None:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError, TypeError):
-                self._wrap(stream)
-                self._streams.append(stream)
+                self._undo.append(self._wrap(stream))
 
-    def _wrap(self, stream: Any) -> None:
-        original = stream.write
+    def _wrap(self, stream: Any) -> Callable[[], None]:
+        own, original = vars(stream).get("write"), stream.write
         heard = guarded("printed")(self._heard)
 
         def write(text: Any, *rest: Any) -> Any:
@@ -66,14 +65,23 @@ class Listener:
             heard(id(stream), text)
             return written
 
+        def undo() -> None:
+            if vars(stream).get("write") is not write:
+                return  # somebody has wrapped it again, and calls us: what we do then is nothing
+            if own is None:
+                del stream.write
+            else:
+                stream.write = own
+
         stream.write = write
+        return undo
 
     def _stop(self) -> None:
         self._over = True
-        for stream in self._streams:
+        for undo in self._undo:
             with contextlib.suppress(AttributeError):
-                del stream.write
-        self._streams.clear()
+                undo()
+        self._undo.clear()
 
     def _heard(self, stream: int, text: Any) -> None:
         if self._over or not isinstance(text, str):

@@ -98,3 +98,30 @@ def test_a_progress_bar_is_read_line_by_line(swapped):
     out.write("10%| loss=0.5\r20%| lo")
     out.write("ss=0.4\r")
     assert listener.last_words().lines == 2
+
+
+def test_what_others_put_in_place_of_write_stays(swapped):
+    out, heard_by = swapped(), []
+
+    def theirs(text):
+        heard_by.append(text)
+        return len(text)
+
+    out.write = theirs
+    listener = Listener()
+    listener.harm([BAD])
+    ours = out.write
+    listener.last_words()
+    assert out.write is theirs
+    again = Listener()
+    again.harm([BAD])
+
+    def wrapped(text, inner=out.write):
+        return inner(text)
+
+    out.write = wrapped
+    again.last_words()
+    assert out.write is wrapped
+    assert ours is not theirs
+    out.write("loss 1.0\n")
+    assert heard_by == ["loss 1.0\n"]
