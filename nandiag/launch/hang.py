@@ -13,8 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from nandiag.analysis.hangs.held import so_far
 from nandiag.events import Attached
 from nandiag.store.layout import RunFolder
+from nandiag.store.reader import read_run
 from nandiag.store.run import HangEnd
 from nandiag.store.whereabouts import signs_of_life
 
@@ -83,6 +85,12 @@ class HangWatch:
             for pid in alive.values():
                 send(pid, signal.SIGKILL)
         return None
+
+
+def waited_in_vain(folder: RunFolder) -> str | None:
+    """Return in a sentence why ranks waited in vain, once the first has failed; None where it was not by that."""
+    hang = so_far(read_run([folder]))
+    return hang.summary if hang is not None else None
 
 
 def _is_here(worker: Attached) -> bool:

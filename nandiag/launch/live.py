@@ -15,16 +15,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nandiag.analysis import early
-from nandiag.events import Attached, Finished, Harm, Listening, Looked, Site, Stopping, Warned
+from nandiag.events import Attached, Finished, Harm, Listening, Looked, Raised, Site, Stopping, Warned
 from nandiag.events.visible import clean
 from nandiag.events.words import bad_kind, module, op, ranks
-from nandiag.launch.hang import HangWatch, Workers
+from nandiag.launch.hang import HangWatch, Workers, waited_in_vain
 from nandiag.store.layout import RunFolder
 from nandiag.store.run import HangEnd
 from nandiag.store.tail import Fresh, Tail
 
 POLL_SECONDS = 0.25
 WAIT_SECONDS = 1.0
+# With more workers than this only the report tells who waited for whom: it reads all of their files.
+MOST_WAITING = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,12 @@ class Seen:
     ended: set[int] = field(default_factory=set)
     listening: dict[tuple[int, int, int], int] = field(default_factory=dict)
     hang: HangEnd | None = None
+    raised: bool = False
 
     def take(self, fresh: Fresh) -> None:
         """Add one record."""
         key, event = (fresh.rank, fresh.attempt, fresh.pid), fresh.record.event
+        self.raised |= isinstance(event, Raised)
         if isinstance(event, Attached):
             self.attached[key] = event
         elif isinstance(event, Finished):
@@ -152,6 +156,7 @@ class Watch:
         self._harm_at: float | None = None
         self._stop_at: float | None = None
         self._said = False
+        self._raised_at: float | None = None
         self._warned = 0
         self._signalled: dict[int, float] = {}
         self.failure: BaseException | None = None
@@ -192,6 +197,8 @@ class Watch:
         if self._harm_at is not None and not self._said and (last or now - self._harm_at >= WAIT_SECONDS):
             self._said = True
             self._say(f"nandiag: {clean(self._seen.line() or '')}; report when the run ends ({shown(self._folder)})\n")
+        if self._seen.raised and not last:
+            self._say_who_waited(now)
         if self._seen.stopped and not last:
             self._stop_at = now if self._stop_at is None else self._stop_at
             self._end_the_slow(now - self._stop_at, now)
@@ -203,6 +210,16 @@ class Watch:
         attached = {key: worker for key, worker in self._seen.attached.items() if key[1] == newest}
         hang = self._hang.turn(now, Workers(attached, self._seen.listening), self._send)
         self._seen.hang = hang or self._seen.hang
+
+    def _say_who_waited(self, now: float) -> None:
+        """Say why a rank failed by waiting in vain as soon as it is known: to end its process may take long."""
+        if self._raised_at is None:
+            self._raised_at = now
+        elif now - self._raised_at >= WAIT_SECONDS and not self._said and len(self._seen.attached) <= MOST_WAITING:
+            self._said = True
+            said = waited_in_vain(RunFolder(self._folder))
+            if said is not None:
+                self._say(f"nandiag: {clean(said)}; report when the run ends ({shown(self._folder)})\n")
 
     def _say_warnings(self) -> None:
         """Show what is new of early warnings, each kind once; after a harm they no longer matter."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from rich.text import Text
 
 from nandiag.analysis.hangs.told import Hang, Stand
-from nandiag.events import words
 from nandiag.render.frame import MOST, STYLES, Frame, hanging
 from nandiag.render.snippet import snippet
 from nandiag.render.text import clean
@@ -41,8 +40,7 @@ def _by_timeout(hang: Hang) -> list[str]:
 
 
 def _said(stand: Stand) -> str:
-    who = words.ranks(stand.ranks)
-    return f"{who[:1].upper()}{who[1:]} {stand.doing}"
+    return f"{stand.sentence[:1].upper()}{stand.sentence[1:]}"
 
 
 def _at(stand: Stand) -> str:
@@ -50,7 +48,7 @@ def _at(stand: Stand) -> str:
 
 
 def _stand(stand: Stand, frame: Frame, short: Callable[[str], str]) -> Iterable[Text]:
-    said = clean(f"{words.ranks(stand.ranks)} {stand.doing}")
+    said = clean(stand.sentence)
     arrow = Text(" " * frame.gutter).append("--> ", style=STYLES["frame"])
     if stand.place is None:
         yield from hanging(arrow, Text(said), frame.width)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from nandiag.analysis.hangs.conclude import conclude
 from nandiag.analysis.hangs.stands import Rank
 from nandiag.analysis.hangs.told import Hang
-from nandiag.analysis.ranks import lost_peer
+from nandiag.analysis.ranks import last_logs, lost_peer, states
 from nandiag.analysis.report import RankState, Run
 from nandiag.events.standing import RAISED
 from nandiag.store.reader import RankLog, RunRecord
@@ -19,10 +19,10 @@ from nandiag.store.reader import RankLog, RunRecord
 _SIGABRT = 6
 
 
-def hang_of(record: RunRecord, states: dict[int, RankState], logs: dict[int, RankLog], run: Run) -> Hang | None:
+def hang_of(record: RunRecord, known: dict[int, RankState], logs: dict[int, RankLog], run: Run) -> Hang | None:
     """Return why ranks of this run waited in vain, or ``None`` where none is known to have."""
     ended = next((agent.hang for agent in record.agents if agent.hang is not None), None)
-    ranks = {rank: Rank(rank, state, logs.get(rank)) for rank, state in states.items()}
+    ranks = {rank: Rank(rank, state, logs.get(rank)) for rank, state in known.items()}
     if run.state not in {"failed", "signalled"}:
         return None
     if ended is None and any(_failed_alone(rank) for rank in ranks.values()):
@@ -33,13 +33,18 @@ def hang_of(record: RunRecord, states: dict[int, RankState], logs: dict[int, Ran
     return replace(found, seconds=ended.seconds if ended else None) if found else None
 
 
-def victims(states: dict[int, RankState], logs: dict[int, RankLog]) -> dict[int, RankState]:
+def so_far(record: RunRecord) -> Hang | None:
+    """Return what :func:`hang_of` will say of a run whose first rank has just failed, as far as it can be told yet."""
+    return hang_of(record, states(record), last_logs(record.logs), Run(state="failed"))
+
+
+def victims(known: dict[int, RankState], logs: dict[int, RankLog]) -> dict[int, RankState]:
     """Return the states with those that ended by waiting in vain as victims."""
     return {
         rank: replace(state, state="victim")
         if state.state in {"raised", "exited", "killed"} and _waited(Rank(rank, state, logs.get(rank)))
         else state
-        for rank, state in states.items()
+        for rank, state in known.items()
     }
 
 

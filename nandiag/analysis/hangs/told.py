@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nandiag.events import words
 from nandiag.events.standing import FrameFact
 
 
@@ -18,6 +19,12 @@ class Stand:
     doing: str
     place: FrameFact | None = None
     behind: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """``rank 1 was here``, ``ranks 0-2 were here``, without a full stop."""
+        doing = f"were {self.doing[4:]}" if len(self.ranks) > 1 and self.doing.startswith("was ") else self.doing
+        return f"{words.ranks(self.ranks)} {doing}"
 
 
 @dataclass(frozen=True, slots=True)
