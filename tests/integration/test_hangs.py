@@ -117,7 +117,7 @@ def test_other_ways_to_wait(way, slug, behind, expected, how, waits):
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["leave_out", "lock", "return_early", "shapes", "ddp"])
 def test_four_ranks(way, waits):
-    _, report = waits(way, "--hang-timeout", 8, nproc=4, timeout=12)
+    _, report = waits(way, "--hang-timeout", 10, nproc=4, timeout=40)
     assert report["hang"]["behind"] == [1]
 
 
