@@ -54,6 +54,8 @@ class Evidence:
     def doubts(self) -> list[str]:
         """Return why the replay may have missed what the step did."""
         found = []
+        if not (self.result.losses or self.result.gradients):
+            found.append("neither a loss nor a gradient was among what could be run again")
         if self.result.stale:
             found.append("inputs were overwritten since")
         if self.result.cut:

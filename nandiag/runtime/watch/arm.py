@@ -26,6 +26,7 @@ from nandiag.runtime.selftest.gpus import driver
 from nandiag.runtime.tape import warned, wraps
 from nandiag.runtime.tape.batches import watch_batches
 from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.tape.entries import tensors_in
 from nandiag.runtime.tape.exchange import watch_exchanges
 from nandiag.runtime.watch.scaler import watch_scaler
 from nandiag.runtime.watch.sentinel import Sentinel
@@ -49,6 +50,7 @@ def arm() -> Sentinel:
     _watch_standstill()
     _wrap_backward(sentinel, capture)
     _wrap_grad(sentinel)
+    _wrap_functional_grads(sentinel, capture)
     _wrap_zero_grad(sentinel, capture)
     _wrap_optimizer_init(sentinel)
     anomaly_mode.arm()
@@ -143,6 +145,49 @@ def _wrap_grad(sentinel: Sentinel) -> None:
         return gradients
 
     torch.autograd.grad = grad
+
+
+def _wrap_functional_grads(sentinel: Sentinel, capture: Capture) -> None:
+    """A call of what ``torch.func.grad`` or ``grad_and_value`` returned is a border, as ``autograd.grad`` is."""
+    valued = torch.func.grad_and_value
+    called = guarded("sentinel")(sentinel.grad_called)
+
+    def watched(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def transform(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+                return original(*args, **kwargs)
+            if not capture.idle:
+                capture.window.open()  # no module need ever be called
+            # torch computes the value for the gradient too, and throws it away: it is the loss.
+            border = _functional_border(valued(*args, **kwargs), called, has_aux=bool(kwargs.get("has_aux")))
+            return border if original is valued else _without_value(border, has_aux=bool(kwargs.get("has_aux")))
+
+        return transform
+
+    torch.func.grad, torch.func.grad_and_value = watched(torch.func.grad), watched(valued)
+
+
+def _functional_border(
+    transformed: Callable[..., Any], called: Callable[..., Any], *, has_aux: bool
+) -> Callable[..., Any]:
+    @functools.wraps(transformed)
+    def border(*args: Any, **kwargs: Any) -> Any:
+        gradients, rest = transformed(*args, **kwargs)
+        if torch._C._functorch.peek_interpreter_stack() is None:
+            called(rest[0] if has_aux else rest, tensors_in(gradients))
+        return gradients, rest
+
+    return border
+
+
+def _without_value(border: Callable[..., Any], *, has_aux: bool) -> Callable[..., Any]:
+    @functools.wraps(border)
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        gradients, rest = border(*args, **kwargs)
+        return (gradients, rest[1]) if has_aux else gradients
+
+    return gradient
 
 
 def _wrap_zero_grad(sentinel: Sentinel, capture: Capture) -> None:

@@ -64,7 +64,7 @@ class Bare:
             if _bad(sight):
                 named = [(f"gradient {number}", one) for number, one in enumerate(gradients)]
                 self._judge.returned(named, sight, border)
-        self._act(border, [], tuple(gradients))
+        self._act(border, [], (*roots, *gradients))
         return sight
 
     def _look(self, gradients: list[Tensor]) -> tuple[Sight, Border]:

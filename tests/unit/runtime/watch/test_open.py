@@ -1,5 +1,6 @@
 """An error of ours never reaches the script, and a legal call of the script's blinds nothing."""
 
+import pytest
 import torch
 
 from nandiag.events import ProbeDark
@@ -39,3 +40,21 @@ def test_backward_from_an_edge_of_the_graph(work):
     torch.autograd.backward(torch.autograd.graph.get_gradient_edge(loss), torch.ones(()))
     assert model.weight.grad is not None
     assert not worker.events(ProbeDark)
+
+
+@pytest.mark.parametrize("name", ["grad", "grad_and_value"])
+@pytest.mark.parametrize("has_aux", [False, True])
+def test_functional_gradients_are_a_border_and_give_what_torch_gives(name, has_aux, work):
+    def rate(weight, count):
+        loss = (weight - count * torch.log(weight)).sum()
+        return (loss, "aux") if has_aux else loss
+
+    def ask():
+        return getattr(torch.func, name)(rate, has_aux=has_aux)(torch.tensor([0.5, -1.0]), torch.ones(2))
+
+    plain = ask()
+    worker = work()
+    assert repr(ask()) == repr(plain)
+    assert [(harm.what, harm.step) for harm in worker.harms] == [("loss", 0)]
+    (looked,) = worker.looked
+    assert looked.site.op == "aten.log.default"
