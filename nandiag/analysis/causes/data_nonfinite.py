@@ -35,6 +35,8 @@ EXPLAIN = Explanation(
     ),
 )
 
+_GUARD = Suggestion("Guard this arithmetic against such a sample, or drop such samples while loading.")
+
 
 def explain(facts: Facts) -> Cause | None:
     """Name the input that came from outside with non-finite values in it, and its sample where that is known."""
@@ -46,6 +48,9 @@ def explain(facts: Facts) -> Cause | None:
     if in_dataset:
         # The op in the dataset's own code is the mechanism, and what to change.
         told = (sample,) if sample else ()
+        said = facts.extra.get("numpy")
+        if isinstance(said, str):
+            return Cause("data_nonfinite", (f"numpy says: {said}", *told), (_GUARD,), strength=LIKELY, story=True)
         return Cause("data_nonfinite", told, strength=LIKELY - 1, story=True)
     return Cause(
         slug="data_nonfinite",

@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
+from nandiag.runtime.evidence.numeric import Hearing
 from nandiag.runtime.evidence.walk import origin
-from nandiag.runtime.frames import BOUNDARIES
+from nandiag.runtime.frames import BOUNDARIES, Frame
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.replay.trace import Op, Spot, Tracer
 from nandiag.runtime.tape.batches import Batch
@@ -17,11 +18,15 @@ from nandiag.runtime.tape.entries import tensors_in
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Where a bad sample came from: the dataset's class, its index there, and the op that made it bad, if any."""
+    """Where a bad sample came from: the dataset's class, its index there, and the op that made it bad, if any.
+
+    ``numpy`` is what numpy complained of instead, and where.
+    """
 
     dataset: str
     index: int | str | None
     op: Op | None
+    numpy: tuple[str, tuple[Frame, ...]] | None = None
 
 
 def fetch_again(batch: Batch, bad: Tensor) -> Fetched:
@@ -33,7 +38,13 @@ def fetch_again(batch: Batch, bad: Tensor) -> Fetched:
     name = type(batch.dataset).__name__
     if not batch.mapped or indices is None:
         return Fetched(name, None, None)
-    return Fetched(name, index if isinstance(index, int | str) else None, _trace(batch))
+    hearing = Hearing()
+    with hearing.listening():
+        op = _trace(batch, hearing)
+    # lift_fresh is how numpy's values come into torch: what made them stands before it.
+    brought = op is None or op.func._schema.name == "aten::lift_fresh"
+    numpy = hearing.place(index) if brought and index is not None else None
+    return Fetched(name, index if isinstance(index, int | str) else None, op, numpy)
 
 
 def _position(bad: Tensor) -> int | None:
@@ -41,12 +52,12 @@ def _position(bad: Tensor) -> int | None:
     return first[0] if first else None
 
 
-def _trace(batch: Batch) -> Op | None:
+def _trace(batch: Batch, hearing: Hearing) -> Op | None:
     tracer = Tracer({}, joint=False)
     tracer.spot = Spot(None, None, (), "data", 0)
     try:
         with tracer:
-            data = _fetch(batch, tracer)
+            data = _fetch(batch, tracer, hearing)
             with tracer.still():
                 writers = [tracer.writer(tensor) for tensor in tensors_in(data) if is_bad(tensor)]
                 found = origin([op for op in writers if op is not None])
@@ -55,14 +66,20 @@ def _trace(batch: Batch) -> Op | None:
     return found.op if found is not None and found.source == "op" else None
 
 
-def _fetch(batch: Batch, tracer: Tracer) -> Any:
+def _fetch(batch: Batch, tracer: Tracer, hearing: Hearing) -> Any:
     with tracer.still():
         batch.states.put_back()
     if not batch.collated:
         return batch.collate(batch.dataset[batch.indices])
     many = getattr(batch.dataset, "__getitems__", None)
-    samples = many(batch.indices) if many else [batch.dataset[index] for index in batch.indices]
+    samples = many(batch.indices) if many else [_sample(batch, index, hearing) for index in batch.indices]
+    hearing.sample = None
     return batch.collate(samples)
 
 
-BOUNDARIES.add(_fetch.__code__)
+def _sample(batch: Batch, index: Any, hearing: Hearing) -> Any:
+    hearing.sample = index
+    return batch.dataset[index]
+
+
+BOUNDARIES.update((_fetch.__code__, _sample.__code__))

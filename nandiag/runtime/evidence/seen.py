@@ -11,6 +11,7 @@ from nandiag.runtime.evidence.explain import in_float64, inputs_of, outputs_of, 
 from nandiag.runtime.evidence.labels import Label, label, labels_of, storage
 from nandiag.runtime.evidence.refetch import Fetched, fetch_again
 from nandiag.runtime.evidence.walk import Finding, origin
+from nandiag.runtime.frames import Frame
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.rerun import Rerun
@@ -131,6 +132,8 @@ class Evidence:
             facts["complete"] = False
         if fetched is not None:
             facts |= {"dataset": fetched.dataset, "dataset_index": fetched.index}
+            if fetched.numpy is not None:
+                return self._in_numpy(case, op, fetched.numpy, (_whole_fact(whole, came.fact, named), facts))
             if fetched.op is not None:
                 return self._in_dataset(case, fetched.op, facts)
         return Looked(
@@ -179,6 +182,17 @@ class Evidence:
             outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step, phase="data", source="op",
             site=site_of(op.spot, str(op.func)), inputs=inputs_of(op), outputs=outputs_of(op),
             facts={**facts, **scalars_of(op), **in_float64(op)},
+        )  # fmt: skip
+
+    def _in_numpy(
+        self, case: Case, used: Op, said: tuple[str, tuple[Frame, ...]], bad: tuple[TensorFact, dict[str, object]]
+    ) -> Looked:
+        """The dataset's own arithmetic in numpy made the sample bad when it was asked for it again."""
+        kind, frames = said
+        return Looked(
+            outcome="found", method="replay", step=case.step, micro_step=used.spot.micro_step, phase="data",
+            source="op", site=site_of(Spot(None, None, frames, "data", 0), None), outputs=(bad[0],),
+            facts={**bad[1], "numpy": kind},
         )  # fmt: skip
 
     def _written_by(self, tensor: Tensor) -> Entry | None:
