@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from nandiag.analysis.causes.loss_scale_collapse import collapsed
 from nandiag.analysis.early import warnings_of
 from nandiag.analysis.nccl import placement
 from nandiag.analysis.nccl.findings import findings_of as nccl_findings
@@ -165,7 +164,7 @@ def _went_on(timeline: Timeline, run: Run) -> Iterable[Finding]:
     told = {*STATE, "output"}
     if run.state != "succeeded" or stopped or any(one.event.what in told for one in timeline.harms):
         return
-    fallen = any(collapsed(one.event) for one in timeline.skips)
+    fallen = any(one.event.collapsed for one in timeline.skips)
     if timeline.harms or fallen:
         gradients = fallen or any(one.event.what == "gradient" for one in timeline.harms)
         joint = ";" if run.policy == "continue" else ", and so"

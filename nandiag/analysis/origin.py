@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from nandiag.analysis.causes import loss_scale_collapse
 from nandiag.analysis.causes.collective_overflow import limit_of
 from nandiag.analysis.causes.facts import is_whole
 from nandiag.analysis.report import RankState
@@ -306,9 +305,7 @@ def _claim(scene: Scene, basis: str, ranks: set[int], harm: Seen[Harm]) -> Claim
 
 
 def _by_scale(fallen: Seen[Skipped], timeline: Timeline) -> Claim:
-    ranks = {
-        one.rank for one in timeline.skips if loss_scale_collapse.collapsed(one.event) and one.attempt == fallen.attempt
-    }
+    ranks = {one.rank for one in timeline.skips if one.event.collapsed and one.attempt == fallen.attempt}
     return Claim(
         basis="scale",
         ranks=tuple(sorted(ranks)),
@@ -320,4 +317,4 @@ def _by_scale(fallen: Seen[Skipped], timeline: Timeline) -> Claim:
 
 
 def _collapse(timeline: Timeline) -> Seen[Skipped] | None:
-    return next((one for one in timeline.skips if loss_scale_collapse.collapsed(one.event)), None)
+    return next((one for one in timeline.skips if one.event.collapsed), None)

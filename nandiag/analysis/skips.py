@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from nandiag.analysis.causes.loss_scale_collapse import collapsed
 from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Finding
 from nandiag.analysis.timeline import Seen, Timeline
@@ -17,7 +16,7 @@ def skips_of(timeline: Timeline) -> Iterable[Finding]:
     scaler = [one for one in timeline.skips if one.event.by != "script"]
     nan = {_update(one) for one in scaler if one.event.loss is not None and math.isnan(one.event.loss)}
     search = [one for one in scaler if _update(one) not in nan]
-    fallen = next((one for one in scaler if collapsed(one.event)), None)
+    fallen = next((one for one in scaler if one.event.collapsed), None)
     yield from _search(search, len(nan)) if fallen is None else [_collapse(fallen, scaler)]
     yield from _by_loss([one for one in scaler if _update(one) in nan], len(nan))
     yield from _by_script([one for one in timeline.skips if one.event.by == "script"])

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from nandiag.events.facts import TensorFact
 from nandiag.events.site import Site
 
+# From its default of 65536 a scale is below 1 after 17 halvings; a search that ends does so sooner.
+MANY_IN_A_ROW, LOWEST_SCALE, HIGH_SCALE = 20, 1.0, 65536.0
 PHASES = ("data", "init", "forward", "loss", "backward", "collective", "optimizer", "checkpoint")
 
 
@@ -156,6 +158,17 @@ class Skipped:
     total: int
     loss: float | None = None
     by: str = "scaler"
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether this skip shows that a scale has collapsed: it is below 1, or too many steps in a row were left out.
+
+        A search that begins at a very high scale may go on for long, but not below what most models need.
+        """
+        if self.by != "scaler":
+            return False
+        many = self.in_a_row >= MANY_IN_A_ROW and (self.scale is None or self.scale <= HIGH_SCALE)
+        return many or (self.scale is not None and self.scale < LOWEST_SCALE)
 
 
 @dataclass(frozen=True, slots=True)

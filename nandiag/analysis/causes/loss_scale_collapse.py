@@ -5,7 +5,7 @@ from __future__ import annotations
 from nandiag.analysis.causes.facts import Cause, Facts
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
-from nandiag.events import Skipped, words
+from nandiag.events import words
 
 EXPLAIN = Explanation(
     slug="loss_scale_collapse",
@@ -50,17 +50,6 @@ EXPLAIN = Explanation(
         "notes/amp_examples.html",
     ),
 )
-
-# From its default of 65536 the scale is below 1 after 17 halvings; a search that ends does so sooner.
-MANY_IN_A_ROW = 20
-LOWEST_SCALE = 1.0
-
-
-def collapsed(skip: Skipped) -> bool:
-    """Whether this skip shows a collapse: a scale below 1, or too many skips in a row."""
-    if skip.by != "scaler":
-        return False
-    return skip.in_a_row >= MANY_IN_A_ROW or (skip.scale is not None and skip.scale < LOWEST_SCALE)
 
 
 def explain(facts: Facts) -> Cause | None:

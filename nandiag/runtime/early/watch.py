@@ -13,6 +13,7 @@ from nandiag.runtime.early.half.turns import HalfPrecision
 from nandiag.runtime.early.moments import Moments, Name
 from nandiag.runtime.early.warner import Step, Warner
 from nandiag.runtime.guard import guarded
+from nandiag.runtime.look.sight import Sight
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import Entry
 from nandiag.settings import Settings
@@ -44,6 +45,12 @@ class Early:
     def waiting(self) -> list[Tensor]:
         """Return the 0-d tensors to be read with the sight; their values go to :meth:`read`."""
         return self._warner.reads.take()
+
+    def seen(self, sight: Sight) -> Sight:
+        """Take the values of what :meth:`waiting` returned out of ``sight``, which is returned."""
+        if sight.more:
+            self.read(sight.more)
+        return sight
 
     @guarded("warnings")
     def read(self, values: Sequence[float]) -> None:

@@ -71,7 +71,7 @@ class Sentinel:
         self._told = 0
         self._skips = self._skips_in_a_row = self._skips_by_script = 0
         self._scale: Tensor | None = None
-        self._scaler_skips = self._ended = False
+        self._scaler_skips = self._ended = self._collapsed = False
         self._optimizer: Optimizer | None = None
         capture.on_first_root = self.weights.take_stock
 
@@ -137,11 +137,8 @@ class Sentinel:
         gradients = [parameter.grad for parameter in parameters(optimizer) if parameter.grad is not None]
         waiting, self._waiting = self._waiting, []
         losses = [*self.losses.pending, *self.losses.dropped] if self.losses.dropped else self.losses.pending
-        others = self.early.waiting()
-        sight = look(losses, gradients, optimizer, self._scale, waiting, self.weights.frozen(), others)
-        if others:
-            self.early.read(sight.more)
-        return sight
+        more = (waiting, self.weights.frozen(), self.early.waiting())
+        return self.early.seen(look(losses, gradients, optimizer, self._scale, *more))
 
     def _judge(self, optimizer: Optimizer, sight: Sight, border: Border) -> None:
         self._scaler_skips = sight.scaler_skips
@@ -327,9 +324,11 @@ class Sentinel:
         loss = mean_loss(sight, self.losses.pending)
         self.history.add((self.clock.step, loss, None, None, scale, self.early.activation), optimizer)
         self.early.skipped(self.clock.step, scale)
-        if self._skips <= _MOST_SKIPS or self._skips_in_a_row in _ROUND_NUMBERS:
-            RECORDER.emit(Skipped(self.clock.step, scale, self._skips_in_a_row, self._skips, loss))
-        if border.harms and self._tell(border):
+        skip = Skipped(self.clock.step, scale, self._skips_in_a_row, self._skips, loss)
+        fresh, self._collapsed = skip.collapsed and not self._collapsed, skip.collapsed
+        if self._skips <= _MOST_SKIPS or self._skips_in_a_row in _ROUND_NUMBERS or fresh:
+            RECORDER.emit(skip)
+        if (border.harms and self._tell(border)) or fresh:
             self._examine(optimizer, joint=False)
         self._next_step()
 

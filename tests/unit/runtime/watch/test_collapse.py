@@ -1,0 +1,58 @@
+"""A loss scale that collapses is looked into once: what overflows is named, not only that the scaler gave up."""
+
+import pytest
+import torch
+from torch import nn
+
+from nandiag.events import Looked, Skipped
+
+
+@pytest.mark.parametrize(
+    ("skip", "collapsed"),
+    [
+        (Skipped(5, 0.5, 3, 3), True),
+        (Skipped(5, 1024.0, 20, 20), True),
+        (Skipped(5, None, 20, 20), True),
+        (Skipped(5, 1024.0, 19, 19), False),
+        (Skipped(5, 2.0**20, 25, 25), False),  # a search that began at 2**45, as some do
+        (Skipped(5, None, 30, 30, by="script"), False),
+    ],
+)
+def test_what_counts_as_a_collapse(skip, collapsed):
+    assert skip.collapsed is collapsed
+
+
+def test_a_gradient_that_no_scale_fits_is_named_by_one_replay(work):
+    worker = work()
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    for _ in range(12):
+        with torch.autocast("cpu", dtype=torch.float16):
+            out = model(torch.randn(4, 8))
+        loss = (out.float() * 4e3).square().sum()
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    (looked,) = worker.events(Looked)
+    assert (looked.outcome, looked.phase) == ("found", "backward")
+    assert looked.site.op == "aten._to_copy.default"
+    assert worker.harms == []
+    assert worker.events(Skipped)[-1].scale < 1
+
+
+def test_a_search_that_ends_is_not_looked_into(work):
+    worker = work()
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24)
+    for _ in range(25):
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = model(torch.randn(4, 8)).float().square().sum()
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert worker.sentinel.clock.step > 5
+    assert worker.events(Looked) == []
