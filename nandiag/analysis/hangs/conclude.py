@@ -72,8 +72,13 @@ def _of_parting(one: Parting, ranks: dict[int, Rank], known: list[Ledger]) -> Ha
         waiting=one.waiting,
         stands=together([_marked(stand, one.behind) for stand in stands]),
         evidence=(*_evidence(one, call), *(_records(ledger, ranks) if ledger else ())),
-        help=(_HELP[slug],),
+        help=(_HELP["collective_missing" if slug == "collective_mismatch" and _is_astray(one) else slug],),
     )
+
+
+def _is_astray(one: Parting) -> bool:
+    """Whether the calls that met stand at different lines: then one was left out, or made once too often, before."""
+    return len({(call.place.file, call.place.line) for call in one.calls.values() if call.place}) > 1
 
 
 def _is_missing(one: Parting) -> bool:
