@@ -75,7 +75,7 @@ class Early:
             # Something left its usual range: was it this batch? It may not have been looked at.
             self._inputs.hold_against(at_harm=False)
         self._inputs.forget()
-        self._half.step_begins(step.step)
+        self._half.step_begins(step.step, scaled=step.scale is not None)
         self._moments.border(optimizer, step.step)
 
     @guarded("warnings")

@@ -20,8 +20,6 @@ from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import Entry
 
 _FIRST = 10
-# A model may use float16 by itself, which its root does not show: the first looks are made of any.
-_TRIALS = 2
 _MASKED = 0.9
 
 
@@ -38,7 +36,7 @@ class HalfPrecision:
         self._headroom = Headroom(warner.limits)
         self._every = warner.limits.headroom_every
         self.due = min(_FIRST, self._every) if self._every else math.inf
-        self._trials = _TRIALS
+        self._scaled = False
         self._look: ActivationLook | None = None
         self._done: set[int] = set()
 
@@ -48,7 +46,8 @@ class HalfPrecision:
         step = self._capture.tape.step
         if step < self.due or self._look is not None:
             return
-        if not self._trials and not _is_half(entry):
+        # A model may enter autocast by itself, which its root does not show; then there is a scaler.
+        if not self._scaled and not _is_half(entry):
             return
         if id(entry.function) in self._done:
             return  # the first micro-batch stands for all
@@ -73,14 +72,13 @@ class HalfPrecision:
 
     def _keep(self, seen: Extremes) -> None:
         if seen:
-            self._trials = _TRIALS
             step, scalars = self._capture.tape.step, [end for ends in seen.values() for end in ends]
             self._warner.reads.later(scalars, partial(self._looked, step, list(seen)))
 
-    def step_begins(self, step: int) -> None:
-        """A step was made: set when the next look is due, where one was."""
+    def step_begins(self, step: int, *, scaled: bool) -> None:
+        """A step is about to be made, with a loss scale or not: set when the next look is due, where one was."""
+        self._scaled = self._scaled or scaled
         if step >= self.due and self._look is None:
-            self._trials = max(0, self._trials - 1)
             self.due = step + max(1, min(self._every, max(step // 4, _FIRST)))
             self._done.clear()
 

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.modules import module as modules
 
 from nandiag.events import History, Warned
+from nandiag.runtime.early.half.activations import ActivationLook
 from nandiag.runtime.early.half.headroom import LARGEST, Headroom, trend_of
 from nandiag.settings import Thresholds
 
@@ -114,11 +115,32 @@ def test_masks_at_the_end_of_the_range_are_none(work):
     assert 0 < max(looked(worker)) < 6000
 
 
-def test_other_dtypes_are_looked_at_no_more(work):
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_only_float16_is_looked_into(work, monkeypatch, dtype):
+    made = []
+    begin = ActivationLook.begin
+    monkeypatch.setattr(ActivationLook, "begin", lambda self: (made.append(self), begin(self)))
     worker = work(**EVERY)
-    train(40, dtype=torch.bfloat16)
-    assert worker.sentinel.early._half._trials == 0
-    assert looked(worker) == []
+    train(40, dtype=dtype)
+    assert bool(made) is bool(looked(worker)) is (dtype is torch.float16)
+
+
+def test_a_model_that_enters_autocast_by_itself_is_known_by_its_scaler(work):
+    worker = work(**EVERY)
+    model = Net()
+    model.attn.register_forward_pre_hook(lambda *_: torch.set_autocast_enabled("cpu", True))
+    model.attn.register_forward_hook(lambda *_: torch.set_autocast_enabled("cpu", False))
+    torch.set_autocast_dtype("cpu", torch.float16)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=1e-6), torch.amp.GradScaler("cpu", init_scale=8.0)
+    try:
+        for _ in range(20):
+            scaler.scale(model(torch.randn(2, 4, 8)).square().mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    finally:
+        torch.set_autocast_dtype("cpu", torch.bfloat16)
+    assert max(looked(worker)) > 0
 
 
 def test_a_look_leaves_no_trace(work):
