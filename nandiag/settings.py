@@ -35,6 +35,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 LEAST: dict[str, float] = {
     "max_replays": 0,
     "sentinel_lag": 0,
+    "check_replicas": -1,
     "thresholds.window": 32,
     "thresholds.grad_norm": 1,
     "thresholds.deviations": 0,
@@ -83,6 +84,7 @@ class Settings:
     """What a run is told; ``folder`` (the run folder, absolute) and ``run_id`` are empty outside a run of ours.
 
     ``hang_timeout`` is in seconds, 0 for none; ``sentinel_lag`` in steps, 0 or 1.
+    ``check_replicas`` is in steps: 0 for never, -1 for as often as 0.2 % of the step time pays.
     ``root`` is the folder that holds the package, for workers whose interpreter has not installed it.
     """
 
@@ -97,6 +99,7 @@ class Settings:
     level: str = "step"
     hang_timeout: int = 0
     sentinel_lag: int = 0
+    check_replicas: int = -1
     launcher: str = "torchrun"
     root: str = ""
     warnings: bool = field(default=True, metadata={"help": "Give early warnings; --no-warnings is the option."})

@@ -12,6 +12,7 @@ from nandiag.analysis.nccl.summary import Logs
 from nandiag.analysis.report import Finding, RankState, Run
 from nandiag.analysis.skips import skips_of
 from nandiag.analysis.timeline import STATE, Seen, Timeline
+from nandiag.analysis.ways.replicas import replicas_of
 from nandiag.events import Harm, Raised, words
 from nandiag.store.reader import RankLog
 
@@ -36,6 +37,7 @@ def findings_of(
         *nccl_findings(nccl),
         *placement.findings_of(logs),
         *warnings_of(timeline),
+        *replicas_of(logs),
     ]
     order = {"anomaly": 0, "warning": 1, "info": 2}
     found.sort(key=lambda finding: order[finding.severity])

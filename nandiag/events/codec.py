@@ -23,6 +23,7 @@ KINDS: dict[str, type] = {
     "looked": kinds.Looked,
     "skipped": kinds.Skipped,
     "warned": kinds.Warned,
+    "replicas": kinds.Replicas,
     "printed": kinds.Printed,
     "stopping": kinds.Stopping,
     "raised": kinds.Raised,

@@ -172,6 +172,20 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
+class Replicas:
+    """Sums of the bits of weights that are the same on all ``ranks`` after ``step`` steps, if all is well.
+
+    ``sums``, in hexadecimal, are in the order of ``names`` (of single weights, or of runs of neighbours); a rank tells
+    the names in its first such event alone.
+    """
+
+    step: int
+    ranks: tuple[int, ...]
+    names: tuple[str, ...]
+    sums: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Warned:
     """An early warning: something unusual while all is finite, or, ``at_harm``, in the step of a harm.
 
@@ -269,6 +283,6 @@ class Unknown:
 
 
 Event = (
-    Attached | Armed | ProbeDark | Note | Harm | Looked | Skipped | Warned | Stopping | Raised | History | Activations
-    | Listening | Placed | Printed | Finished | Unknown
+    Attached | Armed | ProbeDark | Note | Harm | Looked | Skipped | Warned | Replicas | Stopping | Raised | History
+    | Activations | Listening | Placed | Printed | Finished | Unknown
 )  # fmt: skip

@@ -88,6 +88,10 @@ OPTIONS = (
         "a harmful step can then not be run again.", metavar="N",
     ),
     Option("--max-replays", "number", "How many harmful steps may be run again to find the origin.", metavar="N"),
+    Option(
+        "--check-replicas", "number", "Compare the bits of replicated weights every N steps (-1: as often as costs "
+        "0.2 % of the step time; 0: never).", metavar="N",
+    ),
     Option("--no-warnings", "off", "Give no early warnings (see README: early warnings)."),
     Option(
         "--hang-timeout",

@@ -7,6 +7,20 @@ from nandiag.analysis.report import Suggestion
 
 EXPLAIN = (
     Explanation(
+        slug="replica_diverged",
+        what="Copies of weights that were bit-equal on all ranks, as DDP keeps them, no longer are, though nothing is "
+        "NaN. Each rank sums the bits of its copy at the same steps into its own file; nothing is exchanged.",
+        fix=(
+            Suggestion(
+                "Look for code that changes weights on some ranks only; where there is none, check the device that "
+                "the report names: memory and ECC counts.",
+            ),
+            Suggestion("Resume from a checkpoint of before that step, or broadcast the weights of a rank that agrees."),
+        ),
+        pages=("notes/ddp.html",),
+        kind="finding",
+    ),
+    Explanation(
         slug="nonfinite_loss",
         what="A loss that backward() was called on was NaN or Inf. The verdict says where it came from.",
         fix=(

@@ -28,6 +28,7 @@ from nandiag.runtime.tape.batches import watch_batches
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import tensors_in
 from nandiag.runtime.tape.exchange import watch_exchanges
+from nandiag.runtime.together.replicas import ReplicaCheck
 from nandiag.runtime.watch.scaler import watch_scaler
 from nandiag.runtime.watch.sentinel import Sentinel
 from nandiag.settings import place
@@ -39,6 +40,8 @@ def arm() -> Sentinel:
     sentinel = (LateSentinel if RECORDER.settings.sentinel_lag else Sentinel)(RECORDER.settings, capture)
     register_optimizer_step_pre_hook(guarded("sentinel")(sentinel.before_step))
     register_optimizer_step_post_hook(guarded("sentinel")(sentinel.after_step))
+    replicas = ReplicaCheck(sentinel.clock, capture, RECORDER.settings.check_replicas)
+    register_optimizer_step_post_hook(guarded("replicas")(replicas.after_step))
     wraps.install(capture)
     sentinel.early.arm()
     os.register_at_fork(after_in_child=capture.window.close)  # a worker of a DataLoader is forked in the open window
