@@ -47,7 +47,7 @@ def walk(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def is_wrapper(module: nn.Module) -> bool:
     """Tell whether ``module`` only wraps another one, whose place in the tree it then takes."""
-    return type(module).__name__ in _WRAPPERS or any(key in _TRANSPARENT for key in module._modules)
+    return type(module).__name__ in _WRAPPERS or not _TRANSPARENT.isdisjoint(module._modules.keys())
 
 
 def child_name(parent: nn.Module, key: str, name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -69,10 +70,15 @@ class Frozen:
             module = ref()
             if module is None:
                 continue
-            tensor = module._buffers.get(key)
-            tensor = module._parameters.get(key) if tensor is None else tensor
+            tensor = _held(module._buffers, key)
+            tensor = _held(module._parameters, key) if tensor is None else tensor
             if tensor is not None and id(tensor) not in self._trained:
                 yield (id(module), key), tensor
+
+
+def _held(tensors: Any, key: str) -> Tensor | None:
+    # A scripted module's buffers and parameters lie in no dict, but in what can only list them.
+    return tensors.get(key) if isinstance(tensors, dict) else dict(tensors.items()).get(key)
 
 
 def _untrained(module: nn.Module, trained: set[int]) -> Iterator[tuple[str, str, Tensor]]:

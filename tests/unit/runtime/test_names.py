@@ -137,3 +137,10 @@ def test_a_proxy_is_not_asked_what_it_is():
     proxy = Proxy()
     find_roots()
     assert type(proxy) is Proxy
+
+
+def test_a_scripted_module_is_walked_like_any_other():
+    """Its `_modules` is no dict: iterating it raises."""
+    scripted = torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+    assert not is_wrapper(scripted)
+    assert [name for name, _ in walk(scripted)] == ["", "0", "1"]

@@ -443,3 +443,12 @@ def test_notes_are_not_needed_for_a_clean_run(work):
     Loop().run(3)
     worker.sentinel.finish()
     assert worker.events(Note) == []
+
+
+def test_a_scripted_module_beside_the_model_disarms_nothing(work):
+    worker = work()
+    scripted = torch.jit.script(torch.nn.BatchNorm1d(3))
+    Loop().run(3, loss_of=lambda loop, out: out.mean() * (math.nan if loop.step == 1 else 1))
+    assert worker.events(ProbeDark) == []
+    assert worker.harms[0].step == 1
+    del scripted
