@@ -66,12 +66,19 @@ def exactly_the_owner_raises(told):
     return told
 
 
+@pytest.mark.parametrize("level", ["step", pytest.param("op", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_exactly_the_owner_of_a_nan_raises_and_no_collective_is_added(launch, ranks):
-    done, told = launch(NANDIAG, "placements.py", ranks)
+def test_exactly_the_owner_of_a_nan_raises_and_no_collective_is_added(launch, ranks, level):
+    done, told = launch([*NANDIAG, "--level", level], "placements.py", ranks)
     ended_in_order(done, told, ranks)
     assert len(exactly_the_owner_raises(told)) == {2: 9, 4: 21}[ranks]
     assert sum(word["holds"] for words in told.values() for word in words if "holds" in word) > 9
+
+
+def test_the_smallest_backward_passes_with_every_op_watched(launch):
+    ours, _ = launch([*NANDIAG, "--level", "op"], "seed.py", 2)
+    assert ours.returncode == 0, ours.stderr
+    assert sorted(ours.stdout.splitlines()) == ["rank 0 gradient 32", "rank 1 gradient 32"]
 
 
 def test_the_smallest_backward_passes_here_and_fails_under_torchrun(launch):
