@@ -32,6 +32,7 @@ from nandiag.runtime.replay.ready import (
 )
 from nandiag.runtime.replay.rerun import Player
 from nandiag.runtime.replay.trace import Tracer
+from nandiag.runtime.replay.unfinished import reset_sharding
 from nandiag.runtime.replay.update import look_again
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import Entry
@@ -106,8 +107,10 @@ class Examiner:
                     looked = self._conclude(case, Evidence(tracer, result, roots, entries, *kept))
                     return replace(looked, facts={**looked.facts, "reconstructed": True}) if spoiled else looked
         except Refused as refusal:
+            reset_sharding(roots if case.joint else [])
             return _nothing(case, "refused", str(refusal))
         except Exception as error:  # the script's own code may raise when it is run again
+            reset_sharding(roots if case.joint else [])
             return _nothing(case, "failed", f"{type(error).__name__}: {str(error)[:300]}")
 
     @contextlib.contextmanager
