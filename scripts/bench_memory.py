@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-VOCABULARY, WIDTH, TOKENS, STEPS = 32_000, 128, 4096, 4
+VOCABULARY, WIDTH, TOKENS, STEPS = 32_000, 128, 2048, 6
 
 
 def main() -> None:
