@@ -11,6 +11,7 @@ in no folder.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,9 @@ def name_of(path: Path) -> str:
     return path.relative_to(SAMPLES).as_posix().removesuffix(".expected.yaml")
 
 
+@functools.cache
 def truth_of(path: Path) -> Truth:
-    """Read an expected file."""
+    """Read an expected file; it is shared, so leave it as it is."""
     truth: Truth = yaml.safe_load(path.read_text(encoding="utf-8"))
     return truth
 

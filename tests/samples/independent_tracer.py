@@ -50,6 +50,8 @@ def local(value):
 def has(value, check):
     if value.layout != torch.strided or not (value.is_floating_point() or value.is_complex()) or value.numel() == 0:
         return False
+    if value.untyped_storage().nbytes() == 0:
+        return False  # FSDP frees what it gathered
     return bool(check(value.detach()).any())
 
 
@@ -201,7 +203,14 @@ class Tracer(TorchDispatchMode):
         torch.nn.modules.module.register_module_forward_pre_hook(self.enter)
         torch.nn.modules.module.register_module_forward_hook(self.leave, always_call=True)
         torch.autograd.backward = self.around(torch.autograd.backward)
-        torch.autograd.grad = self.around(torch.autograd.grad)
+        plain, watched = torch.autograd.grad, self.around(torch.autograd.grad)
+
+        def grad(*args, **kwargs):
+            # Where there is an optimizer it shows the harm; pipelines take such gradients of memory that nobody wrote.
+            differentiate = plain if self.optimizers else watched
+            return differentiate(*args, **kwargs)
+
+        torch.autograd.grad = grad
         made = Optimizer.__init__
 
         def make(optimizer, *args, **kwargs):

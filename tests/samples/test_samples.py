@@ -102,9 +102,14 @@ def test_the_schema_refuses_what_does_not_fit():
 @pytest.mark.parametrize("path", [path for path in EXPECTED if truth_of(path)["anomaly"]], ids=name_of)
 def test_the_truth_names_a_line_that_exists(path):
     truth = truth_of(path)
-    files = [path.with_name(name).read_text(encoding="utf-8").splitlines() for name in readings(truth, "file") if name]
-    for line, source in zip(readings(truth, "line"), readings(truth, "source"), strict=True):
-        assert line is None or source in [lines[line - 1].strip() for lines in files if line <= len(lines)]
+    named = [path.with_name(name) for name in readings(truth, "file") if name]
+    files = [file.read_text(encoding="utf-8").splitlines() for file in named if file.exists()]
+    found = [
+        line is None or source in [lines[line - 1].strip() for lines in files if line <= len(lines)]
+        for line, source in zip(readings(truth, "line"), readings(truth, "source"), strict=True)
+    ]
+    # A line of a library cannot be looked up beside the sample; one of the script's own must be there as well.
+    assert any(found) if len(files) < len(named) else all(found)
 
 
 @pytest.mark.samples
