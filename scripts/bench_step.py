@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
+import resource
 import statistics
 import time
+import warnings
 from collections.abc import Callable
 
 import torch
+import torch.distributed as dist
+from bench_peers import PEERS, leaf_hooks, round_a_step
 from torch import nn
 from torch.nn import functional
 
@@ -73,8 +78,11 @@ def cnn() -> nn.Module:
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
 
 
-def make(kind: str) -> Callable[[], torch.Tensor]:
-    """Return a function that makes one training step of the model ``kind`` and returns its loss."""
+def make(kind: str, peer: str | None = None) -> Callable[[], torch.Tensor]:
+    """Return a function that makes one training step of the model ``kind``, under ``peer``, and returns its loss.
+
+    With more than one process the model trains under DDP.
+    """
     torch.manual_seed(0)
     if kind == "gpt":
         model, x, y = GPT(), torch.randint(0, 65, (8, 256)), torch.randint(0, 65, (8, 256))
@@ -83,9 +91,13 @@ def make(kind: str) -> Callable[[], torch.Tensor]:
     else:
         layers = [nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)]
         model, x, y = nn.Sequential(*layers), torch.randn(32, 32), torch.randint(0, 10, (32,))
+    read = leaf_hooks(model, at_once=peer == "hooks") if peer in {"hooks", "deferred"} else lambda: None
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        dist.init_process_group("gloo")
+        model = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
-    def step() -> torch.Tensor:
+    def plain() -> torch.Tensor:
         output = model(x)
         loss = functional.cross_entropy(output.flatten(0, -2), y.flatten())
         optimizer.zero_grad()
@@ -93,22 +105,32 @@ def make(kind: str) -> Callable[[], torch.Tensor]:
         optimizer.step()
         return loss
 
-    return step
+    def step() -> torch.Tensor:
+        with round_a_step(peer, read):
+            return plain()
+
+    return plain if peer is None else step
 
 
 def main() -> None:
     """Train for a while and print the median step time."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", choices=sorted(STEPS))
+    parser.add_argument("--peer", choices=PEERS, help="watch with something else")
     args = parser.parse_args()
-    step, times = make(args.model), []
+    warnings.filterwarnings("ignore", message="Anomaly Detection")
+    step, times = make(args.model, args.peer), []
     for _ in range(max(3, STEPS[args.model] // 10)):
         step()
     for _ in range(STEPS[args.model]):
         began = time.perf_counter()
         step()
         times.append(time.perf_counter() - began)
-    print(f"median_us {statistics.median(times) * 1e6:.1f}", flush=True)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    if os.environ.get("RANK", "0") == "0":
+        print(f"median_us {statistics.median(times) * 1e6:.1f} peak_mib {peak:.1f}", flush=True)
+    if dist.is_initialized():
+        os._exit(0)  # gloo's threads abort an interpreter that ends now and then
 
 
 if __name__ == "__main__":

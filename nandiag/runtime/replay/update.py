@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.replay.rerun import written_by
 from nandiag.runtime.replay.trace import Op, Spot, Tracer
 from nandiag.runtime.tape.entries import Entry
+from nandiag.runtime.tape.traceless import undo_all
 
 _MOST = 8
 
@@ -85,14 +87,14 @@ def _as_before(optimizer: torch.optim.Optimizer, bad: list[Tensor], *, first: bo
         ]
         yield
     finally:
-        optimizer.param_groups = groups
-        with torch.no_grad():
-            for one, value, gradient in kept:
-                one.detach().copy_(value)
-                if gradient is not None and one.grad is not None:
-                    one.grad.detach().copy_(gradient)
-                if one in states:
-                    _put_back(optimizer, one, states[one])
+        undo: list[Callable[[], object]] = [partial(setattr, optimizer, "param_groups", groups)]
+        for one, value, gradient in kept:
+            undo.append(partial(one.detach().copy_, value))
+            if gradient is not None and one.grad is not None:
+                undo.append(partial(one.grad.detach().copy_, gradient))
+            if one in states:
+                undo.append(partial(_put_back, optimizer, one, states[one]))
+        undo_all(undo)
 
 
 def stand_in(parameter: Tensor) -> None:

@@ -20,7 +20,7 @@ from nandiag.runtime.frames import places
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Given, Tape, version_of
-from nandiag.runtime.tape.state import Attributes, equal, generators, keep_attributes, modes, python_used
+from nandiag.runtime.tape.state import Attributes, capturing, equal, generators, keep_attributes, modes, python_used
 from nandiag.runtime.tape.window import Window
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -82,6 +82,7 @@ class Capture:
             or torch._C._len_torch_dispatch_stack()
             or torch._C._get_tracing_state() is not None
             or torch._C._functorch.peek_interpreter_stack() is not None
+            or capturing()
         ):
             return True
         if self._thread is None:

@@ -19,7 +19,7 @@ class Generators:
     """The states of torch's CPU and CUDA generators, of Python's, numpy's and the script's own where they are used."""
 
     cpu: Tensor
-    cuda: tuple[Tensor, ...] | None
+    cuda: tuple[tuple[int, Tensor], ...] | None
     python: Any = None
     numpy: Any = None
     private: tuple[tuple[torch.Generator, Tensor], ...] = ()
@@ -28,7 +28,8 @@ class Generators:
         """Set every generator to the state kept here."""
         torch.set_rng_state(self.cpu)
         if self.cuda is not None:
-            torch.cuda.set_rng_state_all(self.cuda)
+            for device, state in self.cuda:
+                torch.cuda.set_rng_state(state, device)
         if self.python is not None:
             random.setstate(self.python)
         if self.numpy is not None:
@@ -39,7 +40,7 @@ class Generators:
 
 def generators(*, full: bool, private: Iterable[torch.Generator] = ()) -> Generators:
     """Take the states now; ``full`` adds Python's and numpy's (10 and 40 us), ``private`` are the script's own."""
-    cuda = tuple(torch.cuda.get_rng_state_all()) if _cuda() else None
+    cuda = tuple((one, torch.cuda.get_rng_state(one)) for one in _cuda_used()) if _cuda() else None
     numpy = sys.modules.get("numpy") if full else None
     return Generators(
         cpu=torch.get_rng_state(),
@@ -52,6 +53,17 @@ def generators(*, full: bool, private: Iterable[torch.Generator] = ()) -> Genera
 
 def _cuda() -> bool:
     return bool(torch.cuda.is_initialized())
+
+
+def capturing() -> bool:
+    """Whether a CUDA graph is being captured: nothing may be read then, and what is computed would be part of it."""
+    return _cuda() and torch.cuda.is_current_stream_capturing()
+
+
+def _cuda_used() -> list[int]:
+    """Return the devices that this process has touched: to ask another one would cost memory there."""
+    used = getattr(torch._C, "_cuda_hasPrimaryContext", None)
+    return [one for one in range(torch.cuda.device_count()) if used is None or used(one)]
 
 
 def python_used(before: Generators) -> bool:

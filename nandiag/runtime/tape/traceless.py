@@ -6,7 +6,8 @@ import contextlib
 import io
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -44,19 +45,34 @@ def traceless(
         logging.disable()
         yield
     finally:
-        sys.stdout, sys.stderr = streams
-        logging.disable(level)
-        for parameter, gradient in gradients:
-            parameter.grad = gradient
-        with torch.no_grad():
-            for buffer, value in [*written, *buffers]:
-                _restore(buffer, value)
-            contents.put_back()
-        versions.close()
-        states.put_back()
-        capture.off = False
-        if window_was_open:
-            capture.window.open()
+        undo: list[Callable[[], object]] = [
+            partial(setattr, sys, "stdout", streams[0]),
+            partial(setattr, sys, "stderr", streams[1]),
+        ]
+        undo += [partial(logging.disable, level)]
+        undo += [partial(setattr, parameter, "grad", gradient) for parameter, gradient in gradients]
+        undo += [partial(_restore, buffer, value) for buffer, value in [*written, *buffers]]
+        undo += [contents.put_back, versions.close, states.put_back, partial(_on_again, capture)]
+        undo_all([*undo, capture.window.open] if window_was_open else undo)
+
+
+def _on_again(capture: Capture) -> None:
+    capture.off = False
+
+
+def undo_all(steps: Sequence[Callable[[], object]]) -> None:
+    """Take each step, whatever becomes of the others, and one that fails twice; raises the first error at the end."""
+    errors: list[Exception] = []
+    with torch.no_grad():
+        for step in steps:
+            try:
+                step()
+            except Exception as error:
+                errors.append(error)
+                with contextlib.suppress(Exception):
+                    step()
+    if errors:
+        raise errors[0]
 
 
 def _versions(tensors: list[Tensor]) -> contextlib.ExitStack:

@@ -80,10 +80,12 @@ class Window(TorchFunctionMode):
         """Run the call, then tape it; an error of ours goes dark, an error of the call is the script's."""
         del types
         self.calls += 1
-        what = traits(func)
-        own = kwargs.get("generator") if kwargs else None
-        states = generators(full=False, private=[own] if own is not None else ()) if what.random or own else None
-        before = self._before(args) if what.in_place else None
+        try:
+            what = traits(func)
+            states, before = self._kept(what, args, kwargs)
+        except Exception as error:
+            RECORDER.dark("window", error)
+            return func(*args, **(kwargs or {}))
         self.on, self._within = False, True
         try:
             output = func(*args, **(kwargs or {}))
@@ -98,6 +100,13 @@ class Window(TorchFunctionMode):
             except Exception as error:
                 RECORDER.dark("window", error)
         return output
+
+    def _kept(
+        self, what: Traits, args: tuple[Any, ...], kwargs: Any
+    ) -> tuple[Generators | None, tuple[Tensor, Tensor] | None]:
+        own = kwargs.get("generator") if kwargs else None
+        states = generators(full=False, private=[own] if own is not None else ()) if what.random or own else None
+        return states, self._before(args) if what.in_place else None
 
     def _before(self, args: tuple[Any, ...]) -> tuple[Tensor, Tensor] | None:
         # A small tensor from outside that is written into, perhaps through a view: what it held is kept, so that the

@@ -56,6 +56,7 @@ def _wrap_module_call(capture: Capture) -> None:
 
 def _wrap_tensor_backward(capture: Capture) -> None:
     original = torch.Tensor.backward
+    sink = guarded("window")(capture.window.sink)
 
     @functools.wraps(original)
     def backward(self: Tensor, *args: Any, **kwargs: Any) -> None:
@@ -63,7 +64,7 @@ def _wrap_tensor_backward(capture: Capture) -> None:
         if capture.window.on and not capture.idle:
             capture.window.close()
         original(self, *args, **kwargs)  # type: ignore[no-untyped-call]
-        capture.window.sink()
+        sink()
 
     torch.Tensor.backward = backward  # type: ignore[method-assign]
 

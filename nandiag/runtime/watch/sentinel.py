@@ -30,6 +30,7 @@ from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.examine import Examiner
 from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.together.agreement import Agreement
 from nandiag.runtime.watch.bare import Bare
 from nandiag.runtime.watch.borders import Nesting, closure_of, with_closure
@@ -81,7 +82,7 @@ class Sentinel:
         """Look at losses and gradients; returns changed arguments when a closure will bring the gradients later."""
         if self.capture.tracer is not None:
             raise Refused("the script makes its updates within backward, which a replay must not repeat")
-        if self.capture.off:
+        if self.capture.off or capturing():
             return None
         self.capture.window.close()
         if not self._nesting.enter(sys._getframe(_HOOK_DEPTH)):
@@ -225,7 +226,7 @@ class Sentinel:
     def after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Count the step and look at the weights: at once on the CPU, before the next step elsewhere."""
         del args, kwargs
-        if self.capture.off or self._nesting.leave():
+        if self.capture.off or capturing() or self._nesting.leave():
             return
         hidden, self._hidden = self._hidden, []
         for parameter, gradient in hidden:
@@ -278,7 +279,7 @@ class Sentinel:
 
     def backward_begins(self, tensors: Any) -> bool:
         """Take the roots of a backward call; returns whether it is the outermost one."""
-        if torch._C._current_graph_task_id() != -1 or self.capture.off:
+        if torch._C._current_graph_task_id() != -1 or self.capture.off or capturing():
             return False
         if not attach_late():
             return False
