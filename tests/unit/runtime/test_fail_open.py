@@ -5,8 +5,11 @@ out are those that torch or the script call in the place of what they wrap: ther
 """
 
 import contextlib
+import errno
 import hashlib
+import os
 import random
+import shutil
 import sys
 from pathlib import Path
 
@@ -111,6 +114,12 @@ class Breaker:
             raise BrokenError(code.co_name)  # Python takes the profile function off when it raises
 
 
+def modes_off():
+    """Where a replay does not fit a worker watches op by op until it ends; this process goes on."""
+    while torch._C._len_torch_dispatch_stack():
+        torch._C._pop_torch_dispatch_stack(None)
+
+
 @pytest.fixture
 def worker_run(recording, as_it_was):
     """Train in this process, armed, with a breaker; returns the bits and what was written."""
@@ -129,6 +138,7 @@ def worker_run(recording, as_it_was):
             finally:
                 sys.setprofile(None)
                 sentinel.capture.window.close()
+                modes_off()
         return told, worker.events()
 
     return run
@@ -177,6 +187,7 @@ def armed_run(recording, as_it_was, monkeypatch):
             with contextlib.suppress(Exception):
                 RECORDER.emit(sentinel.finish())
             sentinel.capture.window.close()
+            modes_off()
         return told, worker
 
     return run
@@ -203,6 +214,35 @@ def test_a_broken_part_goes_dark_and_changes_nothing(owner, name, probe, armed_r
     assert len({one.probe for one in dark}) == len(dark)
     assert all("broken on purpose" in one.reason for one in dark)
     assert probe is None or probe in {one.probe for one in dark}
+
+
+def full_disk(_, patch):
+    """The disk fills up in the middle of each line."""
+    real = os.write
+
+    def write(number, data):
+        if len(data) > 20:
+            real(number, data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(number, data)
+
+    patch.setattr(os, "write", write)
+
+
+def vanished(worker, _):
+    shutil.rmtree(worker.folder.path)
+
+
+def no_descriptors(_, patch):
+    patch.setattr(os, "open", lambda *_args: (_ for _ in ()).throw(OSError(errno.EMFILE, "Too many open files")))
+
+
+@pytest.mark.parametrize("damage", [full_disk, vanished, no_descriptors])
+def test_a_log_that_cannot_be_written_changes_nothing(damage, armed_run, capfd):
+    plain = train()
+    told, _ = armed_run(damage)
+    assert told == plain
+    assert capfd.readouterr().err.count("\n") <= 1
 
 
 @pytest.mark.slow
