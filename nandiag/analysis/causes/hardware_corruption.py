@@ -39,6 +39,8 @@ def explain(facts: Facts) -> Cause | None:
     if facts.basis == "exchange":
         return _link(facts)
     look = facts.look
+    if facts.basis == "state":
+        return _weight(facts)
     transient = look is not None and (look.outcome, look.method) == ("finite", "replay") and is_whole(look)
     if facts.basis not in {"loss", "gradient"} or not transient or not facts.known or len(facts.origin.ranks) > 1:
         return None
@@ -58,6 +60,22 @@ def explain(facts: Facts) -> Cause | None:
             *_CHECKS,
         ),
         strength=LIKELY if again else POSSIBLE,
+    )
+
+
+def _weight(facts: Facts) -> Cause | None:
+    """A weight of one rank of several that went bad after an update which, made again, is finite."""
+    look, harm = facts.look, facts.harm
+    again = look is not None and (look.outcome, look.method, look.phase) == ("finite", "replay", "optimizer")
+    alone = len(facts.origin.ranks) == 1 and facts.world > 1
+    if not again or not alone or harm is None or harm.since is None:
+        return None
+    place = f"{facts.origin.device or 'the device'} of {facts.origin.host or 'its host'}"
+    return Cause(
+        slug="hardware_corruption",
+        evidence=(f"only {words.ranks(facts.origin.ranks)} has it, and its update, made again, is finite: {place}",),
+        suggestions=(Suggestion(f"Run the same job without this device: {place}."), *_CHECKS),
+        strength=POSSIBLE,
     )
 
 

@@ -163,4 +163,6 @@ def _state_evidence(claim: Claim, at: list[Seen[Harm]]) -> Iterable[str]:
         when = f"after step {harm.since}" if harm.since >= 0 else "before the first step"
         yield f"The {one} was finite {when}."
     if harm.phase == "optimizer" and not any(one.event.what in {"loss", "gradient"} for one in at):
-        yield "The losses and gradients of this step were finite: the update itself made it."
+        again = claim.look is not None and claim.look.event.outcome == "finite"
+        cause = "the update, made again, is finite too" if again else "the update itself made it"
+        yield f"The losses and gradients of this step were finite: {cause}."

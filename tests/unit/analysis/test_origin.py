@@ -424,3 +424,11 @@ def test_strikes_of_one_device_are_counted(by_hand):
     verdict = analyse(record).verdict
     assert (verdict.cause, verdict.reproduced, verdict.origin.ranks) == ("hardware_corruption", False, (1,))
     assert any("struck 2 times in this run, at steps 3, 7" in text for text in verdict.evidence)
+
+
+def test_a_weight_of_one_rank_that_its_update_does_not_explain(by_hand):
+    again = replace(by_hand.finite(7), phase="optimizer")
+    harm = by_hand.state(7, "0.weight", since=6)
+    verdict = analyse(by_hand.run(by_hand.rank(0, steps=9), by_hand.rank(1, harm, again, steps=9))).verdict
+    assert (verdict.cause, verdict.origin.ranks) == ("hardware_corruption", (1,))
+    assert any("the update, made again, is finite too" in text for text in verdict.evidence)
