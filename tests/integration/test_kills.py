@@ -212,5 +212,7 @@ def test_two_hundred_kills_at_random(tmp_path, known_environment):
         code = run.end(90)
         run.nobody_left()
         run.nothing_lost()
-        allowed = {"worker": {1}, "launcher": {-9, 128 + sent}, "both": {1, -9, 128 + sent}}[victim]
+        # A launcher that is closing the run already dies of the signal itself, which a shell shows as 128+N too.
+        ended = {-sent, 128 + sent}
+        allowed = {"worker": {1}, "launcher": ended, "both": {1, *ended}}[victim]
         assert code in allowed, (number, victim, sent, code)
