@@ -53,16 +53,19 @@ def _micro_step(look: Looked | None, harm: Harm | None) -> int | None:
 def _site(look: Looked | None, harm: Harm | None) -> Site:
     """Return the look's site; without one, the module that owns a bad parameter or buffer."""
     site = look.site if look and look.site else Site()
-    named = look.source in _HELD if look else bool(harm and harm.what in _HELD)
+    named = look.source in _HELD if look else bool(harm and harm.what in {*_HELD, "optimizer_state"})
     if site.module is not None or not named:
         return site
     inputs, _ = _tensors(look, harm)
     name = next((fact.name for fact in inputs if fact.bad and fact.name), None)
-    if name is None:
-        return site
-    return Site(
-        **{**{field.name: getattr(site, field.name) for field in fields(Site)}, "module": name.rpartition(".")[0]}
-    )
+    module = None if name is None else _owner(name)
+    return Site(**{**{field.name: getattr(site, field.name) for field in fields(Site)}, "module": module})
+
+
+def _owner(name: str) -> str | None:
+    """Return the module of a parameter, or of ``exp_avg of layer.weight``; None where no module is known to hold it."""
+    parameter = name.rpartition(" of ")[2]
+    return None if parameter.startswith("param_groups[") or " " in parameter else parameter.rpartition(".")[0]
 
 
 def _tensors(look: Looked | None, harm: Harm | None) -> tuple[tuple[TensorFact, ...], tuple[TensorFact, ...]]:

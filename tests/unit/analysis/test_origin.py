@@ -184,6 +184,12 @@ def test_optimizer_state_is_told_by_its_own_name(by_hand):
     assert analyse(record).verdict.summary == (
         "NaN in optimizer state exp_avg_sq of fc.weight on rank 0 after the update of step 3"
     )
+    assert origin(record).module == "fc"
+
+
+def test_a_parameter_that_no_module_is_known_to_hold_has_no_module(by_hand):
+    record = by_hand.run(by_hand.rank(0, by_hand.state(3, "param_groups[0].params[1]", since=2), world=1), world=1)
+    assert origin(record).module is None
 
 
 def test_the_earliest_step_wins_and_later_harm_is_spread(by_hand):
