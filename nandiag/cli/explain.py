@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nandiag.analysis.explained import Explanation, catalogue
-from nandiag.cli.plugins import explanations
 from nandiag.errors import UsageError
 from nandiag.settings import nearest
+
+if TYPE_CHECKING:
+    from nandiag.analysis.explained import Explanation
 
 _WIDTH = 100
 _KINDS = {"cause": "Causes", "warning": "Warnings", "finding": "Findings"}
@@ -27,6 +28,9 @@ def explain(
     *, slug: Annotated[str | None, typer.Argument(metavar="[SLUG]", help="A word of the report: overflow.")] = None
 ) -> None:
     """Explain a slug of the report, or list all of them."""
+    from nandiag.analysis.explained import catalogue
+    from nandiag.cli.plugins import explanations
+
     known = {**catalogue(), **{one.slug: one for one in explanations()}}
     lines = listed(known) if slug is None else text_of(_find(slug, known))
     sys.stdout.write("".join(f"{line}\n" for line in lines))

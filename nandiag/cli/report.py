@@ -10,21 +10,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nandiag.analysis import Report
-from nandiag.cli import nccl_logs
-from nandiag.cli.plugins import analysed
 from nandiag.cli.problems import complain
 from nandiag.errors import Exit, NandiagError, NothingToReadError, UsageError
 from nandiag.launch.options import DEFAULT_LOGS
-from nandiag.render import json as as_json
-from nandiag.render import markdown, terminal
-from nandiag.render.text import encodable
 from nandiag.store import layout
-from nandiag.store.reader import read_run, read_whole
+
+if TYPE_CHECKING:  # what reads and shows a report is imported where that is done: `--help` has to be quick
+    from nandiag.analysis import Report
 
 
 def register(app: typer.Typer) -> None:
@@ -92,6 +88,10 @@ def _refuse_file(places: list[Path], flag: str) -> None:
 
 
 def _print(found: Report, folders: list[Path], *, as_json_text: bool, as_markdown: bool) -> None:
+    from nandiag.render import json as as_json
+    from nandiag.render import markdown, terminal
+    from nandiag.render.text import encodable
+
     if as_json_text or as_markdown:
         text = as_json.dumps(found) + "\n" if as_json_text else markdown.dumps(found)
         sys.stdout.write(encodable(text, sys.stdout.encoding))
@@ -112,6 +112,10 @@ def no_reader(error: OSError) -> None:
 
 def read(folders: list[Path], logs: Sequence[str] = ()) -> Report:
     """Return the report on these folders and NCCL logs; raises NothingToReadError when they hold nothing to read."""
+    from nandiag.cli import nccl_logs
+    from nandiag.cli.plugins import analysed
+    from nandiag.store.reader import read_run
+
     others, notes = nccl_logs.matching(logs), list[str]()
     if not folders:
         return nccl_logs.alone(nccl_logs.read_logs(others, None, notes), notes)
@@ -146,6 +150,9 @@ def _collector_off() -> Iterator[None]:
 
 def _written(run: layout.RunFolder) -> Report | None:
     """Return the report that the launcher wrote, or ``None`` when it is missing, damaged or too large."""
+    from nandiag.analysis import Report
+    from nandiag.store.reader import read_whole
+
     try:
         report: Report = read_whole(run.report_file, Report)
     except (OSError, ValueError):

@@ -27,7 +27,6 @@ from nandiag.launch.options import OPTIONS, Option
 from nandiag.launch.plan import Plan, check, make
 from nandiag.settings import Settings, environment
 from nandiag.store import layout
-from nandiag.store.reader import MAX_WHOLE
 
 _SHORT = "Run a script as torchrun does; find where numbers go bad."
 _HELP = (
@@ -145,6 +144,8 @@ def _check_json(file: str | None) -> None:
 
 def is_json(path: Path) -> bool:
     """Whether nothing but JSON would be lost with this file; an empty one holds nothing."""
+    from nandiag.store.reader import MAX_WHOLE
+
     try:
         if path.stat().st_size > MAX_WHOLE:
             return False

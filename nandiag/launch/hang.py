@@ -13,10 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from nandiag.analysis.hangs.held import so_far
 from nandiag.events import Attached
 from nandiag.store.layout import RunFolder
-from nandiag.store.reader import read_run
 from nandiag.store.run import HangEnd
 from nandiag.store.whereabouts import signs_of_life
 
@@ -89,6 +87,9 @@ class HangWatch:
 
 def waited_in_vain(folder: RunFolder) -> str | None:
     """Return in a sentence why ranks waited in vain, once the first has failed; None where it was not by that."""
+    from nandiag.analysis.hangs.held import so_far
+    from nandiag.store.reader import read_run
+
     hang = so_far(read_run([folder]))
     return hang.summary if hang is not None else None
 

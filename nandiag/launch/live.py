@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nandiag.analysis import early
 from nandiag.events import Attached, Finished, Harm, Listening, Looked, Raised, Site, Stopping, Warned
 from nandiag.events.visible import clean
 from nandiag.events.words import bad_kind, module, op, ranks
@@ -225,6 +224,8 @@ class Watch:
         """Show what is new of early warnings, each kind once; after a harm they no longer matter."""
         fresh, self._warned = self._seen.warned[self._warned :], len(self._seen.warned)
         for rank, warned in fresh if self._harm_at is None else ():
+            from nandiag.analysis import early  # all of analysis comes with it: not before it is needed
+
             self._say(f"nandiag: {clean(early.line(rank, warned))}\n")
 
     def _end_the_slow(self, since: float, now: float) -> None:
