@@ -111,8 +111,8 @@ def _alike(many: list[Tensor]) -> bool:
     for tensor in many:
         if type(tensor) not in _PLAIN_TYPES or tensor.dtype is not dtype or tensor.layout is not _STRIDED:
             return False
-        if tensor.device != device:
-            return False
+        if tensor.device != device or not tensor.untyped_storage().nbytes():
+            return False  # FSDP freed what it gathered: reading that would end the process
     return True
 
 

@@ -76,6 +76,13 @@ class Losses:
 
 
 def roots_of(roots: Any) -> list[Tensor]:
-    """Return the tensors that ``torch.autograd.backward`` was given; edges of the graph have no value to look at."""
+    """Return the tensors that ``torch.autograd.backward`` was given; edges of the graph have no value to look at.
+
+    Nor have the stand-ins that a compiler traces with.
+    """
     many = (roots,) if isinstance(roots, Tensor) else tuple(roots)
-    return [one for one in many if isinstance(one, Tensor)]
+    return [one for one in many if isinstance(one, Tensor) and not _is_stand_in(one)]
+
+
+def _is_stand_in(tensor: Tensor) -> bool:
+    return type(tensor) is not Tensor and type(tensor).__module__.startswith("torch._subclasses")

@@ -281,9 +281,9 @@ class Sentinel:
         """Take the roots of a backward call; returns whether it is the outermost one."""
         if torch._C._current_graph_task_id() != -1 or self.capture.off or capturing():
             return False
+        roots = roots_of(tensors)
         if not attach_late():
             return False
-        roots = roots_of(tensors)
         self.clock.trains = True
         self.losses.take(roots, self.clock.micro_step)
         if not self.clock.has_optimizer:
@@ -302,11 +302,11 @@ class Sentinel:
         """``torch.autograd.grad`` returned; where no optimizer exists it is the border of a step."""
         if self.clock.has_optimizer or self.capture.off or torch._C._current_graph_task_id() != -1:
             return
-        if attach_late():
-            given = roots_of(roots)
+        given = roots_of(roots)
+        if given and attach_late():
             self.clock.trains = True
             self.losses.take(given, self.clock.micro_step)
-            self._next_by_hand(self.bare.returned(given, [one for one in gradients if isinstance(one, Tensor)]))
+            self._next_by_hand(self.bare.returned(given, roots_of(gradients)))
 
     def _next_by_hand(self, sight: Sight) -> None:
         self._remember(None, sight)

@@ -108,6 +108,9 @@ def test_memory_that_was_freed_is_not_read():
     tensor.untyped_storage().resize_(0)
     assert local(tensor) is None
     assert not is_bad(tensor)
+    assert norms([tensor]) == []
+    (norm,) = norms([tensor, torch.ones(9)])
+    assert norm.item() == 3
 
 
 def test_views_and_expanded_tensors():

@@ -87,3 +87,12 @@ def test_roots_of_what_backward_may_be_given():
     assert len(roots_of((one, one))) == len(roots_of([one, one])) == 2
     assert len(roots_of(iter([one]))) == 1
     assert roots_of(nn.Parameter(one))[0].requires_grad
+
+
+def test_what_a_compiler_traces_with_is_no_root():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        stand_in = torch.ones(())
+    value = torch.ones(())
+    assert roots_of((stand_in, value)) == [value]
