@@ -52,7 +52,7 @@ LEAST: dict[str, float] = {
 }
 PREFIX = "NANDIAG_"
 # What a run tells its workers, and no user sets.
-INTERNAL = frozenset({"folder", "run_id", "root"})
+INTERNAL = frozenset({"folder", "run_id", "root", "agent"})
 _YES, _NO = frozenset({"1", "true", "yes", "on"}), frozenset({"0", "false", "no", "off"})
 
 
@@ -85,7 +85,8 @@ class Settings:
 
     ``hang_timeout`` is in seconds, 0 for none; ``sentinel_lag`` in steps, 0 or 1.
     ``check_replicas`` is in steps: 0 for never, -1 for as often as 0.2 % of the step time pays.
-    ``root`` is the folder that holds the package, for workers whose interpreter has not installed it.
+    ``root`` is the folder that holds the package, for workers whose interpreter has not installed it, ``agent`` the
+    name of the launcher in its run.
     """
 
     folder: str = ""
@@ -102,6 +103,7 @@ class Settings:
     check_replicas: int = -1
     launcher: str = "torchrun"
     root: str = ""
+    agent: str = ""
     warnings: bool = field(default=True, metadata={"help": "Give early warnings; --no-warnings is the option."})
     thresholds: Thresholds = field(default_factory=Thresholds)
 

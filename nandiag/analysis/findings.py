@@ -18,7 +18,7 @@ from nandiag.store.reader import RankLog
 
 MAX_FINDINGS = 60
 LONGEST_MESSAGE = 200
-_IN_A_STEP = {"killed", "raised", "exited"}
+_IN_A_STEP = {"killed", "raised", "exited", "lost"}
 _PLURAL = re.compile("^was ")
 _NAMES = {"optimizer_state": "optimizer state", "frozen": "frozen parameter"}
 
@@ -140,6 +140,8 @@ def _end(state: RankState, log: RankLog | None) -> str | None:
     """Return how a rank failed by itself, as the end of a sentence; ``None`` when it did not."""
     if state.state == "killed" and state.signal is not None:
         return f"was killed by {words.signal_name(state.signal)}"
+    if state.state == "lost":
+        return "was lost with its launcher"
     if state.state == "raised":
         raised = next((one.event for one in log.records if isinstance(one.event, Raised)), None) if log else None
         return f"raised {_said(raised) if raised else 'an exception'}"

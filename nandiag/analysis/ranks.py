@@ -63,7 +63,11 @@ def states(record: RunRecord) -> dict[int, RankState]:
     """Return the state of every rank of the world."""
     logs = last_logs(record.logs)
     ends = {end.rank: end for agent in record.agents for end in agent.ranks}
-    known = {rank: _state(logs.get(rank), ends.get(rank)) for rank in range(world_of(record, logs))}
+    lost = {agent.name for agent in record.lost}
+    known = {
+        rank: _lost(_state(logs.get(rank), ends.get(rank)), logs.get(rank), lost)
+        for rank in range(world_of(record, logs))
+    }
     failed = {rank for rank, state in known.items() if _failed_first(state, logs.get(rank), ends.get(rank))}
     stopped = {rank for rank, state in known.items() if state.state == "stopped"}
     told = {rank: _victim(state, failed | stopped, logs.get(rank), ends.get(rank)) for rank, state in known.items()}
@@ -85,6 +89,13 @@ def crashed_late(states: dict[int, RankState]) -> dict[int, tuple[int, ...]]:
 def _is_over(record: RunRecord) -> bool:
     nodes = (record.info.nnodes if record.info else None) or 1
     return len(record.agents) >= nodes and all(agent.state != "running" for agent in record.agents)
+
+
+def _lost(state: RankState, log: RankLog | None, gone: set[str]) -> RankState:
+    """Return ``state``, or that of a rank that left no end, as its launcher did, which is ``gone``."""
+    attached = log.attached if log is not None else None
+    alike = state.state == "unfinished" and attached is not None and attached.agent in gone
+    return _with(state, "lost") if alike else state
 
 
 def _with(state: RankState, name: str) -> RankState:
@@ -128,7 +139,7 @@ def _failed_first(state: RankState, log: RankLog | None, end: RankEnd | None) ->
         return not lost_peer(log)
     if state.state == "not_attached":
         return bool(state.exit_code or (state.signal and state.signal != _SIGTERM))
-    return state.state == "exited" or (state.state == "killed" and state.signal != _SIGTERM)
+    return state.state in {"exited", "lost"} or (state.state == "killed" and state.signal != _SIGTERM)
 
 
 def _victim(state: RankState, gone: set[int], log: RankLog | None, end: RankEnd | None) -> RankState:

@@ -126,8 +126,9 @@ class RankState:
     """How one rank ended.
 
     ``state``: finished, stopped (by nandiag), raised, exited (with another code than 0), killed (by a signal), victim
-    (ended because another rank failed first), unfinished (no end was written: it runs still, or was lost) or
-    not_attached. ``last_step`` is the newest step that this rank is known to have reached.
+    (ended because another rank failed first), lost (gone without an end, as its launcher is), unfinished (no end was
+    written: it runs still, or was lost) or not_attached. ``last_step`` is the newest step that this rank is known to
+    have reached.
     """
 
     state: str

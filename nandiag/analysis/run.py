@@ -22,6 +22,7 @@ def run_of(record: RunRecord) -> Run:
     info = record.info
     attached = [event for log in record.logs if (event := log.attached) is not None]
     state = min((agent.state for agent in record.agents), key=_worse, default="unfinished")
+    state = "unfinished" if record.lost and state == "succeeded" else state
     codes = [agent.exit_code for agent in record.agents]
     return Run(
         id=info.id if info else None,
@@ -123,7 +124,9 @@ def _own_notes(log: RankLog) -> Iterable[str]:
 def _elsewhere(record: RunRecord, states: dict[int, RankState]) -> set[int]:
     """Return the ranks that no launcher of these folders started, where there are launchers without a folder here."""
     info = record.info
-    if info is None or (info.launcher != "none" and max(len(record.agents), 1) >= (info.nnodes or 1)):
+    if info is None or (
+        info.launcher != "none" and max(len(record.agents), len(record.starts), 1) >= (info.nnodes or 1)
+    ):
         return set()
     started = {end.rank for agent in record.agents for end in agent.ranks}
     return {rank for rank, state in states.items() if not state.attached and rank not in started}
@@ -145,6 +148,12 @@ def _missing(record: RunRecord, states: dict[int, RankState]) -> Iterable[str]:
     silent = [rank for rank, state in states.items() if state.state == "unfinished"]
     if silent:
         yield f"{_capital(words.ranks(silent))}: no end was written; still running, or lost without a trace."
+    for agent in record.lost:
+        yield f"The launcher on {agent.host} (pid {agent.pid}) is gone without an end: killed, or its node went down."
+    over = {agent.name for agent in record.agents} | {agent.name for agent in record.lost}
+    late = {agent.name for agent in record.starts} - over
+    if record.agents and late:
+        yield f"{words.count(len(late), 'launcher')} had not ended when this was read ({', '.join(sorted(late)[:4])})."
     for signal, ranks in crashed_late(states).items():
         yield (
             f"{_capital(words.ranks(ranks))}: ended by {words.signal_name(signal)} while Python shut down, after the "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,12 +16,17 @@ from nandiag.cli.problems import own_bug, tell
 from nandiag.errors import Exit
 from nandiag.events.words import signal_name
 from nandiag.launch.live import shown
+from nandiag.launch.nodes import presence
 from nandiag.launch.session import Closed
 from nandiag.render import terminal
 from nandiag.settings import Settings
 from nandiag.store.layout import RunFolder
 from nandiag.store.reader import read_run
 from nandiag.store.writer import write_whole
+
+# For the ends of the other nodes' launchers, and long enough to know that one is gone. One whose workers still wait
+# for a lost peer may take many minutes.
+WAIT_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +52,19 @@ def close(closing: Closing) -> int:
     tell(*(f"nandiag: {sentence}" for sentence in closed.trouble))
     if closed.watch_failure is not None:
         own_bug(closed.watch_failure, "watching the run", closing.folder.path)
+    speaker = presence.speaker(closing.folder, closed.nodes)
+    if speaker == presence.name():
+        presence.wait_for_others(closing.folder, WAIT_SECONDS)
     try:
         report = _report(closing.folder)
     except Exception as error:  # noqa: BLE001 - the user gets a sentence, the details go into the run folder
         own_bug(error, "reading the run", closing.folder.path)
         return _without_report(closing)
-    _write(report, closing)
-    _show(report, closing.folder)
+    if speaker == presence.name():
+        _write(report, closing)
+        _show(report, closing.folder)
+    else:
+        _point(report, closing, speaker)
     return decide(closed.end.exit_code, report, closing.settings.fail_on)
 
 
@@ -62,6 +75,21 @@ def decide(run: int, report: Report, fail_on: str) -> int:
     bad = {"anomaly"} if fail_on == "anomaly" else {"anomaly", "warning"}
     seen = report.verdict.anomaly or any(finding.severity in bad for finding in report.findings)
     return Exit.ANOMALY if seen else Exit.OK
+
+
+def _point(report: Report, closing: Closing, speaker: str) -> None:
+    """Say whose launcher reports; where it has done so already write the file again, now with this node's end."""
+    place = shown(closing.folder.path)
+    host = speaker.rpartition("-")[0]
+    if not closing.folder.report_file.exists():
+        tell(f"nandiag: the launcher of the first node, on {host}, reports on all nodes when it ends (log: {place}).")
+        return
+    with contextlib.suppress(OSError):
+        write_whole(closing.folder.report_file, report)
+    tell(
+        f"nandiag: the launcher of the first node, on {host}, had reported before this node ended; with this node: "
+        f"nandiag report {shlex.quote(place)}"
+    )
 
 
 def _without_report(closing: Closing) -> int:

@@ -23,8 +23,9 @@ from nandiag.errors import Exit, NandiagError, UsageError
 from nandiag.launch import session
 from nandiag.launch.arguments import Arguments, read, torchrun_help
 from nandiag.launch.live import shown
+from nandiag.launch.nodes.joining import enter, job_of
 from nandiag.launch.options import OPTIONS, Option
-from nandiag.launch.plan import Plan, check, make
+from nandiag.launch.plan import Plan, check, make, run_id
 from nandiag.settings import Settings, environment
 from nandiag.store import layout
 
@@ -119,7 +120,12 @@ def _run(arguments: Arguments, words: Sequence[str]) -> int:
         planned = layout.RunFolder((base / layout.run_name(arguments.title, now)).absolute())
         _show(make(arguments, planned, environ), arguments)
         return Exit.OK
-    plan = make(arguments, layout.create(base, arguments.title, now), environ)
+    folder, joined = enter(
+        base, job_of(arguments, run_id(arguments, environ)), lambda: layout.create(base, arguments.title, now)
+    )
+    plan = make(arguments, folder, environ)
+    if joined:
+        tell(f"nandiag: this node writes into the run folder that another node made ({shown(folder.path)}).")
     _announce(plan, arguments)
     closed = session.run(plan, ("nandiag", "run", *words), now)
     # Only now: the workers need not wait for what reads and shows their report.

@@ -18,7 +18,10 @@ PHASES = ("data", "init", "forward", "loss", "backward", "collective", "optimize
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """Handshake: the runtime is inside this worker, before user code. The first event of each rank file."""
+    """Handshake: the runtime is inside this worker, before user code. The first event of each rank file.
+
+    ``agent`` is the name of the launcher that started it.
+    """
 
     rank: int
     world_size: int
@@ -30,6 +33,7 @@ class Attached:
     python: str
     nandiag: str
     node_rank: int = 0
+    agent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nandiag.events import Attached
+from nandiag.launch.nodes import presence
 from nandiag.store.layout import RunFolder
 from nandiag.store.run import HangEnd
 from nandiag.store.whereabouts import signs_of_life
@@ -95,7 +96,9 @@ def waited_in_vain(folder: RunFolder) -> str | None:
 
 
 def _is_here(worker: Attached) -> bool:
-    """Whether a worker is a process of this host that has not ended."""
+    """Whether a worker is a process of this launcher that has not ended."""
+    if worker.agent not in ("", presence.name()):
+        return False
     return worker.host == socket.gethostname() and _status(worker.pid, "State")[:1] not in {"", "Z", "X"}
 
 

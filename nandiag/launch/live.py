@@ -18,6 +18,7 @@ from nandiag.events import Attached, Finished, Harm, Listening, Looked, Raised, 
 from nandiag.events.visible import clean
 from nandiag.events.words import bad_kind, module, op, ranks
 from nandiag.launch.hang import HangWatch, Workers, waited_in_vain
+from nandiag.launch.nodes import presence
 from nandiag.store.layout import RunFolder
 from nandiag.store.run import HangEnd
 from nandiag.store.tail import Fresh, Tail
@@ -47,6 +48,7 @@ class Grace:
 class Seen:
     """What the rank files of a run said so far; keys are (rank, attempt, pid) of a worker process.
 
+    The files may be those of several launchers: ``agent`` is the name of this one (empty: all are its own).
     ``warned`` holds the first early warning of each kind, ``ended`` the pids of workers that the launcher itself ended
     because of a stop.
     """
@@ -61,6 +63,7 @@ class Seen:
     listening: dict[tuple[int, int, int], int] = field(default_factory=dict)
     hang: HangEnd | None = None
     raised: bool = False
+    agent: str = ""
 
     def take(self, fresh: Fresh) -> None:
         """Add one record."""
@@ -84,7 +87,7 @@ class Seen:
     @property
     def attempts(self) -> int:
         """How often the workers were started, as far as their files tell."""
-        return max((attempt for _, attempt, _ in self.attached), default=0) + 1
+        return max((key[1] for key, worker in self.attached.items() if self._is_own(worker)), default=0) + 1
 
     @property
     def stopped(self) -> bool:
@@ -93,8 +96,23 @@ class Seen:
 
     @property
     def last(self) -> dict[int, Attached]:
-        """The workers of the last attempt by rank."""
-        return {key[0]: event for key, event in self.attached.items() if key[1] == self.attempts - 1}
+        """This launcher's workers of the last attempt by rank."""
+        newest = self.attempts - 1
+        return {key[0]: one for key, one in self.attached.items() if key[1] == newest and self._is_own(one)}
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The launchers whose workers are known, in the order of their nodes; the newest worker of each counts."""
+        ranks = {worker.agent: worker.node_rank for worker in self.attached.values() if worker.agent}
+        return tuple(sorted(ranks, key=lambda agent: (ranks[agent], agent)))
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this launcher speaks for all that are known: it is that of the first node."""
+        return not self.agent or self.nodes[:1] in ((), (self.agent,))
+
+    def _is_own(self, worker: Attached) -> bool:
+        return not self.agent or worker.agent in ("", self.agent)
 
     def line(self) -> str | None:
         """Return what is known of the first harm in one line; None while there is none or only a second look."""
@@ -144,7 +162,7 @@ class Watch:
         kill: Callable[[int, int], None] | None = None,
         grace: Grace | None = None,
     ) -> None:
-        self._seen = Seen()
+        self._seen = Seen(agent=presence.name())
         self._tail = Tail(folder.ranks)
         self._folder = folder.path
         self._say, self._kill = say, kill or signal_own
@@ -193,7 +211,7 @@ class Watch:
         self._say_warnings()
         if self._harm_at is None and (self._seen.harms or self._seen.looks):
             self._harm_at = now
-        if self._harm_at is not None and not self._said and (last or now - self._harm_at >= WAIT_SECONDS):
+        if self._harm_at is not None and self._may_say_more and (last or now - self._harm_at >= WAIT_SECONDS):
             self._said = True
             self._say(f"nandiag: {clean(self._seen.line() or '')}; report when the run ends ({shown(self._folder)})\n")
         if self._seen.raised and not last:
@@ -214,11 +232,16 @@ class Watch:
         """Say why a rank failed by waiting in vain as soon as it is known: to end its process may take long."""
         if self._raised_at is None:
             self._raised_at = now
-        elif now - self._raised_at >= WAIT_SECONDS and not self._said and len(self._seen.attached) <= MOST_WAITING:
+        elif now - self._raised_at >= WAIT_SECONDS and self._may_say_more and len(self._seen.attached) <= MOST_WAITING:
             self._said = True
-            said = waited_in_vain(RunFolder(self._folder))
+            folder = RunFolder(self._folder)
+            said = waited_in_vain(folder) if presence.all_live(folder) else None
             if said is not None:
                 self._say(f"nandiag: {clean(said)}; report when the run ends ({shown(self._folder)})\n")
+
+    @property
+    def _may_say_more(self) -> bool:
+        return not self._said and self._seen.speaks
 
     def _say_warnings(self) -> None:
         """Show what is new of early warnings, each kind once; after a harm they no longer matter."""
@@ -226,7 +249,8 @@ class Watch:
         for rank, warned in fresh if self._harm_at is None else ():
             from nandiag.analysis import early  # all of analysis comes with it: not before it is needed
 
-            self._say(f"nandiag: {clean(early.line(rank, warned))}\n")
+            if self._seen.speaks:
+                self._say(f"nandiag: {clean(early.line(rank, warned))}\n")
 
     def _end_the_slow(self, since: float, now: float) -> None:
         for key, worker in self._seen.attached.items():

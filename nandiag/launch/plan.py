@@ -16,6 +16,8 @@ from pathlib import Path
 from nandiag.errors import UsageError
 from nandiag.launch.arguments import Arguments, changed
 from nandiag.launch.nccl import nan_check, preset, torch_version
+from nandiag.launch.nodes import presence
+from nandiag.launch.nodes.joining import way
 from nandiag.settings import Settings, place
 from nandiag.store.layout import RunFolder
 
@@ -57,6 +59,7 @@ def make(arguments: Arguments, folder: RunFolder, environ: Mapping[str, str]) ->
         folder=str(folder.path),
         run_id=run_id(arguments, environ),
         root=str(_ROOT),
+        agent=presence.name(),
     )
     nccl = preset(settings.nccl, folder.nccl, environ, torch_version())
     checks = nan_check(settings.nan_check, environ, torch_version())
@@ -106,7 +109,7 @@ def run_id(arguments: Arguments, environ: Mapping[str, str]) -> str:
     elif values.rdzv_id != "none":
         parts = [f"rdzv_id={values.rdzv_id}"]
     else:
-        parts = [values.rdzv_endpoint or f"{values.master_addr}:{values.master_port}"]
+        parts = [way(arguments)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12] if parts else secrets.token_hex(6)
 
 

@@ -19,6 +19,7 @@ from nandiag.launch import agent, bare
 from nandiag.launch.agent import Ended
 from nandiag.launch.live import Grace, Seen, Watch
 from nandiag.launch.nccl import torch_version
+from nandiag.launch.nodes import presence
 from nandiag.launch.plan import Plan, python_version
 from nandiag.settings import environment, exported, parenthood, place
 from nandiag.store.run import AgentEnd, RankEnd, RunInfo
@@ -32,12 +33,14 @@ class Closed:
     """A run that is over: its end as written down, and what the user is told beside the report.
 
     ``banner`` is torchrun's own closing message, ``trouble`` says why the launcher gave up or could not write.
+    ``nodes`` are the launchers whose workers wrote into the run folder, in the order of their nodes.
     """
 
     end: AgentEnd
     banner: str = ""
     trouble: tuple[str, ...] = ()
     watch_failure: BaseException | None = None
+    nodes: tuple[str, ...] = ()
 
 
 def run(plan: Plan, typed: Sequence[str], started: datetime) -> Closed:
@@ -46,7 +49,7 @@ def run(plan: Plan, typed: Sequence[str], started: datetime) -> Closed:
     watch = Watch(plan.folder, say, grace=Grace(hang=plan.settings.hang_timeout))
     watch.start()
     try:
-        with exported({**plan.added, **parenthood()}):
+        with exported({**plan.added, **parenthood()}), presence.beating(plan.folder):
             ended = _start(plan)
     finally:
         seen = watch.end()
@@ -56,7 +59,7 @@ def run(plan: Plan, typed: Sequence[str], started: datetime) -> Closed:
         raise UsageError(*trouble[:1], todo="`nandiag run --torchrun-help` lists torchrun's options.")
     # Of workers that nandiag ended torchrun calls the first one the root cause.
     ours = end.state == "stopped" or end.hang is not None
-    return Closed(end, "" if ours else ended.banner, tuple(trouble), watch.failure)
+    return Closed(end, "" if ours else ended.banner, tuple(trouble), watch.failure, seen.nodes)
 
 
 def say(text: str) -> None:
@@ -161,6 +164,8 @@ def _keep_details(folder: Path, ended: Ended) -> list[str]:
 
 def _write_start(plan: Plan, info: RunInfo) -> None:
     try:
+        if plan.folder.run_file.exists():  # by the launcher of another node
+            return
         write_whole(plan.folder.run_file, info)
     except OSError as error:
         raise UsageError(
@@ -171,7 +176,7 @@ def _write_start(plan: Plan, info: RunInfo) -> None:
 
 def _write_end(plan: Plan, end: AgentEnd) -> list[str]:
     try:
-        write_whole(plan.folder.agents / f"{end.host}-{end.pid}.json", end)
+        write_whole(plan.folder.agent_end(end.name), end)
     except OSError as error:
         return [f"The end of the run could not be written to {plan.folder.path}: {error.strerror or error}."]
     return []

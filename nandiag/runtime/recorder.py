@@ -86,6 +86,7 @@ class Recorder:
             python=platform.python_version(),
             nandiag=__version__,
             node_rank=place.node_rank or 0,
+            agent=self.settings.agent,
         )
 
     def emit(self, event: Event, *, urgent: bool = False) -> None:

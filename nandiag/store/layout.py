@@ -5,7 +5,7 @@
     run.json                 what was started (launcher)
     ranks/r00003-a0-p811.jsonl   the events of one worker process; r00003-a0-p811.pulse its newest step;
                              .standing, .stacks and .calls where it stood when it did not go on
-    agents/host-77.json      how the workers of one launcher ended
+    agents/host-77.json      how the workers of one launcher ended; host-77.start that it took part (several nodes)
     torchrun/  nccl/         logs of torchrun and of NCCL
     report.json              the merged report
 """
@@ -63,6 +63,18 @@ class RunFolder:
     def report_file(self) -> Path:
         """The merged report."""
         return self.path / "report.json"
+
+    def agent_start(self, agent: str) -> Path:
+        """That the launcher of this name took part; its time is its newest sign of life."""
+        return self.agents / f"{agent}.start"
+
+    def agent_lost(self, agent: str) -> Path:
+        """A mark that another launcher found the one of this name gone without an end."""
+        return self.agents / f"{agent}.lost"
+
+    def agent_end(self, agent: str) -> Path:
+        """How the workers of the launcher of this name ended."""
+        return self.agents / f"{agent}.json"
 
     def rank_file(self, rank: int, attempt: int, pid: int) -> Path:
         """The event file of one worker process."""

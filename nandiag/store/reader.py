@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from nandiag.events.standing import FrameFact, Standing
 from nandiag.store.files import Budget, open_regular, read_events, read_line
 from nandiag.store.flight.dumps import Flight, flights, joined
 from nandiag.store.layout import RunFolder, parse_rank_file, pulse_of
-from nandiag.store.run import AgentEnd, RunInfo
+from nandiag.store.run import AgentEnd, AgentStart, RunInfo
 from nandiag.store.whereabouts import read_stack, read_standing
 
 MAX_WHOLE = 64 * 1024 * 1024
@@ -26,6 +27,8 @@ MAX_AGENT = 4 * 1024 * 1024
 MAX_FILES = 200_000
 MAX_STANDINGS = 1_024
 MAX_NAMED = 20
+# A launcher gives a sign of life every two seconds; clocks of nodes may differ.
+SILENT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,11 @@ def newest_history(log: RankLog) -> History | None:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """What one or several run folders hold of one run; ``history`` gives the newest History of one of its logs."""
+    """What one or several run folders hold of one run; ``history`` gives the newest History of one of its logs.
+
+    ``starts`` are the launchers that took part, where the run is one of several nodes, else empty; ``lost`` are those
+    of them that are gone without an end.
+    """
 
     info: RunInfo | None
     logs: tuple[RankLog, ...]
@@ -94,6 +101,9 @@ class RunRecord:
     notes: tuple[str, ...] = ()
     folders: tuple[str, ...] = field(default=())
     history: Callable[[RankLog], History | None] = newest_history
+    starts: tuple[AgentStart, ...] = ()
+
+    lost: tuple[AgentStart, ...] = ()
 
 
 def read_run(folders: list[RunFolder]) -> RunRecord:
@@ -104,6 +114,8 @@ def read_run(folders: list[RunFolder]) -> RunRecord:
         notes.append("The folders hold different runs: " + ", ".join(sorted({info.id for info in infos})) + ".")
     logs = _logs([path for folder in folders for path in _files(folder.ranks, ".jsonl", notes)], notes)
     agents = _wholes([path for folder in folders for path in _files(folder.agents, ".json", notes)], AgentEnd, notes)
+    took_part = [path for folder in folders for path in _files(folder.agents, ".start", [])]
+    starts = _wholes(took_part, AgentStart, notes)
     if not agents or any(agent.state != "succeeded" for agent in agents):
         logs = _with_standings(logs, folders, notes)
     return RunRecord(
@@ -112,7 +124,19 @@ def read_run(folders: list[RunFolder]) -> RunRecord:
         agents=tuple(agents),
         notes=tuple(notes),
         folders=tuple(str(folder.path) for folder in folders),
+        starts=tuple(starts),
+        lost=tuple(_wholes([path for path in took_part if _is_lost(path)], AgentStart, [])),
     )
+
+
+def _is_lost(start: Path) -> bool:
+    """Whether a launcher wrote no end and another found it gone, or it has been silent for long by now."""
+    if start.with_suffix(".json").exists():
+        return False
+    try:
+        return start.with_suffix(".lost").exists() or time.time() - start.stat().st_mtime > SILENT_SECONDS
+    except OSError:
+        return False
 
 
 def _with_standings(logs: list[RankLog], folders: list[RunFolder], notes: list[str]) -> list[RankLog]:

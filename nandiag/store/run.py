@@ -1,4 +1,4 @@
-"""What the launcher writes: what was started (``run.json``) and how it ended (``agents/*.json``)."""
+"""What the launcher writes: what was started (``run.json``), who took part and how it ended (``agents/``)."""
 
 from __future__ import annotations
 
@@ -46,6 +46,19 @@ class HangEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentStart:
+    """One launcher of a run of several nodes took part; written before its workers start."""
+
+    host: str
+    pid: int
+
+    @property
+    def name(self) -> str:
+        """The launcher's name in its run."""
+        return f"{self.host}-{self.pid}"
+
+
+@dataclass(frozen=True, slots=True)
 class AgentEnd:
     """How the workers of one launcher ended. ``state``: running, succeeded, failed, signalled or stopped (by us)."""
 
@@ -58,3 +71,8 @@ class AgentEnd:
     ranks: tuple[RankEnd, ...] = ()
     attempts: int = 1
     hang: HangEnd | None = None
+
+    @property
+    def name(self) -> str:
+        """The launcher's name in its run."""
+        return f"{self.host}-{self.pid}"

@@ -278,21 +278,6 @@ def test_what_torchrun_refuses_is_a_sentence(script, run):
     assert b"nandiag: torchrun refused: " in done.stderr
 
 
-def test_two_launchers_of_one_job_share_an_id(script, known_environment):
-    folder = script("import os; print(os.environ['RANK'], os.environ['WORLD_SIZE'], os.environ['NANDIAG_RUN_ID'])")
-    port = 20000 + os.getpid() % 10000
-    words = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{port}", "--rdzv-id", "job"]
-    both = [
-        subprocess.Popen([*NANDIAG, *words, "train.py"], cwd=folder, stdout=subprocess.PIPE, env=known_environment)
-        for _ in range(2)
-    ]
-    out = b"".join(child.communicate(timeout=90)[0] for child in both).decode().splitlines()
-    assert [child.returncode for child in both] == [0, 0]
-    assert sorted(line.split()[0] for line in out) == ["0", "1"]
-    assert len({line.split()[2] for line in out}) == 1
-    assert len(list((folder / "nandiag_logs").iterdir())) == 2
-
-
 def test_a_finished_run_leaves_no_process_and_no_handler(script, run):
     folder = script("import time; time.sleep(0.1)")
     code = (

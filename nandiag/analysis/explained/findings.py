@@ -172,6 +172,19 @@ EXPLAIN = (
         kind="finding",
     ),
     Explanation(
+        slug="rank_lost",
+        what="A worker and the launcher of its node are gone, and neither wrote how it ended: the node went down, was "
+        "taken away, or all on it was killed. Ranks of other nodes that lost their connection to it are victims.",
+        fix=(
+            Suggestion(
+                "Look at that node: its kernel's log, and what the scheduler says of it.", "dmesg -T | tail -50"
+            ),
+            Suggestion("With `--nnodes MIN:MAX` and `--max-restarts` the nodes that are left can go on."),
+        ),
+        pages=("elastic/run.html",),
+        kind="finding",
+    ),
+    Explanation(
         slug="rank_killed",
         what="A worker was ended by a signal that nandiag did not send. Signal 9 is often the kernel's, for want "
         "of memory; 11 is a fault in native code.",

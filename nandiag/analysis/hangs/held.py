@@ -54,6 +54,8 @@ def _failed_alone(rank: Rank) -> bool:
         return not _waited(rank)
     if rank.state.state == "not_attached":
         return bool(rank.state.exit_code)
+    if rank.state.state == "lost":
+        return True
     # torch's watchdog ends a process by SIGABRT when a collective of NCCL timed out.
     return rank.state.state == "killed" and not (rank.state.signal == _SIGABRT and _has_calls(rank))
 

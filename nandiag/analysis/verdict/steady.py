@@ -27,7 +27,9 @@ def healthy(states: dict[int, RankState], logs: dict[int, RankLog], run: Run, ha
     failure = hang.summary if hang is not None else _failure(told, states, run)
     killed = any(states[rank].signal == 9 for rank in failed)
     return Verdict(
-        anomaly=False, summary=f"{failure}; {seen}" if failure else seen, suggestions=_killed() if killed else ()
+        anomaly=False,
+        summary=f"{failure}; {seen}" if failure else seen,
+        suggestions=_killed() if killed else _lost(states),
     )
 
 
@@ -51,6 +53,14 @@ def _failure(told: dict[str, tuple[int, ...]], states: dict[int, RankState], run
 
 def _killed() -> tuple[Suggestion, ...]:
     return (Suggestion("Signal 9 is often the kernel's, for want of memory.", "dmesg | grep -i 'killed process'"),)
+
+
+def _lost(states: dict[int, RankState]) -> tuple[Suggestion, ...]:
+    if not any(state.state == "lost" for state in states.values()):
+        return ()
+    return (
+        Suggestion("Look at that node: its kernel's log, and what the scheduler says of it.", "dmesg -T | tail -50"),
+    )
 
 
 def last_finite(timeline: Timeline, states: dict[int, RankState], logs: dict[int, RankLog]) -> int | None:

@@ -1,14 +1,18 @@
 """Exit codes at the end of a run, whatever else goes wrong."""
 
+from dataclasses import replace
+
 import pytest
 
 import nandiag.cli.closing as closing_module
 from nandiag.analysis.report import Finding, Report, Run, Verdict
 from nandiag.cli.closing import Closing, close, decide
+from nandiag.launch.nodes import presence
 from nandiag.launch.session import Closed
 from nandiag.settings import Settings
 from nandiag.store.layout import RunFolder
-from nandiag.store.run import AgentEnd
+from nandiag.store.run import AgentEnd, AgentStart
+from nandiag.store.writer import write_whole
 
 
 def report(*, anomaly=False, severities=()):
@@ -61,3 +65,20 @@ def test_a_bug_of_ours_leaves_a_known_exit_code_alone(codes, tmp_path, monkeypat
     assert "Traceback" not in err
     assert err.count("\n") == 1
     assert "ZeroDivisionError" in (tmp_path / "nandiag-error.txt").read_text()
+
+
+@pytest.mark.parametrize("reported", [False, True])
+def test_a_launcher_of_another_node_points_to_the_report(tmp_path, monkeypatch, capsys, reported):
+    monkeypatch.setattr(closing_module, "_report", lambda _folder: BAD)
+    told = closing(tmp_path, 0, "anomaly")
+    folder, name = told.folder, "first-1"
+    write_whole(folder.agent_start(name), AgentStart("first", 1))
+    if reported:
+        folder.report_file.write_text("{}")
+    told = replace(told, closed=replace(told.closed, nodes=(name, presence.name())))
+    assert close(told) == 3
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1
+    assert "the launcher of the first node, on first, " in err
+    assert folder.report_file.exists() is reported
+    assert not reported or folder.report_file.read_text() != "{}"

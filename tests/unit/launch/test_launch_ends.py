@@ -150,3 +150,23 @@ def test_what_torch_refuses_is_a_sentence_and_handlers_stay():
     assert ended.trouble.startswith("torchrun gave up: AttributeError")
     assert "Traceback" in ended.details
     assert before == {number: signal.getsignal(number) for number in before}
+
+
+def two_nodes(agent):
+    both = Seen(agent=agent)
+    for rank, name in enumerate(("h-1", "h-2")):
+        event = Attached(rank, 2, 0, 0, "h", 100 + rank, "site", "3", "0", node_rank=rank, agent=name)
+        both.take(Fresh(rank, 0, 100 + rank, Record(0, 1.0, event)))
+    return both
+
+
+def test_in_a_shared_folder_each_launcher_tells_of_its_own_workers():
+    for node, agent in enumerate(("h-1", "h-2")):
+        end = _agent_end(plan(nproc=1, nnodes=2), Ended(), two_nodes(agent))
+        assert (end.node_rank, [one.rank for one in end.ranks]) == (node, [node])
+
+
+def test_the_launcher_of_the_first_node_speaks_for_all():
+    assert two_nodes("h-1").nodes == ("h-1", "h-2")
+    assert [two_nodes(agent).speaks for agent in ("h-1", "h-2", "")] == [True, False, True]
+    assert Seen(agent="h-2").speaks

@@ -9,7 +9,7 @@ import pytest
 from nandiag.events import Attached, History, Note, Record, encode
 from nandiag.store import files, reader
 from nandiag.store.layout import RunFolder
-from nandiag.store.run import AgentEnd, RankEnd, RunInfo
+from nandiag.store.run import AgentEnd, AgentStart, RankEnd, RunInfo
 from nandiag.store.writer import write_whole
 
 HELLO = Attached(0, 2, 0, 0, "node", 7, "site", "3.12", "0.1.0")
@@ -182,3 +182,18 @@ def test_the_pulse(folder, content, steps):
     Path(str(path).replace(".jsonl", ".pulse")).write_bytes(content)
     pulse = only(folder).pulse
     assert (pulse.steps if pulse else None) == steps
+
+
+@pytest.mark.parametrize(
+    ("mark", "age", "lost"), [("", 0, 0), ("", 100, 1), (".lost", 0, 1), (".json", 100, 0), (".json", 0, 0)]
+)
+def test_a_launcher_without_an_end_is_lost_once_it_was_silent_for_long(folder, mark, age, lost):
+    start = folder.agent_start("far-7")
+    write_whole(start, AgentStart("far", 7))
+    when = start.stat().st_mtime - age
+    os.utime(start, (when, when))
+    if mark:
+        start.with_suffix(mark).write_text("{}")
+    record = reader.read_run([folder])
+    assert [agent.name for agent in record.starts] == ["far-7"]
+    assert len(record.lost) == lost
