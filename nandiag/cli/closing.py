@@ -80,16 +80,23 @@ def decide(run: int, report: Report, fail_on: str) -> int:
 def _point(report: Report, closing: Closing, speaker: str) -> None:
     """Say whose launcher reports; where it has done so already write the file again, now with this node's end."""
     place = shown(closing.folder.path)
-    host = speaker.rpartition("-")[0]
-    if not closing.folder.report_file.exists():
-        tell(f"nandiag: the launcher of the first node, on {host}, reports on all nodes when it ends (log: {place}).")
+    host, _, pid = speaker.rpartition("-")
+    whose = f"nandiag: the launcher on {host} (pid {pid}) "
+    if not _is_reported(closing):
+        tell(f"{whose}reports on all nodes (log: {place}).")
         return
     with contextlib.suppress(OSError):
         write_whole(closing.folder.report_file, report)
-    tell(
-        f"nandiag: the launcher of the first node, on {host}, had reported before this node ended; with this node: "
-        f"nandiag report {shlex.quote(place)}"
-    )
+    tell(f"{whose}had reported before this node ended; with this node: nandiag report {shlex.quote(place)}")
+
+
+def _is_reported(closing: Closing) -> bool:
+    """Whether the report was written before this launcher's end, by the time that the file system gave them."""
+    end = closing.folder.agent_end(closing.closed.end.name)
+    try:
+        return closing.folder.report_file.stat().st_mtime_ns < end.stat().st_mtime_ns
+    except OSError:
+        return False
 
 
 def _without_report(closing: Closing) -> int:

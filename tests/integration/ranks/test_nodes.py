@@ -58,7 +58,7 @@ def test_launchers_with_one_log_folder_make_one_run_and_one_report(start, tmp_pa
     (other,) = [text for text in said if "error[" not in text]
     assert len(full) == 1
     assert "rank 1, step 3" in full[0]
-    assert "first node" in other.splitlines()[-1]
+    assert "reports on all nodes" in other.splitlines()[-1]
     assert "another launcher" not in "".join(report["notes"])
 
 

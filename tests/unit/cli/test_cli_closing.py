@@ -1,5 +1,6 @@
 """Exit codes at the end of a run, whatever else goes wrong."""
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -67,18 +68,23 @@ def test_a_bug_of_ours_leaves_a_known_exit_code_alone(codes, tmp_path, monkeypat
     assert "ZeroDivisionError" in (tmp_path / "nandiag-error.txt").read_text()
 
 
-@pytest.mark.parametrize("reported", [False, True])
+@pytest.mark.parametrize("reported", ["no", "before", "after"])
 def test_a_launcher_of_another_node_points_to_the_report(tmp_path, monkeypatch, capsys, reported):
     monkeypatch.setattr(closing_module, "_report", lambda _folder: BAD)
     told = closing(tmp_path, 0, "anomaly")
     folder, name = told.folder, "first-1"
     write_whole(folder.agent_start(name), AgentStart("first", 1))
-    if reported:
+    write_whole(folder.agent_end("h-1"), told.closed.end)
+    if reported != "no":
         folder.report_file.write_text("{}")
+        when = folder.agent_end("h-1").stat().st_mtime + (-5 if reported == "before" else 5)
+        os.utime(folder.report_file, (when, when))
     told = replace(told, closed=replace(told.closed, nodes=(name, presence.name())))
     assert close(told) == 3
     err = capsys.readouterr().err
     assert len(err.splitlines()) == 1
-    assert "the launcher of the first node, on first, " in err
-    assert folder.report_file.exists() is reported
-    assert not reported or folder.report_file.read_text() != "{}"
+    assert "the launcher on first (pid 1) " in err
+    assert ("had reported before this node ended" in err) is (reported == "before")
+    assert folder.report_file.exists() is (reported != "no")
+    assert reported != "after" or folder.report_file.read_text() == "{}"
+    assert reported != "before" or folder.report_file.read_text() != "{}"
