@@ -64,16 +64,13 @@ def _ledger(group: GroupFact, standings: dict[int, Standing], life: int) -> Ledg
         for rank, one in standings.items()
         if group.holds(rank) or any((known.name, known.life) == (group.name, life) for known in one.groups)
     }
-    own = {
-        rank: next((known for known in one.groups if (known.name, known.life) == (group.name, life)), None)
-        for rank, one in members.items()
-    }
+    own = {rank: _known(one, group, life) for rank, one in members.items()}
     native = bool(members) and all(
         known is None or (known.native is not None and not known.messages and _is_native(members[rank], known))
         for rank, known in own.items()
     )
     if native:
-        calls = {rank: _native(one, group.name) for rank, one in members.items()}
+        calls = {rank: _native(one, group.name, life) for rank, one in members.items()}
         counts = {rank: (known.native or 0) if known else 0 for rank, known in own.items()}
     else:
         calls = {rank: _python(one, group.name, life) for rank, one in members.items()}
@@ -82,8 +79,34 @@ def _ledger(group: GroupFact, standings: dict[int, Standing], life: int) -> Ledg
     return Ledger(group, calls, {rank: count for rank, count in counts.items() if rank not in unsure}, native, unsure)
 
 
+def _known(standing: Standing, group: GroupFact, life: int) -> GroupFact | None:
+    """Return what a rank knew of the group, or had known when it destroyed it; None where nothing tells."""
+    for known in standing.groups:
+        if (known.name, known.life) == (group.name, life):
+            return known
+    last = _destroyed(standing, group.name, life)
+    if last is None:
+        made = max((call.seq + 1 for call in collectives(standing, group.name, life)), default=0)
+        return replace(group, count=made, native=None, messages=0) if made else None
+    # A destruction has the number that the next call would have had.
+    return replace(group, count=last.seq, native=last.native, messages=0)
+
+
+def _destroyed(standing: Standing, group: str, life: int) -> CallFact | None:
+    return next(
+        (
+            call
+            for call in reversed(standing.calls)
+            if call.op == "destroy_process_group" and (call.group, call.life) == (group, life)
+        ),
+        None,
+    )
+
+
 def _is_native(standing: Standing, group: GroupFact) -> bool:
-    """Whether the backend's record reaches up to its own count."""
+    """Whether the backend's record reaches up to its own count, or went with the group that was destroyed."""
+    if not any((one.name, one.life) == (group.name, group.life) for one in standing.groups):
+        return True
     newest = max((call.native or 0 for call in standing.native if call.group == group.name), default=0)
     return newest == (group.native or 0)
 
@@ -99,14 +122,17 @@ def collectives(standing: Standing, group: str, life: int | None = None) -> Iter
             yield call
 
 
-def _native(standing: Standing, group: str) -> dict[int, CallFact]:
+def _native(standing: Standing, group: str, life: int) -> dict[int, CallFact]:
     """Return the backend's calls, with place, state and step of the Python call that each belongs to."""
-    python = [call for call in collectives(standing, group) if call.native is not None]
+    python = [call for call in collectives(standing, group, life) if call.native is not None]
     found: dict[int, CallFact] = {}
     for one in standing.native:
         if one.group == group and one.native is not None:
             owner = next((call for call in reversed(python) if _covers(call, one.native)), None)
             found[one.native] = _joined(one, owner)
+    if not found and _destroyed(standing, group, life) is not None:
+        # The record went with the group; what is known is which calls in Python were one of its own.
+        return {(call.native or 0) + 1: call for call in python if call.native_end == (call.native or 0) + 1}
     # A call that waits for its group to be made, or failed before it began, is in no record of the backend.
     for call in python[-1:]:
         if call.state in {WAITS, RAISED} and call.native == call.native_end and call.native is not None:

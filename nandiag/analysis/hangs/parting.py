@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from nandiag.analysis.hangs.ledger import MESSAGES, Ledger, canonical, collectives, is_over, waits
-from nandiag.events.standing import CallFact, Standing
+from nandiag.events.standing import LEFT, CallFact, Standing
 
 # Collectives for which every rank must put in as many elements as the others.
 _ALIKE = frozenset(
@@ -148,8 +148,9 @@ def _skip(ledger: Ledger, standings: dict[int, Standing]) -> Skip | None:
     whole = all(calls.get(1) or not calls for calls in ledger.calls.values())
     first = max(min(table) for table in tables.values()) + (not whole)
     last = min(max(*table, standings[rank].step) for rank, table in tables.items())
+    gone = frozenset(rank for rank in tables if standings[rank].why == LEFT)
     for step in sorted({step for table in tables.values() for step in table if first <= step <= last}):
-        found = _difference(step, tables)
+        found = _difference(step, tables, gone)
         if found is not None:
             return found
     return None
@@ -163,18 +164,32 @@ def _by_step(standing: Standing, group: str) -> dict[int, list[CallFact]]:
     return table
 
 
-def _difference(step: int, tables: dict[int, dict[int, list[CallFact]]]) -> Skip | None:
+def _difference(step: int, tables: dict[int, dict[int, list[CallFact]]], gone: frozenset[int]) -> Skip | None:
     counts = {rank: Counter(canonical(call.op) for call in table.get(step, [])) for rank, table in tables.items()}
     for op in sorted({op for one in counts.values() for op in one}):
         most = max(one[op] for one in counts.values())
         fewer = tuple(sorted(rank for rank, one in counts.items() if one[op] < most))
-        # A rank that is still in this step may yet make the call.
-        gone_on = all(max(tables[rank]) > step for rank in fewer)
+        made = next(rank for rank, one in counts.items() if one[op] == most)
+        # A rank that is still in this step may yet make the call, unless its script ended with a later one.
+        gone_on = all(
+            max(tables[rank]) > step or (rank in gone and _parts(tables[rank].get(step, []), tables[made][step]))
+            for rank in fewer
+        )
         if fewer and gone_on and 2 * len(fewer) <= len(tables):
-            made = next(rank for rank, one in counts.items() if one[op] == most)
-            call = next(call for call in reversed(tables[made][step]) if canonical(call.op) == op)
+            call = _left_out(op, tables[made][step], tables[fewer[0]].get(step, []))
             return Skip(step, op, fewer, max(counts[rank][op] for rank in fewer), most, call)
     return None
+
+
+def _parts(fewer: list[CallFact], more: list[CallFact]) -> bool:
+    return any(_site(one) != _site(other) for one, other in zip(fewer, more, strict=False))
+
+
+def _left_out(op: str, more: list[CallFact], fewer: list[CallFact]) -> CallFact:
+    """Return which call of ``op`` the others lack: one at a line that they reached less often, else the last."""
+    own = [call for call in more if canonical(call.op) == op]
+    spare = Counter(map(_site, own)) - Counter(map(_site, fewer))
+    return next((call for call in reversed(own) if _site(call) in spare), own[-1])
 
 
 def unanswered(standings: dict[int, Standing], names: dict[str, str]) -> list[Parting]:

@@ -267,3 +267,41 @@ def test_a_rank_that_left_no_word_is_told_as_such():
     report = hung(rank(0, stands(call(state="waits"))))
     assert report.hang.slug in {"collective_missing", "standstill"}
     assert report.hang.behind == (1,)
+
+
+def destroying(*calls, native):
+    """A rank that destroyed its groups and ended: its counts are only in that call."""
+    last = replace(call("destroy_process_group", 36, "done", None, 12), seq=len(calls), native=native)
+    return Standing("left", 1000.0, 50, 12, (), (*numbered(calls), last))
+
+
+def barriers(*lines, state="done"):
+    made = [call("barrier", line, state if line == lines[-1] else "done", None, 12) for line in lines]
+    return [replace(one, native=3 + at, native_end=4 + at) for at, one in enumerate(made)]
+
+
+def test_a_rank_that_destroyed_its_groups_and_left_is_known_by_the_count_it_had():
+    steps = [replace(call(step=step), native=step, native_end=step + 1) for step in range(3)]
+    native = [
+        CallFact(op, "0", 0, "issued", native=at + 1, dtype="float", shapes=((4,),))
+        for at, op in enumerate(["all_reduce"] * 3 + ["barrier"] * 2)
+    ]
+    logs = (
+        rank(0, stands(*steps, *barriers(22, 35, state="raised"), why="raised", step=12, native=native), CLOSED),
+        rank(1, destroying(*steps, *barriers(35), native=4), Finished(12)),
+    )
+    hang = analyse(run(*logs, ends=[ended(0, 1), ended(1, 0)])).hang
+    assert (hang.slug, hang.behind, hang.sequence) == ("collective_missing", (1,), 5)
+    assert hang.summary.startswith("rank 1 left out barrier at train.py:22 in step 12; rank 0 waited in vain")
+
+
+def test_calls_of_ddp_count_for_a_rank_that_destroyed_its_groups():
+    native = [
+        CallFact("all_reduce", "0", 0, "issued", native=at + 1, dtype="float", shapes=((4,),)) for at in range(21)
+    ]
+    logs = (
+        rank(0, stands(why="raised", native=native), CLOSED),
+        rank(1, destroying(native=20), Finished(12)),
+    )
+    hang = analyse(run(*logs, ends=[ended(0, 1), ended(1, 0)])).hang
+    assert hang.summary == "rank 1 left the script while rank 0 waited in all_reduce 21 of the default group"
