@@ -22,7 +22,8 @@ def run_of(record: RunRecord) -> Run:
     info = record.info
     attached = [event for log in record.logs if (event := log.attached) is not None]
     state = min((agent.state for agent in record.agents), key=_worse, default="unfinished")
-    state = "unfinished" if record.lost and state == "succeeded" else state
+    if record.lost and state == "succeeded" and info is not None and info.nnodes is not None:
+        state = "unfinished"  # where the number of nodes is a range, those that are left may carry a run to its end
     codes = [agent.exit_code for agent in record.agents]
     return Run(
         id=info.id if info else None,

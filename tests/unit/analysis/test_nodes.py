@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+import pytest
+
 from nandiag.analysis import analyse
-from nandiag.events import Attached, Raised
+from nandiag.events import Attached, Finished, Raised
 from nandiag.store.run import AgentEnd, AgentStart, RunInfo
 
 INFO = RunInfo("r1", ("nandiag",), "2026", nproc=1, nnodes=2, world_size=2)
@@ -37,3 +39,10 @@ def test_a_launcher_that_may_still_run_is_not_called_gone(by_hand):
     assert report.ranks["1"].state == "unfinished"
     assert "1 launcher had not ended when this was read (node1-7)." in report.notes
     assert not any("another launcher" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(("nnodes", "state"), [(2, "unfinished"), (None, "succeeded")])
+def test_only_a_run_that_may_lose_nodes_succeeds_without_one(by_hand, nnodes, state):
+    info = replace(INFO, nnodes=nnodes)
+    record = by_hand.run(by_hand.rank(0, Finished(5)), info=info, ends=[by_hand.ended(0, 0)])
+    assert analyse(replace(record, lost=(AgentStart("node1", 7),))).run.state == state
