@@ -78,7 +78,8 @@ def _of_parting(one: Parting, ranks: dict[int, Rank], known: list[Ledger]) -> Ha
 
 def _is_astray(one: Parting) -> bool:
     """Whether the calls that met stand at different lines: then one was left out, or made once too often, before."""
-    return len({(call.place.file, call.place.line) for call in one.calls.values() if call.place}) > 1
+    # A call without a line is one of DDP's own.
+    return len({(call.place.file, call.place.line) if call.place else None for call in one.calls.values()}) > 1
 
 
 def _is_missing(one: Parting) -> bool:

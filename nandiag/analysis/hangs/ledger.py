@@ -107,6 +107,9 @@ def _is_native(standing: Standing, group: GroupFact) -> bool:
     """Whether the backend's record reaches up to its own count, or went with the group that was destroyed."""
     if not any((one.name, one.life) == (group.name, group.life) for one in standing.groups):
         return True
+    if standing.why == CRASHED:
+        # The record went with the process; its newest kinds of calls tell the backend's number of each.
+        return any(call.native is not None for call in collectives(standing, group.name, group.life))
     newest = max((call.native or 0 for call in standing.native if call.group == group.name), default=0)
     return newest == (group.native or 0)
 
@@ -130,14 +133,22 @@ def _native(standing: Standing, group: str, life: int) -> dict[int, CallFact]:
         if one.group == group and one.native is not None:
             owner = next((call for call in reversed(python) if _covers(call, one.native)), None)
             found[one.native] = _joined(one, owner)
-    if not found and _destroyed(standing, group, life) is not None:
-        # The record went with the group; what is known is which calls in Python were one of its own.
-        return {(call.native or 0) + 1: call for call in python if call.native_end == (call.native or 0) + 1}
+    for number, call in _unrecorded(standing, group, life, python):
+        found.setdefault(number, call)
     # A call that waits for its group to be made, or failed before it began, is in no record of the backend.
     for call in python[-1:]:
         if call.state in {WAITS, RAISED} and call.native == call.native_end and call.native is not None:
             found.setdefault(call.native + 1, call)
     return found
+
+
+def _unrecorded(standing: Standing, group: str, life: int, python: list[CallFact]) -> Iterable[tuple[int, CallFact]]:
+    """Yield calls in Python, by the backend's number, where its record went with the group or with the process."""
+    destroyed = _destroyed(standing, group, life) is not None
+    for call in python:
+        number = (call.native or 0) + 1
+        if (destroyed and call.native_end == number) or (standing.why == CRASHED and call.native_end is None):
+            yield number, call
 
 
 def _covers(call: CallFact, number: int) -> bool:

@@ -295,6 +295,33 @@ def test_a_rank_that_destroyed_its_groups_and_left_is_known_by_the_count_it_had(
     assert hang.summary.startswith("rank 1 left out barrier at train.py:22 in step 12; rank 0 waited in vain")
 
 
+RESET = Raised(
+    "RuntimeError",
+    "[pair.cc:537] Read error [127.0.0.1]:1: Connection reset by peer.",
+    'Traceback (most recent call last):\n  File "/home/u/train.py", line 22, in epoch\n    loss.backward()\n'
+    '  File "/x/site-packages/torch/autograd/graph.py", line 979, in _engine_run_backward\n    return run(\n',
+    15,
+)
+
+
+def test_a_rank_that_its_backend_aborted_is_laid_beside_calls_of_ddp():
+    native = [
+        CallFact("all_reduce", "0", 0, "issued", native=at + 1, dtype="float", shapes=((161,),)) for at in range(21)
+    ]
+    aborted = Standing(
+        "crashed", 1000.0, 2, 15,
+        (GroupFact("0", "default_pg", ((0, 1),), 1, 20),), (call(line=29, state="issued", shape=(), native=20),),
+    )  # fmt: skip
+    aborted = replace(aborted, calls=(replace(aborted.calls[0], shapes=((),), dtype="float32"),))
+    logs = (rank(0, stands(why="raised", native=native), RESET), rank(1, aborted))
+    report = analyse(run(*logs, ends=[ended(0, signal=15, ours=True), ended(1, signal=6)]))
+    assert report.hang.slug == "collective_mismatch"
+    assert "all_reduce 21 of the default group with different tensors" in report.hang.summary
+    assert [(one.ranks, one.place.line) for one in report.hang.stands] == [((0,), 22), ((1,), 29)]
+    assert "same order" in report.hang.help[0]
+    assert {one.state for one in report.ranks.values()} == {"victim"}
+
+
 def test_calls_of_ddp_count_for_a_rank_that_destroyed_its_groups():
     native = [
         CallFact("all_reduce", "0", 0, "issued", native=at + 1, dtype="float", shapes=((4,),)) for at in range(21)
