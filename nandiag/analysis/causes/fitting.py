@@ -29,8 +29,8 @@ def divisor(origin: Origin, guard: Guard) -> str | None:
 def argument(origin: Origin, op: str, guard: Guard) -> str | None:
     """Return the user's line with the first argument of the underlined call of ``op`` guarded, or ``None``."""
     found = parsed(origin)
-    target = None if found is None else _target(found[1], op)
-    return None if found is None or target is None else _line(origin, found[0], target, guard)
+    part = None if found is None else target(found[1], op)
+    return None if found is None or part is None else _line(origin, found[0], part, guard)
 
 
 def added(origin: Origin, op: str, keyword: str) -> str | None:
@@ -39,7 +39,7 @@ def added(origin: Origin, op: str, keyword: str) -> str | None:
     if found is None:
         return None
     text, call = found
-    if not isinstance(call, ast.Call) or _target(call, op) is None:
+    if not isinstance(call, ast.Call) or target(call, op) is None:
         return None
     if any(one.arg == keyword.partition("=")[0] for one in call.keywords):
         return None
@@ -110,7 +110,7 @@ def parsed(origin: Origin) -> tuple[str, ast.expr] | None:
         return None
 
 
-def _target(node: ast.expr, op: str) -> ast.expr | None:
+def target(node: ast.expr, op: str) -> ast.expr | None:
     """Return what goes into ``op``: the argument of ``torch.op(x)`` and ``op(x)``, or the x of ``x.op()``."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and op == "pow":
         return node.left

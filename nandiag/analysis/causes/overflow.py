@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from nandiag.analysis.causes import fitting, widening
+from nandiag.analysis.causes import exponents, fitting, widening
 from nandiag.analysis.causes.facts import HALF, LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -30,8 +30,9 @@ EXPLAIN = Explanation(
             'with torch.autocast("cuda", enabled=False):\n    y = f(x.float())',
         ),
         Suggestion(
-            "An exponential: bound what goes into it, or use the form that subtracts the maximum first.",
-            "torch.logsumexp(x, dim=-1)",
+            "An exponential that is part of a softmax, a softplus or a log of sums: use torch's own form of it, which "
+            "does not overflow. Bound what goes into any other one.",
+            "torch.softmax(x, dim=-1)\nF.softplus(x)\ntorch.logsumexp(x, dim=-1)",
         ),
         Suggestion(
             "In float32 the op is rarely at fault: look at what made its input so large (nandiag explain "
@@ -42,6 +43,8 @@ EXPLAIN = Explanation(
         "amp.html",
         "notes/amp_examples.html",
         "type_info.html",
+        "generated/torch.nn.functional.softmax.html",
+        "generated/torch.nn.functional.softplus.html",
         "generated/torch.logsumexp.html",
     ),
 )
@@ -127,7 +130,7 @@ def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
 
 
 def _advice(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
-    if dtype == "float16":
+    if dtype == "float16" and _fits_float32(facts):
         return _half(facts)
     if facts.op in EXPONENTIALS:
         return _exponential(facts, dtype)
@@ -136,13 +139,26 @@ def _advice(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
     )
 
 
+def _fits_float32(facts: Facts) -> bool:
+    """Whether a dtype with the range of float32 would have held the result, as far as it is known."""
+    limit, largest = LARGEST["float32"], facts.number("float64_absmax")
+    if facts.extra.get("float64_finite") is False or (largest or 0.0) > limit:
+        return False
+    if largest is not None or facts.op not in EXPONENTIALS:
+        return True
+    given = max((fact.max for fact in facts.origin.inputs if fact.max is not None), default=0.0)
+    return given <= math.log(limit, EXPONENTIALS[facts.op])
+
+
 def _half(facts: Facts) -> tuple[Suggestion, ...]:
     wide = _bfloat16(facts)
     if facts.op in CASTS:
         return (Suggestion("Keep this tensor in float32, or bring it to scale first.", "(x / scale).half()"), wide)
     if facts.origin.phase == "optimizer":
         return (Suggestion("Keep the weights and the optimizer in float32.", "model.float()"), wide)
-    bounds = _exponential(facts, "float16")[:1] if facts.op in EXPONENTIALS else ()
+    bounds = _exponential(facts, "float16") if facts.op in EXPONENTIALS else ()
+    if bounds and exponents.stable(facts.origin) is not None:
+        return (*bounds, wide, _lifted(facts))
     return (wide, _lifted(facts), *bounds)
 
 
@@ -176,11 +192,15 @@ def _exponential(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
     op = facts.op or "exp"
     # Far below the edge of the dtype: what comes after multiplies, squares and sums.
     most = "10" if dtype == "float16" else "20"
+    form = exponents.stable(facts.origin) if op == "exp" else None
+    if form is not None:
+        return (Suggestion(f"This is a {form.name}: let torch do it, which does not overflow.", form.code),)
     fitted = fitting.argument(facts.origin, op, lambda text: f"{text}.clamp(max={most})")
-    return (
-        Suggestion("Bound what goes into it.", fitted or f"torch.{op}(x.clamp(max={most}))"),
-        Suggestion(
-            "Where it is a softmax, a ratio or a log of sums, let torch do it, which subtracts the maximum first.",
-            "torch.logsumexp(x, dim=-1)",
-        ),
+    bound = Suggestion(
+        f"Bound what goes into it, where it need not go above {most}.", fitted or f"torch.{op}(x.clamp(max={most}))"
     )
+    ratio = exponents.bare(facts.origin) if any(len(fact.shape) > 1 for fact in facts.origin.inputs) else None
+    if ratio is None:
+        return (bound,)
+    text = "Where it is divided by its own sum, it is a softmax: let torch do it, which subtracts the maximum first."
+    return (Suggestion(text, ratio), bound)

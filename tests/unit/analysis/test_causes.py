@@ -295,13 +295,13 @@ def test_a_cast_says_where_to_stay_in_float32(at, by_hand):
 def test_an_exponential_is_bounded_in_the_users_line(at, by_hand):
     big = by_hand.fact(max=90.0, absmax=90.0)
     facts = at("exp", (big,), (by_hand.fact(posinf=1),), text="y = torch.exp(z)", column=(4, 16))
-    assert explain(facts)[1].suggestions[0].code == "y = torch.exp(z.clamp(max=20))"
+    assert explain(facts)[1].suggestions[-1].code == "y = torch.exp(z.clamp(max=20))"
 
 
 def test_an_exponential_in_float16_is_bounded_lower(at, by_hand):
     big = by_hand.fact(max=12.0, absmax=12.0, dtype="float16")
     facts = at("exp", (big,), (by_hand.fact(posinf=1, dtype="float16"),), text="y = torch.exp(z)", column=(4, 16))
-    assert explain(facts)[1].suggestions[2].code == "y = torch.exp(z.clamp(max=10))"
+    assert explain(facts)[1].suggestions[-1].code == "y = torch.exp(z.clamp(max=10))"
 
 
 def test_a_tensor_that_nothing_wrote_to_is_told_from_one_that_was_filled_badly(by_hand):

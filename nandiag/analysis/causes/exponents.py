@@ -1,0 +1,147 @@
+"""The user's own line without its exponential: the form of torch that does not overflow (reader side).
+
+Only forms that give the same numbers wherever the line itself is finite are offered.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from nandiag.analysis.causes import fitting
+from nandiag.analysis.report import Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Stable:
+    """A form that torch has a function for: what it is called, and the user's line with it."""
+
+    name: str
+    code: str
+
+
+def stable(origin: Origin) -> Stable | None:
+    """Return the softmax, softplus, logsumexp or sigmoid that the line writes out by hand, or ``None``."""
+    line = origin.source or ""
+    if origin.column is None or not line.isascii():
+        return None  # offsets of the parser count bytes
+    source, indent = line.strip(), len(line) - len(line.lstrip())
+    first, last = (place - indent for place in origin.column)
+    for node in _expressions(source):
+        end = node.end_col_offset or 0
+        found = _form(node) if node.col_offset <= first and last <= end else None
+        if found is not None:
+            code = source[: node.col_offset] + found[1] + source[end:]
+            return Stable(found[0], code if len(code) <= fitting.LONGEST_LINE else found[1])
+    return None
+
+
+def _expressions(source: str) -> Iterator[ast.expr]:
+    """Yield the expressions of one line of code, outer ones first; none where it is no whole statement."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    yield from (node for node in ast.walk(tree) if isinstance(node, ast.expr))
+
+
+def bare(origin: Origin) -> str | None:
+    """Return ``torch.softmax(x, dim=-1)`` where the line only gives its exponential a name or returns it."""
+    found = fitting.parsed(origin)
+    given = None if found is None else _exponent(found[1])
+    source = (origin.source or "").strip()
+    if found is None or given is None:
+        return None
+    alone = source == f"return {found[0]}" or (source.endswith(f"= {found[0]}") and source.count("=") == 1)
+    return f"torch.softmax({ast.unparse(given)}, dim=-1)" if alone else None
+
+
+def _form(node: ast.expr) -> tuple[str, str] | None:
+    return next((found for one in _FORMS if (found := one(node)) is not None), None)
+
+
+def _softmax(node: ast.expr) -> tuple[str, str] | None:
+    """``exp(x) / exp(x).sum(d)``."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
+        return None
+    given, summed = _exponent(node.left), _summed(node.right)
+    if given is None or summed is None or ast.dump(summed[0]) != ast.dump(node.left):
+        return None
+    dim, _, kept = summed[1].partition(", ")
+    return ("softmax", f"torch.softmax({ast.unparse(given)}, dim={dim})") if kept else None
+
+
+def _softplus(node: ast.expr) -> tuple[str, str] | None:
+    """``log(1 + exp(x))`` and ``log1p(exp(x))``."""
+    inner, plain = _argument(node, "log"), _argument(node, "log1p")
+    given = _one_more(inner) if inner is not None else None if plain is None else _exponent(plain)
+    return None if given is None else ("softplus", f"torch.nn.functional.softplus({ast.unparse(given)})")
+
+
+def _logsumexp(node: ast.expr) -> tuple[str, str] | None:
+    """``log(exp(x).sum(d))``."""
+    inner = _argument(node, "log")
+    summed = None if inner is None else _summed(inner)
+    given = None if summed is None else _exponent(summed[0])
+    if summed is None or given is None:
+        return None
+    return "logsumexp", f"torch.logsumexp({ast.unparse(given)}, dim={summed[1]})"
+
+
+def _sigmoid(node: ast.expr) -> tuple[str, str] | None:
+    """``1 / (1 + exp(-x))`` and ``exp(x) / (1 + exp(x))``."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
+        return None
+    below, above = _one_more(node.right), _exponent(node.left)
+    if below is None:
+        return None
+    if above is not None and ast.dump(above) == ast.dump(below):
+        return "sigmoid", f"torch.sigmoid({ast.unparse(below)})"
+    if _is_one(node.left) and isinstance(below, ast.UnaryOp) and isinstance(below.op, ast.USub):
+        return "sigmoid", f"torch.sigmoid({ast.unparse(below.operand)})"
+    return None
+
+
+_KEEPS = frozenset({"keepdim", "keepdims"})
+_FORMS: tuple[Callable[[ast.expr], tuple[str, str] | None], ...] = (_softmax, _softplus, _logsumexp, _sigmoid)
+
+
+def _argument(node: ast.expr, name: str) -> ast.expr | None:
+    """Return the x of ``torch.name(x)``, ``name(x)`` or ``x.name()``, which is given nothing else."""
+    found = fitting.target(node, name)
+    call = node if isinstance(node, ast.Call) else None
+    if found is None or call is None or call.keywords or len(call.args) > 1:
+        return None
+    return found
+
+
+def _exponent(node: ast.expr) -> ast.expr | None:
+    return _argument(node, "exp")
+
+
+def _one_more(node: ast.expr) -> ast.expr | None:
+    """Return the x of ``1 + exp(x)``."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
+        return None
+    if _is_one(node.left):
+        return _exponent(node.right)
+    return _exponent(node.left) if _is_one(node.right) else None
+
+
+def _is_one(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == 1 and not isinstance(node.value, bool)
+
+
+def _summed(node: ast.expr) -> tuple[ast.expr, str] | None:
+    """Return what is summed over one dimension, and how: ``-1``, or ``-1, keepdim=True``."""
+    what = fitting.target(node, "sum")
+    if what is None or not isinstance(node, ast.Call):
+        return None
+    words = {one.arg: one.value for one in node.keywords}
+    rest = [part for part in node.args if part is not what]
+    dims = [*rest[:1], *(words[name] for name in ("dim", "axis") if name in words)]
+    keeps = [ast.unparse(one) for one in (*rest[1:], *(words[name] for name in words if name in _KEEPS))]
+    if len(dims) != 1 or not isinstance(dims[0], ast.Constant | ast.UnaryOp | ast.Name) or keeps not in ([], ["True"]):
+        return None
+    return what, ast.unparse(dims[0]) + (", keepdim=True" if keeps else "")

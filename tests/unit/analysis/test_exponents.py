@@ -1,0 +1,101 @@
+"""An exponential that left its dtype: torch's own form of the line, and no wider dtype that it would leave as well."""
+
+import pytest
+
+from nandiag.analysis.causes import explain, exponents
+from nandiag.analysis.report import Origin
+
+CALLS = ("torch.exp(h)", "torch.exp(s)", "torch.exp(a * b)", "torch.exp(-z)", "torch.exp(z)", "h.exp()", "s.exp()")
+
+
+def on(line, expression):
+    first = line.index(expression)
+    return {"text": f"    {line}\n", "column": (first + 4, first + 4 + len(expression))}
+
+
+def origin(line, expression):
+    given = on(line, expression)
+    return Origin("inf", 0, (0,), 5, source=given["text"], column=given["column"])
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "code"),
+    [
+        ("return f(torch.log(1 + torch.exp(h))) + x", "softplus", "return f(torch.nn.functional.softplus(h)) + x"),
+        ("y = torch.log1p(h.exp())", "softplus", "y = torch.nn.functional.softplus(h)"),
+        ("y = (torch.exp(a * b) + 1).log()", "softplus", "y = torch.nn.functional.softplus(a * b)"),
+        ("p = torch.exp(s) / torch.exp(s).sum(-1, keepdim=True)", "softmax", "p = torch.softmax(s, dim=-1)"),
+        ("p = s.exp() / s.exp().sum(dim=1, keepdim=True)", "softmax", "p = torch.softmax(s, dim=1)"),
+        ("n = torch.log(torch.exp(s).sum(1))", "logsumexp", "n = torch.logsumexp(s, dim=1)"),
+        ("n = torch.log(torch.sum(torch.exp(s), dim=1))", "logsumexp", "n = torch.logsumexp(s, dim=1)"),
+        ("n = s.exp().sum(1, keepdim=True).log()", "logsumexp", "n = torch.logsumexp(s, dim=1, keepdim=True)"),
+        ("g = 1 / (1 + torch.exp(-z))", "sigmoid", "g = torch.sigmoid(z)"),
+        ("g = torch.exp(z) / (1 + torch.exp(z))", "sigmoid", "g = torch.sigmoid(z)"),
+    ],
+)
+def test_what_torch_has_a_function_for(line, name, code):
+    called = next(one for one in CALLS if one in line)
+    assert exponents.stable(origin(line, called)) == exponents.Stable(name, code)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "y = torch.exp(h)",
+        "y = torch.log(2 + torch.exp(h))",
+        "p = torch.exp(s) / torch.exp(z).sum(-1)",
+        "p = torch.exp(s) / torch.exp(s).sum()",
+        "p = torch.exp(s) / torch.exp(s).sum(-1)",
+        "p = torch.exp(s) / torch.exp(s).sum((1, 2), keepdim=True)",
+        "g = 1 / (1 + torch.exp(z))",
+        "if torch.exp(h)",
+        "y = torch.log(1 + größe.exp())",
+    ],
+)
+def test_what_is_no_such_form(line):
+    assert exponents.stable(origin(line, line)) is None
+
+
+def test_a_form_elsewhere_on_the_line_is_left():
+    line = "y = torch.log(1 + torch.exp(a)) + torch.exp(b)"
+    assert exponents.stable(origin(line, "torch.exp(b)")) is None
+
+
+def overflow(at, by_hand, line, expression, **given):
+    dtype, extra = given.get("dtype", "float32"), given.get("extra", {})
+    one = by_hand.fact(max=given.get("max", 900.0), absmax=900.0, dtype=dtype)
+    facts = at("exp", (one,), (by_hand.fact(posinf=1, dtype=dtype),), extra=extra, **on(line, expression))
+    return explain(facts)[1].suggestions
+
+
+def test_a_form_of_torch_takes_the_place_of_a_bound_that_would_change_the_function(at, by_hand):
+    (only,) = overflow(at, by_hand, "y = torch.log(1 + torch.exp(h))", "torch.exp(h)")
+    assert only.code == "y = torch.nn.functional.softplus(h)"
+
+
+def test_a_line_that_may_be_a_softmax(at, by_hand):
+    first, second = overflow(at, by_hand, "e = torch.exp(score)", "torch.exp(score)")
+    assert (first.code, second.code) == ("torch.softmax(score, dim=-1)", "e = torch.exp(score.clamp(max=20))")
+    (only,) = overflow(at, by_hand, "z = m + n * torch.exp(v)", "torch.exp(v)")
+    assert only.code == "z = m + n * torch.exp(v.clamp(max=20))"
+
+
+@pytest.mark.parametrize(
+    ("extra", "largest", "wider"),
+    [
+        ({"float64_finite": True, "float64_absmax": 3.35e84}, 194.0, False),
+        ({"float64_finite": True, "float64_absmax": 3.35e30}, 70.0, True),
+        ({"float64_finite": False}, 900.0, False),
+        ({}, 194.0, False),
+        ({}, 70.0, True),
+    ],
+)
+def test_no_wider_dtype_that_would_be_left_as_well(at, by_hand, extra, largest, wider):
+    told = overflow(at, by_hand, "e = torch.exp(score)", "torch.exp(score)", dtype="float16", extra=extra, max=largest)
+    assert any("bfloat16" in one.text or "float32" in one.text for one in told) is wider
+
+
+def test_a_product_beyond_float32_is_not_sent_to_bfloat16(at, by_hand):
+    half, extra = by_hand.fact(dtype="float16"), {"float64_finite": True, "float64_absmax": 1e40}
+    found = explain(at("mul", (half, half), (by_hand.fact(posinf=1, dtype="float16"),), extra=extra))[1]
+    assert [one.code for one in found.suggestions] == [None]
