@@ -115,14 +115,14 @@ def explain(facts: Facts) -> Cause | None:
     if bad is None or facts.origin.phase not in _STARTS:
         return None
     if facts.origin.phase == "checkpoint" or (facts.origin.global_step or 0) > facts.origin.step:
-        return _checkpoint()
+        return _checkpoint(facts)
     if facts.harm is not None and bad.name is not None and bad.name in facts.harm.untouched:
         return _unwritten(facts, _FILLED)
     if _looks_unwritten(bad):
         return _unwritten(facts, _ODD)
     if facts.origin.step:
         return _written_later(facts)
-    return _initialisation(None if _all_bad(facts) else _unwritten_rows(bad))
+    return _initialisation(facts, None if _all_bad(facts) else _unwritten_rows(bad))
 
 
 def _looks_unwritten(bad: TensorFact) -> bool:
@@ -150,11 +150,14 @@ def _all_bad(facts: Facts) -> bool:
     return facts.harm is not None and facts.harm.total > 1 and facts.harm.bad == facts.harm.total
 
 
-def _checkpoint() -> Cause:
+def _checkpoint(facts: Facts) -> Cause:
     return Cause(
         slug="checkpoint_corruption",
         evidence=("The run was resumed, and the tensor was bad before its first step here.",),
-        suggestions=(Suggestion("Resume from an older checkpoint, and check that the file is whole."),),
+        suggestions=(
+            Suggestion("Resume from an older checkpoint, and check that the file is whole."),
+            Suggestion("Check what was loaded, before the first step.", facts.checked_state()),
+        ),
         strength=LIKELY,
         story=True,
     )
@@ -188,7 +191,7 @@ def _written_later(facts: Facts) -> Cause:
             Suggestion(
                 f"Check what writes it between steps {step - 1} and {step}: load_state_dict, a copy in half precision, "
                 "an average of weights, an initialiser.",
-                "assert all(p.isfinite().all() for p in model.parameters())",
+                facts.checked_state(),
             ),
         ),
         strength=POSSIBLE,
@@ -196,11 +199,14 @@ def _written_later(facts: Facts) -> Cause:
     )
 
 
-def _initialisation(rows: str | None) -> Cause:
+def _initialisation(facts: Facts, rows: str | None) -> Cause:
     check = Suggestion(
         "Check what fills this tensor before training: its initialiser, the file it is loaded from, or memory that "
         "torch.empty left unwritten."
     )
+    if facts.harm is not None and facts.harm.what == "optimizer_state":
+        text = "Check the optimizer's state before training: the file that it is loaded from, and what fills it."
+        check, rows = Suggestion(text, facts.checked_state()), None
     return Cause(
         slug="init_nonfinite",
         evidence=("No step of this run made it so: it was bad before the first one.", *([rows] if rows else [])),

@@ -35,6 +35,7 @@ EXPLAIN = Explanation(
     ),
 )
 
+_ASKED = frozenset({"__getitem__", "__getitems__"})  # not the code of a collate_fn, which is called with the samples
 _GUARD = Suggestion("Guard this arithmetic against such a sample, or drop such samples while loading.")
 
 
@@ -43,23 +44,37 @@ def explain(facts: Facts) -> Cause | None:
     in_dataset = facts.source == "op" and facts.origin.phase == "data" and "dataset" in facts.extra
     if not (facts.source == "input" or in_dataset) or "written_in_place" in facts.extra:
         return None
-    seen = facts.extra.get("complete", True) is not False
     sample = _sample(facts, in_dataset=in_dataset)
-    if in_dataset:
-        # The op in the dataset's own code is the mechanism, and what to change.
-        told = (sample,) if sample else ()
-        said = facts.extra.get("numpy")
-        if isinstance(said, str):
-            return Cause("data_nonfinite", (f"numpy says: {said}", *told), (_GUARD,), strength=LIKELY, story=True)
-        return Cause("data_nonfinite", told, strength=LIKELY - 1, story=True)
+    return _in_dataset(facts, sample) if in_dataset else _given(facts, sample)
+
+
+def _in_dataset(facts: Facts, sample: str | None) -> Cause:
+    """The op in the dataset's own code is the mechanism; the sample is what to look at first."""
+    told, mend = (sample,) if sample else (), _repair(facts)
+    said = facts.extra.get("numpy")
+    if isinstance(said, str):
+        return Cause("data_nonfinite", (f"numpy says: {said}", *told), (mend, _GUARD), LIKELY, story=True)
+    return Cause("data_nonfinite", told, (mend,), LIKELY - 1, story=True, leads=True)
+
+
+def _repair(facts: Facts) -> Suggestion:
+    index = facts.extra.get("dataset_index")
+    named = "the sample that came in here" if index is None else f"{facts.extra['dataset']}[{index}]"
+    return Suggestion(f"Look at {named}: drop or repair this sample and others like it, before this line sees them.")
+
+
+def _given(facts: Facts, sample: str | None) -> Cause:
+    seen = facts.extra.get("complete", True) is not False
+    what = (
+        "this sample in the dataset, and what the collate_fn makes of it;" if sample else "where this input comes from,"
+    )
+    then = "" if sample else "and "
     return Cause(
         slug="data_nonfinite",
         evidence=(*([sample] if sample else []), _where(complete=seen)),
         suggestions=(
             Suggestion(
-                "Check this sample in the dataset, and drop or repair such samples while loading."
-                if sample
-                else "Check where this input comes from, and drop or repair such samples while loading.",
+                f"Check {what} {then}drop or repair such samples while loading.",
                 "assert torch.isfinite(x).all(), index",
             ),
         ),
@@ -79,8 +94,10 @@ def _sample(facts: Facts, *, in_dataset: bool) -> str | None:
     if dataset is None:
         return None
     source = f"{dataset}[{index}]" if index is not None else str(dataset)
-    if in_dataset:
+    if in_dataset and facts.origin.function in _ASKED:
         return f"The dataset made it when it was asked for the sample again: {source}."
+    if in_dataset:
+        return f"It was made when the batch was fetched again, from {source}."
     first = next((fact.first_bad for fact in facts.origin.inputs if fact.bad and fact.first_bad), None)
     position = f"sample {first[0]} of the batch" if first else "a sample of the batch"
-    return f"{position} is bad: " + (f"{source}." if index is not None else f"it came from {source}.")
+    return f"{position} is bad: " + (f"{source}." if index is not None else f"it came from {source} or its collate_fn.")

@@ -105,6 +105,17 @@ class Facts:
             trained = f'[p for group in {names["optimizer"]}.param_groups for p in group["params"]]'
         return f"torch.nn.utils.clip_grad_norm_({trained}, 1.0)"
 
+    def checked_state(self) -> str:
+        """Return the line that checks what is bad, weights, buffers or optimizer state, in the script's own names."""
+        names = self.harm.names if self.harm is not None else {}
+        if self.harm is not None and self.harm.what == "optimizer_state":
+            of = f"for s in {names.get('optimizer', 'optimizer')}.state.values() for v in s.values()"
+            return f"assert all(v.isfinite().all() {of} if torch.is_tensor(v))"
+        model = names.get("model", "model")
+        if self.source == "buffer" or (self.harm is not None and self.harm.what == "buffer"):
+            return f"assert all(v.isfinite().all() for v in {model}.state_dict().values())"
+        return f"assert all(p.isfinite().all() for p in {model}.parameters())"
+
     @property
     def finite_inputs(self) -> bool:
         """Whether facts on the inputs are there and all are finite."""
@@ -128,7 +139,7 @@ class Cause:
 
     ``strength``: PROVEN (the facts leave nothing else), LIKELY or POSSIBLE. The first of ``evidence`` is short: it
     stands beside the source line. ``general``: its suggestions fit many faults, and give way to those of another
-    cause.
+    cause. ``leads``: its suggestions stand first, whichever cause is named.
     """
 
     slug: str
@@ -137,6 +148,7 @@ class Cause:
     strength: int = PROVEN
     story: bool = False
     general: bool = False
+    leads: bool = False
 
 
 def dtype_of(fact: TensorFact) -> str:

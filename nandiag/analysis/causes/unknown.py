@@ -57,9 +57,19 @@ _PARTLY = (
     "Look at the script's own code around the step: not all of it could be run again, and what could be was finite."
 )
 
+_LAYS = frozenset(
+    {"copy", "fill", "full", "full_like", "new_full", "masked_fill", "index_fill", "index_put", "scatter"}
+    | {"lift_fresh", "scalar_tensor", "_to_copy"}
+)
+_NUMBERS = ("arg0", "arg1", "arg2", "arg3", "value", "fill_value")
+
 
 def explain(facts: Facts) -> Cause | None:
     """Say where to look, by what was seen."""
+    written = _written(facts)
+    if written is not None:
+        told = Suggestion(f"This line writes {written}: look at why it does, and at what reads it afterwards.")
+        return Cause("unknown", (f"this line writes {written}",), (told,), strength=0)
     place = _place(facts)
     bad = _bad_numbers(facts)
     return None if place is None else Cause("unknown", bad, (Suggestion(place),), strength=0)
@@ -74,6 +84,19 @@ def _place(facts: Facts) -> str | None:
     if "written_in_place" in facts.extra:
         return _IN_PLACE
     return _OUTSIDE if facts.source == "outside" else _PLACES.get(facts.basis)
+
+
+def _written(facts: Facts) -> str | None:
+    """Return ``NaN`` or ``+Inf`` where the op only lays a number that is not finite into a tensor.
+
+    A number that is laid in by an index is a tensor of one value then, the last that goes in.
+    """
+    if facts.source != "op" or facts.op not in _LAYS:
+        return None
+    numbers = (value for name in _NUMBERS if (value := facts.number(name)) is not None)
+    bad = next((words.bad_value(value) for value in numbers if not math.isfinite(value)), None)
+    laid = facts.origin.inputs[-1:]
+    return bad or (words.bad_kind(laid) if any(not fact.shape and fact.bad for fact in laid) else None)
 
 
 def _bad_numbers(facts: Facts) -> tuple[str, ...]:

@@ -310,3 +310,32 @@ def test_a_tensor_that_nothing_wrote_to_is_told_from_one_that_was_filled_badly(b
     for names, slug in (((), "init_nonfinite"), (("w",), "uninitialised_memory"), (("v",), "init_nonfinite")):
         harm = Harm("parameter", 0, "init", (bad,), 1, 4, untouched=names)
         assert explain(Facts(origin, "state", harm=harm))[0].slug == slug
+
+
+def test_the_optimizers_state_is_what_to_check_where_it_came_bad(at, by_hand):
+    bad = by_hand.fact("exp_avg_sq of 2.weight", nan=1)
+    for what, code in (
+        ("optimizer_state", "opt.state.values()"),
+        ("parameter", "net.parameters()"),
+        ("buffer", "net.state_dict()"),
+    ):
+        harm = Harm(what, 0, "checkpoint", (bad,), 1, 4, names={"optimizer": "opt", "model": "net"})
+        story, _ = explain(Facts(Origin("nan", 0, (0,), 0, phase="checkpoint", inputs=(bad,)), "state", harm=harm))
+        assert story.slug == "checkpoint_corruption"
+        assert code in story.suggestions[-1].code
+    harm = Harm("optimizer_state", 0, "init", (bad,), 1, 4)
+    story, _ = explain(Facts(Origin("nan", 0, (0,), 0, phase="init", inputs=(bad,)), "state", harm=harm))
+    assert "optimizer.state.values()" in story.suggestions[0].code
+
+
+def test_a_collate_fn_may_have_made_a_bad_batch(at, by_hand):
+    bad = by_hand.fact("x", nan=4, first_bad=(1, 2))
+    story, _ = explain(at(None, (bad,), (), source="input", extra={"dataset": "Series"}))
+    assert story.evidence[0] == "sample 1 of the batch is bad: it came from Series or its collate_fn."
+    assert "collate_fn" in story.suggestions[0].text
+    zero, extra = by_hand.fact(zeros=1), {"dataset": "Fields", "dataset_index": 5}
+    for function, said in (("__getitem__", "The dataset made it"), ("collate", "the batch was fetched again")):
+        story, _ = explain(
+            at("div", (by_hand.fact(), zero), (by_hand.fact(nan=1),), phase="data", extra=extra, function=function)
+        )
+        assert said in story.evidence[0]

@@ -280,3 +280,20 @@ def test_an_exponential_that_float64_cannot_hold_either(at, by_hand):
     given = (by_hand.fact(min=-1846.0, max=1831.0, absmax=1846.0),)
     facts = at("exp", given, (by_hand.fact(posinf=98),), extra={"float64_finite": False})
     assert mechanism(facts).slug == "overflow"
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "extra", "said"),
+    [
+        ("copy_", ({}, {"nan": 1, "shape": ()}), {}, "this line writes NaN"),
+        ("fill_", ({},), {"arg1": "nan"}, "this line writes NaN"),
+        ("masked_fill", ({}, {"dtype": "bool"}), {"arg2": "inf"}, "this line writes +Inf"),
+        ("full", (), {"arg1": "nan"}, "this line writes NaN"),
+        ("copy_", ({}, {"nan": 1}), {}, None),
+        ("add", ({}, {"nan": 1, "shape": ()}), {}, None),
+    ],
+)
+def test_a_number_that_the_script_writes_into_a_tensor(at, by_hand, op, inputs, extra, said):
+    found = mechanism(at(op, tuple(by_hand.fact(**one) for one in inputs), (by_hand.fact(nan=1),), extra=extra))
+    assert said in found.evidence if said else not any("writes" in text for text in found.evidence)
+    assert ("This line writes" in found.suggestions[0].text) is (said is not None)
