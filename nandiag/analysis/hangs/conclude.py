@@ -35,8 +35,8 @@ def conclude(ranks: dict[int, Rank], *, by_timeout: bool) -> Hang | None:
     if root is not None:
         return _of_parting(root, ranks, known)
     if found:
-        return _of_circle(found, ranks, known)
-    return _without_parting(ranks, known) if by_timeout else None
+        return _of_circle(found, ranks)
+    return _without_parting(ranks) if by_timeout else None
 
 
 def _root(found: list[Parting], ranks: dict[int, Rank]) -> Parting | None:
@@ -60,7 +60,7 @@ def _of_parting(one: Parting, ranks: dict[int, Rank], known: list[Ledger]) -> Ha
     call = _shown(one)
     slug = "message_missing" if one.message else "collective_missing" if _is_missing(one) else "collective_mismatch"
     concerned = {rank for rank in ranks if rank in one.calls or rank in one.missing}
-    stands = [stand_of(ranks[rank], ledger, one.number) for rank in sorted(concerned)]
+    stands = [stand_of(ranks[rank], one.calls.get(rank)) for rank in sorted(concerned)]
     return Hang(
         slug=slug,
         summary=_message(one, call) if one.message else _summary(slug, one, call, stands),
@@ -145,12 +145,22 @@ def _message(one: Parting, call: CallFact | None) -> str:
 def _evidence(one: Parting, call: CallFact | None) -> list[str]:
     said = []
     skip = one.skip
-    if skip is not None:
+    if skip is not None and skip.every is not None:
+        said.append(
+            f"The time before, it came after {words.count(skip.every, 'other call')}; after as many again "
+            f"{words.ranks(skip.behind)} went on without it."
+        )
+    elif skip is not None:
         fewer = f"{skip.fewer} of {words.count(skip.more, 'call')}" if skip.fewer else f"no call of {skip.op}"
         of = f" of {skip.op}" if skip.fewer else ""
         said.append(
             f"In step {skip.step} {words.ranks(skip.behind)} made {fewer}{of}, the others {skip.more}: from there on "
             "each of its calls met a later one of theirs."
+        )
+    if one.inferred:
+        said.append(
+            f"The last call of {words.ranks(one.inferred)} is not on record, as the process ended in it: which it was "
+            "is inferred from the calls before."
         )
     if call is not None and call.error:
         line = call.error.splitlines()[0]
@@ -179,10 +189,10 @@ def _number(number: int) -> str:
     return f"call {number}" if number > 0 else "none"
 
 
-def _of_circle(found: list[Parting], ranks: dict[int, Rank], known: list[Ledger]) -> Hang:
+def _of_circle(found: list[Parting], ranks: dict[int, Rank]) -> Hang:
     held = sorted({rank for one in found for rank in (*one.waiting, *one.behind)})
     groups = list(dict.fromkeys(one.group for one in found))
-    stands = [stand_of(ranks[rank], known[0], None) for rank in held if rank in ranks]
+    stands = [stand_of(ranks[rank], None) for rank in held if rank in ranks]
     return Hang(
         slug="collective_order",
         summary=f"{words.ranks(held)} waited for each other in {words.few(groups)}, which they use in different order",
@@ -193,11 +203,11 @@ def _of_circle(found: list[Parting], ranks: dict[int, Rank], known: list[Ledger]
     )
 
 
-def _without_parting(ranks: dict[int, Rank], known: list[Ledger]) -> Hang:
+def _without_parting(ranks: dict[int, Rank]) -> Hang:
     """Return that the run stood still where no call of the ranks explains it."""
     calls = {number: rank.call for number, rank in ranks.items()}
     waiting = tuple(sorted(number for number, call in calls.items() if call is not None))
-    stands = together([stand_of(rank, known[0] if known else None, None) for rank in ranks.values()])
+    stands = together([stand_of(rank, None) for rank in ranks.values()])
     if waiting and len(waiting) == len(ranks):
         call = calls[waiting[0]]
         what = call_text(call) if call else "a call"

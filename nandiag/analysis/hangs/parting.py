@@ -28,6 +28,7 @@ class Parting:
 
     ``calls`` are those that made a call of that number, ``missing`` those that did not. ``behind`` are the ranks to
     name, empty where nothing tells who is in the wrong. ``peer`` and ``message`` belong to messages between two ranks.
+    ``inferred`` are ranks whose call is not on record: those before it tell which it was.
     """
 
     group: str
@@ -37,6 +38,7 @@ class Parting:
     behind: tuple[int, ...] = ()
     message: bool = False
     skip: Skip | None = field(default=None)
+    inferred: tuple[int, ...] = ()
 
     @property
     def waiting(self) -> tuple[int, ...]:
@@ -46,7 +48,10 @@ class Parting:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """In ``step`` the ranks ``behind`` called ``op`` ``fewer`` times, the others ``more`` times, at ``call.place``."""
+    """In ``step`` the ranks ``behind`` called ``op`` ``fewer`` times, the others ``more`` times, at ``call.place``.
+
+    ``every``: instead of counts, after how many calls of the group this one came before, on all ranks.
+    """
 
     step: int
     op: str
@@ -54,6 +59,7 @@ class Skip:
     fewer: int
     more: int
     call: CallFact
+    every: int | None = None
 
 
 def parting(ledger: Ledger, standings: dict[int, Standing], elsewhere: frozenset[int]) -> Parting | None:
@@ -88,14 +94,50 @@ def _at_the_end(ledger: Ledger, last: int, elsewhere: frozenset[int]) -> Parting
     missing = tuple(sorted(rank for rank in elsewhere if ledger.group.holds(rank) and rank not in ledger.counts))
     if missing:
         return Parting(ledger.name, last, calls, missing, missing)
-    sites = {_site(call) for call in calls.values()}
-    for rank in ledger.unsure - calls.keys():
-        # The same line, once more, if it was not in this call yet: with what it was last known to have put in.
-        kinds = [call for call in ledger.calls[rank].values() if _site(call) in sites]
-        calls.update({rank: kinds[-1]} if kinds else {})
-    if len({_signature(call) for call in calls.values()}) > 1:
-        return Parting(ledger.name, last, calls, (), _odd(calls))
+    inferred = {
+        rank: call
+        for rank in sorted(ledger.unsure - calls.keys())
+        if (call := _inferred(ledger, rank, last, calls)) is not None
+    }
+    both = {**calls, **inferred}
+    if len({_signature(call) for call in both.values()}) > 1:
+        skip = _out_of_rhythm(ledger, last, calls, inferred)
+        behind = _odd(both) or (skip.behind if skip else ())
+        return Parting(ledger.name, last, both, (), behind, skip=skip, inferred=tuple(inferred))
     return None
+
+
+def _inferred(ledger: Ledger, rank: int, last: int, calls: dict[int, CallFact]) -> CallFact | None:
+    """Return the call in which a rank was most likely ended: unlike the others', and seen after the call before."""
+    others = {_signature(call) for call in calls.values()}
+    before = {_kind(own[last - 1]) for own in ledger.calls.values() if last - 1 in own}
+    after = {
+        _kind(own[number + 1])
+        for own in ledger.calls.values()
+        for number, call in own.items()
+        if number + 1 in own and _kind(call) in before
+    }
+    own = [*ledger.calls[rank].values()]
+    fitting = [call for call in own if _kind(call) in after and _signature(call) not in others]
+    # Else the same line, once more, if it was not in this call yet: with what it was last known to have put in.
+    sites = {_site(call) for call in calls.values()}
+    return next(reversed(fitting or [call for call in own if _site(call) in sites]), None)
+
+
+def _out_of_rhythm(ledger: Ledger, last: int, calls: dict[int, CallFact], inferred: dict[int, CallFact]) -> Skip | None:
+    """Return the call that ranks left out when it was due: after as many calls as the time before."""
+    kinds = {_kind(call): call for call in inferred.values()}
+    if len(kinds) != 1 or len(calls) > len(inferred) or any(_kind(call) in kinds for call in calls.values()):
+        return None
+    ((kind, due),) = kinds.items()
+    for rank in calls:
+        own = ledger.calls[rank]
+        came = [0] * (1 in own) + [number for number, call in sorted(own.items()) if _kind(call) == kind]
+        if len(came) < 2 or last - came[-1] != came[-1] - came[-2]:
+            return None
+    step = next(iter(calls.values())).step
+    every = last - came[-1] - 1
+    return Skip(step, canonical(due.op), tuple(sorted(calls)), 0, 1, due, every) if step is not None else None
 
 
 def _signature(call: CallFact) -> Signature:
@@ -135,6 +177,10 @@ def _breaks(own: dict[int, CallFact], number: int) -> bool:
 def _site(call: CallFact) -> tuple[str, str, int]:
     place = call.place
     return canonical(call.op), place.file if place else "", place.line if place else 0
+
+
+def _kind(call: CallFact) -> tuple[tuple[str, str, int], Signature]:
+    return _site(call), _signature(call)
 
 
 def _skip(ledger: Ledger, standings: dict[int, Standing]) -> Skip | None:

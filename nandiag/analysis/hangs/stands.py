@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from nandiag.analysis.hangs.ledger import Ledger, collectives, waits
+from nandiag.analysis.hangs.ledger import collectives, waits
 from nandiag.analysis.hangs.told import Stand
 from nandiag.analysis.report import RankState
 from nandiag.events import Raised, words
@@ -53,11 +53,10 @@ class Rank:
         )
 
 
-def stand_of(rank: Rank, ledger: Ledger | None, number: int | None) -> Stand:
-    """Return where one rank stood; ``number`` is that of the group's call at which the ranks parted."""
+def stand_of(rank: Rank, own: CallFact | None) -> Stand:
+    """Return where one rank stood; ``own`` is its call where the ranks parted, None where it made none."""
     if rank.log is None:
         return Stand((rank.number,), "left no word")
-    own = ledger.calls.get(rank.number, {}).get(number) if ledger and number else None
     call = rank.call
     if call is not None:
         return Stand((rank.number,), f"waited in {call_text(call)}", call.place)
