@@ -46,6 +46,7 @@ RECIPROCALS = {"reciprocal": "1/0", "rsqrt": "1/sqrt(0)"}
 RATIOS = {"addcdiv": 2}
 # In these nodes the user's own division is what is differentiated; in others it has a cause of its own.
 NODES = ("Div", "Reciprocal")
+_IN_ROOT = "Keep what is under the root away from zero: behind it the gradient would still be infinite there."
 _KEEP = "Keep the divisor away from zero."
 
 
@@ -87,7 +88,9 @@ def _divisor(facts: Facts) -> TensorFact | None:
 
 
 def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
-    found = [Suggestion(_keep(divisor), _guarded(facts, divisor))]
+    within = "1e-6" if dtype_of(divisor) == "float16" else "1e-12"
+    rooted = fitting.rooted(facts.origin, lambda text: f"{text}.clamp_min({within})")
+    found = [Suggestion(_keep(divisor), _guarded(facts, divisor)) if rooted is None else Suggestion(_IN_ROOT, rooted)]
     normal = fitting.normalised(facts.origin)
     if normal is not None:
         found.append(Suggestion("Or let torch do it, with its own eps.", normal))

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from dataclasses import replace
 
 from nandiag.analysis.report import Origin
 
 LONGEST_LINE = 120
 _MODULES = ("torch", "F", "functional", "special", "fft", "linalg")
+_POLES = ("log", "log2", "log10", "sqrt", "rsqrt", "reciprocal")
 _WHOLE = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
 
 Guard = Callable[[str], str]
@@ -24,6 +26,24 @@ def divisor(origin: Origin, guard: Guard) -> str | None:
     if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Div | ast.Mod):
         return None
     return _line(origin, found[0], found[1].right, guard)
+
+
+def rooted(origin: Origin, guard: Guard) -> str | None:
+    """Return the user's line with the argument of the root that the underlined division divides by guarded.
+
+    ``None`` where the divisor is no root: behind ``sqrt`` a guard comes too late for the gradient.
+    """
+    found = parsed(origin)
+    if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Div):
+        return None
+    inner = target(found[1].right, "sqrt") or _half_power(found[1].right)
+    return None if inner is None else _line(origin, found[0], inner, guard)
+
+
+def _half_power(node: ast.expr) -> ast.expr | None:
+    """Return the x of ``x ** 0.5``."""
+    power = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and isinstance(node.right, ast.Constant)
+    return node.left if power and isinstance(node, ast.BinOp) and ast.unparse(node.right) == "0.5" else None
 
 
 def argument(origin: Origin, op: str, guard: Guard) -> str | None:
@@ -140,7 +160,35 @@ def _line(origin: Origin, text: str, part: ast.expr, guard: Guard) -> str | None
         called = before.isalnum() or before in {"_", ")", "]"}
         first, last = (first - 1, last + 1) if bracketed and not called else (first, last)
         inner = f"({inner})"
-    return whole(origin, text[:first] + guard(inner) + text[last:])
+    fitted = text[:first] + guard(inner) + text[last:]
+    everywhere = isinstance(part, _WHOLE) and ".clamp_min(1e" in guard("x")  # other guards fit their own function
+    return whole(_others(origin, part, guard) if everywhere else origin, fitted)
+
+
+def _others(origin: Origin, part: ast.expr, guard: Guard) -> Origin:
+    """Return the origin with the same guard at every other place of its line that a zero of ``part`` breaks as well."""
+    line, column = origin.source or "", origin.column or (0, 0)
+    indent = len(line) - len(line.lstrip())
+    for node in sorted(_breakable(line.strip(), part), key=lambda one: -one.col_offset):
+        first, last = node.col_offset + indent, (node.end_col_offset or 0) + indent
+        if first < column[1] and last > column[0]:
+            continue
+        put = guard(line[first:last])
+        line, moved = line[:first] + put + line[last:], len(put) - (last - first)
+        column = (column[0] + moved, column[1] + moved) if last <= column[0] else column
+    return replace(origin, source=line, column=column)
+
+
+def _breakable(source: str, part: ast.expr) -> list[ast.expr]:
+    """Return where ``part`` stands as a divisor or as the argument of a function that has a pole at zero."""
+    try:
+        nodes = list(ast.walk(ast.parse(source))) if source.isascii() else []
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    divisors = [node.right for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)]
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    given = [found for node in calls for op in _POLES if (found := target(node, op)) is not None]
+    return [node for node in (*divisors, *given) if node.lineno == 1 and ast.dump(node) == ast.dump(part)]
 
 
 def whole(origin: Origin, expression: str) -> str:

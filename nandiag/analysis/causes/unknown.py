@@ -59,7 +59,7 @@ _PARTLY = (
 
 _LAYS = frozenset(
     {"copy", "fill", "full", "full_like", "new_full", "masked_fill", "index_fill", "index_put", "scatter"}
-    | {"lift_fresh", "scalar_tensor", "_to_copy"}
+    | {"lift_fresh", "scalar_tensor"}
 )
 _NUMBERS = ("arg0", "arg1", "arg2", "arg3", "value", "fill_value")
 

@@ -297,3 +297,9 @@ def test_a_number_that_the_script_writes_into_a_tensor(at, by_hand, op, inputs, 
     found = mechanism(at(op, tuple(by_hand.fact(**one) for one in inputs), (by_hand.fact(nan=1),), extra=extra))
     assert said in found.evidence if said else not any("writes" in text for text in found.evidence)
     assert ("This line writes" in found.suggestions[0].text) is (said is not None)
+
+
+def test_a_divisor_that_is_a_root_is_guarded_within_it(at, by_hand):
+    given = (by_hand.fact(), by_hand.fact(zeros=1, min=0.0))
+    facts = at("div", given, (by_hand.fact(posinf=1),), **on("y = a / torch.sqrt(v)", "a / torch.sqrt(v)"))
+    assert codes(facts) == ["y = a / torch.sqrt(v.clamp_min(1e-12))"]

@@ -135,3 +135,38 @@ def test_a_line_in_float32(line, expression, outside, plain):
 def test_what_cannot_be_lifted_for_sure_is_left(expression):
     assert widening.operands(at(f"y = {expression}", expression)) is None
     assert widening.outside_autocast(at(f"y = {expression}", expression), "cpu") is None
+
+
+@pytest.mark.parametrize(
+    ("line", "expression", "fitted"),
+    [
+        ("y = a / torch.sqrt(v)", "a / torch.sqrt(v)", "y = a / torch.sqrt(v.clamp_min(1e-6))"),
+        (
+            "z = h / (h ** 2).sum(-1).sqrt()",
+            "h / (h ** 2).sum(-1).sqrt()",
+            "z = h / (h ** 2).sum(-1).clamp_min(1e-6).sqrt()",
+        ),
+        ("y = a / (u + v) ** 0.5", "a / (u + v) ** 0.5", "y = a / (u + v).clamp_min(1e-6) ** 0.5"),
+        ("y = a / v ** 2", "a / v ** 2", None),
+        ("y = a / v.norm()", "a / v.norm()", None),
+        ("y = torch.sqrt(v) / a", "torch.sqrt(v) / a", None),
+    ],
+)
+def test_a_divisor_that_is_a_root(line, expression, fitted):
+    assert fitting.rooted(at(line, expression), clamped) == fitted
+
+
+def test_a_zero_that_breaks_two_places_of_the_line_is_kept_out_of_both():
+    line = "return (0.5 * torch.log(var) + 0.5 * (y - mean) ** 2 / var - var).mean()"
+    both = "return (0.5 * torch.log(var.clamp_min(1e-6)) + 0.5 * (y - mean) ** 2 / var.clamp_min(1e-6) - var).mean()"
+    assert fitting.argument(at(line, "torch.log(var)"), "log", clamped) == both
+    assert fitting.divisor(at(line, "0.5 * (y - mean) ** 2 / var"), clamped) == both
+    assert fitting.argument(at("y = torch.log(p) / q", "torch.log(p)"), "log", clamped) == (
+        "y = torch.log(p.clamp_min(1e-6)) / q"
+    )
+
+
+def test_a_guard_for_one_function_alone_stays_there():
+    line = "y = torch.log(p) / torch.exp(p) / p"
+    fitted = fitting.argument(at(line, "torch.exp(p)"), "exp", lambda text: f"{text}.clamp(max=20)")
+    assert fitted == "y = torch.log(p) / torch.exp(p.clamp(max=20)) / p"
