@@ -19,6 +19,7 @@ import torch
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.inject.after_import import after_import
 from nandiag.runtime.look import nan_check
+from nandiag.runtime.tape.state import on_made_up_memory
 
 _DTENSOR = "torch.distributed.tensor"
 _STAGE = "torch.distributed.pipelining.stage"
@@ -85,17 +86,19 @@ class Support:
 
 
 def without_nan_check(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``function`` with the NaN check of anomaly mode off while it runs; forward lines are still recorded."""
+    """Return ``function`` with all looks at values off while it runs, anomaly mode's too; forward lines are kept."""
 
     @functools.wraps(function)
     def unchecked(*args: Any, **kwargs: Any) -> Any:
-        if not (torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()):
-            return function(*args, **kwargs)
-        torch.set_anomaly_enabled(enabled=True, check_nan=False)
+        checked = torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()
+        if checked:
+            torch.set_anomaly_enabled(enabled=True, check_nan=False)
         try:
-            return function(*args, **kwargs)
+            with on_made_up_memory():
+                return function(*args, **kwargs)
         finally:
-            torch.set_anomaly_enabled(enabled=True, check_nan=True)
+            if checked:
+                torch.set_anomaly_enabled(enabled=True, check_nan=True)
 
     return unchecked
 

@@ -56,8 +56,24 @@ def _cuda() -> bool:
 
 
 def capturing() -> bool:
-    """Whether a CUDA graph is being captured: nothing may be read then, and what is computed would be part of it."""
-    return _cuda() and torch.cuda.is_current_stream_capturing()
+    """Whether what runs now is none of the training, and must not be looked at.
+
+    A CUDA graph is being captured (what is computed would be part of it), or torch tries modules on made-up memory.
+    """
+    return bool(_made_up) or (_cuda() and torch.cuda.is_current_stream_capturing())
+
+
+_made_up: list[object] = []
+
+
+@contextlib.contextmanager
+def on_made_up_memory() -> Iterator[None]:
+    """Mark that modules run on memory that nobody wrote, to learn shapes: what they make of it is no harm."""
+    _made_up.append(None)
+    try:
+        yield
+    finally:
+        _made_up.pop()
 
 
 def _cuda_used() -> list[int]:

@@ -300,7 +300,7 @@ class Sentinel:
 
     def grad_called(self, roots: Any, gradients: Any) -> None:
         """``torch.autograd.grad`` returned; where no optimizer exists it is the border of a step."""
-        if self.clock.has_optimizer or self.capture.off or torch._C._current_graph_task_id() != -1:
+        if self.clock.has_optimizer or self.capture.off or torch._C._current_graph_task_id() != -1 or capturing():
             return
         given = roots_of(roots)
         if given and attach_late():
