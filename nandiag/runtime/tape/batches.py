@@ -47,7 +47,7 @@ class Batches:
     """The newest batches of every DataLoader of this process."""
 
     def __init__(self) -> None:
-        self._newest: deque[Batch] = deque(maxlen=_KEPT)
+        self.newest: deque[Batch] = deque(maxlen=_KEPT)
         self._asked: weakref.WeakKeyDictionary[Any, deque[Any]] = weakref.WeakKeyDictionary()
 
     @guarded("batches")
@@ -68,11 +68,11 @@ class Batches:
         if tensors:
             mapped = iterator._dataset_kind == dataloader._DatasetKind.Map
             made = (iterator._dataset, mapped, iterator._auto_collation, iterator._collate_fn)
-            self._newest.append(Batch(tensors, *made, indices, states))
+            self.newest.append(Batch(tensors, *made, indices, states))
 
     def of(self, storage: int) -> Batch | None:
         """Return the batch one of whose tensors lies in the memory ``storage``, None when no batch kept does."""
-        return next((batch for batch in reversed(self._newest) if batch.name(storage) is not None), None)
+        return next((batch for batch in reversed(self.newest) if batch.name(storage) is not None), None)
 
 
 def _lies_in(tensor: Tensor, storage: int) -> bool:

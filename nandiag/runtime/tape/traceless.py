@@ -8,18 +8,30 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from nandiag.runtime.belongings.keeping import Belongings
+from nandiag.runtime.belongings.reach import starts_of
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import ROOT, Entry
 from nandiag.runtime.tape.state import Contents, equal, generators
 
 
 def roots_of(entries: list[Entry]) -> list[nn.Module]:
-    """Return the root modules that the entries call, each once."""
-    return list({id(entry.function): entry.function for entry in entries if entry.kind == ROOT}.values())
+    """Return the root modules that the entries call, or give to what they call (checkpointing), each once."""
+    called = [entry.function for entry in entries if entry.kind == ROOT]
+    given = [word for entry in entries for word in _words(entry.args, entry.kwargs)]
+    return list({id(one): one for one in [*called, *given]}.values())
+
+
+def _words(args: Any, kwargs: Any) -> Iterator[nn.Module]:
+    for word in (*(args or ()), *(kwargs or {}).values()):
+        owner = getattr(word, "__self__", word)
+        if isinstance(owner, nn.Module):
+            yield owner
 
 
 @contextlib.contextmanager
@@ -32,6 +44,8 @@ def traceless(
     written = [(leaf, leaf.detach().clone()) for leaf in parameters] if weights_written else []
     buffers = [(buffer, buffer.detach().clone()) for root in roots for buffer in root.buffers()]
     contents = Contents(roots)
+    datasets = [one.dataset for one in capture.batches.newest] if capture.batches is not None else []
+    belongings = Belongings([*datasets, *roots, *starts_of(sys._getframe(1))])
     own = {id(one): one for entry in entries if entry.generators is not None for one, _ in entry.generators.private}
     states = generators(full=True, private=own.values())
     streams, level = (sys.stdout, sys.stderr), logging.root.manager.disable
@@ -52,7 +66,7 @@ def traceless(
         undo += [partial(logging.disable, level)]
         undo += [partial(setattr, parameter, "grad", gradient) for parameter, gradient in gradients]
         undo += [partial(_restore, buffer, value) for buffer, value in [*written, *buffers]]
-        undo += [contents.put_back, versions.close, states.put_back, partial(_on_again, capture)]
+        undo += [contents.put_back, belongings.put_back, versions.close, states.put_back, partial(_on_again, capture)]
         undo_all([*undo, capture.window.open] if window_was_open else undo)
 
 

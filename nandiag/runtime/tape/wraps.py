@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ def install(capture: Capture) -> None:
     torch.load = _unseen(capture, torch.load)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         original = getattr(torch.nn.utils, name)
-        setattr(torch.nn.utils, name, _as_one_call(capture, original, listed=True))
+        setattr(torch.nn.utils, name, _as_one_call(capture, original))
 
 
 def _wrap_module_call(capture: Capture) -> None:
@@ -117,16 +117,17 @@ def _unseen(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any
     return wrapper
 
 
-def _as_one_call(capture: Capture, original: Callable[..., Any], *, listed: bool = False) -> Callable[..., Any]:
-    """Return a wrap of ``original`` that tapes it as one entry; ``listed``: its first argument may be a generator."""
+def _as_one_call(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a wrap of ``original`` that tapes it as one entry."""
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         # Dynamo takes the first word for true and traces no further into ours.
         if torch.compiler.is_compiling() or not capture.window.on or capture.idle:
             return original(*args, **kwargs)
-        if listed and args and not isinstance(args[0], Tensor):
-            args = (list(args[0]), *args[1:])
+        # What can be read only once (``net.parameters()``) is read here.
+        args = tuple(list(word) if isinstance(word, Iterator) else word for word in args)
+        kwargs = {key: list(word) if isinstance(word, Iterator) else word for key, word in kwargs.items()}
         capture.window.close()
         try:
             output = original(*args, **kwargs)
@@ -142,8 +143,8 @@ def _made_one_call(capture: Capture, transform: Callable[..., Any]) -> Callable[
     """Return a wrap of a ``torch.func`` transform whose result is taped as one entry when it is called."""
 
     @functools.wraps(transform)
-    def wrapper(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        transformed = transform(function, *args, **kwargs)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        transformed = transform(*args, **kwargs)
         return transformed if torch.compiler.is_compiling() else _as_one_call(capture, transformed)
 
     return wrapper

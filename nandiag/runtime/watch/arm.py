@@ -163,8 +163,9 @@ def _wrap_functional_grads(sentinel: Sentinel, capture: Capture) -> None:
             if not capture.idle:
                 capture.window.open()  # no module need ever be called
             # torch computes the value for the gradient too, and throws it away: it is the loss.
-            border = _functional_border(valued(*args, **kwargs), called, has_aux=bool(kwargs.get("has_aux")))
-            return border if original is valued else _without_value(border, has_aux=bool(kwargs.get("has_aux")))
+            has_aux = bool(kwargs.get("has_aux", args[2] if len(args) > 2 else False))
+            border = _functional_border(valued(*args, **kwargs), called, has_aux=has_aux)
+            return border if original is valued else _without_value(border, has_aux=has_aux)
 
         return transform
 

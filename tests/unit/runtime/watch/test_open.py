@@ -50,11 +50,15 @@ def test_functional_gradients_are_a_border_and_give_what_torch_gives(name, has_a
         return (loss, weight * 2) if has_aux else loss
 
     def ask():
-        return getattr(torch.func, name)(rate, has_aux=has_aux)(torch.tensor([0.5, -1.0]), torch.ones(2))
+        transform = getattr(torch.func, name)
+        by_place = transform(rate, 0, has_aux)(torch.tensor([0.5, -1.0]), torch.ones(2))
+        by_name = transform(func=rate, has_aux=has_aux)(torch.tensor([0.5, -1.0]), torch.ones(2))
+        assert repr(by_place) == repr(by_name)
+        return by_name
 
     plain = ask()
     worker = work()
     assert repr(ask()) == repr(plain)
     assert [(harm.what, harm.step) for harm in worker.harms] == [("loss", 0)]
-    (looked,) = worker.looked
+    looked = worker.looked[0]
     assert looked.site.op == "aten.log.default"

@@ -1,0 +1,1 @@
+"""What a script's own code holds and may change when it is run again (worker)."""
