@@ -49,7 +49,7 @@ def explain(facts: Facts) -> Cause | None:
     text = f"it did not show a second time on the same device: {place}, {words.ranks(facts.origin.ranks)}"
     steps = ", ".join(str(step) for step in facts.strikes)
     return Cause(
-        slug="hardware_corruption",
+        slug="hardware_corruption" if again else "unknown",  # once, a script's own state can do it as well
         evidence=(
             text,
             *((f"{place} struck {len(facts.strikes)} times in this run, at steps {steps}",) if again else ()),

@@ -29,6 +29,7 @@ _RANDOM = frozenset({
     "log_normal_", "geometric_", "scaled_dot_product_attention", "multi_head_attention_forward",
 })  # fmt: skip
 # After these a tensor lies in other memory, as when one is loaded: it is taken as it is then.
+_INITIALISERS = "torch.nn.init"
 _REMAKERS = frozenset({"set_", "resize_", "resize_as_", "share_memory_"})
 # These end like functions that write into their first argument, and leave its values alone.
 _NO_WRITERS = frozenset({"requires_grad_", "detach_"})
@@ -128,8 +129,9 @@ class Window(TorchFunctionMode):
     ) -> None:
         if not self.on or torch._C._functorch.peek_interpreter_stack() is not None:
             return
-        if getattr(func, "__name__", "") in _REMAKERS:
-            self.tape.unmake(words[0][0])
+        if getattr(func, "__name__", "") in _REMAKERS or getattr(func, "__module__", "") == _INITIALISERS:
+            for tensor in tensors_in([*words[0][:1], *words[1].values()]):
+                self.tape.unmake(tensor)
             return
         entry = self.entry_of_call(func, words, output, sys._getframe(2))
         if entry is not None:

@@ -18,6 +18,7 @@ class Clock:
         self.updated_in = -1  # the step in which the newest update was made
         self.has_optimizer = self.trains = False
         self._updates: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+        self._before: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
 
     def updates(self, optimizer: torch.optim.Optimizer) -> int:
         """Return how many updates ``optimizer`` has made."""
@@ -25,9 +26,11 @@ class Clock:
 
     def updated(self, optimizer: torch.optim.Optimizer) -> None:
         """Count one update and begin the next step's micro-steps."""
+        if optimizer not in self._updates and not self._updates:
+            self._before[optimizer] = self.step  # those before it are gone: a fold, a phase, a restart
         self._updates[optimizer] = count = self.updates(optimizer) + 1
         self.updated_in = self.step
-        self.step = max(self.step, count)
+        self.step = max(self.step, count + self._before.get(optimizer, 0))
         self.micro_step = 0
 
     def tick(self) -> None:

@@ -202,3 +202,18 @@ def test_what_outlives_a_step_with_its_graph_can_still_be_run_again(work, inputs
         optimizers[0].step()
     del fake
     assert inputs.alive == []
+
+
+def test_a_module_made_anew_in_each_step_is_let_go(work):
+    worker = work()
+    kept = []
+    for _ in range(4):
+        model = nn.Linear(3, 3)
+        kept.append(weakref.ref(model.weight))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+    del model, optimizer
+    worker.sentinel._optimizer = None
+    gc.collect()
+    assert [one() is None for one in kept] == [True] * 4

@@ -41,6 +41,17 @@ def test_the_clock_keeps_no_optimizer_alive():
     assert clock.step == 1
 
 
+def test_an_optimizer_that_comes_after_all_others_are_gone_goes_on_counting():
+    clock = Clock()
+    first = optimizer()
+    for _ in range(3):
+        clock.updated(first)
+    del first
+    second = optimizer()
+    clock.updated(second)
+    assert (clock.step, clock.updated_in, clock.updates(second)) == (4, 3, 1)
+
+
 def test_without_an_optimizer_each_backward_ticks():
     clock = Clock()
     clock.tick()
