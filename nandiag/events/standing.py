@@ -82,7 +82,7 @@ class Standing:
     and ``dumped`` where only the dump of torch's flight recorder is known.
     ``moves`` counts what it did so far (collectives, steps, model calls): a pulse with a larger count is newer.
     ``calls`` are those in Python, ``native`` those that the backend recorded itself (DDP's are only there), both oldest
-    first. ``stack`` is the main thread's, innermost frame first.
+    first. ``stack`` is the main thread's, innermost frame first. ``still`` is for how many seconds nothing had moved.
     """
 
     why: str
@@ -93,6 +93,7 @@ class Standing:
     calls: tuple[CallFact, ...] = ()
     stack: tuple[FrameFact, ...] = ()
     native: tuple[CallFact, ...] = ()
+    still: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

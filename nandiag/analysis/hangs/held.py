@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nandiag.analysis.hangs.conclude import conclude
-from nandiag.analysis.hangs.stands import Rank
+from nandiag.analysis.hangs.stands import Rank, is_inside
 from nandiag.analysis.hangs.told import Hang
 from nandiag.analysis.ranks import last_logs, lost_peer, states
 from nandiag.analysis.report import RankState, Run
@@ -17,6 +17,8 @@ from nandiag.events.standing import RAISED
 from nandiag.store.reader import RankLog, RunRecord
 
 _SIGABRT = 6
+# Longer than an ordinary step, and than the worker's patience before it says that nothing moves.
+_STILL_SECONDS = 3.0
 
 
 def hang_of(record: RunRecord, known: dict[int, RankState], logs: dict[int, RankLog], run: Run) -> Hang | None:
@@ -27,7 +29,9 @@ def hang_of(record: RunRecord, known: dict[int, RankState], logs: dict[int, Rank
         return None
     if ended is None and any(_failed_alone(rank) for rank in ranks.values()):
         return None
-    if ended is None and not any(_waited(rank, signalled=run.state == "signalled") for rank in ranks.values()):
+    signalled = run.state == "signalled"
+    waited = any(_waited(rank, signalled=signalled) for rank in ranks.values())
+    if ended is None and not waited and not (signalled and _were_still(ranks)):
         return None
     found = conclude(ranks, by_timeout=ended is not None)
     return replace(found, seconds=ended.seconds if ended else None) if found else None
@@ -76,6 +80,17 @@ def _waited(rank: Rank, *, signalled: bool = False) -> bool:
     if rank.state.state == "killed":
         return rank.state.signal == _SIGABRT and _has_calls(rank)
     return signalled and call is not None and not _is_stale(rank.log)
+
+
+def _were_still(ranks: dict[int, Rank]) -> bool:
+    """Whether no rank had moved for a while when the user ended the run, one of them inside a call of C++.
+
+    All of them: who is interrupted a little later than its peer waits for that one's end.
+    """
+    logs = [rank.log for rank in ranks.values()]
+    if not all(log and log.standing and log.standing.still >= _STILL_SECONDS and not _is_stale(log) for log in logs):
+        return False
+    return any(log is not None and is_inside(log) for log in logs)
 
 
 def _is_stale(log: RankLog) -> bool:

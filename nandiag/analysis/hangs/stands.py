@@ -95,6 +95,11 @@ def is_elsewhere(rank: Rank) -> bool:
     return any(frame.kind == "user" for frame in stack) and _inside(stack) not in _IN_CALLS
 
 
+def is_inside(log: RankLog) -> bool:
+    """Whether a stack tells that this rank was in a collective, or in what waits for one: DDP's are made in C++."""
+    return _inside(stack_of(log)) in _IN_CALLS
+
+
 def call_text(call: CallFact) -> str:
     """Return ``all_reduce of float32 [4x8]``, ``broadcast from rank 0 of int64 [1]``, ``recv from rank 1``."""
     parts = [call.op]

@@ -28,6 +28,7 @@ class Lookout:
         self._over = _thread.allocate_lock()
         self._patience = PATIENCE_SECONDS
         self._raised = False
+        self._seen, self._since = -1, 0.0
 
     def start(self) -> None:
         """Begin to look, once; not by ``threading``, whose list of threads is the script's."""
@@ -64,19 +65,19 @@ class Lookout:
             self._look()
 
     def _look(self) -> None:
-        seen, since, told = -1, 0.0, False
+        told = False
         while not self._over.acquire(timeout=LOOK_SECONDS):
             if RECORDER.mute:
                 break
             self._listen()
             moves, now = RECORDER.moves, time.monotonic()
-            if moves != seen:
+            if moves != self._seen:
                 if told:
                     # It went on after all: a step that takes as long is not worth a file each time.
-                    self._patience = min(2 * (now - since), MOST_PATIENCE_SECONDS)
-                seen, since, told = moves, now, False
+                    self._patience = min(2 * (now - self._since), MOST_PATIENCE_SECONDS)
+                self._seen, self._since, told = moves, now, False
                 RECORDER.pulse(RECORDER.steps, now=True)
-            elif not told and now - since >= self._patience:
+            elif not told and now - self._since >= self._patience:
                 told = True
                 self._write(STALLED)
         # Released once more for `leave`, which may not have been the one that ended this.
@@ -91,12 +92,12 @@ class Lookout:
 
             stacks.listen()
 
-    @staticmethod
-    def _write(why: str) -> None:
+    def _write(self, why: str) -> None:
         with contextlib.suppress(Exception):
             from nandiag.runtime.collectives import standing
 
-            standing.write(why)
+            still = time.monotonic() - self._since if RECORDER.moves == self._seen else 0.0
+            standing.write(why, still)
 
 
 LOOKOUT = Lookout()

@@ -25,10 +25,13 @@ _SPANS = 2_048
 _lock = threading.Lock()
 
 
-def write(why: str) -> None:
-    """Write where this rank stands; never raises. Called by the lookout's thread and where the script ends."""
+def write(why: str, still: float = 0.0) -> None:
+    """Write where this rank stands, and for how many seconds nothing had moved; never raises.
+
+    Called by the lookout's thread and where the script ends.
+    """
     with contextlib.suppress(Exception), _lock:
-        RECORDER.stand(standing(why))
+        RECORDER.stand(replace(standing(why), still=round(still, 3)))
 
 
 def write_new(call: Call) -> None:

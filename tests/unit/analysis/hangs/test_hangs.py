@@ -255,6 +255,23 @@ def test_a_run_ended_by_the_user_tells_who_waited_unless_they_went_on_since(move
     assert (report.hang is not None) is known
 
 
+@pytest.mark.parametrize(("still", "known"), [(9.0, True), (0.2, False)])
+def test_ctrl_c_tells_who_waited_in_a_backward_if_no_rank_had_moved_for_a_while(still, known):
+    native = [CallFact("all_reduce", "0", 0, "issued", native=at + 1, dtype="float", shapes=((5,),)) for at in range(8)]
+    inside = replace(RESET, type="KeyboardInterrupt", message="")
+    stuck = replace(inside, traceback='Traceback:\n  File "/home/u/train.py", line 11, in get\n    time.sleep(1)\n')
+    logs = (
+        rank(0, replace(stands(why="raised", native=native), still=9.0), inside),
+        rank(1, replace(stands(why="raised", native=native[:7]), still=still), stuck),
+    )
+    ends = [ended(0, signal=2, ours=True), ended(1, signal=2, ours=True)]
+    hang = analyse(run(*logs, ends=ends, state="signalled")).hang
+    assert (hang is not None) is known
+    if hang:
+        assert (hang.behind, hang.sequence) == ((1,), 8)
+        assert [(one.ranks, one.place.line) for one in hang.stands] == [((0,), 22), ((1,), 11)]
+
+
 def test_the_stack_by_signal_is_newer_and_gets_its_source_from_the_ranks_own_word():
     own = rank(1, stands(call(), stack=[at(50)]), stack=[FrameFact("/home/u/train.py", 50, "train")])
     moved = rank(1, stands(call(), stack=[at(50)]), stack=[FrameFact("/home/u/train.py", 51, "train")])
