@@ -30,6 +30,7 @@ class Facts:
     ``exchanged`` are the largest local gradients of ranks, by rank, where the origin is their exchange.
     ``strikes`` are the steps in which the origin's device made what did not show when it was run again.
     ``warned`` are the early warnings of the origin's ranks up to its step.
+    ``trained`` are the variables that a script without an optimizer updates by hand, where all are known.
     """
 
     origin: Origin
@@ -44,6 +45,7 @@ class Facts:
     exchanged: dict[int, float] = field(default_factory=dict)
     warned: tuple[Warned, ...] = ()
     strikes: tuple[int, ...] = ()
+    trained: tuple[str, ...] = ()
 
     @property
     def node(self) -> str | None:
@@ -103,6 +105,8 @@ class Facts:
         trained = f"{names.get('model', 'model')}.parameters()"
         if "model" not in names and "optimizer" in names:
             trained = f'[p for group in {names["optimizer"]}.param_groups for p in group["params"]]'
+        elif "model" not in names and self.harm is not None and self.harm.optimizer is None:
+            trained = f"[{', '.join(self.trained)}]" if self.trained else "parameters"
         return f"torch.nn.utils.clip_grad_norm_({trained}, 1.0)"
 
     def checked_state(self) -> str:

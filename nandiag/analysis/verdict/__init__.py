@@ -42,6 +42,7 @@ def of_claim(claim: Claim, origin: Origin, timeline: Timeline, background: Backg
         exchanged=claim.exchanged,
         warned=_warned(claim, origin, timeline),
         strikes=_strikes(claim, timeline),
+        trained=_trained(claim, timeline),
     )
     story, mechanism = explain(facts, background.causes)
     named = [cause for cause in (mechanism, story) if cause is not None]
@@ -67,6 +68,15 @@ def _strikes(claim: Claim, timeline: Timeline) -> tuple[int, ...]:
     again = (one for one in timeline.looks if one.rank in claim.ranks and one.attempt == claim.attempt)
     gone = {one.event.step for one in again if one.event.outcome == "finite" and is_whole(one.event)}
     return tuple(sorted(bad & gone)) if len(claim.ranks) == 1 else ()
+
+
+def _trained(claim: Claim, timeline: Timeline) -> tuple[str, ...]:
+    """Return the names of all parameters, where all of them went bad, none is a module's and no optimizer has them."""
+    at = [one.event for one in timeline.harms if (one.attempt, one.event.step) == (claim.attempt, claim.step)]
+    whole = (harm for harm in at if harm.what == "gradient" and len(harm.tensors) == harm.total)
+    harm = next((harm for harm in whole if harm.optimizer is None), None)
+    names = () if harm is None else tuple(fact.name or "" for fact in harm.tensors)
+    return names if all(map(str.isidentifier, names)) else ()
 
 
 def _warned(claim: Claim, origin: Origin, timeline: Timeline) -> tuple[Warned, ...]:

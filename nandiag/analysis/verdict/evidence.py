@@ -44,9 +44,9 @@ def _first_place(claim: Claim, origin: Origin) -> Iterable[str]:
     if claim.basis != "look" or claim.look is None:
         return
     made = claim.look.event.source == "op"
-    if not made and "dataset" in claim.look.event.facts:
-        return  # the cause tells which sample it is
     bad: TensorFact | None = next((fact for fact in (origin.outputs if made else origin.inputs) if fact.bad), None)
+    if bad is not None and len(bad.first_bad or ()) < 2 and not made and "dataset" in claim.look.event.facts:
+        return  # the cause tells which sample it is, and there is nothing more to the place
     if bad is not None and bad.first_bad and bad.bad < bad.numel:
         whose = "the output" if made else bad.name or "the input"
         yield f"The first non-finite value of {whose} is at [{', '.join(map(str, bad.first_bad))}]."

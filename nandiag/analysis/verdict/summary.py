@@ -45,7 +45,8 @@ def _look_summary(look: Looked | None, origin: Origin, where: str) -> str:
         if writer is not None:
             return f"written in place on {where} by {words.op(str(writer))}"
         name = next((fact.name for fact in origin.inputs if fact.bad and fact.name), None)
-        return f"in the data of {where}" + (f": input {name}" if name else "")
+        known = "" if name is None else name if name.partition(" ")[0] == "input" else f"input {name}"
+        return f"in the data of {where}" + (f": {known}" if known else "")
     # A mask's -Inf may go in where NaN is born: what the look calls an op is one.
     finite = bool(origin.inputs) and not any(fact.bad for fact in origin.inputs)
     born = "born" if finite or (look is not None and look.source == "op" and origin.outputs) else "first seen"

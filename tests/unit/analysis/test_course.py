@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from nandiag.analysis import analyse
 from nandiag.analysis.causes import Facts, explain
 from nandiag.analysis.causes.course import courses
 from nandiag.analysis.causes.facts import LIKELY, POSSIBLE
@@ -146,6 +147,18 @@ def test_the_first_step(at, by_hand, dtype, strength):
 def test_advice_in_the_scripts_own_names(by_hand, names, code):
     story = story_of(history([*CALM, *UP]), by_hand, names=names)
     assert story.suggestions[0].code == code
+
+
+@pytest.mark.parametrize(
+    ("names", "total", "code"),
+    [(("b", "w"), 2, "[b, w]"), (("b", "w"), 3, "parameters"), (("0.weight",), 1, "parameters")],
+)
+def test_a_script_that_updates_by_hand_has_no_model_to_clip(by_hand, names, total, code):
+    tensors = tuple(by_hand.fact(name, nan=1) for name in names)
+    harm = Harm("gradient", 16, "backward", tensors, len(tensors), total, since=15)
+    log = by_hand.rank(0, by_hand.loss(16), harm, history([*CALM, *UP]), world=1)
+    told = analyse(by_hand.run(log, world=1)).verdict.suggestions
+    assert f"torch.nn.utils.clip_grad_norm_({code}, 1.0)" in [one.code for one in told]
 
 
 def test_the_learning_rate_to_try(by_hand):

@@ -132,6 +132,18 @@ def test_the_first_bad_place_in_the_output_is_said(by_hand):
     assert "The first non-finite value of the output is at [2, 1]." in verdict.evidence
 
 
+@pytest.mark.parametrize(
+    ("name", "said"), [("input", ": input"), ("input 0", ": input 0"), ("history", ": input history"), (None, "")]
+)
+def test_an_input_is_named_once_and_its_first_bad_place_whole(by_hand, name, said):
+    bad = by_hand.fact(name, nan=1, first_bad=(11, 7))
+    facts = {"dataset": "Windows", "dataset_index": 341}
+    look = by_hand.found(5, source="input", phase="data", inputs=(bad,), outputs=(), facts=facts)
+    verdict = analyse(by_hand.run(by_hand.rank(0, look, world=1), world=1)).verdict
+    assert verdict.summary == f"NaN in the data of rank 0 at step 5{said}"
+    assert any(text.endswith("is at [11, 7].") for text in verdict.evidence)
+
+
 def test_the_same_note_of_many_ranks_is_one(by_hand):
     ranks = [by_hand.rank(n, Note("x"), Finished(3), world=4) for n in range(4)]
     assert analyse(by_hand.run(*ranks, world=4)).notes == ("Ranks 0-3: x",)
