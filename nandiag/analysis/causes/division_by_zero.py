@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nandiag.analysis.causes import fitting
+from nandiag.analysis.causes import exponents, fitting
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share, small
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -91,6 +91,10 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     within = "1e-6" if dtype_of(divisor) == "float16" else "1e-12"
     rooted = fitting.rooted(facts.origin, lambda text: f"{text}.clamp_min({within})")
     found = [Suggestion(_keep(divisor), _guarded(facts, divisor)) if rooted is None else Suggestion(_IN_ROOT, rooted)]
+    share = exponents.share(facts.origin)
+    if share is not None:
+        text = "Where what is divided by its own sum is the exponential of a score, it is a softmax: let torch do it."
+        found.append(Suggestion(text, share))
     normal = fitting.normalised(facts.origin)
     if normal is not None:
         found.append(Suggestion("Or let torch do it, with its own eps.", normal))

@@ -57,6 +57,18 @@ def bare(origin: Origin) -> str | None:
     return f"torch.softmax({ast.unparse(given)}, dim=-1)" if alone else None
 
 
+def share(origin: Origin) -> str | None:
+    """Return ``torch.softmax(score, dim=-1)`` where the underlined division is ``e / e.sum(-1, keepdim=True)``."""
+    found = fitting.parsed(origin)
+    if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Div):
+        return None
+    summed = _summed(found[1].right)
+    if summed is None or ast.dump(summed[0]) != ast.dump(found[1].left):
+        return None
+    dim, _, kept = summed[1].partition(", ")
+    return f"torch.softmax(score, dim={dim})" if kept else None
+
+
 def _form(node: ast.expr) -> tuple[str, str] | None:
     return next((found for one in _FORMS if (found := one(node)) is not None), None)
 

@@ -99,3 +99,17 @@ def test_a_product_beyond_float32_is_not_sent_to_bfloat16(at, by_hand):
     half, extra = by_hand.fact(dtype="float16"), {"float64_finite": True, "float64_absmax": 1e40}
     found = explain(at("mul", (half, half), (by_hand.fact(posinf=1, dtype="float16"),), extra=extra))[1]
     assert [one.code for one in found.suggestions] == [None]
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("p = e / e.sum(-1, keepdim=True)", "torch.softmax(score, dim=-1)"),
+        ("p = e / e.sum(-1)", None),
+        ("p = e / d.sum(-1, keepdim=True)", None),
+    ],
+)
+def test_a_share_of_a_sum_that_is_zero_may_be_a_softmax(at, by_hand, line, code):
+    given = (by_hand.fact(zeros=4, min=0.0), by_hand.fact(zeros=1, min=0.0))
+    told = explain(at("div", given, (by_hand.fact(nan=4),), **on(line, line.partition("= ")[2])))[1].suggestions
+    assert [one.code for one in told[1:]] == ([code] if code else [])
