@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from nandiag.events import Event, Harm, Looked, Note
@@ -104,6 +105,8 @@ class Looker:
         if case.joint:
             # All ranks were in this replay together, and all of them ask here: they watch together, or none does.
             found = self._agreement.any(flag=found, what=FOUND)
+        elif looked.outcome == "finite" and looked.facts.get("complete") is not False and _has_peers():
+            return  # damage that it received, as far as it can tell: the rank that made it has its own look
         if not found:
             self._missed = case.step
 
@@ -176,3 +179,7 @@ class Looker:
     def last_words(self) -> Event | None:
         """Return what is to be kept of a run that ends."""
         return self.modules.maxima.event() if self.modules is not None else None
+
+
+def _has_peers() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1

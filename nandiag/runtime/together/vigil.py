@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -83,4 +84,7 @@ def _leave(step: int, policy: str, store: Any) -> None:
     if stops:
         RECORDER.emit(Stopping(step=step, policy=policy, action="stop", reason=reason), urgent=True)
     time.sleep(_LOOK_SECONDS)
+    for stream in (sys.__stdout__, sys.__stderr__):  # the replay has put others in their place
+        with contextlib.suppress(Exception):
+            stream.flush()  # type: ignore[union-attr]
     os._exit(0 if stops else 1)
