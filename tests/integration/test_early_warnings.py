@@ -7,7 +7,7 @@ import pytest
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
 
 SCRIPT = """
-import os, torch, torch.distributed as dist
+import os, time, torch, torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -25,6 +25,7 @@ for (batch,) in DataLoader(TensorDataset(features), 8):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
+    time.sleep(6e-3)  # batches of shorter steps are sampled
 print("trained", flush=True)
 os._exit(0)
 """
