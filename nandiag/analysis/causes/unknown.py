@@ -48,6 +48,7 @@ _PLACES = {
 }
 _OUTSIDE = "It was bad before it was first used here: look at the code that made it, which was not run again."
 _IN_PLACE = "Look at this line: it writes the values in place, and what it writes is not finite."
+_PUT = "look at what put it there, such as a mask or another constant that the script writes."
 _MODULE = "Look at what this module computes: its inputs were finite."
 _ONCE = (
     "It did not show a second time: look at state that changed in between, a race, memory that nobody wrote, or the "
@@ -83,6 +84,9 @@ def _place(facts: Facts) -> str | None:
         return _MODULE
     if "written_in_place" in facts.extra:
         return _IN_PLACE
+    came = words.bad_kind(facts.origin.inputs) if facts.source == "op" and facts.outputs_nan else None
+    if came is not None and "NaN" not in came:
+        return f"{came} went into {facts.op or 'this op'}, and NaN came out: {_PUT}"
     return _OUTSIDE if facts.source == "outside" else _PLACES.get(facts.basis)
 
 

@@ -303,3 +303,10 @@ def test_a_divisor_that_is_a_root_is_guarded_within_it(at, by_hand):
     given = (by_hand.fact(), by_hand.fact(zeros=1, min=0.0))
     facts = at("div", given, (by_hand.fact(posinf=1),), **on("y = a / torch.sqrt(v)", "a / torch.sqrt(v)"))
     assert codes(facts) == ["y = a / torch.sqrt(v.clamp_min(1e-12))"]
+
+
+def test_an_infinity_that_turned_into_nan_is_said_to_have_come_in(at, by_hand):
+    came = (by_hand.fact(posinf=4), by_hand.fact())
+    told = mechanism(at("addmm", came, (by_hand.fact(nan=2),))).suggestions[0].text
+    assert told.startswith("+Inf went into addmm, and NaN came out")
+    assert "nothing that was recorded" in mechanism(at("mystery", came[1:], (by_hand.fact(nan=2),))).suggestions[0].text
