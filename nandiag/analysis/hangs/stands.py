@@ -127,12 +127,16 @@ def place_text(place: FrameFact | None) -> str:
 
 
 def stack_of(log: RankLog) -> tuple[FrameFact, ...]:
-    """Return the newest stack, innermost first: that of the signal, with the source lines of the rank's own word."""
+    """Return the newest stack that holds a line of the script, innermost first; without one, the newest.
+
+    That of the signal is the newest, with the source lines of the rank's own word; a rank that is asked where it stands
+    while it ends has left its script.
+    """
     own = log.standing.stack if log.standing is not None else ()
-    if log.stack:
-        known = {(frame.file, frame.line): frame for frame in own}
-        return tuple(known.get((frame.file, frame.line), frame) for frame in log.stack)
-    return own or _traceback(log)
+    known = {(frame.file, frame.line): frame for frame in own}
+    asked = tuple(known.get((frame.file, frame.line), frame) for frame in log.stack)
+    stacks = [stack for stack in (asked, own, _traceback(log)) if stack]
+    return next((stack for stack in stacks if any(frame.kind == "user" for frame in stack)), (stacks or [()])[0])
 
 
 def _traceback(log: RankLog) -> tuple[FrameFact, ...]:

@@ -280,6 +280,16 @@ def test_the_stack_by_signal_is_newer_and_gets_its_source_from_the_ranks_own_wor
     assert hung(waiting, moved).hang.stands[1].place.line == 51
 
 
+def test_a_stack_of_the_interpreters_end_does_not_hide_the_line_that_raised():
+    ending = [FrameFact("/usr/lib/python3.11/weakref.py", 666, "_exitfunc", "internal")]
+    logs = (
+        rank(0, stands(call(), call(state="raised"), call("barrier", 30), why="raised"), RESET, stack=ending),
+        rank(1, stands(call(), stack=[at(50)])),
+    )
+    hang = hung(*logs).hang
+    assert [(one.ranks, one.place.line) for one in hang.stands] == [((0,), 22), ((1,), 50)]
+
+
 def test_a_rank_that_left_no_word_is_told_as_such():
     report = hung(rank(0, stands(call(state="waits"))))
     assert report.hang.slug in {"collective_missing", "standstill"}

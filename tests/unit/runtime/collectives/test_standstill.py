@@ -156,6 +156,17 @@ def test_an_exception_is_told_before_the_exit_handlers_and_not_written_over(quic
     assert read_standing(path).why == "raised"
 
 
+@pytest.mark.parametrize("moved", [False, True])
+def test_an_exception_tells_for_how_long_nothing_had_moved(quick, moved):
+    one, path = quick
+    one.start()
+    until(standing_of(path).exists)
+    RECORDER.beats += moved
+    one.raised()
+    told = read_standing(path)
+    assert (told.why, told.still > 0.0) == ("raised", not moved)
+
+
 def test_a_new_kind_of_call_is_written_as_it_begins_each_once(quick):
     one, path = quick
     one.start()
