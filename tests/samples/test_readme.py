@@ -34,10 +34,10 @@ def shown_in_readme():
 
 
 def printed(stderr):
-    """The closing report: from its headline to the command that shows it again."""
+    """The closing report: from its headline to the commands that show it again and explain it."""
     lines = normal(stderr)
     starts = [number for number, line in enumerate(lines) if line.startswith("error[")]
-    ends = [number for number, line in enumerate(lines) if "show this again: nandiag report" in line]
+    ends = [number for number, line in enumerate(lines) if line.startswith(("  show this again:", "  read on:"))]
     assert starts, stderr
     assert ends, stderr
     return lines[starts[0] : ends[-1] + 1]
