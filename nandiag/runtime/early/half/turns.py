@@ -18,6 +18,7 @@ from nandiag.runtime.guard import guarded
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import Entry
+from nandiag.runtime.tape.state import capturing
 
 _FIRST = 10
 _MASKED = 0.9
@@ -51,7 +52,7 @@ class HalfPrecision:
             return
         if id(entry.function) in self._done:
             return  # the first micro-batch stands for all
-        if anything_compiled() or _is_capturing():
+        if anything_compiled() or capturing():
             self.due = math.inf
             return
         self._done.add(id(entry.function))
@@ -100,7 +101,3 @@ def _is_half(entry: Entry) -> bool:
         return True
     first = next(entry.function.parameters(), None)
     return first is not None and first.dtype is torch.float16
-
-
-def _is_capturing() -> bool:
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
