@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -15,6 +17,17 @@ class Refused(Exception):  # noqa: N818 - a refusal is no error
 
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+# Longer than a look takes, and most replays; whoever waited in vain goes on unlooked at.
+_PATIENCE = 5.0
+_turn = [threading.RLock()]
+
+
+def _renew() -> None:
+    _turn[0] = threading.RLock()  # who held it is not in the forked child
+
+
+os.register_at_fork(after_in_child=_renew)
 
 
 def guarded(probe: str) -> Callable[[F], F]:
@@ -36,3 +49,19 @@ def guarded(probe: str) -> Callable[[F], F]:
         return cast("F", wrapper)
 
     return decorate
+
+
+def alone(function: F) -> F:
+    """Have threads that train side by side come to ``function`` one after another; guard it outside of this."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        lock = _turn[0]
+        if not lock.acquire(timeout=_PATIENCE):
+            return None
+        try:
+            return function(*args, **kwargs)
+        finally:
+            lock.release()
+
+    return cast("F", wrapper)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from types import FunctionType
 from typing import Any
@@ -13,18 +13,21 @@ from typing import Any
 import torch
 
 from nandiag.runtime.belongings.reach import LISTS, MAPS, is_generator, reached
+from nandiag.runtime.belongings.theirs import Theirs
 
 
 class Belongings:
     """The contents of the containers, objects, closures and generators that can be reached from ``starts``.
 
-    Members are kept by identity, generators by their state, and counters (``itertools.count``) by a copy.
+    Members are kept by identity, generators by their state, and counters (``itertools.count``) by a copy. What the
+    script's other ``threads`` (their idents) write meanwhile is left to them.
     """
 
-    def __init__(self, starts: Iterable[object]) -> None:
+    def __init__(self, starts: Iterable[object], threads: Iterable[int] = ()) -> None:
         self._undo: list[Callable[[], object]] = []
+        theirs = Theirs(threads)
         for one in reached(starts):
-            kept = _keeper(one)
+            kept = _keeper(one, theirs)
             if kept is not None:
                 self._undo.append(kept)
 
@@ -34,9 +37,12 @@ class Belongings:
             undo()
 
 
-def _keeper(one: Any) -> Callable[[], object] | None:
+def _keeper(one: Any, theirs: Theirs) -> Callable[[], object] | None:
+    if id(one) in theirs.containers:
+        return None
     if type(one) in MAPS:
-        return partial(_put_back_map, one, [(key, _as_it_is(value)) for key, value in one.items()])
+        left = theirs.names.get(id(one), ())
+        return partial(_put_back_map, one, [(key, _as_it_is(value)) for key, value in one.items()], left)
     if type(one) in LISTS:
         return partial(_put_back_list, one, [_as_it_is(value) for value in one])
     if type(one) is FunctionType:
@@ -61,13 +67,13 @@ def _as_it_is(value: Any) -> Any:
     return copy.copy(value) if type(value) is itertools.count else value
 
 
-def _put_back_map(one: Any, items: list[tuple[Any, Any]]) -> None:
+def _put_back_map(one: Any, items: list[tuple[Any, Any]], left: Collection[Any]) -> None:
     # Key by key, for other threads may be reading these very globals.
     before = dict(items)
-    for key in [key for key in one if key not in before]:
+    for key in [key for key in list(one) if key not in before and key not in left]:
         del one[key]
     for key, value in items:
-        if key not in one or one[key] is not value:
+        if key not in left and (key not in one or one[key] is not value):
             one[key] = value
 
 

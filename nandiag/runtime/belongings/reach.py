@@ -91,7 +91,7 @@ def _inside(one: Any) -> Iterable[object]:
         return list(one)
     if type(one) is FunctionType:
         users = kind_of(one.__code__.co_filename) == USER
-        return [_held(cell) for cell in one.__closure__ or ()] if users else ()
+        return [content(cell) for cell in one.__closure__ or ()] if users else ()
     if type(one) is MethodType:
         return (one.__self__, one.__func__)
     if isinstance(one, type):
@@ -99,8 +99,9 @@ def _inside(one: Any) -> Iterable[object]:
     return [vars(one), type(one)] if hasattr(one, "__dict__") else ()
 
 
-def _held(cell: Any) -> object:
+def content(cell: Any) -> object:
+    """Return what a closure's cell holds, None where it is not filled yet."""
     try:
         return cell.cell_contents
-    except ValueError:  # not filled yet
+    except ValueError:
         return None

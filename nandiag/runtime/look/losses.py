@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import Any, NamedTuple
 
@@ -27,8 +28,8 @@ class Loss(NamedTuple):
     scaled: bool
 
 
-class Losses:
-    """Collects the roots of backward calls until the next optimizer step."""
+class Losses(threading.local):
+    """Collects the roots of backward calls until the next optimizer step; of each thread that trains its own."""
 
     def __init__(self) -> None:
         self.pending: list[Loss] = []

@@ -46,6 +46,8 @@ def updates_by_hand(entries: list[Entry]) -> list[Entry]:
 
 def reason_against(capture: Capture, entries: list[Entry]) -> str | None:
     """Return why the step cannot be run again, None when it can."""
+    if capture.elsewhere:
+        return "another thread than the one that is taped made this step"
     if not entries:
         return "nothing of this step was taped"
     if capture.tape.overflow:

@@ -74,8 +74,9 @@ def _written(optimizer: torch.optim.Optimizer, bad: list[Tensor]) -> list[Tensor
 def _as_before(optimizer: torch.optim.Optimizer, bad: list[Tensor], *, first: bool) -> Iterator[None]:
     """Stand in for what the update started from, for these parameters alone, and put all back afterwards."""
     groups = optimizer.param_groups
+    held = [(optimizer.state[one], _copy(optimizer.state[one])) for one in bad if one in optimizer.state]
     kept = [(one, one.detach().clone(), None if one.grad is None else one.grad.detach().clone()) for one in bad]
-    states = {one: _copy(optimizer.state[one]) for one in bad if one in optimizer.state}
+    states = list(optimizer.state.items())
     wanted = {id(one) for one in bad}
     try:
         with torch.no_grad():
@@ -92,9 +93,8 @@ def _as_before(optimizer: torch.optim.Optimizer, bad: list[Tensor], *, first: bo
             undo.append(partial(one.detach().copy_, value))
             if gradient is not None and one.grad is not None:
                 undo.append(partial(one.grad.detach().copy_, gradient))
-            if one in states:
-                undo.append(partial(_put_back, optimizer, one, states[one]))
-        undo_all(undo)
+        undo += [partial(_put_back, state, before) for state, before in held]
+        undo_all([*undo, partial(_put_back_all, optimizer.state, states)])
 
 
 def stand_in(parameter: Tensor) -> None:
@@ -130,21 +130,24 @@ def _copy(state: Any) -> Any:
     }
 
 
-def _put_back(optimizer: torch.optim.Optimizer, parameter: Tensor, kept: Any) -> None:
+def _put_back(state: Any, kept: Any) -> None:
     if not isinstance(kept, dict):
-        optimizer.state[parameter] = kept
         return
     restored = {}
     for key, (value, held) in kept.items():
         if held is not None:
             value.detach().copy_(held)
         restored[key] = value
-    current = optimizer.state.get(parameter)
-    if isinstance(current, dict):
-        current.clear()
-        current.update(restored)
-    else:
-        optimizer.state[parameter] = restored
+    state.clear()
+    state.update(restored)
+
+
+def _put_back_all(states: Any, before: list[tuple[Any, Any]]) -> None:
+    """Give each parameter its own state again, in the order in which the optimizer made them."""
+    now = list(states.items())
+    if [(id(one), id(state)) for one, state in now] != [(id(one), id(state)) for one, state in before]:
+        states.clear()
+        states.update(before)
 
 
 def _found(op: Op, step: int, names: list[str]) -> Looked:

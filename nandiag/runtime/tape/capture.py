@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from nandiag.runtime.belongings.aside import Bystanders
 from nandiag.runtime.frames import places
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.recorder import RECORDER
@@ -55,6 +56,7 @@ class Capture:
         self.window = Window(self.tape)
         self.off = False
         self.tracer: Any = None
+        self.bystanders = Bystanders()
         self.batches: Any = None
         self.exchanges: list[Any] = []
         self.received: set[int | None] = set()
@@ -69,6 +71,7 @@ class Capture:
         self._python_random = True
         self._python_used = False
         self._thread: int | None = None
+        self.trained = self._steps = False
         self._over = 0
         self._began = time.perf_counter()
         self.step_seconds = 1.0
@@ -85,9 +88,28 @@ class Capture:
             or capturing()
         ):
             return True
+        here = threading.get_ident()
         if self._thread is None:
-            self._thread = threading.get_ident()
-        return self._thread != threading.get_ident() or torch._C._current_graph_task_id() != -1
+            self._thread = here
+        return self._thread != here or torch._C._current_graph_task_id() != -1
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether another thread than this one is taped, and makes its own steps."""
+        return self._steps and self._thread != threading.get_ident()
+
+    def trains(self) -> None:
+        """This thread makes a backward or an optimizer step: it is the one to tape if none has before it.
+
+        Until then the first that called a module is taken for it, which may have been there for a warm-up only.
+        """
+        if not self.trained and not self.off and torch._C._current_graph_task_id() == -1:
+            if self._thread not in {None, threading.get_ident()}:
+                self.window.leave()
+                self.tape.clear(self.tape.step)
+                self.depth = 0
+                self._thread = threading.get_ident()
+            self.trained = True
 
     # ------------------------------------------------------------------ roots
 
@@ -172,17 +194,24 @@ class Capture:
 
     def closure_begins(self) -> None:
         """An optimizer evaluates its closure: what an earlier evaluation did is of no account to this one."""
+        if self.elsewhere:
+            return
         self.tape.cut(len(self.tape.entries))
         self.window.micro_step = 0
 
     def gradients_dropped(self) -> None:
         """``zero_grad`` was called: what comes before it matters only if the step that follows descends from it."""
+        if self.elsewhere:
+            return
         self.mark = len(self.tape.entries)
 
     @guarded("tape")
     @unseen
     def step_ends(self, step: int) -> None:
         """An optimizer step is over (or was left out): nothing newer needs what was taped before it."""
+        if self.elsewhere:
+            return
+        self._steps = self._steps or self._thread == threading.get_ident()
         self.tape.clear(step)
         self.exchanges.clear()
         self.received.clear()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -13,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nandiag.runtime.belongings.aside import Aside, Bystanders
 from nandiag.runtime.belongings.keeping import Belongings
 from nandiag.runtime.belongings.reach import starts_of
 from nandiag.runtime.tape.capture import Capture
@@ -45,25 +44,21 @@ def traceless(
     buffers = [(buffer, buffer.detach().clone()) for root in roots for buffer in root.buffers()]
     contents = Contents(roots)
     datasets = [one.dataset for one in capture.batches.newest] if capture.batches is not None else []
-    belongings = Belongings([*datasets, *roots, *starts_of(sys._getframe(1))])
+    bystanders = Bystanders()
+    belongings = Belongings([*datasets, *roots, *starts_of(sys._getframe(1))], bystanders.threads)
     own = {id(one): one for entry in entries if entry.generators is not None for one, _ in entry.generators.private}
     states = generators(full=True, private=own.values())
-    streams, level = (sys.stdout, sys.stderr), logging.root.manager.disable
     window_was_open = capture.window.close()
+    capture.bystanders, aside = bystanders, Aside(bystanders)
     capture.off = True
     versions = _versions([*parameters, *(buffer for buffer, _ in buffers), *contents.tensors])
     try:
         for parameter in parameters:
             parameter.grad = None
-        sys.stdout, sys.stderr = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in streams)
-        logging.disable()
+        aside.begin()
         yield
     finally:
-        undo: list[Callable[[], object]] = [
-            partial(setattr, sys, "stdout", streams[0]),
-            partial(setattr, sys, "stderr", streams[1]),
-        ]
-        undo += [partial(logging.disable, level)]
+        undo: list[Callable[[], object]] = [aside.close]
         undo += [partial(setattr, parameter, "grad", gradient) for parameter, gradient in gradients]
         undo += [partial(_restore, buffer, value) for buffer, value in [*written, *buffers]]
         undo += [contents.put_back, belongings.put_back, versions.close, states.put_back, partial(_on_again, capture)]

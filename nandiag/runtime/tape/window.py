@@ -80,6 +80,8 @@ class Window(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run the call, then tape it; an error of ours goes dark, an error of the call is the script's."""
         del types
+        if self._thread != threading.get_ident():  # left on the stack of a thread that is not taped any more
+            return func(*args, **(kwargs or {}))
         self.calls += 1
         try:
             what = traits(func)
@@ -91,7 +93,7 @@ class Window(TorchFunctionMode):
         try:
             output = func(*args, **(kwargs or {}))
         finally:
-            self.on, self._within = True, False
+            self.on, self._within = self._thread == threading.get_ident(), False
         kind = type(output)
         # Also the named tuples of max, topk, eigh and the like; but a shape, which is a tuple too, holds no tensor.
         several = kind is list or (isinstance(output, tuple) and kind is not torch.Size)
@@ -171,6 +173,11 @@ class Window(TorchFunctionMode):
         # torch insists that its default-device mode is the lowest of all.
         lowest = stacked[:1] if stacked and stacked[0] is _default_device() else []
         _push_all([*lowest, self, *stacked[len(lowest) :]])
+
+    def leave(self) -> None:
+        """Let go of the thread that it was opened in, on whose stack it stays and does nothing from now on."""
+        self.on = self._within = False
+        self._thread = threading.get_ident()
 
     def sink(self) -> None:
         """Lie below the script's modes again: opened within the handler of one, the window came to lie elsewhere."""

@@ -35,7 +35,7 @@ def _wrap_module_call(capture: Capture) -> None:
 
     @functools.wraps(original)
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if capture.tracer is not None:
+        if capture.tracer is not None and not capture.bystanders.here():
             return capture.tracer.module_call(original, self, args, kwargs)
         if capture.depth or capture.idle:
             return original(self, *args, **kwargs)

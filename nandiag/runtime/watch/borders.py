@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 
-class Nesting:
-    """Which ``step`` calls are under way: only the outermost is a border (ZeRO and SAM step an optimizer within)."""
+class Nesting(threading.local):
+    """Which ``step`` calls are under way: only the outermost is a border (ZeRO and SAM step an optimizer within).
+
+    Each thread that trains has its own.
+    """
 
     def __init__(self) -> None:
         self._frames: list[FrameType] = []

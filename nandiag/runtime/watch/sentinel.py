@@ -80,7 +80,7 @@ class Sentinel:
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Look at losses and gradients; returns changed arguments when a closure will bring the gradients later."""
-        if self.capture.tracer is not None:
+        if self.capture.tracer is not None and not self.capture.bystanders.here():
             raise Refused("the script makes its updates within backward, which a replay must not repeat")
         if self.capture.off or capturing():
             return None
@@ -395,5 +395,5 @@ class Sentinel:
         return Finished(steps=self.clock.step, skips=self._skips, last_finite_step=self.judge.finite_after)
 
 
-# before_step is called by the guard, the guard by torch's wrapper of step(), whose frame lives as long as the step.
-_HOOK_DEPTH = 2
+# before_step is called by two guards, they by torch's wrapper of step(), whose frame lives as long as the step.
+_HOOK_DEPTH = 3

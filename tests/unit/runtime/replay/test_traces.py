@@ -6,6 +6,7 @@ import collections
 import contextlib
 import io
 import logging
+import math
 import random
 import sys
 import warnings
@@ -326,3 +327,15 @@ def test_a_replay_that_fails_leaves_no_trace_either(around_replays):
     assert (looked.outcome, looked.reason) == ("failed", "RuntimeError: not twice")
     assert before == after
     assert not worker.capture.off
+
+
+def test_the_optimizers_state_stays_in_its_order(work):
+    """The first update is made again, on the parameter that it left bad, as if that had had no state."""
+    worker = work()
+    weights = [nn.Parameter(torch.ones(3)) for _ in range(3)]
+    optimizer = torch.optim.Adam(weights, lr=0.1)
+    sum(one.square().sum() for one in weights).backward()
+    weights[0].grad.fill_(math.nan)
+    optimizer.step()
+    assert [one.phase for one in worker.looked][-1:] == ["optimizer"]
+    assert [id(one) for one in optimizer.state] == [id(one) for one in weights]

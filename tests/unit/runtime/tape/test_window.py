@@ -187,6 +187,7 @@ def test_another_thread_is_left_alone(opened, model):
         model(torch.ones(2, 3)).sum().backward()
         seen.append(depth())
 
+    model(torch.ones(2, 3)).sum().backward()
     entries = names(opened.capture)
     thread = threading.Thread(target=work)
     thread.start()

@@ -1,0 +1,67 @@
+"""Tells what of the script's objects its other threads write, which a replay must leave to them (worker)."""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Iterable
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+from nandiag.runtime.belongings.reach import LISTS, MAPS, content, is_object
+from nandiag.runtime.frames import USER, kind_of
+
+_MOST_CODES = 500
+
+
+class Theirs:
+    """What the code that ``threads`` run now may write: ``names`` by the id of the dict they are in, and containers.
+
+    Read from their frames and from the functions these name. Of a container it cannot be told whether it is written or
+    read; of a name it can.
+    """
+
+    def __init__(self, threads: Iterable[int]) -> None:
+        self.names: dict[int, set[str]] = {}
+        self.containers: dict[int, object] = {}
+        self._seen: set[tuple[int, ...]] = set()
+        frames = sys._current_frames()
+        for thread in threads:
+            self._take_frames(frames.get(thread))
+
+    def _take_frames(self, frame: FrameType | None) -> None:
+        while frame is not None:
+            if kind_of(frame.f_code.co_filename) == USER:
+                self._take(frame.f_code, frame.f_globals, list(frame.f_locals.values()))
+            frame = frame.f_back
+
+    def _take(self, code: CodeType, namespace: dict[str, Any], held: list[object]) -> None:
+        """Take one code object that runs with ``namespace`` as its globals and has ``held`` at hand."""
+        key = (id(code), *(id(one) for one in held if is_object(one)))
+        if key in self._seen or len(self._seen) >= _MOST_CODES:
+            return
+        self._seen.add(key)
+        words = [(one.opname, one.argval) for one in dis.get_instructions(code)]
+        loaded = {name for op, name in words if op in {"LOAD_GLOBAL", "LOAD_NAME"}}
+        held = [*held, *(namespace[name] for name in loaded if name in namespace)]
+        self.names.setdefault(id(namespace), set()).update(name for op, name in words if op == "STORE_GLOBAL")
+        for one in held:
+            self._hold(one)
+            if is_object(one):
+                self._take_attributes(one, words)
+
+    def _take_attributes(self, one: Any, words: list[tuple[str, Any]]) -> None:
+        own = vars(one)
+        self.names.setdefault(id(own), set()).update(name for op, name in words if op == "STORE_ATTR")
+        for name in {name for op, name in words if op in {"LOAD_ATTR", "LOAD_METHOD"}}:
+            self._hold(own.get(name))
+            method = getattr(type(one), name, None)
+            if type(method) is FunctionType:
+                self._take(method.__code__, method.__globals__, [one])
+
+    def _hold(self, one: Any) -> None:
+        if type(one) in MAPS or type(one) in LISTS:
+            self.containers[id(one)] = one
+        elif type(one) is FunctionType and kind_of(one.__code__.co_filename) == USER:
+            cells = [content(cell) for cell in one.__closure__ or ()]
+            self._take(one.__code__, one.__globals__, cells)

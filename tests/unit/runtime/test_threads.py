@@ -1,0 +1,257 @@
+"""Threads of the script beside the one that trains: what they do, print and write is theirs, replay or not."""
+
+import contextlib
+import io
+import logging
+import queue
+import sys
+import threading
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from nandiag.events import Harm, Looked, ProbeDark
+
+BAD = 3
+SECONDS = 20
+
+
+class Net(nn.Module):
+    """Gives a NaN in one step, by a logarithm, and says so each time that it runs; ``during`` is called in a replay."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.bad = False
+        self.during = None
+
+    def forward(self, x):
+        out = self.layer(x)
+        if self.bad:
+            print("forward")  # noqa: T201 - scripts print
+            logging.getLogger("script").warning("forward")
+            if self.during is not None:
+                self.during()
+        return (out.square() * (not self.bad)).log()
+
+
+def train(model, steps=6, bad=BAD):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(steps):
+        model.bad = step == bad
+        optimizer.zero_grad()
+        model(torch.ones(3, 4)).mean().backward()
+        optimizer.step()
+
+
+def found(worker):
+    """What the first look found."""
+    first = worker.looked[0]
+    return first.outcome, first.site and first.site.op
+
+
+def at_work(function, *args):
+    thread = threading.Thread(target=function, args=args)
+    thread.start()
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+
+
+class Clerk:
+    """A thread of the script's that works when it is asked to, in the middle of a replay too."""
+
+    def __init__(self):
+        self.asked, self.answered = queue.Queue(), queue.Queue()
+        self.written, self.number = [], 0
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def run(self):
+        while self.asked.get() is not None:
+            self.work()
+            self.answered.put(None)
+
+    def work(self):
+        print("clerk")  # noqa: T201
+        logging.getLogger("script").warning("clerk")
+        self.written.append(1)
+        self.number += 1
+
+    def ask(self):
+        self.asked.put(1)
+        self.answered.get(timeout=SECONDS)
+
+
+@pytest.fixture(autouse=True)
+def empty_stack():
+    """A window that went to another thread stays on the stack of this one, and does nothing there."""
+    yield
+    while torch._C._len_torch_function_stack():
+        torch._C._pop_torch_function_stack()
+
+
+@pytest.fixture
+def clerk():
+    """One clerk; ends with the test."""
+    one = Clerk()
+    yield one
+    one.asked.put(None)
+    one.thread.join(SECONDS)
+
+
+def test_what_another_thread_says_and_writes_in_a_replay_is_kept(work, clerk, caplog):
+    worker, model = work(), Net()
+    model.during = clerk.ask
+    with contextlib.redirect_stdout(io.StringIO()) as out, caplog.at_level("WARNING", "script"):
+        train(model)
+    assert worker.looked[0].outcome == "found"
+    # Asked once by the step and once by its replay: it did its work twice, and the model told of one.
+    assert out.getvalue().split() == ["forward", "clerk", "clerk"]
+    assert [one.getMessage() for one in caplog.records] == ["forward", "clerk", "clerk"]
+    assert clerk.written == [1, 1]
+    assert clerk.number == 2
+
+
+def test_a_stream_kept_from_a_replay_goes_on_as_the_scripts_own(work):
+    worker, model, held = work(), Net(), queue.SimpleQueue()  # what a list had got would be taken out of it again
+    model.during = lambda: held.put(sys.stdout)
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        train(model)
+        before = out.getvalue()
+        assert worker.looked[0].outcome == "found"
+        plain, kept = held.get(), held.get()
+        assert kept is not plain
+        kept.write("later")
+    assert out.getvalue() == before + "later"
+
+
+def test_a_warm_up_in_another_thread_does_not_take_the_tape(work):
+    worker, model = work(), Net()
+    at_work(lambda: model(torch.ones(3, 4)))
+    train(model)
+    assert found(worker) == ("found", "aten.log.default")
+
+
+def test_the_thread_that_trains_may_be_any(work):
+    worker, model = work(), Net()
+    with torch.no_grad():
+        model(torch.ones(3, 4))
+    at_work(train, model)
+    assert found(worker) == ("found", "aten.log.default")
+
+
+def test_a_second_thread_that_trains_is_looked_at_and_not_replayed_from_the_tape_of_the_first(work):
+    worker, model, other = work(), Net(), Net()
+    train(model, bad=None)
+    at_work(train, other)
+    train(model, bad=None)
+    assert {one.what for one in worker.events(Harm)} >= {"loss", "gradient"}
+    (looked,) = [one for one in worker.events(Looked) if one.step >= BAD][:1]
+    assert looked.outcome == "refused"
+    assert "another thread" in looked.reason
+
+
+def test_a_step_of_another_thread_in_the_middle_of_a_replay(work):
+    worker, model, other = work(), Net(), Net()
+    asked, done, seen = threading.Event(), threading.Event(), []
+
+    def second():
+        train(other, steps=2, bad=None)
+        asked.wait(SECONDS)
+        try:
+            train(other, steps=2, bad=None)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the script must not see it
+            seen.append(error)
+        done.set()
+
+    def during():
+        asked.set()
+        # The look of the other thread waits for this replay to be over, and this replay for a while for the thread.
+        done.wait(0.2)
+
+    train(model, steps=2, bad=None)
+    thread = threading.Thread(target=second)
+    thread.start()
+    model.during = during
+    train(model)
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+    assert seen == []
+    assert worker.events(ProbeDark) == []
+    assert "found" in [one.outcome for one in worker.looked]
+
+
+class Spread(nn.Module):
+    """What DataParallel does: its parts run in threads of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+
+    def forward(self, x):
+        outs = [None, None]
+        threads = [threading.Thread(target=self.part, args=(outs, n, x)) for n in range(2)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        return sum(outs)
+
+    def part(self, outs, number, x):
+        outs[number] = self.parts[number](x)
+
+
+class Crowd:
+    """Threads of a script: a second trainer, an evaluation, and one that keeps checkpoints, until it is over."""
+
+    def __init__(self, model):
+        self.model, self.other, self.over, self.saved = model, nn.Linear(4, 1), threading.Event(), []
+        self.threads = [threading.Thread(target=one) for one in (self.second, self.evaluation, self.checkpoints)]
+
+    def second(self):
+        optimizer = torch.optim.Adam(self.other.parameters())
+        while not self.over.is_set():
+            optimizer.zero_grad()
+            self.other(torch.ones(2, 4)).square().mean().backward()
+            optimizer.step()
+
+    @torch.no_grad()
+    def evaluation(self):
+        while not self.over.is_set():
+            self.other(torch.ones(2, 4))
+
+    def checkpoints(self):
+        while not self.over.is_set():
+            self.saved.append({name: value.clone() for name, value in self.model.state_dict().items()})
+            time.sleep(0.001)
+            del self.saved[:-3]
+
+    def __enter__(self):
+        for one in self.threads:
+            one.start()
+        return self
+
+    def __exit__(self, *error):
+        self.over.set()
+        for one in self.threads:
+            one.join(SECONDS)
+
+
+@pytest.mark.timeout(120)
+def test_many_threads_at_once(work):
+    worker, model = work(), Net()
+    whole = nn.Sequential(Spread(), model)
+    optimizer = torch.optim.SGD(whole.parameters(), lr=1e-3)
+    with Crowd(model) as crowd:
+        for step in range(60):
+            model.bad = step == 40
+            optimizer.zero_grad()
+            whole(torch.ones(3, 4)).mean().backward()
+            optimizer.step()
+    assert not [one for one in crowd.threads if one.is_alive()]
+    assert worker.events(ProbeDark) == []
+    assert {one.what for one in worker.harms} >= {"loss", "gradient"}
+    assert found(worker) == ("found", "aten.log.default")
+    assert len(crowd.saved) <= 4
