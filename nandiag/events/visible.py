@@ -18,12 +18,14 @@ _SPACE = {"\n": " ", "\r": " ", "\t": " ", "\v": " ", "\f": " "}
 def clean(text: str) -> str:
     """Return ``text`` on one line, without terminal control sequences and control characters, cut where endless."""
     cut = text if len(text) <= LONGEST else text[:LONGEST] + "..."
+    if cut.isprintable():  # most texts are: nothing in them to take out
+        return cut
     return "".join(_visible(char, "") for char in _SEQUENCE.sub("", cut))
 
 
 def clean_line(text: str) -> str:
     """Return a source line with each unsafe character replaced by one ``?``, so that columns still hold."""
-    return "".join(_visible(char, "?") for char in text)
+    return text if text.isprintable() else "".join(_visible(char, "?") for char in text)
 
 
 def _visible(char: str, instead: str) -> str:

@@ -31,6 +31,7 @@ def keeping(owner):
 def digest(thing, into):
     """Take in the bits of tensors, and everything else by its text, in order."""
     if isinstance(thing, torch.Tensor):
+        thing = getattr(thing, "_local_tensor", thing)
         raw = thing.detach().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes() if thing.numel() else b""
         into.update(f"{thing.dtype} {tuple(thing.shape)} {thing.requires_grad}".encode() + raw)
     elif isinstance(thing, dict):
@@ -79,6 +80,7 @@ def main():
     sys.argv = sys.argv[1:]
     for owner in (nn.Module, torch.optim.Optimizer):
         keeping(owner)
+    sys.path[0] = str(Path(path).parent)
     script = sys.modules["__main__"] = types.ModuleType("__main__")
     script.__file__ = path
     torch.manual_seed(11)
