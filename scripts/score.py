@@ -50,10 +50,33 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/score", description=__doc__)
     parser.add_argument("--all", action="store_true", help="the whole corpus (half an hour on two cores)")
     parser.add_argument("--only", metavar="PATTERN", help="samples whose name holds PATTERN or fits it (data/*)")
-    parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True, help="run the peers too")
+    who = parser.add_mutually_exclusive_group()
+    who.add_argument("--no-peers", dest="left_out", action="store_const", const=runs.PEERS, help="nandiag alone")
+    who.add_argument("--peers-only", dest="left_out", action="store_const", const=(runs.NANDIAG,), help="peers alone")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the results there, beside those it holds")
+    parser.add_argument("--missing", action="store_true", help="only samples of which --json FILE lacks a result")
+    parser.add_argument("--with", dest="beside", metavar="FILE", type=Path, help="show that file's other tools beside")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="samples at a time")
     return parser.parse_args()
+
+
+def lacks(results: dict[str, runs.Result], tools: list[str]) -> bool:
+    """Tell whether a tool has not been run on a sample yet, or could not be."""
+    return any("skipped" in results.get(tool, {"skipped": True}) for tool in tools)
+
+
+def score(paths: list[Path], tools: list[str], args: argparse.Namespace) -> table.Cases:
+    """Run, print and write the samples; return the results of these and of what the result file held."""
+    cases = known(args.json)
+    print(table.heading(tools), flush=True)
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for path, results in zip(paths, pool.map(lambda path: runs.measured(path, tools), paths), strict=True):
+            name = corpus.name_of(path)
+            cases[name] = {**cases.get(name, {}), **results}
+            print(table.row(name, cases[name], tools), flush=True)
+            if args.json:
+                args.json.write_text(document(cases), encoding="utf-8")
+    return cases
 
 
 def main() -> int:
@@ -63,17 +86,13 @@ def main() -> int:
     if not paths:
         print(f"no sample's name fits {args.only}", file=sys.stderr)
         return 2
-    tools = [tool for tool in runs.TOOLS if args.peers or tool not in runs.PEERS]
-    earlier, cases = known(args.json), {}
-    print(table.heading(tools), flush=True)
-    with ThreadPoolExecutor(args.jobs) as pool:
-        for path, results in zip(paths, pool.map(lambda path: runs.measured(path, tools), paths), strict=True):
-            name = corpus.name_of(path)
-            cases[name] = {**earlier.get(name, {}), **results}
-            print(table.row(name, cases[name], tools), flush=True)
-            if args.json:
-                args.json.write_text(document({**earlier, **cases}), encoding="utf-8")
-    print(table.summary(cases, tools))
+    tools = [tool for tool in runs.TOOLS if tool not in (args.left_out or ())]
+    names = [corpus.name_of(path) for path in paths]
+    held = known(args.json) if args.missing else {}
+    cases = score([path for path in paths if lacks(held.get(corpus.name_of(path), {}), tools)], tools, args)
+    beside = known(args.beside)
+    shown = {name: table.beside(cases[name], beside.get(name, {})) for name in names}
+    print(table.summary(shown, list(runs.TOOLS) if args.beside else tools))
     return 0
 
 

@@ -65,9 +65,16 @@ def total(cases: Cases, tool: str) -> dict[str, float | int | None]:
     }  # fmt: skip
 
 
+def beside(results: dict[str, Result], other: dict[str, Result]) -> dict[str, Result]:
+    """Return a sample's results with those of the tools that only another run has, each with that run's bare one."""
+    added = {tool: {**result, BARE: other.get(BARE, {})} for tool, result in other.items() if tool not in results}
+    return {**results, **added}
+
+
 def slowdown(cases: Cases, tool: str) -> float | None:
     """Return the median ratio of wall times, start-up included, over runs that succeeded bare and under the tool."""
-    pairs = [(results.get(BARE, {}), results.get(tool, {})) for results in cases.values()]
+    under = [(results.get(tool, {}), results) for results in cases.values()]
+    pairs = [(result.get(BARE, results.get(BARE, {})), result) for result, results in under]
     ended = [(bare, under) for bare, under in pairs if bare.get("exit_code") == 0 == under.get("exit_code")]
     return round(statistics.median(under["seconds"] / bare["seconds"] for bare, under in ended), 2) if ended else None
 
