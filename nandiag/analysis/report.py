@@ -78,13 +78,17 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Harm that followed the origin: which ranks, when, what went bad, and the way it came (``None``: not known)."""
+    """Harm that followed the origin: which ranks, when, what went bad, and the way it came (``None``: not known).
+
+    ``names`` are those of buffers that went bad, as far as they were told.
+    """
 
     ranks: tuple[int, ...]
     step: int
     phase: str | None
     what: str
     via: str | None = None
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,12 +55,14 @@ def report(
     if as_json_text and as_markdown:
         raise UsageError("--json and --markdown exclude each other.", todo="Give one of them.")
     folders, logs = _sorted(folders or [], logs or [])
+    if as_json_text or as_markdown:
+        folders = [folder for folder in folders if str(folder) != "-"]  # stdout, as elsewhere: it goes there anyway
     places = folders or ([] if logs else [Path(DEFAULT_LOGS)])
     if as_json_text or as_markdown:
         _refuse_file(places, "--json" if as_json_text else "--markdown")
     found = read(places, logs)
     try:
-        _print(found, places or [Path(name) for name in logs], as_json_text=as_json_text, as_markdown=as_markdown)
+        _print(found, places, logs, as_json_text=as_json_text, as_markdown=as_markdown)
     except OSError as error:
         no_reader(error)
     if check and found.verdict.anomaly:
@@ -87,7 +89,7 @@ def _refuse_file(places: list[Path], flag: str) -> None:
             )
 
 
-def _print(found: Report, folders: list[Path], *, as_json_text: bool, as_markdown: bool) -> None:
+def _print(found: Report, folders: list[Path], logs: list[str], *, as_json_text: bool, as_markdown: bool) -> None:
     from nandiag.render import json as as_json
     from nandiag.render import markdown, terminal
     from nandiag.render.text import encodable
@@ -97,8 +99,11 @@ def _print(found: Report, folders: list[Path], *, as_json_text: bool, as_markdow
         sys.stdout.write(encodable(text, sys.stdout.encoding))
         sys.stdout.flush()
     else:
-        folder = " ".join(str(folder) for folder in folders)
-        terminal.show(found, terminal.Place(folder, here=str(Path.cwd()), again=False), sys.stdout)
+        shown = [layout.find(folder).path for folder in folders]
+        # Of a folder of runs it was the newest: say which.
+        folder = " ".join(map(str, shown or logs))
+        place = terminal.Place(folder, here=str(Path.cwd()), again=shown != folders)
+        terminal.show(found, place, sys.stdout)
 
 
 def no_reader(error: OSError) -> None:

@@ -20,7 +20,7 @@ from typer.core import TyperCommand
 from nandiag.cli.configuration import load
 from nandiag.cli.problems import complain, own_bug, tell
 from nandiag.errors import Exit, NandiagError, UsageError
-from nandiag.launch import session
+from nandiag.launch import nccl, session
 from nandiag.launch.arguments import Arguments, read, torchrun_help
 from nandiag.launch.live import shown
 from nandiag.launch.nodes.joining import enter, job_of
@@ -165,7 +165,8 @@ def is_json(path: Path) -> bool:
 
 def _announce(plan: Plan, arguments: Arguments) -> None:
     tell(*(f"nandiag: {note}" for note in arguments.notes))
-    if plan.nccl:
+    # Where there is no GPU nothing reads these variables: only who asked for more is told.
+    if plan.nccl and (plan.settings.nccl != "light" or nccl.any_gpu()):
         files = [name for name, value in plan.nccl.items() if value.startswith("/")]
         values = [f"{name}={value}" for name, value in plan.nccl.items() if name not in files]
         where = [f"{' and '.join(files)} to files in {shown(plan.folder.nccl)}"] if files else []

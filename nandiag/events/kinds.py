@@ -171,8 +171,13 @@ class Skipped:
         """
         if self.by != "scaler":
             return False
+        return self.hopeless or (self.scale is not None and self.scale < LOWEST_SCALE)
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether so many updates in a row were left out that no scale will help: what is scaled is bad by itself."""
         many = self.in_a_row >= MANY_IN_A_ROW and (self.scale is None or self.scale <= HIGH_SCALE)
-        return many or (self.scale is not None and self.scale < LOWEST_SCALE)
+        return self.by == "scaler" and many
 
 
 @dataclass(frozen=True, slots=True)

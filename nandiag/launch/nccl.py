@@ -20,6 +20,12 @@ _NAN_CHECK = "TORCH_DIST_NAN_CHECK"
 _NAN_CHECK_OF_NCCL = "TORCH_NCCL_NAN_CHECK"
 _ALIASES = {_DUMP: (_DUMP_BEFORE_2_9,), _DUMP_BEFORE_2_9: (_DUMP,), "TORCH_NCCL_DESYNC_DEBUG": ("NCCL_DESYNC_DEBUG",)}
 _FILES = ("~/.nccl.conf", "/etc/nccl.conf")
+_DEVICES = Path("/dev")
+
+
+def any_gpu() -> bool:
+    """Whether the kernel shows a GPU that NCCL or its twin for AMD could use; nothing is loaded to find out."""
+    return any(any(_DEVICES.glob(pattern)) for pattern in ("nvidia[0-9]*", "dxg", "kfd"))
 
 
 def preset(name: str, folder: Path, environ: Mapping[str, str], torch: str | None) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from nandiag.analysis.early import SLUGS
 from nandiag.analysis.report import Finding, Origin, Report, Verdict
-from nandiag.events import TensorFact, words
+from nandiag.events import words
 from nandiag.render import hang, nccl
 from nandiag.render.text import LONGEST, clean, clean_line
 
@@ -58,8 +58,8 @@ def _place(origin: Origin | None) -> Iterable[str]:
         ("place", where + (f" in {origin.function}" if origin.function and where else "")),
         ("host", origin.host),
         ("device", origin.device),
-        *(("input", _tensor(fact)) for fact in origin.inputs[:MOST]),
-        *(("output", _tensor(fact)) for fact in origin.outputs[:MOST]),
+        *(("input", words.named_tensor(fact, "input")) for fact in origin.inputs[:MOST]),
+        *(("output", words.named_tensor(fact, "output")) for fact in origin.outputs[:MOST]),
     ]
     yield _table([(name, text) for name, text in rows if text])
     if origin.source:
@@ -80,10 +80,6 @@ def _underlined(origin: Origin) -> str:
     indent = len(line) - len(line.lstrip())
     first, last = (min(max(column - indent, 0), len(line)) for column in origin.column)
     return f"{line[indent:]}\n{' ' * first}{'^' * (last - first)}".rstrip()
-
-
-def _tensor(fact: TensorFact) -> str:
-    return (f"{fact.name}: " if fact.name else "") + words.tensor(fact)
 
 
 def _reasons(verdict: Verdict) -> Iterable[str]:
@@ -119,7 +115,8 @@ def _held(report: Report) -> Iterable[str]:
 
 def _rest(report: Report) -> Iterable[str]:
     spread = [
-        f"{one.what.replace('_', ' ')} of {words.ranks(one.ranks)} at step {one.step}"
+        " ".join([one.what.replace("_", " "), *one.names[:3]])
+        + f" of {words.ranks(one.ranks)} at step {one.step}"
         + (f", through {one.via}" if one.via else "")
         for one in report.verdict.spread
     ]

@@ -15,7 +15,7 @@ from rich.text import Text
 from nandiag.analysis.early import SLUGS
 from nandiag.analysis.hangs.told import Hang
 from nandiag.analysis.report import Finding, Origin, Report, Spread, Verdict
-from nandiag.events import TensorFact, words
+from nandiag.events import words
 from nandiag.render import hang as hangs
 from nandiag.render import nccl
 from nandiag.render.frame import MOST, STYLES, Frame, hanging
@@ -191,7 +191,8 @@ def _confidence(verdict: Verdict) -> list[str]:
 
 def _spread(spread: Spread) -> str:
     via = f", through {spread.via}" if spread.via else ""
-    return f"{_WHAT.get(spread.what, spread.what)} of {words.ranks(spread.ranks)} at step {spread.step}{via}"
+    named = f" {words.few(list(spread.names), most=3)}" if spread.names else ""
+    return f"{_WHAT.get(spread.what, spread.what)}{named} of {words.ranks(spread.ranks)} at step {spread.step}{via}"
 
 
 def _resume(report: Report) -> list[str]:
@@ -231,8 +232,10 @@ def _facts(origin: Origin, frame: Frame) -> Iterable[Text]:
         mark = "op" if origin.outputs or not any(fact.bad for fact in origin.inputs) else "first used by"
         yield from frame.notes([f"{origin.op or origin.node}{node if origin.op else made}{inside}{kind}"], 1, mark)
     # x * x has the same tensor twice: once is enough.
-    yield from frame.notes(dict.fromkeys(_tensor(fact) for fact in origin.inputs), MOST["tensors"], "input")
-    yield from frame.notes([_tensor(fact) for fact in origin.outputs], MOST["tensors"], "output")
+    inputs = dict.fromkeys(words.named_tensor(fact, "input") for fact in origin.inputs)
+    yield from frame.notes(inputs, MOST["tensors"], "input")
+    outputs = [words.named_tensor(fact, "output") for fact in origin.outputs]
+    yield from frame.notes(outputs, MOST["tensors"], "output")
 
 
 def _machine(origin: Origin | None) -> list[str]:
@@ -240,7 +243,3 @@ def _machine(origin: Origin | None) -> list[str]:
         return []
     where = [part for part in (origin.host, origin.device, f"pid {origin.pid}" if origin.pid else None) if part]
     return [f"rank {origin.rank} ran on {', '.join(where)}"] if where else []
-
-
-def _tensor(fact: TensorFact) -> str:
-    return (f"{fact.name}: " if fact.name else "") + words.tensor(fact)

@@ -3,12 +3,15 @@
 ``expected.json`` holds the part of the report that must hold; what it leaves out is free.
 """
 
+import importlib
 import json
+import pkgutil
 from pathlib import Path
 
 import pytest
 
-from nandiag.analysis import analyse
+from nandiag.analysis import analyse, causes
+from nandiag.analysis.explained.catalogue import explanations_of
 from nandiag.render import terminal
 from nandiag.render.json import dumps
 from nandiag.store.layout import RunFolder
@@ -41,3 +44,12 @@ def part_of(found, expected):
     if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
         return [part_of(one, two) for one, two in zip(found, expected, strict=True)]
     return found
+
+
+def test_every_cause_heads_a_report():
+    modules = [
+        importlib.import_module(f"{causes.__name__}.{one.name}") for one in pkgutil.iter_modules(causes.__path__)
+    ]
+    slugs = {explanation.slug for module in modules for explanation in explanations_of(module)}
+    heads = {report_of(name).verdict.cause for name in CASES}
+    assert slugs - heads == set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nandiag.analysis.causes.facts import POSSIBLE, Cause, Facts
+from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 
@@ -11,7 +11,7 @@ EXPLAIN = Explanation(
     what="The backward of an autograd function of the script's own made the bad value from finite inputs. Its "
     "formula divides by zero, or leaves the range of the dtype, at a value that its forward takes well.",
     looks=(
-        "error[log_of_zero]: -Inf born on rank 0 at step 20 in the backward of Entropy",
+        "error[custom_backward]: -Inf born on rank 0 at step 20 in the backward of Entropy",
         "It happened in the backward of the script's own function Entropy; what came in was finite.",
     ),
     fix=(
@@ -46,6 +46,7 @@ def explain(facts: Facts) -> Cause | None:
                 f"torch.autograd.gradcheck({name}.apply, inputs)",
             ),
         ),
-        strength=POSSIBLE,
+        strength=LIKELY,
         story=True,
+        follows=True,
     )

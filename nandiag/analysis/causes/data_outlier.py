@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from nandiag.analysis.causes.course import Course, courses
 from nandiag.analysis.causes.divergence import CALM_ENOUGH, sudden
-from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
+from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, as_number, dtype_of
 from nandiag.analysis.causes.overflow import EXPONENTIALS, overflows
 from nandiag.analysis.early.texts import told
 from nandiag.analysis.explained.explanation import Explanation
@@ -50,6 +50,8 @@ EXPLAIN = Explanation(
     ),
 )
 _STEPS_BEFORE = 5
+# So many times the largest of all batches before: no run of batches comes to that by chance.
+_FAR = 100.0
 _ELSEWHERE = {"init", "data", "checkpoint", "collective"}
 
 
@@ -59,7 +61,7 @@ def explain(facts: Facts) -> Cause | None:
         return None
     seen = next((one for one in reversed(facts.warned) if _is_near(one, facts.origin.step)), None)
     if seen is not None:
-        return _seen(seen, LIKELY if _only_size(facts) else POSSIBLE)
+        return _seen(seen, LIKELY if _only_size(facts) or _explains(facts, seen) else POSSIBLE)
     found = courses(facts.history, facts.origin.step + (facts.origin.phase == "optimizer"))
     if not found:
         return None
@@ -87,6 +89,13 @@ def _only_size(facts: Facts) -> bool:
         return True
     narrow = any(fact.bad and dtype_of(fact) in HALF for fact in facts.origin.outputs)
     return overflows(facts) and not narrow and facts.op not in EXPONENTIALS
+
+
+def _explains(facts: Facts, seen: Warned) -> bool:
+    """Whether a value far beyond all before came in the very step that left the range: without it the op had held."""
+    size, largest = (as_number(seen.facts.get(name)) for name in ("size", "largest"))
+    far = size is not None and largest is not None and size >= _FAR * largest
+    return far and seen.step == facts.origin.step and overflows(facts)
 
 
 def _jumped(course: Course) -> str:

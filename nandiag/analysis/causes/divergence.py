@@ -7,7 +7,7 @@ the first step on; gradients that grew behind calm steps; weights that were too 
 from __future__ import annotations
 
 from nandiag.analysis.causes.course import Course, Row, courses, shown
-from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, Cause, Facts
+from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
 from nandiag.analysis.causes.overflow import overflows
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -96,6 +96,8 @@ _STARTS = {"init", "data", "checkpoint"}
 _HUGE = 1e7
 # Of a single step: gradients so many times the loss are those of a product over many layers or time steps.
 _STEEP = 100.0
+# An update so long, of weights that begin around 1, leaves nothing of them.
+_LONG = 10.0
 # A jump of the loss right behind calm updates is the batch's: data_outlier tells of it.
 SUDDEN, CALM_ENOUGH = 100.0, 5
 # An op that divides by zero does so in a run that is well, too: it takes more to call it a consequence.
@@ -137,14 +139,20 @@ def _one_step(facts: Facts, course: Course, strength: int) -> Cause | None:
     if not course.whole or row.norm is None or not overflows(facts):
         return None
     large = _too_large(row, strength)
-    if large is not None or row.norm < _STEEP * max(abs(row.loss or 0.0), 1.0):
+    if large is not None:
         return large
     rate = "" if row.lr is None else f", times the learning rate {words.number(row.lr)},"
     norm, loss = shown(row.norm), words.number(row.loss)
     text = (
         f"At step {row.step} the gradient norm was {norm}, for a loss of {loss}: that{rate} was the last update before."
     )
-    return Cause("gradient_explosion", (text,), _clip(facts), strength, story=True)
+    # What leaves float32 right behind the first update, and did not before it, was thrown there by it.
+    wide = not any(fact.bad and dtype_of(fact) in HALF for fact in facts.origin.outputs)
+    if row.norm >= (_STEEP / 10 if wide else _STEEP) * max(abs(row.loss or 0.0), 1.0):
+        return Cause("gradient_explosion", (text,), _clip(facts), strength, story=True)
+    if wide and (row.lr or 0.0) * row.norm >= _LONG:
+        return Cause("lr_divergence", (text,), _slower(facts, course), strength, story=True)
+    return None
 
 
 def _too_large(row: Row, strength: int) -> Cause | None:

@@ -92,10 +92,7 @@ class Facts:
 
     def number(self, name: str) -> float | None:
         """Return a number among the op's arguments (``arg1``, ``correction``); written as a word where not finite."""
-        word = self.extra.get(name)
-        if isinstance(word, str) and word in _WORDS:
-            return _WORDS[word]
-        return float(word) if isinstance(word, int | float) and not isinstance(word, bool) else None
+        return as_number(self.extra.get(name))
 
     def clipped(self) -> str:
         """Return the line that clips the gradients, in the script's own names where they are known."""
@@ -143,7 +140,8 @@ class Cause:
 
     ``strength``: PROVEN (the facts leave nothing else), LIKELY or POSSIBLE. The first of ``evidence`` is short: it
     stands beside the source line. ``general``: its suggestions fit many faults, and give way to those of another
-    cause. ``leads``: its suggestions stand first, whichever cause is named.
+    cause. ``leads``: its suggestions stand first, whichever cause is named. ``follows``: they stand last, where those of
+    another fit the line.
     """
 
     slug: str
@@ -153,6 +151,14 @@ class Cause:
     story: bool = False
     general: bool = False
     leads: bool = False
+    follows: bool = False
+
+
+def as_number(word: object) -> float | None:
+    """Return a number that was noted, ``nan``, ``inf`` and ``-inf`` as words; ``None`` for anything else."""
+    if isinstance(word, str) and word in _WORDS:
+        return _WORDS[word]
+    return float(word) if isinstance(word, int | float) and not isinstance(word, bool) else None
 
 
 def dtype_of(fact: TensorFact) -> str:

@@ -6,12 +6,12 @@ from nandiag.analysis.causes import fitting
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
-from nandiag.events import TensorFact
+from nandiag.events import TensorFact, words
 
 EXPLAIN = Explanation(
     slug="log_of_zero",
-    what="A logarithm was given an exact zero, or its gradient 1/x was. Probabilities that a softmax or a sigmoid "
-    "rounded to 0, and empty bins, are the usual ones.",
+    what="A logarithm was given an exact zero, or its gradient 1/x was, or a number so small that 1/x leaves the "
+    "dtype. Probabilities that a softmax or a sigmoid rounded to 0, and empty bins, are the usual ones.",
     looks=(
         "error[log_of_zero]: -Inf born on rank 1 at step 417 in forward of blocks.2.attn",
         "the input of log holds 5 zeros in 2,048 values; log(0) is -inf",
@@ -37,6 +37,8 @@ EXPLAIN = Explanation(
     ),
 )
 
+# One over what is smaller is larger than the dtype holds, or nearly so.
+_TINY = {"float16": 2e-5, "bfloat16": 1e-37, "float32": 1e-37, "float64": 1e-307}
 LOGS = frozenset({"log", "log2", "log10"})
 _IN_ONE_STEP = Suggestion(
     "Where x is a softmax or a sigmoid, take the logarithm in one step.", "F.log_softmax(z, dim=-1)"
@@ -54,10 +56,22 @@ def explain(facts: Facts) -> Cause | None:
     if facts.node is None and facts.op == "log1p" and given.min == -1.0:
         return _cause(facts, "log1p", "the input of log1p goes to -1; log(0) is -inf")
     if facts.forward_op in LOGS:
-        held = next((fact for fact in facts.origin.inputs[1:] or (given,) if fact.zeros), None)
-        text = f"the gradient of {facts.forward_op} is 1/x, and x {'is' if _single(held) else 'holds'} "
-        return None if held is None else _cause(facts, facts.forward_op or "log", text + share(held.zeros, held))
+        return _gradient(facts, facts.origin.inputs[1:] or (given,))
     return None
+
+
+def _gradient(facts: Facts, arguments: tuple[TensorFact, ...]) -> Cause | None:
+    """The gradient of a logarithm: its argument is zero, or so small that one over it leaves the dtype."""
+    op = facts.forward_op or "log"
+    held = next((fact for fact in arguments if fact.zeros), None)
+    if held is not None:
+        text = f"the gradient of {op} is 1/x, and x {'is' if _single(held) else 'holds'} "
+        return _cause(facts, op, text + share(held.zeros, held))
+    small = next((fact for fact in arguments if 0.0 < (fact.min or 0.0) < _TINY.get(dtype_of(fact), 0.0)), None)
+    if small is None:
+        return None
+    text = f"the gradient of {op} is 1/x, and x goes down to {words.number(small.min)}"
+    return _cause(facts, op, f"{text}: 1/x leaves {dtype_of(small)}")
 
 
 def _single(fact: TensorFact | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nandiag.analysis.causes.division_by_zero import DIVISIONS, RATIOS, RECIPROCALS
-from nandiag.analysis.causes.facts import HALF, POSSIBLE, Cause, Facts, dtype_of
+from nandiag.analysis.causes.facts import HALF, LIKELY, Cause, Facts, dtype_of
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
@@ -13,7 +13,7 @@ EXPLAIN = Explanation(
     what="An optimizer's update divided by a quantity that is zero, as that of a gradient of zeros is: a parameter "
     "that took no part in the loss, or a first step.",
     looks=(
-        "error[division_by_zero]: +Inf born on rank 0 at step 0 in the update of 0.0.down.weight and 1 more",
+        "error[optimizer_division]: +Inf born on rank 0 at step 0 in the update of 0.0.down.weight and 1 more",
         (
             "The update of 0.0.down.weight, 0.2.down.weight divides by a quantity that is 0, as that of a gradient "
             "of zeros is."
@@ -49,6 +49,7 @@ def explain(facts: Facts) -> Cause | None:
         slug="optimizer_division",
         evidence=(f"The update{of} divides by a quantity that is 0, as that of a gradient of zeros is.",),
         suggestions=(Suggestion("Check the optimizer's eps, and what it does with a gradient of zeros.", "eps=1e-8"),),
-        strength=POSSIBLE,
+        strength=LIKELY,
         story=True,
+        follows=True,
     )

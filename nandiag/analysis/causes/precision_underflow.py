@@ -44,6 +44,7 @@ EXPLAIN = Explanation(
 )
 
 SMALLEST = {"float16": "6e-8", "bfloat16": "9e-41"}
+_COARSE = "it has 3 digits, so that 1 - 0.999 is 0 in it, and a small eps is lost in a sum"
 NEAR_ONE = {"float16": "0.0002", "bfloat16": "0.002"}
 
 
@@ -69,7 +70,7 @@ def explain(facts: Facts) -> Cause | None:
 
 def _in_update(dtype: str) -> Cause:
     small = "an eps of 1e-8 is 0 in it, and so is the square of a small gradient"
-    text = f"the divisor of the update is 0 in {dtype}: {small if dtype == 'float16' else 'eps was rounded away'}"
+    text = f"the divisor of the update is 0 in {dtype}: {small if dtype == 'float16' else _COARSE}"
     return Cause(
         slug="precision_underflow",
         evidence=(text,),

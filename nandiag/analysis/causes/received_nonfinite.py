@@ -35,7 +35,10 @@ def explain(facts: Facts) -> Cause | None:
         evidence=(
             f"{words.ranks(facts.received)} ran the step again with finite values: the damage came from elsewhere",
         ),
-        suggestions=(Suggestion(f"Look at {words.ranks(facts.origin.ranks)}: its data, host and device."),),
+        suggestions=(
+            Suggestion(f"Look at {words.ranks(facts.origin.ranks)}: its data, host and device."),
+            Suggestion("To see there what happens as it happens, have every op watched.", "nandiag run --level op"),
+        ),
         strength=LIKELY,
         story=True,
     )

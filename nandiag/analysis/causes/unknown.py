@@ -57,6 +57,7 @@ _ONCE = (
 _PARTLY = (
     "Look at the script's own code around the step: not all of it could be run again, and what could be was finite."
 )
+_LIVE = Suggestion("Or have every op watched as it runs, from the first line on.", "nandiag run --level op")
 
 _LAYS = frozenset(
     {"copy", "fill", "full", "full_like", "new_full", "masked_fill", "index_fill", "index_put", "scatter"}
@@ -72,8 +73,10 @@ def explain(facts: Facts) -> Cause | None:
         told = Suggestion(f"This line writes {written}: look at why it does, and at what reads it afterwards.")
         return Cause("unknown", (f"this line writes {written}",), (told,), strength=0)
     place = _place(facts)
-    bad = _bad_numbers(facts)
-    return None if place is None else Cause("unknown", bad, (Suggestion(place),), strength=0)
+    if place is None:
+        return None
+    live = (_LIVE,) if place is _PARTLY else ()
+    return Cause("unknown", _bad_numbers(facts), (Suggestion(place), *live), strength=0)
 
 
 def _place(facts: Facts) -> str | None:

@@ -97,7 +97,7 @@ def _chosen(story: Cause | None, mechanism: Cause | None) -> Cause | None:
 def _suggestions(chosen: Cause | None, named: list[Cause]) -> tuple[Suggestion, ...]:
     rest = [cause for cause in named if cause is not chosen and cause.strength > 0]
     every = [cause for cause in ([chosen] if chosen else []) + rest if cause.suggestions]
-    every.sort(key=lambda cause: not cause.leads)
+    every.sort(key=lambda cause: cause.follows - cause.leads)
     telling = [cause for cause in every if not cause.general] or every
     return tuple(one for cause in telling for one in cause.suggestions)
 

@@ -29,7 +29,7 @@ def healthy(states: dict[int, RankState], logs: dict[int, RankLog], run: Run, ha
     return Verdict(
         anomaly=False,
         summary=f"{failure}; {seen}" if failure else seen,
-        suggestions=_killed() if killed else _lost(states),
+        suggestions=_killed() if killed else _lost(states) or _idle(run, trained=bool(steps) or not watched),
     )
 
 
@@ -53,6 +53,14 @@ def _failure(told: dict[str, tuple[int, ...]], states: dict[int, RankState], run
 
 def _killed() -> tuple[Suggestion, ...]:
     return (Suggestion("Signal 9 is often the kernel's, for want of memory.", "dmesg | grep -i 'killed process'"),)
+
+
+def _idle(run: Run, *, trained: bool) -> tuple[Suggestion, ...]:
+    """Say how a script that trains nothing is watched, where it was not watched so."""
+    if trained or run.state != "succeeded" or any(word.startswith("--level") for word in run.command):
+        return ()
+    text = "A script that trains nothing is judged by what its models return, where every op is watched."
+    return (Suggestion(text, "nandiag run --level op"),)
 
 
 def _lost(states: dict[int, RankState]) -> tuple[Suggestion, ...]:

@@ -13,7 +13,9 @@ EXCHANGE = "the gradient exchange"
 UPDATE = "the optimizer's update"
 WEIGHTS = "the bad weights"
 
-Key = tuple[int, int, str, str, str | None]
+BUFFERS = ("buffer", "frozen")
+
+Key = tuple[int, int, str, str, str | None, tuple[str, ...]]
 
 
 def spread_of(claim: Claim, timeline: Timeline) -> tuple[Spread, ...]:
@@ -31,17 +33,26 @@ def spread_of(claim: Claim, timeline: Timeline) -> tuple[Spread, ...]:
             via = next((way for look in looks if look.rank == one.rank and (way := way_of(look.event))), EXCHANGE)
         hit.add((one.rank, what))
         if not _is_origin(one, claim):
-            groups.setdefault((*harm_moment(one)[:2], what, one.event.phase, via), set()).add(one.rank)
+            key = (*harm_moment(one)[:2], what, one.event.phase, via, _names(one.event))
+            groups.setdefault(key, set()).add(one.rank)
     return tuple(
-        Spread(tuple(sorted(ranks)), step, phase, what, via)
-        for (_, step, what, phase, via), ranks in list(groups.items())[:MAX_SPREAD]
+        Spread(tuple(sorted(ranks)), step, phase, what, via, names)
+        for (_, step, what, phase, via, names), ranks in list(groups.items())[:MAX_SPREAD]
     )
+
+
+def _names(harm: Harm) -> tuple[str, ...]:
+    """Return the buffers by name: nothing else in a report tells which of a model's many it was."""
+    return tuple(fact.name for fact in harm.tensors if fact.name and fact.bad) if harm.what in BUFFERS else ()
 
 
 def _is_origin(one: Seen[Harm], claim: Claim) -> bool:
     """Whether this harm belongs to the origin: on its own ranks and in its step, all but what it did to the weights."""
     if one.rank not in claim.ranks or one.event.step != claim.step:
         return False
+    made = claim.basis == "look" and claim.look is not None and claim.look.event.source == "op"
+    if made and one.event.what in BUFFERS:
+        return False  # what an op made was written into it
     return one.event.what not in STATE or (claim.harm is not None and one.event.what == claim.harm.event.what)
 
 

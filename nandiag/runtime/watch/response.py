@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import NoReturn
 
-from nandiag.events import Harm, Note, Stopping
+from nandiag.events import Harm, Note, Skipped, Stopping
 from nandiag.runtime.inject import ending
 from nandiag.runtime.public import AnomalyStop
 from nandiag.runtime.recorder import RECORDER
@@ -49,10 +50,7 @@ class Response:
         """Decide; raises AnomalyStop when the answer is to stop."""
         action = decide(self.policy, level)
         if action is Action.STOP:
-            ending.stopped()
-            RECORDER.mark_stopped()
-            RECORDER.emit(Stopping(step=step, policy=self.policy, action="stop", reason=reason), urgent=True)
-            raise AnomalyStop(f"nandiag stopped the run at step {step}: {reason}")
+            self._stop(step, reason)
         if action is Action.SKIP:
             RECORDER.emit(Stopping(step=step, policy=self.policy, action="skip", reason=reason))
         elif self.policy == "skip" and level is Level.LOST and not self._refused:
@@ -61,6 +59,20 @@ class Response:
                 Note(f"Step {step} was not left out: the weights are non-finite already, skipping cannot mend them.")
             )
         return action
+
+    def skipped(self, skip: Skipped) -> None:
+        """An update was left out by a scaler; raises AnomalyStop when so many were that none is made any more.
+
+        The ranks of DDP and FSDP see the same skips: what a scaler looks at was reduced over all of them before.
+        """
+        if (self.policy == "stop" and skip.collapsed) or (self.policy == "auto" and skip.hopeless):
+            self._stop(skip.step, f"no update was made in {skip.in_a_row} steps in a row")
+
+    def _stop(self, step: int, reason: str) -> NoReturn:
+        ending.stopped()
+        RECORDER.mark_stopped()
+        RECORDER.emit(Stopping(step=step, policy=self.policy, action="stop", reason=reason), urgent=True)
+        raise AnomalyStop(f"nandiag stopped the run at step {step}: {reason}")
 
 
 def reason_of(harms: list[Harm]) -> str:

@@ -331,6 +331,7 @@ class Sentinel:
             RECORDER.emit(skip)
         if (border.harms and self._tell(border)) or fresh:
             self._examine(optimizer, joint=False)
+        self._response.skipped(skip)
         self._next_step()
 
     def scaled(self, plain: Tensor, scaled: Tensor, scale: Tensor | None) -> None:

@@ -44,6 +44,15 @@ def test_the_gradient_of_log_at_zero(at, by_hand):
     assert slugs(facts)[1] == "log_of_zero"
 
 
+@pytest.mark.parametrize(("smallest", "slug"), [(5.6e-45, "log_of_zero"), (1e-30, "overflow")])
+def test_the_gradient_of_log_beside_zero_leaves_the_dtype(at, by_hand, smallest, slug):
+    facts = at(
+        "div", (by_hand.fact(max=1e10, absmax=1e10), by_hand.fact(min=smallest)), (by_hand.fact(neginf=1),),
+        node="LogBackward0", forward_op="aten.log.default", phase="backward", extra={"float64_finite": True},
+    )  # fmt: skip
+    assert slugs(facts)[1] == slug
+
+
 @pytest.mark.parametrize(
     ("op", "given", "slug"),
     [

@@ -56,6 +56,8 @@ UP = [3.0, 9.0, 80.0, 900.0, 2e4, 1e7]
         ("growth behind calm steps", history([*CALM, *UP]), "gradient_explosion"),
         ("the rate falls", history([*CALM, *UP], lrs=[0.1 * 0.9**i for i in range(18)]), "gradient_explosion"),
         ("one steep gradient", history([1900.0], [1.6]), "gradient_explosion"),
+        ("one step, steep enough for float32", history([3.1e5], [4788.0]), "gradient_explosion"),
+        ("one step, and a long one", history([300.0], [90.0], lrs=5.0), "lr_divergence"),
         ("weights too large", history([3e9, 2e10, 5e15], [4e8, 5e9, 3e14]), "init_scale"),
         ("calm to the end", history(CALM), "data_outlier"),
         ("a jump, then slow death", history([*CALM, 9e8, 2e9, 7e9], [*CALM, 4e9, 5e9, 6e9]), "data_outlier"),

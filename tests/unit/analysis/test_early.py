@@ -5,7 +5,7 @@ import pytest
 from nandiag.analysis import analyse
 from nandiag.analysis.early import SLUGS, line
 from nandiag.cli.closing import decide
-from nandiag.events import Warned
+from nandiag.events import Site, Warned
 
 SPIKE = {"norm": 800.0, "largest": 8.0, "median": 2.0, "steps": 128}
 
@@ -57,6 +57,21 @@ def test_a_kind_of_a_newer_version_is_told_by_its_name(by_hand):
 def test_only_fail_on_warning_minds_them(by_hand, fail_on, code):
     report, _ = findings(by_hand, by_hand.rank(0, spike(40), by_hand.finished(100), world=1))
     assert decide(0, report, fail_on) == code
+
+
+@pytest.mark.parametrize(
+    ("size", "step", "cause"), [(1807.0, 44, "data_outlier"), (60.0, 44, "overflow"), (1807.0, 42, "overflow")]
+)
+def test_a_value_far_beyond_all_before_explains_an_exponential_of_the_same_step(by_hand, size, step, cause):
+    facts = {"size": size, "largest": 4.2, "batches": 44, "deviations": 50.6, "sample": 9, "samples": 32}
+    bad = by_hand.fact(posinf=1)
+    site = Site("net", "Net", "aten.exp.default")
+    look = by_hand.found(44, outputs=(bad,), inputs=(by_hand.fact(max=956.0, absmax=956.0),), site=site)
+    warned = Warned("batch_outlier", step, facts, "x")
+    log = by_hand.rank(0, warned, by_hand.loss(44, value=float("inf")), look, by_hand.finished(45), world=1)
+    verdict = analyse(by_hand.run(log, world=1)).verdict
+    assert (verdict.cause, verdict.mechanism) == (cause, "overflow")
+    assert any("holds a value of size" in text for text in verdict.evidence)
 
 
 def test_a_batch_unlike_the_others_is_the_story_behind_an_overflow(by_hand):

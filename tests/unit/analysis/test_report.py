@@ -51,7 +51,7 @@ def test_every_key_of_the_contract_is_there(harmed):
     assert list(data["verdict"]["origin"]) == ORIGIN.split()
     assert set(FACT.split()) <= set(data["verdict"]["origin"]["inputs"][0])
     assert list(data["verdict"]["suggestions"][0]) == ["text", "code"]
-    assert list(data["verdict"]["spread"][0]) == ["ranks", "step", "phase", "what", "via"]
+    assert list(data["verdict"]["spread"][0]) == ["ranks", "step", "phase", "what", "via", "names"]
     assert list(data["ranks"]["0"]) == RANK.split()
     assert list(data["findings"][0]) == ["slug", "severity", "text", "ranks", "step"]
 

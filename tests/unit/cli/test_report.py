@@ -234,3 +234,12 @@ def test_a_file_to_write_to_is_answered_with_the_redirection(call, good, flag, n
     assert isinstance(error, UsageError)
     assert f"{flag} prints to stdout" in str(error)
     assert error.todo == f"Redirect it: nandiag report {good.path} {flag} > {name}"
+
+
+def test_of_a_folder_of_runs_the_one_shown_is_named(call, bad):
+    assert f"show this again: nandiag report {bad.path}" in call(bad.path.parent).stdout
+    assert "show this again" not in call(bad.path).stdout
+
+
+def test_a_dash_is_stdout(call, bad):
+    assert json.loads(call(bad.path, "--json", "-").stdout)["verdict"]["anomaly"] is True

@@ -7,7 +7,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from nandiag.analysis.report import Finding, Suggestion
+from nandiag.analysis.report import Finding, Spread, Suggestion
 from nandiag.events import TensorFact
 from nandiag.render import terminal
 
@@ -256,3 +256,20 @@ def test_many_early_warnings_are_cut(healthy):
     shown = drawn(replace(healthy, findings=early))
     assert shown.count("warning[loss_spike]") == 5
     assert "and 4 more in report.json" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [("input", "= input: float32"), ("input x", "= input: x: float32"), ("batch[0]", "= input: batch[0]: float32")],
+)
+def test_what_a_tensor_is_is_said_once(harmed, name, line):
+    origin = replace(harmed.verdict.origin, inputs=(replace(harmed.verdict.origin.inputs[0], name=name),))
+    text = drawn(replace(harmed, verdict=replace(harmed.verdict, origin=origin)))
+    assert line in text
+    assert "input: input" not in text
+
+
+def test_buffers_that_went_bad_are_named(harmed):
+    spread = (Spread((3,), 417, "forward", "buffer", names=("norm.running_var",)),)
+    text = drawn(replace(harmed, verdict=replace(harmed.verdict, spread=spread)))
+    assert "= spread: buffer norm.running_var of rank 3 at step 417" in text

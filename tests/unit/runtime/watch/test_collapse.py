@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from nandiag.events import Looked, Skipped
+from nandiag import AnomalyStop
+from nandiag.events import Looked, Skipped, Stopping
 
 
 @pytest.mark.parametrize(
@@ -56,3 +57,31 @@ def test_a_search_that_ends_is_not_looked_into(work):
         scaler.update()
     assert worker.sentinel.clock.step > 5
     assert worker.events(Looked) == []
+
+
+def skip_all(steps):
+    """Train on batches that leave float16 whatever the scale is."""
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    for _ in range(steps):
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = model(1e5 * torch.ones(4, 8)).float().square().sum()
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def test_a_run_that_makes_no_update_any_more_is_stopped(work):
+    worker = work(on_anomaly="auto")
+    with pytest.raises(AnomalyStop, match="no update was made in 20 steps in a row"):
+        skip_all(30)
+    assert [one.action for one in worker.events(Stopping)] == ["stop"]
+
+
+def test_to_continue_is_never_to_stop(work):
+    worker = work(on_anomaly="continue")
+    skip_all(25)
+    assert worker.events(Stopping) == []
+    assert worker.events(Skipped)[-1].hopeless
