@@ -140,8 +140,8 @@ class Cause:
 
     ``strength``: PROVEN (the facts leave nothing else), LIKELY or POSSIBLE. The first of ``evidence`` is short: it
     stands beside the source line. ``general``: its suggestions fit many faults, and give way to those of another
-    cause. ``leads``: its suggestions stand first, whichever cause is named. ``follows``: they stand last, where those of
-    another fit the line.
+    cause. ``leads``: its suggestions stand first, whichever cause is named; ``follows``: last, for those of another fit
+    the line.
     """
 
     slug: str
