@@ -97,7 +97,8 @@ class Verdict:
 
     ``confidence`` is ``reproduced`` (running the step again showed it), ``observed`` (seen as it happened) or
     ``inferred`` (the rank was deduced). ``reproduced`` is ``None`` where nothing was run again. ``cause`` is the story
-    (what to change), ``mechanism`` what happened at the op. ``last_finite_step`` is the newest step after which the
+    (what to change), ``mechanism`` what happened at the op. The first ``reasons`` of ``evidence`` say why, the rest
+    where else it was seen and how it is known. ``last_finite_step`` is the newest step after which the
     weights of all ranks were known to be finite.
     """
 
@@ -110,6 +111,7 @@ class Verdict:
     last_finite_step: int | None = None
     origin: Origin | None = None
     evidence: tuple[str, ...] = ()
+    reasons: int = 0
     suggestions: tuple[Suggestion, ...] = ()
     spread: tuple[Spread, ...] = ()
 

@@ -48,6 +48,7 @@ def of_claim(claim: Claim, origin: Origin, timeline: Timeline, background: Backg
     named = [cause for cause in (mechanism, story) if cause is not None]
     chosen = _chosen(story, mechanism)
     told = story.slug if story is not None else None
+    why = [text for cause in named for text in cause.evidence]
     return Verdict(
         anomaly=True,
         summary=summary(claim, origin, before(claim, timeline)),
@@ -56,7 +57,8 @@ def of_claim(claim: Claim, origin: Origin, timeline: Timeline, background: Backg
         cause=chosen.slug if chosen else None,
         mechanism=mechanism.slug if mechanism and mechanism.strength else None,
         origin=origin,
-        evidence=(*(text for cause in named for text in cause.evidence), *evidence(claim, origin, timeline, told)),
+        evidence=(*why, *evidence(claim, origin, timeline, told)),
+        reasons=len(why),
         suggestions=_suggestions(chosen, named),
         spread=spread_of(claim, timeline),
     )

@@ -32,7 +32,9 @@ def spread_of(claim: Claim, timeline: Timeline) -> tuple[Spread, ...]:
         if via == EXCHANGE:
             via = next((way for look in looks if look.rank == one.rank and (way := way_of(look.event))), EXCHANGE)
         hit.add((one.rank, what))
-        if not _is_origin(one, claim):
+        # A bad loss of a later step, where nothing bad has reached any weights, is a hit of its own.
+        apart = what == "loss" and one.event.step > claim.step and not any(what in STATE for _, what in hit)
+        if not apart and not _is_origin(one, claim):
             key = (*harm_moment(one)[:2], what, one.event.phase, via, _names(one.event))
             groups.setdefault(key, set()).add(one.rank)
     return tuple(

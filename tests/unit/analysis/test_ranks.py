@@ -1,5 +1,7 @@
 """How ranks ended: killed, raised, stopped, and the victims of others."""
 
+from dataclasses import replace
+
 import pytest
 
 from nandiag.analysis import analyse
@@ -232,3 +234,14 @@ def test_a_file_of_a_rank_beyond_the_world_is_left_out():
     report = analyse(RunRecord(None, (log(0, 0), log(1, 1), log(99_999, 0)), ()))
     assert list(report.ranks) == ["0", "1"]
     assert "Rank 99999: not of this run of 2 ranks, left out." in report.notes
+
+
+def test_a_script_that_trains_nothing_is_told_how_it_is_watched(by_hand):
+    ends = [by_hand.ended(0)]
+    record = by_hand.run(by_hand.rank(0, by_hand.finished(0), world=1), ends=ends, world=1)
+    (told,) = analyse(record).verdict.suggestions
+    assert told.code == "nandiag run --level op"
+    asked = replace(record, info=replace(record.info, command=("nandiag", "run", "--level=op", "score.py")))
+    assert analyse(asked).verdict.suggestions == ()
+    trained = by_hand.run(by_hand.rank(0, by_hand.finished(9), world=1), ends=ends, world=1)
+    assert analyse(trained).verdict.suggestions == ()

@@ -12,7 +12,9 @@ from nandiag.render.json import dumps
 from nandiag.store.run import AgentEnd, RunInfo
 
 RUN = "id command started nproc nnodes world_size hosts versions policy exit_code state"
-VERDICT = "anomaly summary confidence reproduced cause mechanism last_finite_step origin evidence suggestions spread"
+VERDICT = (
+    "anomaly summary confidence reproduced cause mechanism last_finite_step origin evidence reasons suggestions spread"
+)
 ORIGIN = (
     "kind rank ranks step global_step micro_step phase module module_class op node forward_op file line column "
     "function source inputs outputs time host pid device gpu_uuid"

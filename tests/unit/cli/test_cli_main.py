@@ -126,14 +126,21 @@ def test_an_older_report_may_be_overwritten(content, tmp_path, python):
     assert done.returncode == 0, done.stderr
 
 
-def test_nccl_settings_are_announced(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("preset", "devices", "said"),
+    [("light", ["nvidia0"], True), ("light", [], False), ("full", [], True), ("off", ["nvidia0"], False)],
+)
+def test_nccl_settings_are_announced_where_nccl_can_run(tmp_path, capsys, monkeypatch, preset, devices, said):
     from nandiag.cli import run as verb
+    from nandiag.launch import nccl
     from nandiag.launch.arguments import Arguments
     from nandiag.launch.plan import make
     from nandiag.settings import Settings
     from nandiag.store.layout import RunFolder
 
-    for preset, said in (("light", True), ("off", False)):
-        arguments = Arguments(Settings(launcher="none", nccl=preset), script="true")
-        verb._announce(make(arguments, RunFolder(tmp_path), {}), arguments)
-        assert ("NCCL_DEBUG=WARN" in capsys.readouterr().err) is said
+    for name in devices:
+        (tmp_path / name).touch()
+    monkeypatch.setattr(nccl, "_DEVICES", tmp_path)
+    arguments = Arguments(Settings(launcher="none", nccl=preset), script="true")
+    verb._announce(make(arguments, RunFolder(tmp_path / "run"), {}), arguments)
+    assert ("NCCL_DEBUG=" in capsys.readouterr().err) is said

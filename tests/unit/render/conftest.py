@@ -21,7 +21,7 @@ def harmed():
     verdict = Verdict(
         anomaly=True, summary="-Inf born on rank 3 at step 417 in forward of blocks.2.attn", confidence="reproduced",
         reproduced=True, cause="log_of_zero", mechanism="log_of_zero", last_finite_step=416, origin=origin,
-        evidence=("the input of log holds 3 zeros in 16 values; log(0) is -inf",),
+        evidence=("the input of log holds 3 zeros in 16 values; log(0) is -inf",), reasons=1,
         suggestions=(Suggestion("Keep the argument of the logarithm away from zero.", "x.clamp_min(1e-12).log()"),),
         spread=(Spread((0, 1, 2, 4, 5, 6, 7), 417, "backward", "gradient", "the gradient exchange"),),
     )  # fmt: skip

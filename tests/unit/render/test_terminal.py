@@ -273,3 +273,10 @@ def test_buffers_that_went_bad_are_named(harmed):
     spread = (Spread((3,), 417, "forward", "buffer", names=("norm.running_var",)),)
     text = drawn(replace(harmed, verdict=replace(harmed.verdict, spread=spread)))
     assert "= spread: buffer norm.running_var of rank 3 at step 417" in text
+
+
+def test_what_to_do_stands_right_behind_why(harmed):
+    later = "Rank 0 ran the step again with finite values and received the damage."
+    verdict = replace(harmed.verdict, evidence=("It was seen.", later), reasons=1)
+    text = drawn(replace(harmed, verdict=verdict))
+    assert text.index("It was seen.") < text.index("= help:") < text.index("Rank 0 ran the step again")
