@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nandiag.analysis.causes import exponents, fitting
+from nandiag.analysis.causes.empty_reduction import divides_by_no_target
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share, small
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -68,7 +69,7 @@ def explain(facts: Facts) -> Cause | None:
 
 def _by_tensor(facts: Facts) -> Cause | None:
     divisor = _divisor(facts)
-    if divisor is None or not divisor.zeros:
+    if divisor is None or not divisor.zeros or divides_by_no_target(facts):
         return None
     held = share(divisor.zeros, divisor)
     inverse = RECIPROCALS.get(facts.op or "")

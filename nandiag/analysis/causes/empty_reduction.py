@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 from nandiag.analysis.causes import fitting
 from nandiag.analysis.causes.facts import Cause, Facts
 from nandiag.analysis.explained.explanation import Explanation
@@ -45,11 +47,24 @@ def explain(facts: Facts) -> Cause | None:
     """Name a mean over no elements, a spread of too few, or a loss all of whose targets are left out."""
     if not facts.finite_inputs or not facts.outputs_nan or facts.node is not None:
         return None
+    if divides_by_no_target(facts):
+        return _no_target(facts)
     if facts.op in TARGETS and facts.origin.inputs[0].numel:
         return _no_target(facts)
     if facts.op in SPREADS and facts.origin.inputs[0].numel:
         return _too_few(facts)
     return None if facts.origin.inputs[0].numel else _nothing(facts)
+
+
+def divides_by_no_target(facts: Facts) -> bool:
+    """Whether a loss that torch makes of smaller ops (``loss_parallel``) divides its sum by a count of 0."""
+    found, inputs = fitting.parsed(facts.origin), facts.origin.inputs
+    if facts.op != "div" or found is None or not isinstance(found[1], ast.Call):
+        return False
+    called = ast.unparse(found[1].func).rpartition(".")[2]
+    return (
+        called in {"cross_entropy", "nll_loss"} and bool(inputs) and all(one.numel == one.zeros == 1 for one in inputs)
+    )
 
 
 def _nothing(facts: Facts) -> Cause:

@@ -310,3 +310,13 @@ def test_an_infinity_that_turned_into_nan_is_said_to_have_come_in(at, by_hand):
     told = mechanism(at("addmm", came, (by_hand.fact(nan=2),))).suggestions[0].text
     assert told.startswith("+Inf went into addmm, and NaN came out")
     assert "nothing that was recorded" in mechanism(at("mystery", came[1:], (by_hand.fact(nan=2),))).suggestions[0].text
+
+
+@pytest.mark.parametrize(("line", "slug"), [
+    ("loss = F.cross_entropy(model(x), y)", "empty_reduction"), ("loss = total(x) / count(y)", "division_by_zero"),
+])  # fmt: skip
+def test_a_loss_that_is_made_of_smaller_ops_and_has_no_target(at, by_hand, line, slug):
+    """Under ``loss_parallel`` the sum over targets is divided by their count in an op of its own."""
+    zero = by_hand.fact(shape=(), zeros=1)
+    facts = at("div", (zero, zero), (by_hand.fact(shape=(), nan=1),), **on(line, line.partition(" = ")[2]))
+    assert mechanism(facts).slug == slug
