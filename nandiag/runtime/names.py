@@ -50,6 +50,13 @@ def is_wrapper(module: nn.Module) -> bool:
     return type(module).__name__ in _WRAPPERS or not _TRANSPARENT.isdisjoint(module._modules.keys())
 
 
+def class_name(module: nn.Module) -> str:
+    """Return the name of a module's class as the script knows it: FSDP2 puts a subclass of its own in its place."""
+    kind = type(module)
+    made = len(kind.__bases__) > 1 and kind.__bases__[0].__name__ == "FSDPModule"
+    return (kind.__bases__[1] if made else kind).__name__
+
+
 def child_name(parent: nn.Module, key: str, name: str) -> str:
     """Return the FQN of the child ``key`` of ``parent``, which is itself called ``name``."""
     if key in _TRANSPARENT or (key == "module" and type(parent).__name__ in _WRAPPERS):
@@ -70,14 +77,14 @@ def owners(roots: list[nn.Module]) -> dict[int, Owner]:
     found: dict[int, Owner] = {}
     trees = sorted((list(walk(root)) for root in roots), key=len, reverse=True)
     for tree in trees:
-        root_class = type(tree[0][1]).__name__ if tree else ""
+        root_class = class_name(tree[0][1]) if tree else ""
         for name, module in tree:
             for kind, tensors in (("parameter", module._parameters), ("buffer", module._buffers)):
                 for key, tensor in tensors.items():
                     if tensor is not None:
                         fqn = f"{name}.{key}" if name else key
                         found.setdefault(
-                            id(tensor), Owner(_flat(fqn, tensor), name, type(module).__name__, root_class, kind)
+                            id(tensor), Owner(_flat(fqn, tensor), name, class_name(module), root_class, kind)
                         )
     return found
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nandiag.runtime.look.finite import local
-from nandiag.runtime.names import walk
+from nandiag.runtime.names import class_name, walk
 from nandiag.runtime.tape.entries import ROOT, Entry, Given
 
 
@@ -32,7 +32,7 @@ def labels_of(roots: list[nn.Module], entries: list[Entry]) -> dict[int, Label]:
     for root in roots:
         for name, module in walk(root):
             for what, key, tensor in _own(module):
-                _put(found, Label(what, f"{name}.{key}" if name else key, name, type(module).__name__, tensor))
+                _put(found, Label(what, f"{name}.{key}" if name else key, name, class_name(module), tensor))
     for entry in entries:
         if entry.kind == ROOT:
             for name, tensor in _inputs(entry):

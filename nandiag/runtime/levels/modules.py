@@ -19,7 +19,7 @@ from nandiag.runtime.levels.maxima import Maxima, Peak
 from nandiag.runtime.levels.naming import Names
 from nandiag.runtime.look.extremes import Extremes, Look
 from nandiag.runtime.look.finite import quiet
-from nandiag.runtime.names import is_wrapper
+from nandiag.runtime.names import class_name, is_wrapper
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entries import tensors_in
 
@@ -168,7 +168,7 @@ class ModuleWatch:
         return Looked(
             outcome="found", method="watch", step=step, micro_step=one.micro_step,
             phase="data" if bad_input else "forward", source="input" if bad_input else "module",
-            site=Site(module=name, module_class=type(one.module).__name__), inputs=_told(one.inputs),
+            site=Site(module=name, module_class=class_name(one.module)), inputs=_told(one.inputs),
             outputs=() if bad_input else _told(one.outputs), facts=facts,
         )  # fmt: skip
 

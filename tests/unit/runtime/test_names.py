@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
-from nandiag.runtime.names import find_roots, is_wrapper, owners, walk
+from nandiag.runtime.names import class_name, find_roots, is_wrapper, owners, walk
 
 
 class Block(nn.Module):
@@ -144,3 +144,12 @@ def test_a_scripted_module_is_walked_like_any_other():
     scripted = torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
     assert not is_wrapper(scripted)
     assert [name for name, _ in walk(scripted)] == ["", "0", "1"]
+
+
+def test_a_class_that_fsdp2_puts_in_a_modules_place_has_the_scripts_name():
+    class FSDPModule:
+        """Stands in for torch's own, which needs a process group."""
+
+    block = Block()
+    block.__class__ = type("FSDPBlock", (FSDPModule, Block), {})
+    assert (class_name(block), class_name(Block()), class_name(nn.Linear(1, 1))) == ("Block", "Block", "Linear")

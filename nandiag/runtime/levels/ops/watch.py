@@ -24,7 +24,7 @@ from nandiag.runtime.levels.naming import Names
 from nandiag.runtime.levels.ops.marks import Marks
 from nandiag.runtime.levels.ops.watched import Watched, all_finite, on_cpu, stat_of, traits
 from nandiag.runtime.look.extremes import Extremes, Look
-from nandiag.runtime.names import is_wrapper
+from nandiag.runtime.names import class_name, is_wrapper
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.carrier import Carriers
 from nandiag.runtime.replay.trace import COLLECTIVES, Outside, Spot, Tracer, is_constant, is_library, key_of, node_name
@@ -85,7 +85,7 @@ class OpWatch(Tracer):
         if is_wrapper(module):
             return call(module, *args, **kwargs)
         self._called.append(module)
-        self._modules.append((None, type(module).__name__, False))
+        self._modules.append((None, class_name(module), False))
         try:
             return call(module, *args, **kwargs)
         finally:
@@ -278,7 +278,7 @@ class OpWatch(Tracer):
                 self._nodes[number] = (places(sys._getframe(2), _FRAMES)[0], self._inside(), str(func), self.ops)
 
     def _inside(self) -> Inside:
-        return (self._called[-1], type(self._called[-1]).__name__) if self._called else (None, "")
+        return (self._called[-1], class_name(self._called[-1])) if self._called else (None, "")
 
     def _spot_now(self) -> Spot:
         node: Any = torch._C._current_autograd_node()
