@@ -72,6 +72,8 @@ class Looker:
     def examine(self, case: Case) -> Looked | None:
         """Look at a harmful step; returns what was found, and has written it down."""
         if self.live.started:
+            self._examiner.decline(case)
+            self._found_by_any(case, None)
             bad = list(case.suspects) if case.suspects and not case.gradients else None
             seen = self.live.explain(case, bad)
             return self._saw(replace(seen, phase="optimizer") if bad and case.weights_were_finite else seen)
@@ -99,16 +101,21 @@ class Looker:
         return looked
 
     def _may_take_over(self, case: Case, looked: Looked | None) -> None:
+        found = self._found_by_any(case, looked)
         if looked is None or case.unfinished:
             return
-        found = looked.outcome == "found"
-        if case.joint:
-            # All ranks were in this replay together, and all of them ask here: they watch together, or none does.
-            found = self._agreement.any(flag=found, what=FOUND)
-        elif looked.outcome == "finite" and looked.facts.get("complete") is not False and _has_peers():
+        if not case.joint and looked.outcome == "finite" and looked.facts.get("complete") is not False and _has_peers():
             return  # damage that it received, as far as it can tell: the rank that made it has its own look
         if not found:
             self._missed = case.step
+
+    def _found_by_any(self, case: Case, looked: Looked | None) -> bool:
+        """Whether the origin is found; in a joint case all ranks ask: they watch ops together, or none does.
+
+        A rank that did not take part has another way to look, or has looked often enough: no reason to begin.
+        """
+        found = looked is None or looked.outcome == "found"
+        return self._agreement.any(flag=found, what=FOUND) if case.joint else found
 
     # ------------------------------------------------------------------ borders
 

@@ -11,6 +11,7 @@ from torch import Tensor
 class Case:
     """The harmful step as it is handed over: what the border saw, and with whom it is to be run again.
 
+    ``ends``: the run ends after the replay in any case.
     ``by_hand``: no optimizer made the updates, so that the tape begins with the one before this step.
     """
 
@@ -23,3 +24,4 @@ class Case:
     gradients: tuple[Tensor, ...] = ()
     unfinished: bool = False
     by_hand: bool = False
+    ends: bool = False

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nandiag.events import Looked
 from nandiag.runtime.evidence.buckets import with_buckets
@@ -32,12 +32,13 @@ from nandiag.runtime.replay.ready import (
 )
 from nandiag.runtime.replay.rerun import Player
 from nandiag.runtime.replay.trace import Tracer
-from nandiag.runtime.replay.unfinished import reset_sharding
+from nandiag.runtime.replay.unfinished import can_break_off, reset_sharding
 from nandiag.runtime.replay.update import look_again
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import Entry
 from nandiag.runtime.tape.traceless import roots_of, traceless
 from nandiag.runtime.together.agreement import Agreement
+from nandiag.runtime.together.shadows import possible
 from nandiag.runtime.together.vigil import together
 
 
@@ -53,6 +54,7 @@ class Examiner:
     def examine(self, case: Case) -> Looked | None:
         """Look at the step again; never raises, and leaves no trace."""
         if self._left <= 0 or self._capture.off:
+            self.decline(case)
             return None
         self._left -= 1
         updates = updates_by_hand(self._capture.tape.entries) if case.by_hand else ()
@@ -65,6 +67,11 @@ class Examiner:
         if looked.outcome == "found" or not case.unfinished:
             RECORDER.emit(looked, urgent=True)
         return looked
+
+    def decline(self, case: Case) -> None:
+        """This rank does not run the step again; where all are to do so together, the others ask, and hear of it."""
+        if case.joint:
+            self.agreement.any(flag=True)
 
     def examine_update(
         self, optimizer: torch.optim.Optimizer, bad: dict[str, Tensor], step: int, *, first: bool
@@ -82,6 +89,7 @@ class Examiner:
     def _refusal(self, case: Case, entries: list[Entry]) -> Looked | None:
         reason = reason_against(self._capture, entries)
         if case.joint:
+            reason = reason or (None if case.ends else _reason_to_stay_out(roots_of(entries)))
             others = self.agreement.any(flag=reason is not None)
             if others or not self.agreement.possible:
                 reason = reason or "another rank could not run the step again"
@@ -96,11 +104,16 @@ class Examiner:
         ones = {id(case.scale): torch.ones_like(case.scale)} if case.scale is not None else {}
         try:
             written = may_write_weights(entries, roots)
-            with traceless(self._capture, held, entries, weights_written=written), _eager(), self._traced(tracer):
+            with (
+                self._joined(case, tracer) as through,
+                traceless(self._capture, held, entries, weights_written=written),
+                _eager(),
+                self._traced(tracer),
+            ):
                 player = Player(tracer, ones, held)
                 spoiled = stand_in_for_spoiled(entries, tracer)
-                with together(case.step, RECORDER.settings.on_anomaly) if case.joint else contextlib.nullcontext():
-                    result = player.play(entries)
+                result = player.play(entries)
+                through()
                 result.gradients += player.made_again(self._capture.tape, case.gradients)
                 with tracer.still(), torch.no_grad():
                     kept = self._capture.batches, self._capture.narrow, frozenset(self._capture.received)
@@ -112,6 +125,16 @@ class Examiner:
         except Exception as error:  # the script's own code may raise when it is run again
             reset_sharding(roots if case.joint else [])
             return _nothing(case, "failed", f"{type(error).__name__}: {str(error)[:300]}")
+
+    @contextlib.contextmanager
+    def _joined(self, case: Case, tracer: Tracer) -> Iterator[Callable[[], None]]:
+        """Meet the other ranks where the replay is a joint one; yields what waits until all are through with it."""
+        if not case.joint:
+            yield _nobody
+            return
+        with together(case.step, self._capture.step_seconds) as joined:
+            tracer.instead = joined.instead
+            yield joined.through
 
     @contextlib.contextmanager
     def _traced(self, tracer: Tracer) -> Iterator[None]:
@@ -155,6 +178,19 @@ def _eager() -> Iterator[None]:
 
 def _nothing(case: Case, outcome: str, reason: str) -> Looked:
     return Looked(outcome=outcome, method="replay", step=case.step, reason=reason)
+
+
+def _reason_to_stay_out(roots: list[nn.Module]) -> str | None:
+    """Return why a joint replay that a rank could fail in is not for a run that goes on afterwards."""
+    if not possible():
+        return "the run goes on, and a rank that fails in a joint replay would hold up the others"
+    if not can_break_off(roots):
+        return "the run goes on, and FSDP1 could not after a replay that a rank fails in (FSDP2 can)"
+    return None
+
+
+def _nobody() -> None:
+    """There is no other rank to wait for."""
 
 
 def _timed(looked: Looked, seconds: float) -> Looked:

@@ -32,7 +32,7 @@ _CONSTANTS = frozenset({
     "constant_pad_nd", "_to_copy", "where", "index_fill", "index_fill_",
 })  # fmt: skip
 _MOST_KEPT = 256
-COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::")
+COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "_dtensor::")
 _PLAIN_TYPES = (torch.Tensor, nn.Parameter)
 
 
@@ -109,6 +109,8 @@ class Tracer(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.names = names
         self.joint = joint
+        # What a collective is called with in place of its arguments: shadows of the script's groups.
+        self.instead: Callable[..., tuple[tuple[Any, ...], Any]] = lambda _, args, kwargs: (args, kwargs)
         self.ops = 0
         self.spot = Spot(None, None, (), "forward", 0)
         self._writer: dict[int, Op | None] = {}
@@ -128,11 +130,11 @@ class Tracer(TorchDispatchMode):
 
     def module_call(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Run a module's call with the module on the stack."""
-        from nandiag.runtime.names import is_wrapper
+        from nandiag.runtime.names import class_name, is_wrapper
 
         if is_wrapper(module):
             return original(module, *args, **kwargs)
-        self._modules.append((self.names.get(id(module)), type(module).__name__, is_library(type(module))))
+        self._modules.append((self.names.get(id(module)), class_name(module), is_library(type(module))))
         self._called.append(module)
         try:
             return original(module, *args, **kwargs)
@@ -230,6 +232,7 @@ class Tracer(TorchDispatchMode):
         if op.carrier is not None:
             self._collected = op
             self.sent += [op] if any(op.inputs) else []
+        args, kwargs = self.instead(func, args, kwargs)
         output = func(*args, **kwargs)
         self._pin(tensors_in(output))
         # An asynchronous collective has not written yet, so its outputs are taken to be as bad as they turn out later.

@@ -1,11 +1,23 @@
-"""After a joint replay that broke off: FSDP2's gathered weights are let go, so that training can go on (worker)."""
+"""After a joint replay that broke off: FSDP2's gathered weights are let go, so that training can go on (worker).
+
+FSDP1 has no way back from the middle of a step: where the run goes on, a model under it is not replayed jointly.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import sys
 from typing import Any
 
 from torch import nn
+
+
+def can_break_off(roots: list[nn.Module]) -> bool:
+    """Whether training could go on after a replay of these modules that did not come to its end."""
+    home = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
+    kind = getattr(home, "FullyShardedDataParallel", ())
+    return not any(isinstance(module, kind) for root in roots for module in root.modules())
 
 
 def reset_sharding(roots: list[nn.Module]) -> None:
@@ -28,16 +40,36 @@ def _state_of(module: nn.Module) -> Any:
 
 
 def _reset(module: Any, state: Any) -> None:
-    if hasattr(state, "_reset_iter_state"):
-        if state._is_root:
-            state._reset_iter_state()
-        return
-    group = state._fsdp_param_group
+    groups = _groups(state)
+    # Their collectives broke off with the replay, and are not to be waited for.
+    for group, name in itertools.product(groups, _UNDER_WAY):
+        if hasattr(group, name):
+            setattr(group, name, None)
+    if not hasattr(state, "_reset_iter_state"):
+        _reset_by_hand(module, state, groups)
+    elif state._is_root:
+        state._reset_iter_state()
+    for one in (one for group in groups for one in group.fsdp_params):
+        # What the backward had put together so far; the step's own gradients are sharded by now.
+        one.unsharded_accumulated_grad = None
+        if hasattr(one, "_unsharded_param"):
+            one._unsharded_param.grad = None
+
+
+def _groups(state: Any) -> list[Any]:
+    several = getattr(state, "_fsdp_param_groups", None)
+    return list(several) if several is not None else [one for one in (state._fsdp_param_group,) if one is not None]
+
+
+def _reset_by_hand(module: Any, state: Any, groups: list[Any]) -> None:
     idle = type(state._training_state).IDLE
     state._training_state = idle
-    if group is not None:
+    for group in groups:
         group._training_state = idle
     module.reshard()
     state._state_ctx.iter_forward_root = None
     state._state_ctx.post_backward_final_callback_queued = False
     state._comm_ctx.post_forward_order.clear()
+
+
+_UNDER_WAY = ("_all_gather_result", "_all_reduce_state", "_partial_reduce_output", "_post_reduce_event")

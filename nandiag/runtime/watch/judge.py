@@ -66,6 +66,12 @@ class Judge:
         total = len(self.losses.pending)
         border.add(make(what="loss", tensors=facts_of(named), bad=len(bad), total=total), Level.SEEN)
 
+    def agreed(self, border: Border, most: Callable[[int], int]) -> Level:
+        """Return how bad it is on the rank where it is worst; weights that are lost on one rank are lost on all."""
+        level = Level(most(Level.LOST if self.lost else border.level))
+        self.lost |= level is Level.LOST
+        return level
+
     def unseen_loss(self, optimizer: Optimizer | None, looked: Looked) -> Harm:
         """A loss that the script computed, and ended on before it called backward; a replay showed it to be bad."""
         make = self._harm(optimizer, "loss", micro_step=looked.micro_step)

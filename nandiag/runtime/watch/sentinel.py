@@ -37,7 +37,7 @@ from nandiag.runtime.watch.borders import Nesting, closure_of, with_closure
 from nandiag.runtime.watch.clock import Clock
 from nandiag.runtime.watch.history import Ring
 from nandiag.runtime.watch.judge import Border, Judge, learning_rate, left_out_by_script
-from nandiag.runtime.watch.response import Action, Level, Response, reason_of
+from nandiag.runtime.watch.response import Action, Level, Response, decide, reason_of
 from nandiag.settings import Settings
 
 _MOST_HARMS = 100
@@ -173,7 +173,7 @@ class Sentinel:
         closure: bool = False, examine: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         joint = self._joint(optimizer)
-        level = Level(self.agreement.most(border.level)) if joint else border.level
+        level = self.judge.agreed(border, self.agreement.most) if joint else border.level
         if level is Level.NONE:
             return
         fresh = self._tell(border)
@@ -181,7 +181,7 @@ class Sentinel:
             if fresh or self.looker.seeks:
                 examine()
         elif fresh or joint or self.looker.seeks:
-            self._examine(optimizer, joint=joint)
+            self._examine(optimizer, joint=joint, ends=decide(self._response.policy, level) is Action.STOP)
         reason = reason_of(border.harms) if border.harms else "another rank saw harm"
         action = self._response.act(level, self.clock.step, reason)
         if action is Action.SKIP and not closure and optimizer is not None:
@@ -189,14 +189,14 @@ class Sentinel:
             for parameter, _ in self._hidden:
                 parameter.grad = None
 
-    def _examine(self, optimizer: Optimizer | None, *, joint: bool) -> None:
+    def _examine(self, optimizer: Optimizer | None, *, joint: bool, ends: bool = False) -> None:
         if self.judge.lost:
             return
         trained = [] if optimizer is None else parameters(optimizer)
         suspects = tuple(self.weights.suspects)
         finite = self.judge.finite_after is not None and self.judge.finite_after == self.clock.updated_in
         gradients = tuple(one.grad for one in trained if one.grad is not None)
-        case = Case(self.clock.step, trained, joint, self._scale, suspects, finite, gradients)
+        case = Case(self.clock.step, trained, joint, self._scale, suspects, finite, gradients, ends=ends)
         self.looker.examine(case)
 
     def _joint(self, optimizer: Optimizer | None) -> bool:

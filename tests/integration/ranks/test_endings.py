@@ -1,23 +1,27 @@
 """A rank that ends in the middle of a joint replay: the others end too, and the report says what was known."""
 
 import json
+import sys
 import time
 from pathlib import Path
 
 import pytest
+from scoring import commands
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
 SCRIPT = Path(__file__).with_name("endings.py")
 WAYS = Path(__file__).with_name("ways.py")
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nproc", [2, 4])
-@pytest.mark.parametrize("how", ["killed", "memory"])
+@pytest.mark.parametrize("how", ["killed", "memory", "backend"])
 def test_a_rank_that_is_lost_in_a_joint_replay_ends_it_on_all(how, nproc, nandiag, tmp_path):
     file = tmp_path / "report.json"
-    done = nandiag("run", "--nproc-per-node", nproc, "--log-dir", tmp_path, "--json", file, SCRIPT, how)
+    words = ("--on-anomaly", "stop", "--nproc-per-node", nproc, "--log-dir", tmp_path, "--json", file, SCRIPT, how)
+    done = nandiag("run", *words)
     report = json.loads(file.read_text())
     origin = report["verdict"]["origin"]
     assert done.returncode in ((1, 3) if how == "killed" else (3,)), done.stderr
@@ -30,15 +34,53 @@ def test_a_rank_that_is_lost_in_a_joint_replay_ends_it_on_all(how, nproc, nandia
         assert "SIGKILL" in done.stderr, done.stderr
     else:
         assert "out of memory" in done.stderr, done.stderr
+        assert "rank 1 could not go on" in " ".join(done.stderr.split()), done.stderr
+
+
+def bits(done):
+    return sorted(line for line in done.stdout.splitlines() if "went on to the end" in line)
+
+
+WAYS_ON = [("fsdp2", 2), ("hsdp", 4), ("tp", 2), ("pipeline", 2), ("pipeline", 4)]
+FAST = ("fsdp2", 2, "memory")
+
+
+@pytest.mark.parametrize(
+    ("way", "nproc", "how"),
+    [
+        pytest.param(way, nproc, how, marks=() if (way, nproc, how) == FAST else pytest.mark.slow)
+        for way, nproc in WAYS_ON
+        for how in ("memory", "alike", "hooks", "none")
+    ],
+)
+@pytest.mark.parametrize("policy", ["continue", pytest.param("auto", marks=pytest.mark.slow)])
+def test_training_goes_on_with_the_same_bits_after_a_joint_replay_that_broke_off(
+    way, nproc, how, policy, nandiag, known_environment, tmp_path
+):
+    """Neither a rank that fails alone, nor one whose replay goes well, is in the way of any other."""
+    file = tmp_path / "report.json"
+    words = ("--nproc-per-node", nproc, "--log-dir", tmp_path)
+    plain = commands.run([*TORCHRUN, str(nproc), str(SCRIPT), "none", way], tmp_path, 120, known_environment)
+    done = nandiag("run", "--on-anomaly", policy, "--json", file, *words, SCRIPT, how, way)
+    assert (plain.returncode, done.returncode) == (0, 0), done.stderr
+    assert len(bits(plain)) == nproc, plain.stderr
+    assert bits(done) == bits(plain), done.stderr
+    notes = json.loads(file.read_text())["notes"]
+    assert any("out of memory" in note for note in notes) is (how != "none"), notes
+    assert not [note for note in notes if "do not step together" in note], notes
 
 
 @pytest.mark.slow
-def test_training_goes_on_after_a_joint_replay_that_broke_off_on_all(nandiag, tmp_path):
-    """FSDP2 gathered weights for the replay: they are let go again."""
-    words = ("--on-anomaly", "continue", "--nproc-per-node", 2, "--log-dir", tmp_path, SCRIPT, "alike")
-    done = nandiag("run", *words)
+def test_a_backend_of_the_scripts_own_is_not_replayed_jointly_where_the_run_goes_on(nandiag, tmp_path):
+    """Nobody could be got out of a collective there whose peer failed."""
+    file = tmp_path / "report.json"
+    words = ("--on-anomaly", "continue", "--nproc-per-node", 2, "--log-dir", tmp_path, "--json", file)
+    done = nandiag("run", *words, SCRIPT, "backend")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("went on to the end") == 2
+    assert len(bits(done)) == 2, done.stderr
+    notes = " ".join(json.loads(file.read_text())["notes"])
+    assert "a rank that fails in a joint replay would hold up the others" in notes
+    assert "every op was watched" in notes
 
 
 @pytest.mark.slow
