@@ -164,7 +164,7 @@ def _was_received(sent: Seen[Looked], scene: Scene) -> bool:
 
 
 def _confidence(look: Looked) -> str:
-    if look.method in {"check", "watch"}:
+    if look.method in {"check", "watch", "record"}:
         return "observed"
     return "reproduced" if shown_again(look) else "inferred"
 
@@ -186,7 +186,7 @@ def _harm_of(scene: Scene, look: Seen[Looked]) -> Seen[Harm] | None:
         return None
     names = {fact.name for fact in (*look.event.inputs, *look.event.outputs) if fact.bad and fact.name}
     own = [one for one in scene.harms if one.rank == look.rank]
-    if look.event.source in STATE:
+    if look.event.source in STATE or "weight" in look.event.facts:
         own = [one for one in own if one.event.what in STATE and names & _names(one)] or own
     return own[0] if own else None
 

@@ -131,8 +131,9 @@ class Looked:
     ``outcome``: ``found`` (``site`` is the origin as this rank sees it), ``finite`` (nothing bad in this rank's own
     run: the damage was received, or did not reproduce), ``failed`` or ``refused`` (``reason`` says why).
     ``method`` names the kind of look: ``modules``, ``replay``, ``watch`` (no second look: it was seen as it happened,
-    by ``--level module`` or ``op``) or ``check`` (no second look: torch's own NaN check, anomaly mode, ended this rank;
-    what went into the op was not seen). ``source`` says what the origin is: ``op`` (finite inputs, bad output),
+    by ``--level module`` or ``op``), ``check`` (no second look: torch's own NaN check, anomaly mode, ended this rank;
+    what went into the op was not seen) or ``record`` (no second look: what the script wrote before its first step was
+    looked at as it ran). ``source`` says what the origin is: ``op`` (finite inputs, bad output),
     ``module`` (the same of a whole module), ``parameter``, ``buffer``, ``input`` (a bad tensor that the model was
     given, named in ``inputs``), ``outside`` (a bad tensor of unknown provenance) or ``received`` (came through a
     collective).

@@ -114,6 +114,10 @@ def explain(facts: Facts) -> Cause | None:
     bad = facts.bad_state
     if bad is None or facts.origin.phase not in _STARTS:
         return None
+    return _as_seen(facts) if facts.weight is not None else _by_values(facts, bad)
+
+
+def _by_values(facts: Facts, bad: TensorFact) -> Cause:
     if facts.origin.phase == "checkpoint" or (facts.origin.global_step or 0) > facts.origin.step:
         return _checkpoint(facts)
     if facts.harm is not None and bad.name is not None and bad.name in facts.harm.untouched:
@@ -123,6 +127,30 @@ def explain(facts: Facts) -> Cause | None:
     if facts.origin.step:
         return _written_later(facts)
     return _initialisation(facts, None if _all_bad(facts) else _unwritten_rows(bad))
+
+
+def _as_seen(facts: Facts) -> Cause:
+    """The call by which it became bad was seen."""
+    how, call = facts.extra.get("birth"), facts.extra.get("call")
+    if how == "unwritten":
+        return _unwritten(facts, f"{call} handed out memory here, and nothing wrote all of it before its first step.")
+    if how == "file" or "key" in facts.extra:
+        return _from_file(facts)
+    check = Suggestion("Check it right after this line, before training.", facts.checked_state())
+    seen = "No step of this run made it so: it was bad before the first one."
+    return Cause("init_nonfinite", (seen,), (check,), POSSIBLE, story=True, general=True)
+
+
+def _from_file(facts: Facts) -> Cause:
+    key, file = facts.extra.get("key"), facts.extra.get("file")
+    held = f"{key} of {file}" if file else f"{key} of what torch.load read"
+    sure = facts.extra.get("birth") == "file"
+    seen = f"It was bad already in {held}." if sure else f"It was last written from {held}."
+    steps = (
+        Suggestion("Resume from an older checkpoint, and check that the file is whole."),
+        Suggestion("Check what was loaded, before the first step.", facts.checked_state()),
+    )
+    return Cause("checkpoint_corruption", (seen,), steps, LIKELY if sure else POSSIBLE, story=True)
 
 
 def _looks_unwritten(bad: TensorFact) -> bool:

@@ -118,6 +118,12 @@ class Facts:
         return f"assert all(p.isfinite().all() for p in {model}.parameters())"
 
     @property
+    def weight(self) -> str | None:
+        """The weight that was bad before its first step, where it is known by what call it became so."""
+        name = self.extra.get("weight")
+        return name if isinstance(name, str) else None
+
+    @property
     def finite_inputs(self) -> bool:
         """Whether facts on the inputs are there and all are finite."""
         return bool(self.origin.inputs) and not any(fact.bad for fact in self.origin.inputs)
@@ -130,6 +136,8 @@ class Facts:
     @property
     def bad_state(self) -> TensorFact | None:
         """The parameter, buffer or optimizer state that is the origin, if it is one."""
+        if self.weight is not None:
+            return next((fact for fact in self.origin.outputs if fact.bad and fact.name == self.weight), None)
         state = self.source in {"parameter", "buffer"} or self.basis == "state"
         return next((fact for fact in self.origin.inputs if fact.bad), None) if state else None
 

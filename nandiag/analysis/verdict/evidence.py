@@ -122,6 +122,10 @@ def _look_facts(claim: Claim) -> Iterable[str]:
 def _how_seen(look: Looked) -> Iterable[str]:
     if look.method == "watch":
         yield from _watched(look)
+    elif look.method == "record":
+        yield "Seen as it ran: what the script wrote before its first step was looked at."
+        if look.facts.get("stood_in") is True:
+            yield "What it wrote into is gone: in its place the input shown holds numbers of that size."
     elif look.method == "check":
         yield "torch's own NaN check (anomaly mode) stopped there: the first NaN of that backward on this rank."
     if look.facts.get("reconstructed") is True:

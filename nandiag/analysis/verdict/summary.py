@@ -33,9 +33,26 @@ def summary(claim: Claim, origin: Origin, skipped: int = 0) -> str:
     if claim.basis in {"exchange", "gradient"}:
         return (_exchange_summary if claim.basis == "exchange" else _gradient_summary)(claim, kind, step)
     look = claim.look.event if claim.look else None
-    if claim.basis == "state" or (look is not None and look.source in {"parameter", "buffer"}):
-        return _state_summary(claim, origin, kind) + _skipped(skipped)
+    if claim.basis == "state" or (
+        look is not None and (look.source in {"parameter", "buffer"} or "birth" in look.facts)
+    ):
+        return (_birth_summary(look, origin) or _state_summary(claim, origin, kind)) + _skipped(skipped)
     return f"{kind} {_look_summary(look, origin, f'{ranks} {step}')}"
+
+
+def _birth_summary(look: Looked | None, origin: Origin) -> str | None:
+    """Return what was bad before any step used it: the kind is that of the weight itself where it is one."""
+    if look is None or "birth" not in look.facts:
+        return None
+    name = look.facts.get("weight")
+    named = [fact for fact in origin.outputs if fact.name == name]
+    if not isinstance(name, str):
+        kind = words.bad_kind(origin.outputs) or "NaN"
+        used = f", first used at step {origin.step}" if origin.step else ""
+        return f"{kind} born on {words.ranks(origin.ranks)} before the first step{used}"
+    when = "the first step" if origin.step == 0 else f"step {origin.step}"
+    what = look.facts.get("weight_is") or "parameter"
+    return f"{words.bad_kind(named) or 'NaN'} in {what} {name} on {words.ranks(origin.ranks)} before {when}"
 
 
 def _look_summary(look: Looked | None, origin: Origin, where: str) -> str:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
 from nandiag.events import Looked, Site, TensorFact
+from nandiag.runtime.births.told import tell
 from nandiag.runtime.evidence.explain import in_float64, inputs_of, outputs_of, scalars_of, site_of, via
 from nandiag.runtime.evidence.labels import Label, label, labels_of, storage
 from nandiag.runtime.evidence.refetch import Fetched, fetch_again
 from nandiag.runtime.evidence.walk import Finding, origin
 from nandiag.runtime.frames import Frame
 from nandiag.runtime.look.finite import fact, is_bad
+from nandiag.runtime.look.weights import Held
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.rerun import Rerun
-from nandiag.runtime.replay.trace import Op, Spot, Tracer
+from nandiag.runtime.replay.trace import Op, Outside, Spot, Tracer
 from nandiag.runtime.tape.batches import Batch, Batches
 from nandiag.runtime.tape.entries import BACKWARD, Entry
+
+if TYPE_CHECKING:
+    from nandiag.runtime.births.births import Births
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,8 @@ class Evidence:
     batches: Batches | None
     narrow: bool
     received: frozenset[int | None] = frozenset()
+    births: Births | None = None
+    copier: Callable[[int | None], Entry | None] | None = None
 
     def ends(self, case: Case) -> list[Op]:
         """Return the ops at which the harm ended: the bad losses', else the bad gradients', else the bad buffers'."""
@@ -75,7 +84,11 @@ class Evidence:
         if finding.source == "received":
             return self._received(case, finding)
         if finding.source == "outside":
-            return self._outside(case, op)
+            came, named = self._came(op)
+            copied = self._copied(came.tensor)
+            if copied is not None:
+                return self._made(case, copied, {"chain": finding.chain + copied.chain})
+            return self._born(case, op, named, came.tensor) or self._outside(case, op, named, came)
         return self._made(case, finding, {"chain": finding.chain})
 
     def _received(self, case: Case, finding: Finding) -> Looked:
@@ -111,13 +124,25 @@ class Evidence:
             facts=facts,
         )  # fmt: skip
 
-    def _outside(self, case: Case, op: Op) -> Looked:
+    def _came(self, op: Op) -> tuple[Outside, Label | None]:
+        """Return the bad tensor that came in from outside, rather one that has a name, and what it is called."""
         known = labels_of(self.roots, self.entries)
         came = max(op.outside, key=lambda one: one.parameter is not None or label(known, one.tensor) is not None)
         tensor = came.tensor
         named = label(known, tensor) or self._of_batch(tensor)
         if came.parameter is not None and (named is None or named.what != "parameter"):
             named = Label("parameter", came.parameter, came.parameter.rpartition(".")[0], op.spot.module_class, tensor)
+        return came, named
+
+    def _copied(self, tensor: Tensor) -> Finding | None:
+        """A weight may be a copy that the script made in this step: return the origin of what was copied, if found."""
+        entry = self.copier(storage(tensor)) if self.copier is not None else None
+        made = self.result.outputs.get(id(entry), [])[:1]
+        found = origin([op for op in map(self.tracer.writer, made) if op is not None])
+        return found if found is not None and found.source == "op" else None
+
+    def _outside(self, case: Case, op: Op, named: Label | None, came: Outside) -> Looked:
+        tensor = came.tensor
         written = self._written_by(tensor)
         if written is not None:
             return self._written(case, op, written, tensor)
@@ -141,6 +166,19 @@ class Evidence:
             phase=self._phase(case, source, op), source=source, site=site,
             inputs=(_whole_fact(whole, came.fact, named),), facts=facts,
         )  # fmt: skip
+
+    def _born(self, case: Case, op: Op, named: Label | None, tensor: Tensor) -> Looked | None:
+        """Return whence the tensor is bad where the script made it so before its first step."""
+        if self.births is None:
+            return None
+        with self.tracer.still():
+            birth = self.births.of(tensor) or self.births.of_sample(self._batch(tensor))
+            if birth is None:
+                return None
+            held = Held(named.name, named.what, tensor) if named is not None and named.what in _OWN else None
+            looked = tell(tensor, held, birth, case.step)
+        site = looked.site if named is None or held is None or looked.site is None else _at_module(looked.site, named)
+        return replace(looked, site=site, facts={**looked.facts, "first_used_by": str(op.func)})
 
     def _end_of_forward(self) -> list[Op]:
         """The script ended before it called backward: its loss was the last single number that could be one."""
@@ -210,6 +248,7 @@ class Evidence:
 
 
 _MOST_SENT = 64
+_OWN = frozenset({"parameter", "buffer"})
 _PHASES = {"parameter": "init", "buffer": "init", "input": "data", "received": "collective"}
 
 

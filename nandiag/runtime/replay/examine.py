@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from nandiag.events import Looked
 from nandiag.runtime.evidence.buckets import with_buckets
 from nandiag.runtime.evidence.exchanged import with_exchange
-from nandiag.runtime.evidence.labels import labels_of
+from nandiag.runtime.evidence.labels import labels_of, storage
 from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.guard import Refused
@@ -56,9 +56,14 @@ class Examiner:
         if self._left <= 0 or self._capture.off:
             self.decline(case)
             return None
+        known = self._capture.births.explain(case.step) if self._capture.births is not None else None
+        if known is not None:
+            return self._known(case, known)
         self._left -= 1
         updates = updates_by_hand(self._capture.tape.entries) if case.by_hand else ()
-        entries, self._partial = still_held(self._capture.tape.whole(case.gradients, without=updates))
+        tape = self._capture.tape
+        copies = [entry for one in case.parameters if (entry := tape.copier(storage(one))) is not None]
+        entries, self._partial = still_held(tape.whole(case.gradients, without=updates, also=copies))
         began = time.perf_counter()
         looked = self._refusal(case, entries) or self._replay(case, entries)
         if looked.outcome == "finite" and not case.joint:
@@ -72,6 +77,12 @@ class Examiner:
         """This rank does not run the step again; where all are to do so together, the others ask, and hear of it."""
         if case.joint:
             self.agreement.any(flag=True)
+
+    def _known(self, case: Case, known: Looked) -> Looked:
+        """What is bad was so before the step, and whence is known: there is nothing to run again."""
+        self.decline(case)
+        RECORDER.emit(known, urgent=True)
+        return known
 
     def examine_update(
         self, optimizer: torch.optim.Optimizer, bad: dict[str, Tensor], step: int, *, first: bool
@@ -117,8 +128,12 @@ class Examiner:
                 result.gradients += player.made_again(self._capture.tape, case.gradients)
                 with tracer.still(), torch.no_grad():
                     kept = self._capture.batches, self._capture.narrow, frozenset(self._capture.received)
-                    looked = self._conclude(case, Evidence(tracer, result, roots, entries, *kept))
-                    return replace(looked, facts={**looked.facts, "reconstructed": True}) if spoiled else looked
+                    seen = Evidence(
+                        tracer, result, roots, entries, *kept, self._capture.births, self._capture.tape.copier
+                    )
+                    looked = self._conclude(case, seen)
+                    again = spoiled and looked.method == "replay"
+                    return replace(looked, facts={**looked.facts, "reconstructed": True}) if again else looked
         except Refused as refusal:
             reset_sharding(roots if case.joint else [])
             return _nothing(case, "refused", str(refusal))

@@ -34,6 +34,7 @@ class Rerun:
     seconds: float = 0.0
     largest_gradient: float | None = None
     scalars: list[Tensor] = field(default_factory=list)
+    outputs: dict[int, list[Tensor]] = field(default_factory=dict)
 
 
 class _Gone(Exception):  # noqa: N818 - no error: the script let go of it
@@ -47,7 +48,7 @@ class Player:
         self.tracer = tracer
         self._leaves = leaves
         self.result = Rerun()
-        self._outputs: dict[int, list[Tensor]] = {}
+        self._outputs = self.result.outputs
         self._stand_ins: dict[int, Tensor] = dict(scales)
 
     def play(self, entries: list[Entry]) -> Rerun:

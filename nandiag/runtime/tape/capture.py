@@ -58,6 +58,7 @@ class Capture:
         self.tracer: Any = None
         self.bystanders = Bystanders()
         self.batches: Any = None
+        self.births: Any = None
         self.exchanges: list[Any] = []
         self.received: set[int | None] = set()
         self.communicates = False
@@ -119,6 +120,8 @@ class Capture:
         """A module is called that no other module called."""
         RECORDER.beats += 1
         self.window.close()
+        if self.births is not None:
+            self.births.prelude.pause()
         first, self.on_first_root = self.on_first_root, None
         if first is not None:
             first()
@@ -159,6 +162,13 @@ class Capture:
             self.tape.made(entry, output)
         if not self.off:
             self.window.open()
+            if self.births is not None:
+                self.births.prelude.resume()
+
+    def training(self) -> None:
+        """A backward call or an update begins: what the script wrote before is known by now."""
+        if self.births is not None and self.births.prelude.on:
+            self.births.prelude.end()
 
     @guarded("tape")
     @unseen
@@ -212,6 +222,7 @@ class Capture:
         if self.elsewhere:
             return
         self._steps = self._steps or self._thread == threading.get_ident()
+        self.training()
         self.tape.clear(step)
         self.exchanges.clear()
         self.received.clear()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor, device, dtype, layout, nn, strided
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.runtime.frames import Frame, Place
 from nandiag.runtime.tape.state import Generators, Modes
@@ -165,6 +166,7 @@ class Tape:
         self.loose: deque[Entry] = deque(maxlen=_MOST_LOOSE)
         self.overflow = False
         self._made: dict[int, tuple[weakref.ref[Tensor], Entry, int]] = {}
+        self._copies: dict[int, tuple[StorageWeakRef, Entry]] = {}
         self._words: list[Made | Given] = []
         self._number = 0
         self._roots, self._most_roots = 0, _FEW_ROOTS
@@ -213,6 +215,16 @@ class Tape:
             key = id(tensor)
             self._made[key] = (weakref.ref(tensor, _forget(self._made, key)), entry, index)
         return outputs
+
+    def copied(self, entry: Entry, copy: Tensor) -> None:
+        """Remember by its memory what a call copied without gradients: a parameter may be made of it."""
+        memory = copy.untyped_storage()
+        self._copies[memory._cdata] = (StorageWeakRef(memory), entry)
+
+    def copier(self, memory: int | None) -> Entry | None:
+        """Return the entry of this step that made the ``memory``, a storage, as a copy, None where none did."""
+        known = self._copies.get(memory or 0)
+        return None if known is None or known[0].expired() or known[1].args is None else known[1]
 
     def unmake(self, tensor: Tensor) -> None:
         """Take ``tensor`` as it is from now on: it was given other memory than the call that made it gave it."""
@@ -286,6 +298,7 @@ class Tape:
         self._forget_consumed()
         self.loose.clear()
         self.entries.clear()
+        self._copies.clear()
         self._roots, self._most_roots = 0, _FEW_ROOTS
         self.overflow = False
         self.step = step
@@ -320,12 +333,17 @@ class Tape:
         """Take the entries before ``mark`` off: nothing that follows descends from them."""
         del self.entries[:mark]
 
-    def whole(self, wanted: Iterable[Tensor] = (), without: Sequence[Entry] = ()) -> list[Entry]:
+    def whole(
+        self, wanted: Iterable[Tensor] = (), without: Sequence[Entry] = (), also: Iterable[Entry] = ()
+    ) -> list[Entry]:
         """Return the step's entries but those ``without``, what made the tensors ``wanted``, and every ancestor needed.
+
+        ``also`` are calls of this step that are wanted besides.
 
         Oldest first.
         """
         makers = [known[0] for known in map(self.maker, wanted) if known is not None and known[0].args is not None]
+        makers += also
         left_out = {id(entry): entry for entry in without}
         kept = [entry for entry in (*self.entries, *makers) if id(entry) not in left_out]
         found = (entry for entry in _ancestors(kept, left_out) if id(entry) not in left_out)

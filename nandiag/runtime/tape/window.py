@@ -9,12 +9,14 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
+from nandiag.runtime.births.beneath import Beneath
+from nandiag.runtime.births.known import is_in_place
 from nandiag.runtime.frames import places
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entries import CALL, Entry, Tape, tensors_in
@@ -33,6 +35,7 @@ _INITIALISERS = "torch.nn.init"
 _REMAKERS = frozenset({"set_", "resize_", "resize_as_", "share_memory_"})
 # These end like functions that write into their first argument, and leave its values alone.
 _NO_WRITERS = frozenset({"requires_grad_", "detach_"})
+_COPIES = frozenset({"clone", "__deepcopy__"})
 _SMALL = 1 << 14
 _FROM_DATA = frozenset({"from_numpy", "as_tensor", "tensor", "frombuffer", "asarray", "from_dlpack"})
 _SMALL_DATA = 1024
@@ -55,27 +58,15 @@ def traits(function: Any) -> Traits:
     return Traits(gradient_set or name in _MUTATORS, is_in_place(name), name in _RANDOM)
 
 
-def is_in_place(name: str) -> bool:
-    """Whether a function of this name writes into its first argument."""
-    dunder = name.startswith("__")
-    return name != "requires_grad_" and (
-        (name.endswith("_") and not dunder)
-        or name == "__setitem__"
-        or (dunder and name.startswith("__i") and len(name) > 6)
-    )
-
-
-class Window(TorchFunctionMode):
+class Window(Beneath):
     """Tapes calls while it is open; ``calls`` counts them, for the budget; once ``shut`` it opens no more."""
 
     def __init__(self, tape: Tape) -> None:
         super().__init__()
         self.tape = tape
-        self.on = self.shut = False
         self.calls = 0
         self.micro_step = 0
-        self._thread = 0
-        self._within = False
+        self.wrote: Callable[[Tensor], object] | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run the call, then tape it; an error of ours goes dark, an error of the call is the script's."""
@@ -117,6 +108,8 @@ class Window(TorchFunctionMode):
         target = args[0] if args else None
         if not isinstance(target, Tensor):
             return None
+        if self.wrote is not None:
+            self.wrote(target)
         base = target._base if target._is_view() and target._base is not None else target
         if base.requires_grad or base.numel() > _SMALL or self.tape.maker(base) is not None:
             return None
@@ -158,54 +151,6 @@ class Window(TorchFunctionMode):
         entry.places = places(frame, _FRAMES)[0]
         self.tape.add(entry, *words)
         self.tape.made(entry, output)
+        if not grad and entry.name in _COPIES and isinstance(output, Tensor) and output.layout is torch.strided:
+            self.tape.copied(entry, output)
         return entry
-
-    def open(self) -> None:
-        """Begin to tape. What a taped call does within (DTensor's handlers are Python) is its own affair."""
-        if self.on or self.shut or self._within or RECORDER.is_dark("window"):
-            return
-        self.on = True
-        self._thread = threading.get_ident()
-        if not torch._C._len_torch_function_stack():
-            torch._C._push_on_torch_function_stack(self)
-            return
-        stacked = _pop_all()
-        # torch insists that its default-device mode is the lowest of all.
-        lowest = stacked[:1] if stacked and stacked[0] is _default_device() else []
-        _push_all([*lowest, self, *stacked[len(lowest) :]])
-
-    def leave(self) -> None:
-        """Let go of the thread that it was opened in, on whose stack it stays and does nothing from now on."""
-        self.on = self._within = False
-        self._thread = threading.get_ident()
-
-    def sink(self) -> None:
-        """Lie below the script's modes again: opened within the handler of one, the window came to lie elsewhere."""
-        if self.on and torch._C._len_torch_function_stack() > 1:
-            self.close()
-            self.open()
-
-    def close(self) -> bool:
-        """Stop taping; returns whether the window was open."""
-        if not self.on or self._thread != threading.get_ident():
-            return False  # modes are a thread's own: another one cannot take it off
-        self.on = False
-        if torch._C._len_torch_function_stack() == 1:
-            torch._C._pop_torch_function_stack()
-            return True
-        _push_all([mode for mode in _pop_all() if mode is not self])
-        return True
-
-
-def _default_device() -> Any:
-    return getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
-
-
-def _pop_all() -> list[Any]:
-    """Take all function modes off the stack; returns them lowest first."""
-    return [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())][::-1]
-
-
-def _push_all(stacked: list[Any]) -> None:
-    for mode in stacked:
-        torch._C._push_on_torch_function_stack(mode)

@@ -24,7 +24,7 @@ def install(capture: Capture) -> None:
     for name in ("grad", "grad_and_value", "jacrev", "jacfwd", "hessian", "vmap"):
         setattr(torch.func, name, _made_one_call(capture, getattr(torch.func, name)))
     torch.vmap = torch.func.vmap
-    torch.load = _unseen(capture, torch.load)
+    torch.load = _load(capture, torch.load)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         original = getattr(torch.nn.utils, name)
         setattr(torch.nn.utils, name, _as_one_call(capture, original))
@@ -61,6 +61,7 @@ def _wrap_tensor_backward(capture: Capture) -> None:
     @functools.wraps(original)
     def backward(self: Tensor, *args: Any, **kwargs: Any) -> None:
         # Under a function mode Tensor.backward takes the mode off and puts it back by itself: it must not be ours.
+        capture.training()
         if capture.window.on and not capture.idle:
             capture.window.close()
         original(self, *args, **kwargs)  # type: ignore[no-untyped-call]
@@ -102,17 +103,23 @@ def _wrap_compile(capture: Capture) -> None:
     torch.compile = compile_
 
 
-def _unseen(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a wrap of ``original`` during which nothing is taped: what it returns is given."""
+def _load(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a wrap of ``torch.load`` during which nothing is taped: what it returns is given."""
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         was_open = capture.window.on and not capture.idle and capture.window.close()
+        recorded = capture.births is not None and capture.births.prelude.pause()
         try:
-            return original(*args, **kwargs)
+            content = original(*args, **kwargs)
         finally:
+            if recorded:
+                capture.births.prelude.resume()
             if was_open:
                 capture.window.open()
+        if recorded:
+            capture.births.loaded(args[0] if args else kwargs.get("f"), content, sys._getframe(1))
+        return content
 
     return wrapper
 
@@ -123,7 +130,11 @@ def _as_one_call(capture: Capture, original: Callable[..., Any]) -> Callable[...
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         # Dynamo takes the first word for true and traces no further into ours.
-        if torch.compiler.is_compiling() or not capture.window.on or capture.idle:
+        if torch.compiler.is_compiling():
+            return original(*args, **kwargs)
+        if capture.births is not None and capture.births.prelude.on:
+            capture.births.prelude.pause()  # before training it is a compiled function that is called: no more of it
+        if not capture.window.on or capture.idle:
             return original(*args, **kwargs)
         # What can be read only once (``net.parameters()``) is read here.
         args = tuple(list(word) if isinstance(word, Iterator) else word for word in args)

@@ -13,6 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from nandiag.events import Armed
 from nandiag.runtime import anomaly_mode
+from nandiag.runtime.births.births import Births
 from nandiag.runtime.collectives import stacks
 from nandiag.runtime.collectives import wraps as collectives
 from nandiag.runtime.collectives.lookout import LOOKOUT
@@ -61,7 +62,17 @@ def arm() -> Sentinel:
     ending.on_exit(sentinel.finish)
     _watch_raise(sentinel)
     RECORDER.emit(_armed())
+    if RECORDER.settings.level != "op":
+        _record_births(sentinel, capture)
     return sentinel
+
+
+def _record_births(sentinel: Sentinel, capture: Capture) -> None:
+    """From now on see what the script writes into memory before it trains."""
+    births = capture.births = Births()
+    sentinel.judge.on_bad_start = births.bad_from_the_start
+    capture.window.wrote = births.record.forget
+    births.prelude.begin()
 
 
 def _armed() -> Armed:
@@ -126,6 +137,7 @@ def _wrap_backward(sentinel: Sentinel, capture: Capture) -> None:
             tensors = tuple(tensors)  # torch takes any iterable; it can be read only once
         if not capture.trained:
             trains()
+        capture.training()
         outermost = begins(tensors)
         taped = outermost and not capture.idle
         if taped:

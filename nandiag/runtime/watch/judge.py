@@ -41,6 +41,7 @@ class Judge:
         self.weights = weights
         self.lost = False
         self.finite_after: int | None = None
+        self.on_bad_start: Callable[[Sequence[Held]], object] | None = None
 
     def begin(self, optimizer: Optimizer) -> Border:
         """Look at parameters and state when their optimizer is first met; -inf alone is a mask, all else is harm."""
@@ -49,6 +50,8 @@ class Judge:
         if not bad:
             return border
         self.weights.excuse(bad)
+        if self.on_bad_start is not None:
+            self.on_bad_start(bad)
         make = self._harm(optimizer, "init", since=None, untouched=untouched(bad))
         for harm in describe(bad, len(parameters(optimizer)), make):
             harmless = harm.what != "parameter" or all(not one.nan and not one.posinf for one in harm.tensors)
@@ -109,6 +112,8 @@ class Judge:
         held = [one for one in held if id(one.tensor) in seen or not fact(one.tensor).only_neginf]
         updated = self.clock.step > 0
         self.lost |= bool(held)
+        if held and not updated and self.on_bad_start is not None:
+            self.on_bad_start(held)
         step = self.clock.step - 1 if updated else 0
         since = step - 1 if any(id(one.tensor) in seen for one in held) else None
         make = self._harm(None, "optimizer" if updated else "init", step=step, since=since, recoverable=False)

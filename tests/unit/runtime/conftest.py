@@ -157,6 +157,7 @@ def work(recording):
         for worker in armed:
             worker.sentinel.looker.live.stop()
             worker.capture.window.close()
+            worker.capture.training()
 
 
 @pytest.fixture

@@ -46,6 +46,7 @@ def model():
 def opened(work, model):
     """An armed worker whose window is open: a root module has run."""
     worker = work()
+    worker.capture.training()
     worker.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     worker.output = model(torch.ones(2, 3))
     assert worker.capture.window.on

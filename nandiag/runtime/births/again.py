@@ -1,0 +1,119 @@
+"""A call that made bad values of finite ones is kept, to be made again when harm asks for the op within it (worker).
+
+What it was given is copied, a tensor that it wrote into by numbers of its size. Most such calls make masks, and are
+never made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nandiag.runtime.births.known import OP, Birth, Call
+from nandiag.runtime.evidence.explain import in_float64, inputs_of, outputs_of, scalars_of
+from nandiag.runtime.evidence.walk import origin
+from nandiag.runtime.frames import BOUNDARIES, TORCH, Frame, kind_of
+from nandiag.runtime.replay.trace import Op, Spot, Tracer
+from nandiag.runtime.replay.update import stand_in
+from nandiag.runtime.tape.entries import tensors_in
+from nandiag.runtime.tape.state import generators
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+# These call the script's own functions, or do more than to compute what they return.
+_NOT = frozenset({"apply_", "map_", "map2_", "__setstate__", "__deepcopy__", "__reduce_ex__", "backward"})
+
+
+class Words(NamedTuple):
+    """A function, what it was given, and the tensor of these that it wrote into, if any."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    target: Tensor | None
+
+
+class Kept:
+    """A call to be made again. ``sure``: what it was given was seen finite, so that it made what is bad in any case.
+
+    ``before`` is what was known of the memory that it wrote into.
+    """
+
+    __slots__ = ("before", "call", "size", "sure", "words")
+
+    def __init__(self, call: Call, words: Words, *, sure: bool, before: Any, most: int) -> None:
+        self.call = call
+        self.sure = sure
+        self.before = before
+        given = tensors_in((words.args, words.kwargs))
+        self.size = sum(one.numel() for one in given)
+        keeps = self.size <= most and _may(call, words, given)
+        self.words = _copied(words) if keeps else None
+        self.size = self.size if keeps else 0
+
+    def birth(self) -> Birth | None:
+        """Make the call again; returns the birth with the op that shows, None where none does and it is not sure.
+
+        Must be called without gradients; leaves generators as they are.
+        """
+        op = None if self.words is None else _made_again(self.call, self.words)
+        if op is None:
+            return Birth(OP, self.call) if self.sure else None
+        facts = {**scalars_of(op), **in_float64(op)}
+        if self.words is not None and self.words.target is not None:
+            facts["stood_in"] = True
+        return Birth(OP, self.call, str(op.func), inputs_of(op), outputs_of(op), facts)
+
+
+def _made_again(call: Call, words: Words) -> Op | None:
+    tracer = Tracer({}, joint=False)
+    tracer.spot = Spot(None, None, tuple(map(Frame._make, call.places)), "init", 0)
+    try:
+        states = generators(full=False)
+        try:
+            with torch.no_grad(), tracer:
+                output = words.function(*words.args, **words.kwargs)
+        finally:
+            states.put_back()
+    except Exception:  # a call that cannot be made again shows nothing
+        return None
+    ends = [
+        op
+        for op in map(tracer.writer, [*tensors_in(output), *([] if words.target is None else [words.target])])
+        if op is not None
+    ]
+    found = origin(ends)
+    return found.op if found is not None and found.source == OP else None
+
+
+BOUNDARIES.add(_made_again.__code__)
+
+
+def _may(call: Call, words: Words, given: list[Tensor]) -> bool:
+    if call.name in _NOT or any(type(one) not in _PLAIN for one in given):
+        return False  # what a subclass does (DTensor) may ask other ranks
+    function = words.function
+    return not isinstance(function, FunctionType) or kind_of(function.__code__.co_filename) == TORCH
+
+
+def _copied(words: Words) -> Words:
+    held: dict[int, Tensor] = {}
+    args, kwargs = _copies(words.args, words, held), _copies(words.kwargs, words, held)
+    return Words(words.function, args, kwargs, None if words.target is None else held.get(id(words.target)))
+
+
+def _copies(thing: Any, words: Words, held: dict[int, Tensor]) -> Any:
+    if isinstance(thing, Tensor):
+        if id(thing) not in held:
+            held[id(thing)] = thing.detach().clone()
+            if thing is words.target and thing.is_floating_point():
+                stand_in(held[id(thing)])
+        return held[id(thing)]
+    if type(thing) in (tuple, list):
+        return type(thing)(_copies(item, words, held) for item in thing)
+    if type(thing) is dict:
+        return {key: _copies(item, words, held) for key, item in thing.items()}
+    return thing

@@ -1,0 +1,76 @@
+"""A function mode that lies below the script's own modes, and is opened and closed by hand (worker).
+
+``with torch.device(...)`` takes the top mode off the stack in C++, whichever it is: ours must not be that one.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from nandiag.runtime.recorder import RECORDER
+
+
+class Beneath(TorchFunctionMode):
+    """Sees torch calls while it is ``on``; once ``shut`` it opens no more. Its failures darken ``probe``."""
+
+    probe = "window"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on = self.shut = False
+        self._thread = 0
+        self._within = False
+
+    def open(self) -> None:
+        """Begin to see. What a call that was seen does within (DTensor's handlers are Python) is its own affair."""
+        if self.on or self.shut or self._within or RECORDER.is_dark(self.probe):
+            return
+        self.on = True
+        self._thread = threading.get_ident()
+        if not torch._C._len_torch_function_stack():
+            torch._C._push_on_torch_function_stack(self)
+            return
+        stacked = _pop_all()
+        # torch insists that its default-device mode is the lowest of all.
+        lowest = stacked[:1] if stacked and stacked[0] is _default_device() else []
+        _push_all([*lowest, self, *stacked[len(lowest) :]])
+
+    def leave(self) -> None:
+        """Let go of the thread that it was opened in, on whose stack it stays and does nothing from now on."""
+        self.on = self._within = False
+        self._thread = threading.get_ident()
+
+    def sink(self) -> None:
+        """Lie below the script's modes again: opened within the handler of one, it came to lie elsewhere."""
+        if self.on and torch._C._len_torch_function_stack() > 1:
+            self.close()
+            self.open()
+
+    def close(self) -> bool:
+        """Stop seeing; returns whether it did see."""
+        if not self.on or self._thread != threading.get_ident():
+            return False  # modes are a thread's own: another one cannot take it off
+        self.on = False
+        if torch._C._len_torch_function_stack() == 1:
+            torch._C._pop_torch_function_stack()
+            return True
+        _push_all([mode for mode in _pop_all() if mode is not self])
+        return True
+
+
+def _default_device() -> Any:
+    return getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
+
+
+def _pop_all() -> list[Any]:
+    """Take all function modes off the stack; returns them lowest first."""
+    return [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())][::-1]
+
+
+def _push_all(stacked: list[Any]) -> None:
+    for mode in stacked:
+        torch._C._push_on_torch_function_stack(mode)

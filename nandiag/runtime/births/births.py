@@ -1,0 +1,89 @@
+"""What is asked when harm is found: whence a weight, or another tensor, is bad that no step made so (worker)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from nandiag.events import Looked
+from nandiag.runtime.births.known import LAST, Birth, Call
+from nandiag.runtime.births.prelude import Prelude
+from nandiag.runtime.births.record import Record
+from nandiag.runtime.births.told import tell
+from nandiag.runtime.frames import places
+from nandiag.runtime.guard import guarded
+from nandiag.runtime.look.finite import is_bad, quiet
+from nandiag.runtime.look.weights import Held
+from nandiag.runtime.tape.batches import Batch
+from nandiag.runtime.tape.entries import tensors_in
+
+_FRAMES = 6
+_DEEPEST = 6
+
+
+class Births:
+    """The record of what was written before training, and the weights that were bad when they were first looked at."""
+
+    def __init__(self) -> None:
+        self.record = Record()
+        self.prelude = Prelude(self.record)
+        self._bad: list[Held] = []
+
+    def bad_from_the_start(self, held: Sequence[Held]) -> None:
+        """Weights were bad when they were first looked at."""
+        self._bad = [one for one in held if one.what == "parameter"]
+
+    @guarded("births")
+    def loaded(self, file: Any, content: Any, frame: Any) -> None:
+        """``torch.load(file)``, called from ``frame``, returned ``content``."""
+        if self.prelude.shut:
+            return
+        path = os.fspath(file) if isinstance(file, str | os.PathLike) else None
+        call = Call("load", places(frame, _FRAMES)[0])
+        with quiet():
+            self.record.read(list(_named(content)), call, path if isinstance(path, str) else None)
+
+    @guarded("births")
+    def explain(self, step: int) -> Looked | None:
+        """Return whence the weights are bad that were found so last; None where nothing is known of any."""
+        held, self._bad = self._bad, []
+        with quiet():
+            known = [(one, birth) for one in held if (birth := self.record.birth_of(one.tensor)) is not None]
+            if not known:
+                return None
+            one, birth = min(known, key=lambda pair: pair[1].how == LAST)
+            return tell(one.tensor, one, birth, step)
+
+    @guarded("births")
+    def of_sample(self, found: tuple[Batch, str] | None) -> Birth | None:
+        """Return the birth of the bad values in a batch of which a tensor of its dataset holds the samples."""
+        if found is None or not isinstance(found[0].indices, list):
+            return None
+        batch = found[0]
+        for tensor in tensors_in(list(vars(batch.dataset).values())):
+            rows = [one for one in batch.indices if type(one) is int and tensor.dim() and one < len(tensor)]
+            if tensor.is_floating_point() and len(rows) == len(batch.indices) and is_bad(tensor[rows]):
+                return self.of(tensor)
+        return None
+
+    @guarded("births")
+    def of(self, tensor: Tensor) -> Birth | None:
+        """Return the birth of the bad values of ``tensor`` where it was seen."""
+        with quiet():
+            birth = self.record.birth_of(tensor)
+        return None if birth is None or birth.how == LAST or birth.facts.get("unsure") else birth
+
+
+def _named(content: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of what a file held, by the script's way to each."""
+    if isinstance(content, Tensor):
+        yield name or "the tensor", content
+    elif isinstance(content, dict) and depth < _DEEPEST:
+        for key, item in content.items():
+            yield from _named(item, f"{name}[{key!r}]" if name else str(key), depth + 1)
+    elif isinstance(content, list | tuple) and depth < _DEEPEST:
+        for index, item in enumerate(content):
+            yield from _named(item, f"{name}[{index}]", depth + 1)

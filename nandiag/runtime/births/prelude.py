@@ -1,0 +1,115 @@
+"""Sees the torch calls that a script makes before its first step, and has them recorded (worker).
+
+From the import of torch to the first call of a root module, or the first backward; it opens no more when training has
+begun, or when there are so many calls that seeing them would be felt.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nandiag.runtime.births.again import Words
+from nandiag.runtime.births.beneath import Beneath
+from nandiag.runtime.births.known import Call, is_in_place
+from nandiag.runtime.births.record import SILENT, Record
+from nandiag.runtime.frames import places
+from nandiag.runtime.guard import guarded
+from nandiag.runtime.look.finite import quiet
+from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.tape.entries import tensors_in
+from nandiag.runtime.tape.state import capturing
+
+_DEBT = 0.1
+_MOST_PAUSES = 64
+_FRAMES = 6
+
+
+class Prelude(Beneath):
+    """Hands each call with what it returned to ``record``."""
+
+    probe = "births"
+
+    def __init__(self, record: Record) -> None:
+        super().__init__()
+        self.record = record
+        self._pauses = 0
+        self.cut_short = False
+
+    def begin(self) -> None:
+        """See from now on; a worker of a DataLoader, forked meanwhile, does not."""
+        self.open()
+        os.register_at_fork(after_in_child=self.end)
+
+    @guarded("births")
+    def pause(self) -> bool:
+        """Do not see what a root module or a compiled function does; returns whether it did see until then."""
+        self._pauses += 1
+        if self._pauses > _MOST_PAUSES:
+            self.end()
+        return self.close()
+
+    @guarded("births")
+    def resume(self) -> None:
+        """See again, unless training has begun."""
+        self.open()
+
+    def end(self) -> None:
+        """Training begins. Also a prelude that saw no more, or whose probe is dark, leaves the stack of modes now."""
+        try:
+            self.close()
+            if not self.shut:
+                self.shut = True
+                self.record.keep_bad()
+        except Exception as error:
+            self.shut = True
+            RECORDER.dark(self.probe, error)
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """Run the call, then have it recorded; an error of ours goes dark, an error of the call is the script's."""
+        del types
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in SILENT or self.shut:
+            return func(*args, **kwargs)
+        self._within = True
+        try:
+            output = func(*args, **kwargs)
+        finally:
+            self._within = False
+        try:
+            self._record(name, func, (args, kwargs), output)
+        except Exception as error:
+            RECORDER.dark(self.probe, error)
+            self.shut = True
+        return output
+
+    def _record(self, name: str, func: Any, words: tuple[Any, Any], output: Any) -> None:
+        if RECORDER.mute or capturing() or torch._C._len_torch_dispatch_stack():
+            return
+        if torch._C._functorch.peek_interpreter_stack() is not None or torch._C._get_tracing_state() is not None:
+            return
+        in_place = is_in_place(name) or words[1].get("out") is not None
+        target = _target(words) if in_place else None
+        if in_place and target is None:  # a list of tensors, as the functions of torch._foreach_* take it
+            for one in tensors_in((list(words[0][:1]), words[1].get("out"))):
+                self.record.forget(one)
+            return
+        call = Call(name, places(sys._getframe(2), _FRAMES)[0])
+        with quiet():
+            self.record.saw(call, Words(func, *words, target), output)
+        if self.record.left() < -_DEBT:
+            self.shut = self.cut_short = True  # it stays on the stack and sees nothing, until it is closed
+            self.record.lose()
+
+
+def _target(words: tuple[Any, Any]) -> Tensor | None:
+    """Return what a function that writes in place writes into: torch.nn.init's are given it by name."""
+    args, kwargs = words
+    out = kwargs.get("out")
+    first = out if out is not None else args[0] if args else next(iter(kwargs.values()), None)
+    return first if isinstance(first, Tensor) else None

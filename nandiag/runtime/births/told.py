@@ -1,0 +1,37 @@
+"""The event that tells whence a weight is bad that was bad before its first step (worker)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from nandiag.events import Looked
+from nandiag.runtime.births.known import FILE, LAST, OP, OUTSIDE, Birth
+from nandiag.runtime.evidence.explain import site_of
+from nandiag.runtime.frames import Frame
+from nandiag.runtime.look.finite import fact
+from nandiag.runtime.look.weights import Held
+from nandiag.runtime.replay.trace import Spot
+
+_LAST = "this is the last write into it that was seen; what made the values was not looked at"
+
+
+def tell(tensor: Tensor, held: Held | None, birth: Birth, step: int) -> Looked:
+    """Return the event for a bad tensor of which ``birth`` is known; ``held`` where it is a weight or a buffer."""
+    site = site_of(Spot(None, None, tuple(map(Frame._make, birth.call.places)), "init", 0), birth.op)
+    owner = None if held is None else held.owner
+    if owner is not None:
+        site = replace(site, module=owner.module, module_class=owner.module_class)
+    unsure = birth.how == LAST or bool(birth.facts.get("unsure"))
+    facts = {key: value for key, value in birth.facts.items() if key != "unsure"}
+    facts |= {} if held is None else {"weight": held.name, "weight_is": held.what}
+    outputs = (*birth.outputs, *([] if held is None and birth.outputs else [fact(tensor, held.name if held else None)]))
+    source = OUTSIDE if birth.how in {FILE, OUTSIDE} else OP
+    return Looked(
+        outcome="found", method="tape" if unsure else "record", step=step,
+        phase="checkpoint" if birth.how == FILE else "data" if held is None else "init", source=source,
+        site=site, inputs=birth.inputs, outputs=outputs,
+        facts={**facts, "birth": birth.how, "call": birth.call.name},
+        reason=_LAST if unsure else None,
+    )  # fmt: skip

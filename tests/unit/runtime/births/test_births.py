@@ -1,0 +1,204 @@
+"""What the script writes before it trains: the call that made a weight bad is named, and nothing else is touched."""
+
+import gc
+import math
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from nandiag.events import Looked, Note, ProbeDark
+from nandiag.runtime.births.known import FINITE, LAST, OP, OUTSIDE, UNWRITTEN
+from nandiag.runtime.births.record import Record
+
+
+def train(model, optimizer=None):
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.01)
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+
+
+def found(worker):
+    looks = [look for look in worker.events(Looked) if look.outcome == "found"]
+    assert worker.events(ProbeDark) == []
+    return looks[0] if looks else None
+
+
+def divided(layer):
+    with torch.no_grad():
+        layer.weight.div_(torch.zeros(()))
+
+
+def logarithm(layer):
+    layer.bias = nn.Parameter(torch.log(torch.tensor([-1.0, 0.0, 1.0])))
+
+
+def copied(layer):
+    layer.weight.data = torch.full((3, 4), 4.0).sub(5).sqrt()
+
+
+def set_rows(layer):
+    rows = torch.zeros(2, 4) / torch.zeros(2, 1)
+    with torch.no_grad():
+        layer.weight[1:] = rows
+
+
+def custom_normal(layer):
+    nn.init.normal_(layer.weight, std=math.inf)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "name", "op"),
+    [
+        (divided, "weight", "aten.div_.Tensor"),
+        (logarithm, "bias", "aten.log.default"),
+        (copied, "weight", "aten.sqrt.default"),
+        (set_rows, "weight", "aten.div.Tensor"),
+        (custom_normal, "weight", "aten.normal_.default"),
+    ],
+)
+def test_the_call_that_made_a_weight_bad_is_named(work, spoil, name, op):
+    worker = work()
+    layer = nn.Linear(4, 3)
+    spoil(layer)
+    train(layer)
+    look = found(worker)
+    assert (look.method, look.source, look.phase, look.site.op) == ("record", "op", "init", op)
+    assert look.site.function == spoil.__name__
+    assert look.facts["weight"] == name
+
+
+def test_the_copy_of_a_bad_weight_leads_back_to_what_made_it(work):
+    worker = work()
+    teacher = nn.Linear(4, 3)
+    divided(teacher)
+    student = nn.Linear(4, 3)
+    student.load_state_dict(teacher.state_dict())
+    train(student)
+    assert found(worker).site.function == "divided"
+
+
+def test_what_was_mended_again_is_not_told(work):
+    worker = work()
+    layer = nn.Linear(4, 3)
+    divided(layer)
+    nn.init.zeros_(layer.weight)
+    logarithm(layer)
+    train(layer)
+    assert found(worker).facts["weight"] == "bias"
+
+
+def test_memory_that_nothing_filled(work):
+    worker = work()
+    layer = nn.Linear(4, 3)
+    torch.use_deterministic_algorithms(True)
+    try:
+        rows = torch.empty(3, 4)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    rows[:2] = layer.weight.detach()[:2]
+    layer.weight = nn.Parameter(rows)
+    train(layer)
+    assert found(worker).facts["birth"] == UNWRITTEN
+    assert found(worker).site.source.strip() == "rows = torch.empty(3, 4)"
+
+
+def test_a_file_that_held_it_already(work, tmp_path):
+    torch.save({"weight": torch.full((3, 4), math.nan), "bias": torch.zeros(3)}, tmp_path / "bad.pt")
+    worker = work()
+    layer = nn.Linear(4, 3)
+    layer.load_state_dict(torch.load(tmp_path / "bad.pt"))
+    train(layer)
+    look = found(worker)
+    assert (look.phase, look.source, look.facts["key"]) == ("checkpoint", "outside", "weight")
+    assert look.facts["file"] == str(tmp_path / "bad.pt")
+
+
+def test_numbers_of_python_come_from_outside(work):
+    worker = work()
+    layer = nn.Linear(4, 3)
+    layer.bias = nn.Parameter(torch.tensor([1.0, math.nan, 2.0]))
+    train(layer)
+    assert found(worker).facts["birth"] == OUTSIDE
+
+
+def test_data_that_was_bad_before_the_first_step(work):
+    worker = work()
+    data = torch.zeros(8, 4) / torch.zeros(8, 1)
+    layer = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+    layer(data[2:4]).sum().backward()
+    optimizer.step()
+    look = found(worker)
+    assert (look.phase, look.site.op, look.site.function) == (
+        "data", "aten.div.Tensor", "test_data_that_was_bad_before_the_first_step",
+    )  # fmt: skip
+    assert "weight" not in look.facts
+
+
+def test_nothing_is_seen_once_training_has_begun(work):
+    worker = work()
+    layer = nn.Linear(4, 3)
+    train(layer)
+    assert torch._C._len_torch_function_stack() == 1  # the window alone
+    assert not worker.capture.births.prelude.on
+
+
+def test_a_mask_is_no_harm(work):
+    worker = work()
+    layer = nn.Linear(4, 3)
+    layer.register_buffer("mask", torch.full((3,), -math.inf))
+    layer.register_buffer("scores", torch.log(torch.zeros(3)))
+    train(layer)
+    assert worker.events(Looked) == worker.harms == worker.events(Note) == []
+
+
+def test_bits_and_generators_are_as_without(work):
+    def build():
+        torch.manual_seed(3)
+        layer = nn.Linear(4, 3)
+        divided(layer)
+        custom_normal(layer)
+        nn.init.xavier_uniform_(layer.weight)
+        return [*layer.state_dict().values(), torch.rand(2), torch.get_rng_state()]
+
+    plain = build()
+    work()
+    assert all(torch.equal(one, other) for one, other in zip(build(), plain, strict=True))
+
+
+def test_no_tensor_is_kept_alive(work):
+    worker = work()
+    made = torch.zeros(1000) / torch.zeros(1000)
+    large = torch.ones(1 << 17)
+    weak = [weakref.ref(made), weakref.ref(large.untyped_storage()), weakref.ref(large)]
+    del made, large
+    gc.collect()
+    assert [one() for one in weak] == [None] * 3
+    assert worker.events(ProbeDark) == []
+
+
+def test_so_many_calls_that_it_would_be_felt_end_it(work):
+    worker = work()
+    prelude = worker.capture.births.prelude
+    prelude.record.spent = 1e9
+    torch.ones(2) + 1
+    assert prelude.shut
+    assert prelude.cut_short
+    layer = nn.Linear(4, 3)
+    divided(layer)
+    train(layer)
+    assert torch._C._len_torch_function_stack() == 1
+
+
+def test_a_large_tensor_is_looked_at_when_it_is_asked_for(monkeypatch, work):
+    worker = work()
+    record = worker.capture.births.record
+    monkeypatch.setattr(Record, "left", lambda _: 0.0)
+    layer = nn.Linear(512, 512)
+    assert record.state_of(layer.weight) is not FINITE
+    with torch.no_grad():
+        layer.weight.fill_(math.nan)
+    assert record.birth_of(layer.weight).how in {OP, LAST}
+    assert record.birth_of(layer.weight).call.name == "fill_"
