@@ -17,6 +17,7 @@ from nandiag.runtime.frames import places
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.look.weights import Held
+from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.batches import Batch
 from nandiag.runtime.tape.entries import tensors_in
 
@@ -30,11 +31,13 @@ class Births:
     def __init__(self) -> None:
         self.record = Record()
         self.prelude = Prelude(self.record)
-        self._bad: list[Held] = []
+        self.known: Looked | None = None
 
-    def bad_from_the_start(self, held: Sequence[Held]) -> None:
-        """Weights were bad when they were first looked at."""
-        self._bad = [one for one in held if one.what == "parameter"]
+    def bad_from_the_start(self, held: Sequence[Held], step: int) -> None:
+        """Weights were bad when they were first looked at: whence is written down now, whatever is run again later."""
+        self.known = self.explain([one for one in held if one.what == "parameter"], step)
+        if self.known is not None:
+            RECORDER.emit(self.known, urgent=True)
 
     @guarded("births")
     def loaded(self, file: Any, content: Any, frame: Any) -> None:
@@ -47,9 +50,8 @@ class Births:
             self.record.read(list(_named(content)), call, path if isinstance(path, str) else None)
 
     @guarded("births")
-    def explain(self, step: int) -> Looked | None:
-        """Return whence the weights are bad that were found so last; None where nothing is known of any."""
-        held, self._bad = self._bad, []
+    def explain(self, held: Sequence[Held], step: int) -> Looked | None:
+        """Return whence the weights are bad; None where nothing is known of any."""
         with quiet():
             known = [(one, birth) for one in held if (birth := self.record.birth_of(one.tensor)) is not None]
             if not known:

@@ -56,9 +56,10 @@ class Examiner:
         if self._left <= 0 or self._capture.off:
             self.decline(case)
             return None
-        known = self._capture.births.explain(case.step) if self._capture.births is not None else None
-        if known is not None:
-            return self._known(case, known)
+        known: Looked | None = self._capture.births.known if self._capture.births is not None else None
+        if known is not None and known.step == case.step:
+            self.decline(case)  # what is bad was so before the step: there is nothing to run again
+            return known
         self._left -= 1
         updates = updates_by_hand(self._capture.tape.entries) if case.by_hand else ()
         tape = self._capture.tape
@@ -77,12 +78,6 @@ class Examiner:
         """This rank does not run the step again; where all are to do so together, the others ask, and hear of it."""
         if case.joint:
             self.agreement.any(flag=True)
-
-    def _known(self, case: Case, known: Looked) -> Looked:
-        """What is bad was so before the step, and whence is known: there is nothing to run again."""
-        self.decline(case)
-        RECORDER.emit(known, urgent=True)
-        return known
 
     def examine_update(
         self, optimizer: torch.optim.Optimizer, bad: dict[str, Tensor], step: int, *, first: bool

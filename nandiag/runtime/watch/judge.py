@@ -41,7 +41,7 @@ class Judge:
         self.weights = weights
         self.lost = False
         self.finite_after: int | None = None
-        self.on_bad_start: Callable[[Sequence[Held]], object] | None = None
+        self.on_bad_start: Callable[[Sequence[Held], int], object] | None = None
 
     def begin(self, optimizer: Optimizer) -> Border:
         """Look at parameters and state when their optimizer is first met; -inf alone is a mask, all else is harm."""
@@ -51,7 +51,7 @@ class Judge:
             return border
         self.weights.excuse(bad)
         if self.on_bad_start is not None:
-            self.on_bad_start(bad)
+            self.on_bad_start(bad, self.clock.step)
         make = self._harm(optimizer, "init", since=None, untouched=untouched(bad))
         for harm in describe(bad, len(parameters(optimizer)), make):
             harmless = harm.what != "parameter" or all(not one.nan and not one.posinf for one in harm.tensors)
@@ -113,7 +113,7 @@ class Judge:
         updated = self.clock.step > 0
         self.lost |= bool(held)
         if held and not updated and self.on_bad_start is not None:
-            self.on_bad_start(held)
+            self.on_bad_start(held, 0)
         step = self.clock.step - 1 if updated else 0
         since = step - 1 if any(id(one.tensor) in seen for one in held) else None
         make = self._harm(None, "optimizer" if updated else "init", step=step, since=since, recoverable=False)
