@@ -18,8 +18,9 @@ _STDLIB = tuple({os.path.join(sysconfig.get_paths()[key], "") for key in ("stdli
 _ENGINE = "_engine_run_backward"
 _LIMIT = 60
 
-# Code objects at which a walk ends: what calls them is ours, not the script's.
-BOUNDARIES: set[CodeType] = set()
+# The ids of code objects at which a walk ends: what calls them is ours, not the script's. By id, for to hash a code
+# object costs more than the rest of a walk.
+BOUNDARIES: set[int] = set()
 
 USER, LIBRARY, INTERNAL, TORCH = "user", "library", "internal", "torch"
 
@@ -78,7 +79,7 @@ def places(start: FrameType | None, most: int) -> tuple[list[Place], bool]:
     while frame is not None and limit and len(found) < most:
         code = frame.f_code
         kind = kind_of(code.co_filename)
-        if code in BOUNDARIES:
+        if id(code) in BOUNDARIES:
             break
         if kind is USER or kind is LIBRARY:
             found.append((code, frame.f_lasti))

@@ -33,7 +33,7 @@ class Recorder:
         self._lock = threading.RLock()
         self._writer: RankWriter | None = None
         self._waiting: deque[tuple[Event, float, bool]] = deque(maxlen=_WAITING)
-        self._dark: set[str] = set()
+        self.darkened: set[str] = set()
         self._lost = 0
         self._next_pulse = 0.0
         self.mute = True
@@ -147,14 +147,14 @@ class Recorder:
     def dark(self, probe: str, error: BaseException, step: int | None = None) -> None:
         """Say once that a probe of ours failed and was disarmed."""
         with self._lock:
-            if probe in self._dark:
+            if probe in self.darkened:
                 return
-            self._dark.add(probe)
+            self.darkened.add(probe)
         self.emit(ProbeDark(probe=probe, reason=_reason(error), step=step))
 
     def is_dark(self, probe: str) -> bool:
         """Whether this probe was disarmed."""
-        return probe in self._dark
+        return probe in self.darkened
 
     def forked(self) -> None:
         """Become mute in a forked child; where torchrun does not start the ranks it may attach as a rank of its own."""

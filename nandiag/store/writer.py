@@ -73,7 +73,7 @@ class RankWriter:
             flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
             self._pulse = os.open(pulse_of(self.path), flags, 0o600)
             self._pulse_known = _identity(self._pulse)
-        text = json.dumps({"steps": step, "time": round(now, 3), "moves": moves})
+        text = f'{{"steps": {step}, "time": {now:.3f}, "moves": {moves}}}'  # as json would, for a tenth of the price
         os.pwrite(self._pulse, text.ljust(_PULSE_WIDTH - 1).encode() + b"\n", 0)
 
     def close(self) -> None:

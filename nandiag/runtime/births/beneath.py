@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
-import threading
+from threading import get_ident as _ident
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from nandiag.runtime.recorder import RECORDER
+
+_stacked = torch._C._len_torch_function_stack
 
 
 class Beneath(TorchFunctionMode):
@@ -27,11 +29,11 @@ class Beneath(TorchFunctionMode):
 
     def open(self) -> None:
         """Begin to see. What a call that was seen does within (DTensor's handlers are Python) is its own affair."""
-        if self.on or self.shut or self._within or RECORDER.is_dark(self.probe):
+        if self.on or self.shut or self._within or self.probe in RECORDER.darkened:
             return
         self.on = True
-        self._thread = threading.get_ident()
-        if not torch._C._len_torch_function_stack():
+        self._thread = _ident()
+        if not _stacked():
             torch._C._push_on_torch_function_stack(self)
             return
         stacked = _pop_all()
@@ -42,7 +44,7 @@ class Beneath(TorchFunctionMode):
     def leave(self) -> None:
         """Let go of the thread that it was opened in, on whose stack it stays and does nothing from now on."""
         self.on = self._within = False
-        self._thread = threading.get_ident()
+        self._thread = _ident()
 
     def sink(self) -> None:
         """Lie below the script's modes again: opened within the handler of one, it came to lie elsewhere."""
@@ -52,10 +54,10 @@ class Beneath(TorchFunctionMode):
 
     def close(self) -> bool:
         """Stop seeing; returns whether it did see."""
-        if not self.on or self._thread != threading.get_ident():
+        if not self.on or self._thread != _ident():
             return False  # modes are a thread's own: another one cannot take it off
         self.on = False
-        if torch._C._len_torch_function_stack() == 1:
+        if _stacked() == 1:
             torch._C._pop_torch_function_stack()
             return True
         _push_all([mode for mode in _pop_all() if mode is not self])

@@ -41,14 +41,14 @@ class Moments:
         self._warner = warner
         self._name = name
         self._every = warner.limits.moments_every
-        self._due = min(_FIRST, self._every) if self._every else math.inf
+        self.due = min(_FIRST, self._every) if self._every else math.inf
         self._at = 0
 
     def border(self, optimizer: Any, step: int) -> None:
         """An optimizer is about to make a step: look at some of its state when that is due."""
-        if step < self._due or optimizer is None:
+        if step < self.due or optimizer is None:
             return
-        self._due = step + min(self._every, max(step, _FIRST))
+        self.due = step + min(self._every, max(step, _FIRST))
         with quiet():
             pairs = self._turn(optimizer)
             if not pairs:

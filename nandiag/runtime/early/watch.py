@@ -75,8 +75,10 @@ class Early:
             # Something left its usual range: was it this batch? It may not have been looked at.
             self._inputs.hold_against(at_harm=False)
         self._inputs.forget()
-        self._half.step_begins(step.step, scaled=step.scale is not None)
-        self._moments.border(optimizer, step.step)
+        if step.scale is not None or step.step >= self._half.due:
+            self._half.step_begins(step.step, scaled=step.scale is not None)
+        if step.step >= self._moments.due:
+            self._moments.border(optimizer, step.step)
 
     @guarded("warnings")
     def skipped(self, step: int, scale: float | None) -> None:

@@ -82,4 +82,4 @@ def _sample(batch: Batch, index: Any, hearing: Hearing) -> Any:
     return batch.dataset[index]
 
 
-BOUNDARIES.update((_fetch.__code__, _sample.__code__))
+BOUNDARIES.update((id(_fetch.__code__), id(_sample.__code__)))

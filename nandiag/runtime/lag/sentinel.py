@@ -87,12 +87,12 @@ class LateSentinel(Sentinel):
             self.judge.update_of(seen.optimizer, border, self.clock.updated_in)
         elif sight.weights_seen:
             self.judge.finite_after = seen.step - 1
-        self._open &= {harm.what for harm in border.harms}
+        self.teller.looked(border)
 
     def _remember_late(self, seen: Seen, sight: Sight) -> None:
         loss = mean_loss(sight, seen.losses)
         norm = self.early.norm(sight.grad_norm)
-        self.history.add((seen.step, loss, norm, seen.rate, sight.scale, self.early.activation), seen.optimizer)
+        self.teller.history.add((seen.step, loss, norm, seen.rate, sight.scale, self.early.activation), seen.optimizer)
         self.early.border(seen.optimizer, Step(seen.step, loss, norm, seen.rate, sight.scale))
 
     def _losses_late(self, seen: Seen, sight: Sight, border: Border) -> None:
@@ -122,7 +122,7 @@ class LateSentinel(Sentinel):
             border.add(harm, Level.DOOMED)
 
     def _refuse(self, seen: Seen | None) -> None:
-        if seen is None or self._told > 2 * _SHOWN:
+        if seen is None or self.teller.told > 2 * _SHOWN:
             return
         names = _bad(seen.norms)[:_SHOWN]
         told = f" (gradients: {', '.join(names)})" if names else ""
@@ -140,7 +140,7 @@ class LateSentinel(Sentinel):
         if seen is not None:
             with quiet():
                 self._judge_late(seen, border)
-            if self._tell(border):
+            if self.teller.tell(border):
                 self._refuse(seen)
         return super().finish()
 

@@ -129,12 +129,10 @@ def _norm(group: list[Tensor], dtype: torch.dtype) -> Tensor:
 
 def read(scalars: Sequence[Tensor]) -> list[float]:
     """Bring 0-d tensors to the host, by one transfer a device."""
-    values = [0.0] * len(scalars)
+    values = [scalar.item() if scalar.is_cpu else 0.0 for scalar in scalars]
     waiting: dict[torch.device, list[int]] = {}
     for index, scalar in enumerate(scalars):
-        if scalar.device.type == "cpu":
-            values[index] = scalar.item()
-        else:
+        if not scalar.is_cpu:
             waiting.setdefault(scalar.device, []).append(index)
     for indices in waiting.values():
         column = torch.stack([scalars[index].detach().to(torch.float32).reshape(()) for index in indices])

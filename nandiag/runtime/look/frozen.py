@@ -28,6 +28,8 @@ class Frozen:
     def take_stock(self, roots: list[nn.Module], trained: set[int]) -> None:
         """Find them below ``roots``; those that are bad at their first sight are masks or scratch, and no harm."""
         self._trained = trained
+        # A parameter that was met before its optimizer was is no place any more.
+        self._places = [place for place in self._places if _still_untrained(place, trained)]
         known = {(id(place[0]()), place[1]) for place in self._places}
         for root in roots:
             for name, module in walk(root):
@@ -70,10 +72,19 @@ class Frozen:
             module = ref()
             if module is None:
                 continue
-            tensor = _held(module._buffers, key)
-            tensor = _held(module._parameters, key) if tensor is None else tensor
+            tensor = _at(module, key)
             if tensor is not None and id(tensor) not in self._trained:
                 yield (id(module), key), tensor
+
+
+def _still_untrained(place: tuple[weakref.ref[nn.Module], str, str, str], trained: set[int]) -> bool:
+    module = place[0]()
+    return module is not None and id(_at(module, place[1])) not in trained
+
+
+def _at(module: nn.Module, key: str) -> Tensor | None:
+    tensor = _held(module._buffers, key)
+    return _held(module._parameters, key) if tensor is None else tensor
 
 
 def _held(tensors: Any, key: str) -> Tensor | None:

@@ -81,6 +81,8 @@ def roots_of(roots: Any) -> list[Tensor]:
 
     Nor have the stand-ins that a compiler traces with.
     """
+    if type(roots) is Tensor:
+        return [roots]
     many = (roots,) if isinstance(roots, Tensor) else tuple(roots)
     return [one for one in many if isinstance(one, Tensor) and not _is_stand_in(one)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -22,7 +22,8 @@ _SHOWN = 6
 class Sight(NamedTuple):
     """What the read brought: loss values in order, the gradients' 2-norm, a scaler's verdict and scale, the weights.
 
-    ``more``: the numbers that others had wait for this read; ``weights_seen``: weights were among what was read.
+    ``more``: the numbers that others had wait for this read; ``weights_seen``: weights were among what was read;
+    ``fine``: not one of all the numbers is NaN or infinite.
     """
 
     losses: tuple[float, ...]
@@ -31,8 +32,9 @@ class Sight(NamedTuple):
     scale: float | None
     weights_finite: bool
     frozen_finite: bool
-    more: tuple[float, ...] = ()
+    more: Sequence[float] = ()
     weights_seen: bool = False
+    fine: bool = False
 
 
 class Gathered(NamedTuple):
@@ -43,17 +45,22 @@ class Gathered(NamedTuple):
 
     def sight(self, values: Sequence[float]) -> Sight:
         """Return the sight that the values of ``scalars`` are."""
-        ends = [*accumulate(self.parts)]
-        cut = [values[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        cut, start = [], 0
+        for count in self.parts:
+            cut.append(values[start : start + count])
+            start += count
+        losses, gradients, weights, frozen, found_inf, scale, more = cut
+        fine = math.isfinite(sum(values))  # a sum of finite numbers that overflows is looked at one by one
         return Sight(
-            losses=tuple(cut[0]),
-            grad_norm=math.hypot(*cut[1]) if cut[1] else None,
-            scaler_skips=any(cut[4]),
-            scale=cut[5][0] if cut[5] else None,
-            weights_finite=all(map(math.isfinite, cut[2])),
-            frozen_finite=all(map(math.isfinite, cut[3])),
-            more=tuple(cut[6]),
-            weights_seen=bool(cut[2]),
+            losses=tuple(losses),
+            grad_norm=math.hypot(*gradients) if gradients else None,
+            scaler_skips=any(found_inf),
+            scale=scale[0] if scale else None,
+            weights_finite=fine or all(map(math.isfinite, weights)),
+            frozen_finite=fine or all(map(math.isfinite, frozen)),
+            more=more,
+            weights_seen=bool(weights),
+            fine=fine,
         )
 
 
@@ -74,11 +81,11 @@ def gather(
     weights, frozen, others = (*more, (), (), ())[:3]
     found_inf = _some(getattr(optimizer, "found_inf", None))
     parts = ([loss.value for loss in losses], norms(gradients), weights, frozen, found_inf, _some(scale), others)
-    return Gathered([scalar for part in parts for scalar in part], tuple(map(len, parts)))
+    return Gathered([*chain.from_iterable(parts)], tuple(map(len, parts)))
 
 
-def _some(tensor: object) -> list[Tensor]:
-    return [tensor.reshape(())] if isinstance(tensor, torch.Tensor) and tensor.numel() == 1 else []
+def _some(tensor: object) -> Sequence[Tensor]:
+    return [tensor.reshape(())] if isinstance(tensor, torch.Tensor) and tensor.numel() == 1 else ()
 
 
 def bad_losses(sight: Sight, losses: Sequence[Loss]) -> list[Loss]:
@@ -99,7 +106,7 @@ def facts_of(named: Sequence[tuple[str, Tensor]]) -> tuple[TensorFact, ...]:
 def mean_loss(sight: Sight, losses: Sequence[Loss]) -> float | None:
     """Return the mean of the step's losses that are single unscaled numbers, None where there is none."""
     values = [value for value, loss in zip(sight.losses, losses, strict=False) if loss.exact and not loss.scaled]
-    return sum(values) / len(values) if values else None
+    return (values[0] if len(values) == 1 else sum(values) / len(values)) if values else None
 
 
 def describe(held: Sequence[Held], total: int, make: Callable[..., Harm]) -> list[Harm]:

@@ -208,7 +208,7 @@ def _getter(entry: Entry) -> str:
     return str(getattr(getattr(entry.function, "__self__", None), "__name__", "")) if entry.name == "__get__" else ""
 
 
-BOUNDARIES.add(Player._play.__code__)
+BOUNDARIES.add(id(Player._play.__code__))
 
 
 def phases_of(entries: list[Entry]) -> list[str]:

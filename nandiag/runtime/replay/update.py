@@ -61,7 +61,7 @@ def _step(optimizer: torch.optim.Optimizer, tracer: Tracer) -> None:
         plain(optimizer)
 
 
-BOUNDARIES.add(_step.__code__)
+BOUNDARIES.add(id(_step.__code__))
 
 
 def _written(optimizer: torch.optim.Optimizer, bad: list[Tensor]) -> list[Tensor]:

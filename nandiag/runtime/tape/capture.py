@@ -34,13 +34,20 @@ _FRAMES = 6
 _LARGEST_BUFFER = 1 << 24
 _MOST_HABITS = 256
 
+# Asked several times a step, and a name in a module within a module is looked up twice.
+_stacked = torch._C._len_torch_function_stack
+_dispatched = torch._C._len_torch_dispatch_stack
+_traced = torch._C._get_tracing_state
+_functorch = torch._C._functorch.peek_interpreter_stack
+_graph_task = torch._C._current_graph_task_id
+
 
 def unseen(function: F) -> F:
     """Keep what ``function`` asks of tensors from the script's own function modes, which see property reads too."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if not torch._C._len_torch_function_stack():
+        if not _stacked():
             return function(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             return function(*args, **kwargs)
@@ -68,6 +75,8 @@ class Capture:
         self.depth = 0
         self.mark = 0
         self.narrow = False
+        self.in_step = 0  # calls of ``step`` under way
+        self.reopen = False
         self.known: dict[int, Habit] = {}
         self._python_random = True
         self._python_used = False
@@ -83,16 +92,16 @@ class Capture:
         if (
             self.off
             or RECORDER.mute
-            or torch._C._len_torch_dispatch_stack()
-            or torch._C._get_tracing_state() is not None
-            or torch._C._functorch.peek_interpreter_stack() is not None
+            or _dispatched()
+            or _traced() is not None
+            or _functorch() is not None
             or capturing()
         ):
             return True
         here = threading.get_ident()
         if self._thread is None:
             self._thread = here
-        return self._thread != here or torch._C._current_graph_task_id() != -1
+        return self._thread != here or _graph_task() != -1
 
     @property
     def elsewhere(self) -> bool:
@@ -122,12 +131,11 @@ class Capture:
         self.window.close()
         if self.births is not None:
             self.births.prelude.pause()
-        first, self.on_first_root = self.on_first_root, None
-        if first is not None:
+        if self.on_first_root is not None:
+            first, self.on_first_root = self.on_first_root, None
             first()
         grad = torch.is_grad_enabled()
-        entry = Entry(ROOT, module, grad=grad, modes=modes())
-        entry.micro_step = self.window.micro_step
+        entry = Entry(ROOT, module, grad=grad, modes=modes(), micro_step=self.window.micro_step)
         entry.places = places(sys._getframe(3), _FRAMES)[0]
         habit = self._habit(module)
         habit.begin(entry)
@@ -157,7 +165,7 @@ class Capture:
                 if type(word) is Given:
                     tensor = word.get()
                     word.written = tensor is not None and version_of(tensor) != word.version
-            if self._python_random and self.tape.step == 0 and entry.generators is not None:
+            if self.tape.step == 0 and self._python_random and entry.generators is not None:
                 self._python_used = self._python_used or python_used(entry.generators)
             self.tape.made(entry, output)
         if not self.off:
@@ -189,8 +197,7 @@ class Capture:
     def backward_begins(self, words: tuple[Any, Any], frame: Any) -> None:
         """``torch.autograd.backward(*args, **kwargs)`` is called."""
         self.window.close()
-        entry = Entry(BACKWARD, torch.autograd.backward, grad=True, modes=modes())
-        entry.micro_step = self.window.micro_step
+        entry = Entry(BACKWARD, torch.autograd.backward, grad=True, modes=modes(), micro_step=self.window.micro_step)
         entry.places = places(frame, _FRAMES)[0]
         self.tape.add(entry, *words)
 
@@ -231,10 +238,19 @@ class Capture:
         if step > 0 and not self._python_used:
             self._python_random = False
         self._keep_to_budget()
+        if self.narrow:
+            self.window.close()
+        elif self.in_step:
+            self.reopen = True
+        elif not self.off:
+            self.window.open()
+
+    @guarded("tape")
+    def step_left(self) -> None:
+        """The outermost ``step`` call of an optimizer has returned."""
+        self.reopen = False
         if not self.off and not self.narrow:
             self.window.open()
-        elif self.narrow:
-            self.window.close()
 
     def widen(self) -> None:
         """Tape the whole loop after all: what was left out to save time is where the harm must be."""
@@ -273,8 +289,10 @@ class Habit:
             self._first = (watched, Attributes(module))
             entry.buffers = [(buffer, buffer.detach().clone()) for buffer, _ in watched]
             entry.attributes = keep_attributes(list(module.modules()))
-        else:
+            return
+        if self._buffers:
             entry.buffers = [(buffer, buffer.detach().clone()) for buffer in self._buffers]
+        if self._attributes:
             entry.attributes = keep_attributes(self._attributes)
 
     def end(self, entry: Entry) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from torch import Tensor, device, dtype, layout, nn, strided
@@ -33,7 +34,7 @@ class Entry:
         "kind", "kwargs", "micro_step", "modes", "number", "places", "step", "words",
     )  # fmt: skip
 
-    def __init__(self, kind: str, function: Any, *, grad: bool, modes: Modes) -> None:
+    def __init__(self, kind: str, function: Any, *, grad: bool, modes: Modes, micro_step: int = 0) -> None:
         self.kind = kind
         self.function = function
         self.grad = grad
@@ -48,7 +49,8 @@ class Entry:
         self.before: tuple[Tensor, Tensor] | None = None
         self.in_place = False
         self.held = False
-        self.number = self.step = self.micro_step = 0
+        self.number = self.step = 0
+        self.micro_step = micro_step
 
     @property
     def mutates(self) -> bool:
@@ -68,7 +70,11 @@ class Entry:
     @property
     def retains(self) -> bool:
         """Whether a backward call leaves the graph that it went through as it is."""
-        return any(word is True for word in (*(self.args or ()), *(self.kwargs or {}).values()))
+        for words in (self.args or (), self.kwargs.values() if self.kwargs else ()):
+            for word in words:  # a comparison might ask a tensor
+                if word is True:
+                    return True
+        return False
 
     def forget(self) -> None:
         """Let go of everything: this call will not be made again."""
@@ -99,7 +105,7 @@ class Given:
 
     def __init__(self, tensor: Tensor, *, strong: bool) -> None:
         self._tensor: Any = tensor if strong else weakref.ref(tensor)
-        self.version = version_of(tensor)
+        self.version = 0 if tensor.is_inference() else tensor._version
         self.written = False
 
     def release(self) -> None:
@@ -176,16 +182,17 @@ class Tape:
 
     def add(self, entry: Entry, args: Any, kwargs: Any) -> None:
         """Put an entry on the tape with its arguments packed."""
-        self._number += 1
+        self._number = number = self._number + 1
         if entry.kind == ROOT:
             self._count_root()
-            self._first_root = self._first_root or self._number
-        entry.number, entry.step = self._number, self.step
+            self._first_root = self._first_root or number
+        entry.number, entry.step = number, self.step
         entry.words = self._words = []
-        entry.args = self.pack(args, strong=entry.grad)
+        grad = entry.grad
+        entry.args = tuple(self._each(args, strong=grad)) if type(args) is tuple else self.pack(args, strong=grad)
         if kwargs:
-            entry.kwargs = self.pack(kwargs, strong=entry.grad)
-        if not entry.grad and not entry.in_place:
+            entry.kwargs = self.pack(kwargs, strong=grad)
+        if not grad and not entry.in_place:
             self.loose.append(entry)
         elif len(self.entries) < MOST_ENTRIES:
             self.entries.append(entry)
@@ -210,10 +217,11 @@ class Tape:
 
     def made(self, entry: Entry, output: Any) -> list[Tensor]:
         """Remember which tensors ``entry`` returned; returns them."""
-        outputs = tensors_in(output)
+        outputs = [output] if isinstance(output, Tensor) else tensors_in(output)
+        made = self._made
         for index, tensor in enumerate(outputs):
             key = id(tensor)
-            self._made[key] = (weakref.ref(tensor, _forget(self._made, key)), entry, index)
+            made[key] = (weakref.ref(tensor, partial(_forget, made, key)), entry, index)
         return outputs
 
     def copied(self, entry: Entry, copy: Tensor) -> None:
@@ -242,22 +250,35 @@ class Tape:
         kind = type(thing)
         return thing if kind in _PLAIN else self._pack_items(thing, kind, strong=strong)
 
+    def _each(self, things: Iterable[Any], *, strong: bool) -> list[Any]:
+        """Do what :meth:`pack` does for each of some things; every taped call comes by here."""
+        packed = []
+        for thing in things:
+            kind = type(thing)
+            if kind in _PLAIN:
+                packed.append(thing)
+            elif isinstance(thing, Tensor):
+                packed.append(self._pack_tensor(thing, strong=strong))
+            else:
+                packed.append(self._pack_items(thing, kind, strong=strong))
+        return packed
+
     def _pack_items(self, thing: Any, kind: type, *, strong: bool) -> Any:
         if kind is tuple or kind is list:
-            return kind([self.pack(item, strong=strong) for item in thing])
+            return kind(self._each(thing, strong=strong))
         if kind is dict:
             return {key: self.pack(item, strong=strong) for key, item in thing.items()}
         if hasattr(kind, "_make") and isinstance(thing, tuple):
-            return Rebuilt(kind, [self.pack(item, strong=strong) for item in thing])
+            return Rebuilt(kind, self._each(thing, strong=strong))
         if isinstance(thing, dict) and (hasattr(kind, "__dataclass_fields__") or isinstance(thing, OrderedDict)):
             return Rebuilt(kind, {key: self.pack(item, strong=strong) for key, item in thing.items()})
         return thing
 
     def _pack_tensor(self, tensor: Tensor, *, strong: bool) -> Made | Given:
-        known = self.maker(tensor)
+        known = self._made.get(id(tensor))
         word: Made | Given
-        if known is not None and self._again(known[0], tensor, strong=strong):
-            word = Made(known[0], known[1], tensor)
+        if known is not None and known[0]() is tensor and self._again(known[1], tensor, strong=strong):
+            word = Made(known[1], known[2], tensor)
         else:
             word = Given(tensor, strong=strong)
             if strong and not tensor.requires_grad:
@@ -284,6 +305,8 @@ class Tape:
         # A leaf that gradients gather in is trained, perhaps, where it was there before the first call of a module: it
         # is taken as it is. What an earlier step made without gradients is a plain value by now: making it again would
         # chain for ever.
+        if maker.grad and maker.step == self.step and maker.args is not None and not tensor.is_leaf:
+            return True  # by far the most common of the cases below
         if tensor.is_leaf and tensor.requires_grad:
             within = self.step > 0 or 0 < self._first_root < maker.number
             return within and maker.step == self.step and (not strong or self._hold(maker))
@@ -293,9 +316,15 @@ class Tape:
 
     def clear(self, step: int) -> None:
         """Begin a new step. Entries whose outputs live on with their graph (a GAN's fake batch) stay reachable."""
-        for entry in (*self.loose, *(entry for entry in self.entries if not entry.grad)):
+        waiting = []
+        for entry in self.loose:
             entry.forget()
-        self._forget_consumed()
+        for entry in self.entries:
+            if not entry.grad:
+                entry.forget()
+            elif entry.kind == BACKWARD and not entry.retains:
+                waiting.append(entry)
+        _forget_consumed(waiting)
         self.loose.clear()
         self.entries.clear()
         self._copies.clear()
@@ -303,14 +332,6 @@ class Tape:
         self.overflow = False
         self.step = step
         self.bytes = 0
-
-    def _forget_consumed(self) -> None:
-        """What a backward went through has no graph any more: a loss that the script collects must hold no batch."""
-        waiting = [entry for entry in self.entries if entry.kind == BACKWARD and not entry.retains]
-        while waiting:
-            entry = waiting.pop()
-            waiting += [maker for maker in entry.makers if maker.grad]
-            entry.forget()
 
     def _hold(self, maker: Entry) -> bool:
         """Keep what ``maker`` needs to be run again, now that a gradient depends on it; False where that is gone.
@@ -374,10 +395,15 @@ def _unheld(maker: Entry) -> Iterable[Entry]:
     return known.values()
 
 
-def _forget(made: dict[int, Any], key: int) -> Callable[[object], None]:
-    def forget(reference: object) -> None:
-        known = made.get(key)
-        if known is not None and known[0] is reference:
-            del made[key]
+def _forget_consumed(waiting: list[Entry]) -> None:
+    """What a backward went through has no graph any more: a loss that the script collects must hold no batch."""
+    while waiting:
+        entry = waiting.pop()
+        waiting += [word.entry for word in entry.words if type(word) is Made and word.entry.grad]
+        entry.forget()
 
-    return forget
+
+def _forget(made: dict[int, Any], key: int, reference: object) -> None:
+    known = made.get(key)
+    if known is not None and known[0] is reference:
+        del made[key]

@@ -8,14 +8,13 @@ import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True, slots=True)
-class Generators:
+class Generators(NamedTuple):
     """The states of torch's CPU and CUDA generators, of Python's, numpy's and the script's own where they are used."""
 
     cpu: Tensor
@@ -41,9 +40,11 @@ class Generators:
 def generators(*, full: bool, private: Iterable[torch.Generator] = ()) -> Generators:
     """Take the states now; ``full`` adds Python's and numpy's (10 and 40 us), ``private`` are the script's own."""
     cuda = tuple((one, torch.cuda.get_rng_state(one)) for one in _cuda_used()) if _cuda() else None
+    if not full and not private:
+        return Generators(_cpu_state(), cuda)
     numpy = sys.modules.get("numpy") if full else None
     return Generators(
-        cpu=torch.get_rng_state(),
+        cpu=_cpu_state(),
         cuda=cuda,
         python=random.getstate() if full else None,
         numpy=numpy.random.get_state() if numpy is not None and hasattr(numpy, "random") else None,
@@ -51,8 +52,12 @@ def generators(*, full: bool, private: Iterable[torch.Generator] = ()) -> Genera
     )
 
 
+_cpu_state = torch.default_generator.get_state
+
+
 def _cuda() -> bool:
-    return bool(torch.cuda.is_initialized())
+    # The flag is asked before the function, which is slower and tells a forked child apart.
+    return bool(torch.cuda._initialized and torch.cuda.is_initialized())
 
 
 def capturing() -> bool:
@@ -60,7 +65,9 @@ def capturing() -> bool:
 
     A CUDA graph is being captured (what is computed would be part of it), or torch tries modules on made-up memory.
     """
-    return bool(_made_up) or (_cuda() and torch.cuda.is_current_stream_capturing())
+    if _made_up:
+        return True
+    return torch.cuda._initialized and _cuda() and torch.cuda.is_current_stream_capturing()
 
 
 _made_up: list[object] = []
@@ -109,19 +116,22 @@ class Rules:
 
 
 _known_rules: dict[tuple[Any, ...], Rules] = {}
+_newest: list[Any] = [None, None, None]  # the newest key of the above, its rules, and DTensor's dispatcher
 
 
 def rules() -> Rules | None:
     """Return DTensor's present rules, None where no DTensor was ever imported or torch keeps them elsewhere."""
-    dispatcher = _dispatcher()
+    dispatcher = _newest[2] or _dispatcher()
     if dispatcher is None:
         return None
     handlers = dispatcher._custom_op_handlers
-    key = (dispatcher._allow_implicit_replication, *handlers)
-    known = _known_rules.get(key)
-    if known is None:
-        known = _known_rules[key] = Rules(dict(handlers), key[0])
-    return known
+    key = [dispatcher._allow_implicit_replication, *handlers]
+    if key != _newest[0]:  # to hash a dozen ops costs more than to compare them
+        known = _known_rules.get(tuple(key))
+        if known is None:
+            known = _known_rules[tuple(key)] = Rules(dict(handlers), key[0])
+        _newest[:] = key, known, dispatcher
+    return cast("Rules", _newest[1])
 
 
 def _dispatcher() -> Any:
@@ -139,13 +149,15 @@ _any_autocast = getattr(torch._C, "_is_any_autocast_enabled", None)
 _PLAIN = (False, torch.bfloat16, False, torch.float16, True, None)
 _WITH_GRAD: Modes = (True, *_PLAIN)
 _WITHOUT: Modes = (False, *_PLAIN)
+_grad_enabled = torch.is_grad_enabled
 
 
 def modes() -> Modes:
     """Return (grad, autocast: cpu on, cpu dtype, cuda on, cuda dtype, weight cache on; DTensor's rules)."""
     dtensor = rules() if "torch.distributed.tensor" in sys.modules else None
-    if dtensor is None and _any_autocast is not None and not _any_autocast():
-        return _WITH_GRAD if torch.is_grad_enabled() else _WITHOUT
+    if _any_autocast is not None and not _any_autocast():
+        plain = _WITH_GRAD if _grad_enabled() else _WITHOUT
+        return plain if dtensor is None else (*plain[:6], dtensor)
     return (
         torch.is_grad_enabled(),
         torch.is_autocast_enabled("cpu"),
@@ -167,6 +179,8 @@ def under(kept: Modes) -> Iterator[None]:
             dtensor.put_in_place()
             stack.callback(now.put_in_place)
         stack.enter_context(torch.set_grad_enabled(grad))
+        # Where it was off the dtype that the script may have set for all is still set.
+        cpu_dtype, cuda_dtype = cpu_dtype if cpu else None, cuda_dtype if cuda else None
         stack.enter_context(torch.autocast("cpu", enabled=cpu, dtype=cpu_dtype, cache_enabled=cache))
         if cuda or _cuda():
             stack.enter_context(torch.autocast("cuda", enabled=cuda, dtype=cuda_dtype, cache_enabled=cache))

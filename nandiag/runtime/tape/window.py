@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 from collections.abc import Callable
+from threading import get_ident as _ident
 from typing import Any, NamedTuple
 
 import torch
@@ -40,14 +40,21 @@ _SMALL = 1 << 14
 _FROM_DATA = frozenset({"from_numpy", "as_tensor", "tensor", "frombuffer", "asarray", "from_dlpack"})
 _SMALL_DATA = 1024
 _FRAMES = 6
+_NOTHING = (None, None)
+_KINDS = (Tensor, tuple, list)
+
+_functorch = torch._C._functorch.peek_interpreter_stack
+_stacked = torch._C._len_torch_function_stack
 
 
 class Traits(NamedTuple):
-    """What a torch function does besides returning something."""
+    """What a torch function does besides returning something, and whether it takes memory or data from elsewhere."""
 
     mutates: bool
     in_place: bool
     random: bool
+    remakes: bool
+    from_data: bool
 
 
 @functools.lru_cache(maxsize=4096)
@@ -55,7 +62,10 @@ def traits(function: Any) -> Traits:
     """Tell by its name what a torch function does."""
     name = getattr(function, "__name__", "")
     gradient_set = name == "__set__" and getattr(getattr(function, "__self__", None), "__name__", "") == "grad"
-    return Traits(gradient_set or name in _MUTATORS, is_in_place(name), name in _RANDOM)
+    remakes = name in _REMAKERS or getattr(function, "__module__", "") == _INITIALISERS
+    return Traits(
+        gradient_set or name in _MUTATORS, is_in_place(name), name in _RANDOM, remakes, name in _FROM_DATA
+    )  # fmt: skip
 
 
 class Window(Beneath):
@@ -71,26 +81,25 @@ class Window(Beneath):
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run the call, then tape it; an error of ours goes dark, an error of the call is the script's."""
         del types
-        if self._thread != threading.get_ident():  # left on the stack of a thread that is not taped any more
+        if self._thread != _ident():  # left on the stack of a thread that is not taped any more
             return func(*args, **(kwargs or {}))
         self.calls += 1
         try:
             what = traits(func)
-            states, before = self._kept(what, args, kwargs)
+            careful = what.random or what.in_place or (kwargs and "generator" in kwargs)
+            kept = self._kept(what, args, kwargs) if careful else _NOTHING
         except Exception as error:
             RECORDER.dark("window", error)
             return func(*args, **(kwargs or {}))
         self.on, self._within = False, True
         try:
-            output = func(*args, **(kwargs or {}))
+            output = func(*args, **kwargs) if kwargs else func(*args)
         finally:
-            self.on, self._within = self._thread == threading.get_ident(), False
-        kind = type(output)
+            self.on, self._within = self._thread == _ident(), False
         # Also the named tuples of max, topk, eigh and the like; but a shape, which is a tuple too, holds no tensor.
-        several = kind is list or (isinstance(output, tuple) and kind is not torch.Size)
-        if isinstance(output, Tensor) or several or what.mutates:
+        if (isinstance(output, _KINDS) and type(output) is not torch.Size) or what.mutates:
             try:
-                self._tape(func, (args, kwargs or {}), output, (states, before))
+                self._tape(func, (args, kwargs or {}), output, kept)
             except Exception as error:
                 RECORDER.dark("window", error)
         return output
@@ -122,9 +131,9 @@ class Window(Beneath):
         output: Any,
         kept: tuple[Generators | None, tuple[Tensor, Tensor] | None],
     ) -> None:
-        if not self.on or torch._C._functorch.peek_interpreter_stack() is not None:
+        if not self.on or _functorch() is not None:
             return
-        if getattr(func, "__name__", "") in _REMAKERS or getattr(func, "__module__", "") == _INITIALISERS:
+        if traits(func).remakes:
             for tensor in tensors_in([*words[0][:1], *words[1].values()]):
                 self.tape.unmake(tensor)
             return
@@ -134,19 +143,17 @@ class Window(Beneath):
 
     def entry_of_call(self, func: Any, words: tuple[Any, Any], output: Any, frame: Any) -> Entry | None:
         """Put one call and what it returned on the tape; ``frame`` is where the walk to the user's line starts."""
-        outputs = tensors_in(output)
-        if getattr(func, "__name__", "") in _FROM_DATA and any(one.numel() > _SMALL_DATA for one in outputs):
-            return None  # numpy's memory would be kept with the call: the tensor is taken as it is
+        outputs = [output] if isinstance(output, Tensor) else tensors_in(output)
         what = traits(func)
-        mutates = what.mutates
-        if not outputs and not mutates:
+        if what.from_data and any(one.numel() > _SMALL_DATA for one in outputs):
+            return None  # numpy's memory would be kept with the call: the tensor is taken as it is
+        if not outputs and not what.mutates:
             return None
-        touched = outputs if outputs or not what.in_place else tensors_in(words[0][:1])
-        grad = torch.is_grad_enabled() and (
-            (mutates and not what.in_place) or any(tensor.requires_grad for tensor in touched)
-        )
-        entry = Entry(CALL, func, grad=grad, modes=modes())
-        entry.micro_step = self.micro_step
+        grad = False
+        if torch.is_grad_enabled():
+            touched = outputs if outputs or not what.in_place else tensors_in(words[0][:1])
+            grad = (what.mutates and not what.in_place) or True in [tensor.requires_grad for tensor in touched]
+        entry = Entry(CALL, func, grad=grad, modes=modes(), micro_step=self.micro_step)
         entry.in_place = what.in_place
         entry.places = places(frame, _FRAMES)[0]
         self.tape.add(entry, *words)

@@ -13,11 +13,14 @@ from torch import Tensor, nn
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.tape.capture import Capture
 
+_stacked = torch._C._len_torch_function_stack
+
 
 def install(capture: Capture) -> None:
     """Wrap module calls, ``autograd.grad``, custom Functions, compiled functions and gradient clipping."""
     _wrap_module_call(capture)
     _wrap_tensor_backward(capture)
+    _wrap_optimizer_step(capture)
     _wrap_function_apply(capture)
     _wrap_compile(capture)
     torch.autograd.grad = _as_one_call(capture, torch.autograd.grad)
@@ -56,18 +59,46 @@ def _wrap_module_call(capture: Capture) -> None:
 
 def _wrap_tensor_backward(capture: Capture) -> None:
     original = torch.Tensor.backward
-    sink = guarded("window")(capture.window.sink)
+    window = capture.window
+    sink = guarded("window")(window.sink)
 
     @functools.wraps(original)
     def backward(self: Tensor, *args: Any, **kwargs: Any) -> None:
         # Under a function mode Tensor.backward takes the mode off and puts it back by itself: it must not be ours.
         capture.training()
-        if capture.window.on and not capture.idle:
-            capture.window.close()
+        window.close()
         original(self, *args, **kwargs)  # type: ignore[no-untyped-call]
-        sink()
+        if _stacked() > 1:
+            sink()
 
     torch.Tensor.backward = backward  # type: ignore[method-assign]
+
+
+def _wrap_optimizer_step(capture: Capture) -> None:
+    """Shut the window round all of ``step``: torch profiles it by calls that cost more under a mode than our look."""
+    original = torch.optim.Optimizer.profile_hook_step
+
+    @functools.wraps(original)
+    def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
+        profiled = original(func)
+
+        @functools.wraps(profiled)
+        def step(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or capture.idle:
+                return profiled(*args, **kwargs)
+            was_open = capture.window.close()
+            capture.in_step += 1
+            try:
+                output = profiled(*args, **kwargs)
+            finally:
+                capture.in_step -= 1
+            if (was_open or capture.reopen) and not capture.in_step:
+                capture.step_left()
+            return output
+
+        return step
+
+    torch.optim.Optimizer.profile_hook_step = staticmethod(profile_hook_step)  # type: ignore[method-assign]
 
 
 def _wrap_function_apply(capture: Capture) -> None:

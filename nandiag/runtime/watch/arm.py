@@ -222,7 +222,7 @@ def _wrap_one_zero_grad(owner: type, dropped: Callable[[Any], None], capture: Ca
     def zero_grad(*args: Any, **kwargs: Any) -> Any:
         dropped(args[0] if args else None)
         # It touches each parameter twice, which the window need not see.
-        was_open = capture.window.on and not capture.idle and capture.window.close()
+        was_open = capture.window.close()
         try:
             return original(*args, **kwargs)
         finally:

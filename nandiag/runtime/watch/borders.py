@@ -41,6 +41,8 @@ class Nesting(threading.local):
 
 def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any] | None:
     """Return the closure that ``step(self, closure)`` was given, None when it was given none."""
+    if len(args) == 1 and not kwargs:
+        return None
     closure = kwargs.get("closure")
     return closure if closure is not None else next((word for word in args[1:] if callable(word)), None)
 

@@ -9,6 +9,16 @@ import torch
 from nandiag.runtime.public import told_step
 
 
+class Count:
+    """How many updates one optimizer has made, and how many steps there were before its first."""
+
+    __slots__ = ("before", "updates")
+
+    def __init__(self, before: int) -> None:
+        self.before = before
+        self.updates = 0
+
+
 class Clock:
     """Counts optimizer steps and backward calls; updates that a GradScaler left out are not steps."""
 
@@ -17,20 +27,22 @@ class Clock:
         self.micro_step = 0
         self.updated_in = -1  # the step in which the newest update was made
         self.has_optimizer = self.trains = False
-        self._updates: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
-        self._before: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+        self._updates: weakref.WeakKeyDictionary[torch.optim.Optimizer, Count] = weakref.WeakKeyDictionary()
 
     def updates(self, optimizer: torch.optim.Optimizer) -> int:
         """Return how many updates ``optimizer`` has made."""
-        return self._updates.get(optimizer, 0)
+        known = self._updates.get(optimizer)
+        return 0 if known is None else known.updates
 
     def updated(self, optimizer: torch.optim.Optimizer) -> None:
         """Count one update and begin the next step's micro-steps."""
-        if optimizer not in self._updates and not self._updates:
-            self._before[optimizer] = self.step  # those before it are gone: a fold, a phase, a restart
-        self._updates[optimizer] = count = self.updates(optimizer) + 1
+        known = self._updates.get(optimizer)
+        if known is None:
+            # Where those before it are gone (a fold, a phase, a restart) it goes on counting.
+            known = self._updates[optimizer] = Count(0 if self._updates else self.step)
+        known.updates += 1
         self.updated_in = self.step
-        self.step = max(self.step, count + self._before.get(optimizer, 0))
+        self.step = max(self.step, known.updates + known.before)
         self.micro_step = 0
 
     def tick(self) -> None:

@@ -10,12 +10,13 @@ import contextlib
 import math
 import sys
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nandiag.events import Finished, Skipped
+from nandiag.events import Finished
 from nandiag.runtime.early.warner import Step
 from nandiag.runtime.early.watch import Early
 from nandiag.runtime.guard import Refused, guarded
@@ -23,7 +24,6 @@ from nandiag.runtime.inject.late import attach_late
 from nandiag.runtime.levels.looker import Looker
 from nandiag.runtime.look.finite import quiet, read
 from nandiag.runtime.look.losses import Losses, roots_of
-from nandiag.runtime.look.printed import Listener
 from nandiag.runtime.look.sight import Sight, look, mean_loss
 from nandiag.runtime.look.weights import Optimizer, Weights, owners_of_state, parameters
 from nandiag.runtime.recorder import RECORDER
@@ -35,17 +35,15 @@ from nandiag.runtime.together.agreement import Agreement
 from nandiag.runtime.watch.bare import Bare
 from nandiag.runtime.watch.borders import Nesting, closure_of, with_closure
 from nandiag.runtime.watch.clock import Clock
-from nandiag.runtime.watch.history import Ring
 from nandiag.runtime.watch.judge import Border, Judge, learning_rate, left_out_by_script
 from nandiag.runtime.watch.response import Action, Level, Response, decide, reason_of
+from nandiag.runtime.watch.told.harm import Teller
+from nandiag.runtime.watch.told.skips import Skips
 from nandiag.settings import Settings
 
-_MOST_HARMS = 100
-_MOST_SKIPS = 60
-_URGENT = 8
 _SHORT_STEP = 1e-3
-_ROUND_NUMBERS = frozenset({8, 16, 32, 64, 128, 256})
 _STOCK_STEPS = frozenset({10, 100, 1000})
+_on_host = attrgetter("is_cpu")
 
 
 class Sentinel:
@@ -59,8 +57,8 @@ class Sentinel:
         self.early = Early(settings, capture, self.weights.name)
         self.judge = Judge(self.clock, self.losses, self.weights)
         self.agreement = Agreement()
-        self.history = Ring()
-        self.printed = Listener()
+        self.teller = Teller(self.early.at_harm)
+        self.skips = Skips()
         examiner = Examiner(capture, self.agreement, settings.max_replays)
         self.looker = Looker(examiner, capture, settings.level, self.clock, self._settle)
         self.bare = Bare(self.judge, self.looker, self._settle)
@@ -68,11 +66,8 @@ class Sentinel:
         self._nesting = Nesting()
         self._waiting: list[Tensor] = []
         self._hidden: list[tuple[Tensor, Tensor | None]] = []
-        self._open: set[str] = set()
-        self._told = 0
-        self._skips = self._skips_in_a_row = self._skips_by_script = 0
         self._scale: Tensor | None = None
-        self._scaler_skips = self._ended = self._collapsed = False
+        self._scaler_skips = self._ended = False
         self._optimizer: Optimizer | None = None
         capture.on_first_root = self.weights.take_stock
 
@@ -122,14 +117,15 @@ class Sentinel:
         return watched
 
     def _border(self, optimizer: Optimizer, *, closure: bool = False) -> None:
-        if not attach_late():
+        if not RECORDER.attached and not attach_late():
             return
         with quiet():
             if self.clock.step in _STOCK_STEPS and not closure:
                 self.weights.take_stock(optimizer)
             border = self.judge.begin(optimizer)
             sight = self._sight(optimizer)
-            self._judge_left_out(sight)
+            if self.losses.dropped:
+                self._judge_left_out(sight)
             self._judge(optimizer, sight, border)
             self._remember(optimizer, sight)
         self._settle(optimizer, border, closure=closure)
@@ -144,26 +140,25 @@ class Sentinel:
     def _judge(self, optimizer: Optimizer, sight: Sight, border: Border) -> None:
         self._scaler_skips = sight.scaler_skips
         self.judge.weights_of(optimizer, sight, border, self.clock.updated_in)
+        if sight.fine and not border.harms:
+            self.teller.looked(border)
+            return
         if not sight.frozen_finite:
             self.judge.frozen_of(optimizer, border)
         self.judge.losses_of(optimizer, sight, border)
         self.judge.gradients_of(optimizer, sight, border)
-        self._open &= {harm.what for harm in border.harms}
+        self.teller.looked(border)
 
     def _judge_left_out(self, sight: Sight) -> None:
-        if not self.losses.dropped:
-            return
         bad = left_out_by_script(sight, self.losses.pending, self.losses.dropped)
         if bad:
-            self._skips_by_script += 1
-            if self._skips_by_script <= _MOST_SKIPS:
-                RECORDER.emit(Skipped(self.clock.step, None, len(bad), self._skips_by_script, bad[0], by="script"))
+            self.skips.by_script(self.clock.step, bad)
             self.capture.tape.cut(self.capture.mark)
 
     def _remember(self, optimizer: Optimizer | None, sight: Sight) -> None:
         loss = mean_loss(sight, self.losses.pending)
         norm, rate, step = self.early.norm(sight.grad_norm), learning_rate(optimizer), self.clock.step
-        self.history.add((step, loss, norm, rate, sight.scale, self.early.activation), optimizer)
+        self.teller.history.add((step, loss, norm, rate, sight.scale, self.early.activation), optimizer)
         self.early.border(optimizer, Step(step, loss, norm, rate, sight.scale))
 
     # ------------------------------------------------------------------ what follows
@@ -176,7 +171,7 @@ class Sentinel:
         level = self.judge.agreed(border, self.agreement.most) if joint else border.level
         if level is Level.NONE:
             return
-        fresh = self._tell(border)
+        fresh = self.teller.tell(border)
         if examine is not None:
             if fresh or self.looker.seeks:
                 examine()
@@ -207,20 +202,6 @@ class Sentinel:
         )
         return self.agreement.joins(wanted=wanted)
 
-    def _tell(self, border: Border) -> bool:
-        """Write what is new: while the same sort of harm goes on from step to step it is told once."""
-        self.printed.harm(border.harms)
-        fresh = [harm for harm in border.harms if harm.what not in self._open]
-        self._open |= {harm.what for harm in border.harms if harm.what in {"loss", "gradient"}}
-        for harm in fresh:
-            self._told += 1
-            if self._told <= _MOST_HARMS:
-                RECORDER.emit(harm, urgent=self._told <= _URGENT)
-        if fresh and self._told <= _MOST_HARMS:
-            RECORDER.emit(self.history.event())
-            self.early.at_harm()
-        return bool(fresh)
-
     # ------------------------------------------------------------------ after a step
 
     def after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -235,7 +216,7 @@ class Sentinel:
             self.scaler_skipped(None, optimizer)
             return
         if not hidden:
-            self._skips_in_a_row = 0
+            self.skips.used()
             self.clock.updated(optimizer)
             self._after_update(optimizer)
         self._next_step()
@@ -251,16 +232,16 @@ class Sentinel:
     def _after_update(self, optimizer: Optimizer) -> None:
         if self.judge.lost:
             return
-        border = Border()
         with quiet():
             quick = self.capture.step_seconds < _SHORT_STEP
             scalars = self.weights.scalars(optimizer, quick=quick)
-            if any(scalar.device.type != "cpu" for scalar in scalars):
+            if not all(map(_on_host, scalars)):
                 self._waiting = scalars
                 return
-            if all(math.isfinite(value) for value in read(scalars)):
+            if all(map(math.isfinite, read(scalars))):
                 self.judge.finite_after = self.clock.updated_in
                 return
+            border = Border()
             held = self.judge.update_of(optimizer, border, self.clock.updated_in)
         bad = {one.name: one.tensor for one in held if one.what == "parameter"} or {
             self.weights.name(one, optimizer): one for one in owners_of_state(optimizer, held)
@@ -272,7 +253,7 @@ class Sentinel:
 
         if not self._joint(optimizer):
             self._settle(optimizer, border, examine=examine)
-        elif self._tell(border):  # the other ranks hear of it at the next border, where all agree
+        elif self.teller.tell(border):  # the other ranks hear of it at the next border, where all agree
             examine()
 
     # ------------------------------------------------------------------ other borders
@@ -282,7 +263,7 @@ class Sentinel:
         if torch._C._current_graph_task_id() != -1 or self.capture.off or capturing():
             return False
         roots = roots_of(tensors)
-        if not attach_late():
+        if not RECORDER.attached and not attach_late():
             return False
         self.clock.trains = True
         self.losses.take(roots, self.clock.micro_step)
@@ -315,21 +296,16 @@ class Sentinel:
 
     def scaler_skipped(self, scale: float | None, optimizer: Optimizer) -> None:
         """A scaler left out the update: expected, unless the plain loss itself is bad."""
-        self._skips += 1
-        self._skips_in_a_row += 1
         border = Border()
         with quiet():
             sight = look(self.losses.pending, [], None, self._scale)._replace(scaler_skips=True)
             self.judge.losses_of(optimizer, sight, border)
         scale = sight.scale if scale is None else scale
         loss = mean_loss(sight, self.losses.pending)
-        self.history.add((self.clock.step, loss, None, None, scale, self.early.activation), optimizer)
+        self.teller.history.add((self.clock.step, loss, None, None, scale, self.early.activation), optimizer)
         self.early.skipped(self.clock.step, scale)
-        skip = Skipped(self.clock.step, scale, self._skips_in_a_row, self._skips, loss)
-        fresh, self._collapsed = skip.collapsed and not self._collapsed, skip.collapsed
-        if self._skips <= _MOST_SKIPS or self._skips_in_a_row in _ROUND_NUMBERS or fresh:
-            RECORDER.emit(skip)
-        if (border.harms and self._tell(border)) or fresh:
+        fresh = self.skips.by_scaler(self.clock.step, scale, loss)
+        if (border.harms and self.teller.tell(border)) or fresh:
             self._examine(optimizer, joint=False)
         self._response.skipped(skip)
         self._next_step()
@@ -370,7 +346,7 @@ class Sentinel:
             sight = self._sight(optimizer)
             self.judge.losses_of(optimizer, sight, border)
             self.judge.gradients_of(optimizer, sight, border)
-        if self._tell(border):
+        if self.teller.tell(border):
             self._examine(optimizer, joint=False)
         self.losses.clear()
 
@@ -386,14 +362,14 @@ class Sentinel:
                 self.judge.update_of(self._optimizer, border, self.clock.updated_in)
             self.judge.losses_of(self._optimizer, sight, border)
         self.losses.clear()
-        self._tell(border)
+        self.teller.tell(border)
         self.agreement.close()
-        past = self.history.event() if len(self.history) else None
-        for event in (past, self.looker.last_words(), self.printed.last_words()):
-            if event is not None:
-                RECORDER.emit(event)
+        words = self.looker.last_words()
+        if words is not None:
+            RECORDER.emit(words)
+        self.teller.last_words()
         RECORDER.pulse(self.clock.step, now=True)
-        return Finished(steps=self.clock.step, skips=self._skips, last_finite_step=self.judge.finite_after)
+        return Finished(steps=self.clock.step, skips=self.skips.total, last_finite_step=self.judge.finite_after)
 
 
 # before_step is called by two guards, they by torch's wrapper of step(), whose frame lives as long as the step.

@@ -64,7 +64,7 @@ def test_a_walk_is_bounded():
 
 
 def test_a_walk_ends_at_a_boundary(monkeypatch):
-    monkeypatch.setattr(frames, "BOUNDARIES", {*BOUNDARIES, test_a_walk_ends_at_a_boundary.__code__})
+    monkeypatch.setattr(frames, "BOUNDARIES", {*BOUNDARIES, id(test_a_walk_ends_at_a_boundary.__code__)})
     assert [frame.code.co_name for frame in here()[0]] == ["here"]
 
 

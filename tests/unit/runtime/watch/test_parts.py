@@ -13,8 +13,8 @@ from nandiag.runtime.inject import ending
 from nandiag.runtime.public import AnomalyStop
 from nandiag.runtime.watch.borders import Nesting, closure_of, with_closure
 from nandiag.runtime.watch.clock import Clock, global_step
-from nandiag.runtime.watch.history import LENGTH, Ring
 from nandiag.runtime.watch.response import Action, Level, Response, decide
+from nandiag.runtime.watch.told.history import LENGTH, Ring
 
 
 def optimizer():

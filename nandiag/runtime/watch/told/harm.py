@@ -1,0 +1,51 @@
+"""Harm is told once while the same sort of it goes on from step to step, and its story with it (worker)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nandiag.runtime.look.printed import Listener
+from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.watch.judge import Border
+from nandiag.runtime.watch.told.history import Ring
+
+_MOST = 100
+_URGENT = 8
+_LASTING = frozenset({"loss", "gradient"})
+
+
+class Teller:
+    """Writes harm and the newest steps; ``at_harm()`` is called with each harm that is new."""
+
+    def __init__(self, at_harm: Callable[[], object]) -> None:
+        self.history = Ring()
+        self.printed = Listener()
+        self.told = 0
+        self._at_harm = at_harm
+        self._open: set[str] = set()
+
+    def looked(self, border: Border) -> None:
+        """A border was looked at: what it does not show any more is new when it comes again."""
+        if self._open:
+            self._open &= {harm.what for harm in border.harms}
+
+    def tell(self, border: Border) -> bool:
+        """Write what is new; returns whether anything was."""
+        self.printed.harm(border.harms)
+        fresh = [harm for harm in border.harms if harm.what not in self._open]
+        self._open |= {harm.what for harm in border.harms if harm.what in _LASTING}
+        for harm in fresh:
+            self.told += 1
+            if self.told <= _MOST:
+                RECORDER.emit(harm, urgent=self.told <= _URGENT)
+        if fresh and self.told <= _MOST:
+            RECORDER.emit(self.history.event())
+            self._at_harm()
+        return bool(fresh)
+
+    def last_words(self) -> None:
+        """Write the newest steps, and what the script's own log showed of a bad loss."""
+        past = self.history.event() if len(self.history) else None
+        for event in (past, self.printed.last_words()):
+            if event is not None:
+                RECORDER.emit(event)
