@@ -304,7 +304,7 @@ class Sentinel:
         loss = mean_loss(sight, self.losses.pending)
         self.teller.history.add((self.clock.step, loss, None, None, scale, self.early.activation), optimizer)
         self.early.skipped(self.clock.step, scale)
-        fresh = self.skips.by_scaler(self.clock.step, scale, loss)
+        skip, fresh = self.skips.by_scaler(self.clock.step, scale, loss)
         if (border.harms and self.teller.tell(border)) or fresh:
             self._examine(optimizer, joint=False)
         self._response.skipped(skip)

@@ -22,15 +22,15 @@ class Skips:
         """An update was made."""
         self._in_a_row = 0
 
-    def by_scaler(self, step: int, scale: float | None, loss: float | None) -> bool:
-        """A scaler left out an update at ``scale``; returns whether its scale has collapsed since the last time."""
+    def by_scaler(self, step: int, scale: float | None, loss: float | None) -> tuple[Skipped, bool]:
+        """A scaler left out an update at ``scale``; returns what it comes to, and whether the scale is just lost."""
         self.total += 1
         self._in_a_row += 1
         skip = Skipped(step, scale, self._in_a_row, self.total, loss)
         fresh, self._collapsed = skip.collapsed and not self._collapsed, skip.collapsed
         if self.total <= _MOST or self._in_a_row in _ROUND_NUMBERS or fresh:
             RECORDER.emit(skip)
-        return fresh
+        return skip, fresh
 
     def by_script(self, step: int, bad: list[float]) -> None:
         """The script threw away the gradients of ``bad`` losses."""
