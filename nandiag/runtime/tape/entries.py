@@ -70,11 +70,8 @@ class Entry:
     @property
     def retains(self) -> bool:
         """Whether a backward call leaves the graph that it went through as it is."""
-        for words in (self.args or (), self.kwargs.values() if self.kwargs else ()):
-            for word in words:  # a comparison might ask a tensor
-                if word is True:
-                    return True
-        return False
+        words = (*self.args, *self.kwargs.values()) if self.kwargs else self.args or ()
+        return bool([word for word in words if word is True])
 
     def forget(self) -> None:
         """Let go of everything: this call will not be made again."""
@@ -316,15 +313,9 @@ class Tape:
 
     def clear(self, step: int) -> None:
         """Begin a new step. Entries whose outputs live on with their graph (a GAN's fake batch) stay reachable."""
-        waiting = []
-        for entry in self.loose:
+        for entry in (*self.loose, *[entry for entry in self.entries if not entry.grad]):
             entry.forget()
-        for entry in self.entries:
-            if not entry.grad:
-                entry.forget()
-            elif entry.kind == BACKWARD and not entry.retains:
-                waiting.append(entry)
-        _forget_consumed(waiting)
+        _forget_consumed([entry for entry in self.entries if entry.kind == BACKWARD and not entry.retains])
         self.loose.clear()
         self.entries.clear()
         self._copies.clear()
