@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from nandiag.events import PHASES, Event, Harm, Looked, Printed, Skipped, Stopping, Warned
+from nandiag.events import PHASES, Harm, Looked, Printed, Skipped, Stopping, Warned
 from nandiag.store.reader import RankLog
 
 E = TypeVar("E")
@@ -44,14 +43,14 @@ class Timeline:
 
 def build(logs: tuple[RankLog, ...]) -> Timeline:
     """Sort the events of all ranks into one timeline."""
-    skips = _of(logs, Skipped)
+    of = _by_kind(logs)
     return Timeline(
-        harms=tuple(sorted(_of(logs, Harm), key=lambda one: (harm_moment(one), one.rank, one.seq))),
-        looks=tuple(sorted(_of(logs, Looked), key=_in_order)),
-        skips=tuple(sorted(skips, key=lambda one: (one.attempt, one.event.step, one.event.total, one.rank))),
-        stops=tuple(sorted(_of(logs, Stopping), key=_in_order)),
-        warned=tuple(sorted(_of(logs, Warned), key=_in_order)),
-        printed=tuple(sorted(_of(logs, Printed), key=_in_order)),
+        harms=tuple(sorted(of[Harm], key=lambda one: (harm_moment(one), one.rank, one.seq))),
+        looks=tuple(sorted(of[Looked], key=_in_order)),
+        skips=tuple(sorted(of[Skipped], key=lambda one: (one.attempt, one.event.step, one.event.total, one.rank))),
+        stops=tuple(sorted(of[Stopping], key=_in_order)),
+        warned=tuple(sorted(of[Warned], key=_in_order)),
+        printed=tuple(sorted(of[Printed], key=_in_order)),
     )
 
 
@@ -59,18 +58,14 @@ def _in_order(one: Seen[Any]) -> tuple[int, int, int, int]:
     return one.attempt, one.event.step, one.rank, one.seq
 
 
-def _of(logs: tuple[RankLog, ...], kind: type[E]) -> list[Seen[E]]:
-    return [_as(one, one.event) for log in logs for one in _seen(log) if isinstance(one.event, kind)]
-
-
-def _seen(log: RankLog) -> Iterator[Seen[Event]]:
-    for record in log.records:
-        yield Seen(log.rank, log.attempt, log.pid, record.seq, record.time, record.event)
-
-
-def _as(one: Seen[Event], event: E) -> Seen[E]:
-    """Return ``one`` with the type of its event known."""
-    return Seen(one.rank, one.attempt, one.pid, one.seq, one.time, event)
+def _by_kind(logs: tuple[RankLog, ...]) -> dict[type, list[Seen[Any]]]:
+    found: dict[type, list[Seen[Any]]] = {kind: [] for kind in (Harm, Looked, Skipped, Stopping, Warned, Printed)}
+    for log in logs:
+        for record in log.records:
+            many = found.get(type(record.event))
+            if many is not None:
+                many.append(Seen(log.rank, log.attempt, log.pid, record.seq, record.time, record.event))
+    return found
 
 
 def phase_of(harm: Harm) -> str:

@@ -49,10 +49,16 @@ def encode(record: Record) -> str:
     return json.dumps({**head, **plain(record.event)}, allow_nan=False, separators=(",", ":"))
 
 
-def decode(line: str | bytes) -> Record:
-    """Return the record of one line; raises ValueError when the line is no record of ours."""
+def decode(line: str | bytes, tensors: int | None = None) -> Record:
+    """Return the record of one line, with the first ``tensors`` of its tensors (None: all).
+
+    Raises:
+        ValueError: when the line is no record of ours.
+    """
     try:
-        data = json.loads(line)
+        data = json.loads(line if isinstance(line, str) else line.decode("utf-8", "surrogatepass"))
+        if tensors is not None and "tensors" in data:
+            data["tensors"] = data["tensors"][:tensors]
         cls = KINDS.get(data["kind"])
         event: kinds.Event = kinds.Unknown(str(data["kind"])) if cls is None else build(cls, data)
         return Record(seq=int(data["seq"]), time=float(data["time"]), event=event)

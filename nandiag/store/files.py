@@ -15,12 +15,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from nandiag.events import Attached, Event, Harm, History, Raised, Record, Unknown, decode, words
+from nandiag.events import Attached, Event, History, Raised, Record, Unknown, decode, words
 
 MAX_LINE = 512 * 1024
 MAX_FILE = 64 * 1024 * 1024
 MAX_KEPT = 32 * 1024 * 1024
 _MOST, _FEWEST = 4_000, 2
+# Of these, one at each end will do where ranks are very many: they add up, or say the same from rank to rank.
+_PLENTY = frozenset({b"skipped", b"note", b"warned", b"replicas", b"printed"})
 _DETAILED = 1_000
 _TRACEBACK = 2_000
 _TENSORS = 2
@@ -135,6 +137,24 @@ class _Reading:
         )
 
     def _whole_lines(self, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+        content = file.read(MAX_LINE)
+        if len(content) < min(MAX_LINE, MAX_FILE):
+            yield from self._short(content)
+        else:
+            file.seek(0)
+            yield from self._long(file)
+
+    def _short(self, content: bytes) -> Iterator[tuple[int, bytes]]:
+        """Yield the lines of what is no longer than one line may be."""
+        offset, lines = 0, content.split(b"\n")
+        if lines.pop():
+            self._notes.append(TORN)
+        for line in lines:
+            if line and not line.isspace():
+                yield offset, line
+            offset += len(line) + 1
+
+    def _long(self, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         offset = 0
         while line := file.readline(MAX_LINE):
             place, offset = offset, offset + len(line)
@@ -155,15 +175,19 @@ class _Reading:
         series = self._series.get(head[1])
         if series is None:
             series = self._series[head[1]] = _Series()
+        most, fewest = self._budget.most, _FEWEST
+        if not self._budget.detailed and head[1] in _PLENTY:
+            most = fewest = 1
         # The handshake, the first harm and how a rank ended are few, and no report is right without them.
-        if series.first < _FEWEST or (series.first < self._budget.most and len(line) <= self._room):
+        if series.first < fewest or (series.first < most and len(line) <= self._room):
             series.first += 1
             self._take(self._lines, head, line)
             return
-        series.newest.append((self._lines, head, line))
+        newest = series.newest
+        newest.append((self._lines, head, line))
         series.bytes += len(line)
-        while series.newest and (len(series.newest) > self._budget.most or series.bytes > MAX_LINE):
-            series.bytes -= len(series.newest.popleft()[2])
+        while newest and (len(newest) > most or series.bytes > MAX_LINE):
+            series.bytes -= len(newest.popleft()[2])
 
     def _unsorted(self, offset: int, line: bytes) -> None:
         """Take a line that some other writer made: its kind is known only once it is parsed."""
@@ -194,12 +218,12 @@ class _Reading:
         if self._budget.spent:
             return
         try:
-            record = decode(line)
+            record = decode(line, None if self._budget.detailed else _TENSORS)
         except ValueError:
             self._broken += 1
             self._lines -= 1
             return
-        if not self._budget.detailed:
+        if not self._budget.detailed and isinstance(record.event, Raised):
             record = replace(record, event=_cut(record.event))
         if key is not None and len(self._budget.shared) < _SHARED and not isinstance(record.event, Attached):
             self._budget.shared[key] = record.event
@@ -227,8 +251,6 @@ def _skip_line(file: BinaryIO, most: int) -> int:
     return skipped
 
 
-def _cut(event: Event) -> Event:
+def _cut(event: Raised) -> Raised:
     """Return an event of one of very many ranks without what a report shows of few ranks only."""
-    if isinstance(event, Raised):
-        return replace(event, traceback=event.traceback[-_TRACEBACK:])
-    return replace(event, tensors=event.tensors[:_TENSORS]) if isinstance(event, Harm) else event
+    return replace(event, traceback=event.traceback[-_TRACEBACK:])
