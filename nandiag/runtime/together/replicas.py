@@ -56,9 +56,10 @@ class ReplicaCheck:
         if step == self._seen or self._capture.off or self._next == math.inf:
             return
         self._seen = step
-        if not all(one.require_forward_param_sync for one in self._synced):
-            self._next = math.inf
-        elif step >= self._next:
+        for one in self._synced:
+            if not one.require_forward_param_sync:
+                self._next = math.inf
+        if step >= self._next:
             self._check(step)
 
     def _check(self, step: int) -> None:

@@ -27,14 +27,12 @@ def test_a_rank_that_is_lost_in_a_joint_replay_ends_it_on_all(how, nproc, nandia
     assert done.returncode in ((1, 3) if how == "killed" else (3,)), done.stderr
     assert report["verdict"]["anomaly"] is True, done.stderr
     assert (origin["step"], origin["ranks"], origin["phase"]) == (3, [0], "loss"), done.stderr
-    assert any("could not be run again" in note or "could not go on" in note for note in report["notes"]), report[
-        "notes"
-    ]
-    if how == "killed":
+    if how == "killed":  # the launcher ends the others at once, as a rule before they have more to say
         assert "SIGKILL" in done.stderr, done.stderr
     else:
-        assert "out of memory" in done.stderr, done.stderr
-        assert "rank 1 could not go on" in " ".join(done.stderr.split()), done.stderr
+        notes = " ".join(report["notes"])
+        assert "step 3 could not be run again: OutOfMemoryError" in notes, notes
+        assert "rank 1 could not go on" in notes, notes
 
 
 def bits(done):
