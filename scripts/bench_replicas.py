@@ -1,4 +1,4 @@
-"""What the default check of replicas costs: its share of the step time of two DDP ranks, on the models of scripts/bench.
+"""What the default check of replicas costs: its share of the step time of two DDP ranks, on models of scripts/bench.
 
 Run by ``scripts/bench_replicas``. Timed apart are the call after each step that finds nothing due, and a check with all
 that comes with it; the share is the first and the second over the interval that the check chose.

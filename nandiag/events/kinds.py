@@ -226,12 +226,16 @@ class Printed:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """This rank raises ``AnomalyStop`` (or, with ``action="skip"``, leaves out the update) at this step border."""
+    """This rank raises ``AnomalyStop`` (or, with ``action="skip"``, leaves out the update) at this step border.
+
+    ``alone``: no process group joins it with others, so that these will not come to a stop of their own by it.
+    """
 
     step: int
     policy: str
     action: str
     reason: str
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,12 +33,14 @@ MOST_WAITING = 256
 class Grace:
     """Seconds from the first stop until workers are ended.
 
-    ``others`` is for workers that have not noticed the stop, ``own`` for those still in their ``finally`` blocks,
+    ``others`` is for workers that have not noticed the stop, ``apart`` for those that never will, as the worker that
+    stopped trains apart from them (torchrun gives no time at all), ``own`` for those still in their ``finally`` blocks,
     ``kill`` for the time between SIGTERM and SIGKILL. ``hang`` is not from a stop: after so many seconds without
     progress of any rank the workers are ended (0: never).
     """
 
     others: float = 10.0
+    apart: float = 0.5
     own: float = 300.0
     kill: float = 30.0
     hang: float = 0.0
@@ -63,6 +65,7 @@ class Seen:
     listening: dict[tuple[int, int, int], int] = field(default_factory=dict)
     hang: HangEnd | None = None
     raised: bool = False
+    alone: bool = False
     agent: str = ""
 
     def take(self, fresh: Fresh) -> None:
@@ -77,6 +80,7 @@ class Seen:
             self.listening[key] = event.signal or 0
         elif isinstance(event, Stopping) and event.action == "stop":
             self.stopping.add(key)
+            self.alone |= event.alone
         elif isinstance(event, Harm) and len(self.harms) < 1_000:
             self.harms.append((fresh.rank, event))
         elif isinstance(event, Looked) and event.outcome == "found" and len(self.looks) < 1_000:
@@ -254,7 +258,8 @@ class Watch:
 
     def _end_the_slow(self, since: float, now: float) -> None:
         for key, worker in self._seen.attached.items():
-            patience = self._grace.own if key in self._seen.stopping else self._grace.others
+            others = self._grace.apart if self._seen.alone else self._grace.others
+            patience = self._grace.own if key in self._seen.stopping else others
             if since < patience or key[1] != self._seen.attempts - 1 or worker.host != socket.gethostname():
                 continue
             first = self._signalled.setdefault(worker.pid, now)

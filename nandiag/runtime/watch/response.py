@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NoReturn
 
+import torch.distributed as dist
+
 from nandiag.events import Harm, Note, Skipped, Stopping
 from nandiag.runtime.inject import ending
 from nandiag.runtime.public import AnomalyStop
@@ -71,7 +73,8 @@ class Response:
     def _stop(self, step: int, reason: str) -> NoReturn:
         ending.stopped()
         RECORDER.mark_stopped()
-        RECORDER.emit(Stopping(step=step, policy=self.policy, action="stop", reason=reason), urgent=True)
+        alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
+        RECORDER.emit(Stopping(step=step, policy=self.policy, action="stop", reason=reason, alone=alone), urgent=True)
         raise AnomalyStop(f"nandiag stopped the run at step {step}: {reason}")
 
 

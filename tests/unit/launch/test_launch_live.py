@@ -164,6 +164,15 @@ def test_ends_workers_that_miss_the_stop(run):
     assert run.watch._seen.ended == {101}
 
 
+def test_workers_that_train_apart_are_ended_as_soon_as_torchrun_would(run):
+    run.write(0, attached(0))
+    run.write(1, attached(1, pid=101))
+    run.write(0, Stopping(7, "stop", "stop", "loss is NaN", alone=True))
+    run.watch._turn(0.0)
+    run.watch._turn(0.6)
+    assert run.killed == [(101, signal.SIGTERM)]
+
+
 def test_one_that_stops_keeps_its_time_and_the_others_theirs(run):
     stopped(run)
     run.watch._turn(0.0)

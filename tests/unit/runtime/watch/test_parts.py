@@ -157,7 +157,7 @@ def test_a_stop_is_written_before_it_is_raised(recording, kept_ending):
         Response("stop").act(Level.SEEN, 4, "a reason")
     assert (stop.value.code, isinstance(stop.value, SystemExit)) == (0, True)
     assert str(stop.value) == "nandiag stopped the run at step 4: a reason"
-    assert worker.events(Stopping) == [Stopping(4, "stop", "stop", "a reason")]
+    assert worker.events(Stopping) == [Stopping(4, "stop", "stop", "a reason", alone=True)]
     assert ending._state["stopped"]
 
 
