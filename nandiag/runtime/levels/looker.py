@@ -106,6 +106,8 @@ class Looker:
             return
         if not case.joint and looked.outcome == "finite" and looked.facts.get("complete") is not False and _has_peers():
             return  # damage that it received, as far as it can tell: the rank that made it has its own look
+        if case.joint and not self._agreement.possible:
+            return  # it broke off: what the other ranks do from now on is not known
         if not found:
             self._missed = case.step
 

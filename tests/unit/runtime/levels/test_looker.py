@@ -1,11 +1,14 @@
 """Where a replay does not find the origin, ops are watched from the next step on, and the report is told."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 
-from nandiag.events import Note
+from nandiag.events import Looked, Note
 from nandiag.runtime.levels import looker
+from nandiag.runtime.replay.case import Case
 
 EVERY = 3
 
@@ -111,3 +114,13 @@ def test_the_training_is_the_same_to_the_bit(work, level):
     assert trained() == plain
     assert worker.sentinel.looker.live.started
     assert worker.harms == []
+
+
+@pytest.mark.parametrize(("possible", "missed"), [(True, 4), (False, None)])
+def test_ranks_watch_together_or_not_at_all(possible, missed):
+    """Where the agreement broke off one rank would watch alone, within collectives of the others."""
+    one = object.__new__(looker.Looker)
+    one._missed = None
+    one._agreement = SimpleNamespace(any=lambda flag, what: flag, possible=possible)
+    one._may_take_over(Case(4, [], joint=True), Looked(outcome="refused", method="replay", step=4))
+    assert one._missed == missed
