@@ -89,9 +89,10 @@ def _last_finite(state: RankState, own: list[Harm], log: RankLog | None) -> int 
         return None  # nothing was trained
     if broken:
         return min((harm.since if harm.since is not None else -1) for harm in broken)
-    told = [one.event.last_finite_step for one in (log.records if log else ()) if isinstance(one.event, Finished)]
-    if told and told[-1] is not None:
-        return told[-1]
+    told = [one.event for one in (log.records if log else ()) if isinstance(one.event, Finished)]
+    if told and told[-1].last_finite_step is not None:
+        # Of several optimizers one may have updated in a step that another did not come to.
+        return min(told[-1].last_finite_step, told[-1].steps - 1)
     if own:
         return max(harm.step for harm in own) - 1
     pulse = log.pulse if log else None

@@ -183,6 +183,12 @@ def test_a_recovered_run_resumes_from_its_end(by_hand):
     assert analyse(record).verdict.last_finite_step == 29
 
 
+def test_a_step_that_only_one_of_two_optimizers_came_to_is_none_to_resume_after(by_hand):
+    stop = Stopping(9, "auto", "stop", "gradient")
+    record = by_hand.run(by_hand.rank(0, by_hand.gradient(9), stop, Finished(9, 0, 9), world=1), world=1)
+    assert analyse(record).verdict.last_finite_step == 8
+
+
 def test_a_stop_before_the_update_keeps_the_step_before(by_hand):
     stop = Stopping(5, "auto", "stop", "gradient")
     record = by_hand.run(*(by_hand.rank(n, by_hand.gradient(5), stop, steps=5) for n in (0, 1)))
