@@ -13,13 +13,14 @@ from nandiag.runtime.births.known import LAST, Birth, Call
 from nandiag.runtime.births.prelude import Prelude
 from nandiag.runtime.births.record import Record
 from nandiag.runtime.births.told import tell
+from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.frames import places
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.look.weights import Held
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.batches import Batch
-from nandiag.runtime.tape.entries import tensors_in
+from nandiag.runtime.tape.entries import Entry, tensors_in
 
 _FRAMES = 6
 _DEEPEST = 6
@@ -32,9 +33,11 @@ class Births:
         self.record = Record()
         self.prelude = Prelude(self.record)
         self.known: Looked | None = None
+        self.unknown: tuple[int, list[Held]] = (-1, [])
 
     def bad_from_the_start(self, held: Sequence[Held], step: int) -> None:
         """Weights were bad when they were first looked at: whence is written down now, whatever is run again later."""
+        self.unknown = (step, list(held))
         self.known = self.explain([one for one in held if one.what == "parameter"], step)
         if self.known is not None:
             RECORDER.emit(self.known, urgent=True)
@@ -58,6 +61,19 @@ class Births:
                 return None
             one, birth = min(known, key=lambda pair: pair[1].how == LAST)
             return tell(one.tensor, one, birth, step)
+
+    @guarded("births")
+    def last_write(self, step: int, writes: Sequence[tuple[Entry, Tensor]]) -> Looked | None:
+        """Return the last of the script's ``writes`` between steps into a weight that was bad behind them."""
+        if self.unknown[0] != step:
+            return None
+        held = {storage(one.tensor): one for one in self.unknown[1] if one.what == "parameter"}
+        into = [(entry, held[key]) for entry, target in writes if (key := storage(target)) in held]
+        if not into:
+            return None
+        entry, one = into[-1]
+        with quiet():
+            return tell(one.tensor, one, Birth(LAST, Call(entry.name, entry.places)), step)
 
     @guarded("births")
     def of_sample(self, found: tuple[Batch, str] | None) -> Birth | None:

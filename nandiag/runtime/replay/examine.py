@@ -30,7 +30,7 @@ from nandiag.runtime.replay.ready import (
     still_held,
     updates_by_hand,
 )
-from nandiag.runtime.replay.rerun import Player
+from nandiag.runtime.replay.rerun import Player, written_by
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.unfinished import can_break_off, reset_sharding
 from nandiag.runtime.replay.update import look_again
@@ -67,6 +67,8 @@ class Examiner:
         entries, self._partial = still_held(tape.whole(case.gradients, without=updates, also=copies))
         began = time.perf_counter()
         looked = self._refusal(case, entries) or self._replay(case, entries)
+        if looked.outcome == "finite" and not case.joint and self._capture.births is not None:
+            looked = self._capture.births.last_write(case.step, written_by(entries)) or looked
         if looked.outcome == "finite" and not case.joint:
             looked = with_buckets(looked, roots_of(entries))
         looked = _timed(looked, time.perf_counter() - began)

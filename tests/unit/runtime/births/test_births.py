@@ -202,3 +202,15 @@ def test_a_large_tensor_is_looked_at_when_it_is_asked_for(monkeypatch, work):
         layer.weight.fill_(math.nan)
     assert record.birth_of(layer.weight).how in {OP, LAST}
     assert record.birth_of(layer.weight).call.name == "fill_"
+
+
+def test_the_last_write_between_steps_is_told_as_inferred(work, tmp_path):
+    torch.save({"weight": torch.zeros(3, 4), "bias": torch.full((3,), math.inf)}, tmp_path / "bad.pt")
+    worker = work()
+    layer = nn.Linear(4, 3)
+    train(layer)
+    layer.load_state_dict(torch.load(tmp_path / "bad.pt"))
+    train(layer, torch.optim.SGD(layer.parameters(), lr=0.01))
+    look = found(worker)
+    assert (look.method, look.step, look.facts["weight"], look.facts["birth"]) == ("tape", 1, "bias", LAST)
+    assert look.site.source.strip().startswith("layer.load_state_dict(")
