@@ -72,7 +72,12 @@ class Frozen:
             module = ref()
             if module is None:
                 continue
-            tensor = _at(module, key)
+            buffers, own = module._buffers, module._parameters
+            if type(buffers) is dict and type(own) is dict:  # nearly always, and this runs for each buffer in each step
+                tensor = buffers.get(key)
+                tensor = own.get(key) if tensor is None else tensor
+            else:
+                tensor = _at(module, key)
             if tensor is not None and id(tensor) not in self._trained:
                 yield (id(module), key), tensor
 

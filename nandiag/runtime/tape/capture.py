@@ -21,7 +21,16 @@ from nandiag.runtime.frames import places
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Given, Tape, version_of
-from nandiag.runtime.tape.state import Attributes, capturing, equal, generators, keep_attributes, modes, python_used
+from nandiag.runtime.tape.state import (
+    Attributes,
+    Copies,
+    capturing,
+    equal,
+    generators,
+    keep_attributes,
+    modes,
+    python_used,
+)
 from nandiag.runtime.tape.window import Window
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -287,11 +296,11 @@ class Habit:
         if self._buffers is None:
             watched = [(one, version_of(one)) for one in module.buffers() if one.numel() <= _LARGEST_BUFFER]
             self._first = (watched, Attributes(module))
-            entry.buffers = [(buffer, buffer.detach().clone()) for buffer, _ in watched]
+            entry.buffers = Copies([buffer for buffer, _ in watched])
             entry.attributes = keep_attributes(list(module.modules()))
             return
         if self._buffers:
-            entry.buffers = [(buffer, buffer.detach().clone()) for buffer in self._buffers]
+            entry.buffers = Copies(self._buffers)
         if self._attributes:
             entry.attributes = keep_attributes(self._attributes)
 

@@ -43,7 +43,7 @@ class Entry:
         self.kwargs: Any = {}
         self.generators: Generators | None = None
         self.words: Sequence[Made | Given] = ()
-        self.buffers: Sequence[tuple[Tensor, Tensor]] = ()
+        self.buffers: Iterable[tuple[Tensor, Tensor]] = ()
         self.attributes: Sequence[tuple[nn.Module, dict[str, Any]]] = ()
         self.places: Sequence[Place] = ()
         self.before: tuple[Tensor, Tensor] | None = None
