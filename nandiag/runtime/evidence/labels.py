@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from nandiag.runtime.look.finite import local
 from nandiag.runtime.names import class_name, walk
-from nandiag.runtime.tape.entries import ROOT, Entry, Given
+from nandiag.runtime.tape.entries import ROOT, Entry
+from nandiag.runtime.tape.packed.words import Given
 
 
 @dataclass(frozen=True, slots=True)

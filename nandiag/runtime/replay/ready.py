@@ -16,7 +16,8 @@ from nandiag.runtime.replay.rerun import written_by
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.update import stand_in
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Given, tensors_in
+from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, tensors_in
+from nandiag.runtime.tape.packed.words import Given
 from nandiag.runtime.tape.traceless import roots_of
 
 

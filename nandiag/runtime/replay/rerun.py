@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,8 @@ from nandiag.runtime.frames import BOUNDARIES
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact
 from nandiag.runtime.replay.trace import Spot, Tracer
-from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Given, Made, Rebuilt, Tape, tensors_in, version_of
+from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Tape, tensors_in
+from nandiag.runtime.tape.packed.words import Given, Made, Rebuilt, version_of
 from nandiag.runtime.tape.state import set_attributes, under
 
 _backward = torch.autograd.backward
@@ -132,7 +133,7 @@ class Player:
         """Whether an in-place write into a tensor from outside is not made again, its result being there already."""
         if not entry.in_place or entry.grad or entry.before is not None or not entry.args:
             return False
-        target = _written(entry)
+        target = _written(entry, self._outputs)
         if target is None or target.requires_grad:
             return False
         self.result.unmade.append((entry, target))
@@ -153,8 +154,12 @@ class Player:
     def _again(self, word: Made | Given) -> Tensor:
         if isinstance(word, Made):
             outputs = self._outputs.get(id(word.entry))
-            made = outputs is not None and word.index < len(outputs)
-            return outputs[word.index] if outputs is not None and made else self._outside(word.tensor())
+            if outputs is not None and word.index < len(outputs):
+                return outputs[word.index]
+            made = word.tensor()
+            if made is not None and word.version not in {None, version_of(made)}:
+                self.result.stale.append(made)
+            return self._outside(made)
         tensor = word.get()
         if tensor is not None and version_of(tensor) != word.version and id(tensor) not in self._stand_ins:
             self.result.stale.append(tensor)
@@ -185,11 +190,16 @@ def written_by(entries: list[Entry]) -> list[tuple[Entry, Tensor]]:
     return [(entry, target) for entry, target in targets if target is not None]
 
 
-def _written(entry: Entry) -> Tensor | None:
-    """Return the tensor from outside the tape that an in-place call writes into, itself or through views of it."""
+def _written(entry: Entry, again: Container[int] | None = None) -> Tensor | None:
+    """Return the tensor from outside the tape that an in-place call writes into, itself or through views of it.
+
+    Where it is known which entries, by ``id``, could be made ``again``, what others made is taken for one from outside.
+    """
     word = entry.args[0]
     while type(word) is Made:
         maker = word.entry
+        if again is not None and id(maker) not in again:
+            return word.tensor()
         if maker.name not in _VIEWS or not maker.args or _getter(maker) == "grad":
             return None
         word = maker.args[0]

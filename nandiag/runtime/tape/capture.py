@@ -20,7 +20,8 @@ from nandiag.runtime.belongings.aside import Bystanders
 from nandiag.runtime.frames import places
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Given, Tape, version_of
+from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Tape
+from nandiag.runtime.tape.packed.words import Given, version_of
 from nandiag.runtime.tape.state import (
     Attributes,
     Copies,

@@ -10,12 +10,13 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor, device, dtype, layout, nn, strided
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.runtime.frames import Frame, Place
+from nandiag.runtime.tape.packed.words import Given, Made, Rebuilt, version_of
 from nandiag.runtime.tape.state import Generators, Modes
 
 MOST_ENTRIES = 4096
@@ -82,66 +83,6 @@ class Entry:
     def name(self) -> str:
         """The name of the function called."""
         return str(getattr(self.function, "__name__", type(self.function).__name__))
-
-
-class Made:
-    """A tensor that the ``index``-th output of ``entry`` was; leaves are kept, for they cannot be made again."""
-
-    __slots__ = ("entry", "index", "tensor")
-
-    def __init__(self, entry: Entry, index: int, tensor: Tensor) -> None:
-        self.entry = entry
-        self.index = index
-        self.tensor = weakref.ref(tensor)
-
-
-class Given:
-    """A tensor from outside the tape, with its version counter when it was used; weak where ``strong`` is False."""
-
-    __slots__ = ("_tensor", "version", "written")
-
-    def __init__(self, tensor: Tensor, *, strong: bool) -> None:
-        self._tensor: Any = tensor if strong else weakref.ref(tensor)
-        self.version = 0 if tensor.is_inference() else tensor._version
-        self.written = False
-
-    def release(self) -> None:
-        """Make the reference weak."""
-        tensor = self.get()
-        self._tensor = _gone if tensor is None else weakref.ref(tensor)
-
-    def hold(self) -> bool:
-        """Make the reference strong; False when the tensor is gone."""
-        tensor = self.get()
-        if tensor is not None:
-            self._tensor = tensor
-        return tensor is not None
-
-    def get(self) -> Tensor | None:
-        """Return the tensor, None when it is gone."""
-        return self._tensor if isinstance(self._tensor, Tensor) else self._tensor()
-
-
-def _gone() -> None:
-    """Stand in for a weak reference whose tensor is gone."""
-
-
-class Rebuilt(NamedTuple):
-    """A container of a class of its own (a named tuple, a model's output), to be made again of its packed items."""
-
-    kind: type
-    items: Any
-
-    def make(self, items: Any) -> Any:
-        """Return a container of the class with ``items``."""
-        if isinstance(items, dict):
-            return self.kind(**items) if hasattr(self.kind, "__dataclass_fields__") else self.kind(items)
-        return self.kind._make(items)  # type: ignore[attr-defined]
-
-
-def version_of(tensor: Tensor) -> int:
-    """Return the tensor's version counter, 0 for inference tensors, which have none."""
-    return 0 if tensor.is_inference() else tensor._version
 
 
 def tensors_in(thing: Any, found: list[Tensor] | None = None) -> list[Tensor]:
@@ -275,7 +216,7 @@ class Tape:
         known = self._made.get(id(tensor))
         word: Made | Given
         if known is not None and known[0]() is tensor and self._again(known[1], tensor, strong=strong):
-            word = Made(known[1], known[2], tensor)
+            word = Made(known[1], known[2], tensor, None if strong else version_of(tensor))
         else:
             word = Given(tensor, strong=strong)
             if strong and not tensor.requires_grad:
@@ -338,7 +279,8 @@ class Tape:
         if type(word) is Made:
             maker = word.entry
             # A value that descends from another step's weights (a carried state) would not come out the same.
-            return maker.step == self.step and (maker.args is not None if maker.grad else maker.held)
+            again = maker.step == self.step and (maker.args is not None if maker.grad else maker.held)
+            return again or word.hold()
         return word.hold() if type(word) is Given else True
 
     def cut(self, mark: int) -> None:

@@ -21,7 +21,8 @@ from nandiag.runtime.early.warner import Warner
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import ROOT, Entry, Given
+from nandiag.runtime.tape.entries import ROOT, Entry
+from nandiag.runtime.tape.packed.words import Given
 
 _SHORT_STEP = 5e-3
 _EACH = 8

@@ -401,6 +401,41 @@ def a_bad_batch():
     return model, optimizer
 
 
+@fault("aten.reciprocal.default", "loss", module=None)
+def a_weight_by_targets_of_which_only_the_copy_is_left():
+    """As on a device: what the loader gave is gone when the loss is computed of what was copied."""
+    model = net()
+    optimizer = sgd(model)
+    kinds = [torch.arange(5) % (2 if step == BAD else 3) for step in range(4)]
+    for _, x, _ in data():
+        kind = kinds.pop(0).to("cpu:0")  # another device than "cpu", so that torch copies
+        scores = model(x)
+        share = len(kind) / torch.bincount(kind, minlength=3)  # <-
+        loss = F.cross_entropy(scores, kind, share, label_smoothing=0.1)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model, optimizer
+
+
+@fault("aten.div.Tensor", "loss", module=None, live={})
+def a_copy_is_not_written_into_twice():
+    """It cannot be made again, so that what the script wrote into it is there already."""
+    model = net()
+    optimizer = sgd(model)
+    targets = [torch.randn(5, 3) for _ in range(4)]
+    for step, x, _ in data():
+        held = targets.pop(0).double()
+        held += step
+        gap = ((model(x) - held) * (step != BAD)).abs()
+        loss = (gap / gap.detach().sum()).square().sum()  # <-
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert bool((held.mean() - step).abs() < 1.5), "written into again"
+    return model, optimizer
+
+
 @fault("aten.lift_fresh.default", "data", module=None)
 def a_batch_that_the_script_makes():
     model = net()

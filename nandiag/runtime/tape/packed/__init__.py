@@ -1,0 +1,1 @@
+"""The arguments of taped calls, as they are kept."""

@@ -1,0 +1,93 @@
+"""What stands for a tensor, or a container of tensors, among the arguments of a taped call (worker).
+
+A value that an earlier call made is to be made again; all else is referred to, weakly until a gradient depends on it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from nandiag.runtime.tape.entries import Entry
+
+
+class Made:
+    """A tensor that the ``index``-th output of ``entry`` was; leaves are kept, for they cannot be made again.
+
+    ``version`` is its version counter when it was used, where nothing needed it yet and it may come to be held.
+    """
+
+    __slots__ = ("entry", "index", "tensor", "version")
+
+    def __init__(self, entry: Entry, index: int, tensor: Tensor, version: int | None) -> None:
+        self.entry = entry
+        self.index = index
+        self.tensor: Callable[[], Tensor | None] = weakref.ref(tensor)
+        self.version = version
+
+    def hold(self) -> bool:
+        """Make the reference strong, for the call that made it cannot be made again; False where that is too late."""
+        tensor = self.tensor()
+        if tensor is None or tensor.requires_grad or self.version != version_of(tensor):
+            return False
+        self.tensor = partial(_same, tensor)
+        return True
+
+
+class Given:
+    """A tensor from outside the tape, with its version counter when it was used; weak where ``strong`` is False."""
+
+    __slots__ = ("_tensor", "version", "written")
+
+    def __init__(self, tensor: Tensor, *, strong: bool) -> None:
+        self._tensor: Any = tensor if strong else weakref.ref(tensor)
+        self.version = version_of(tensor)
+        self.written = False
+
+    def release(self) -> None:
+        """Make the reference weak."""
+        tensor = self.get()
+        self._tensor = _gone if tensor is None else weakref.ref(tensor)
+
+    def hold(self) -> bool:
+        """Make the reference strong; False when the tensor is gone."""
+        tensor = self.get()
+        if tensor is not None:
+            self._tensor = tensor
+        return tensor is not None
+
+    def get(self) -> Tensor | None:
+        """Return the tensor, None when it is gone."""
+        return self._tensor if isinstance(self._tensor, Tensor) else self._tensor()
+
+
+def _same(tensor: Tensor) -> Tensor:
+    """Stand in for a weak reference to a tensor that is held."""
+    return tensor
+
+
+def _gone() -> None:
+    """Stand in for a weak reference whose tensor is gone."""
+
+
+class Rebuilt(NamedTuple):
+    """A container of a class of its own (a named tuple, a model's output), to be made again of its packed items."""
+
+    kind: type
+    items: Any
+
+    def make(self, items: Any) -> Any:
+        """Return a container of the class with ``items``."""
+        if isinstance(items, dict):
+            return self.kind(**items) if hasattr(self.kind, "__dataclass_fields__") else self.kind(items)
+        return self.kind._make(items)  # type: ignore[attr-defined]
+
+
+def version_of(tensor: Tensor) -> int:
+    """Return the tensor's version counter, 0 for inference tensors, which have none."""
+    return 0 if tensor.is_inference() else tensor._version
