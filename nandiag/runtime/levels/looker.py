@@ -65,13 +65,13 @@ class Looker:
     @property
     def unfinished(self) -> bool:
         """Whether a forward was seen live that no backward has followed."""
-        return self.live.started and self.live.unfinished
+        return self.live.here and self.live.unfinished
 
     # ------------------------------------------------------------------ harm
 
     def examine(self, case: Case) -> Looked | None:
         """Look at a harmful step; returns what was found, and has written it down."""
-        if self.live.started:
+        if self.live.here:
             self._examiner.decline(case)
             self._found_by_any(case, None)
             bad = list(case.suspects) if case.suspects and not case.gradients else None
@@ -88,7 +88,7 @@ class Looker:
         self, optimizer: torch.optim.Optimizer, bad: dict[str, Tensor], step: int, *, first: bool
     ) -> None:
         """Look at an update that left the ``bad`` parameters, by name, behind."""
-        if not self.live.started:
+        if not self.live.here:
             self._examiner.examine_update(optimizer, bad, step, first=first)
             return
         looked = self.live.explain(Case(step, [], joint=False), list(bad.values()))
@@ -102,7 +102,7 @@ class Looker:
 
     def _may_take_over(self, case: Case, looked: Looked | None) -> None:
         found = self._found_by_any(case, looked)
-        if looked is None or case.unfinished:
+        if looked is None or case.unfinished or self._capture.elsewhere:
             return
         if not case.joint and looked.outcome == "finite" and looked.facts.get("complete") is not False and _has_peers():
             return  # damage that it received, as far as it can tell: the rank that made it has its own look
@@ -123,28 +123,28 @@ class Looker:
 
     def backward_begins(self, roots: list[Tensor]) -> None:
         """A backward call from ``roots`` begins."""
-        if self.live.started:
+        if self.live.here:
             self.live.backward_begins(roots)
 
     def backward_ended(self, micro_step: int) -> None:
         """It ended; ``micro_step`` begins."""
-        if self.live.started:
+        if self.live.here:
             self.live.backward_ended(micro_step)
 
     def update_begins(self) -> None:
         """An optimizer is about to make its update."""
-        if self.live.started:
+        if self.live.here:
             self.live.update_begins()
 
     def step_ends(self, step: int) -> None:
         """A step is over, ``step`` begins."""
         if self.modules is not None:
             self.modules.step_ends(step)
-        if self.live.started:
+        if self.live.here:
             self.live.step_ends(step)
             if self._since is not None and step - self._since >= MOST_STEPS:
                 self._give_up(step)
-        elif self._missed is not None:
+        elif self._missed is not None and not self._capture.elsewhere:
             self._take_over(step)
 
     def _take_over(self, step: int) -> None:
@@ -182,7 +182,7 @@ class Looker:
     def script_ends(self) -> None:
         """The script ends: one that has trained nothing is judged by what its models, or it itself, gave out."""
         if not self._clock.trains and self._level != "step":
-            self._untrained.ends(self.live.last_number() if self.live.started else None)
+            self._untrained.ends(self.live.last_number() if self.live.here else None)
             self._clock.step = max(self._clock.step, self._untrained.calls)
 
     def last_words(self) -> Event | None:

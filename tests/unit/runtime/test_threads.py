@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from nandiag.events import Harm, Looked, ProbeDark
+from nandiag.runtime.levels.ops.watch import OpWatch
 
 BAD = 3
 SECONDS = 20
@@ -239,11 +240,24 @@ class Crowd:
             one.join(SECONDS)
 
 
+def test_the_steps_of_another_thread_do_not_end_the_watch_of_ops(work, monkeypatch):
+    begun, begin_step = [], OpWatch.begin_step
+    monkeypatch.setattr(
+        OpWatch, "begin_step", lambda self, step: (begun.append(threading.get_ident()), begin_step(self, step))
+    )
+    worker, model, other = work(level="op"), Net(), Net()
+    at_work(train, other, 4, None)
+    train(model)
+    assert set(begun) == {threading.get_ident()}
+    assert found(worker) == ("found", "aten.log.default")
+
+
 @pytest.mark.timeout(120)
 def test_many_threads_at_once(work):
     worker, model = work(), Net()
     whole = nn.Sequential(Spread(), model)
     optimizer = torch.optim.SGD(whole.parameters(), lr=1e-3)
+    whole(torch.ones(3, 4)).mean().backward()  # the first to train is the one that is taped
     with Crowd(model) as crowd:
         for step in range(60):
             model.bad = step == 40

@@ -63,8 +63,13 @@ class Live:
         self.started = False
         self._capture.window.shut = False
 
+    @property
+    def here(self) -> bool:
+        """Whether the ops of this very thread are watched: the borders of another that trains are none of theirs."""
+        return self.started and threading.get_ident() == self._thread
+
     def _idle(self) -> bool:
-        return self._capture.off or not self.watch.on or threading.get_ident() != self._thread
+        return self._capture.off or not self.watch.on or not self.here
 
     # ------------------------------------------------------------------ what happens
 

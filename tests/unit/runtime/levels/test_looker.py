@@ -121,6 +121,7 @@ def test_ranks_watch_together_or_not_at_all(possible, missed):
     """Where the agreement broke off one rank would watch alone, within collectives of the others."""
     one = object.__new__(looker.Looker)
     one._missed = None
+    one._capture = SimpleNamespace(elsewhere=False)
     one._agreement = SimpleNamespace(any=lambda flag, what: flag, possible=possible)
     one._may_take_over(Case(4, [], joint=True), Looked(outcome="refused", method="replay", step=4))
     assert one._missed == missed
