@@ -41,6 +41,11 @@ class Beneath(TorchFunctionMode):
         lowest = stacked[:1] if stacked and stacked[0] is _default_device() else []
         _push_all([*lowest, self, *stacked[len(lowest) :]])
 
+    @property
+    def here(self) -> bool:
+        """Whether it was opened in this thread, if at all."""
+        return self._thread == _ident()
+
     def leave(self) -> None:
         """Let go of the thread that it was opened in, on whose stack it stays and does nothing from now on."""
         self.on = self._within = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -39,6 +40,7 @@ class Prelude(Beneath):
         self.record = record
         self._pauses = 0
         self.cut_short = False
+        self.on_cut_short: Callable[[], object] | None = None
 
     def begin(self) -> None:
         """See from now on; a worker of a DataLoader, forked meanwhile, does not."""
@@ -105,6 +107,8 @@ class Prelude(Beneath):
         if self.record.left() < -_DEBT:
             self.shut = self.cut_short = True  # it stays on the stack and sees nothing, until it is closed
             self.record.lose()
+            if self.on_cut_short is not None:
+                self.on_cut_short()  # what else sees such calls before training costs as much
 
 
 def _target(words: tuple[Any, Any]) -> Tensor | None:

@@ -111,6 +111,8 @@ class Capture:
         here = threading.get_ident()
         if self._thread is None:
             self._thread = here
+            if self.window.on and not self.window.here:
+                self.window.leave()
         return self._thread != here or _graph_task() != -1
 
     @property
@@ -144,6 +146,7 @@ class Capture:
         if self.on_first_root is not None:
             first, self.on_first_root = self.on_first_root, None
             first()
+            self._modules_make_it()
         grad = torch.is_grad_enabled()
         entry = Entry(ROOT, module, grad=grad, modes=modes(), micro_step=self.window.micro_step)
         entry.places = places(sys._getframe(3), _FRAMES)[0]
@@ -154,6 +157,20 @@ class Capture:
         if grad and self.on_root is not None:
             self.on_root(entry, args, kwargs)
         return entry
+
+    @guarded("tape")
+    def optimizer_made(self) -> None:
+        """An optimizer is being made: from here on the script may train, perhaps without any module."""
+        known = self._thread
+        if not self.tape.step and not self.idle:
+            self.window.open()
+        if not self._steps and not self.trained:
+            self._thread = known  # that it makes an optimizer does not tell that it will train
+
+    def _modules_make_it(self) -> None:
+        """The script has modules after all, so that what it did before the first of them was to set itself up."""
+        if not self.tape.step and not any(entry.kind == BACKWARD for entry in self.tape.entries):
+            self.tape.clear(0)
 
     def _habit(self, module: nn.Module) -> Habit:
         habit = self.known.get(id(module))

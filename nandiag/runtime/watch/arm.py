@@ -56,7 +56,7 @@ def arm() -> Sentinel:
     _wrap_grad(sentinel)
     _wrap_functional_grads(sentinel, capture)
     _wrap_zero_grad(sentinel, capture)
-    _wrap_optimizer_init(sentinel)
+    _wrap_optimizer_init(sentinel, capture)
     anomaly_mode.arm()
     watch_scaler(sentinel.clock.updates, sentinel.scaler_skipped, sentinel.scaled)
     ending.on_exit(sentinel.finish)
@@ -72,6 +72,7 @@ def _record_births(sentinel: Sentinel, capture: Capture) -> None:
     births = capture.births = Births()
     sentinel.judge.on_bad_start = births.bad_from_the_start
     capture.window.wrote = births.record.forget
+    births.prelude.on_cut_short = capture.window.close
     births.prelude.begin()
 
 
@@ -232,11 +233,12 @@ def _wrap_one_zero_grad(owner: type, dropped: Callable[[Any], None], capture: Ca
     owner.zero_grad = zero_grad  # type: ignore[attr-defined]
 
 
-def _wrap_optimizer_init(sentinel: Sentinel) -> None:
+def _wrap_optimizer_init(sentinel: Sentinel, capture: Capture) -> None:
     @guarded("sentinel")
     def met(optimizer: Any) -> None:
         sentinel.clock.has_optimizer = sentinel.clock.trains = True
         sentinel.weights.met(optimizer)
+        capture.optimizer_made()
 
     _call_before(torch.optim.Optimizer, "__init__", met)
     _call_before(torch.optim.Optimizer, "load_state_dict", guarded("sentinel")(sentinel.weights.loaded))

@@ -436,6 +436,18 @@ def a_copy_is_not_written_into_twice():
     return model, optimizer
 
 
+@fault("aten.log.default", "forward", module=None, step=0)
+def a_first_step_without_any_module():
+    weight = nn.Parameter(torch.randn(4, 1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for step, x, _ in data():
+        loss = torch.log((x @ weight).square().mean() * (step != 0))  # <-
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return nn.ParameterList([weight]), optimizer
+
+
 @fault("aten.lift_fresh.default", "data", module=None)
 def a_batch_that_the_script_makes():
     model = net()

@@ -54,6 +54,34 @@ def opened(work, model):
     return worker
 
 
+# ---------------------------------------------------------------------- before the first step
+
+
+def test_it_opens_when_an_optimizer_is_made_and_what_precedes_a_module_is_let_go(work, model):
+    worker = work()
+    assert not worker.capture.window.on
+    torch.optim.SGD(model.parameters(), lr=0.1)
+    assert worker.capture.window.on
+    held = torch.zeros(3)
+    held.add_(1)
+    (model.weight * 2).sum()
+    assert {"add_", "mul"} <= {name.strip("_") + "_" * name.endswith("_") for name in names(worker.capture)}
+    model(held)
+    assert names(worker.capture) == ["Linear"]
+
+
+def test_it_closes_where_setting_up_makes_more_calls_than_can_be_seen(work, model):
+    worker = work()
+    torch.optim.SGD(model.parameters(), lr=0.1)
+    record = worker.capture.births.record
+    record.spent += 1e6
+    torch.zeros(3).add_(1)
+    torch.zeros(3).add_(1)
+    assert not worker.capture.window.on
+    model(torch.ones(3))
+    assert worker.capture.window.on
+
+
 # ---------------------------------------------------------------------- modes of the script's own
 
 
