@@ -80,8 +80,19 @@ def _defined_by_user(kind: type) -> bool:
 
 
 def _is_users(module: ModuleType | None) -> bool:
+    return _has_users_file(module) and not _is_part_of_library(module)
+
+
+def _has_users_file(module: ModuleType | None) -> bool:
     file = getattr(module, "__file__", None)
     return isinstance(file, str) and kind_of(file) == USER
+
+
+def _is_part_of_library(module: ModuleType | None) -> bool:
+    # Libraries make modules of objects and give them what name of a file they like: torch.ops is of "_ops.py". To take
+    # an operator out of it again that a replay was the first to use would leave torch with a pointer to nothing.
+    whole = sys.modules.get(str(getattr(module, "__name__", "")).partition(".")[0])
+    return whole is not None and isinstance(getattr(whole, "__file__", None), str) and not _has_users_file(whole)
 
 
 def _inside(one: Any) -> Iterable[object]:

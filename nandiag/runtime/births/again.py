@@ -17,6 +17,7 @@ from nandiag.runtime.births.known import OP, Birth, Call
 from nandiag.runtime.evidence.explain import in_float64, inputs_of, outputs_of, scalars_of
 from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.frames import BOUNDARIES, TORCH, Frame, kind_of
+from nandiag.runtime.look.memory import all_there
 from nandiag.runtime.replay.trace import Op, Spot, Tracer
 from nandiag.runtime.replay.update import stand_in
 from nandiag.runtime.tape.entries import tensors_in
@@ -93,7 +94,7 @@ BOUNDARIES.add(id(_made_again.__code__))
 
 
 def _may(call: Call, words: Words, given: list[Tensor]) -> bool:
-    if call.name in _NOT or any(type(one) not in _PLAIN for one in given):
+    if call.name in _NOT or any(type(one) not in _PLAIN for one in given) or not all_there(given):
         return False  # what a subclass does (DTensor) may ask other ranks
     function = words.function
     return not isinstance(function, FunctionType) or kind_of(function.__code__.co_filename) == TORCH

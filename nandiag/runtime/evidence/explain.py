@@ -10,6 +10,7 @@ from torch import Tensor
 from nandiag.events import Site, TensorFact
 from nandiag.runtime.frames import LIBRARY, USER, Frame, best, columns, source
 from nandiag.runtime.look.finite import fact, is_bad
+from nandiag.runtime.look.memory import all_there
 from nandiag.runtime.replay.trace import Op, Spot
 from nandiag.runtime.tape.entries import tensors_in
 
@@ -72,7 +73,7 @@ def outputs_of(op: Op) -> tuple[TensorFact, ...]:
 def in_float64(op: Op) -> dict[str, object]:
     """Run the op again on the same inputs in float64: finite there means that the dtype's range was left."""
     given = tensors_in((op.words[0], list(op.words[1].values()))) if op.words is not None else []
-    if op.words is None or not given or sum(tensor.numel() for tensor in given) > _LARGEST:
+    if op.words is None or not given or sum(tensor.numel() for tensor in given) > _LARGEST or not all_there(given):
         return {}
     try:
         with torch.no_grad():

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nandiag.events import TensorFact
 from nandiag.runtime.look.finite import fact, local
+from nandiag.runtime.look.memory import is_there
 
 _PLAIN = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16})
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
@@ -124,7 +125,7 @@ class Extremes:
 def _values(tensor: Tensor) -> Tensor | None:
     """Return the values to look at; the usual case without the questions that the unusual ones need."""
     if type(tensor) in _PLAIN_TYPES and tensor.dtype in _PLAIN and tensor.layout is torch.strided:
-        return tensor if tensor.numel() and tensor.device.type != "meta" else None
+        return tensor if tensor.numel() and tensor.device.type != "meta" and is_there(tensor) else None
     try:
         return local(tensor)
     except (RuntimeError, NotImplementedError):

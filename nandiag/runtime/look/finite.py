@@ -15,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from nandiag.events import TensorFact
+from nandiag.runtime.look.memory import is_there
 
 Tensor: TypeAlias = torch.Tensor
 _HALF = (torch.float16, torch.bfloat16)
@@ -44,8 +45,8 @@ def local(tensor: Tensor) -> Tensor | None:
         tensor = torch.view_as_real(tensor.resolve_conj())
     if not tensor.is_floating_point() or tensor.device.type == "meta" or tensor.numel() == 0:
         return None
-    if tensor.untyped_storage().nbytes() == 0:
-        return None  # FSDP frees what it gathered: reading such a tensor would end the process
+    if not is_there(tensor):
+        return None  # FSDP frees what it gathered
     return tensor if tensor.dtype in _PLAIN else tensor.to(torch.float32)
 
 
@@ -111,8 +112,8 @@ def _alike(many: list[Tensor]) -> bool:
     for tensor in many:
         if type(tensor) not in _PLAIN_TYPES or tensor.dtype is not dtype or tensor.layout is not _STRIDED:
             return False
-        if tensor.device != device or not tensor.untyped_storage().nbytes():
-            return False  # FSDP freed what it gathered: reading that would end the process
+        if tensor.device != device or tensor.untyped_storage().nbytes() < tensor.nbytes:
+            return False  # an expanded one, or FSDP freed what it gathered: reading that would end the process
     return True
 
 
@@ -179,7 +180,7 @@ def _integers(tensor: Tensor) -> Tensor | None:
     data: Tensor = getattr(tensor, "_local_tensor", tensor).detach()
     if data.dtype not in _INTEGERS or data.layout is not torch.strided or data.device.type == "meta":
         return None
-    return data if data.numel() else None
+    return data if data.numel() and is_there(data) else None
 
 
 def _count(data: Tensor) -> tuple[list[int], tuple[float | None, float | None]]:

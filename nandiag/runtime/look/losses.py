@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from nandiag.runtime.look.finite import local, quiet
+from nandiag.runtime.look.memory import is_there
 
 _MANY = 4096
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -45,7 +46,14 @@ class Losses(threading.local):
         if len(self.pending) >= _MANY:
             return
         if type(root) is torch.Tensor and not self._unscaled and root.dtype in _FLOATS and root.numel() == 1:
-            self.pending.append(Loss(root.detach(), micro_step, exact=True, scaled=False))
+            value = root.detach()
+            if (
+                root._is_view()
+            ):  # what it lies in may be let go of before the step's end, and need not be held until then
+                if not is_there(value):
+                    return
+                value = value.clone()
+            self.pending.append(Loss(value, micro_step, exact=True, scaled=False))
             return
         known = self._unscaled.pop(id(root), None)
         plain = known[1] if known is not None and known[0]() is root else None

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from nandiag.runtime.frames import BOUNDARIES
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact
+from nandiag.runtime.look.memory import all_there
 from nandiag.runtime.replay.trace import Spot, Tracer
 from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Tape, tensors_in
 from nandiag.runtime.tape.packed.words import Given, Made, Rebuilt, version_of
@@ -82,7 +83,7 @@ class Player:
             return
         args, kwargs = words
         with self.tracer.still():
-            for buffer, value in entry.buffers:
+            for buffer, value in _there(entry.buffers):
                 buffer.detach().copy_(value)
             set_attributes(entry.attributes)
             if entry.generators is not None:
@@ -163,7 +164,7 @@ class Player:
         tensor = word.get()
         if tensor is not None and version_of(tensor) != word.version and id(tensor) not in self._stand_ins:
             self.result.stale.append(tensor)
-            if word.written:
+            if word.written and all_there([tensor]):
                 # The module writes into what it is given: this time into a copy.
                 with self.tracer.still():
                     self._stand_ins[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
@@ -175,6 +176,8 @@ class Player:
         stand_in = self._stand_ins.get(id(tensor))
         if stand_in is not None:
             return stand_in
+        if not all_there([tensor]):
+            raise _Gone("memory that the step used has been let go of")
         if tensor.requires_grad and not tensor.is_leaf:
             # Its graph was consumed by the real backward: gradients end here in the replay.
             self.result.cut = True
@@ -182,6 +185,10 @@ class Player:
                 stand_in = self._stand_ins[id(tensor)] = tensor.detach().requires_grad_()
             return stand_in
         return tensor
+
+
+def _there(buffers: Iterable[tuple[Tensor, Tensor]]) -> Iterable[tuple[Tensor, Tensor]]:
+    return [(buffer, value) for buffer, value in buffers if all_there([buffer])]
 
 
 def written_by(entries: list[Entry]) -> list[tuple[Entry, Tensor]]:

@@ -21,6 +21,7 @@ from nandiag.events import TensorFact
 from nandiag.runtime.frames import LIBRARY, Frame, kind_of, stack
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, local
+from nandiag.runtime.look.memory import all_there
 from nandiag.runtime.replay.carrier import Carrier, Carriers
 from nandiag.runtime.tape.entries import tensors_in
 
@@ -389,7 +390,7 @@ def _copies(args: Any, kwargs: Any) -> tuple[Any, Any]:
 
     def copy(thing: Any) -> Any:
         if isinstance(thing, Tensor):
-            return thing.detach().clone() if thing.numel() <= _COPY_LIMIT else thing
+            return thing.detach().clone() if thing.numel() <= _COPY_LIMIT and all_there([thing]) else thing
         if type(thing) in (tuple, list):
             return type(thing)(copy(item) for item in thing)
         return thing

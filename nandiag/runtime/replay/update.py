@@ -22,6 +22,7 @@ from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.frames import BOUNDARIES, Frame, stack
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, is_bad
+from nandiag.runtime.look.memory import demand
 from nandiag.runtime.replay.rerun import written_by
 from nandiag.runtime.replay.trace import Op, Spot, Tracer
 from nandiag.runtime.tape.entries import Entry
@@ -74,6 +75,7 @@ def _written(optimizer: torch.optim.Optimizer, bad: list[Tensor]) -> list[Tensor
 def _as_before(optimizer: torch.optim.Optimizer, bad: list[Tensor], *, first: bool) -> Iterator[None]:
     """Stand in for what the update started from, for these parameters alone, and put all back afterwards."""
     groups = optimizer.param_groups
+    demand(_started_from(optimizer, bad))
     held = [(optimizer.state[one], _copy(optimizer.state[one])) for one in bad if one in optimizer.state]
     kept = [(one, one.detach().clone(), None if one.grad is None else one.grad.detach().clone()) for one in bad]
     states = list(optimizer.state.items())
@@ -95,6 +97,14 @@ def _as_before(optimizer: torch.optim.Optimizer, bad: list[Tensor], *, first: bo
                 undo.append(partial(one.grad.detach().copy_, gradient))
         undo += [partial(_put_back, state, before) for state, before in held]
         undo_all([*undo, partial(_put_back_all, optimizer.state, states)])
+
+
+def _started_from(optimizer: torch.optim.Optimizer, bad: list[Tensor]) -> Iterator[Tensor]:
+    for one in bad:
+        yield one
+        state = optimizer.state.get(one)
+        held = state.values() if isinstance(state, dict) else ()
+        yield from (value for value in (one.grad, *held) if isinstance(value, Tensor))
 
 
 def stand_in(parameter: Tensor) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from nandiag.runtime.belongings.aside import Bystanders
 from nandiag.runtime.frames import places
 from nandiag.runtime.guard import guarded
+from nandiag.runtime.look.memory import is_there
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Tape
 from nandiag.runtime.tape.packed.words import Given, version_of
@@ -312,13 +313,15 @@ class Habit:
         """Keep in ``entry`` what the call is about to change."""
         module = entry.function
         if self._buffers is None:
-            watched = [(one, version_of(one)) for one in module.buffers() if one.numel() <= _LARGEST_BUFFER]
+            watched = [
+                (one, version_of(one)) for one in module.buffers() if one.numel() <= _LARGEST_BUFFER and is_there(one)
+            ]
             self._first = (watched, Attributes(module))
             entry.buffers = Copies([buffer for buffer, _ in watched])
             entry.attributes = keep_attributes(list(module.modules()))
             return
         if self._buffers:
-            entry.buffers = Copies(self._buffers)
+            entry.buffers = Copies(list(filter(is_there, self._buffers)))
         if self._attributes:
             entry.attributes = keep_attributes(self._attributes)
 

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from nandiag.runtime.look.memory import all_there
+
 
 class Generators(NamedTuple):
     """The states of torch's CPU and CUDA generators, of Python's, numpy's and the script's own where they are used."""
@@ -292,22 +294,21 @@ class Contents:
                 many.clear()
                 (many.update if isinstance(many, set) else many.extend)(members)
         for tensor, version, value in self._values:
-            if tensor._version != version:
+            if tensor._version != version and all_there([tensor]):
                 tensor.detach().copy_(value)
 
 
 def equal(one: Tensor, other: Tensor) -> bool:
-    """Whether what this rank holds of two tensors is the same; of a DTensor ``torch.equal`` asks all ranks."""
-    return torch.equal(getattr(one, "_local_tensor", one), getattr(other, "_local_tensor", other))
+    """Whether what this rank holds of two tensors is there and the same; of DTensors ``torch.equal`` asks all ranks."""
+    return all_there((one, other)) and torch.equal(
+        getattr(one, "_local_tensor", one), getattr(other, "_local_tensor", other)
+    )
 
 
 def _is_value(value: Any) -> bool:
     if not isinstance(value, Tensor) or value.is_inference() or value.numel() > _LARGEST:
         return False
-    try:  # FSDP1 leaves views of memory that it has freed: reading one would end the process
-        return value.untyped_storage().nbytes() > 0
-    except (RuntimeError, NotImplementedError):
-        return True
+    return all_there([value])  # FSDP1 leaves views of memory that it has freed
 
 
 def _same(now: list[Any], before: list[Any]) -> bool:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from nandiag.runtime.belongings.aside import Aside, Bystanders
 from nandiag.runtime.belongings.keeping import Belongings
 from nandiag.runtime.belongings.reach import starts_of
+from nandiag.runtime.look.memory import all_there
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import ROOT, Entry
 from nandiag.runtime.tape.state import Contents, equal, generators
@@ -40,8 +41,9 @@ def traceless(
     """Keep gradients, buffers, generators, attributes, printed and logged output as if no replay had been."""
     roots = roots_of(entries)
     gradients = [(parameter, parameter.grad) for parameter in parameters]
-    written = [(leaf, leaf.detach().clone()) for leaf in parameters] if weights_written else []
-    buffers = [(buffer, buffer.detach().clone()) for root in roots for buffer in root.buffers()]
+    written = [(one, one.detach().clone()) for one in parameters if all_there([one])] if weights_written else []
+    held = [buffer for root in roots for buffer in root.buffers() if all_there([buffer])]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in held]
     contents = Contents(roots)
     datasets = [one.dataset for one in capture.batches.newest] if capture.batches is not None else []
     bystanders = Bystanders()
@@ -95,5 +97,5 @@ def _versions(tensors: list[Tensor]) -> contextlib.ExitStack:
 
 def _restore(buffer: Tensor, value: Tensor) -> None:
     # Only what differs is written: a buffer may be shared with other processes.
-    if not equal(buffer, value):
+    if all_there([buffer]) and not equal(buffer, value):
         buffer.detach().copy_(value)

@@ -18,6 +18,7 @@ from torch import Tensor
 from nandiag.runtime.births.beneath import Beneath
 from nandiag.runtime.births.known import is_in_place
 from nandiag.runtime.frames import places
+from nandiag.runtime.look.memory import all_there
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entries import CALL, Entry, Tape, tensors_in
 from nandiag.runtime.tape.state import Generators, generators, modes
@@ -122,7 +123,7 @@ class Window(Beneath):
         base = target._base if target._is_view() and target._base is not None else target
         if base.requires_grad or base.numel() > _SMALL or self.tape.maker(base) is not None:
             return None
-        return base, base.clone()
+        return (base, base.clone()) if all_there([base]) else None
 
     def _tape(
         self,

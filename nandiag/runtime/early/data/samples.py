@@ -31,7 +31,7 @@ def data_of(tensor: Tensor | None, entry: Entry) -> Tensor | None:
     """
     if tensor is not None:
         return local(tensor)
-    return next((one.detach() for one in _sources(entry) if one.is_floating_point() and one.dim()), None)
+    return next((data for one in _sources(entry) if one.dim() and (data := local(one)) is not None), None)
 
 
 def sample_of(data: Tensor, entry: Entry, batches: Any) -> dict[str, object]:

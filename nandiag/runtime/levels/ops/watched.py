@@ -13,6 +13,7 @@ from torch import Tensor
 from nandiag.events import TensorFact
 from nandiag.runtime.look.extremes import Look
 from nandiag.runtime.look.finite import fact, norms
+from nandiag.runtime.look.memory import all_there
 from nandiag.runtime.replay.trace import EMPTY, Op, Stat
 from nandiag.runtime.tape.entries import tensors_in
 
@@ -63,12 +64,12 @@ class Watched(Op):
 
 def _still_there(look: Look) -> bool:
     tensor = look.of()
-    return tensor is not None and look.is_of(tensor)
+    return tensor is not None and look.is_of(tensor) and all_there([tensor])
 
 
 def _told(look: Look) -> TensorFact:
     tensor = look.of()
-    return fact(tensor) if tensor is not None and look.is_of(tensor) else look.told()
+    return fact(tensor) if tensor is not None and _still_there(look) else look.told()
 
 
 def stat_of(look: Look) -> Stat | None:

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import sys
 import threading
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from nandiag.runtime.belongings.keeping import Belongings
+from nandiag.runtime.belongings.reach import starts_of
 
 
 class Tracker:
@@ -85,3 +87,13 @@ def test_circles_and_locks_and_modules_are_no_matter():
     ring.append(ring)
     Belongings([ring]).put_back()
     assert ring[3] is ring
+
+
+def test_operators_that_a_replay_was_the_first_to_use_stay():
+    """Torch keeps plain pointers to them: taken away again, the next one of that name would end the process."""
+    belongings = Belongings(starts_of(sys._getframe()))
+    namespace = "nandiag_test_of_operators"
+    used = getattr(torch.ops, namespace)
+    belongings.put_back()
+    assert vars(torch.ops)[namespace] is used
+    del vars(torch.ops)[namespace]

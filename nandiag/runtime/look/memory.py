@@ -1,0 +1,59 @@
+"""Whether the memory that a tensor lies in is there: to read what is not would end the process by a signal (worker).
+
+FSDP lets go of what it gathered by shrinking the storage under tensors that still look whole, and a script may do the
+same. Neither the version nor the address of a tensor tells. So what was kept is asked before it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from nandiag.runtime.guard import Refused
+
+
+def is_there(tensor: Tensor) -> bool:
+    """Whether every element that this rank holds of ``tensor``, of any layout, can be read; reads none of them.
+
+    False for meta and fake tensors too, which have no values. An empty tensor is always there.
+    """
+    tensor = getattr(tensor, "_local_tensor", tensor)
+    if tensor.layout is not torch.strided:
+        return _parts_are_there(tensor)
+    if not tensor.numel():
+        return True
+    storage = tensor.untyped_storage()
+    return storage.device.type != "meta" and storage.nbytes() >= _reach(tensor)
+
+
+def _parts_are_there(tensor: Tensor) -> bool:
+    if tensor.device.type == "meta":
+        return False
+    tensor = tensor.detach()
+    parts = (tensor._values(), tensor._indices()) if tensor.layout is torch.sparse_coo else (tensor.values(),)
+    return all(map(is_there, parts))
+
+
+def _reach(tensor: Tensor) -> int:
+    """Return how many bytes of its storage a tensor that is not empty reaches into."""
+    if tensor.is_contiguous():
+        last = tensor.numel() - 1
+    else:
+        last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return int(tensor.storage_offset() + last + 1) * tensor.element_size()
+
+
+def all_there(tensors: Iterable[Tensor]) -> bool:
+    """Whether all of the tensors can be read, as far as torch tells."""
+    try:
+        return all(map(is_there, tensors))
+    except (RuntimeError, NotImplementedError):  # a subclass without a storage of its own: its ops are its own affair
+        return True
+
+
+def demand(tensors: Iterable[Tensor]) -> None:
+    """Raise Refused where the memory of one of the tensors was let go of, so that running again would end badly."""
+    if not all_there(tensors):
+        raise Refused("memory that the step used has been let go of")
