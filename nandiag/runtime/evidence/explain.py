@@ -10,7 +10,7 @@ from torch import Tensor
 from nandiag.events import Site, TensorFact
 from nandiag.runtime.frames import LIBRARY, USER, Frame, best, columns, source
 from nandiag.runtime.look.finite import fact, is_bad
-from nandiag.runtime.look.memory import all_there
+from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.replay.trace import Op, Spot
 from nandiag.runtime.tape.entries import tensors_in
 

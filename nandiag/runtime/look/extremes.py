@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nandiag.events import TensorFact
 from nandiag.runtime.look.finite import fact, local
-from nandiag.runtime.look.memory import is_there
+from nandiag.runtime.memory.there import is_there
 
 _PLAIN = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16})
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)

@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from nandiag.events import TensorFact
-from nandiag.runtime.look.memory import is_there
+from nandiag.runtime.memory.there import is_there
 
 Tensor: TypeAlias = torch.Tensor
 _HALF = (torch.float16, torch.bfloat16)

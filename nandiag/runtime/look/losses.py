@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nandiag.runtime.look.finite import local, quiet
-from nandiag.runtime.look.memory import is_there
+from nandiag.runtime.memory.there import is_there
 
 _MANY = 4096
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)

@@ -21,7 +21,7 @@ from nandiag.events import TensorFact
 from nandiag.runtime.frames import LIBRARY, Frame, kind_of, stack
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, local
-from nandiag.runtime.look.memory import all_there
+from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.replay.carrier import Carrier, Carriers
 from nandiag.runtime.tape.entries import tensors_in
 

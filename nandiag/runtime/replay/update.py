@@ -22,7 +22,7 @@ from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.frames import BOUNDARIES, Frame, stack
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, is_bad
-from nandiag.runtime.look.memory import demand
+from nandiag.runtime.memory.there import demand
 from nandiag.runtime.replay.rerun import written_by
 from nandiag.runtime.replay.trace import Op, Spot, Tracer
 from nandiag.runtime.tape.entries import Entry

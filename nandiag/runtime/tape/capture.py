@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from nandiag.runtime.belongings.aside import Bystanders
 from nandiag.runtime.frames import places
 from nandiag.runtime.guard import guarded
-from nandiag.runtime.look.memory import is_there
+from nandiag.runtime.memory.there import is_there
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Tape
 from nandiag.runtime.tape.packed.words import Given, version_of

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from nandiag.runtime.look.memory import all_there
+from nandiag.runtime.memory.there import all_there
 
 
 class Generators(NamedTuple):

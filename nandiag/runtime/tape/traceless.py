@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from nandiag.runtime.belongings.aside import Aside, Bystanders
 from nandiag.runtime.belongings.keeping import Belongings
 from nandiag.runtime.belongings.reach import starts_of
-from nandiag.runtime.look.memory import all_there
+from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import ROOT, Entry
 from nandiag.runtime.tape.state import Contents, equal, generators

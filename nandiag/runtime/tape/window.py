@@ -18,7 +18,7 @@ from torch import Tensor
 from nandiag.runtime.births.beneath import Beneath
 from nandiag.runtime.births.known import is_in_place
 from nandiag.runtime.frames import places
-from nandiag.runtime.look.memory import all_there
+from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entries import CALL, Entry, Tape, tensors_in
 from nandiag.runtime.tape.state import Generators, generators, modes

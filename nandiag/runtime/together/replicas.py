@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from nandiag.events import Replicas
 from nandiag.runtime.look.finite import quiet
-from nandiag.runtime.look.memory import all_there
+from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.names import find_roots, walk
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.capture import Capture

@@ -13,7 +13,7 @@ from torch import Tensor
 from nandiag.events import TensorFact
 from nandiag.runtime.look.extremes import Look
 from nandiag.runtime.look.finite import fact, norms
-from nandiag.runtime.look.memory import all_there
+from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.replay.trace import EMPTY, Op, Stat
 from nandiag.runtime.tape.entries import tensors_in
 

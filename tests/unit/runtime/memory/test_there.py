@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nandiag.runtime.guard import Refused
-from nandiag.runtime.look.memory import all_there, demand, is_there
+from nandiag.runtime.memory.there import all_there, demand, is_there
 
 
 def freed(tensor, left=0):

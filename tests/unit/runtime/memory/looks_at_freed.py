@@ -1,4 +1,4 @@
-"""Each look is given tensors whose memory was let go of: run by test_memory.py in a process of its own."""
+"""Each look is given tensors whose memory was let go of: run by test_there.py in a process of its own."""
 
 import contextlib
 import sys

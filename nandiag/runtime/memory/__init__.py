@@ -1,0 +1,1 @@
+"""The memory that tensors lie in."""
