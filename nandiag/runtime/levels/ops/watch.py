@@ -134,6 +134,9 @@ class OpWatch(Tracer):
         what = traits(func)
         targets = what.targets(*words) if what.writes else []
         written = [*targets, *(one for one in tensors_in(output) if id(one) not in before)]
+        if what.may_copy:
+            given = {key_of(one) for one in tensors_in(words)}
+            written = [one for one in written if key_of(one) not in given]
         if what.empty:
             self._garbage |= {key_of(tensor) for tensor in written}
         elif written:

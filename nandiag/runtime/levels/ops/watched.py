@@ -80,12 +80,16 @@ def stat_of(look: Look) -> Stat | None:
 
 
 class Traits(NamedTuple):
-    """What an op does: its plain name, which arguments it writes (by place or name), whether it only gives a view."""
+    """What an op does: its plain name, which arguments it writes (by place or name), whether it only gives a view.
+
+    ``may_copy``: its schema tells of a view, and where that cannot be it gives a copy.
+    """
 
     name: str
     writes: tuple[int | str, ...]
     view: bool
     empty: bool
+    may_copy: bool
 
     def targets(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
         """Return the tensors among the arguments that the op writes into."""
@@ -96,6 +100,13 @@ class Traits(NamedTuple):
             elif one < len(args):
                 tensors_in(args[one], found)
         return found
+
+
+# Under inference mode they come by as they were called, not as what they are made of.
+_MAY_COPY = frozenset({
+    "to", "reshape", "reshape_as", "contiguous", "flatten", "ravel", "type_as", "resolve_conj",
+    "resolve_neg",
+})  # fmt: skip
 
 
 @functools.lru_cache(maxsize=4096)
@@ -112,7 +123,8 @@ def traits(func: Any) -> Traits:
         writes = (*writes, 3, 4)  # running statistics are written without the schema saying so
     aliases = [one.alias_info for one in schema.returns]
     view = bool(aliases) and not writes and all(alias is not None for alias in aliases) and name != "lift_fresh"
-    return Traits(name, writes, view, name in EMPTY)
+    may_copy = view and name in _MAY_COPY
+    return Traits(name, writes, view and not may_copy, name in EMPTY, may_copy)
 
 
 def all_finite(tensors: list[Tensor]) -> bool:

@@ -48,6 +48,19 @@ def test_a_bad_output_is_harm_at_once_and_its_op_is_named(work, mode):
     assert looked.inputs[1].zeros == 2
 
 
+@pytest.mark.parametrize("hand_on", [
+    lambda made: made.to(torch.bfloat16), lambda made: made.t().reshape(-1), lambda made: made.t().contiguous(),
+    lambda made: made.t().flatten(), lambda made: made.double().to(made),
+], ids=["cast", "reshape", "contiguous", "flatten", "cast_back"])  # fmt: skip
+def test_in_inference_mode_what_only_copies_hands_the_origin_on(work, hand_on):
+    """There such calls are one op, whose schema tells of a view."""
+    worker = work(level="op")
+    with torch.inference_mode():
+        serve(Ratio(lambda y, x: hand_on(divide(y, x))), BAD + 1)
+    (looked,) = worker.looked
+    assert (looked.outcome, looked.site.op, looked.site.function) == ("found", "aten.div.Tensor", "divide")
+
+
 def test_the_module_level_names_the_module(work):
     worker = work(level="module")
     with torch.no_grad():
