@@ -41,8 +41,8 @@ def analyse(record: RunRecord, nccl: Logs | None = None, causes: tuple[Explain, 
     matter = [0] if claim is None else [*claim.ranks, *claim.received, min(states, default=0)]
     return Report(
         run=started,
-        verdict=replace(concluded, last_finite_step=verdict.last_finite(events, states, logs)),
-        findings=(*told_of(hang), *findings_of(events, states, logs, started, nccl=nccl)),
+        verdict=replace(concluded, last_finite_step=verdict.last_finite(events, states, logs, claim)),
+        findings=(*told_of(hang), *verdict.held_bad(claim), *findings_of(events, states, logs, started, nccl=nccl)),
         ranks={str(rank): state for rank, state in states.items()},
         history=run.history_of(record, matter),
         activations=run.activations_of(record, matter),

@@ -97,6 +97,7 @@ def _reasons(verdict: Verdict) -> Iterable[str]:
 
 
 def _resume(report: Report) -> Iterable[str]:
+    yield from (f"**Resume:** {escape(one.text)}" for one in report.findings if one.slug == "held_bad")
     step, went_on = report.verdict.last_finite_step, any(one.slug == "went_on" for one in report.findings)
     if report.verdict.anomaly and step is not None and not went_on:
         yield f"**Resume** from a checkpoint saved before step {step + 1}."

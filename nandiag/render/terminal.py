@@ -200,6 +200,9 @@ def _spread(spread: Spread) -> str:
 def _resume(report: Report) -> list[str]:
     """Return where to resume from; a run that went on with good weights needs no such place."""
     step = report.verdict.last_finite_step
+    held = [finding.text[:1].lower() + finding.text[1:] for finding in report.findings if finding.slug == "held_bad"]
+    if held:
+        return held
     if step is None or any(finding.slug == "went_on" for finding in report.findings):
         return []
     return [f"from a checkpoint saved before step {step + 1}; the weights were finite until then."]

@@ -139,7 +139,7 @@ def _as_seen(facts: Facts) -> Cause:
     check = Suggestion("Check it right after this line, before training.", facts.checked_state())
     step = facts.origin.step
     seen = "No step of this run made it so: it was bad before the first one."
-    if step:
+    if step and how == "last":
         seen = f"It was bad when its optimizer was first seen, before step {step}: it was written outside of a step."
     return Cause("init_nonfinite", (seen,), (check,), POSSIBLE, story=True, general=True)
 

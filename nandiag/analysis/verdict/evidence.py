@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from nandiag.analysis.causes.facts import is_whole
 from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Origin
-from nandiag.analysis.timeline import STATE, Seen, Timeline
+from nandiag.analysis.timeline import STARTS, STATE, Seen, Timeline
 from nandiag.analysis.ways.carried import way_of
 from nandiag.events import Harm, Looked, TensorFact, words
 
@@ -160,7 +160,7 @@ def _state_evidence(claim: Claim, at: list[Seen[Harm]]) -> Iterable[str]:
     harm = claim.harm.event if claim.harm else None
     look = claim.look.event if claim.look and claim.basis == "look" else None
     made = look is not None and look.source == "op" and not look.facts.get("reconstructed")
-    if harm is None or harm.what not in STATE or made:
+    if harm is None or harm.what not in STATE or made or (look is not None and look.phase in STARTS):
         return
     one = {"optimizer_state": "state", "frozen": "frozen parameter"}.get(harm.what, harm.what)
     if harm.since is not None:

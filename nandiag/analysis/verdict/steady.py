@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from nandiag.analysis.findings import failures
 from nandiag.analysis.hangs.told import Hang
+from nandiag.analysis.origin import Claim
 from nandiag.analysis.ranks import crashed_late
-from nandiag.analysis.report import RankState, Run, Suggestion, Verdict
-from nandiag.analysis.timeline import STATE, Timeline
-from nandiag.events import Finished, Harm, words
+from nandiag.analysis.report import Finding, RankState, Run, Suggestion, Verdict
+from nandiag.analysis.timeline import STARTS, STATE, Timeline
+from nandiag.events import Finished, Harm, Looked, words
 from nandiag.store.reader import RankLog
 
 _FAILED = ("killed", "raised", "exited", "not_attached")
@@ -71,8 +72,26 @@ def _lost(states: dict[int, RankState]) -> tuple[Suggestion, ...]:
     )
 
 
-def last_finite(timeline: Timeline, states: dict[int, RankState], logs: dict[int, RankLog]) -> int | None:
-    """Return the newest step after which the weights of all attached ranks were known to be finite, or ``None``."""
+def held_bad(claim: Claim | None) -> tuple[Finding, ...]:
+    """Return that the origin, a weight or a buffer, was bad before the first step: what the run saved of it is too."""
+    look = claim.look.event if claim is not None and claim.look is not None and claim.basis == "look" else None
+    name = None if look is None else look.facts.get("weight")
+    # A last write may be one between two later steps.
+    if claim is None or look is None or not look.step or look.facts.get("birth") == "last" or not isinstance(name, str):
+        return ()
+    text = f"Mend {name} first: it was bad before the first step, and is so in what this run saved of it."
+    return (Finding("held_bad", "info", text, claim.ranks, look.step),)
+
+
+def last_finite(
+    timeline: Timeline, states: dict[int, RankState], logs: dict[int, RankLog], claim: Claim | None = None
+) -> int | None:
+    """Return the newest step after which the weights of all attached ranks were known to be finite, or ``None``.
+
+    Of weights that were never seen finite, such as those that no optimizer trains, the origin itself may be one.
+    """
+    if claim is not None and claim.look is not None and claim.basis == "look" and _never_finite(claim.look.event):
+        return None
     harms: dict[int, list[Harm]] = {}
     for one in timeline.harms:
         harms.setdefault(one.rank, []).append(one.event)
@@ -81,6 +100,10 @@ def last_finite(timeline: Timeline, states: dict[int, RankState], logs: dict[int
     ]
     known = [step for step in newest if step is not None]
     return min(known) if known and len(known) == len(newest) and min(known) >= 0 else None
+
+
+def _never_finite(look: Looked) -> bool:
+    return look.phase in STARTS and ("weight" in look.facts or look.source in STATE)
 
 
 def _last_finite(state: RankState, own: list[Harm], log: RankLog | None) -> int | None:

@@ -50,9 +50,11 @@ def _birth_summary(look: Looked | None, origin: Origin) -> str | None:
         kind = words.bad_kind(origin.outputs) or "NaN"
         used = f", first used at step {origin.step}" if origin.step else ""
         return f"{kind} born on {words.ranks(origin.ranks)} before the first step{used}"
-    when = "the first step" if origin.step == 0 else f"step {origin.step}"
+    last = look.facts["birth"] == "last"
+    when = "the first step" if origin.step == 0 or not last else f"step {origin.step}"
+    used = f", first used at step {origin.step}" if origin.step and not last else ""
     what = look.facts.get("weight_is") or "parameter"
-    return f"{words.bad_kind(named) or 'NaN'} in {what} {name} on {words.ranks(origin.ranks)} before {when}"
+    return f"{words.bad_kind(named) or 'NaN'} in {what} {name} on {words.ranks(origin.ranks)} before {when}{used}"
 
 
 def _look_summary(look: Looked | None, origin: Origin, where: str) -> str:

@@ -216,3 +216,35 @@ def test_a_log_that_hides_bad_losses_is_told(by_hand):
 def test_a_log_hides_nothing_where_no_loss_was_bad(by_hand):
     report = analyse(by_hand.run(by_hand.rank(0, Printed(16, 0, 5, "loss 1"), Finished(40))))
     assert not [one for one in report.findings if one.slug == "hidden_nonfinite"]
+
+
+def born_bad(by_hand, step, *, birth="op", phase="init", **harms):
+    weight = by_hand.fact("emb.weight", nan=3)
+    facts = {"weight": "emb.weight", "weight_is": "parameter", "birth": birth, "call": "div"}
+    look = by_hand.found(step, method="record", phase=phase, outputs=(weight,), facts=facts)
+    seen = [by_hand.loss(step), *harms.values(), look, Finished(step, 0, step - 1)]
+    return analyse(by_hand.run(by_hand.rank(0, *seen, world=1), world=1))
+
+
+@pytest.mark.parametrize("phase", ["init", "checkpoint"])
+def test_a_weight_that_was_bad_from_birth_is_in_every_checkpoint_of_the_run(by_hand, phase):
+    report = born_bad(by_hand, 29, phase=phase)
+    verdict = report.verdict
+    assert verdict.last_finite_step is None
+    assert any(one.slug == "held_bad" and "emb.weight" in one.text for one in report.findings)
+    assert verdict.summary.endswith("before the first step, first used at step 29")
+    assert not any("optimizer was first seen" in text for text in verdict.evidence)
+
+
+def test_a_last_write_may_lie_between_two_steps(by_hand):
+    report = born_bad(by_hand, 29, birth="last")
+    verdict = report.verdict
+    assert verdict.last_finite_step is None
+    assert all(one.slug != "held_bad" for one in report.findings)
+    assert verdict.summary.endswith("before step 29")
+
+
+def test_what_was_bad_from_birth_is_not_called_finite_before(by_hand):
+    harm = by_hand.state(0, "emb.weight", what="buffer", phase="forward", since=-1)
+    verdict = born_bad(by_hand, 0, phase="checkpoint", harm=harm).verdict
+    assert not any("was finite" in text for text in verdict.evidence)

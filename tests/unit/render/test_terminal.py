@@ -280,3 +280,10 @@ def test_what_to_do_stands_right_behind_why(harmed):
     verdict = replace(harmed.verdict, evidence=("It was seen.", later), reasons=1)
     text = drawn(replace(harmed, verdict=verdict))
     assert text.index("It was seen.") < text.index("= help:") < text.index("Rank 0 ran the step again")
+
+
+def test_a_weight_that_was_bad_from_birth_has_no_checkpoint_to_resume_from(harmed):
+    held = Finding("held_bad", "info", "Mend emb.weight first: it was bad before the first step.", (3,), 29)
+    text = drawn(replace(harmed, findings=(held,)))
+    assert "= resume: mend emb.weight first: it was bad" in text
+    assert "from a checkpoint" not in text
