@@ -20,6 +20,7 @@ from nandiag.runtime.early.data.samples import channels_of, data_of, is_mask, na
 from nandiag.runtime.early.warner import Warner
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import quiet
+from nandiag.runtime.memory.there import is_there
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import ROOT, Entry
 from nandiag.runtime.tape.packed.words import Given
@@ -39,6 +40,8 @@ _DEVIATIONS_AFTER = 4.0
 _ENOUGH_AFTER = 8
 # What is kept until the step is made, where steps are short: the newest few batches of at most so many elements.
 _SMALL, _MOST_PASSED = 1 << 16, 8
+# Sizes that wait for the end of their step: more come only of scripts that make no step.
+_MOST_FRESH = 1 << 10
 
 Path = tuple[int, int | str]
 
@@ -92,6 +95,7 @@ class Inputs:
         self._capture = capture
         self._usual: dict[Path, Usual] = {}
         self._told_at: set[tuple[int, Path]] = set()
+        self._fresh: list[tuple[int, Usual, float]] = []
         self._passed: deque[tuple[Path, Entry, Tensor]] = deque(maxlen=_MOST_PASSED)
 
     # ------------------------------------------------------------------ as a batch goes in
@@ -131,6 +135,7 @@ class Inputs:
             self._look_at_channels(batch, data)
 
     def _looked(self, batch: Batch, sizes: Sequence[float]) -> None:
+        self._take_in()
         usual, size = self._usual[batch.path], sizes[0]
         if not 0.0 < size < math.inf:
             return
@@ -138,7 +143,15 @@ class Inputs:
         far = usual.count >= _ENOUGH and size > limits.batch * usual.largest
         if far and usual.score(size) > limits.deviations:
             self._say(batch, size, at_harm=False)
-        usual.add(size)
+        self._fresh.append((self._capture.tape.step, usual, size))
+
+    def _take_in(self) -> None:
+        """What a step was given is no measure for itself: it counts from the next step on."""
+        now = self._capture.tape.step
+        if self._fresh and (self._fresh[0][0] != now or len(self._fresh) > _MOST_FRESH):
+            for _, usual, size in self._fresh:
+                usual.add(size)
+            self._fresh.clear()
 
     def _say(self, batch: Batch, size: float, *, at_harm: bool) -> None:
         usual, step, entry = self._usual[batch.path], self._capture.tape.step, batch.entry()
@@ -184,6 +197,7 @@ class Inputs:
 
     def hold_against(self, *, at_harm: bool) -> None:
         """Hold the batches of a step that went wrong against those before, sampled or not; reads the host."""
+        self._take_in()
         with quiet():
             for entry in [one for one in self._capture.tape.entries if one.kind == ROOT and one.grad]:
                 for key, tensor in data_in(*given(entry)):
@@ -198,8 +212,10 @@ class Inputs:
 
     def _judge(self, batch: Batch, tensor: Tensor, *, at_harm: bool) -> None:
         usual = self._usual.get(batch.path)
-        if usual is None or usual.mask or usual.count < _ENOUGH_AFTER:
+        if usual is None or usual.mask or usual.count < _ENOUGH_AFTER or not is_there(tensor):
             return
+        if not at_harm and any(one is usual for _, one, _ in self._fresh):
+            return  # it was looked at as it went in, and is not unusual enough for a word without harm
         size = float(torch.linalg.vector_norm(tensor, math.inf))
         if _TIMES_AFTER * usual.largest < size < math.inf and usual.score(size) > _DEVIATIONS_AFTER:
             self._say(batch, size, at_harm=at_harm)

@@ -118,7 +118,9 @@ def test_a_channel_that_is_not_normalised_is_named_once(work):
     assert found[0].facts["size"] > 9e4
 
 
-def test_at_a_harm_a_batch_far_less_unusual_is_named(work):
+@pytest.mark.parametrize("seconds", [1e-4, 1.0])
+def test_at_a_harm_a_batch_far_less_unusual_is_named(work, seconds):
+    """Also where steps are so long that the batch was looked at as it went in: it is no measure for itself."""
     worker = work()
 
     def batches():
@@ -128,6 +130,7 @@ def test_at_a_harm_a_batch_far_less_unusual_is_named(work):
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
     for features in batches():
+        worker.capture.step_seconds = seconds
         loss = model(features).square().mean()
         (loss * (torch.inf if features.max() == 30 else 1.0)).backward()
         optimizer.step()
