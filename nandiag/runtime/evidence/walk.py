@@ -47,9 +47,16 @@ def origin(ends: list[Op]) -> Finding | None:
 
 
 def _phase(first: Op, chain: list[Op]) -> str:
-    """What was computed to be written into a weight is no data, though it ran before the model did."""
-    writes = [op.spot.phase for op in chain if op.spot.phase in {"init", "optimizer"}]
-    return writes[0] if writes and first.spot.phase == "data" else first.spot.phase
+    """What was computed to be written into a weight is no data, though it ran before the model did.
+
+    But for what came to the weight by way of the model: that was its input.
+    """
+    turn = next((op.spot.phase for op in chain if op.spot.phase in _WRITES or op.spot.phase in _MODEL), None)
+    return turn if turn is not None and turn in _WRITES and first.spot.phase == "data" else first.spot.phase
+
+
+_WRITES = frozenset({"init", "optimizer"})
+_MODEL = frozenset({"forward", "loss"})
 
 
 def _laid_by(first: Op, chain: list[Op]) -> Op:

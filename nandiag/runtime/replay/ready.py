@@ -45,6 +45,14 @@ def updates_by_hand(entries: list[Entry]) -> list[Entry]:
     return [entry for entry, one in writes if one.requires_grad and not is_bad(one)]
 
 
+def gradients_used(entries: list[Entry]) -> bool:
+    """Whether the script wrote into weights behind a backward among ``entries``, as SAM does."""
+    first = next((index for index, entry in enumerate(entries) if entry.kind == BACKWARD), len(entries))
+    later = [entry for entry in entries[first:] if entry.in_place and not entry.grad]
+    listed = [one for entry in later for one in _given(entry.args[:1])]  # also those of torch._foreach_*
+    return any(one.is_leaf and one.requires_grad for one in [*listed, *(one for _, one in written_by(later))])
+
+
 def reason_against(capture: Capture, entries: list[Entry]) -> str | None:
     """Return why the step cannot be run again, None when it can."""
     if capture.elsewhere:

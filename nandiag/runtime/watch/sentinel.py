@@ -29,6 +29,7 @@ from nandiag.runtime.look.weights import Optimizer, Weights, owners_of_state, pa
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.examine import Examiner
+from nandiag.runtime.replay.ready import gradients_used
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.together.agreement import Agreement
@@ -125,7 +126,7 @@ class Sentinel:
             border = self.judge.begin(optimizer)
             sight = self._sight(optimizer)
             if self.losses.dropped:
-                self._judge_left_out(sight)
+                sight = self._judge_left_out(sight)
             self._judge(optimizer, sight, border)
             self._remember(optimizer, sight)
         self._settle(optimizer, border, closure=closure)
@@ -149,11 +150,18 @@ class Sentinel:
         self.judge.gradients_of(optimizer, sight, border)
         self.teller.looked(border)
 
-    def _judge_left_out(self, sight: Sight) -> None:
+    def _judge_left_out(self, sight: Sight) -> Sight:
         bad = left_out_by_script(sight, self.losses.pending, self.losses.dropped)
+        if bad and gradients_used(self.capture.tape.entries[: self.capture.mark]):
+            # The script changed the weights by these gradients (SAM) before it dropped them.
+            there = len(self.losses.pending)
+            self.losses.pending = [*self.losses.dropped, *self.losses.pending]
+            self.losses.dropped = []
+            return sight._replace(losses=(*sight.losses[there:], *sight.losses[:there]))
         if bad:
             self.skips.by_script(self.clock.step, bad)
             self.capture.tape.cut(self.capture.mark)
+        return sight
 
     def _remember(self, optimizer: Optimizer | None, sight: Sight) -> None:
         loss = mean_loss(sight, self.losses.pending)

@@ -192,6 +192,36 @@ def test_a_bad_loss_that_the_script_leaves_out(work):
     assert all(one.isfinite().all() for one in loop.model.parameters())
 
 
+@pytest.mark.parametrize("listed", [False, True])
+def test_gradients_that_weights_were_changed_by_were_not_left_out(work, listed):
+    """Sharpness-aware minimisation climbs by the first gradients, drops them, and descends by the second."""
+    worker = work()
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        x = torch.randn(5, 3)
+        y = torch.full((5, 1), math.inf if step == 1 else 1.0)
+        (model(x) - y).square().mean().backward()
+        with torch.no_grad():
+            climbs = [0.05 * one.grad / one.grad.norm() for one in model.parameters()]
+            if listed:
+                torch._foreach_add_(list(model.parameters()), climbs)
+            else:
+                for one, climb in zip(model.parameters(), climbs, strict=True):
+                    one.add_(climb)
+        optimizer.zero_grad()
+        (model(x) - y).square().mean().backward()
+        with torch.no_grad():
+            for one, climb in zip(model.parameters(), climbs, strict=True):
+                one.sub_(climb)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert worker.events(Skipped) == []
+    loss = worker.harms[0]
+    assert (loss.what, loss.step, loss.micro_step, loss.bad) == ("loss", 1, 0, 2)
+    assert (worker.looked[0].step, worker.looked[0].phase) == (1, "data")
+
+
 def test_harm_that_goes_on_is_told_once(work):
     worker = work()
     Loop(lr=0.0).run(5, spoil=lambda loop: loop.model[0].bias.grad.fill_(math.inf))
