@@ -106,7 +106,7 @@ class Player:
         try:
             return self._unpack(entry.args), self._unpack(entry.kwargs)
         except _Gone as gone:
-            if entry.kind != CALL or entry.grad:
+            if entry.kind == BACKWARD or entry.grad:
                 raise Refused(str(gone)) from None
             self.result.gaps += 1
             return None

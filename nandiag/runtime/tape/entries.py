@@ -65,8 +65,8 @@ class Entry:
 
     @property
     def makers(self) -> Iterator[Entry]:
-        """The entries whose outputs it was given."""
-        return (word.entry for word in self.words if type(word) is Made)
+        """The entries that are to be made again first, for it was given their outputs."""
+        return (word.entry for word in self.words if type(word) is Made and not word.taken)
 
     @property
     def retains(self) -> bool:

@@ -30,6 +30,11 @@ class Made:
         self.tensor: Callable[[], Tensor | None] = weakref.ref(tensor)
         self.version = version
 
+    @property
+    def taken(self) -> bool:
+        """Whether the tensor is taken as it is, and the call that made it is not made again for it."""
+        return not isinstance(self.tensor, weakref.ref)
+
     def hold(self) -> bool:
         """Make the reference strong, for the call that made it cannot be made again; False where that is too late."""
         tensor = self.tensor()

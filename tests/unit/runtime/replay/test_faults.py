@@ -448,6 +448,23 @@ def a_first_step_without_any_module():
     return nn.ParameterList([weight]), optimizer
 
 
+@fault("aten.log.default", "loss", module=None, step=0)
+def features_made_before_training():
+    """The batches that they were made of are gone, and so they are taken as they are."""
+    encoder, model = nn.Linear(4, 4), net()
+    optimizer = sgd(model)
+    with torch.no_grad():
+        features = torch.cat([encoder(batch) for batch in list(torch.randn(20, 4).split(5))])
+        features = features / 10
+    for step in range(4):
+        floor = 1.0 if step else -1.0
+        loss = (model(features[step * 5 : step * 5 + 5]).abs() + floor).log().mean()  # <-
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model, optimizer
+
+
 @fault("aten.lift_fresh.default", "data", module=None)
 def a_batch_that_the_script_makes():
     model = net()
