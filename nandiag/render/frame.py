@@ -10,7 +10,7 @@ from rich.text import Text
 from nandiag.analysis.report import Suggestion
 from nandiag.render.text import clean
 
-MOST = {"tensors": 3, "evidence": 6, "help": 3, "spread": 4, "findings": 5, "notes": 6, "nccl": 6}
+MOST = {"tensors": 5, "evidence": 6, "help": 3, "spread": 4, "findings": 5, "notes": 6, "nccl": 6}
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold", "help": "bold cyan", "frame": "blue"}
 
 

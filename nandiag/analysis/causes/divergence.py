@@ -98,6 +98,8 @@ _HUGE = 1e7
 _STEEP = 100.0
 # An update so long, of weights that begin around 1, leaves nothing of them.
 _LONG = 10.0
+# Optimizers whose update is the gradient, times the learning rate.
+_BY_THE_NORM = frozenset({"SGD", "ASGD"})
 # A jump of the loss right behind calm updates is the batch's: data_outlier tells of it.
 SUDDEN, CALM_ENOUGH = 100.0, 5
 # An op that divides by zero does so in a run that is well, too: it takes more to call it a consequence.
@@ -136,21 +138,24 @@ def _follows(facts: Facts, course: Course) -> bool:
 def _one_step(facts: Facts, course: Course, strength: int) -> Cause | None:
     """A single update lies between the weights as they were made and the fault."""
     (row,) = course.rows
-    if not course.whole or row.norm is None or not overflows(facts):
+    # What no weight went into, no update can have thrown anywhere.
+    if not course.whole or row.norm is None or not overflows(facts) or facts.extra.get("of_weights") is False:
         return None
     large = _too_large(row, strength)
     if large is not None:
         return large
-    rate = "" if row.lr is None else f", times the learning rate {words.number(row.lr)},"
+    # Of Adam's kind the update does not grow with the gradient: only its direction, and the learning rate, count.
+    plain = facts.harm is not None and facts.harm.optimizer in _BY_THE_NORM
+    rate = f", times the learning rate {words.number(row.lr)}," if plain and row.lr is not None else ""
     norm, loss = shown(row.norm), words.number(row.loss)
-    text = (
-        f"At step {row.step} the gradient norm was {norm}, for a loss of {loss}: that{rate} was the last update before."
+    text = f"At step {row.step} the gradient norm was {norm}, for a loss of {loss}" + (
+        f": that{rate} was the last update before." if plain else "."
     )
     # What leaves float32 right behind the first update, and did not before it, was thrown there by it.
     wide = not any(fact.bad and dtype_of(fact) in HALF for fact in facts.origin.outputs)
-    if row.norm >= (_STEEP / 10 if wide else _STEEP) * max(abs(row.loss or 0.0), 1.0):
+    if row.norm >= (_STEEP / 10 if wide and plain else _STEEP) * max(abs(row.loss or 0.0), 1.0):
         return Cause("gradient_explosion", (text,), _clip(facts), strength, story=True)
-    if wide and (row.lr or 0.0) * row.norm >= _LONG:
+    if plain and wide and (row.lr or 0.0) * row.norm >= _LONG:
         return Cause("lr_divergence", (text,), _slower(facts, course), strength, story=True)
     return None
 

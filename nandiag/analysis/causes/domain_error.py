@@ -53,6 +53,10 @@ DOMAINS: dict[str, tuple[float | None, float | None, str]] = {
 }
 # At these ends the function itself is infinite.
 POLES = {"atanh": (-1.0, 1.0), "logit": (0.0, 1.0), "erfinv": (-1.0, 1.0)}
+_NORMS = frozenset(
+    {"native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "batch_norm"}
+    | {"cudnn_batch_norm", "miopen_batch_norm", "_batch_norm_with_update", "_batch_norm_no_update"}
+)
 _LOGS = frozenset({"log", "log2", "log10"})
 _PARAMETRISED = Suggestion(
     "Where the model itself makes it, let it make a number that is positive by construction.", "F.softplus(z) + 1e-6"
@@ -64,6 +68,8 @@ def explain(facts: Facts) -> Cause | None:
     if not facts.finite_inputs or facts.node is not None:
         return None
     given, op = facts.origin.inputs[0], facts.op or ""
+    if op in _NORMS and facts.outputs_nan:
+        return _negative_variance(facts.origin.inputs[-1], op)
     if op == "pow" and facts.outputs_nan:
         return _root_of_a_negative(facts, given)
     domain = DOMAINS.get(op)
@@ -87,6 +93,22 @@ def _suggestions(facts: Facts, op: str, guard: str) -> tuple[Suggestion, ...]:
         fitted or f"torch.{op}(x.{guard})",
     )
     return (first, _PARAMETRISED) if op in _LOGS else (first,)
+
+
+def _negative_variance(variance: TensorFact, op: str) -> Cause | None:
+    """The last tensor that a batch norm is given is its running variance, where it keeps one."""
+    if len(variance.shape) != 1 or variance.min is None or variance.min >= 0:
+        return None
+    name = variance.name or "the running variance"
+    text = f"{name} goes down to {words.number(variance.min)}; {op} takes its square root, and that is NaN"
+    steps = (
+        Suggestion(
+            f"Find out what wrote {name}: a variance is never negative. Averages and differences of checkpoints "
+            "should leave the statistics of norms out, or take them from one of the checkpoints."
+        ),
+        Suggestion("Check it right after it was written.", "assert (norm.running_var >= 0).all()"),
+    )
+    return Cause("domain_error", (text,), steps)
 
 
 def _root_of_a_negative(facts: Facts, given: TensorFact) -> Cause | None:

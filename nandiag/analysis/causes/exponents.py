@@ -21,8 +21,15 @@ class Stable:
     code: str
 
 
-def stable(origin: Origin) -> Stable | None:
-    """Return the softmax, softplus, logsumexp or sigmoid that the line writes out by hand, or ``None``."""
+Form = Callable[[ast.expr], tuple[str, str] | None]
+
+
+def stable(origin: Origin, op: str = "exp") -> Stable | None:
+    """Return the form around the underlined ``op`` that the line writes out by hand, or ``None``.
+
+    That is a softmax, a softplus, a logsumexp or a sigmoid of an exponential, or the logarithm of a cosh.
+    """
+    forms = {"exp": _FORMS, "cosh": (_logcosh,)}.get(op, ())
     line = origin.source or ""
     if origin.column is None or not line.isascii():
         return None  # offsets of the parser count bytes
@@ -30,7 +37,7 @@ def stable(origin: Origin) -> Stable | None:
     first, last = (place - indent for place in origin.column)
     for node in _expressions(source):
         end = node.end_col_offset or 0
-        found = _form(node) if node.col_offset <= first and last <= end else None
+        found = _form(node, forms) if node.col_offset <= first and last <= end else None
         if found is not None:
             code = source[: node.col_offset] + found[1] + source[end:]
             return Stable(found[0], code if len(code) <= fitting.LONGEST_LINE else found[1])
@@ -69,8 +76,8 @@ def share(origin: Origin) -> str | None:
     return f"torch.softmax(score, dim={dim})" if kept else None
 
 
-def _form(node: ast.expr) -> tuple[str, str] | None:
-    return next((found for one in _FORMS if (found := one(node)) is not None), None)
+def _form(node: ast.expr, forms: tuple[Form, ...]) -> tuple[str, str] | None:
+    return next((found for one in forms if (found := one(node)) is not None), None)
 
 
 def _softmax(node: ast.expr) -> tuple[str, str] | None:
@@ -115,8 +122,19 @@ def _sigmoid(node: ast.expr) -> tuple[str, str] | None:
     return None
 
 
+def _logcosh(node: ast.expr) -> tuple[str, str] | None:
+    """``log(cosh(x))``: it is ``|x| + softplus(-2 |x|) - log(2)``."""
+    inner = _argument(node, "log")
+    given = None if inner is None else _argument(inner, "cosh")
+    if given is None:
+        return None
+    text = fitting.within_clamp(given) or fitting.bracketed(given)
+    size = f"{text}.abs()"
+    return "log of a cosh", f"({size} + torch.nn.functional.softplus(-2 * {size}) - 0.6931472)"
+
+
 _KEEPS = frozenset({"keepdim", "keepdims"})
-_FORMS: tuple[Callable[[ast.expr], tuple[str, str] | None], ...] = (_softmax, _softplus, _logsumexp, _sigmoid)
+_FORMS: tuple[Form, ...] = (_softmax, _softplus, _logsumexp, _sigmoid)
 
 
 def _argument(node: ast.expr, name: str) -> ast.expr | None:

@@ -15,6 +15,7 @@ from nandiag.analysis.report import Origin
 LONGEST_LINE = 120
 _MODULES = ("torch", "F", "functional", "special", "fft", "linalg")
 _POLES = ("log", "log2", "log10", "sqrt", "rsqrt", "reciprocal")
+_CLAMPS = ("clamp", "clip", "clamp_max", "clamp_min", "hardtanh")
 _WHOLE = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
 
 Guard = Callable[[str], str]
@@ -51,6 +52,24 @@ def argument(origin: Origin, op: str, guard: Guard) -> str | None:
     found = parsed(origin)
     part = None if found is None else target(found[1], op)
     return None if found is None or part is None else _line(origin, found[0], part, guard)
+
+
+def clamped(origin: Origin, op: str) -> str | None:
+    """Return the x where ``x.clamp(...)`` goes into the underlined call of ``op``, else ``None``."""
+    found = parsed(origin)
+    part = None if found is None else target(found[1], op)
+    return None if part is None else within_clamp(part)
+
+
+def within_clamp(node: ast.expr) -> str | None:
+    """Return the x of ``x.clamp(...)``, in brackets where a method needs them."""
+    inner = next((one for name in _CLAMPS if (one := target(node, name)) is not None), None)
+    return None if inner is None else bracketed(inner)
+
+
+def bracketed(node: ast.expr) -> str:
+    """Return the expression as one whose method can be called."""
+    return ast.unparse(node) if isinstance(node, _WHOLE) else f"({ast.unparse(node)})"
 
 
 def added(origin: Origin, op: str, keyword: str) -> str | None:

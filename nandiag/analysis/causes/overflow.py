@@ -7,7 +7,7 @@ import math
 from nandiag.analysis.causes import exponents, fitting, widening
 from nandiag.analysis.causes.facts import HALF, LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
 from nandiag.analysis.explained.explanation import Explanation
-from nandiag.analysis.report import Suggestion
+from nandiag.analysis.report import Origin, Suggestion
 from nandiag.events import TensorFact, words
 
 EXPLAIN = Explanation(
@@ -50,6 +50,9 @@ EXPLAIN = Explanation(
 )
 
 EXPONENTIALS = {"exp": math.e, "expm1": math.e, "sinh": math.e, "cosh": math.e, "exp2": 2.0}
+_OF_DATA = "No weight went into it: it was made of the batch, or of constants, alone."
+# Both ends of what goes in lead to infinity.
+_EVEN = frozenset({"sinh", "cosh"})
 CASTS = frozenset({"_to_copy", "to", "copy", "type_as"})
 PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "dot", "mv", "einsum", "addmv"})
 # In exact arithmetic these have finite results on finite inputs: a non-finite one has left the range of the dtype.
@@ -105,7 +108,9 @@ def _text(facts: Facts, given: TensorFact, dtype: str, limit: float) -> str | No
     most = f"{dtype} ends at {words.number(limit)}"
     if facts.op in EXPONENTIALS:
         border = math.log(limit, EXPONENTIALS[facts.op])
-        over = f"the input of {facts.op} goes to {words.number(given.max)}; in {dtype} it overflows above {border:.1f}"
+        low = facts.op in _EVEN and -(given.min or 0.0) > (given.max or 0.0)
+        end, edge = (given.min, f"below {-border:.1f}") if low else (given.max, f"above {border:.1f}")
+        over = f"the input of {facts.op} goes to {words.number(end)}; in {dtype} it overflows {edge}"
         return over if (given.absmax or 0.0) > border else None
     if facts.op in CASTS:
         return f"a value of {largest} is cast to {dtype}; {most}" if (given.absmax or 0.0) > limit else None
@@ -126,7 +131,11 @@ def _widened(facts: Facts, dtype: str, limit: float) -> str:
 
 def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
     general = dtype != "float16" and facts.op not in EXPONENTIALS
-    return Cause("overflow", (text,), _advice(facts, dtype), strength, general=general)
+    if facts.extra.get("of_weights") is not False or facts.origin.phase not in {"forward", "loss"}:
+        return Cause("overflow", (text,), _advice(facts, dtype), strength, general=general)
+    step = facts.origin.step
+    data = Suggestion(f"Look at the batch of step {step}, or the constants, that this is computed from.")
+    return Cause("overflow", (text, _OF_DATA), (data, *_advice(facts, dtype)), strength, general=general)
 
 
 def _advice(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
@@ -146,7 +155,8 @@ def _fits_float32(facts: Facts) -> bool:
         return False
     if largest is not None or facts.op not in EXPONENTIALS:
         return True
-    given = max((fact.max for fact in facts.origin.inputs if fact.max is not None), default=0.0)
+    sizes = (fact.absmax if facts.op in _EVEN else fact.max for fact in facts.origin.inputs)
+    given = max((size for size in sizes if size is not None), default=0.0)
     return given <= math.log(limit, EXPONENTIALS[facts.op])
 
 
@@ -157,7 +167,7 @@ def _half(facts: Facts) -> tuple[Suggestion, ...]:
     if facts.origin.phase == "optimizer":
         return (Suggestion("Keep the weights and the optimizer in float32.", "model.float()"), wide)
     bounds = _exponential(facts, "float16") if facts.op in EXPONENTIALS else ()
-    if bounds and exponents.stable(facts.origin) is not None:
+    if bounds and exponents.stable(facts.origin, facts.op or "exp") is not None:
         return (*bounds, wide, _lifted(facts))
     return (wide, _lifted(facts), *bounds)
 
@@ -190,17 +200,25 @@ def _device(facts: Facts) -> str:
 
 def _exponential(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
     op = facts.op or "exp"
-    # Far below the edge of the dtype: what comes after multiplies, squares and sums.
-    most = "10" if dtype == "float16" else "20"
-    form = exponents.stable(facts.origin) if op == "exp" else None
+    form = exponents.stable(facts.origin, op)
     if form is not None:
         return (Suggestion(f"This is a {form.name}: let torch do it, which does not overflow.", form.code),)
-    fitted = fitting.argument(facts.origin, op, lambda text: f"{text}.clamp(max={most})")
-    bound = Suggestion(
-        f"Bound what goes into it, where it need not go above {most}.", fitted or f"torch.{op}(x.clamp(max={most}))"
-    )
+    bound = _bounded(facts.origin, op, "10" if dtype == "float16" else "20")
     ratio = exponents.bare(facts.origin) if any(len(fact.shape) > 1 for fact in facts.origin.inputs) else None
     if ratio is None:
         return (bound,)
     text = "Where it is divided by its own sum, it is a softmax: let torch do it, which subtracts the maximum first."
     return (Suggestion(text, ratio), bound)
+
+
+def _bounded(origin: Origin, op: str, most: str) -> Suggestion:
+    """Say how to bound what goes in: far below the edge of the dtype, for what comes after multiplies and sums."""
+    clamp, there = (f"clamp(-{most}, {most})", f"beyond -{most} and {most}") if op in _EVEN else (
+        f"clamp(max={most})", f"above {most}"
+    )  # fmt: skip
+    within = fitting.clamped(origin, op)
+    if within is not None:
+        code = fitting.argument(origin, op, lambda _: f"{within}.{clamp}")
+        return Suggestion(f"It is clamped already, and not enough: it need not go {there}.", code)
+    code = fitting.argument(origin, op, lambda text: f"{text}.{clamp}")
+    return Suggestion(f"Bound what goes into it, where it need not go {there}.", code or f"torch.{op}(x.{clamp})")

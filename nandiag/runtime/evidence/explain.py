@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from nandiag.runtime.tape.entries import tensors_in
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _LARGEST = 1 << 27
-_SHOWN = 4
+# A norm has its input, weight and bias before its statistics.
+_SHOWN, _GIVEN = 4, 6
 
 
 def site_of(spot: Spot, op: str | None) -> Site:
@@ -53,12 +55,21 @@ def via(spot: Spot) -> str | None:
     return f"{inner.file}:{inner.line}" if inner.kind == LIBRARY else None
 
 
-def inputs_of(op: Op) -> tuple[TensorFact, ...]:
-    """Return facts on the tensors that went into the op, as they were before it."""
+def inputs_of(op: Op, name: Callable[[Tensor], str | None] = lambda _: None) -> tuple[TensorFact, ...]:
+    """Return facts on the tensors that went into the op, as they were before it, with the ``name`` of each."""
     if op.words is None:
-        return op.told[0][:_SHOWN]
-    given = tensors_in((op.words[0], list(op.words[1].values())))
-    return tuple(fact(tensor) for tensor in given[:_SHOWN])
+        return op.told[0][:_GIVEN]
+    return tuple(fact(tensor, name(tensor)) for tensor in _given(op)[:_GIVEN])
+
+
+def of_weights(op: Op) -> dict[str, object]:
+    """Return whether anything that went into an op of forward was made with a weight that is trained."""
+    given = _given(op)
+    return {"of_weights": any(tensor.requires_grad for tensor in given)} if given and op.spot.node is None else {}
+
+
+def _given(op: Op) -> list[Tensor]:
+    return [] if op.words is None else tensors_in((op.words[0], list(op.words[1].values())))
 
 
 def outputs_of(op: Op) -> tuple[TensorFact, ...]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nandiag.events import Looked, Site, TensorFact
 from nandiag.runtime.births.told import tell
-from nandiag.runtime.evidence.explain import in_float64, inputs_of, outputs_of, scalars_of, site_of, via
+from nandiag.runtime.evidence.explain import in_float64, inputs_of, of_weights, outputs_of, scalars_of, site_of, via
 from nandiag.runtime.evidence.labels import Label, label, labels_of, storage
 from nandiag.runtime.evidence.refetch import Fetched, fetch_again
 from nandiag.runtime.evidence.walk import Finding, origin
@@ -110,7 +110,7 @@ class Evidence:
 
     def _made(self, case: Case, finding: Finding, known: dict[str, object]) -> Looked:
         op = finding.op
-        facts: dict[str, object] = {**known, **scalars_of(op)}
+        facts: dict[str, object] = {**known, **of_weights(op), **scalars_of(op)}
         if finding.source == "op":
             facts |= in_float64(op)
         if op.spot.recompute:
@@ -120,9 +120,20 @@ class Evidence:
             facts["library"] = library
         return Looked(
             outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step, phase=finding.phase,
-            source=finding.source, site=site_of(op.spot, str(op.func)), inputs=inputs_of(op), outputs=outputs_of(op),
-            facts=facts,
+            source=finding.source, site=site_of(op.spot, str(op.func)), inputs=inputs_of(op, self._name()),
+            outputs=outputs_of(op), facts=facts,
         )  # fmt: skip
+
+    def _name(self) -> Callable[[Tensor], str | None]:
+        """Return what tells the name of a weight or a buffer."""
+        known = labels_of(self.roots, [])
+
+        def name(tensor: Tensor) -> str | None:
+            found = label(known, tensor)
+            held = found is not None and found.what != "attribute" and found.tensor.numel() == tensor.numel()
+            return found.name if found is not None and held else None
+
+        return name
 
     def _came(self, op: Op) -> tuple[Outside, Label | None]:
         """Return the bad tensor that came in from outside, rather one that has a name, and what it is called."""

@@ -320,3 +320,15 @@ def test_a_loss_that_is_made_of_smaller_ops_and_has_no_target(at, by_hand, line,
     zero = by_hand.fact(shape=(), zeros=1)
     facts = at("div", (zero, zero), (by_hand.fact(shape=(), nan=1),), **on(line, line.partition(" = ")[2]))
     assert mechanism(facts).slug == slug
+
+
+def test_a_negative_running_variance_is_named(at, by_hand):
+    one = by_hand.fact(shape=(16,))
+    low = by_hand.fact("1.running_var", shape=(16,), min=-0.6)
+    facts = at("native_batch_norm", (by_hand.fact(), one, one, one, low), (by_hand.fact(nan=8),), extra={"arg5": False})
+    mechanism = explain(facts)[1]
+    assert mechanism.slug == "domain_error"
+    assert mechanism.evidence[0].startswith("1.running_var goes down to -0.6")
+    sound = by_hand.fact("1.running_var", shape=(16,), min=0.1)
+    facts = at("native_batch_norm", (by_hand.fact(), one, one, one, sound), (by_hand.fact(nan=8),))
+    assert explain(facts)[1].slug == "unknown"

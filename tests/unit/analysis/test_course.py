@@ -1,6 +1,7 @@
 """The story behind an overflow, told from histories as runs write them: which cause, how sure, with which numbers."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -188,3 +189,20 @@ def test_a_second_optimizer_whose_updates_do_not_count_as_steps_yet(by_hand):
 def test_a_new_optimizer_is_no_calm_run(by_hand):
     past = history([*CALM, 2.0, math.inf], whose=[0] * 12 + [1] * 2, steps=[*range(12), 12, 12])
     assert story_of(past, by_hand, step=12) is None
+
+
+def test_the_norm_times_the_rate_is_the_update_of_plain_descent_alone(by_hand):
+    past = history([62298.0], [23556.0], lrs=0.001)
+    plain = facts(past, by_hand)
+    assert explain(plain)[0].slug == "lr_divergence"
+    adam = replace(plain, harm=replace(plain.harm, optimizer="Adam"))
+    assert explain(adam)[0] is None or explain(adam)[0].slug not in {"lr_divergence", "gradient_explosion"}
+    steep = replace(facts(history([3.1e5], [4788.0]), by_hand), harm=adam.harm)
+    assert explain(steep)[0] is None or "last update" not in explain(steep)[0].evidence[0]
+
+
+def test_no_update_is_blamed_for_what_no_weight_went_into(by_hand):
+    fault = facts(history([62298.0], [23556.0], lrs=0.001), by_hand)
+    of_data = replace(fault, look=replace(fault.look, facts={**fault.look.facts, "of_weights": False}))
+    story = explain(of_data)[0]
+    assert story is None or story.slug not in {"lr_divergence", "gradient_explosion"}

@@ -113,3 +113,38 @@ def test_a_share_of_a_sum_that_is_zero_may_be_a_softmax(at, by_hand, line, code)
     given = (by_hand.fact(zeros=4, min=0.0), by_hand.fact(zeros=1, min=0.0))
     told = explain(at("div", given, (by_hand.fact(nan=4),), **on(line, line.partition("= ")[2])))[1].suggestions
     assert [one.code for one in told[1:]] == ([code] if code else [])
+
+
+@pytest.mark.parametrize(
+    ("line", "op", "code"),
+    [
+        ("y = 1 / torch.cosh(e).mean()", "cosh", "y = 1 / torch.cosh(e.clamp(-20, 20)).mean()"),
+        ("y = torch.sinh(e)", "sinh", "y = torch.sinh(e.clamp(-20, 20))"),
+        ("y = torch.cosh(e.clamp(max=20))", "cosh", "y = torch.cosh(e.clamp(-20, 20))"),
+        ("y = torch.exp(e.clamp(max=100))", "exp", "y = torch.exp(e.clamp(max=20))"),
+    ],
+)  # fmt: skip
+def test_both_ends_are_bounded_where_both_overflow_and_no_clamp_is_clamped(at, by_hand, line, op, code):
+    called = line[line.index(f"torch.{op}") : line.index(")", line.index(f"torch.{op}")) + 1]
+    called += ")" if called.count("(") > called.count(")") else ""
+    facts = at(op, (by_hand.fact(min=-250.0, max=90.0, absmax=250.0),), (by_hand.fact(posinf=1),), **on(line, called))
+    assert explain(facts)[1].suggestions[-1].code == code
+
+
+@pytest.mark.parametrize("inside", ["e", "e.clamp(max=20)"])
+def test_the_log_of_a_cosh_has_a_form_that_does_not_overflow(at, by_hand, inside):
+    given = on(f"return torch.log(torch.cosh({inside})).mean()", f"torch.cosh({inside})")
+    facts = at("cosh", (by_hand.fact(min=-250.0, max=2.0, absmax=250.0),), (by_hand.fact(posinf=1),), **given)
+    (first,) = explain(facts)[1].suggestions
+    assert first.code == "return (e.abs() + torch.nn.functional.softplus(-2 * e.abs()) - 0.6931472).mean()"
+    assert "goes to -250; in float32 it overflows below -88.7" in explain(facts)[1].evidence[0]
+
+
+def test_what_no_weight_went_into_is_of_the_data(at, by_hand):
+    given = on("y = torch.exp(x.mean(1)).sum()", "torch.exp(x.mean(1))")
+    exploded = (by_hand.fact(max=182.0, absmax=182.0),), (by_hand.fact(posinf=1),)
+    for known, said in ((False, True), (True, False)):
+        facts = at("exp", *exploded, phase="loss", extra={"of_weights": known}, **given)
+        mechanism = explain(facts)[1]
+        assert any("No weight went into it" in text for text in mechanism.evidence) is said
+        assert ("batch" in mechanism.suggestions[0].text) is said
