@@ -23,6 +23,8 @@ MOST_ENTRIES = 4096
 MOST_BYTES = 64 * 1024 * 1024
 _MOST_LOOSE = 512
 _FEW_ROOTS = 8
+_FEW_ENTRIES = 256
+_FEW_BYTES = 16 * 1024 * 1024
 _PLAIN = frozenset({int, float, bool, str, type(None), dtype, device, layout})
 ROOT, CALL, BACKWARD = "root", "call", "backward"
 
@@ -114,6 +116,7 @@ class Tape:
         self._words: list[Made | Given] = []
         self._number = 0
         self._roots, self._most_roots = 0, _FEW_ROOTS
+        self._most_entries, self._most_bytes = _FEW_ENTRIES, _FEW_BYTES
         self._first_root = 0
         self.step = 0
         self.bytes = 0
@@ -130,6 +133,8 @@ class Tape:
         entry.args = tuple(self._each(args, strong=grad)) if type(args) is tuple else self.pack(args, strong=grad)
         if kwargs:
             entry.kwargs = self.pack(kwargs, strong=grad)
+        if self.bytes > self._most_bytes or len(self.entries) >= self._most_entries:
+            self._thin(entry)
         if not grad and not entry.in_place:
             self.loose.append(entry)
         elif len(self.entries) < MOST_ENTRIES:
@@ -143,6 +148,14 @@ class Tape:
             self._prune()
             self._roots = sum(entry.kind == ROOT for entry in self.entries)
             self._most_roots = max(_FEW_ROOTS, 2 * self._roots)
+
+    def _thin(self, newest: Entry) -> None:
+        """Much is kept: an evaluation by functions alone, gradients left on, may be what there is so much of."""
+        self._prune()
+        kept = sum(word.bytes for entry in (*self.entries, newest) for word in entry.words if type(word) is Given)
+        self.bytes = min(self.bytes, kept)
+        self._most_bytes = max(_FEW_BYTES, 2 * self.bytes)
+        self._most_entries = max(_FEW_ENTRIES, 2 * len(self.entries))
 
     def _prune(self) -> None:
         """Let go of calls whose outputs are gone and went nowhere: an evaluation, a rollout with gradients left on."""
@@ -261,6 +274,7 @@ class Tape:
         self.entries.clear()
         self._copies.clear()
         self._roots, self._most_roots = 0, _FEW_ROOTS
+        self._most_entries, self._most_bytes = _FEW_ENTRIES, _FEW_BYTES
         self.overflow = False
         self.step = step
         self.bytes = 0

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, strided
 
 if TYPE_CHECKING:
     from nandiag.runtime.tape.entries import Entry
@@ -53,6 +53,14 @@ class Given:
         self._tensor: Any = tensor if strong else weakref.ref(tensor)
         self.version = version_of(tensor)
         self.written = False
+
+    @property
+    def bytes(self) -> int:
+        """The memory that it keeps, in bytes; weights are there in any case."""
+        tensor = self._tensor
+        if not isinstance(tensor, Tensor) or tensor.requires_grad:
+            return 0
+        return tensor.nbytes if tensor.layout is strided else tensor.numel()
 
     def release(self) -> None:
         """Make the reference weak."""

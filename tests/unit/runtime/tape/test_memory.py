@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from nandiag.runtime.tape import entries
+
 STEPS = 30
 
 
@@ -97,6 +99,28 @@ def test_an_evaluation_loop_keeps_nothing(grad, most, work, model, inputs):
             total += float(model(inputs()).detach().square().mean())
     assert len(inputs.alive) <= most
     assert len(worker.capture.tape.entries) <= most
+
+
+@pytest.mark.parametrize(("few", "most_bytes"), [(8, 1 << 24), (256, 8 * 48)])
+def test_an_evaluation_without_modules_keeps_little(few, most_bytes, work, inputs, monkeypatch):
+    """Gradients left on: by the number of calls, or by the memory that these keep."""
+    monkeypatch.setattr(entries, "_FEW_ENTRIES", few)
+    monkeypatch.setattr(entries, "_FEW_BYTES", most_bytes)
+    worker = work()
+    weight = torch.nn.Parameter(torch.randn(4, 1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        (torch.randn(3, 4) @ weight).square().mean().backward()
+        optimizer.step()
+    for _ in range(STEPS):
+        (inputs() @ weight).square().mean().item()
+    assert len(inputs.alive) <= 10
+    loss = (torch.ones(3, 4) @ weight).square().mean()
+    for _ in range(3 * few):
+        loss = loss + 0
+    loss.backward()
+    assert sum(entry.name == "add" for entry in worker.capture.tape.whole()) == 3 * few
 
 
 def test_a_rollout_keeps_little(work, inputs):
