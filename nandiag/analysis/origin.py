@@ -166,12 +166,18 @@ def _was_received(sent: Seen[Looked], scene: Scene) -> bool:
 def _confidence(look: Looked) -> str:
     if look.method in {"check", "watch", "record"}:
         return "observed"
+    if look.method == "replay" and look.source in STATE:
+        return "observed"  # it was bad before the replay, which shows no more than who used it
     return "reproduced" if shown_again(look) else "inferred"
 
 
 def shown_again(look: Looked) -> bool:
-    """Whether the look ran what had been run, on what it had been run on: not so where inputs were reconstructed."""
-    return look.method == "replay" and not look.facts.get("reconstructed")
+    """Whether the look ran what had been run, on what it had been run on, and saw the fault come about.
+
+    Not so where inputs were reconstructed, nor where a weight was bad before and only its use was seen.
+    """
+    made = look.source not in STATE
+    return made and look.method == "replay" and not look.facts.get("reconstructed")
 
 
 def _place(one: Seen[Looked]) -> tuple[object, ...]:

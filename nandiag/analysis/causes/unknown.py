@@ -75,12 +75,41 @@ def explain(facts: Facts) -> Cause | None:
     place = _place(facts)
     if place is None:
         return None
-    live = (_LIVE,) if place is _PARTLY else ()
-    return Cause("unknown", _bad_numbers(facts), (Suggestion(place), *live), strength=0)
+    live = (_LIVE,) if place is _PARTLY or _by_update(facts) or _not_run_again(facts) else ()
+    return Cause("unknown", (*_used(facts), *_bad_numbers(facts)), (Suggestion(place), *live), strength=0)
+
+
+def _not_run_again(facts: Facts) -> bool:
+    """Whether the step could not be run again, or what made the bad values was not."""
+    return facts.source == "outside" or (facts.look is not None and facts.look.outcome in {"failed", "refused"})
+
+
+def _by_update(facts: Facts) -> bool:
+    """Whether an update left a weight bad, and only the line that used it first was seen."""
+    return facts.source in {"parameter", "buffer"} and facts.origin.phase == "optimizer"
+
+
+def _used(facts: Facts) -> tuple[str, ...]:
+    """Return, to stand beside a line that is not at fault, what it was given."""
+    bad = facts.bad_state
+    return (f"not at fault: {bad.name} was bad before",) if bad is not None and bad.name and _by_update(facts) else ()
+
+
+def _updates(facts: Facts) -> str:
+    name = facts.bad_state.name if facts.bad_state is not None else None
+    optimizer = facts.harm.optimizer if facts.harm is not None else None
+    if optimizer is None:
+        return (
+            f"Look at the lines that update {name or 'it'} after backward(): a division (by the norm of a gradient "
+            "that is zero), a root, a step size."
+        )
+    return f"Look at what updates {name or 'it'} after backward(): {optimizer}'s settings, and code that writes to it."
 
 
 def _place(facts: Facts) -> str | None:
     look = facts.look
+    if _by_update(facts):
+        return _updates(facts)
     if facts.basis in {"loss", "gradient"} and look is not None and (look.outcome, look.method) == ("finite", "replay"):
         return _ONCE if is_whole(look) else _PARTLY
     if facts.source == "module":

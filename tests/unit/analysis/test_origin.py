@@ -438,3 +438,30 @@ def test_a_weight_of_one_rank_that_its_update_does_not_explain(by_hand):
     verdict = analyse(by_hand.run(by_hand.rank(0, steps=9), by_hand.rank(1, harm, again, steps=9))).verdict
     assert (verdict.cause, verdict.origin.ranks) == ("hardware_corruption", (1,))
     assert any("the update, made again, is finite too" in text for text in verdict.evidence)
+
+
+def by_hand_updated(by_hand, **harm):
+    look = by_hand.found(
+        20, source="parameter", inputs=(by_hand.fact("b.weight", nan=16),), outputs=(), phase="forward",
+        site=Site("b", "Linear", "aten.t.default", file="train.py", line=13, column=(8, 17), source="        self.b(h)"
+        ),
+    )  # fmt: skip
+    seen = by_hand.state(20, "b.weight", since=19, **harm), look
+    return analyse(by_hand.run(by_hand.rank(0, *seen, world=1), world=1)).verdict
+
+
+@pytest.mark.parametrize(("optimizer", "said"), [(None, "after backward(): a division"), ("SGD", "SGD's settings")])
+def test_the_first_use_of_a_bad_weight_is_no_reproduction_of_what_made_it(by_hand, optimizer, said):
+    verdict = by_hand_updated(by_hand, optimizer=optimizer)
+    assert (verdict.confidence, verdict.reproduced, verdict.mechanism) == ("observed", None, None)
+    assert verdict.evidence[0] == "not at fault: b.weight was bad before"
+    assert said in verdict.suggestions[0].text
+    assert "b.weight" in verdict.suggestions[0].text
+    assert verdict.suggestions[1].code == "nandiag run --level op"
+
+
+@pytest.mark.parametrize("outcome", ["refused", "failed"])
+def test_a_step_that_could_not_be_run_again_has_a_way_to_watch_it(by_hand, outcome):
+    look = Looked(outcome, "replay", 5, reason="no room")
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(5), look, world=1), world=1)).verdict
+    assert verdict.suggestions[-1].code == "nandiag run --level op"
