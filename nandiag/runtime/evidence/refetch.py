@@ -31,12 +31,8 @@ class Fetched:
 
 def fetch_again(batch: Batch, bad: Tensor) -> Fetched:
     """Name the sample of ``bad``, a tensor of the batch, and fetch the batch again where the dataset is a map."""
-    position = _position(bad)
-    indices = batch.indices
-    listed = isinstance(indices, list | tuple)
-    index = indices[position] if listed and position is not None and position < len(indices) else None
-    name = type(batch.dataset).__name__
-    if not batch.mapped or indices is None:
+    index, name = _index(batch, bad), type(batch.dataset).__name__
+    if not batch.mapped or batch.indices is None:
         return Fetched(name, None, None)
     hearing = Hearing()
     with hearing.listening():
@@ -45,6 +41,19 @@ def fetch_again(batch: Batch, bad: Tensor) -> Fetched:
     brought = op is None or op.func._schema.name == "aten::lift_fresh"
     numpy = hearing.place(index) if brought and index is not None else None
     return Fetched(name, index if isinstance(index, int | str) else None, op, numpy)
+
+
+def sample(batch: Batch, bad: Tensor) -> str | None:
+    """Return the sample of ``bad``, a tensor of the batch, as the script could ask for it; None where it is unknown."""
+    index = _index(batch, bad) if batch.mapped else None
+    return f"{type(batch.dataset).__name__}[{index!r}]" if isinstance(index, int | str) else None
+
+
+def _index(batch: Batch, bad: Tensor) -> Any:
+    """Return what the dataset was asked with for the first bad sample of ``bad``, None where that is not known."""
+    position, indices = _position(bad), batch.indices
+    listed = isinstance(indices, list | tuple)
+    return indices[position] if listed and position is not None and position < len(indices) else None
 
 
 def _position(bad: Tensor) -> int | None:

@@ -12,7 +12,7 @@ from nandiag.events import Looked, Site, TensorFact
 from nandiag.runtime.births.told import tell
 from nandiag.runtime.evidence.explain import in_float64, inputs_of, of_weights, outputs_of, scalars_of, site_of, via
 from nandiag.runtime.evidence.labels import Label, label, labels_of, storage
-from nandiag.runtime.evidence.refetch import Fetched, fetch_again
+from nandiag.runtime.evidence.refetch import Fetched, fetch_again, sample
 from nandiag.runtime.evidence.walk import Finding, origin
 from nandiag.runtime.frames import Frame
 from nandiag.runtime.look.finite import fact, is_bad
@@ -188,8 +188,12 @@ class Evidence:
                 return None
             held = Held(named.name, named.what, tensor) if named is not None and named.what in _OWN else None
             looked = tell(tensor, held, birth, case.step)
+            whole = named.tensor if named is not None else tensor
+            found = self._batch(whole)
+            came_as = sample(found[0], whole) if found is not None else None
         site = looked.site if named is None or held is None or looked.site is None else _at_module(looked.site, named)
-        return replace(looked, site=site, facts={**looked.facts, "first_used_by": str(op.func)})
+        facts = {**looked.facts, "first_used_by": str(op.func)}
+        return replace(looked, site=site, facts=facts if came_as is None else {**facts, "came_as": came_as})
 
     def _end_of_forward(self) -> list[Op]:
         """The script ended before it called backward: its loss was the last single number that could be one."""

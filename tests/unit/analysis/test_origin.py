@@ -231,10 +231,11 @@ def test_a_clean_look_says_nothing_about_a_weight_that_was_seen_bad(by_hand):
 
 
 def test_where_the_op_really_runs_is_evidence(by_hand):
-    look = by_hand.found(5, facts={"library": "torch/nn/functional.py:9", "recompute": True})
+    look = by_hand.found(5, facts={"library": "torch/nn/functional.py:9", "recompute": True, "came_as": "Set[5]"})
     evidence = analyse(by_hand.run(by_hand.rank(0, look, world=1), world=1)).verdict.evidence
     assert "The op runs inside a library, at torch/nn/functional.py:9." in evidence
     assert "It was seen in the recomputation of an activation checkpoint." in evidence
+    assert "It came to this step as Set[5]." in evidence
 
 
 def test_a_look_at_a_parameter_takes_the_phase_from_its_harm(by_hand):

@@ -7,6 +7,7 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from nandiag.events import Looked, Note, ProbeDark
 from nandiag.runtime.births.known import FINITE, LAST, OP, OUTSIDE, UNWRITTEN
@@ -135,6 +136,22 @@ def test_data_that_was_bad_before_the_first_step(work):
         "data", "aten.div.Tensor", "test_data_that_was_bad_before_the_first_step",
     )  # fmt: skip
     assert "weight" not in look.facts
+
+
+def test_the_sample_of_data_that_was_bad_before_the_first_step(work):
+    worker = work()
+    scale = torch.ones(8, 1)
+    scale[5] = 0
+    data = TensorDataset(torch.zeros(8, 4) / scale)
+    layer = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+    for (x,) in DataLoader(data, 3):
+        layer(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    look = found(worker)
+    assert (look.step, look.phase, look.site.op) == (1, "data", "aten.div.Tensor")
+    assert look.facts["came_as"] == "TensorDataset[5]"
 
 
 def test_nothing_is_seen_once_training_has_begun(work):
