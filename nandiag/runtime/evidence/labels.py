@@ -35,6 +35,9 @@ def labels_of(roots: list[nn.Module], entries: list[Entry]) -> dict[int, Label]:
             for what, key, tensor in _own(module):
                 _put(found, Label(what, f"{name}.{key}" if name else key, name, class_name(module), tensor))
     for entry in entries:
+        for name, tensor in _swapped(entry):
+            what = "parameter" if tensor.requires_grad else "buffer"
+            _put(found, Label(what, name, name.rpartition(".")[0], None, tensor))
         if entry.kind == ROOT:
             for name, tensor in _inputs(entry):
                 _put(found, Label("input", name, None, type(entry.function).__name__, tensor))
@@ -70,6 +73,11 @@ def _own(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
         for key, tensor in tensors.items():
             if isinstance(tensor, torch.Tensor):
                 yield what, key, tensor
+
+
+def _swapped(entry: Entry) -> Iterator[tuple[str, Tensor]]:
+    for key, word in entry.swapped.tensors.items() if entry.swapped is not None else ():
+        yield from _named(key, word)
 
 
 def _inputs(entry: Entry) -> Iterator[tuple[str, Tensor]]:

@@ -99,7 +99,7 @@ def all_that_gather(parameters: list[Tensor], roots: list[nn.Module], entries: l
     held = {id(one): one for one in parameters}
     held |= {id(one): one for root in roots for one in root.parameters()}
     for entry in entries:
-        for tensor in _given((entry.args, entry.kwargs)):
+        for tensor in _given((entry.args, entry.kwargs, _swapped(entry))):
             if tensor.requires_grad and tensor.is_leaf:
                 held[id(tensor)] = tensor
     return list(held.values())
@@ -120,8 +120,12 @@ def stand_in_for_spoiled(entries: list[Entry], tracer: Tracer) -> bool:
 
 def memory_of(entries: list[Entry]) -> set[int]:
     """Return the storages of the tensors that the entries were given from outside."""
-    keys = (storage(tensor) for entry in entries for tensor in _given((entry.args, entry.kwargs)))
+    keys = (storage(tensor) for entry in entries for tensor in _given((entry.args, entry.kwargs, _swapped(entry))))
     return {key for key in keys if key is not None}
+
+
+def _swapped(entry: Entry) -> dict[str, Any]:
+    return {} if entry.swapped is None else entry.swapped.tensors
 
 
 def _given(thing: Any) -> Iterator[Tensor]:

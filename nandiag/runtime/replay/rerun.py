@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Container, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ from nandiag.runtime.look.finite import fact
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.replay.trace import Spot, Tracer
 from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Tape, tensors_in
+from nandiag.runtime.tape.packed.swaps import Swapped
 from nandiag.runtime.tape.packed.words import Given, Made, Rebuilt, version_of
 from nandiag.runtime.tape.state import set_attributes, under
 
@@ -81,14 +83,10 @@ class Player:
         words = self._words(entry)
         if words is None:
             return
-        args, kwargs = words
+        args, kwargs, swapped = words
         with self.tracer.still():
-            for buffer, value in _there(entry.buffers):
-                buffer.detach().copy_(value)
-            set_attributes(entry.attributes)
-            if entry.generators is not None:
-                entry.generators.put_back()
-        with under(entry.modes):
+            _as_it_was(entry)
+        with under(entry.modes), nullcontext() if swapped is None else swapped.within(entry.function):
             if entry.kind == BACKWARD:
                 self._play_backward(entry, args, kwargs)
                 return
@@ -101,15 +99,27 @@ class Player:
                 self.result.losses += [(root, entry.micro_step) for root in tensors_in(args[0])]
                 self.result.gradients += outputs
 
-    def _words(self, entry: Entry) -> tuple[Any, Any] | None:
+    def _words(self, entry: Entry) -> tuple[Any, Any, Swapped | None] | None:
         """Return the arguments, None where one is gone that no gradient flows through: what needs it will refuse."""
         try:
-            return self._unpack(entry.args), self._unpack(entry.kwargs)
+            return self._unpack(entry.args), self._unpack(entry.kwargs), self._swapped(entry)
         except _Gone as gone:
             if entry.kind == BACKWARD or entry.grad:
                 raise Refused(str(gone)) from None
             self.result.gaps += 1
             return None
+
+    def _swapped(self, entry: Entry) -> Swapped | None:
+        """Return what the module is called with instead of its own; buffers are copies, for it may write into them."""
+        if entry.swapped is None:
+            return None
+        with self.tracer.still():
+            kept = {id(one): held.clone() for one, held in entry.buffers if not one.requires_grad}
+        tensors = {
+            name: kept[key] if key in kept else self._unpack(word)
+            for key, (name, word) in zip(_swapped_in(entry), entry.swapped.tensors.items(), strict=True)
+        }
+        return entry.swapped._replace(tensors=tensors)
 
     def _play_backward(self, entry: Entry, args: Any, kwargs: Any) -> None:
         for root in tensors_in(args[0] if args else kwargs.get("tensors")):
@@ -195,6 +205,23 @@ def written_by(entries: list[Entry]) -> list[tuple[Entry, Tensor]]:
     """Return the in-place calls among ``entries`` with the tensor from outside that each writes into."""
     targets = [(entry, _written(entry)) for entry in entries if entry.in_place and entry.args]
     return [(entry, target) for entry, target in targets if target is not None]
+
+
+def _as_it_was(entry: Entry) -> None:
+    """Give buffers, attributes and generators what they held before the call, but not to tensors swapped in."""
+    foreign = _swapped_in(entry)
+    for buffer, value in _there(entry.buffers):
+        if id(buffer) not in foreign:
+            buffer.detach().copy_(value)
+    set_attributes(entry.attributes)
+    if entry.generators is not None:
+        entry.generators.put_back()
+
+
+def _swapped_in(entry: Entry) -> list[int]:
+    """Return the ``id`` of each tensor that the module of a call had instead of its own."""
+    words = entry.swapped.tensors.values() if entry.swapped is not None else ()
+    return [id(word.get() if type(word) is Given else word.tensor()) for word in words]
 
 
 def _written(entry: Entry, again: Container[int] | None = None) -> Tensor | None:

@@ -22,6 +22,7 @@ from nandiag.runtime.guard import guarded
 from nandiag.runtime.memory.there import is_there
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Tape
+from nandiag.runtime.tape.packed.swaps import swapped_by
 from nandiag.runtime.tape.packed.words import Given, version_of
 from nandiag.runtime.tape.state import (
     Attributes,
@@ -152,9 +153,15 @@ class Capture:
         entry = Entry(ROOT, module, grad=grad, modes=modes(), micro_step=self.window.micro_step)
         entry.places = places(sys._getframe(3), _FRAMES)[0]
         habit = self._habit(module)
-        habit.begin(entry)
+        swapped = swapped_by(sys._getframe(3).f_back, module)
+        if swapped is None:
+            habit.begin(entry)
+        else:
+            habit.begin_swapped(entry)
         entry.generators = generators(full=self._python_random, private=habit.generators)
         self.tape.add(entry, args, kwargs)
+        if swapped is not None:
+            entry.swapped = swapped._replace(tensors=self.tape.pack(swapped.tensors, strong=grad))
         if grad and self.on_root is not None:
             self.on_root(entry, args, kwargs)
         return entry
@@ -325,9 +332,15 @@ class Habit:
         if self._attributes:
             entry.attributes = keep_attributes(self._attributes)
 
+    def begin_swapped(self, entry: Entry) -> None:
+        """Keep what a call may change that is made with other buffers than the module's own, new ones each time."""
+        module = entry.function
+        entry.buffers = Copies([one for one in module.buffers() if one.numel() <= _LARGEST_BUFFER])
+        entry.attributes = keep_attributes(list(module.modules()))
+
     def end(self, entry: Entry) -> None:
         """Learn from the first call."""
-        if self._first is not None:
+        if self._first is not None and entry.swapped is None:
             watched, attributes = self._first
             # By value too: batch normalisation writes its running statistics without moving their version.
             kept = {id(buffer): value for buffer, value in entry.buffers}

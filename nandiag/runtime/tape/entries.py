@@ -16,6 +16,7 @@ from torch import Tensor, device, dtype, layout, nn, strided
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.runtime.frames import Frame, Place
+from nandiag.runtime.tape.packed.swaps import Swapped
 from nandiag.runtime.tape.packed.words import Given, Made, Rebuilt, version_of
 from nandiag.runtime.tape.state import Generators, Modes
 
@@ -34,7 +35,7 @@ class Entry:
 
     __slots__ = (
         "__weakref__", "args", "attributes", "before", "buffers", "function", "generators", "grad", "held", "in_place",
-        "kind", "kwargs", "micro_step", "modes", "number", "places", "step", "words",
+        "kind", "kwargs", "micro_step", "modes", "number", "places", "step", "swapped", "words",
     )  # fmt: skip
 
     def __init__(self, kind: str, function: Any, *, grad: bool, modes: Modes, micro_step: int = 0) -> None:
@@ -50,6 +51,7 @@ class Entry:
         self.attributes: Sequence[tuple[nn.Module, dict[str, Any]]] = ()
         self.places: Sequence[Place] = ()
         self.before: tuple[Tensor, Tensor] | None = None
+        self.swapped: Swapped | None = None
         self.in_place = False
         self.held = False
         self.number = self.step = 0
@@ -78,7 +80,7 @@ class Entry:
 
     def forget(self) -> None:
         """Let go of everything: this call will not be made again."""
-        self.args = self.kwargs = self.before = self.generators = None
+        self.args = self.kwargs = self.before = self.swapped = self.generators = None
         self.words = self.buffers = self.attributes = ()
 
     @property

@@ -465,6 +465,44 @@ def features_made_before_training():
     return model, optimizer
 
 
+@fault("aten.div.Tensor", "loss", module=None)
+def inner_steps_on_weights_that_are_swapped_in():
+    """As in MAML: the second call is made with weights that the first one's gradients made."""
+    model = net()
+    optimizer = sgd(model)
+    for step, x, y in data():
+        weights = dict(model.named_parameters())
+        for _ in range(2):
+            inner = (torch.func.functional_call(model, weights, (x,)) - y).square().mean()
+            gradients = torch.autograd.grad(inner, list(weights.values()), create_graph=True)
+            weights = {name: one - 0.05 * by for (name, one), by in zip(weights.items(), gradients, strict=True)}
+        wanted = torch.full((), float(step != BAD))
+        loss = (torch.func.functional_call(model, weights, (x,)) - y).square().mean() * (wanted / wanted)  # <-
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model, optimizer
+
+
+@fault("aten.log.default", "loss", module=None)
+def buffers_that_are_swapped_in_stay_as_they_are():
+    model = net(nn.BatchNorm1d(8))
+    tensors = {name: one.detach().clone() for name, one in model.state_dict().items()}
+    trained = [tensors[name].requires_grad_() for name, _ in model.named_parameters()]
+    optimizer = torch.optim.SGD(trained, lr=0.1, momentum=0.9)
+    for step, x, y in data():
+        moved = {name: one if one.requires_grad else one.clone() for name, one in tensors.items()}
+        half = torch.func.functional_call(model, moved, (x,)).detach()
+        output = half / 2 + torch.func.functional_call(model, tensors, (x,))
+        loss = ((output - y).square() * (step != BAD)).mean().log()  # <-
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.load_state_dict(tensors)
+    model.register_buffer("moved", moved["1.running_mean"])
+    return model, optimizer
+
+
 @fault("aten.lift_fresh.default", "data", module=None)
 def a_batch_that_the_script_makes():
     model = net()
