@@ -49,6 +49,7 @@ class Weights:
         self._sharded: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
         self._met: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._begun: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._filled: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._frozen = Frozen()
         self._turn = 0
         self.in_turns = False
@@ -84,6 +85,11 @@ class Weights:
     def loaded(self, optimizer: Optimizer) -> None:
         """Its state was loaded from somewhere: it is looked at before the next update."""
         self._begun.discard(optimizer)
+        self._filled.add(optimizer)
+
+    def filled(self, optimizer: Optimizer) -> bool:
+        """Whether its state came from elsewhere: then even its first update here found some."""
+        return optimizer in self._filled
 
     def take_stock(self, optimizer: Optimizer | None = None) -> None:
         """Find all live modules anew and name their tensors."""

@@ -256,7 +256,7 @@ class Sentinel:
         }
 
         def examine() -> None:
-            first = self.clock.updates(optimizer) == 1
+            first = self.clock.updates(optimizer) == 1 and not self.weights.filled(optimizer)
             self.looker.examine_update(optimizer, bad, self.clock.updated_in, first=first)
 
         if not self._joint(optimizer):

@@ -192,6 +192,18 @@ def test_a_bad_loss_that_the_script_leaves_out(work):
     assert all(one.isfinite().all() for one in loop.model.parameters())
 
 
+def test_the_first_update_on_loaded_state_is_made_again_from_that_state(work):
+    """A negative second moment is finite, and its root is not."""
+    saved = Loop(torch.optim.Adam).run(1).optimizer.state_dict()
+    saved["state"][0]["exp_avg_sq"][1, 2] = -0.5
+    worker, loop = work(), Loop(torch.optim.Adam)
+    loop.optimizer.load_state_dict(saved)
+    loop.run(1)
+    (looked,) = worker.looked
+    assert (looked.outcome, looked.phase, looked.site.op) == ("found", "optimizer", "aten.sqrt.default")
+    assert looked.inputs[0].min < 0
+
+
 @pytest.mark.parametrize("listed", [False, True])
 def test_gradients_that_weights_were_changed_by_were_not_left_out(work, listed):
     """Sharpness-aware minimisation climbs by the first gradients, drops them, and descends by the second."""
