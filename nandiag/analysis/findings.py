@@ -13,6 +13,7 @@ from nandiag.analysis.report import Finding, RankState, Run
 from nandiag.analysis.skips import skips_of
 from nandiag.analysis.timeline import STATE, Seen, Timeline
 from nandiag.analysis.ways.replicas import replicas_of
+from nandiag.analysis.ways.still import still_of
 from nandiag.events import Harm, Raised, words
 from nandiag.store.reader import RankLog
 
@@ -34,6 +35,7 @@ def findings_of(
         *_stops(timeline),
         *_ends(states, logs),
         *_went_on(timeline, run),
+        *still_of(timeline),
         *nccl_findings(nccl),
         *placement.findings_of(logs),
         *warnings_of(timeline),

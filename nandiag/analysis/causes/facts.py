@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 
 from nandiag.analysis.report import Origin, Suggestion
@@ -20,6 +21,7 @@ LARGEST = {
 }
 HALF = ("float16", "bfloat16")
 _WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_LOADED = re.compile(r"([A-Za-z_][\w.]*)\.load_state_dict\(")
 _ENGINE_CALLS = ("backward(", "autograd.grad(")
 
 
@@ -112,10 +114,18 @@ class Facts:
         if self.harm is not None and self.harm.what == "optimizer_state":
             of = f"for s in {names.get('optimizer', 'optimizer')}.state.values() for v in s.values()"
             return f"assert all(v.isfinite().all() {of} if torch.is_tensor(v))"
-        model = names.get("model", "model")
-        if self.source == "buffer" or (self.harm is not None and self.harm.what == "buffer"):
+        # The model that is trained need not be the one that holds a buffer, or a weight that nobody trains.
+        own = self.weight is None or self.extra.get("weight_is") == "parameter"
+        model = self._loaded() or (names.get("model", "model") if own else "model")
+        kinds = {self.source, self.extra.get("weight_is"), self.harm.what if self.harm is not None else None}
+        if "buffer" in kinds:
             return f"assert all(v.isfinite().all() for v in {model}.state_dict().values())"
         return f"assert all(p.isfinite().all() for p in {model}.parameters())"
+
+    def _loaded(self) -> str | None:
+        """Return the x of ``x.load_state_dict(...)`` where that is the line shown."""
+        found = _LOADED.search(self.origin.source or "")
+        return found[1] if found else None
 
     @property
     def weight(self) -> str | None:

@@ -102,6 +102,19 @@ def last_finite(
     return min(known) if known and len(known) == len(newest) and min(known) >= 0 else None
 
 
+def _finite_before(harm: Harm, own: list[Harm]) -> int:
+    """Return the last step before which this was finite, -1 where that is not known.
+
+    State that a step left bad whose own loss or gradient was, and none before, was made so by that step.
+    """
+    if harm.since is not None:
+        return harm.since
+    first = min(one.step for one in own)
+    by_step = any(one.step == first and one.what in {"loss", "gradient"} for one in own)
+    made = harm.what == "optimizer_state" and harm.phase == "optimizer" and harm.step == first and by_step
+    return harm.step - 1 if made else -1
+
+
 def _never_finite(look: Looked) -> bool:
     return look.phase in STARTS and ("weight" in look.facts or look.source in STATE)
 
@@ -111,7 +124,7 @@ def _last_finite(state: RankState, own: list[Harm], log: RankLog | None) -> int 
     if any(harm.what == "output" for harm in own):
         return None  # nothing was trained
     if broken:
-        return min((harm.since if harm.since is not None else -1) for harm in broken)
+        return min(_finite_before(harm, own) for harm in broken)
     told = [one.event for one in (log.records if log else ()) if isinstance(one.event, Finished)]
     if told and told[-1].last_finite_step is not None:
         # Of several optimizers one may have updated in a step that another did not come to.

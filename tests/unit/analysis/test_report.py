@@ -6,7 +6,7 @@ import math
 import pytest
 
 from nandiag.analysis import Report, analyse
-from nandiag.events import Finished, History, Looked, Note, Printed, ProbeDark, Site, Stopping
+from nandiag.events import Finished, Harm, History, Looked, Note, Printed, ProbeDark, Site, Stopping
 from nandiag.events.forms import build
 from nandiag.render.json import dumps
 from nandiag.store.run import AgentEnd, RunInfo
@@ -248,3 +248,60 @@ def test_what_was_bad_from_birth_is_not_called_finite_before(by_hand):
     harm = by_hand.state(0, "emb.weight", what="buffer", phase="forward", since=-1)
     verdict = born_bad(by_hand, 0, phase="checkpoint", harm=harm).verdict
     assert not any("was finite" in text for text in verdict.evidence)
+
+
+def with_bad_state(by_hand, *tensors, more=(), optimizer="Adam"):
+    bad = Harm("optimizer_state", 12, "optimizer", tensors, 2, 2, optimizer=optimizer)
+    return analyse(
+        by_hand.run(
+            by_hand.rank(0, by_hand.loss(12, value=math.inf), bad, *more, Finished(20, 0, 19), world=1),
+            world=1, ends=(by_hand.ended(0, 0),),
+        )
+    )  # fmt: skip
+
+
+def infinite(by_hand, name, **kind):
+    return by_hand.fact(f"{name} of weight", shape=(4,), **kind or {"posinf": 4})
+
+
+def test_weights_that_an_infinite_second_moment_holds_still_are_told(by_hand):
+    report = with_bad_state(by_hand, infinite(by_hand, "exp_avg_sq"), infinite(by_hand, "exp_avg_sq"))
+    (told,) = [one for one in report.findings if one.slug == "weights_stand_still"]
+    assert (told.severity, told.step) == ("warning", 12)
+    assert "from step 13 on its updates of these weights are 0" in told.text
+    assert report.verdict.last_finite_step == 11
+    assert all(one.slug != "went_on" for one in report.findings)
+
+
+@pytest.mark.parametrize("kind", ["nan", "momentum", "sgd", "lost", "stopped"])
+def test_no_weight_is_said_to_stand_still_that_is_lost_or_moves(by_hand, kind):
+    tensor = infinite(by_hand, "exp_avg" if kind == "momentum" else "exp_avg_sq", **{"nan": 1} if kind == "nan" else {})
+    more = {"lost": (by_hand.state(12),), "stopped": (Stopping(12, "stop", "stop", "state"),)}.get(kind, ())
+    report = with_bad_state(by_hand, tensor, more=more, optimizer="SGD" if kind == "sgd" else "Adam")
+    assert all(one.slug != "weights_stand_still" for one in report.findings)
+
+
+def test_the_check_of_what_was_loaded_is_of_the_module_that_was(by_hand):
+    weight = by_hand.fact("1.running_mean", nan=4)
+    facts = {
+        "weight": "1.running_mean",
+        "weight_is": "buffer",
+        "birth": "file",
+        "key": "1.running_mean",
+        "file": "bn.pt",
+    }
+    for source, model in (("b = body(); b.load_state_dict(torch.load(p))", "b"), ("state = torch.load(p)", "model")):
+        site = Site("1", "BatchNorm1d", file="train.py", line=8, source=source)
+        look = by_hand.found(
+            0,
+            method="record",
+            phase="checkpoint",
+            site=site,
+            source="outside",
+            inputs=(),
+            outputs=(weight,),
+            facts=facts,
+        )
+        harm = by_hand.loss(0, names={"model": "head"})
+        verdict = analyse(by_hand.run(by_hand.rank(0, harm, look, world=1), world=1)).verdict
+        assert verdict.suggestions[1].code == f"assert all(v.isfinite().all() for v in {model}.state_dict().values())"
