@@ -137,6 +137,10 @@ def _of_look(rank: int, look: Looked) -> str:
     elif look.source in ("parameter", "buffer", "input"):
         article = "an" if look.source == "input" else "a"
         what = f"{look.source} {name} is {kind}" if name else f"{article} {look.source} is {kind}"
+    elif isinstance(look.facts.get("weight"), str):
+        what = f"{look.facts.get('weight_is') or 'parameter'} {look.facts['weight']} is {kind}"
+    elif look.source == "outside":
+        what = f"{kind} came from outside the model"
     else:
         what = f"{where} made {kind}"
     return f"{ranks([rank])}, step {look.step}, {look.phase or 'phase unknown'}: {what}"

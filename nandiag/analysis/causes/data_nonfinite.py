@@ -36,16 +36,33 @@ EXPLAIN = Explanation(
 )
 
 _ASKED = frozenset({"__getitem__", "__getitems__"})  # not the code of a collate_fn, which is called with the samples
+_CHECK = Suggestion(
+    "Check the data right after this line, before training, and drop or repair such samples.",
+    "assert torch.isfinite(x).all()",
+)
 _GUARD = Suggestion("Guard this arithmetic against such a sample, or drop such samples while loading.")
 
 
 def explain(facts: Facts) -> Cause | None:
     """Name the input that came from outside with non-finite values in it, and its sample where that is known."""
+    if "birth" in facts.extra:
+        return _born(facts) if facts.weight is None and facts.origin.phase == "data" else None
     in_dataset = facts.source == "op" and facts.origin.phase == "data" and "dataset" in facts.extra
     if not (facts.source == "input" or in_dataset) or "written_in_place" in facts.extra:
         return None
     sample = _sample(facts, in_dataset=in_dataset)
     return _in_dataset(facts, sample) if in_dataset else _given(facts, sample)
+
+
+def _born(facts: Facts) -> Cause:
+    """Tell data that the script made bad, or read so, before its first step; its op is the mechanism."""
+    told: tuple[str, ...] = ()
+    sample = facts.extra.get("came_as")
+    if "key" in facts.extra:
+        told = (f"It was bad already in {facts.extra['key']} of {facts.extra.get('file') or 'what torch.load read'}.",)
+    text = f"Look at what this line makes, and at {sample}: drop or repair this sample and others like it."
+    mend = _CHECK if sample is None else Suggestion(text)
+    return Cause("data_nonfinite", told, (mend,), LIKELY - 1, story=True, general=sample is None)
 
 
 def _in_dataset(facts: Facts, sample: str | None) -> Cause:

@@ -111,6 +111,8 @@ def _look_facts(claim: Claim) -> Iterable[str]:
     yield from _how_seen(look)
     if isinstance(facts.get("library"), str):
         yield f"The op runs inside a library, at {facts['library']}."
+    if isinstance(facts.get("came_in"), str):
+        yield f"They came into torch at {facts['came_in']}, before the first step."
     if facts.get("recompute") is True:
         yield "It was seen in the recomputation of an activation checkpoint."
     if isinstance(facts.get("written_in_place"), str):

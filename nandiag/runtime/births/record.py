@@ -126,9 +126,10 @@ class Record:
         return FINITE if self._look(rest)[0] is False else prior
 
     def _bad(self, call: Call, words: Words, target: Tensor, prior: State) -> State:
-        came = next((state for one in _given(words, target) if (state := self._came(call, one)) is not None), None)
-        if came is not None and not _turned(words, target):
-            return came
+        given = [one for one in _given(words, target) if is_bad(one)]
+        if given and not _turned(words, target):
+            came = next((state for one in given if (state := self._came(one)) is not None), None)
+            return Birth(OUTSIDE, call) if came is None and call.name in _FROM_DATA else came
         known = None if prior is FINITE else prior
         if call.name in _FROM_DATA:
             return Birth(OUTSIDE, call)
@@ -142,12 +143,10 @@ class Record:
         self._room -= kept.size
         return kept
 
-    def _came(self, call: Call, given: Tensor) -> State:
-        """Return whence the bad values of what the call was given come, None where it has none."""
-        if not is_bad(given):
-            return None
+    def _came(self, given: Tensor) -> State:
+        """Return whence the bad values that a call was given come, None where the record did not see them made."""
         state = self.state_of(given)
-        return Birth(OUTSIDE, call) if state is None or state is FINITE else state
+        return None if state is FINITE else state  # what was finite was written to by numpy, or by C
 
     def _look(self, tensor: Tensor) -> tuple[bool | None, Tensor | None]:
         """Return whether ``tensor`` is bad, None where it was not looked at, and a number on its device that tells."""

@@ -30,7 +30,7 @@ def tell(tensor: Tensor, held: Held | None, birth: Birth, step: int) -> Looked:
     source = OUTSIDE if birth.how in {FILE, OUTSIDE} else OP
     return Looked(
         outcome="found", method="tape" if unsure else "record", step=step,
-        phase="checkpoint" if birth.how == FILE else "data" if held is None else "init", source=source,
+        phase="data" if held is None else "checkpoint" if birth.how == FILE else "init", source=source,
         site=site, inputs=birth.inputs, outputs=outputs,
         facts={**facts, "birth": birth.how, "call": birth.call.name},
         reason=_LAST if unsure else None,

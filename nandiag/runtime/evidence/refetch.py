@@ -43,12 +43,6 @@ def fetch_again(batch: Batch, bad: Tensor) -> Fetched:
     return Fetched(name, index if isinstance(index, int | str) else None, op, numpy)
 
 
-def sample(batch: Batch, bad: Tensor) -> str | None:
-    """Return the sample of ``bad``, a tensor of the batch, as the script could ask for it; None where it is unknown."""
-    index = _index(batch, bad) if batch.mapped else None
-    return f"{type(batch.dataset).__name__}[{index!r}]" if isinstance(index, int | str) else None
-
-
 def _index(batch: Batch, bad: Tensor) -> Any:
     """Return what the dataset was asked with for the first bad sample of ``bad``, None where that is not known."""
     position, indices = _position(bad), batch.indices

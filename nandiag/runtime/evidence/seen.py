@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from nandiag.events import Looked, Site, TensorFact
+from nandiag.runtime.births.known import OUTSIDE
 from nandiag.runtime.births.told import tell
 from nandiag.runtime.evidence.explain import in_float64, inputs_of, of_weights, outputs_of, scalars_of, site_of, via
 from nandiag.runtime.evidence.labels import Label, label, labels_of, storage
-from nandiag.runtime.evidence.refetch import Fetched, fetch_again, sample
+from nandiag.runtime.evidence.refetch import Fetched, fetch_again
 from nandiag.runtime.evidence.walk import Finding, origin
 from nandiag.runtime.frames import Frame
 from nandiag.runtime.look.finite import fact, is_bad
@@ -88,7 +89,8 @@ class Evidence:
             copied = self._copied(came.tensor)
             if copied is not None:
                 return self._made(case, copied, {"chain": finding.chain + copied.chain})
-            return self._born(case, op, named, came.tensor) or self._outside(case, op, named, came)
+            looked = self._outside(case, op, named, came)
+            return self._born(op, named, came.tensor, looked)
         return self._made(case, finding, {"chain": finding.chain})
 
     def _received(self, case: Case, finding: Finding) -> Looked:
@@ -178,22 +180,21 @@ class Evidence:
             inputs=(_whole_fact(whole, came.fact, named),), facts=facts,
         )  # fmt: skip
 
-    def _born(self, case: Case, op: Op, named: Label | None, tensor: Tensor) -> Looked | None:
-        """Return whence the tensor is bad where the script made it so before its first step."""
-        if self.births is None:
-            return None
+    def _born(self, op: Op, named: Label | None, tensor: Tensor, looked: Looked) -> Looked:
+        """Return ``looked``, or whence the tensor is bad where the script made it so before its first step."""
+        if self.births is None or looked.source == "op" or "written_in_place" in looked.facts:
+            return looked  # what was seen to make it when it was fetched again, or to write it since, is nearer
         with self.tracer.still():
             birth = self.births.of(tensor) or self.births.of_sample(self._batch(tensor))
             if birth is None:
-                return None
+                return looked
             held = Held(named.name, named.what, tensor) if named is not None and named.what in _OWN else None
-            looked = tell(tensor, held, birth, case.step)
-            whole = named.tensor if named is not None else tensor
-            found = self._batch(whole)
-            came_as = sample(found[0], whole) if found is not None else None
-        site = looked.site if named is None or held is None or looked.site is None else _at_module(looked.site, named)
-        facts = {**looked.facts, "first_used_by": str(op.func)}
-        return replace(looked, site=site, facts=facts if came_as is None else {**facts, "came_as": came_as})
+            born = tell(tensor, held, birth, looked.step)
+        if birth.how == OUTSIDE and looked.source == "input":
+            return replace(looked, facts={**looked.facts, **_came_in(born.site)})
+        site = born.site if named is None or held is None or born.site is None else _at_module(born.site, named)
+        facts = {**born.facts, **_came_as(looked), "first_used_by": str(op.func)}
+        return replace(born, site=site, facts=facts)
 
     def _end_of_forward(self) -> list[Op]:
         """The script ended before it called backward: its loss was the last single number that could be one."""
@@ -272,6 +273,16 @@ def _whole_fact(whole: Tensor, used: TensorFact, named: Label | None) -> TensorF
     name = named.name if named is not None else None
     seen = fact(whole, name)
     return seen if seen.bad else replace(used, name=name)
+
+
+def _came_in(site: Site | None) -> dict[str, object]:
+    return {} if site is None or site.file is None else {"came_in": f"{site.file}:{site.line}"}
+
+
+def _came_as(looked: Looked) -> dict[str, object]:
+    """Return the sample as the script could ask for it, where the loader tells it."""
+    index = looked.facts.get("dataset_index")
+    return {} if index is None else {"came_as": f"{looked.facts['dataset']}[{index!r}]"}
 
 
 def _at_module(site: Site, named: Label) -> Site:

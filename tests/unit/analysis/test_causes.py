@@ -337,6 +337,16 @@ def test_the_optimizers_state_is_what_to_check_where_it_came_bad(at, by_hand):
     assert "optimizer.state.values()" in story.suggestions[0].code
 
 
+def test_data_that_was_bad_before_the_first_step_is_bad_data(at, by_hand):
+    made, extra = (by_hand.fact(nan=1),), {"birth": "op", "came_as": "Windows[341]"}
+    story, _ = explain(at("fill_", (by_hand.fact(),), made, phase="data", extra=extra))
+    assert story.slug == "data_nonfinite"
+    assert "Windows[341]" in story.suggestions[0].text
+    extra = {"birth": "file", "key": "x", "file": "rows.pt"}
+    story, _ = explain(at(None, (), made, phase="data", source="outside", extra=extra))
+    assert (story.slug, story.evidence) == ("data_nonfinite", ("It was bad already in x of rows.pt.",))
+
+
 def test_a_collate_fn_may_have_made_a_bad_batch(at, by_hand):
     bad = by_hand.fact("x", nan=4, first_bad=(1, 2))
     story, _ = explain(at(None, (bad,), (), source="input", extra={"dataset": "Series"}))

@@ -4,6 +4,7 @@ import gc
 import math
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -152,6 +153,57 @@ def test_the_sample_of_data_that_was_bad_before_the_first_step(work):
     look = found(worker)
     assert (look.step, look.phase, look.site.op) == (1, "data", "aten.div.Tensor")
     assert look.facts["came_as"] == "TensorDataset[5]"
+
+
+class Rows(torch.utils.data.Dataset):
+    """Samples that numpy holds: row 5 is bad."""
+
+    def __init__(self):
+        self.rows = np.ones((8, 4), dtype="float32")
+        self.rows[5, 2] = math.nan
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return torch.from_numpy(self.rows[index])
+
+
+def train_on(dataset):
+    layer = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+    for batch in DataLoader(dataset, 8):
+        layer(batch if torch.is_tensor(batch) else batch[0]).sum().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("dataset", [Rows(), TensorDataset(torch.from_numpy(Rows().rows))])
+def test_the_sample_is_told_where_numpy_made_the_first_batch_bad(work, dataset):
+    worker = work()
+    train_on(dataset)
+    look = found(worker)
+    assert (look.method, look.facts["dataset"], look.facts["dataset_index"]) == ("replay", type(dataset).__name__, 5)
+    assert "birth" not in look.facts
+
+
+def test_where_data_of_python_numbers_came_into_torch_stands_beside_the_sample(work):
+    worker = work()
+    train_on(TensorDataset(torch.tensor([[1.0] * 4] * 5 + [[math.nan] * 4] * 3)))
+    look = found(worker)
+    assert (look.source, look.facts["dataset_index"]) == ("input", 5)
+    assert look.facts["came_in"].rpartition(":")[0] == __file__
+
+
+def test_what_was_joined_of_tensors_that_were_not_seen_bad_has_no_line(work):
+    worker = work()
+    layer = nn.Linear(4, 3)
+    rows = torch.ones(1, 4)
+    rows.numpy()[:] = math.nan  # torch does not see this write
+    layer.weight = nn.Parameter(torch.cat([rows, rows, rows]))
+    train(layer)
+    look = found(worker)
+    assert (look.source, look.inputs[0].name) == ("parameter", "weight")
+    assert "birth" not in look.facts
 
 
 def test_nothing_is_seen_once_training_has_begun(work):
