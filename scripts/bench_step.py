@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import os
 import resource
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -78,8 +79,10 @@ def cnn() -> nn.Module:
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
 
 
-def make(kind: str, peer: str | None = None) -> Callable[[], torch.Tensor]:
+def make(kind: str, peer: str | None = None, factors: Sequence[float] = ()) -> Callable[[], torch.Tensor]:
     """Return a function that makes one training step of the model ``kind``, under ``peer``, and returns its loss.
+
+    The loss is multiplied by each of ``factors``, which may change between steps.
 
     With more than one process the model trains under DDP.
     """
@@ -100,6 +103,8 @@ def make(kind: str, peer: str | None = None) -> Callable[[], torch.Tensor]:
     def plain() -> torch.Tensor:
         output = model(x)
         loss = functional.cross_entropy(output.flatten(0, -2), y.flatten())
+        for factor in factors:
+            loss = loss * factor
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -117,15 +122,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", choices=sorted(STEPS))
     parser.add_argument("--peer", choices=PEERS, help="watch with something else")
+    parser.add_argument("--harm", action="store_true", help="end with a step whose loss is infinite")
     args = parser.parse_args()
     warnings.filterwarnings("ignore", message="Anomaly Detection")
-    step, times = make(args.model, args.peer), []
+    factors: list[float] = []
+    step, times = make(args.model, args.peer, factors), []
     for _ in range(max(3, STEPS[args.model] // 10)):
         step()
     for _ in range(STEPS[args.model]):
         began = time.perf_counter()
         step()
         times.append(time.perf_counter() - began)
+    if args.harm:
+        factors.append(math.inf)
+        step()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if os.environ.get("RANK", "0") == "0":
         print(f"median_us {statistics.median(times) * 1e6:.1f} peak_mib {peak:.1f}", flush=True)

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from nandiag.events import Event, Harm, Looked, Note
+from nandiag.runtime.guard import guarded
 from nandiag.runtime.levels.calls import listen
 from nandiag.runtime.levels.modules import ModuleWatch
 from nandiag.runtime.levels.ops.live import Live
@@ -162,6 +163,7 @@ class Looker:
 
     # ------------------------------------------------------------------ scripts that train nothing
 
+    @guarded("levels")
     def _root_ended(self, module: nn.Module, output: Any) -> None:
         if self._clock.trains:
             return

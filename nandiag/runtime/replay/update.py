@@ -80,6 +80,11 @@ def _as_before(optimizer: torch.optim.Optimizer, bad: list[Tensor], *, first: bo
     kept = [(one, one.detach().clone(), None if one.grad is None else one.grad.detach().clone()) for one in bad]
     states = list(optimizer.state.items())
     wanted = {id(one) for one in bad}
+    undo: list[Callable[[], object]] = [partial(setattr, optimizer, "param_groups", groups)]
+    for one, value, gradient in kept:
+        undo += [partial(one.detach().copy_, value), partial(_put_gradient_back, one, gradient)]
+    undo += [partial(_put_back, state, before) for state, before in held]
+    undo.append(partial(_put_back_all, optimizer.state, states))
     try:
         with torch.no_grad():
             for one in bad:
@@ -90,13 +95,12 @@ def _as_before(optimizer: torch.optim.Optimizer, bad: list[Tensor], *, first: bo
         ]
         yield
     finally:
-        undo: list[Callable[[], object]] = [partial(setattr, optimizer, "param_groups", groups)]
-        for one, value, gradient in kept:
-            undo.append(partial(one.detach().copy_, value))
-            if gradient is not None and one.grad is not None:
-                undo.append(partial(one.grad.detach().copy_, gradient))
-        undo += [partial(_put_back, state, before) for state, before in held]
-        undo_all([*undo, partial(_put_back_all, optimizer.state, states)])
+        undo_all(undo)
+
+
+def _put_gradient_back(parameter: Tensor, gradient: Tensor | None) -> None:
+    if gradient is not None and parameter.grad is not None:
+        parameter.grad.detach().copy_(gradient)
 
 
 def _started_from(optimizer: torch.optim.Optimizer, bad: list[Tensor]) -> Iterator[Tensor]:

@@ -123,17 +123,23 @@ def _wrap_reset(batches: Batches) -> None:
 
 def _wrap_next(capture: Capture, batches: Batches) -> None:
     original = _ITERATOR.__next__
+    reopen = guarded("batches")(capture.window.open)
+
+    @guarded("batches")
+    def begins() -> tuple[Generators, bool] | None:
+        states = generators(full=False)
+        return states, capture.window.on and not capture.idle and capture.window.close()
 
     @functools.wraps(original)
     def next_batch(self: Any) -> Any:
-        was_open = capture.window.on and not capture.idle and capture.window.close()
-        states = generators(full=False)
+        begun = begins()
         try:
             data = original(self)
         finally:
-            if was_open:
-                capture.window.open()
-        batches.came(self, data, states)
+            if begun is not None and begun[1]:
+                reopen()
+        if begun is not None:
+            batches.came(self, data, begun[0])
         return data
 
     _ITERATOR.__next__ = next_batch  # type: ignore[method-assign]
