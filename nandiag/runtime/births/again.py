@@ -38,16 +38,18 @@ class Words(NamedTuple):
 
 
 class Kept:
-    """A call to be made again. ``sure``: what it was given was seen finite, so that it made what is bad in any case.
+    """A call to be made again. ``sure``: it wrote all of its memory, of finite values, so that what is bad is its own.
 
-    ``before`` is what was known of the memory that it wrote into.
+    ``before`` is what was known of the memory that it wrote into. ``cleared``: made again, it made nothing bad, so that
+    what is bad came by a write that was not seen (numpy's, C's).
     """
 
-    __slots__ = ("before", "call", "size", "sure", "words")
+    __slots__ = ("before", "call", "cleared", "size", "sure", "words")
 
     def __init__(self, call: Call, words: Words, *, sure: bool, before: Any, most: int) -> None:
         self.call = call
         self.sure = sure
+        self.cleared = False
         self.before = before
         given = tensors_in((words.args, words.kwargs))
         self.size = sum(one.numel() for one in given)
@@ -60,7 +62,8 @@ class Kept:
 
         Must be called without gradients; leaves generators as they are.
         """
-        op = None if self.words is None else _made_again(self.call, self.words)
+        ran, op = (False, None) if self.words is None else _made_again(self.call, self.words)
+        self.cleared = ran and op is None and not self.sure
         if op is None:
             return Birth(OP, self.call) if self.sure else None
         facts = {**scalars_of(op), **in_float64(op)}
@@ -69,7 +72,8 @@ class Kept:
         return Birth(OP, self.call, str(op.func), inputs_of(op), outputs_of(op), facts)
 
 
-def _made_again(call: Call, words: Words) -> Op | None:
+def _made_again(call: Call, words: Words) -> tuple[bool, Op | None]:
+    """Return whether the call could be made again, and the op within it that made bad values of finite ones."""
     tracer = Tracer({}, joint=False)
     tracer.spot = Spot(None, None, tuple(map(Frame._make, call.places)), "init", 0)
     try:
@@ -80,14 +84,14 @@ def _made_again(call: Call, words: Words) -> Op | None:
         finally:
             states.put_back()
     except Exception:  # a call that cannot be made again shows nothing
-        return None
+        return False, None
     ends = [
         op
         for op in map(tracer.writer, [*tensors_in(output), *([] if words.target is None else [words.target])])
         if op is not None
     ]
     found = origin(ends)
-    return found.op if found is not None and found.source == OP else None
+    return True, found.op if found is not None and found.source == OP else None
 
 
 BOUNDARIES.add(id(_made_again.__code__))

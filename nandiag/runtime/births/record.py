@@ -109,9 +109,11 @@ class Record:
         prior = self.state_of(target) if words.target is not None else None
         bad, norm = self._look(target)
         if bad is None:
-            sources = [self.state_of(one) for one in _given(words, target)]
-            whole = words.target is None or (_is_whole(call, target) and call.name in _FILLS)
-            self._put(target, Waiting(call, target, norm, sources if whole else [*sources, prior]))
+            sources = [self._source(call, one) for one in _given(words, target)]
+            whole = words.target is None or _fills(call, target)
+            # What was finite there may have been written to by numpy, or by C, since.
+            rest = [] if whole else [None if prior is FINITE else prior]
+            self._put(target, Waiting(call, target, norm, [*sources, *rest]))
         elif not bad:
             self._put(target, self._finite(call, target, prior))
         else:
@@ -138,7 +140,7 @@ class Record:
         if self._told >= _MOST_TOLD:
             return known or Birth(LAST, call)
         self._told += 1
-        sure = words.target is None or prior is FINITE
+        sure = words.target is None or _fills(call, target)
         kept = Kept(call, words, sure=sure, before=known, most=self._room)
         self._room -= kept.size
         return kept
@@ -147,6 +149,16 @@ class Record:
         """Return whence the bad values that a call was given come, None where the record did not see them made."""
         state = self.state_of(given)
         return None if state is FINITE else state  # what was finite was written to by numpy, or by C
+
+    def _source(self, call: Call, given: Tensor) -> State:
+        """Return what is known of what goes into a call; what was seen finite is looked at when it is asked for."""
+        state = self.state_of(given)
+        if state is not FINITE:
+            return state
+        data = local(given)
+        if data is not None and data.device.type == "cpu" and data.numel() <= _SMALL:
+            return None if is_bad(given) else FINITE
+        return Waiting(call, given, None, [None])
 
     def _look(self, tensor: Tensor) -> tuple[bool | None, Tensor | None]:
         """Return whether ``tensor`` is bad, None where it was not looked at, and a number on its device that tells."""
@@ -200,7 +212,8 @@ class Record:
         if isinstance(state, Filed):
             return _in_file(state, state.call)
         if isinstance(state, Kept):
-            return state.birth() or self._walk(state.before, depth + 1) or Birth(LAST, state.call)
+            birth = state.birth() or self._walk(state.before, depth + 1)
+            return birth if birth is not None or state.cleared else Birth(LAST, state.call)
         if not isinstance(state, Waiting):
             return state if isinstance(state, Birth) else None
         sources = [(one, _is_bad(one)) for one in state.sources]
@@ -245,6 +258,11 @@ def _is_whole(call: Call, target: Tensor) -> bool:
     """Whether the call wrote all of the memory that ``target`` lies in."""
     data = getattr(target, "_local_tensor", target)
     return call.name not in _PARTIAL and data.nbytes >= data.untyped_storage().nbytes()
+
+
+def _fills(call: Call, target: Tensor) -> bool:
+    """Whether an in-place call leaves nothing of what stood in the memory before."""
+    return call.name in _FILLS and _is_whole(call, target)
 
 
 def _turned(words: Words, target: Tensor) -> bool:

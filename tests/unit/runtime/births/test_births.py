@@ -206,6 +206,55 @@ def test_what_was_joined_of_tensors_that_were_not_seen_bad_has_no_line(work):
     assert "birth" not in look.facts
 
 
+def zeroed(layer):
+    layer.weight.data[0] = 0.0
+
+
+def scaled(layer):
+    layer.weight.data *= 0.1
+
+
+def zeroed_and_scaled(layer):
+    zeroed(layer)
+    scaled(layer)
+
+
+@pytest.mark.parametrize("innocent", [zeroed, scaled, zeroed_and_scaled])
+def test_a_write_that_torch_does_not_see_is_laid_to_no_later_line(work, innocent):
+    worker = work()
+    layer = nn.Linear(4, 3)
+    layer.weight.detach().numpy()[1:] = math.inf
+    innocent(layer)
+    train(layer)
+    look = found(worker)
+    assert (look.source, look.inputs[0].name) == ("parameter", "weight")
+    assert "birth" not in look.facts
+
+
+def test_a_write_into_much_memory_is_only_the_last_one_seen(monkeypatch, work):
+    worker = work()
+    record = worker.capture.births.record
+    weight = torch.zeros(512, 512)
+    assert record.state_of(weight) is FINITE
+    monkeypatch.setattr(Record, "_look_at_large", lambda *_: None)
+    weight.numpy()[1:] = math.inf
+    weight.mul_(0.1)
+    assert record.birth_of(weight).how == LAST
+
+
+def test_a_copy_of_much_memory_that_torch_did_not_see_written_is_no_birth(monkeypatch, work):
+    worker = work()
+    record = worker.capture.births.record
+    table = torch.zeros(512, 512)
+    assert record.state_of(table) is FINITE
+    table.numpy()[1:] = math.inf
+    monkeypatch.setattr(Record, "_look_at_large", lambda *_: None)
+    layer = nn.Linear(512, 512)
+    with torch.no_grad():
+        layer.weight.copy_(table)
+    assert record.birth_of(layer.weight).how == LAST
+
+
 def test_nothing_is_seen_once_training_has_begun(work):
     worker = work()
     layer = nn.Linear(4, 3)
