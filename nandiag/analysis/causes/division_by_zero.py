@@ -48,6 +48,11 @@ RATIOS = {"addcdiv": 2}
 # In these nodes the user's own division is what is differentiated; in others it has a cause of its own.
 NODES = ("Div", "Reciprocal")
 _IN_ROOT = "Keep what is under the root away from zero: behind it the gradient would still be infinite there."
+_LEAVE_OUT = (
+    "Leave those elements out, before the division: what is divided is not 0 there, and by a small number in the "
+    "divisor's place it would be huge."
+)
+_KEPT = "keep = b != 0\ny = torch.where(keep, a / torch.where(keep, b, 1), 0)"
 _KEEP = "Keep the divisor away from zero."
 
 
@@ -92,6 +97,10 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     within = "1e-6" if dtype_of(divisor) == "float16" else "1e-12"
     rooted = fitting.rooted(facts.origin, lambda text: f"{text}.clamp_min({within})")
     found = [Suggestion(_keep(divisor), _guarded(facts, divisor)) if rooted is None else Suggestion(_IN_ROOT, rooted)]
+    infinite = any(fact.posinf or fact.neginf for fact in facts.origin.outputs)
+    if rooted is None and infinite and facts.op in DIVISIONS and divisor.numel > 1:
+        # What is divided by 1e-6 instead is finite and a million times too large: training breaks all the same.
+        found = [Suggestion(_LEAVE_OUT, fitting.left_out(facts.origin) or _KEPT)]
     share = exponents.share(facts.origin)
     if share is not None:
         text = "Where what is divided by its own sum is the exponential of a score, it is a softmax: let torch do it."

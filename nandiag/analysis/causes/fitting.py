@@ -13,6 +13,7 @@ from dataclasses import replace
 from nandiag.analysis.report import Origin
 
 LONGEST_LINE = 120
+_SHORT = 16
 _MODULES = ("torch", "F", "functional", "special", "fft", "linalg")
 _POLES = ("log", "log2", "log10", "sqrt", "rsqrt", "reciprocal")
 _CLAMPS = ("clamp", "clip", "clamp_max", "clamp_min", "hardtanh")
@@ -27,6 +28,18 @@ def divisor(origin: Origin, guard: Guard) -> str | None:
     if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Div | ast.Mod):
         return None
     return _line(origin, found[0], found[1].right, guard)
+
+
+def left_out(origin: Origin) -> str | None:
+    """Return the user's line with 0 for the quotient where the divisor, short enough to stand there thrice, is 0."""
+    found = parsed(origin)
+    if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Div):
+        return None
+    name = bracketed(found[1].right)
+    if len(name) > _SHORT or any(isinstance(one, ast.Call) for one in ast.walk(found[1].right)):
+        return None
+    above = bracketed(found[1].left)
+    return whole(origin, f"torch.where({name} != 0, {above} / torch.where({name} != 0, {name}, 1), 0)")
 
 
 def rooted(origin: Origin, guard: Guard) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from nandiag.analysis.causes import fitting
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
 from nandiag.analysis.explained.explanation import Explanation
@@ -40,9 +42,19 @@ EXPLAIN = Explanation(
 # One over what is smaller is larger than the dtype holds, or nearly so.
 _TINY = {"float16": 2e-5, "bfloat16": 1e-37, "float32": 1e-37, "float64": 1e-307}
 LOGS = frozenset({"log", "log2", "log10"})
-_IN_ONE_STEP = Suggestion(
-    "Where x is a softmax or a sigmoid, take the logarithm in one step.", "F.log_softmax(z, dim=-1)"
-)
+_TANH = "2 * (math.log(2) - u - F.softplus(-2 * u))"
+_SQUASHED = re.compile(r"\b1(\.0?)? - [\w.()]+?(\.pow\(2\)|\.square\(\)| ?\*\* ?2)")
+# What made the input, the last node first -> the logarithm of it in one step.
+_FORMS: tuple[tuple[tuple[tuple[str, ...], ...], str, str], ...] = (
+    ((("Softmax",),), "What it is taken of is a softmax: take both in one step, of the scores z.",
+     "F.log_softmax(z, dim=-1)"),
+    ((("Sigmoid",),), "What it is taken of is a sigmoid: take both in one step, of the scores z.", "F.logsigmoid(z)"),
+    ((("Rsub", "Sub"), ("Sigmoid",)), "It is taken of 1 - sigmoid(z): take all in one step.", "F.logsigmoid(-z)"),
+    ((("Rsub", "Sub"), ("Pow", "Mul"), ("Tanh",)), "It is taken of 1 - tanh(u)**2: there is a form that is exact.",
+     _TANH),
+    ((("Sum",), ("Mul", "Exp")), "Where it is taken of a sum of probabilities, add them as logarithms.",
+     "torch.logsumexp(log_p, dim=-1)"),
+)  # fmt: skip
 
 
 def explain(facts: Facts) -> Cause | None:
@@ -84,4 +96,16 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     guard = f"{'float().' if dtypes & set(HALF) else ''}clamp_min({'-1 + 1e-6' if op == 'log1p' else '1e-12'})"
     fitted = fitting.argument(facts.origin, op, lambda inner: f"{inner}.{guard}")
     keep = Suggestion(f"Keep the argument of the logarithm away from zero.{small}", fitted or f"x.{guard}.{op}()")
-    return Cause("log_of_zero", (text,), (keep, _IN_ONE_STEP))
+    return Cause("log_of_zero", (text,), (*_in_one_step(facts), keep))
+
+
+def _in_one_step(facts: Facts) -> tuple[Suggestion, ...]:
+    """Return the form that has the logarithm in it, where what made its input was seen."""
+    nodes = facts.extra.get("made_by")
+    made = [str(node) for node in nodes] if isinstance(nodes, list) else []
+    for form, text, code in _FORMS:
+        if len(made) >= len(form) and all(node.startswith(names) for node, names in zip(made, form, strict=False)):
+            return (Suggestion(text, code),)
+    shown = (facts.origin.source or "")[slice(*(facts.origin.column or (0, 0)))]
+    squashed = not made and _SQUASHED.search(shown)
+    return (Suggestion("Where it is 1 - tanh(u)**2, there is a form that is exact.", _TANH),) if squashed else ()

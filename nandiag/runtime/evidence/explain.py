@@ -18,7 +18,7 @@ from nandiag.runtime.tape.entries import tensors_in
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _LARGEST = 1 << 27
 # A norm has its input, weight and bias before its statistics.
-_SHOWN, _GIVEN = 4, 6
+_SHOWN, _GIVEN, _NODES = 4, 6, 3
 
 
 def site_of(spot: Spot, op: str | None) -> Site:
@@ -63,9 +63,23 @@ def inputs_of(op: Op, name: Callable[[Tensor], str | None] = lambda _: None) -> 
 
 
 def of_weights(op: Op) -> dict[str, object]:
-    """Return whether anything that went into an op of forward was made with a weight that is trained."""
+    """Return whether anything that went into an op of forward was made with a weight that is trained.
+
+    ``made_by`` names the autograd nodes that made the first input, the last one first.
+    """
     given = _given(op)
-    return {"of_weights": any(tensor.requires_grad for tensor in given)} if given and op.spot.node is None else {}
+    if not given or op.spot.node is not None:
+        return {}
+    return {"of_weights": any(tensor.requires_grad for tensor in given), "made_by": _made_by(given[0])}
+
+
+def _made_by(tensor: Tensor) -> list[str]:
+    names: list[str] = []
+    node = tensor.grad_fn
+    while node is not None and len(names) < _NODES:
+        names.append(node.name())
+        node = next((before for before, _ in node.next_functions if before is not None), None)
+    return names
 
 
 def _given(op: Op) -> list[Tensor]:

@@ -332,3 +332,47 @@ def test_a_negative_running_variance_is_named(at, by_hand):
     sound = by_hand.fact("1.running_var", shape=(16,), min=0.1)
     facts = at("native_batch_norm", (by_hand.fact(), one, one, one, sound), (by_hand.fact(nan=8),))
     assert explain(facts)[1].slug == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "code"),
+    [
+        (["SoftmaxBackward0", "AddmmBackward0"], "F.log_softmax(z, dim=-1)"),
+        (["SigmoidBackward0"], "F.logsigmoid(z)"),
+        (["RsubBackward1", "SigmoidBackward0"], "F.logsigmoid(-z)"),
+        (["RsubBackward1", "PowBackward0", "TanhBackward0"], "2 * (math.log(2) - u - F.softplus(-2 * u))"),
+        (["SumBackward1", "MulBackward0", "SoftmaxBackward0"], "torch.logsumexp(log_p, dim=-1)"),
+        (["ReluBackward0"], None),
+        ([], None),
+    ],
+)
+def test_the_logarithm_in_one_step_is_that_of_what_made_its_input(at, by_hand, nodes, code):
+    facts = at("log", (by_hand.fact(zeros=3, min=0.0),), (by_hand.fact(neginf=3),), extra={"made_by": nodes})
+    codes = [one.code for one in explain(facts)[1].suggestions]
+    assert codes == ([] if code is None else [code]) + ["x.clamp_min(1e-12).log()"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expression", "code"),
+    [
+        ("    r = d / w\n", "d / w", "r = torch.where(w != 0, d / torch.where(w != 0, w, 1), 0)"),
+        ("    r = (d - m) / self.w\n", "(d - m) / self.w",
+         "r = torch.where(self.w != 0, (d - m) / torch.where(self.w != 0, self.w, 1), 0)"),
+        ("    r = a / (1 - a)\n", "a / (1 - a)",
+         "r = torch.where((1 - a) != 0, a / torch.where((1 - a) != 0, (1 - a), 1), 0)"),
+        ("    r = d / w.sum(1)\n", "d / w.sum(1)",
+         "keep = b != 0\ny = torch.where(keep, a / torch.where(keep, b, 1), 0)"),
+    ],
+)  # fmt: skip
+def test_what_is_no_zero_itself_is_left_out_where_it_is_divided_by_one(at, by_hand, text, expression, code):
+    column = (text.index(expression), text.index(expression) + len(expression))
+    facts = at("div", (by_hand.fact(), by_hand.fact(zeros=2)), (by_hand.fact(posinf=2),), text=text, column=column)
+    first, *rest = explain(facts)[1].suggestions
+    assert (first.code, "Leave those elements out" in first.text) == (code, True)
+    assert not any("clamp_min(1e-6)" in (one.code or "") for one in rest)
+
+
+def test_a_squashed_action_may_be_a_tanh_where_no_gradient_was_kept(at, by_hand):
+    text = "    lp = lp - torch.log(1 - a.pow(2))\n"
+    facts = at("log", (by_hand.fact(zeros=3, min=0.0),), (by_hand.fact(neginf=3),), text=text, column=(14, 37))
+    assert explain(facts)[1].suggestions[0].text.startswith("Where it is 1 - tanh(u)**2")
