@@ -18,6 +18,7 @@ from nandiag.runtime.evidence.labels import labels_of, storage
 from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.guard import Refused
+from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.names import walk
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import Case
@@ -33,7 +34,7 @@ from nandiag.runtime.replay.ready import (
 from nandiag.runtime.replay.rerun import Player, written_by
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.unfinished import can_break_off, reset_sharding
-from nandiag.runtime.replay.update import look_again
+from nandiag.runtime.replay.update import last_write, look_again
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import Entry
 from nandiag.runtime.tape.traceless import roots_of, traceless
@@ -71,6 +72,9 @@ class Examiner:
             looked = self._capture.births.last_write(case.step, written_by(entries)) or looked
         if looked.outcome == "finite" and not case.joint:
             looked = with_buckets(looked, roots_of(entries))
+        if looked.outcome != "found" and case.by_hand and not looked.facts.get("complete"):
+            with quiet():
+                looked = last_write(list(case.suspects), case.step, entries, by_hand=True) or looked
         looked = _timed(looked, time.perf_counter() - began)
         if looked.outcome == "found" or not case.unfinished:
             RECORDER.emit(looked, urgent=True)

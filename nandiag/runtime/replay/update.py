@@ -29,6 +29,8 @@ from nandiag.runtime.tape.entries import Entry
 from nandiag.runtime.tape.traceless import undo_all
 
 _MOST = 8
+_FINITE = "the update itself is finite when made again"
+_BY_HAND = "not all that the update was made of is there any more"
 
 
 def look_again(
@@ -51,7 +53,7 @@ def look_again(
     except Exception as error:
         return Looked("failed", "replay", step, reason=f"{type(error).__name__}: {str(error)[:300]}")
     # Before its first update a parameter was seen finite: nothing that the script had written made it bad.
-    by_script = None if first else _by_script(bad, step, entries)
+    by_script = None if first else last_write(bad, step, entries)
     return by_script or Looked("finite", "replay", step, phase="optimizer", reason="made again, the update is finite")
 
 
@@ -177,8 +179,11 @@ def _found(op: Op, step: int, names: list[str]) -> Looked:
     )  # fmt: skip
 
 
-def _by_script(bad: list[Tensor], step: int, entries: list[Entry]) -> Looked | None:
-    """The script itself may have written into the parameter in this step: then its last write is the nearest known."""
+def last_write(bad: list[Tensor], step: int, entries: list[Entry], *, by_hand: bool = False) -> Looked | None:
+    """The script itself may have written into the parameter in this step: then its last write is the nearest known.
+
+    ``by_hand``: these writes are the update, of which the replay made nothing bad again.
+    """
     memory = {storage(one) for one in bad}
     writes = [(entry, target) for entry, target in written_by(entries) if storage(target) in memory]
     if not writes:
@@ -189,5 +194,5 @@ def _by_script(bad: list[Tensor], step: int, entries: list[Entry]) -> Looked | N
         outcome="found", method="tape", step=step, phase="optimizer", source="op",
         site=site_of(Spot(None, None, frames, "optimizer", 0), entry.name), outputs=(fact(target),),
         facts={"written_in_place": entry.name},
-        reason="the update itself is finite when made again; this is the script's last write into the parameter",
+        reason=f"{_BY_HAND if by_hand else _FINITE}; this is the script's last write into the parameter",
     )  # fmt: skip

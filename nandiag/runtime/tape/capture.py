@@ -41,6 +41,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 _FEW_CALLS = 64
 _CALL_SECONDS = 6e-6
 _SHARE = 0.01
+# Where no optimizer was made the update is among these calls, and may be what makes the weights bad.
+_CALLS_BY_HAND = 256
+_SHARE_BY_HAND = 0.02
 _OVER = 3
 _FRAMES = 6
 _LARGEST_BUFFER = 1 << 24
@@ -87,6 +90,7 @@ class Capture:
         self.depth = 0
         self.mark = 0
         self.narrow = False
+        self.by_hand = True  # no optimizer was made so far
         self.in_step = 0  # calls of ``step`` under way
         self.reopen = False
         self.known: dict[int, Habit] = {}
@@ -169,6 +173,7 @@ class Capture:
     @guarded("tape")
     def optimizer_made(self) -> None:
         """An optimizer is being made: from here on the script may train, perhaps without any module."""
+        self.by_hand = False
         known = self._thread
         if not self.tape.step and not self.idle:
             self.window.open()
@@ -295,7 +300,8 @@ class Capture:
     def _keep_to_budget(self) -> None:
         now = time.perf_counter()
         self.step_seconds = now - self._began
-        allowed = max(_FEW_CALLS, self.step_seconds * _SHARE / _CALL_SECONDS)
+        few, share = (_CALLS_BY_HAND, _SHARE_BY_HAND) if self.by_hand else (_FEW_CALLS, _SHARE)
+        allowed = max(few, self.step_seconds * share / _CALL_SECONDS)
         self._over = self._over + 1 if self.window.calls > allowed else 0
         if self._over >= _OVER:
             # What lies outside of forward-to-backward costs too much to tape here.
