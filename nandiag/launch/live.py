@@ -138,7 +138,8 @@ def _of_look(rank: int, look: Looked) -> str:
         article = "an" if look.source == "input" else "a"
         what = f"{look.source} {name} is {kind}" if name else f"{article} {look.source} is {kind}"
     elif isinstance(look.facts.get("weight"), str):
-        what = f"{look.facts.get('weight_is') or 'parameter'} {look.facts['weight']} is {kind}"
+        weight = [fact for fact in look.outputs if fact.name == look.facts["weight"]]
+        what = f"{look.facts.get('weight_is') or 'parameter'} {look.facts['weight']} is {bad_kind(weight) or kind}"
     elif look.source == "outside":
         what = f"{kind} came from outside the model"
     else:

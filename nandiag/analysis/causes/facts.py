@@ -32,6 +32,7 @@ class Facts:
     ``exchanged`` are the largest local gradients of ranks, by rank, where the origin is their exchange.
     ``strikes`` are the steps in which the origin's device made what did not show when it was run again.
     ``warned`` are the early warnings of the origin's ranks up to its step.
+    ``born_bad`` are facts on the weight that was bad from birth: those of ``origin`` are on the op that made it so.
     ``trained`` are the variables that a script without an optimizer updates by hand, where all are known.
     """
 
@@ -48,6 +49,7 @@ class Facts:
     warned: tuple[Warned, ...] = ()
     strikes: tuple[int, ...] = ()
     trained: tuple[str, ...] = ()
+    born_bad: TensorFact | None = None
 
     @property
     def node(self) -> str | None:
@@ -147,7 +149,7 @@ class Facts:
     def bad_state(self) -> TensorFact | None:
         """The parameter, buffer or optimizer state that is the origin, if it is one."""
         if self.weight is not None:
-            return next((fact for fact in self.origin.outputs if fact.bad and fact.name == self.weight), None)
+            return self.born_bad if self.born_bad is not None and self.born_bad.bad else None
         state = self.source in {"parameter", "buffer"} or self.basis == "state"
         return next((fact for fact in self.origin.inputs if fact.bad), None) if state else None
 

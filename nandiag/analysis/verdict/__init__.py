@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nandiag.analysis.causes import Cause, Explain, Facts, explain
 from nandiag.analysis.causes.facts import LIKELY, is_whole
@@ -14,7 +14,7 @@ from nandiag.analysis.verdict.evidence import evidence
 from nandiag.analysis.verdict.steady import healthy, held_bad, last_finite
 from nandiag.analysis.verdict.summary import summary
 from nandiag.analysis.ways.spread import spread_of
-from nandiag.events import History, Warned
+from nandiag.events import History, Looked, TensorFact, Warned
 
 __all__ = ["Background", "healthy", "held_bad", "last_finite", "of_claim"]
 
@@ -29,11 +29,14 @@ class Background:
 
 def of_claim(claim: Claim, origin: Origin, timeline: Timeline, background: Background) -> Verdict:
     """Return the verdict on a run that was harmed; ``last_finite_step`` is left to :func:`last_finite`."""
+    look = claim.look.event if claim.look and claim.later is None else claim.shown
+    weight = _weight(look, origin)
     facts = Facts(
-        origin=origin,
+        origin=replace(origin, outputs=tuple(fact for fact in origin.outputs if fact is not weight)),
         basis=claim.basis if claim.later is None else "look",
         harm=claim.harm.event if claim.harm else None,
-        look=claim.look.event if claim.look and claim.later is None else claim.shown,
+        look=look,
+        born_bad=weight,
         skip=claim.skip.event if claim.skip else None,
         history=background.history,
         received=claim.received,
@@ -62,6 +65,12 @@ def of_claim(claim: Claim, origin: Origin, timeline: Timeline, background: Backg
         suggestions=_suggestions(chosen, named),
         spread=spread_of(claim, timeline),
     )
+
+
+def _weight(look: Looked | None, origin: Origin) -> TensorFact | None:
+    """Return the facts on a weight that was bad from birth: they stand behind those on what its op gave out."""
+    name = look.facts.get("weight") if look is not None else None
+    return next((fact for fact in reversed(origin.outputs) if name is not None and fact.name == name), None)
 
 
 def _strikes(claim: Claim, timeline: Timeline) -> tuple[int, ...]:

@@ -236,6 +236,27 @@ def test_a_weight_that_was_bad_from_birth_is_in_every_checkpoint_of_the_run(by_h
     assert not any("optimizer was first seen" in text for text in verdict.evidence)
 
 
+def test_the_values_of_a_weight_are_not_those_of_the_op_that_made_it_bad(by_hand):
+    divisor, made, weight = by_hand.fact(zeros=1), by_hand.fact(posinf=2), by_hand.fact("emb.weight", nan=2)
+    facts = {"weight": "emb.weight", "weight_is": "buffer", "birth": "op", "call": "__rtruediv__"}
+    site = Site(op="aten.reciprocal.default", file="train.py", line=3, source="w = 1.0 / freq")
+    look = Looked(
+        "found",
+        "record",
+        0,
+        phase="init",
+        source="op",
+        site=site,
+        inputs=(divisor,),
+        outputs=(made, weight),
+        facts=facts,
+    )
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(0), look, world=1), world=1)).verdict
+    assert verdict.cause == "division_by_zero"
+    assert verdict.evidence[0].endswith("1/0 is Inf")
+    assert verdict.summary == "NaN in buffer emb.weight on rank 0 before the first step"
+
+
 def test_a_last_write_may_lie_between_two_steps(by_hand):
     report = born_bad(by_hand, 29, birth="last")
     verdict = report.verdict
