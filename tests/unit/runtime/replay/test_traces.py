@@ -267,6 +267,23 @@ def test_nothing_is_printed_or_logged_twice(around_replays, capfd):
     assert (out.count("out"), out.count("bytes"), err.count("logged")) == (4, 4, 4)
 
 
+def test_nothing_is_written_twice_by_way_of_the_streams_python_began_with(around_replays, monkeypatch):
+    began, saved = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
+    monkeypatch.setattr(sys, "__stdout__", began)
+    monkeypatch.setattr(sys, "stdout", saved)
+
+    def keep(module, out):
+        print("saved", file=saved)
+        saved.writelines(["lines\n"])
+        sys.__stdout__.write("began\n")
+
+    worker = around_replays(lambda: (sorted(vars(began)), sorted(vars(saved)), saved.write.__qualname__))
+    train(Keeper(keep))
+    nothing_moved(worker)
+    said = saved.buffer.getvalue().decode()
+    assert (said.count("saved"), said.count("lines"), began.buffer.getvalue().decode().count("began")) == (4, 4, 4)
+
+
 def test_a_redirected_stdout_gets_nothing(around_replays):
     worker = around_replays(lambda: sys.stdout)
     printed = io.StringIO()
