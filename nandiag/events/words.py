@@ -97,7 +97,7 @@ def tensor(fact: TensorFact) -> str:
 def named_tensor(fact: TensorFact, what: str) -> str:
     """Return one line on a tensor with its name, for a place that says ``what`` it is (input, output) already."""
     name = (fact.name or "").removeprefix(what).strip() if (fact.name or "").split(" ")[0] == what else fact.name
-    return (f"{name}: " if name else "") + tensor(fact)
+    return (f"{name}: " if name and name != "input" else "") + tensor(fact)
 
 
 def signal_name(code: int) -> str:

@@ -40,7 +40,7 @@ _CHECK = Suggestion(
     "Check the data right after this line, before training, and drop or repair such samples.",
     "assert torch.isfinite(x).all()",
 )
-_GUARD = Suggestion("Guard this arithmetic against such a sample, or drop such samples while loading.")
+_GUARD = Suggestion("Or guard this arithmetic against such a sample.")
 
 
 def explain(facts: Facts) -> Cause | None:

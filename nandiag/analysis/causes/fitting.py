@@ -7,6 +7,7 @@ advice instead.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from nandiag.analysis.report import Origin
 
 LONGEST_LINE = 120
 _SHORT = 16
+_NAMED = re.compile(r"return|[\w., ]+ =")
 _MODULES = ("torch", "F", "functional", "special", "fft", "linalg")
 _POLES = ("log", "log2", "log10", "sqrt", "rsqrt", "reciprocal")
 _CLAMPS = ("clamp", "clip", "clamp_max", "clamp_min", "hardtanh")
@@ -224,7 +226,12 @@ def _breakable(source: str, part: ast.expr) -> list[ast.expr]:
 
 
 def whole(origin: Origin, expression: str) -> str:
-    """Return the whole line with ``expression`` in the place of the underlined one; the expression where too long."""
+    """Return the whole line with ``expression`` in the place of the underlined one; the expression where too long.
+
+    What only gives the expression a name, or returns it, stays before it.
+    """
     source, column = origin.source or "", origin.column or (0, 0)
-    line = (source[: column[0]] + expression + source[column[1] :]).strip()
-    return line if len(line) <= LONGEST_LINE else expression
+    before, behind = source[: column[0]], source[column[1] :]
+    line = (before + expression + behind).strip()
+    only = not behind.strip() and _NAMED.fullmatch(before.strip())
+    return line if len(line) <= LONGEST_LINE or only else expression

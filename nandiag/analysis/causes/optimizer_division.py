@@ -45,11 +45,14 @@ def explain(facts: Facts) -> Cause | None:
         return None
     named = facts.extra.get("parameters")
     of = f" of {words.few([str(name) for name in named])}" if isinstance(named, list) and named else ""
+    shown = (facts.origin.source or "")[slice(*(facts.origin.column or (0, 0)))]
+    called = ".step(" in shown  # an optimizer of a library: no line of the script's divides
     return Cause(
         slug="optimizer_division",
         evidence=(f"The update{of} divides by a quantity that is 0, as that of a gradient of zeros is.",),
         suggestions=(Suggestion("Check the optimizer's eps, and what it does with a gradient of zeros.", "eps=1e-8"),),
         strength=LIKELY,
         story=True,
-        follows=True,
+        leads=called,
+        follows=not called,
     )

@@ -75,9 +75,11 @@ def _batch_outlier(warned: Warned) -> str:
     sample, of = _value(warned, "sample"), _number(warned, "samples")
     who = _of(warned) if sample is None else f"sample {int(sample)} of {of} in {_of(warned)}"
     where = f", {_index(warned)}," if _index(warned) else ""
+    others = int(_value(warned, "others") or 0)
+    more = f", and {words.count(others, 'other')} {'holds' if others == 1 else 'hold'} such" if others else ""
     before = f"the largest of {_number(warned, 'batches')} batches before was {_number(warned, 'largest')}"
     score = f"{_number(warned, 'deviations')} deviations above the mean, on a logarithmic scale"
-    return f"{who}{where} holds a value of size {_number(warned, 'size')}; {before} ({score})"
+    return f"{who}{where} holds a value of size {_number(warned, 'size')}{more}; {before} ({score})"
 
 
 def _index(warned: Warned) -> str:

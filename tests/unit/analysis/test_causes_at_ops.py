@@ -376,3 +376,13 @@ def test_a_squashed_action_may_be_a_tanh_where_no_gradient_was_kept(at, by_hand)
     text = "    lp = lp - torch.log(1 - a.pow(2))\n"
     facts = at("log", (by_hand.fact(zeros=3, min=0.0),), (by_hand.fact(neginf=3),), text=text, column=(14, 37))
     assert explain(facts)[1].suggestions[0].text.startswith("Where it is 1 - tanh(u)**2")
+
+
+def test_where_an_optimizer_of_a_library_divides_its_eps_leads(at, by_hand):
+    given = (by_hand.fact(), by_hand.fact(), by_hand.fact(zeros=3))
+    extra = {"reconstructed": True, "parameters": ["fc.weight"]}
+    text = "    opt.step()\n"
+    facts = at(
+        "addcdiv_", given, (by_hand.fact(nan=3),), extra=extra, phase="optimizer", text=text, column=(4, 14)
+    )  # fmt: skip
+    assert (explain(facts)[0].leads, explain(facts)[0].follows) == (True, False)

@@ -4,6 +4,7 @@ import pytest
 
 from nandiag.analysis import analyse
 from nandiag.analysis.early import SLUGS, line
+from nandiag.analysis.early.texts import told
 from nandiag.cli.closing import decide
 from nandiag.events import Site, Warned
 
@@ -84,3 +85,10 @@ def test_a_batch_unlike_the_others_is_the_story_behind_an_overflow(by_hand):
         verdict = analyse(by_hand.run(log, world=1)).verdict
         assert (verdict.cause == "data_outlier") is (cause == "data_outlier")
         assert any("index 2111 of TensorDataset" in text for text in verdict.evidence) is (cause is not None)
+
+
+@pytest.mark.parametrize(("others", "said"), [(31, ", and 31 others hold such;"), (1, ", and 1 other holds such;")])
+def test_a_whole_batch_in_another_unit_is_not_told_as_one_sample(others, said):
+    facts = {"size": 9229.0, "largest": 4.3, "batches": 47, "deviations": 72.6, "sample": 23, "samples": 32}
+    assert said in told(Warned("batch_outlier", 47, {**facts, "others": others}, "x"))
+    assert "such" not in told(Warned("batch_outlier", 47, facts, "x"))

@@ -170,3 +170,11 @@ def test_a_guard_for_one_function_alone_stays_there():
     line = "y = torch.log(p) / torch.exp(p) / p"
     fitted = fitting.argument(at(line, "torch.exp(p)"), "exp", lambda text: f"{text}.clamp(max=20)")
     assert fitted == "y = torch.log(p) / torch.exp(p.clamp(max=20)) / p"
+
+
+@pytest.mark.parametrize(("before", "kept"), [("loss = ", True), ("return ", True), ("y = 2 * ", False)])
+def test_a_line_that_grows_too_long_keeps_the_name_it_gives(before, kept):
+    called = f"f.cross_entropy({'logits.' * 8}view(-1, 20), y)"
+    line = f"    {before}{called}\n"
+    shown = Origin("nan", 0, (0,), 5, source=line, column=(4 + len(before), 4 + len(before) + len(called)))
+    assert fitting.whole(shown, called + " / " + "n" * 60).startswith(before) is kept

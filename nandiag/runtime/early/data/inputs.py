@@ -167,7 +167,7 @@ class Inputs:
             "deviations": round(min(usual.score(size), 1e6), 1),
         }  # fmt: skip
         if data is not None:
-            facts.update(sample_of(data, entry, self._capture.batches))
+            facts.update(sample_of(data, entry, self._capture.batches, usual.largest))
         name = name_of(entry.function, batch.path[1])
         self._warner.say(("batch_outlier", facts), step, name, at_harm=at_harm)
 

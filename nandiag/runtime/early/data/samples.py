@@ -22,6 +22,7 @@ _MOST_CHANNELS = 4096
 _FEW_CHANNELS = 3
 _MOST_VALUES = 1 << 16
 _MOST_SOURCES = 64
+_FAR = 3.0
 
 
 def data_of(tensor: Tensor | None, entry: Entry) -> Tensor | None:
@@ -34,13 +35,18 @@ def data_of(tensor: Tensor | None, entry: Entry) -> Tensor | None:
     return next((data for one in _sources(entry) if one.dim() and (data := local(one)) is not None), None)
 
 
-def sample_of(data: Tensor, entry: Entry, batches: Any) -> dict[str, object]:
-    """Return which sample has the largest magnitude: ``sample`` of ``samples``, ``dataset`` and ``index`` there."""
+def sample_of(data: Tensor, entry: Entry, batches: Any, largest: float = math.inf) -> dict[str, object]:
+    """Return which sample has the largest magnitude: ``sample`` of ``samples``, ``dataset`` and ``index`` there.
+
+    ``others`` counts those besides that go far beyond ``largest``, which no batch before did.
+    """
     if data.dim() < 2:
         return {}
     sizes = data.detach().abs().flatten(1).amax(1)
     sample = int(sizes.argmax())
     facts: dict[str, object] = {"sample": sample, "samples": len(sizes)}
+    others = int((sizes > _FAR * largest).sum()) - 1
+    facts |= {"others": others} if others > 0 else {}
     return {**facts, **_index(sample, len(sizes), entry, batches)}
 
 
