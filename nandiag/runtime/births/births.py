@@ -92,7 +92,8 @@ class Births:
         """Return the birth of the bad values of ``tensor`` where it was seen."""
         with quiet():
             birth = self.record.birth_of(tensor)
-        return None if birth is None or birth.how == LAST or birth.facts.get("unsure") else birth
+        unsure = birth is None or birth.how == LAST or birth.facts.keys() & {"unsure", "through"}
+        return None if unsure else birth
 
 
 def _named(content: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:

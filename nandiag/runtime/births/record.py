@@ -214,10 +214,18 @@ class Record:
         if isinstance(state, Kept):
             birth = state.birth() or self._walk(state.before, depth + 1)
             return birth if birth is not None or state.cleared else Birth(LAST, state.call)
-        if not isinstance(state, Waiting):
-            return state if isinstance(state, Birth) else None
+        if isinstance(state, Waiting):
+            return self._behind(state, depth)
+        return state if isinstance(state, Birth) else None
+
+    def _behind(self, state: Waiting, depth: int) -> Birth | None:
         sources = [(one, _is_bad(one)) for one in state.sources]
         worse = next((one for one, bad in sources if bad), None)
+        if worse is None and depth < _DEEPEST:
+            behind = next((one for one, bad in sources if bad is None and _descends(one)), None)
+            birth = self._walk(behind, depth + 1)
+            if birth is not None and birth.how not in {LAST, UNWRITTEN}:
+                return replace(birth, facts={**birth.facts, "through": True})
         if worse is not None and depth < _DEEPEST:
             birth = self._walk(worse, depth + 1)
             # Parts that were written since may have filled all of it.
@@ -293,6 +301,18 @@ def _is_bad(state: State) -> bool | None:
         return not math.isfinite(state.norm.item())
     target = state.target()
     return is_bad(target) if target is not None and target._version == state.version else None
+
+
+def _descends(state: State) -> bool:
+    """Whether something that was seen bad went into what nobody looked at and is gone."""
+    waiting, met = [state], 0
+    while waiting and met < _DEEPEST:
+        one, met = waiting.pop(), met + 1
+        if isinstance(one, Waiting):
+            waiting += one.sources
+        elif isinstance(one, Kept) or (isinstance(one, Birth) and one.how != UNWRITTEN):
+            return True
+    return False
 
 
 def _in_file(filed: Filed, call: Call) -> Birth:

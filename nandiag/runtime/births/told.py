@@ -14,6 +14,7 @@ from nandiag.runtime.look.finite import fact
 from nandiag.runtime.look.weights import Held
 from nandiag.runtime.replay.trace import Spot
 
+_THROUGH = "what it went through on its way into the weight was not looked at and is gone"
 _LAST = "this is the last write into it that was seen; what made the values was not looked at"
 
 
@@ -23,8 +24,9 @@ def tell(tensor: Tensor, held: Held | None, birth: Birth, step: int) -> Looked:
     owner = None if held is None else held.owner
     if owner is not None:
         site = replace(site, module=owner.module, module_class=owner.module_class)
-    unsure = birth.how == LAST or bool(birth.facts.get("unsure"))
-    facts = {key: value for key, value in birth.facts.items() if key != "unsure"}
+    through = bool(birth.facts.get("through"))
+    unsure = birth.how == LAST or through or bool(birth.facts.get("unsure"))
+    facts = {key: value for key, value in birth.facts.items() if key not in {"unsure", "through"}}
     facts |= {} if held is None else {"weight": held.name, "weight_is": held.what}
     outputs = (*birth.outputs, *([] if held is None and birth.outputs else [fact(tensor, held.name if held else None)]))
     source = OUTSIDE if birth.how in {FILE, OUTSIDE} else OP
@@ -33,5 +35,5 @@ def tell(tensor: Tensor, held: Held | None, birth: Birth, step: int) -> Looked:
         phase="data" if held is None else "checkpoint" if birth.how == FILE else "init", source=source,
         site=site, inputs=birth.inputs, outputs=outputs,
         facts={**facts, "birth": birth.how, "call": birth.call.name},
-        reason=_LAST if unsure else None,
+        reason=_THROUGH if through and birth.how != LAST else _LAST if unsure else None,
     )  # fmt: skip

@@ -255,6 +255,22 @@ def test_a_copy_of_much_memory_that_torch_did_not_see_written_is_no_birth(monkey
     assert record.birth_of(layer.weight).how == LAST
 
 
+def test_what_was_bad_is_found_behind_what_is_gone(monkeypatch, work):
+    worker = work()
+    monkeypatch.setattr(Record, "_look_at_large", lambda *_: None)
+    layer, donor = nn.Linear(512, 512), nn.Linear(512, 512)
+    usage = torch.zeros(512, 1)
+    share = usage / usage.sum()
+    with torch.no_grad():
+        layer.weight.copy_(layer.weight * (1 - share) + donor.weight * share)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+    layer(torch.ones(2, 512)).sum().backward()
+    optimizer.step()
+    look = found(worker)
+    assert (look.method, look.site.source.strip()) == ("tape", "share = usage / usage.sum()")
+    assert "not looked at" in look.reason
+
+
 def test_nothing_is_seen_once_training_has_begun(work):
     worker = work()
     layer = nn.Linear(4, 3)
