@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from nandiag.events import Looked
+from nandiag.events import Looked, Note
 from nandiag.runtime.births.known import LAST, Birth, Call
 from nandiag.runtime.births.prelude import Prelude
 from nandiag.runtime.births.record import Record
@@ -24,6 +24,10 @@ from nandiag.runtime.tape.entries import Entry, tensors_in
 
 _FRAMES = 6
 _DEEPEST = 6
+_CUT_SHORT = (
+    "The script makes so many torch calls before its first step that nandiag ceased to look at them: the line that "
+    "made the weight bad may be among those that were not seen."
+)
 
 
 class Births:
@@ -41,6 +45,8 @@ class Births:
         self.known = self.explain([one for one in held if one.what == "parameter"], step)
         if self.known is not None:
             RECORDER.emit(self.known, urgent=True)
+        elif self.prelude.cut_short and any(one.what == "parameter" for one in held):
+            RECORDER.emit(Note(_CUT_SHORT))
 
     @guarded("births")
     def loaded(self, file: Any, content: Any, frame: Any) -> None:

@@ -324,6 +324,16 @@ def test_so_many_calls_that_it_would_be_felt_end_it(work):
     divided(layer)
     train(layer)
     assert torch._C._len_torch_function_stack() == 1
+    assert [note.text for note in worker.events(Note) if "ceased to look" in note.text]
+
+
+def test_that_it_ended_early_is_not_told_where_no_weight_was_bad(work):
+    worker = work()
+    worker.capture.births.prelude.record.spent = 1e9
+    torch.ones(2) + 1
+    train(nn.Linear(4, 3))
+    assert worker.capture.births.prelude.cut_short
+    assert worker.events(Note) == []
 
 
 def test_a_large_tensor_is_looked_at_when_it_is_asked_for(monkeypatch, work):
