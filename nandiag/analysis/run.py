@@ -142,8 +142,10 @@ def _missing(record: RunRecord, states: dict[int, RankState]) -> Iterable[str]:
         )
     absent = [rank for rank, state in states.items() if not state.attached and rank not in elsewhere]
     if absent:
+        # Without the word of a launcher, what is missing may as well have been deleted.
+        why = "not attached" if record.agents else "no file of theirs is in the folder"
         yield (
-            f"{_capital(words.ranks(absent))} of {len(states)} left no word: not attached, "
+            f"{_capital(words.ranks(absent))} of {len(states)} left no word: {why}, "
             "so nothing is known of what happened there."
         )
     silent = [rank for rank, state in states.items() if state.state == "unfinished"]

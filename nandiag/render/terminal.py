@@ -142,11 +142,11 @@ def _anomaly(report: Report, place: Place, width: int) -> Iterable[Text]:
         code, used = _code(origin, _label(evidence), frame, place)
         yield from code
         yield from _facts(origin, frame)
+    yield from frame.notes(_confidence(verdict), 1, "note")
     # What to do stands right behind why: the rest can wait.
     yield from frame.notes(evidence[1 if used else 0 : verdict.reasons], MOST["evidence"], "note")
     yield from frame.helps(verdict.suggestions)
     yield from frame.notes(evidence[max(verdict.reasons, 1 if used else 0) :], MOST["evidence"], "note")
-    yield from frame.notes(_confidence(verdict), 1, "note")
     yield from frame.notes([_spread(spread) for spread in verdict.spread], MOST["spread"], "spread")
     told = [finding.text for finding in report.findings if _is_told(finding, verdict)]
     yield from frame.notes(told, MOST["findings"], "note")

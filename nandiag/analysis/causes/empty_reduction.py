@@ -97,7 +97,9 @@ def _too_few(facts: Facts) -> Cause | None:
                 "Divide by the count itself where a group can hold one element.",
                 fitting.added(facts.origin, facts.op or "", "unbiased=False") or f"x.{facts.op}(unbiased=False)",
             ),
-            Suggestion("Or leave groups out that are too small, such as a last batch of one.", "drop_last=True"),
+            Suggestion(
+                "Or leave groups out that are too small, such as a last batch of one (a DataLoader's: drop_last=True)."
+            ),
         ),
     )
 

@@ -172,6 +172,21 @@ EXPLAIN = (
         kind="finding",
     ),
     Explanation(
+        slug="held_bad",
+        what="A weight or a buffer was bad before the first step, and was only used later: what the run saved of it "
+        "until then is as bad, however early it was saved.",
+        fix=(Suggestion("Mend what made it, which the verdict names, and only then resume or start anew."),),
+        kind="finding",
+    ),
+    Explanation(
+        slug="weights_stand_still",
+        what="The state that an optimizer divides by (exp_avg_sq of Adam, square_avg of RMSprop) is Inf: each update "
+        "of those weights is 0 from then on, while losses and weights stay finite.",
+        fix=(Suggestion("Resume from a checkpoint of before that step, and keep its gradients from the optimizer."),),
+        pages=("generated/torch.optim.Adam.html",),
+        kind="finding",
+    ),
+    Explanation(
         slug="rank_lost",
         what="A worker and the launcher of its node are gone, and neither wrote how it ended: the node went down, was "
         "taken away, or all on it was killed. Ranks of other nodes that lost their connection to it are victims.",

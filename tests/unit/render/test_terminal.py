@@ -22,9 +22,9 @@ error[log_of_zero]: -Inf born on rank 3 at step 417 in forward of blocks.2.attn
    = op: aten.log.default in blocks.2.attn (Attention)
    = input: float32 [4x4], 3 zeros, 0 to 1
    = output: float32 [4x4], 3 -Inf, finite part -2 to 0
+   = note: Reproduced: running the step again showed it.
    = help: Keep the argument of the logarithm away from zero.
            x.clamp_min(1e-12).log()
-   = note: Reproduced: running the step again showed it.
    = spread: gradients of ranks 0-2, 4-7 at step 417, through the gradient exchange
    = note: rank 3 ran on node0, cuda:3, pid 811
    = resume: from a checkpoint saved before step 417; the weights were finite until then.
@@ -42,12 +42,12 @@ error[log_of_zero]: -Inf born on rank 3 at step 417 in
    = op: aten.log.default in blocks.2.attn (Attention)
    = input: float32 [4x4], 3 zeros, 0 to 1
    = output: float32 [4x4], 3 -Inf, finite part -2 to 0
+   = note: Reproduced: running the step again showed it.
    = note: the input of log holds 3 zeros in 16 values;
            log(0) is -inf
    = help: Keep the argument of the logarithm away from
            zero.
            x.clamp_min(1e-12).log()
-   = note: Reproduced: running the step again showed it.
    = spread: gradients of ranks 0-2, 4-7 at step 417,
              through the gradient exchange
    = note: rank 3 ran on node0, cuda:3, pid 811
