@@ -271,6 +271,25 @@ def test_what_was_bad_is_found_behind_what_is_gone(monkeypatch, work):
     assert "not looked at" in look.reason
 
 
+class Encoder(nn.Module):
+    def forward(self, x):
+        return torch.log(x)
+
+
+def test_what_joins_the_outputs_of_a_module_is_not_blamed_for_them(work):
+    worker = work()
+    encoder = Encoder()
+    with torch.no_grad():
+        features = torch.cat([encoder(part) for part in torch.full((4, 4), -1.0).split(2)]) / 10
+    layer = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+    layer(features).sum().backward()
+    optimizer.step()
+    look = found(worker)
+    assert look.source == "input"
+    assert "birth" not in look.facts
+
+
 def test_nothing_is_seen_once_training_has_begun(work):
     worker = work()
     layer = nn.Linear(4, 3)
