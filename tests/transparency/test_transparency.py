@@ -64,7 +64,8 @@ def test_a_sample_trains_to_the_same_bits(expected, nproc, run):
             pytest.skip(f"without nandiag {differing(other, theirs)} differ from run to run as well")
         ours, stderr, folder = run(NANDIAG, script, nproc)
     assert set(ours["ranks"]) == set(theirs["ranks"]), stderr.decode()
-    assert any(told["modules"] or told["optimizers"] for told in theirs["ranks"].values())
+    # A script on bare tensors has what it prints of them to be held to.
+    assert theirs["stdout"] or any(told["modules"] or told["optimizers"] for told in theirs["ranks"].values())
     for rank, told in theirs["ranks"].items():
         assert ours["ranks"][rank] == told
     assert ours["stdout"] == theirs["stdout"]

@@ -15,7 +15,7 @@ from nandiag.runtime.collectives.placement import Placement
 def told(monkeypatch):
     events = []
     recorder = SimpleNamespace(
-        attached=True, mute=False, is_dark=lambda _probe: False, emit=events.append,
+        attached=True, mute=False, darkened=(), is_dark=lambda _probe: False, emit=events.append,
         dark=lambda probe, error: pytest.fail(f"{probe}: {error!r}"),
     )  # fmt: skip
     monkeypatch.setattr(placement, "RECORDER", recorder)
