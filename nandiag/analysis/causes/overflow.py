@@ -50,7 +50,7 @@ EXPLAIN = Explanation(
 )
 
 EXPONENTIALS = {"exp": math.e, "expm1": math.e, "sinh": math.e, "cosh": math.e, "exp2": 2.0}
-_OF_DATA = "No weight went into it: it was made of the batch, or of constants, alone."
+_OF_DATA = "No gradient goes back from it: it was made of the batch, of constants, or without gradients."
 # Both ends of what goes in lead to infinity.
 _EVEN = frozenset({"sinh", "cosh"})
 CASTS = frozenset({"_to_copy", "to", "copy", "type_as"})
@@ -135,7 +135,10 @@ def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
         return Cause("overflow", (text,), _advice(facts, dtype), strength, general=general)
     step = facts.origin.step
     data = Suggestion(f"Look at the batch of step {step}, or the constants, that this is computed from.")
-    return Cause("overflow", (text, _OF_DATA), (data, *_advice(facts, dtype)), strength, general=general)
+    advice = _advice(facts, dtype)
+    # What a wider dtype holds is no matter of the data.
+    mends = (*advice, data) if dtype == "float16" and _fits_float32(facts) else (data, *advice)
+    return Cause("overflow", (text, _OF_DATA), mends, strength, general=general)
 
 
 def _advice(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:

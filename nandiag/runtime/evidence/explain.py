@@ -63,7 +63,9 @@ def inputs_of(op: Op, name: Callable[[Tensor], str | None] = lambda _: None) -> 
 
 
 def of_weights(op: Op) -> dict[str, object]:
-    """Return whether anything that went into an op of forward was made with a weight that is trained.
+    """Return whether a gradient goes back from an op of forward, that is, to a weight that is trained.
+
+    Without one it is made of data or constants, or of weights without gradients: a teacher's, or detached.
 
     ``made_by`` names the autograd nodes that made the first input, the last one first.
     """

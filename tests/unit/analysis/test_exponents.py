@@ -146,5 +146,5 @@ def test_what_no_weight_went_into_is_of_the_data(at, by_hand):
     for known, said in ((False, True), (True, False)):
         facts = at("exp", *exploded, phase="loss", extra={"of_weights": known}, **given)
         mechanism = explain(facts)[1]
-        assert any("No weight went into it" in text for text in mechanism.evidence) is said
+        assert any("No gradient goes back from it" in text for text in mechanism.evidence) is said
         assert ("batch" in mechanism.suggestions[0].text) is said
