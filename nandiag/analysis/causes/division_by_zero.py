@@ -53,6 +53,8 @@ _LEAVE_OUT = (
     "divisor's place it would be huge."
 )
 _KEPT = "keep = b != 0\ny = torch.where(keep, a / torch.where(keep, b, 1), 0)"
+_BOUNDED = "Or bound the quotient as well as the divisor, by what is still of use."
+_BOUND = "(a / b.clamp_min(1e-6)).clamp(max=100)"
 _KEEP = "Keep the divisor away from zero."
 
 
@@ -100,7 +102,7 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     infinite = any(fact.posinf or fact.neginf for fact in facts.origin.outputs)
     if rooted is None and infinite and facts.op in DIVISIONS and divisor.numel > 1:
         # What is divided by 1e-6 instead is finite and a million times too large: training breaks all the same.
-        found = [Suggestion(_LEAVE_OUT, fitting.left_out(facts.origin) or _KEPT)]
+        found = [Suggestion(_LEAVE_OUT, fitting.left_out(facts.origin) or _KEPT), Suggestion(_BOUNDED, _BOUND)]
     share = exponents.share(facts.origin)
     if share is not None:
         text = "Where what is divided by its own sum is the exponential of a score, it is a softmax: let torch do it."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from nandiag.events import Looked, Site, TensorFact
-from nandiag.runtime.births.known import OUTSIDE
+from nandiag.runtime.births.known import OUTSIDE, UNWRITTEN
 from nandiag.runtime.births.told import tell
 from nandiag.runtime.evidence.explain import in_float64, inputs_of, of_weights, outputs_of, scalars_of, site_of, via
 from nandiag.runtime.evidence.labels import Label, label, labels_of, storage
@@ -23,6 +23,7 @@ from nandiag.runtime.replay.rerun import Rerun
 from nandiag.runtime.replay.trace import Op, Outside, Spot, Tracer
 from nandiag.runtime.tape.batches import Batch, Batches
 from nandiag.runtime.tape.entries import BACKWARD, Entry
+from nandiag.runtime.together.census import has_peers
 
 if TYPE_CHECKING:
     from nandiag.runtime.births.births import Births
@@ -189,6 +190,8 @@ class Evidence:
             if birth is None:
                 return looked
             held = Held(named.name, named.what, tensor) if named is not None and named.what in _OWN else None
+            if birth.how == UNWRITTEN and held is None and has_peers():
+                return looked  # a buffer to receive into is filled where no call of torch is seen to write
             born = tell(tensor, held, birth, looked.step)
         if birth.how == OUTSIDE and looked.source == "input":
             return replace(looked, facts={**looked.facts, **_came_in(born.site)})

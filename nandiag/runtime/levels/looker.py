@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from nandiag.events import Event, Harm, Looked, Note
@@ -24,6 +23,7 @@ from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.examine import Examiner
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.together.agreement import FOUND, Agreement
+from nandiag.runtime.together.census import has_peers
 from nandiag.runtime.watch.clock import Clock
 from nandiag.runtime.watch.judge import Border
 from nandiag.runtime.watch.response import Level
@@ -105,7 +105,7 @@ class Looker:
         found = self._found_by_any(case, looked)
         if looked is None or case.unfinished or self._capture.elsewhere:
             return
-        if not case.joint and looked.outcome == "finite" and looked.facts.get("complete") is not False and _has_peers():
+        if not case.joint and looked.outcome == "finite" and looked.facts.get("complete") is not False and has_peers():
             return  # damage that it received, as far as it can tell: the rank that made it has its own look
         if case.joint and not self._agreement.possible:
             return  # it broke off: what the other ranks do from now on is not known
@@ -190,7 +190,3 @@ class Looker:
     def last_words(self) -> Event | None:
         """Return what is to be kept of a run that ends."""
         return self.modules.maxima.event() if self.modules is not None else None
-
-
-def _has_peers() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1

@@ -84,3 +84,8 @@ def _wait(store: Any, world: int) -> str:
             return _LATE
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def has_peers() -> bool:
+    """Whether this process is one of several ranks."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
