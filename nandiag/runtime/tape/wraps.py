@@ -102,9 +102,11 @@ def _wrap_optimizer_step(capture: Capture) -> None:
 
 
 def _wrap_function_apply(capture: Capture) -> None:
-    original = torch.autograd.Function.__dict__["apply"].__func__
+    raw = torch.autograd.Function.__dict__["apply"]
+    # From torch 2.15 on it is a classmethod of C, which is bound to a class but is no function of it.
+    original = getattr(raw, "__func__", None) or (lambda cls, *args, **kwargs: raw.__get__(None, cls)(*args, **kwargs))
 
-    @functools.wraps(original)
+    @functools.wraps(getattr(raw, "__func__", raw))
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or not capture.window.on or capture.idle:
             return original(cls, *args, **kwargs)
