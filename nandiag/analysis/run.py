@@ -105,13 +105,14 @@ def _capital(text: str) -> str:
 
 
 def _own_notes(log: RankLog) -> Iterable[str]:
-    armed = False
+    armed = broken = False
     for one in log.records:
         event = one.event
         armed |= isinstance(event, Armed)
         if isinstance(event, Note):
             yield event.text
         elif isinstance(event, ProbeDark):
+            broken |= event.probe == "arm"
             at = "" if event.step is None else f" at step {event.step}"
             yield f"the probe {event.probe} was switched off{at}: {event.reason}"
         elif isinstance(event, Looked) and event.outcome in {"failed", "refused"}:
@@ -119,7 +120,7 @@ def _own_notes(log: RankLog) -> Iterable[str]:
             done = "could not be run again" if event.method != "watch" else "was watched, but its origin was not seen"
             yield f"step {event.step} {done}: {why}"
     if log.attached is not None and not armed:
-        yield "torch was never imported there, so nothing was watched."
+        yield "nothing was watched there." if broken else "torch was never imported there, so nothing was watched."
 
 
 def _elsewhere(record: RunRecord, states: dict[int, RankState]) -> set[int]:

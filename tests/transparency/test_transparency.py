@@ -16,6 +16,8 @@ CONTINUE = ["--log-dir", "logs", "--on-anomaly", "continue", "--json", "told.jso
 NANDIAG = [sys.executable, "-m", "nandiag", "run", *CONTINUE]
 IN_ANY_RUN = {("ddp_bandit", 2)}
 AGAIN = 2
+# They train bare tensors, and have what they print of them to be held to.
+BARE = {"functional_regression", "hand_descent"}
 
 
 def cases():
@@ -64,8 +66,10 @@ def test_a_sample_trains_to_the_same_bits(expected, nproc, run):
             pytest.skip(f"without nandiag {differing(other, theirs)} differ from run to run as well")
         ours, stderr, folder = run(NANDIAG, script, nproc)
     assert set(ours["ranks"]) == set(theirs["ranks"]), stderr.decode()
-    # A script on bare tensors has what it prints of them to be held to.
-    assert theirs["stdout"] or any(told["modules"] or told["optimizers"] for told in theirs["ranks"].values())
+    if script.stem in BARE:
+        assert theirs["stdout"]
+    else:
+        assert any(told["modules"] or told["optimizers"] for told in theirs["ranks"].values())
     for rank, told in theirs["ranks"].items():
         assert ours["ranks"][rank] == told
     assert ours["stdout"] == theirs["stdout"]

@@ -101,12 +101,15 @@ def _wrap_optimizer_step(capture: Capture) -> None:
     torch.optim.Optimizer.profile_hook_step = staticmethod(profile_hook_step)  # type: ignore[method-assign]
 
 
-def _wrap_function_apply(capture: Capture) -> None:
-    raw = torch.autograd.Function.__dict__["apply"]
-    # From torch 2.15 on it is a classmethod of C, which is bound to a class but is no function of it.
-    original = getattr(raw, "__func__", None) or (lambda cls, *args, **kwargs: raw.__get__(None, cls)(*args, **kwargs))
+def on_class(method: Any) -> Callable[..., Any]:
+    """Return a class method as a function of class and arguments; one made in C, as torch 2.15 has them, holds none."""
+    return lambda cls, *args, **kwargs: method.__get__(None, cls)(*args, **kwargs)
 
-    @functools.wraps(getattr(raw, "__func__", raw))
+
+def _wrap_function_apply(capture: Capture) -> None:
+    original = on_class(torch.autograd.Function.__dict__["apply"])
+
+    @functools.wraps(torch.autograd.Function.apply)
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or not capture.window.on or capture.idle:
             return original(cls, *args, **kwargs)

@@ -17,7 +17,15 @@ import torch.distributed as dist
 
 from nandiag.events import Note
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.together.census import PATIENCE, all_joined, laid_out_alike, members, own_store, stand_apart
+from nandiag.runtime.together.census import (
+    PATIENCE,
+    all_joined,
+    has_peers,
+    laid_out_alike,
+    members,
+    own_store,
+    stand_apart,
+)
 from nandiag.runtime.together.rounds import connect
 
 # How long one rank waits for the others at a border. They come out of the same backward, as a rule within milliseconds.
@@ -43,7 +51,7 @@ class Agreement:
     @property
     def possible(self) -> bool:
         """Whether there is another rank to agree with."""
-        return not self._disarmed and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+        return not self._disarmed and has_peers()
 
     def joins(self, *, wanted: bool) -> bool:
         """Return whether all ranks agree with each other from here on; ``wanted``: this one has reason to.

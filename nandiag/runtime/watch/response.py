@@ -5,12 +5,11 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NoReturn
 
-import torch.distributed as dist
-
 from nandiag.events import Harm, Note, Skipped, Stopping
 from nandiag.runtime.inject import ending
 from nandiag.runtime.public import AnomalyStop
 from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.together.census import has_peers
 
 
 class Level(IntEnum):
@@ -73,7 +72,7 @@ class Response:
     def _stop(self, step: int, reason: str) -> NoReturn:
         ending.stopped()
         RECORDER.mark_stopped()
-        alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
+        alone = not has_peers()
         RECORDER.emit(Stopping(step=step, policy=self.policy, action="stop", reason=reason, alone=alone), urgent=True)
         raise AnomalyStop(f"nandiag stopped the run at step {step}: {reason}")
 

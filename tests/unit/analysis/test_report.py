@@ -156,6 +156,15 @@ def test_a_rank_without_torch_was_not_watched(by_hand):
     assert report.notes == ("Rank 0: torch was never imported there, so nothing was watched.",)
 
 
+def test_a_rank_whose_runtime_broke_at_its_start_is_not_said_to_be_without_torch(by_hand):
+    dark = ProbeDark("arm", "AttributeError: apply (wraps.py:105)")
+    report = analyse(by_hand.run(by_hand.rank(0, dark, Finished(0), world=1, armed=False), world=1))
+    assert report.notes == (
+        "Rank 0: the probe arm was switched off: AttributeError: apply (wraps.py:105)",
+        "Rank 0: nothing was watched there.",
+    )
+
+
 def test_findings_and_notes_are_bounded(by_hand):
     harms = [by_hand.loss(step) for step in range(500)]
     notes = [Note(f"n{number}") for number in range(500)]

@@ -1,0 +1,21 @@
+"""What is wrapped of torch is called as torch would call it, however it was made."""
+
+import pytest
+
+from nandiag.runtime.tape.wraps import on_class
+
+
+class Python(dict):
+    @classmethod
+    def of(cls, *keys, value=None):
+        return cls.fromkeys(keys, value)
+
+
+@pytest.mark.parametrize(
+    ("method", "args", "kwargs"),
+    [(dict.__dict__["fromkeys"], (("a", "b"), 1), {}), (Python.__dict__["of"], ("a", "b"), {"value": 1})],
+    ids=["C", "Python"],
+)
+def test_a_class_method_gets_the_class_that_it_is_called_on(method, args, kwargs):
+    made = on_class(method)(Python, *args, **kwargs)
+    assert (type(made), made) == (Python, {"a": 1, "b": 1})
