@@ -260,8 +260,10 @@ def _by_exchange(scene: Scene) -> Claim | None:
     A rank whose own gradients are larger than half precision holds is the culprit; else all ranks add their share.
     """
     harms = [one for one in scene.harms if one.event.what not in STATE]
-    looks = [one for one in scene.looks if one.event.outcome == "finite" and one.event.facts.get("collective")]
-    if not harms or not looks or len(looks) < len(scene.looks):
+    # Where the run went on, the update was made again as well: what it makes of bad gradients says nothing of them.
+    before = [one for one in scene.looks if (one.event.outcome, one.event.phase) != ("finite", "optimizer")]
+    looks = [one for one in before if one.event.outcome == "finite" and one.event.facts.get("collective")]
+    if not harms or not looks or len(looks) < len(before):
         return None
     sizes = {one.rank: size for one in looks if (size := _number(one.event, "local_gradient_absmax")) is not None}
     limit = limit_of(str(looks[0].event.facts["collective"]))

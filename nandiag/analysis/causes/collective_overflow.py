@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from nandiag.analysis.causes.facts import LARGEST, LIKELY, POSSIBLE, Cause, Facts
+from nandiag.analysis.causes import overflow
+from nandiag.analysis.causes.facts import HALF, LARGEST, LIKELY, POSSIBLE, Cause, Facts, dtype_of
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
@@ -39,11 +40,16 @@ EXPLAIN = Explanation(
 )
 
 _BF16 = re.compile(r"bf16|bfloat16", re.IGNORECASE)
+_NARROW = re.compile(r"\.half(?=\(\))|\btorch\.(?:float16|half)\b|\bfp16(?=_compress)")
+_WIDE = {".half": ".bfloat16", "fp16": "bf16"}
 _HALF = re.compile(r"fp16|float16|half", re.IGNORECASE)
 
 
 def explain(facts: Facts) -> Cause | None:
     """Name the exchange of gradients as what left the range of its dtype, where their size allows it."""
+    hook = facts.extra.get("comm_hook")
+    if isinstance(hook, str) and any(dtype_of(one) in HALF for one in facts.origin.outputs if one.bad):
+        return _in_hook(facts, hook)
     if facts.basis != "exchange" or not facts.exchanged or not is_too_large(facts):
         return None
     name = exchange_of(facts)
@@ -57,6 +63,20 @@ def explain(facts: Facts) -> Cause | None:
         suggestions=_advice(facts, name),
         strength=LIKELY if sure else POSSIBLE,
     )
+
+
+def _in_hook(facts: Facts, hook: str) -> Cause | None:
+    """A communication hook was run again, and an op of it left the range of a half dtype."""
+    op = overflow.explain(facts)
+    if op is None or facts.source != "op":
+        return None
+    line = (facts.origin.source or "").strip()
+    mended = _NARROW.sub(lambda found: _WIDE.get(found[0], "torch.bfloat16"), line)
+    code = mended if mended != line else "default_hooks.bf16_compress_hook"
+    wide = Suggestion("Exchange in bfloat16, which has the range of float32.", code)
+    low = Suggestion(f"Or bring the gradients to scale before {hook}, and back after it.")
+    text = f"{hook} exchanges gradients in {dtype_of(facts.origin.outputs[0])}"
+    return Cause("collective_overflow", (text,), (wide, low), op.strength, story=True)
 
 
 def is_too_large(facts: Facts) -> bool:

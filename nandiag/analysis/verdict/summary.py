@@ -74,6 +74,8 @@ def _look_summary(look: Looked | None, origin: Origin, where: str) -> str:
         return f"{born} on {where} in the update of {words.few([str(name) for name in updated], most=1)}"
     if "dataset" in facts:
         return f"born on {where} in the code of {facts['dataset']}"
+    if "comm_hook" in facts:
+        return f"{born} on {where} in the communication hook {facts['comm_hook']}"
     return f"{born} on {where} in {_place(origin)}"
 
 

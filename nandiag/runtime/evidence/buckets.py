@@ -27,20 +27,28 @@ class Bucket:
 
 
 def with_buckets(looked: Looked, roots: list[nn.Module]) -> Looked:
-    """Add to a finite look the all-reduces through which a DDP root's gradients of this step became bad."""
+    """Add the all-reduces through which a DDP root's gradients of this step became bad.
+
+    Where the look names the collective of a communication hook already, only the buckets are added.
+    """
     for root in roots:
         bad = _bad(root)
         if bad:
-            group = root.process_group
-            return replace(looked, facts={**looked.facts, **_facts(bad, len(buckets_of(root)), group)})
+            way = {} if "carried_by" in looked.facts else _way(root.process_group)
+            return replace(looked, facts={**looked.facts, **way, **_facts(bad, len(buckets_of(root)))})
     return looked
 
 
-def _facts(bad: list[Bucket], total: int, group: Any) -> dict[str, object]:
+def _way(group: Any) -> dict[str, object]:
     return {
         "carried_by": "all_reduce",
         "group": str(getattr(group, "group_desc", "") or group.group_name),
         "group_ranks": list(dist.get_process_group_ranks(group)),
+    }
+
+
+def _facts(bad: list[Bucket], total: int) -> dict[str, object]:
+    return {
         "buckets": [one.number for one in bad],
         "of_buckets": total,
         "bucket_parameters": list(bad[0].names[:_MOST_NAMES]),

@@ -31,7 +31,7 @@ def with_exchange(looked: Looked, largest: float | None, roots: list[nn.Module],
     ``largest`` is the largest magnitude among this rank's own gradients, as backward left them; ``own`` are collectives
     that the script called by itself.
     """
-    hook = _hook_of(roots)
+    hook = hook_of(roots)
     last = own[-1] if own else None
     if hook is None and last is None:
         return looked
@@ -46,7 +46,7 @@ def with_exchange(looked: Looked, largest: float | None, roots: list[nn.Module],
     return replace(looked, phase="collective", site=site, facts=facts)
 
 
-def _hook_of(roots: list[nn.Module]) -> str | None:
+def hook_of(roots: list[nn.Module]) -> str | None:
     """Return the name of the communication hook of a DDP root, None where none has one."""
     for root in roots:
         hooks: list[Any] = getattr(root, "_comm_hooks", None) or []

@@ -120,3 +120,11 @@ def _largest(given: list[Tensor]) -> float | None:
             return None
         largest = max(largest or 0.0, abs(low), abs(high))
     return largest
+
+
+def wait_for(output: Any) -> None:
+    """Wait for the works among what a collective returned, so that what follows on one runs in this thread."""
+    unbox = getattr(dist.Work, "unbox", None)
+    for one in output if isinstance(output, tuple) else (output,):
+        if isinstance(one, torch.ScriptObject) and unbox is not None:
+            unbox(one).wait()

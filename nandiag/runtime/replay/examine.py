@@ -22,6 +22,7 @@ from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.names import walk
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import Case
+from nandiag.runtime.replay.hooked import Hooks
 from nandiag.runtime.replay.ready import (
     all_that_gather,
     may_write_weights,
@@ -51,6 +52,7 @@ class Examiner:
         self.agreement = agreement
         self._left = most
         self._partial = False
+        self._hooks = Hooks()
 
     def examine(self, case: Case) -> Looked | None:
         """Look at the step again; never raises, and leaves no trace."""
@@ -68,9 +70,10 @@ class Examiner:
         entries, self._partial = still_held(tape.whole(case.gradients, without=updates, also=copies))
         began = time.perf_counter()
         looked = self._refusal(case, entries) or self._replay(case, entries)
+        self._hooks.stand_apart(case, roots_of(entries))
         if looked.outcome == "finite" and not case.joint and self._capture.births is not None:
             looked = self._capture.births.last_write(case.step, written_by(entries)) or looked
-        if looked.outcome == "finite" and not case.joint:
+        if (looked.outcome == "finite" and not case.joint) or "comm_hook" in looked.facts:
             looked = with_buckets(looked, roots_of(entries))
         if looked.outcome != "found" and case.by_hand and not looked.facts.get("complete"):
             with quiet():
@@ -133,8 +136,9 @@ class Examiner:
                         tracer, result, roots, entries, *kept, self._capture.births, self._capture.tape.copier
                     )
                     looked = self._conclude(case, seen)
-                    again = spoiled and looked.method == "replay"
-                    return replace(looked, facts={**looked.facts, "reconstructed": True}) if again else looked
+                looked = self._hooks.again(case, seen, looked, self._capture.step_seconds)
+                again = spoiled and looked.method == "replay"
+            return replace(looked, facts={**looked.facts, "reconstructed": True}) if again else looked
         except Refused as refusal:
             reset_sharding(roots if case.joint else [])
             return _nothing(case, "refused", str(refusal))

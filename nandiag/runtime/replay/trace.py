@@ -22,7 +22,7 @@ from nandiag.runtime.frames import LIBRARY, Frame, kind_of, stack
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, local
 from nandiag.runtime.memory.there import all_there
-from nandiag.runtime.replay.carrier import Carrier, Carriers
+from nandiag.runtime.replay.carrier import Carrier, Carriers, wait_for
 from nandiag.runtime.tape.entries import tensors_in
 
 EMPTY = frozenset({
@@ -112,6 +112,8 @@ class Tracer(TorchDispatchMode):
         self.joint = joint
         # What a collective is called with in place of its arguments: shadows of the script's groups.
         self.instead: Callable[..., tuple[tuple[Any, ...], Any]] = lambda _, args, kwargs: (args, kwargs)
+        # Whether each collective is waited for at once; where ranks send to each other in turn, none can be.
+        self.waits = False
         self.ops = 0
         self.spot = Spot(None, None, (), "forward", 0)
         self._writer: dict[int, Op | None] = {}
@@ -210,6 +212,8 @@ class Tracer(TorchDispatchMode):
         if self._kept < _MOST_KEPT and (op.born or op.born_nan or op.outside or mutable):
             self._kept += 1
             op.results = [tensor.detach() for tensor in written]
+            if self.waits:  # a hook writes into its bucket in the end
+                op.words, op.results = (_copies(*op.words) if op.words else None), _copies(op.results, {})[0]
         else:
             op.words = None
 
@@ -218,14 +222,8 @@ class Tracer(TorchDispatchMode):
             raise Refused(f"the model communicates ({func._schema.name}) and not every rank takes part in this replay")
         given = tensors_in((args, list(kwargs.values())))
         spot = self._where(str(func))
-        op = Op(
-            self.ops,
-            func,
-            replace(spot, phase="collective"),
-            [],
-            [self._stat(tensor) for tensor in given],
-            collective=True,
-        )
+        stats = [self._stat(tensor) for tensor in given]
+        op = Op(self.ops, func, replace(spot, phase="collective"), [], stats, collective=True)
         self._parents(op, given)
         op.outside.clear()
         with self.still():
@@ -235,6 +233,8 @@ class Tracer(TorchDispatchMode):
             self.sent += [op] if any(op.inputs) else []
         args, kwargs = self.instead(func, args, kwargs)
         output = func(*args, **kwargs)
+        if self.waits:
+            wait_for(output)
         self._pin(tensors_in(output))
         # An asynchronous collective has not written yet, so its outputs are taken to be as bad as they turn out later.
         # The schemas of c10d's ops do not all say that they write into what they are given.

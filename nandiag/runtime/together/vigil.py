@@ -59,7 +59,7 @@ class Joined:
         return (args, kwargs) if self._shadows is None else self._shadows.instead(func, args, kwargs)
 
     def through(self) -> None:
-        """Wait until each rank is through with the replay, or one has failed."""
+        """Wait until each rank is through with the replay, or one has failed; then let go of the shadows."""
         deadline = time.monotonic() + self._patience
         with contextlib.suppress(Exception):
             self._store.add(_THROUGH, 1)
@@ -67,7 +67,7 @@ class Joined:
                 if self._store.check([_KEY]):
                     break
                 time.sleep(_PAUSE)
-        self._done.set()
+        self.part()
 
     def fail(self) -> int | None:
         """Say that this rank cannot go on; returns the rank that was the first to say so, None where none can say."""

@@ -23,6 +23,7 @@ from nandiag.runtime.inject import ending
 from nandiag.runtime.lag.sentinel import LateSentinel
 from nandiag.runtime.look.weights import parameters
 from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.replay.hooked import watch_hooks
 from nandiag.runtime.selftest.gpus import driver
 from nandiag.runtime.tape import warned, wraps
 from nandiag.runtime.tape.batches import watch_batches
@@ -50,6 +51,7 @@ def arm() -> Sentinel:
     capture.batches = watch_batches(capture)
     watch_exchanges(capture)
     collectives.install()
+    watch_hooks()
     _watch_placement(sentinel, capture)
     _watch_standstill()
     _wrap_backward(sentinel, capture)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from nandiag.analysis import analyse
-from nandiag.events import Looked, Site
+from nandiag.events import Looked, Site, TensorFact
 
 PLACE = Site(op="c10d.allreduce_.default", file="train.py", line=32, function="share", source="dist.all_reduce(g)")
 
@@ -44,6 +44,48 @@ def test_one_rank_alone_is_the_culprit(verdict_of):
     assert "bf16" in verdict.suggestions[0].code
     assert "Rank 0 received the damage." in verdict.evidence
     assert [(one.ranks, one.via) for one in verdict.spread] == [((0,), "the gradient exchange")]
+
+
+def test_an_update_that_is_finite_when_made_again_does_not_stand_for_the_exchange(by_hand):
+    gradient = replace(by_hand.gradient(5), tensors=(by_hand.fact("fc.weight", posinf=2),))
+    update = Looked("finite", "replay", 5, phase="optimizer", reason="made again, the update is finite")
+    events = gradient, exchanged(1.5, collective="mine", by="comm_hook"), update
+    verdict = analyse(by_hand.run(*(by_hand.rank(n, *events) for n in range(2)))).verdict
+    assert verdict.origin.phase == "collective"
+    assert "finite before their exchange (mine)" in verdict.summary
+
+
+def in_hook(dtype, source, hook="compress"):
+    site = Site(op="aten._to_copy.default", file="train.py", line=9, function=hook, source=source)
+    facts = {"comm_hook": hook, "float64_finite": True, "float64_absmax": 117_238.0}
+    given = (TensorFact("float32", (8,), 8, min=-117_238.0, max=1.0, absmax=117_238.0),)
+    outputs = (TensorFact(dtype, (8,), 8, posinf=1),)
+    return Looked("found", "replay", 5, phase="collective", source="op", site=site, inputs=given, outputs=outputs,
+                  facts=facts)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "mended"),
+    [
+        ("half = buffer.to(torch.float16)", "half = buffer.to(torch.bfloat16)"),
+        ("half = bucket.buffer().half()", "half = bucket.buffer().bfloat16()"),
+        ("model.register_comm_hook(None, hooks.fp16_compress_hook)",
+         "model.register_comm_hook(None, hooks.bf16_compress_hook)"),
+        ("x = narrow(buffer)", "default_hooks.bf16_compress_hook"),
+    ],
+)  # fmt: skip
+def test_a_hook_that_leaves_half_precision_is_named_with_a_mend_of_its_own_line(line, mended, by_hand):
+    run = by_hand.run(by_hand.rank(0, by_hand.gradient(5), in_hook("float16", line)), by_hand.rank(1))
+    verdict = analyse(run).verdict
+    assert (verdict.cause, verdict.mechanism) == ("collective_overflow", "overflow")
+    assert verdict.suggestions[0].code == mended
+    assert verdict.summary == "+Inf born on rank 0 at step 5 in the communication hook compress"
+
+
+def test_a_hook_that_leaves_single_precision_exchanged_in_it(by_hand):
+    look = in_hook("float32", "x = buffer * buffer")
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.gradient(5), look), by_hand.rank(1))).verdict
+    assert verdict.cause == "overflow"
 
 
 @pytest.mark.parametrize(

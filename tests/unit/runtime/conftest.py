@@ -30,8 +30,8 @@ from nandiag.store.layout import RunFolder
 
 TOUCHED = (
     torch, torch.autograd, torch.func, torch.Tensor, torch.autograd.Function, torch.nn.Module, torch.nn.utils,
-    torch.optim.Optimizer, GradScaler, dataloader._BaseDataLoaderIter, dist, dist.distributed_c10d, functional,
-    warnings,
+    torch.nn.parallel.DistributedDataParallel, torch.optim.Optimizer, GradScaler, dataloader._BaseDataLoaderIter,
+    dist, dist.distributed_c10d, functional, warnings,
 )  # fmt: skip
 
 

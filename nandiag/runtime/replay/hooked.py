@@ -1,0 +1,133 @@
+"""DDP's communication hooks once more, on all ranks: what is born in one has its line (worker).
+
+A rank replays DDP's backward alone, and its hooks communicate. Where every rank found its own gradients finite, and the
+run ends after this step, all of them call the hook again on what their replays made, on groups of nandiag's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nandiag.events import Looked
+from nandiag.runtime.evidence.exchanged import hook_of
+from nandiag.runtime.evidence.seen import Evidence
+from nandiag.runtime.evidence.walk import origin
+from nandiag.runtime.frames import BOUNDARIES, Frame, stack
+from nandiag.runtime.guard import guarded
+from nandiag.runtime.replay.case import Case
+from nandiag.runtime.replay.trace import Spot, Tracer
+from nandiag.runtime.together.census import all_joined, has_peers, members, own_store, stand_apart
+from nandiag.runtime.together.vigil import together
+
+_registered: weakref.WeakKeyDictionary[nn.Module, tuple[Frame, ...]] = weakref.WeakKeyDictionary()
+
+
+def watch_hooks() -> None:
+    """Wrap ``register_comm_hook`` of DDP: the line that registers a hook of a library's is the one to change."""
+    kind: Any = nn.parallel.DistributedDataParallel
+    original = kind.register_comm_hook
+
+    @guarded("hooks")
+    def note(ddp: nn.Module, frame: Any) -> None:
+        _registered[ddp] = stack(frame, 4)[0]
+
+    @functools.wraps(original)
+    def register_comm_hook(self: Any, *args: Any, **kwargs: Any) -> Any:
+        note(self, sys._getframe(1))
+        return original(self, *args, **kwargs)
+
+    kind.register_comm_hook = register_comm_hook
+
+
+class Hooks:
+    """Asks the other ranks, once a step at most, whether all make the hooks of that step again, and does so."""
+
+    def __init__(self) -> None:
+        self._asked = -1
+
+    def stand_apart(self, case: Case, roots: list[nn.Module]) -> None:
+        """This rank does not come to the hooks of the step: say so, for others may be waiting for it."""
+        if self._is_due(case, roots):
+            self._asked = case.step
+            stand_apart(_store(case))
+
+    def again(self, case: Case, seen: Evidence, looked: Looked, seconds: float) -> Looked:
+        """Return what the hooks showed where ``looked`` is finite and all ranks come; else ``looked``. Never raises."""
+        if not self._is_due(case, seen.roots) or looked.outcome != "finite" or seen.doubts() or not case.ends:
+            return looked
+        self._asked = case.step
+        try:
+            if not all_joined(_store(case), members())[0]:
+                return looked
+            with together(case.step, seconds) as joined:
+                seen.tracer.instead = joined.instead
+                results = _made_again(seen.tracer, case, seen.roots)
+                joined.through()
+                with seen.tracer.still(), torch.no_grad():
+                    return _told(case, seen, results) or looked
+        except Exception as error:  # the script's own code may raise, or another rank fail in it
+            why = f"the communication hook could not be run again ({type(error).__name__}: {str(error)[:200]})"
+            return replace(looked, reason=f"{looked.reason}; {why}")
+
+    def _is_due(self, case: Case, roots: list[nn.Module]) -> bool:
+        return self._asked != case.step and has_peers() and any(hook_of([root]) is not None for root in roots)
+
+
+def _store(case: Case) -> Any:
+    return own_store(f"hooks/{case.step}")
+
+
+def _told(case: Case, seen: Evidence, results: list[Tensor]) -> Looked | None:
+    """Return the origin of what is bad in ``results``; None where all is finite, or it came in by the hook's state."""
+    ends = [op for one in results if seen.tracer.bad(one) and (op := seen.tracer.writer(one)) is not None]
+    found = origin(ends)
+    if found is None or found.source == "outside":
+        return None
+    looked = seen.found(case, found)
+    return replace(looked, facts={**looked.facts, "comm_hook": hook_of(seen.roots)})
+
+
+def _made_again(tracer: Tracer, case: Case, roots: list[nn.Module]) -> list[Tensor]:
+    """Call each hook for each bucket, in DDP's order; returns what the buckets hold in the end, of any float dtype."""
+    tracer.joint = tracer.waits = True
+    results: list[Tensor] = []
+    with torch.no_grad():
+        for root in roots:
+            hooks: Any = getattr(root, "_comm_hooks", None)
+            if not hooks:
+                continue
+            for bucket in root.reducer._get_zeros_like_grad_buckets():  # type: ignore[union-attr,operator]
+                with tracer.still():
+                    _fill(bucket, case.scale)
+                tracer.spot = Spot(None, None, _registered.get(root, ()), "collective", tracer.spot.micro_step)
+                state, hook = hooks[-1][1], hooks[-1][0]
+                results.append(_called(hook, state, bucket))
+    return results
+
+
+def _fill(bucket: Any, scale: Tensor | None) -> None:
+    """Lay into a bucket what the replay left as gradients, which DDP does before it calls the hook."""
+    factor = 1.0 if scale is None else float(scale)
+    for parameter, place in zip(bucket.parameters(), bucket.gradients(), strict=True):
+        if parameter.grad is not None:
+            place.copy_(parameter.grad)
+    if factor != 1.0 and math.isfinite(factor):
+        bucket.buffer().mul_(factor)
+
+
+def _called(hook: Callable[[Any, Any], Any], state: Any, bucket: Any) -> Tensor:
+    result = hook(state, bucket).wait()
+    tensor: Tensor = result[0] if isinstance(result, list | tuple) else result
+    return tensor
+
+
+BOUNDARIES.add(id(_called.__code__))
