@@ -125,10 +125,18 @@ def _isnan(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
 
 
 def global_isnan(tensor: DTensor) -> Tensor:
-    """Return ``torch.isnan`` as torch itself answers it: by comparison, after summing up what is partial."""
+    """Return ``torch.isnan`` as torch itself answers it: part by part, after summing up what is partial."""
     with torch.no_grad():
         whole = _without_partial(tensor)
-        return whole != whole  # noqa: PLR0124 - a NaN alone is not equal to itself
+        # Not by comparison: torch 2.6 has no rule for `ne` on a DTensor.
+        return DTensor.from_local(
+            torch.isnan(whole._local_tensor),
+            whole.device_mesh,
+            whole.placements,
+            run_check=False,
+            shape=whole.shape,
+            stride=whole.stride(),
+        )
 
 
 def _without_partial(tensor: DTensor) -> DTensor:

@@ -22,15 +22,16 @@ def leaves_of(roots: Iterable[Tensor]) -> list[Tensor]:
     """Return the leaves that gradients of ``roots`` gather in, each once; reads no values."""
     found: dict[int, Tensor] = {}
     waiting: list[Any] = [root.grad_fn for root in roots if root.grad_fn is not None]
-    seen = set(map(id, waiting))
+    # The nodes themselves, not their ids: Python's side of a node dies with its last reference, and the next one takes its id.
+    seen = set(waiting)
     while waiting and len(seen) < _MOST_NODES:
         node = waiting.pop()
         leaf = getattr(node, "variable", None)
         if isinstance(leaf, Tensor):
             found[id(leaf)] = leaf
         for following, _ in node.next_functions:
-            if following is not None and id(following) not in seen:
-                seen.add(id(following))
+            if following is not None and following not in seen:
+                seen.add(following)
                 waiting.append(following)
     return list(found.values())
 

@@ -1,11 +1,13 @@
 """The NaN check on DTensor, seen from one of two ranks whose mesh has no process group: a collective would fail."""
 
+import inspect
 import threading
 import types
 import warnings
 
 import pytest
 import torch
+from torch.distributed import device_mesh
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
@@ -16,7 +18,11 @@ from nandiag.runtime.anomaly_mode import Support, without_nan_check
 
 ISNAN = torch.ops.aten.isnan.default
 ANY = torch.ops.aten._is_any_true.default
-OTHERS = [Replicate(), Shard(0), Shard(1), Partial("sum"), Partial("avg"), Partial("max"), Partial("min")]
+# Before, DTensor has fewer rules, and a mesh without a process group can do less.
+OLD = torch.__version__ < "2.8"
+PARTIAL = [] if OLD else [Partial("sum"), Partial("avg"), Partial("max"), Partial("min")]
+OTHERS = [Replicate(), Shard(0), Shard(1), *PARTIAL]
+FORMULAS = [torch.max] if OLD else [torch.max, torch.median, torch.nansum]
 
 
 @pytest.fixture(autouse=True)
@@ -38,8 +44,12 @@ def nothing_left_behind(monkeypatch):
 
 
 @pytest.fixture
-def mesh():
-    return DeviceMesh("cpu", [0, 1], _init_backend=False, _rank=1)
+def mesh(monkeypatch):
+    if "_rank" in inspect.signature(DeviceMesh).parameters:
+        return DeviceMesh("cpu", [0, 1], _init_backend=False, _rank=1)
+    # Up to torch 2.7 a mesh asks the default process group for this rank.
+    monkeypatch.setattr(device_mesh, "get_rank", lambda: 1)
+    return DeviceMesh("cpu", [0, 1], _init_backend=False)
 
 
 def part(mesh, value, placement=None):
@@ -100,7 +110,7 @@ def test_numbers_without_a_nan_are_answered_too():
     assert not dtensor._any_nan(torch.arange(3))
 
 
-@pytest.mark.parametrize("formula", [torch.max, torch.median, torch.nansum], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("formula", FORMULAS, ids=lambda one: one.__name__)
 def test_a_formula_that_asks_isnan_itself_gets_torchs_answer(mesh, formula):
     gradients = []
     for check in (False, True):
@@ -175,6 +185,7 @@ def local(op, args, kwargs):
     return op(args[0]._local_tensor)
 
 
+@pytest.mark.skipif(OLD, reason="a mesh without a process group cannot be asked before")
 def test_torchs_own_answer_is_taken_once_it_is_right(monkeypatch):
     handlers = dtensor._handlers()
     monkeypatch.setitem(handlers, ISNAN, local)

@@ -33,6 +33,7 @@ def test_a_fault_at_an_optimizers_birth_stays_ours(work, monkeypatch):
     assert [event.probe for event in worker.events(ProbeDark)] == ["sentinel"]
 
 
+@pytest.mark.skipif(torch.__version__ < "2.7", reason="torch takes an edge as the root of a backward call from 2.7 on")
 def test_backward_from_an_edge_of_the_graph(work):
     worker = work()
     model = torch.nn.Linear(2, 1)
