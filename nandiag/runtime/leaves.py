@@ -22,7 +22,7 @@ def leaves_of(roots: Iterable[Tensor]) -> list[Tensor]:
     """Return the leaves that gradients of ``roots`` gather in, each once; reads no values."""
     found: dict[int, Tensor] = {}
     waiting: list[Any] = [root.grad_fn for root in roots if root.grad_fn is not None]
-    # The nodes themselves, not their ids: Python's side of a node dies with its last reference, and the next one takes its id.
+    # The nodes themselves: Python's side of a node dies with its last reference, and the next one gets its id.
     seen = set(waiting)
     while waiting and len(seen) < _MOST_NODES:
         node = waiting.pop()
