@@ -8,22 +8,41 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
-Around = Callable[[Callable[..., Any], nn.Module, tuple[Any, ...], dict[str, Any]], Any]
+
+class Listener(Protocol):
+    """Who is told of each call; its methods are guarded, for here nothing would keep an error from the script."""
+
+    def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``module`` is about to be called; returns what stands for the call, None to hear no more of it."""
+
+    def leaves(self, call: Any) -> None:
+        """The ``call`` is over: it has returned or raised."""
+
+    def ended(self, call: Any, output: Any) -> None:
+        """The ``call`` returned ``output``."""
 
 
-def listen(around: Around, idle: Callable[[], bool]) -> None:
-    """Have ``around(call, module, args, kwargs)`` make each module call that is not compiled, unless ``idle()``."""
+def listen(listener: Listener, active: Callable[[], bool]) -> None:
+    """Tell ``listener`` of each module call that is not compiled while ``active()``, which is guarded as well."""
     original = nn.Module.__call__
 
     @functools.wraps(original)
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or idle():
+        one = None
+        if not torch.compiler.is_compiling() and active():
+            one = listener.begins(self, args, kwargs)
+        if one is None:
             return original(self, *args, **kwargs)
-        return around(original, self, args, kwargs)
+        try:
+            output = original(self, *args, **kwargs)
+        finally:
+            listener.leaves(one)
+        listener.ended(one, output)
+        return output
 
     nn.Module.__call__ = call  # type: ignore[method-assign]

@@ -54,7 +54,7 @@ class Looker:
         self._missed: int | None = None
         self._since: int | None = None
         if self.modules is not None:
-            listen(self.modules.around, lambda: capture.off or RECORDER.mute)
+            listen(self.modules, guarded("modules")(lambda: not capture.off))
         elif level == "op":
             self.live.start()
 

@@ -28,14 +28,15 @@ _SHOWN = 4
 
 
 class Call:
-    """One call of a module: what went in and what came out, and the call of the root module that it was part of."""
+    """One call of a module: what went in and what came out, and the ``outer`` and ``root`` calls it was part of."""
 
-    __slots__ = ("inputs", "micro_step", "module", "outputs", "root")
+    __slots__ = ("inputs", "micro_step", "module", "outer", "outputs", "root")
 
-    def __init__(self, module: nn.Module, micro_step: int, root: Call | None) -> None:
+    def __init__(self, module: nn.Module, micro_step: int, outer: Call | None) -> None:
         self.module = module
         self.micro_step = micro_step
-        self.root = root or self
+        self.outer = outer
+        self.root: Call = self if outer is None else outer.root
         self.inputs: list[Look] = []
         self.outputs: list[Look] = []
 
@@ -76,38 +77,34 @@ class ModuleWatch:
 
     # ------------------------------------------------------------------ while a step runs
 
-    def around(self, call: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make a module's call, and look at what went in and came out."""
-        if torch._C._current_graph_task_id() != -1 or is_wrapper(module):
-            return call(module, *args, **kwargs)  # recomputed for backward, or DDP's: the values are seen elsewhere
-        outer: Call | None = getattr(self._open, "call", None)
-        one = self._open.call = self._begins(module, (args, kwargs), outer)
-        try:
-            output = call(module, *args, **kwargs)
-        finally:
-            self._open.call = outer
-        if one is not None:
-            self._ended(one, output)
-            if outer is None:
-                self._root_ended(module, output)
-        return output
-
     @guarded("modules")
-    def _begins(self, module: nn.Module, words: tuple[Any, Any], outer: Call | None) -> Call | None:
+    def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        """A module is called: look at what goes in; None for a call that is not looked at."""
+        if torch._C._current_graph_task_id() != -1 or is_wrapper(module):
+            return None  # recomputed for backward, or DDP's: the values are seen elsewhere
         if len(self._calls) >= _MOST_CALLS:
             self._left_out += 1
             return None
-        one = Call(module, self._micro_step(), None if outer is None else outer.root)
+        one = Call(module, self._micro_step(), getattr(self._open, "call", None))
         with quiet():
-            one.inputs = self._looks(words)  # now: the module may write into what it is given
+            one.inputs = self._looks((args, kwargs))  # now: the module may write into what it is given
+        self._open.call = one
         return one
 
     @guarded("modules")
-    def _ended(self, one: Call, output: Any) -> None:
+    def leaves(self, call: Call) -> None:
+        """The call has returned or raised."""
+        self._open.call = call.outer
+
+    @guarded("modules")
+    def ended(self, call: Call, output: Any) -> None:
+        """The call returned ``output``: look at it."""
         with quiet():
-            one.outputs = self._looks(output)
+            call.outputs = self._looks(output)
         with self._lock:
-            self._calls.append(one)
+            self._calls.append(call)
+        if call.outer is None:
+            self._root_ended(call.module, output)
 
     def _looks(self, thing: Any) -> list[Look]:
         found = []

@@ -4,7 +4,6 @@ Nothing is listed here: what runs in a worker is found by running it, so that a 
 out are those that torch or the script call in the place of what they wrap: there is nothing above them to catch it.
 """
 
-import contextlib
 import errno
 import hashlib
 import os
@@ -34,7 +33,7 @@ ROOT = f"{Path(nandiag.__file__).parent}/"
 WORKER = (f"{ROOT}runtime/", f"{ROOT}store/writer.py", f"{ROOT}events/")
 # What the guard itself and our wraps ask before anything else: a set, a few flags, and their own two lines. And what
 # ends a context: broken at its first line, nothing can have been ended.
-GLUE = {"is_dark", "idle", "here", "_tape", "wrapper", "__exit__", "end", "guarded", "decorate"}
+GLUE = {"is_dark", "idle", "here", "_tape", "wrapper", "__exit__", "end", "guarded", "decorate", "call"}
 # A number less in a report that is right without it, or an event that has nothing to say.
 QUIET = {"_stat_of", "last_words", "_stop", "__len__", "close", "local", "_wide", "in_float64", "_started_from"}
 # The parts of one large function of those, which have no names of their own.
@@ -47,7 +46,7 @@ UNNAMED = {
 PARTS = 8
 
 
-class BrokenError(RuntimeError):
+class BrokenError(Exception):
     """What a broken function of ours raises."""
 
 
@@ -128,6 +127,14 @@ def modes_off():
         torch._C._pop_torch_dispatch_stack(None)
 
 
+def leave(sentinel):
+    """Say the last words as the interpreter's end has them said."""
+    try:
+        RECORDER.emit(sentinel.finish())
+    except Exception as error:  # noqa: BLE001 - as there
+        RECORDER.dark("last words", error)
+
+
 @pytest.fixture
 def worker_run(recording, as_it_was):
     """Train in this process, armed, with a breaker; returns the bits and what was written."""
@@ -141,8 +148,7 @@ def worker_run(recording, as_it_was):
             sys.setprofile(breaker)
             try:
                 told = train()
-                with contextlib.suppress(Exception):
-                    RECORDER.emit(sentinel.finish())  # as the interpreter's end does
+                leave(sentinel)
             finally:
                 sys.setprofile(None)
                 sentinel.looker.live.stop()
@@ -193,8 +199,7 @@ def armed_run(recording, as_it_was, monkeypatch):
             sentinel = arm()
             damage(worker, patch)
             told = train()
-            with contextlib.suppress(Exception):
-                RECORDER.emit(sentinel.finish())
+            leave(sentinel)
             sentinel.capture.window.close()
             modes_off()
         return told, worker
@@ -262,5 +267,16 @@ def test_each_function_of_ours_may_break(part, worker_run):
     assert len(names) > 500
     assert {"replay", "evidence", "belongings", "births", "tape"} <= {name[0].split("/")[1] for name in names}
     other, silent = break_each(worker_run, names[part::PARTS])
-    assert other == []
-    assert silent == []
+    assert other == [], other
+    assert silent == [], silent
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("level", ["module", "op"])
+def test_each_function_of_a_level_may_break(level, worker_run):
+    names = [name for name in targets(worker_run, level) if name[0].startswith("runtime/levels/")]
+    assert len(names) > {"module": 15, "op": 25}[level], names
+    other, silent = break_each(worker_run, names, level)
+    assert other == [], other
+    assert silent == [], silent

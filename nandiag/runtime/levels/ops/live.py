@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,14 @@ from nandiag.runtime.tape.entries import ROOT, Entry, Tape
 from nandiag.runtime.tape.state import modes
 
 _PROBE = "ops"
+
+
+class Called(NamedTuple):
+    """A module call under way: whether it is the ``outermost``, and whether the tracer ``entered`` the module."""
+
+    module: nn.Module
+    outermost: bool
+    entered: bool
 
 
 class Live:
@@ -54,7 +62,7 @@ class Live:
         if first:
             self._wrapped = True
             os.register_at_fork(after_in_child=self.watch.switch_off)
-            listen(self._around, self._idle)
+            listen(self, self._active)
             after_import("torch._dynamo", _eagerly)
 
     def stop(self) -> None:
@@ -68,27 +76,23 @@ class Live:
         """Whether the ops of this very thread are watched: the borders of another that trains are none of theirs."""
         return self.started and threading.get_ident() == self._thread
 
-    def _idle(self) -> bool:
-        return self._capture.off or not self.watch.on or not self.here
+    @guarded(_PROBE)
+    def _active(self) -> bool:
+        return not self._capture.off and self.watch.on and self.here
 
     # ------------------------------------------------------------------ what happens
 
-    def _around(
-        self, call: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        if self._deep or torch._C._current_graph_task_id() != -1:
-            return self.watch.around(call, module, args, kwargs)
-        self._begins(module, args, kwargs)
-        self._deep = True
-        try:
-            output = self.watch.around(call, module, args, kwargs)
-        finally:
-            self._deep = False
-        self._root_ended(module, output)
-        return output
-
     @guarded(_PROBE)
-    def _begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Called | None:
+        """A module is called; None for one whose parts alone are of interest."""
+        outermost = not self._deep and torch._C._current_graph_task_id() == -1
+        if outermost:
+            self._root_begins(module, args, kwargs)
+            self._deep = True
+        entered = self.watch.enters(module)
+        return Called(module, outermost, entered) if outermost or entered else None
+
+    def _root_begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         first, self._capture.on_first_root = self._capture.on_first_root, None
         if first is not None:
             with quiet():
@@ -98,6 +102,20 @@ class Live:
             self.watch.marks.put(MODEL, self.watch.ops + 1)
         # For the names of what went in alone; without gradients, the tape keeps it weakly.
         self._tape.add(Entry(ROOT, module, grad=False, modes=modes()), args, kwargs)
+
+    @guarded(_PROBE)
+    def leaves(self, call: Called) -> None:
+        """The call has returned or raised."""
+        if call.entered:
+            self.watch.left()
+        if call.outermost:
+            self._deep = False
+
+    @guarded(_PROBE)
+    def ended(self, call: Called, output: Any) -> None:
+        """The call returned ``output``."""
+        if call.outermost:
+            self._root_ended(call.module, output)
 
     @guarded(_PROBE)
     def backward_begins(self, roots: list[Tensor]) -> None:

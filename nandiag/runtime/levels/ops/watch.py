@@ -40,6 +40,7 @@ _FRAMES = 8
 
 _PROBE = "ops"
 _SHADOWS = "torch._subclasses"
+_SHADOW, _SUBCLASS = "shadow", "subclass"
 _NOTHING: dict[int, Look | None] = {}
 
 Inside = tuple[nn.Module | None, str]
@@ -80,17 +81,18 @@ class OpWatch(Tracer):
             self.on = False
             _restack(lambda modes: [mode for mode in modes if mode is not self])
 
-    def around(self, call: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make a module's call with the module on the stack."""
+    def enters(self, module: nn.Module) -> bool:
+        """Put a module that is called on the stack; returns False for one whose parts alone count."""
         if is_wrapper(module):
-            return call(module, *args, **kwargs)
+            return False
         self._called.append(module)
         self._modules.append((None, class_name(module), False))
-        try:
-            return call(module, *args, **kwargs)
-        finally:
-            self._called.pop()
-            self._modules.pop()
+        return True
+
+    def left(self) -> None:
+        """The module entered last has returned or raised."""
+        self._called.pop()
+        self._modules.pop()
 
     @property
     def depth(self) -> int:
@@ -104,9 +106,10 @@ class OpWatch(Tracer):
         kwargs = kwargs or {}
         if self._still or RECORDER.is_dark(_PROBE):
             return func(*args, **kwargs)
-        if types and any(_is_subclass(kind) for kind in types):
-            if any(kind.__module__.startswith(_SHADOWS) for kind in types):
-                return func(*args, **kwargs)  # torch works out shapes: there are no values to look at
+        foreign = self._foreign(types) if types else None
+        if foreign == _SHADOW:
+            return func(*args, **kwargs)  # torch works out shapes: there are no values to look at
+        if foreign:
             return NotImplemented  # a subclass (DTensor) takes its op apart, and its local ops come by here
         self.ops += 1
         if func._schema.name.startswith(COLLECTIVES):
@@ -119,6 +122,14 @@ class OpWatch(Tracer):
         if before is not None:
             self._ended(func, (args, kwargs), output, before)
         return output
+
+    @guarded(_PROBE)
+    def _foreign(self, types: Any) -> str | None:
+        """Tell whether an op is a subclass's or is about no values; None for one of plain tensors."""
+        kinds = [kind for kind in types if _is_subclass(kind)]
+        if any(kind.__module__.startswith(_SHADOWS) for kind in kinds):
+            return _SHADOW
+        return _SUBCLASS if kinds else None
 
     @guarded(_PROBE)
     def _begins(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Look | None] | None:
