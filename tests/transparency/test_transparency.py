@@ -1,73 +1,128 @@
-"""Under `nandiag run --on-anomaly continue` a run is bit for bit what it is under torchrun, replays and all."""
+"""Under `nandiag run --on-anomaly continue` a run is bit for bit what it is under torchrun, replays and all.
 
+What torchrun alone ends with is kept in pytest's cache for the next time, by all that it depends on; where a run
+differs from what was kept it is compared with a new one.
+"""
+
+import hashlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from scoring.corpus import EXPECTED, missing, name_of, script_of, truth_of
+import torch
+from scoring.corpus import EXPECTED, SAMPLES, missing, name_of, script_of, truth_of
+
+from tests.transparency.launchers import Launchers
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 WITNESS = Path(__file__).with_name("witness.py")
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
-CONTINUE = ["--log-dir", "logs", "--on-anomaly", "continue", "--json", "told.json"]
-NANDIAG = [sys.executable, "-m", "nandiag", "run", *CONTINUE]
+TORCHRUN = ["torchrun"]
+NANDIAG = ["nandiag", "run", "--log-dir", "logs", "--on-anomaly", "continue", "--json", "told.json"]
 IN_ANY_RUN = {("ddp_bandit", 2)}
 AGAIN = 2
+SECONDS = 250
 # They train bare tensors, and have what they print of them to be held to.
 BARE = {"functional_regression", "hand_descent"}
 
 
 def cases():
-    for expected in EXPECTED:
-        for nproc in (1, 2):
-            name = name_of(expected)
+    """Each sample with as many ranks as it is for, then with the other number."""
+    for turned in (False, True):
+        for expected in EXPECTED:
+            name, nproc = name_of(expected), 1 if (truth_of(expected)["nproc"] == 1) != turned else 2
             marks = () if (name, nproc) in IN_ANY_RUN else pytest.mark.slow
             yield pytest.param(expected, nproc, marks=marks, id=f"{name}-{nproc}")
 
 
+@pytest.fixture(scope="module")
+def launchers():
+    found = Launchers()
+    yield found
+    found.close()
+
+
 @pytest.fixture
-def run(known_environment, tmp_path):
-    """Run a script under a launcher in a folder of its own; returns all that is to be the same, and stderr."""
+def run(launchers, known_environment, tmp_path):
+    """Run a script under a launcher in a folder of its own; returns all that is to be the same, and that folder."""
     count = iter(range(100))
 
     def start(launcher, script, nproc):
         folder = tmp_path / str(next(count))
         folder.mkdir()
-        done = subprocess.run(
-            [*launcher, "--nproc-per-node", str(nproc), str(WITNESS), str(script)], cwd=folder, capture_output=True,
-            env={**known_environment, "WITNESS": str(folder / "out")}, timeout=110, check=False,
-        )  # fmt: skip
+        words = [*launcher, "--nproc-per-node", str(nproc), str(WITNESS), str(script)]
+        code, _ = launchers.run(words, folder, {**known_environment, "WITNESS": str(folder / "out")}, SECONDS)
         told = {path.stem: json.loads(path.read_text()) for path in sorted((folder / "out").glob("*.json"))}
-        return {"code": done.returncode, "stdout": told_by(done.stdout, folder), "ranks": told}, done.stderr, folder
+        streams = [folder / "stdout", *sorted((folder / "out").glob("*.stdout"))]
+        stdout = {path.name: told_by(path.read_bytes(), folder) for path in streams}
+        return {"code": code, "stdout": stdout, "ranks": told}, folder
 
     return start
 
 
+@pytest.fixture(scope="session")
+def surroundings():
+    """What the numbers of a plain run depend on, beside its script: versions, kernels and the other samples' code."""
+    versions = [sys.version, torch.__version__, torch.backends.cpu.get_cpu_capability(), *sorted(_installed())]
+    found = hashlib.sha256(repr(versions).encode())
+    for path in (WITNESS, *sorted(SAMPLES.rglob("*.py"))):
+        found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def _installed():
+    from importlib import metadata
+
+    return {f"{one.name} {one.version}" for one in metadata.distributions() if one.name != "nandiag"}
+
+
+@pytest.fixture
+def plain(run, surroundings, request):
+    """What torchrun alone ends with, from an earlier time where there was one."""
+
+    def found(script, nproc):
+        key = f"nandiag/{surroundings[:16]}/{script.relative_to(SAMPLES)}/{nproc}"
+        kept = request.config.cache.get(key, None)
+        if kept is None:
+            kept, _ = run(TORCHRUN, script, nproc)
+            request.config.cache.set(key, kept)
+            return kept, True
+        return kept, False
+
+    return found
+
+
 def told_by(stdout, folder):
-    """What was printed: lines in any order, since ranks share the stream, and with one name for the folder."""
-    return sorted(stdout.replace(str(folder).encode(), b"FOLDER").splitlines())
+    """What was printed, with one name for the folder."""
+    return stdout.replace(str(folder).encode(), b"FOLDER").decode(errors="backslashreplace")
 
 
-@pytest.mark.parametrize(("expected", "nproc"), cases())
-def test_a_sample_trains_to_the_same_bits(expected, nproc, run):
-    script, truth = script_of(expected), truth_of(expected)
-    if absent := missing(truth):
-        pytest.skip(f"{', '.join(absent)} is not installed")
-    theirs, _, _ = run(TORCHRUN, script, nproc)
-    ours, stderr, folder = run(NANDIAG, script, nproc)
+def both(script, nproc, run, plain):
+    """Return what the script ends with, with nandiag and without: the same, or what differs for no other reason."""
+    theirs, new = plain(script, nproc)
+    ours, folder = run(NANDIAG, script, nproc)
     for _ in range(AGAIN):
         if ours == theirs:
             break
-        other, _, _ = run(TORCHRUN, script, nproc)
-        if other != theirs:
+        other, _ = run(TORCHRUN, script, nproc)
+        if new and other != theirs:
             pytest.skip(f"without nandiag {differing(other, theirs)} differ from run to run as well")
-        ours, stderr, folder = run(NANDIAG, script, nproc)
-    assert set(ours["ranks"]) == set(theirs["ranks"]), stderr.decode()
+        theirs, new = other, True
+        if ours != theirs:
+            ours, folder = run(NANDIAG, script, nproc)
+    return ours, theirs, folder
+
+
+@pytest.mark.parametrize(("expected", "nproc"), cases())
+def test_a_sample_trains_to_the_same_bits(expected, nproc, run, plain):
+    script, truth = script_of(expected), truth_of(expected)
+    if absent := missing(truth):
+        pytest.skip(f"{', '.join(absent)} is not installed")
+    ours, theirs, folder = both(script, nproc, run, plain)
+    assert set(ours["ranks"]) == set(theirs["ranks"]), (folder / "stderr").read_text()
     if script.stem in BARE:
-        assert theirs["stdout"]
+        assert theirs["stdout"]["0.stdout"]
     else:
         assert any(told["modules"] or told["optimizers"] for told in theirs["ranks"].values())
     for rank, told in theirs["ranks"].items():

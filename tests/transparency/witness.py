@@ -76,7 +76,10 @@ def told():
 
 
 def main():
-    path, out = sys.argv[1], Path(os.environ["WITNESS"])
+    path, out, rank = sys.argv[1], Path(os.environ["WITNESS"]), os.environ.get("RANK", "0")
+    out.mkdir(exist_ok=True)
+    # Ranks that share a stream write into each other's lines.
+    os.dup2(os.open(out / f"{rank}.stdout", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
     sys.argv = sys.argv[1:]
     for owner in (nn.Module, torch.optim.Optimizer):
         keeping(owner)
@@ -90,8 +93,6 @@ def main():
     try:
         exec(compile(Path(path).read_text(), path, "exec"), vars(script))  # noqa: S102 - that is what it is for
     finally:
-        out.mkdir(exist_ok=True)
-        rank = os.environ.get("RANK", "0")
         (out / f"{rank}.json").write_text(json.dumps(told(), indent=1))
         kept.clear()
         gc.collect()
