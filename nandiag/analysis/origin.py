@@ -78,7 +78,18 @@ class Scene:
             if one.event.outcome == "finite" and one.rank not in bad_loss
             if fault or (one.event.method != "modules" and is_whole(one.event))
         }
-        return frozenset(clean | {one.rank for one in self.looks if one.event.source == "received"})
+        own = any(_is_own(one.event) for one in self.looks)
+        return frozenset(clean | {one.rank for one in self.looks if _is_received(one.event, own=own)})
+
+
+def _is_own(look: Looked) -> bool:
+    """Whether a look found an origin, and not with infinities that another rank had sent (``fed``)."""
+    return look.outcome == "found" and look.source != "received" and not look.facts.get("fed")
+
+
+def _is_received(look: Looked, *, own: bool) -> bool:
+    """Whether a rank only went on with what it was sent; ``own``: some rank has an origin of its own."""
+    return look.source == "received" or (own and look.outcome == "found" and look.facts.get("fed") is True)
 
 
 def choose(timeline: Timeline, states: dict[int, RankState]) -> Claim | None:
@@ -135,6 +146,7 @@ def _reached(state: RankState, attempt: int, step: int) -> bool:
 
 def _by_look(scene: Scene) -> Claim | None:
     found = [one for one in scene.looks if one.event.outcome == "found" and one.event.source != "received"]
+    found = [one for one in found if _is_own(one.event)] or found
     found = [one for one in found if not one.event.facts.get("sent") or _was_received(one, scene)]
     if not found:
         return None

@@ -8,7 +8,7 @@ from nandiag.analysis.origin import Claim
 from nandiag.analysis.ranks import crashed_late
 from nandiag.analysis.report import Finding, RankState, Run, Suggestion, Verdict
 from nandiag.analysis.timeline import STARTS, STATE, Timeline
-from nandiag.events import Finished, Harm, Looked, words
+from nandiag.events import Finished, Harm, Looked, Raised, words
 from nandiag.store.reader import RankLog
 
 _FAILED = ("killed", "raised", "exited", "not_attached")
@@ -95,11 +95,18 @@ def last_finite(
     harms: dict[int, list[Harm]] = {}
     for one in timeline.harms:
         harms.setdefault(one.rank, []).append(one.event)
-    newest = [
-        _last_finite(state, harms.get(rank, []), logs.get(rank)) for rank, state in states.items() if state.attached
-    ]
+    attached = {rank: state for rank, state in states.items() if state.attached}
+    step = -1 if claim is None else claim.step
+    took = [rank for rank in attached if rank in harms or not _had_left(attached[rank], logs.get(rank), step)]
+    newest = [_last_finite(attached[rank], harms.get(rank, []), logs.get(rank)) for rank in took]
     known = [step for step in newest if step is not None]
     return min(known) if known and len(known) == len(newest) and min(known) >= 0 else None
+
+
+def _had_left(state: RankState, log: RankLog | None, step: int) -> bool:
+    """Whether a rank itself told that it made fewer updates: its inputs had come to an end, or it trains nothing."""
+    told = [one.event for one in (log.records if log else ()) if isinstance(one.event, Finished | Raised)]
+    return bool(told) and (-1 if state.last_step is None else state.last_step) < step - 1
 
 
 def _finite_before(harm: Harm, own: list[Harm]) -> int:

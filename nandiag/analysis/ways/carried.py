@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from nandiag.events import Looked, words
 
+# What torch calls a group that was given no description.
+_NAMELESS = frozenset({"default_pg", "0", "undefined"})
+
 
 def carried(look: Looked) -> tuple[object, ...] | None:
     """Return which collective a look names (kind, ranks, number in the step), ``None`` where it names none."""
@@ -44,7 +47,7 @@ def way_of(look: Looked) -> str | None:
 
 def _group(look: Looked, ranks: tuple[int, ...]) -> str:
     name = look.facts.get("group")
-    named = f" {name}" if isinstance(name, str) and name not in {"default_pg", "0"} else ""
+    named = f" {name}" if isinstance(name, str) and name not in _NAMELESS else ""
     return f" in the group{named} of {words.ranks(ranks)}"
 
 

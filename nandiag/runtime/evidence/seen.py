@@ -14,7 +14,7 @@ from nandiag.runtime.births.told import tell
 from nandiag.runtime.evidence.explain import in_float64, inputs_of, of_weights, outputs_of, scalars_of, site_of, via
 from nandiag.runtime.evidence.labels import Label, label, labels_of, storage
 from nandiag.runtime.evidence.refetch import Fetched, fetch_again
-from nandiag.runtime.evidence.walk import Finding, origin
+from nandiag.runtime.evidence.walk import Finding, ancestors, origin
 from nandiag.runtime.frames import Frame
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.look.weights import Held
@@ -116,6 +116,8 @@ class Evidence:
         facts: dict[str, object] = {**known, **of_weights(op), **scalars_of(op)}
         if finding.source == "op":
             facts |= in_float64(op)
+            if self._is_fed(op):
+                facts["fed"] = True
         if op.spot.recompute:
             facts["recompute"] = True
         library = via(op.spot)
@@ -126,6 +128,11 @@ class Evidence:
             source=finding.source, site=site_of(op.spot, str(op.func)), inputs=inputs_of(op, self._name()),
             outputs=outputs_of(op), facts=facts,
         )  # fmt: skip
+
+    def _is_fed(self, op: Op) -> bool:
+        """Whether infinities that another rank sent went into what the op made NaN of."""
+        given = (one.tensor for before in ancestors([op]) for one in before.outside) if any(op.inputs) else ()
+        return any(storage(tensor) in self.received for tensor in given)
 
     def _name(self) -> Callable[[Tensor], str | None]:
         """Return what tells the name of a weight or a buffer."""

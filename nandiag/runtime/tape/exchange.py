@@ -34,9 +34,12 @@ _RECEIVES = frozenset({
     "recv", "irecv", "batch_isend_irecv", "all_gather", "all_gather_into_tensor", "reduce_scatter",
     "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "gather", "scatter",
 })  # fmt: skip
-_WRITTEN = (
-    "tensor", "tensors", "output", "output_tensor", "tensor_list", "output_tensor_list", "gather_list",
-)  # fmt: skip
+# Which argument each writes into, by position or name; of the others it is the first, "tensor".
+_WRITTEN = {
+    "all_gather": (0, "tensor_list"), "all_gather_into_tensor": (0, "output_tensor"), "gather": (1, "gather_list"),
+    "reduce_scatter": (0, "output"), "reduce_scatter_tensor": (0, "output"), "all_to_all": (0, "output_tensor_list"),
+    "all_to_all_single": (0, "output"), "all_reduce_coalesced": (0, "tensors"),
+}  # fmt: skip
 _MOST = 256
 _SMALL = 1 << 14
 _DEEPEST = 60
@@ -100,7 +103,8 @@ def _written(capture: Capture, name: str, args: tuple[Any, ...], kwargs: dict[st
     """What an exchange before the backward wrote holds what other ranks gave: the calls on this rank do not make it."""
     batch = args[0] if args and name == "batch_isend_irecv" else kwargs.get("p2p_op_list") or ()
     asked = [one.tensor for one in batch if getattr(one.op, "__name__", "") == "irecv"]
-    written = asked or tensors_in(args[:1]) or tensors_in([kwargs.get(word) for word in _WRITTEN])
+    at, word = _WRITTEN.get(name, (0, "tensor"))
+    written = asked or tensors_in([args[at] if at < len(args) else kwargs.get(word)])
     for tensor in written if name in _RECEIVES or not _after_backward(capture) else ():
         if name in _RECEIVES or kwargs.get("async_op") or tensor.numel() > _SMALL:
             capture.tape.unmake(tensor)

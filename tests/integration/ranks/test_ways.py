@@ -53,3 +53,15 @@ def test_a_sum_that_no_rank_alone_made_too_large_is_born_in_the_collective(nproc
     assert verdict["cause"] == "collective_overflow", done.stderr
     assert verdict["origin"]["phase"] == "collective", done.stderr
     assert verdict["origin"]["ranks"] == list(range(nproc)), done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("nproc", "rank"), [(2, 0), (4, 0), (4, 1), (4, 2)])
+def test_a_stage_that_is_sent_infinities_did_not_go_bad_by_itself(nproc, rank, nandiag, tmp_path):
+    file = tmp_path / "report.json"
+    words = ("--nproc-per-node", nproc, "--log-dir", tmp_path, "--json", file, SCRIPT, "gpipe_infinite", rank)
+    done = nandiag("run", *words)
+    verdict = json.loads(file.read_text())["verdict"]
+    assert (verdict["origin"]["ranks"], verdict["origin"]["op"]) == ([rank], "aten.log.default"), done.stderr
+    assert verdict["cause"] == "log_of_zero", done.stderr
+    assert not [text for text in verdict["evidence"] if "by itself" in text], done.stderr

@@ -451,9 +451,21 @@ class Stage(nn.Module):
         return self.layer(self.unit(x) if RANK == FAULTY else x)
 
 
-def pipeline(schedule):
+class Infinite(nn.Module):
+    """The faulty stage sends infinities on, of which the next makes NaN."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x):
+        x = self.layer(x)
+        return x + torch.log(x.norm(dim=-1, keepdim=True)) if RANK == FAULTY else x  # zero rows
+
+
+def pipeline(schedule, kind=Stage):
     torch.manual_seed(0)
-    module = Stage()
+    module = kind()
     stage = PipelineStage(module, RANK, WORLD, torch.device("cpu"))
     schedule = schedule(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss)
     optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
@@ -471,6 +483,10 @@ def pipeline(schedule):
 
 def gpipe():
     pipeline(ScheduleGPipe)
+
+
+def gpipe_infinite():
+    pipeline(ScheduleGPipe, Infinite)
 
 
 def one_f_one_b():

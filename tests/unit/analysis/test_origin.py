@@ -44,6 +44,23 @@ def test_two_places_in_one_step_blame_the_lower_rank_and_name_the_other(by_hand)
     assert "Rank 1 went bad in the same step by itself, in net.tail." in report.verdict.evidence
 
 
+@pytest.mark.parametrize("fed", [0, 1])
+def test_a_rank_that_was_sent_infinities_did_not_go_bad_by_itself(fed, by_hand):
+    turned = by_hand.found(5, site=Site("net.tail", "Tail", "aten.addmm.default"), facts={"fed": True})
+    looks = [by_hand.found(5, micro_step=1)] * 2
+    looks[fed] = turned
+    verdict = analyse(by_hand.run(*(by_hand.rank(n, by_hand.gradient(5), one) for n, one in enumerate(looks)))).verdict
+    assert verdict.origin.ranks == (1 - fed,)
+    assert not any("by itself" in text for text in verdict.evidence)
+    assert any(f"rank {fed}" in text.lower() and "bad already" in text for text in verdict.evidence)
+
+
+def test_infinities_that_were_sent_are_told_where_nothing_else_is_known(by_hand):
+    turned = by_hand.found(5, site=Site("net.tail", "Tail", "aten.addmm.default"), facts={"fed": True})
+    found = origin(by_hand.run(by_hand.rank(0, by_hand.gradient(5)), by_hand.rank(1, by_hand.gradient(5), turned)))
+    assert (found.ranks, found.module) == ((1,), "net.tail")
+
+
 def test_an_earlier_micro_step_goes_before_a_lower_rank(by_hand):
     record = by_hand.run(by_hand.rank(0, by_hand.found(5, micro_step=1)), by_hand.rank(1, by_hand.found(5)))
     assert origin(record).ranks == (1,)

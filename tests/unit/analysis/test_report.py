@@ -6,7 +6,7 @@ import math
 import pytest
 
 from nandiag.analysis import Report, analyse
-from nandiag.events import Finished, Harm, History, Looked, Note, Printed, ProbeDark, Site, Stopping
+from nandiag.events import Finished, Harm, History, Looked, Note, Printed, ProbeDark, Raised, Site, Stopping
 from nandiag.events.forms import build
 from nandiag.render.json import dumps
 from nandiag.store.run import AgentEnd, RunInfo
@@ -180,6 +180,19 @@ def test_where_to_resume_from_is_the_worst_rank(by_hand):
         by_hand.rank(0, Finished(30, 0, 29)), by_hand.rank(1, by_hand.state(20, since=17), Finished(30, 0, 29))
     )
     assert analyse(record).verdict.last_finite_step == 17
+
+
+@pytest.mark.parametrize("end", [Finished(4), Raised("RuntimeError", "Connection closed by peer", "", 4), Finished(0)])
+def test_a_rank_whose_inputs_had_come_to_an_end_does_not_send_the_others_back(by_hand, end):
+    stop = Stopping(7, "auto", "stop", "gradient")
+    record = by_hand.run(by_hand.rank(0, end), by_hand.rank(1, by_hand.gradient(7), stop, Finished(7, 0, 6)))
+    assert analyse(record).verdict.last_finite_step == 6
+
+
+def test_a_rank_that_told_no_end_counts_where_it_was_last_seen(by_hand):
+    stop = Stopping(7, "auto", "stop", "gradient")
+    record = by_hand.run(by_hand.rank(0, steps=4), by_hand.rank(1, by_hand.gradient(7), stop, Finished(7, 0, 6)))
+    assert analyse(record).verdict.last_finite_step == 3
 
 
 def test_the_first_weight_to_go_bad_decides_where_to_resume_from(by_hand):

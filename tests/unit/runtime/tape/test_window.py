@@ -414,6 +414,24 @@ def test_what_other_ranks_wrote_is_given_whichever_call_made_the_memory(opened, 
     assert target.untyped_storage()._cdata in opened.capture.received
 
 
+@pytest.mark.parametrize(
+    ("name", "args", "kwargs"),
+    [
+        ("gather", ["mine", "theirs"], {}), ("gather", ["mine"], {"gather_list": "theirs"}),
+        ("gather", [], {"tensor": "mine", "gather_list": "theirs"}),
+        ("all_gather", [], {"tensor": "mine", "tensor_list": "theirs"}),
+        ("scatter", ["theirs", "mine"], {}), ("reduce_scatter_tensor", ["theirs", "mine"], {}),
+        ("reduce_scatter", [], {"output": "theirs", "input_list": "mine"}),
+    ],
+)  # fmt: skip
+def test_what_a_rank_puts_in_is_not_what_it_was_given(opened, name, args, kwargs):
+    tensors = {"mine": torch.zeros(2, 3), "theirs": torch.zeros(2, 3)}
+    words = {"mine": tensors["mine"], "theirs": [tensors["theirs"]]}
+    exchange._written(opened.capture, name, [words[one] for one in args], {k: words[v] for k, v in kwargs.items()})
+    assert opened.capture.tape.maker(tensors["mine"]) is not None
+    assert opened.capture.tape.maker(tensors["theirs"]) is None
+
+
 @pytest.mark.parametrize(("mine", "outcome"), [(1.0, 5.0), (math.nan, math.nan)])
 def test_a_reduction_in_the_loss_code_gives_what_the_ranks_made_of_it_but_hides_no_fault_of_this_one(
     opened, mine, outcome
