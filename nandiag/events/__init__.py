@@ -24,12 +24,13 @@ from nandiag.events.kinds import (
     Unknown,
     Warned,
 )
-from nandiag.events.site import Site
+from nandiag.events.site import Around, Meaning, Site
 
 __all__ = [
     "PHASES",
     "Activations",
     "Armed",
+    "Around",
     "Attached",
     "Event",
     "Finished",
@@ -37,6 +38,7 @@ __all__ = [
     "History",
     "Listening",
     "Looked",
+    "Meaning",
     "Note",
     "Placed",
     "Printed",

@@ -1,8 +1,37 @@
-"""Where in the user's program something happened: module path, op and user frame."""
+"""Where in the user's program something happened: module path, op and user frame, and the text around it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """``name`` stands for the expression ``text``, at ``line`` of ``file``.
+
+    ``inside`` tells that this is in the function of the expression itself: the text can be put in the name's place.
+    Else it is what a caller hands in.
+    """
+
+    name: str
+    text: str
+    file: str
+    line: int
+    inside: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """The names in an expression, with what they stand for, nearest first; and what is done with the result.
+
+    ``statement`` is the statement on one line where the expression takes several in the file, ``column`` the
+    expression in it. ``uses`` are the statements behind it, in the same function, that use what it is assigned to.
+    """
+
+    names: tuple[Meaning, ...] = ()
+    uses: tuple[str, ...] = ()
+    statement: str | None = None
+    column: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +41,8 @@ class Site:
     ``module`` is the fully qualified name without wrapper prefixes: ``""`` is the root module, ``None`` is outside all
     modules. ``op`` is the aten overload (``aten.exp.default``); ``node`` the autograd node in backward
     (``SqrtBackward0``) and ``forward_op`` the aten op that made it. ``column`` is the half-open range ``(from, to)``
-    of the expression, 0-based, in characters of ``source``, the text of the line.
+    of the expression, 0-based, in characters of ``source``, the text of the line. ``around`` is what the script's text
+    says about the names in the expression.
     """
 
     module: str | None = None
@@ -25,3 +55,4 @@ class Site:
     column: tuple[int, int] | None = None
     function: str | None = None
     source: str | None = None
+    around: Around | None = None

@@ -95,13 +95,17 @@ def best(frames: tuple[Frame, ...]) -> Frame | None:
     return next((frame for frame in frames if frame.kind == USER), frames[0] if frames else None)
 
 
+def span(frame: Frame) -> tuple[int, int, int, int] | None:
+    """Return (line, last line, from, to) of the expression, 0-based bytes of UTF-8, as the parser counts them."""
+    positions = getattr(frame.code, "co_positions", None)
+    position = None if positions is None else next(islice(positions(), frame.instruction // 2, None), None)
+    return None if position is None or None in position else position
+
+
 def columns(frame: Frame) -> tuple[int, int, int] | None:
     """Return (line, from, to) of the expression, 0-based characters; None before Python 3.11 or where unknown."""
-    positions = getattr(frame.code, "co_positions", None)
-    if positions is None:
-        return None
-    position = next(islice(positions(), frame.instruction // 2, None), None)
-    if position is None or None in position:
+    position = span(frame)
+    if position is None:
         return None
     line, last, start, end = position
     source = linecache.getline(frame.file, line)

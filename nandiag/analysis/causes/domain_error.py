@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from nandiag.analysis.causes import fitting
+import ast
+import posixpath
+
+from nandiag.analysis.causes import fitting, meanings
 from nandiag.analysis.causes.facts import Cause, Facts
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -58,6 +61,14 @@ _NORMS = frozenset(
     | {"cudnn_batch_norm", "miopen_batch_norm", "_batch_norm_with_update", "_batch_norm_no_update"}
 )
 _LOGS = frozenset({"log", "log2", "log10"})
+_POSITIVE = _LOGS | {"sqrt", "rsqrt"}
+_SOFTPLUS = "torch.nn.functional.softplus"
+_PLUS = "let it make a number that is positive by construction."
+_LINEAR = frozenset({"Addmm", "Mm", "Bmm", "Baddbmm", "Convolution", "Linear", "Addmv", "Mv", "Dot"})
+_LOOKS = frozenset(
+    {"View", "UnsafeView", "Reshape", "Squeeze", "Unsqueeze", "Select", "Slice", "Split", "SplitWithSizes", "Unbind"}
+    | {"Permute", "Transpose", "T", "Expand", "Alias", "Clone", "ToCopy", "Chunk", "Index"}
+)
 _PARAMETRISED = Suggestion(
     "Where the model itself makes it, let it make a number that is positive by construction.", "F.softplus(z) + 1e-6"
 )
@@ -92,7 +103,37 @@ def _suggestions(facts: Facts, op: str, guard: str) -> tuple[Suggestion, ...]:
         "Find out why the value leaves the domain; where rounding alone does it, clamp it.",
         fitted or f"torch.{op}(x.{guard})",
     )
+    made = _positive(facts, op) if op in _POSITIVE else None
+    if made is not None:
+        return (made, first)
     return (first, _PARAMETRISED) if op in _LOGS else (first,)
+
+
+def _positive(facts: Facts, op: str) -> Suggestion | None:
+    """Say where the model makes the number, of any sign, and how it makes a positive one; ``None`` where it does not.
+
+    No clamp mends that: behind one there is no gradient that leads back.
+    """
+    made = meanings.into(facts, op) if _of_any_sign(facts) else None
+    if made is None:
+        return None
+    text, meaning = ast.unparse(made.node), made.meaning
+    if meaning is None and not isinstance(made.node, ast.Name):
+        line = fitting.argument(facts.origin, op, lambda inner: f"({_SOFTPLUS}({inner}) + 1e-6)")
+        return Suggestion(f"The model makes it, of any sign: {_PLUS}", line)
+    if not made.inside and meaning is not None:
+        where = f"{posixpath.basename(meaning.file)}:{meaning.line}"
+        return Suggestion(f"The model makes it, of any sign, at {where}: {_PLUS}", f"{_SOFTPLUS}({text}) + 1e-6")
+    name = meaning.name if meaning is not None else text
+    where = f"in line {meaning.line}" if meaning is not None else "before this line"
+    return Suggestion(f"The model makes it, of any sign: {where}, {_PLUS}", f"{name} = {_SOFTPLUS}({text}) + 1e-6")
+
+
+def _of_any_sign(facts: Facts) -> bool:
+    """Whether what goes into the op is what a linear layer or a convolution gave, looked at in whatever way."""
+    nodes = facts.extra.get("made_by")
+    made = [str(node).partition("Backward")[0] for node in nodes] if isinstance(nodes, list) else []
+    return next((node for node in made if node not in _LOOKS), None) in _LINEAR
 
 
 def _negative_variance(variance: TensorFact, op: str) -> Cause | None:

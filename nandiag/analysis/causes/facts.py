@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 
 from nandiag.analysis.report import Origin, Suggestion
-from nandiag.events import Harm, History, Looked, Skipped, TensorFact, Warned, words
+from nandiag.events import Harm, History, Looked, Meaning, Skipped, TensorFact, Warned, words
 
 POSSIBLE, LIKELY, PROVEN = 1, 2, 3
 
@@ -78,6 +78,18 @@ class Facts:
     def extra(self) -> dict[str, object]:
         """What the second look noted besides: scalar arguments (``arg1``), the op's result in float64, the library."""
         return self.look.facts if self.source is not None and self.look is not None else {}
+
+    def meaning(self, name: str) -> Meaning | None:
+        """Return what a name in the underlined expression stands for, by the script's own text."""
+        site = self.look.site if self.source is not None and self.look is not None else None
+        names = site.around.names if site is not None and site.around is not None else ()
+        return next((one for one in names if one.name == name), None)
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """Statements behind the underlined one that use what it is assigned to."""
+        site = self.look.site if self.source is not None and self.look is not None else None
+        return site.around.uses if site is not None and site.around is not None else ()
 
     @property
     def op(self) -> str | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
-from nandiag.analysis.causes import fitting
+from nandiag.analysis.causes import fitting, meanings
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -96,11 +97,46 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     guard = f"{'float().' if dtypes & set(HALF) else ''}clamp_min({'-1 + 1e-6' if op == 'log1p' else '1e-12'})"
     fitted = fitting.argument(facts.origin, op, lambda inner: f"{inner}.{guard}")
     keep = Suggestion(f"Keep the argument of the logarithm away from zero.{small}", fitted or f"x.{guard}.{op}()")
-    return Cause("log_of_zero", (text,), (*_in_one_step(facts), keep))
+    return Cause("log_of_zero", (text,), (*_in_one_step(facts, op), keep))
 
 
-def _in_one_step(facts: Facts) -> tuple[Suggestion, ...]:
+_ONE = "Take both in one step, which stays finite: the logarithm has the scores before it."
+_SIGMOIDS, _SOFTMAX = ("sigmoid", "expit"), ("softmax",)
+
+
+def _of_scores(facts: Facts, op: str) -> str | None:
+    """Return the user's line with the logarithm of the scores in one step, where its text shows what made its input."""
+    found = fitting.parsed(facts.origin)
+    part = None if found is None or op != "log" else fitting.target(found[1], op)
+    text = None if part is None else meanings.swapped(facts, part, lambda node: _one_step(facts, node))
+    return None if text is None else fitting.whole(facts.origin, text)
+
+
+def _one_step(facts: Facts, node: ast.expr) -> str | None:
+    """Return log(sigmoid(z)), log(1 - sigmoid(z)) or log(softmax(z)) of one of them, in one step."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and ast.unparse(node.left) in {"1", "1.0"}:
+        inner = meanings.behind(facts, node.right)
+        scores = _given_to(inner.node, _SIGMOIDS) if inner.inside else None
+        return None if scores is None else f"torch.nn.functional.logsigmoid(-{fitting.bracketed(scores)})"
+    scores = _given_to(node, _SIGMOIDS)
+    if scores is not None:
+        return f"torch.nn.functional.logsigmoid({ast.unparse(scores)})"
+    scores = _given_to(node, _SOFTMAX)
+    if scores is None or not isinstance(node, ast.Call):
+        return None
+    rest = [ast.unparse(one) for one in (*node.args, *node.keywords) if one is not scores]
+    return f"torch.log_softmax({', '.join((ast.unparse(scores), *rest))})" if rest else None
+
+
+def _given_to(node: ast.expr, ops: tuple[str, ...]) -> ast.expr | None:
+    return next((given for op in ops if (given := fitting.target(node, op)) is not None), None)
+
+
+def _in_one_step(facts: Facts, op: str) -> tuple[Suggestion, ...]:
     """Return the form that has the logarithm in it, where what made its input was seen."""
+    fitted = _of_scores(facts, op)
+    if fitted is not None:
+        return (Suggestion(_ONE, fitted),)
     nodes = facts.extra.get("made_by")
     made = [str(node) for node in nodes] if isinstance(nodes, list) else []
     for form, text, code in _FORMS:

@@ -32,7 +32,9 @@ def of_claim(claim: Claim, origin: Origin, timeline: Timeline, background: Backg
     look = claim.look.event if claim.look and claim.later is None else claim.shown
     weight = _weight(look, origin)
     facts = Facts(
-        origin=replace(origin, outputs=tuple(fact for fact in origin.outputs if fact is not weight)),
+        origin=_on_one_line(
+            replace(origin, outputs=tuple(fact for fact in origin.outputs if fact is not weight)), look
+        ),
         basis=claim.basis if claim.later is None else "look",
         harm=claim.harm.event if claim.harm else None,
         look=look,
@@ -65,6 +67,15 @@ def of_claim(claim: Claim, origin: Origin, timeline: Timeline, background: Backg
         suggestions=_suggestions(chosen, named),
         spread=spread_of(claim, timeline),
     )
+
+
+def _on_one_line(origin: Origin, look: Looked | None) -> Origin:
+    """Return the origin with its whole statement as the source where the expression takes several lines of it."""
+    around = look.site.around if look is not None and look.site is not None else None
+    if around is None or around.statement is None or look is None or look.site is None:
+        return origin
+    same = (look.site.file, look.site.line) == (origin.file, origin.line)
+    return replace(origin, source=around.statement, column=around.column) if same else origin
 
 
 def _weight(look: Looked | None, origin: Origin) -> TensorFact | None:

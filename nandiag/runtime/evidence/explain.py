@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nandiag.events import Site, TensorFact
+from nandiag.runtime.evidence.around import around
 from nandiag.runtime.frames import LIBRARY, USER, Frame, best, columns, source
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.memory.there import all_there
@@ -37,6 +38,7 @@ def site_of(spot: Spot, op: str | None) -> Site:
         column=None if place is None else (place[1], place[2]),
         function=None if frame is None else frame.code.co_name,
         source=None if frame is None or line is None else source(frame, line),
+        around=None if frame is None else around(spot.frames[spot.frames.index(frame) :]),
     )
 
 

@@ -1,0 +1,83 @@
+"""Advice that knows, by the script's own text, what the names in the underlined expression stand for."""
+
+from dataclasses import replace
+
+import pytest
+
+from nandiag.analysis.causes import explain
+from nandiag.events import Around, Meaning, Site
+
+
+def on(facts, *names, uses=()):
+    """Return the facts with the names known, in the function itself where no place is told."""
+    meanings = tuple(Meaning(*one) if len(one) > 2 else Meaning(*one, "train.py", 3) for one in names)
+    return replace(facts, look=replace(facts.look, site=Site(around=Around(meanings, tuple(uses)))))
+
+
+def logarithm(at, by_hand, line, expression, **extra):
+    first = line.index(expression)
+    return at(
+        "log", (by_hand.fact(zeros=1),), (by_hand.fact(neginf=1),), text=line,
+        column=(first, first + len(expression)), extra=extra, phase="loss",
+    )  # fmt: skip
+
+
+def first(facts):
+    return explain(facts)[1].suggestions[0]
+
+
+@pytest.mark.parametrize(
+    ("expression", "names", "code"),
+    [
+        ("torch.log(p)", [("p", "torch.sigmoid(h + 1)")], "torch.nn.functional.logsigmoid(h + 1)"),
+        ("torch.log(1 - p)", [("p", "torch.sigmoid(z)")], "torch.nn.functional.logsigmoid(-z)"),
+        ("p.log()", [("p", "z.softmax(-1)")], "torch.log_softmax(z, -1)"),
+        ("torch.log(p)", [("p", "F.softmax(a / t, dim=1)")], "torch.log_softmax(a / t, dim=1)"),
+        ("torch.log(p)", [("p", "q.squeeze(1)"), ("q", "sigmoid(z)")], "torch.nn.functional.logsigmoid(z).squeeze(1)"),
+        ("torch.log(torch.softmax(z, -1))", [], "torch.log_softmax(z, -1)"),
+    ],
+)
+def test_the_logarithm_of_scores_in_one_step_in_the_scripts_own_names(at, by_hand, expression, names, code):
+    facts = on(logarithm(at, by_hand, f"loss = -{expression}.mean()", expression), *names)
+    assert first(facts).code == f"loss = -{code}.mean()"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [("p", "torch.sigmoid(z)", "main.py", 9, False)],  # its names mean nothing where the logarithm stands
+        [("p", "torch.rand(3)")],
+        [("p", "torch.softmax(z)")],
+        [("p", "a b")],
+        [],
+    ],
+)
+def test_where_nothing_better_is_known_it_is_kept_from_zero(at, by_hand, names):
+    facts = on(logarithm(at, by_hand, "y = torch.log(p)", "torch.log(p)"), *names)
+    assert first(facts).code == "y = torch.log(p.clamp_min(1e-12))"
+
+
+def variance(at, by_hand, expression="torch.log(var)", made_by=("ViewBackward0", "AddmmBackward0")):
+    line = f"nll = {expression} + d / var"
+    given = (by_hand.fact(min=-0.5),)
+    return at(
+        "log", given, (by_hand.fact(nan=1),), text=line, column=(6, 6 + len(expression)),
+        extra={"made_by": list(made_by)},
+    )  # fmt: skip
+
+
+def test_what_a_layer_makes_of_any_sign_is_made_positive_where_it_is_made(at, by_hand):
+    found = first(on(variance(at, by_hand), ("var", "self.head(h)")))
+    assert found.code == "var = torch.nn.functional.softplus(self.head(h)) + 1e-6"
+    assert "in line 3" in found.text
+    found = first(on(variance(at, by_hand), ("var", "self.head(h)", "src/model.py", 27, False)))
+    assert found.code == "torch.nn.functional.softplus(self.head(h)) + 1e-6"
+    assert "at model.py:27" in found.text
+    assert first(on(variance(at, by_hand))).code == "var = torch.nn.functional.softplus(var) + 1e-6"
+    code = first(on(variance(at, by_hand, "torch.log(self.head(h))"))).code
+    assert code == "nll = torch.log((torch.nn.functional.softplus(self.head(h)) + 1e-6)) + d / var"
+
+
+def test_a_difference_that_rounding_makes_negative_is_clamped(at, by_hand):
+    facts = on(variance(at, by_hand, made_by=("SubBackward0", "AddmmBackward0")), ("var", "a - b * b"))
+    assert first(facts).code == "nll = torch.log(var.clamp_min(1e-12)) + d / var.clamp_min(1e-12)"
