@@ -4,7 +4,8 @@
 with each call of ``torch.distributed`` that the script, or a library in Python, makes; calls that DDP's reducer makes
 in C++ are not among them (but move :attr:`Call.native`). It holds references to shapes, dtypes and code objects only,
 never to tensors, reads nothing from the device, and is bounded. Readers: :meth:`Ring.newest`, :attr:`Ring.groups`;
-:attr:`Ring.listeners` are called with each call as it begins.
+:attr:`Ring.listeners` are called with each call as it begins, :attr:`Ring.ended` with the name, the arguments and the
+caller's frame of each that returned.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ class Ring:
         self.calls: deque[Call] = deque(maxlen=most)
         self.groups: dict[str, Group] = {}
         self.listeners: list[Callable[[Call], None]] = []
+        self.ended: list[Callable[[str, tuple[Any, ...], dict[str, Any], FrameType], object]] = []
         self.life = 0
         self.on_new: Callable[[Call], None] | None = None
         self._kinds: dict[tuple[Any, ...], Frame | None] = {}

@@ -127,6 +127,9 @@ def _wrapped(original: Callable[..., Any], shape: _Shape) -> Callable[..., Any]:
             _depth.inside = False
         later = shape.op in _WORKS or bool(_taken(args, kwargs, shape.later))
         _end(calls, ISSUED if later else DONE)
+        # A functional collective writes into none of its arguments.
+        for listener in RING.ended if shape.resolve is None else ():
+            listener(shape.op, args, kwargs, sys._getframe(1))
         if shape.op == "destroy_process_group" and not dist.is_initialized():
             RING.forget()
         return result

@@ -8,13 +8,11 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from nandiag.runtime.collectives.ring import RING
@@ -24,11 +22,11 @@ from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, ROOT, tensors_in
 
-_NAMES = (
+_NAMES = frozenset({
     "all_reduce", "all_gather", "all_gather_into_tensor", "reduce", "reduce_scatter", "reduce_scatter_tensor",
     "broadcast", "all_to_all", "all_to_all_single", "all_reduce_coalesced", "gather", "scatter", "recv", "irecv",
     "batch_isend_irecv",
-)  # fmt: skip
+})  # fmt: skip
 # What these write comes from other ranks alone; what the others write holds this rank's part too.
 _RECEIVES = frozenset({
     "recv", "irecv", "batch_isend_irecv", "all_gather", "all_gather_into_tensor", "reduce_scatter",
@@ -56,31 +54,19 @@ class Exchange:
 
 
 def watch_exchanges(capture: Capture) -> None:
-    """Wrap the collectives of ``torch.distributed``; each call costs one walk to the user's line."""
-    if not dist.is_available():
-        return
+    """Listen to the collectives of ``torch.distributed``; each call of the script's costs one walk to its line."""
     RING.listeners.append(lambda _: _in_model(capture))
-    for name in _NAMES:
-        original = getattr(dist, name, None)
-        if original is not None:
-            wrapped = _noting(capture, name, original)
-            setattr(dist, name, wrapped)
-            setattr(dist.distributed_c10d, name, wrapped)
+    RING.ended.append(guarded("exchanges")(functools.partial(_ended, capture)))
 
 
-def _noting(capture: Capture, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def collective(*args: Any, **kwargs: Any) -> Any:
-        if not capture.depth and not capture.idle and len(capture.exchanges) < _MOST:
-            frames, _ = stack(sys._getframe(1), 4)
-            if frames:
-                capture.exchanges.append(Exchange(name, frames, capture.window.micro_step))
-        output = original(*args, **kwargs)
-        if not capture.depth and not capture.idle:
-            _written(capture, name, args, kwargs)
-        return output
-
-    return collective
+def _ended(capture: Capture, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> None:
+    if name not in _NAMES or capture.depth or capture.idle:
+        return
+    if len(capture.exchanges) < _MOST:
+        frames, _ = stack(caller, 4)
+        if frames:
+            capture.exchanges.append(Exchange(name, frames, capture.window.micro_step))
+    _written(capture, (name, args, kwargs), caller)
 
 
 class Exchanged:
@@ -98,9 +84,9 @@ class Exchanged:
         return before if is_bad(before) else self.after
 
 
-@guarded("exchanges")
-def _written(capture: Capture, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _written(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]], caller: FrameType) -> None:
     """What an exchange before the backward wrote holds what other ranks gave: the calls on this rank do not make it."""
+    name, args, kwargs = call
     batch = args[0] if args and name == "batch_isend_irecv" else kwargs.get("p2p_op_list") or ()
     asked = [one.tensor for one in batch if getattr(one.op, "__name__", "") == "irecv"]
     at, word = _WRITTEN.get(name, (0, "tensor"))
@@ -112,7 +98,7 @@ def _written(capture: Capture, name: str, args: tuple[Any, ...], kwargs: dict[st
         elif capture.tape.maker(tensor) is not None and capture.window.on:
             with torch._C.DisableTorchFunction():
                 after = Exchanged(name, tensor.detach().clone())
-                capture.window.entry_of_call(after, ((tensor,), {}), tensor, sys._getframe(3))
+                capture.window.entry_of_call(after, ((tensor,), {}), tensor, caller)
             capture.received.add(after.after.untyped_storage()._cdata)
 
 

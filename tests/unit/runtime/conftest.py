@@ -69,7 +69,7 @@ def put_back():
     """Undo what arming does to torch and to our own state."""
     names = [dict(vars(owner)) for owner in TOUCHED]
     hooks = [dict(one) for one in (optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks)]
-    state, boundaries, listeners = dict(ending._state), set(BOUNDARIES), list(RING.listeners)
+    state, boundaries, listeners = dict(ending._state), set(BOUNDARIES), (list(RING.listeners), list(RING.ended))
     try:
         yield
     finally:
@@ -84,7 +84,7 @@ def put_back():
             kept.clear()
             kept.update(before)
         after_import.forget()
-        RING.listeners[:] = listeners
+        RING.listeners[:], RING.ended[:] = listeners
         ending._state.update(state)
         ending._closing.clear()
         ending._raising.clear()

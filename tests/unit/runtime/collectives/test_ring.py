@@ -69,6 +69,18 @@ def test_a_work_is_issued_and_a_failure_keeps_its_words(ring):
     assert ring.newest().error == "RuntimeError: nothing to reduce"
 
 
+def test_who_listens_hears_of_a_call_that_returned_with_its_words_and_caller(ring):
+    heard = []
+    ring.ended.append(lambda name, args, kwargs, caller: heard.append((name, args, kwargs, caller.f_code.co_name)))
+    tensor, handle = torch.ones(1), Handle()
+    wrapped(all_reduce)(tensor, group=handle)
+    with pytest.raises(RuntimeError):
+        wrapped(all_reduce)(torch.ones(0), group=handle)
+    functional = wraps._shape("all_reduce", all_reduce, "tensor", lambda group: group)
+    wraps._wrapped(all_reduce, functional)(tensor, group=handle)
+    assert heard == [("all_reduce", (tensor,), {"group": handle}, sys._getframe().f_code.co_name)]
+
+
 def test_messages_are_counted_for_each_peer_and_are_no_collectives(ring):
     one = wrapped(send)
     one(torch.ones(1), 2, Handle())

@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import sys
 import threading
 import warnings
 
@@ -405,11 +406,16 @@ def test_what_returns_a_named_tuple_is_taped(opened):
     assert [entry.name for entry in opened.capture.tape.whole([values])] == ["Linear", "max"]
 
 
+def ended(opened, name, *args, **kwargs):
+    """A collective of the script's has returned."""
+    exchange._ended(opened.capture, name, args, kwargs, sys._getframe(1))
+
+
 @pytest.mark.parametrize("name", ["all_gather", "recv"])
 def test_what_other_ranks_wrote_is_given_whichever_call_made_the_memory(opened, name):
     target = torch.zeros(2, 3)
     assert opened.capture.tape.maker(target) is not None
-    exchange._written(opened.capture, name, ([target],) if name == "all_gather" else (target,), {})
+    ended(opened, name, [target] if name == "all_gather" else target)
     assert opened.capture.tape.maker(target) is None
     assert target.untyped_storage()._cdata in opened.capture.received
 
@@ -427,7 +433,7 @@ def test_what_other_ranks_wrote_is_given_whichever_call_made_the_memory(opened, 
 def test_what_a_rank_puts_in_is_not_what_it_was_given(opened, name, args, kwargs):
     tensors = {"mine": torch.zeros(2, 3), "theirs": torch.zeros(2, 3)}
     words = {"mine": tensors["mine"], "theirs": [tensors["theirs"]]}
-    exchange._written(opened.capture, name, [words[one] for one in args], {k: words[v] for k, v in kwargs.items()})
+    ended(opened, name, *(words[one] for one in args), **{key: words[one] for key, one in kwargs.items()})
     assert opened.capture.tape.maker(tensors["mine"]) is not None
     assert opened.capture.tape.maker(tensors["theirs"]) is None
 
@@ -439,7 +445,7 @@ def test_a_reduction_in_the_loss_code_gives_what_the_ranks_made_of_it_but_hides_
     count = opened.output.detach().sum() * 0
     with torch._C.DisableTorchFunction():
         count.fill_(5.0)  # what the reduction wrote
-    exchange._written(opened.capture, "all_reduce", (count,), {})
+    ended(opened, "all_reduce", count)
     maker, _ = opened.capture.tape.maker(count)
     assert maker.name == "all_reduce"
     assert maker.function(torch.tensor(mine)).item() == pytest.approx(outcome, nan_ok=True)
