@@ -140,10 +140,10 @@ class Examiner:
                 again = spoiled and looked.method == "replay"
             return replace(looked, facts={**looked.facts, "reconstructed": True}) if again else looked
         except Refused as refusal:
-            reset_sharding(roots if case.joint else [])
+            reset_sharding(roots)
             return _nothing(case, "refused", str(refusal))
         except Exception as error:  # the script's own code may raise when it is run again
-            reset_sharding(roots if case.joint else [])
+            reset_sharding(roots)
             return _nothing(case, "failed", f"{type(error).__name__}: {str(error)[:300]}")
 
     @contextlib.contextmanager

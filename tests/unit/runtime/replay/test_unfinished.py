@@ -1,0 +1,45 @@
+"""A replay that did not come to its end: what shards weights is put back to where it is between two steps."""
+
+import torch
+from torch import nn
+
+
+class State:
+    _is_root, _fsdp_param_groups = True, ()
+
+    def __init__(self):
+        self.resets = 0
+
+    def _reset_iter_state(self):
+        self.resets += 1
+
+
+class Sharded(nn.Linear):
+    """As a module under FSDP2 that cannot be run again on one rank alone."""
+
+    def __init__(self):
+        super().__init__(4, 1)
+        self.state, self.calls = State(), []
+
+    def _get_fsdp_state(self):
+        return self.state
+
+    def forward(self, x):
+        self.calls.append(1)
+        if len(self.calls) > 3:
+            raise RuntimeError("a collective that only this rank calls")
+        return super().forward(x)
+
+
+def test_a_replay_of_one_rank_alone_that_breaks_off_resets_the_sharding(work):
+    worker = work()
+    model = Sharded()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        loss = model(torch.ones(2, 4)).sum() * (float("nan") if step == 2 else 1.0)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    (looked, *_) = worker.looked
+    assert (looked.outcome, looked.step) == ("failed", 2), looked
+    assert model.state.resets == 1
