@@ -53,6 +53,7 @@ class Player:
         self._leaves = leaves
         self.result = Rerun()
         self._outputs = self.result.outputs
+        self._left: dict[tuple[int, str], Any] = {}
         self._stand_ins: dict[int, Tensor] = dict(scales)
 
     def play(self, entries: list[Entry]) -> Rerun:
@@ -85,7 +86,7 @@ class Player:
             return
         args, kwargs, swapped = words
         with self.tracer.still():
-            _as_it_was(entry)
+            _as_it_was(entry, self._left)
         with under(entry.modes), nullcontext() if swapped is None else swapped.within(entry.function):
             if entry.kind == BACKWARD:
                 self._play_backward(entry, args, kwargs)
@@ -94,6 +95,7 @@ class Player:
             if entry.kind == ROOT and function is not entry.function:
                 args, kwargs = _as_ddp_gives(entry.function, args, kwargs)
             outputs = self._outputs[id(entry)] = tensors_in(function(*args, **kwargs))
+            self._left |= {(id(names), name): value for names, values in entry.left for name, value in values.items()}
             self.result.scalars += [one for one in outputs if one.numel() == 1 and one.requires_grad]
             if entry.function is _grad:
                 self.result.losses += [(root, entry.micro_step) for root in tensors_in(args[0])]
@@ -207,15 +209,23 @@ def written_by(entries: list[Entry]) -> list[tuple[Entry, Tensor]]:
     return [(entry, target) for entry, target in targets if target is not None]
 
 
-def _as_it_was(entry: Entry) -> None:
-    """Give buffers, attributes and generators what they held before the call, but not to tensors swapped in."""
+def _as_it_was(entry: Entry, left: dict[tuple[int, str], Any]) -> None:
+    """Give buffers, attributes and generators what they held before the call, but not to tensors swapped in.
+
+    A tensor that a call before had ``left``, which was made again since, stays as that made it.
+    """
     foreign = _swapped_in(entry)
     for buffer, value in _there(entry.buffers):
         if id(buffer) not in foreign:
             buffer.detach().copy_(value)
-    set_attributes(entry.attributes)
+    for names, values in entry.attributes:
+        set_attributes([(names, {name: one for name, one in values.items() if not _stays(one, left, names, name)})])
     if entry.generators is not None:
         entry.generators.put_back()
+
+
+def _stays(value: Any, left: dict[tuple[int, str], Any], names: dict[str, Any], name: str) -> bool:
+    return isinstance(value, Tensor) and left.get((id(names), name)) is value
 
 
 def _swapped_in(entry: Entry) -> list[int]:

@@ -345,7 +345,7 @@ class Habit:
         entry.attributes = keep_attributes(list(module.modules()))
 
     def end(self, entry: Entry) -> None:
-        """Learn from the first call."""
+        """Learn from the first call, and keep in ``entry`` what it left where it sets things anew."""
         if self._first is not None and entry.swapped is None:
             watched, attributes = self._first
             # By value too: batch normalisation writes its running statistics without moving their version.
@@ -355,3 +355,5 @@ class Habit:
             ]
             self._attributes = attributes.changed()
             self._first = None
+        if self._attributes:
+            entry.left = keep_attributes(self._attributes)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from torch import Tensor, device, dtype, layout, nn, strided
+from torch import Tensor, device, dtype, layout, strided
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.runtime.frames import Frame, Place
@@ -35,7 +35,7 @@ class Entry:
 
     __slots__ = (
         "__weakref__", "args", "attributes", "before", "buffers", "function", "generators", "grad", "held", "in_place",
-        "kind", "kwargs", "micro_step", "modes", "number", "places", "step", "swapped", "words",
+        "kind", "kwargs", "left", "micro_step", "modes", "number", "places", "step", "swapped", "words",
     )  # fmt: skip
 
     def __init__(self, kind: str, function: Any, *, grad: bool, modes: Modes, micro_step: int = 0) -> None:
@@ -48,7 +48,8 @@ class Entry:
         self.generators: Generators | None = None
         self.words: Sequence[Made | Given] = ()
         self.buffers: Iterable[tuple[Tensor, Tensor]] = ()
-        self.attributes: Sequence[tuple[nn.Module, dict[str, Any]]] = ()
+        self.attributes: Sequence[tuple[dict[str, Any], dict[str, Any]]] = ()
+        self.left: Sequence[tuple[dict[str, Any], dict[str, Any]]] = ()
         self.places: Sequence[Place] = ()
         self.before: tuple[Tensor, Tensor] | None = None
         self.swapped: Swapped | None = None
@@ -81,7 +82,7 @@ class Entry:
     def forget(self) -> None:
         """Let go of everything: this call will not be made again."""
         self.args = self.kwargs = self.before = self.swapped = self.generators = None
-        self.words = self.buffers = self.attributes = ()
+        self.words = self.buffers = self.attributes = self.left = ()
 
     @property
     def name(self) -> str:

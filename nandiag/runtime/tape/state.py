@@ -8,7 +8,7 @@ import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -226,39 +226,53 @@ class Copies:
 
 
 _SIMPLE = (int, float, bool, str, type(None))
+Names: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
 
 
 class Attributes:
-    """Plain Python attributes of modules (counters, flags), so that a replay does not see them moved on."""
+    """What modules may set anew when they run (counters, flags, tensors), so that a replay does not see it moved on."""
 
     def __init__(self, module: nn.Module) -> None:
-        self._kept = [(one, _simple(one)) for one in module.modules()]
+        self._kept = [(one, _settable(one)) for one in module.modules()]
 
     def changed(self) -> list[nn.Module]:
-        """Return the modules one of whose plain attributes is not what it was."""
-        return [module for module, kept in self._kept if _simple(module) != kept]
-
-    def put_back(self) -> None:
-        """Set the plain attributes to what they were."""
-        for module, kept in self._kept:
-            for name, value in kept.items():
-                if module.__dict__.get(name) is not value:
-                    module.__dict__[name] = value
+        """Return the modules one of whose attributes or buffers is not what it was."""
+        return [module for module, kept in self._kept if any(map(_is_anew, _settable(module), kept))]
 
 
-def _simple(module: nn.Module) -> dict[str, Any]:
-    return {name: value for name, value in module.__dict__.items() if type(value) in _SIMPLE}
+def _settable(module: nn.Module) -> list[Names]:
+    """Return the plain attributes, and the tensors that are attributes or buffers, with where they lie."""
+    return [(names, _kept(names)) for names in (module.__dict__, module._buffers) if names]
 
 
-def keep_attributes(modules: list[nn.Module]) -> list[tuple[nn.Module, dict[str, Any]]]:
-    """Take the plain attributes of a few modules known to move."""
-    return [(module, _simple(module)) for module in modules]
+def _kept(names: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in names.items() if type(value) in _SIMPLE or _is_held(value)}
 
 
-def set_attributes(kept: Sequence[tuple[nn.Module, dict[str, Any]]]) -> None:
+def _is_held(value: Any) -> bool:
+    """Whether it is a tensor that the module would hold on to: a graph, or a large one, would outlive its time."""
+    return isinstance(value, Tensor) and value.grad_fn is None and value.numel() <= _SMALL
+
+
+def _is_anew(now: Names, before: Names) -> bool:
+    if now[1].keys() != before[1].keys():
+        return True
+    return any(value is not (old := before[1][name]) and _differs(value, old) for name, value in now[1].items())
+
+
+def _differs(value: Any, old: Any) -> bool:
+    return isinstance(value, Tensor) or isinstance(old, Tensor) or value != old
+
+
+def keep_attributes(modules: list[nn.Module]) -> list[Names]:
+    """Take what a few modules, known to do so, may set anew."""
+    return [names for module in modules for names in _settable(module)]
+
+
+def set_attributes(kept: Sequence[Names]) -> None:
     """Put back what :func:`keep_attributes` took."""
-    for module, values in kept:
-        module.__dict__.update(values)
+    for names, values in kept:
+        names.update(values)
 
 
 _MAPS = (dict, OrderedDict, Counter, defaultdict)

@@ -637,6 +637,56 @@ def rows_filled_one_by_one():
     return plainly(model, sgd(model), loss_of)
 
 
+# ---------------------------------------------------------------------- what a module sets anew
+
+
+class Power(nn.Module):
+    """Power iteration, which gives its buffer a new tensor each time, and is called twice a step."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.weight, self.calls = nn.Linear(4, 3), nn.Parameter(torch.randn(3, 3)), 0
+        self.register_buffer("u", torch.randn(3))
+
+    def forward(self, x):
+        self.calls += 1
+        v = self.weight.detach() @ self.u * (self.calls <= 2 * BAD)
+        self.u = v / v.norm()  # <-
+        return self.first(x) @ (self.weight / (self.u @ self.weight @ self.u)).T
+
+
+class Recurrent(nn.Module):
+    """Keeps its state as a plain attribute, which it sets anew."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.state, self.calls = nn.Linear(4, 3), torch.ones(3), 0
+
+    def forward(self, x):
+        self.calls += 1
+        out = self.first(x) + self.state
+        self.state = (out.detach().mean(0).abs() + 1) / torch.tensor(float(self.calls != 2 * BAD + 1))  # <-
+        return out
+
+
+def _set_anew(kind):
+    model = kind()
+    optimizer = sgd(model)
+    for _, x, y in data():
+        optimizer.zero_grad()
+        loss = (model(x) - y).square().mean() + (model(-x) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+    return model, optimizer
+
+
+for _model, _as in ((Power, "a_buffer_that_is_set_anew"), (Recurrent, "a_state_that_is_set_anew")):
+    FAULTS.append(pytest.param(functools.partial(_set_anew, _model), {
+        "op": "aten.div.Tensor", "phase": "forward", "source": "op", "step": BAD, "module": "",
+        "line": marked_line(_model),
+    }, id=_as))  # fmt: skip
+
+
 # ---------------------------------------------------------------------- the table
 
 
