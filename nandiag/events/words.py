@@ -56,6 +56,20 @@ def few(names: Sequence[str], total: int | None = None, most: int = 3) -> str:
     return ", ".join(shown) + (f" and {left:,} more" if left > 0 else "")
 
 
+def own_function(node: str | None) -> str | None:
+    """Return the name of the script's ``autograd.Function`` whose backward ``node`` is; torch's own are none.
+
+    Nodes of the engine itself end in a number.
+    """
+    name = node.removesuffix("Backward") if node is not None and node.endswith("Backward") else None
+    return None if name in _FUNCTIONS_OF_TORCH else name
+
+
+# Python functions of torch in whose backward code of the script runs: hooks, and what is recomputed.
+HOOK = "BackwardHookFunctionBackward"
+_FUNCTIONS_OF_TORCH = frozenset({"BackwardHookFunction", "CheckpointFunction", "CompiledFunction", "_DDPSink"})
+
+
 def count(amount: int, noun: str) -> str:
     """Return ``1 step``, ``2 steps``, ``1,024 steps``."""
     return f"{amount:,} {noun}" if amount == 1 else f"{amount:,} {noun}s"

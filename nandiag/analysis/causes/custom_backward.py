@@ -5,6 +5,7 @@ from __future__ import annotations
 from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
+from nandiag.events import words
 
 EXPLAIN = Explanation(
     slug="custom_backward",
@@ -33,10 +34,9 @@ EXPLAIN = Explanation(
 
 def explain(facts: Facts) -> Cause | None:
     """Name the user's ``Function.backward``: its node ends in Backward, where torch's own end in a number."""
-    node = facts.origin.node
-    if node is None or not facts.by_user or not node.endswith("Backward") or not facts.finite_inputs:
+    name = words.own_function(facts.origin.node)
+    if name is None or not facts.by_user or not facts.finite_inputs:
         return None
-    name = node.removesuffix("Backward")
     return Cause(
         slug="custom_backward",
         evidence=(f"It happened in the backward of the script's own function {name}; what came in was finite.",),

@@ -55,6 +55,7 @@ _LEAVE_OUT = (
 _KEPT = "keep = b != 0\ny = torch.where(keep, a / torch.where(keep, b, 1), 0)"
 _BOUNDED = "Or bound the quotient as well as the divisor, by what is still of use."
 _BOUND = "(a / b.clamp_min(1e-6)).clamp(max=100)"
+_WHAT = "a scale, a variance or a count"
 _KEEP = "Keep the divisor away from zero."
 
 
@@ -99,6 +100,10 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     within = "1e-6" if dtype_of(divisor) == "float16" else "1e-12"
     rooted = fitting.rooted(facts.origin, lambda text: f"{text}.clamp_min({within})")
     found = [Suggestion(_keep(divisor), _guarded(facts, divisor)) if rooted is None else Suggestion(_IN_ROOT, rooted)]
+    callee = fitting.called_alone(facts.origin) if facts.origin.phase != "optimizer" else None
+    if callee is not None:
+        text = f"The division is in {callee}: keep what that divides by above zero where it is made, {_WHAT}."
+        return (Suggestion(text, "torch.nn.functional.softplus(z) + 1e-6"),)
     infinite = any(fact.posinf or fact.neginf for fact in facts.origin.outputs)
     if rooted is None and infinite and facts.op in DIVISIONS and divisor.numel > 1:
         # What is divided by 1e-6 instead is finite and a million times too large: training breaks all the same.
@@ -130,8 +135,12 @@ def _guarded(facts: Facts, divisor: TensorFact) -> str:
         # Clamping would turn negative divisors round.
         code = fitting.divisor(facts.origin, lambda text: f"torch.where({_bare(text)} == 0, {eps}, {_bare(text)})")
         return code or f"a / torch.where(b == 0, {eps}, b)"
+    if facts.op == "reciprocal":
+        code = fitting.argument(facts.origin, "reciprocal", lambda text: f"{text}.clamp_min({eps})")
+        code = code or fitting.divisor(facts.origin, lambda text: f"{text}.clamp_min({eps})")  # 1 / x
+        return code or f"x.clamp_min({eps}).reciprocal()"
     code = fitting.divisor(facts.origin, lambda text: f"{text}.clamp_min({eps})")
-    return code or (f"x.clamp_min({eps}).reciprocal()" if facts.op == "reciprocal" else f"a / b.clamp_min({eps})")
+    return code or f"a / b.clamp_min({eps})"
 
 
 def _in_float32(facts: Facts) -> str:

@@ -61,6 +61,7 @@ _NORMS = frozenset(
     | {"cudnn_batch_norm", "miopen_batch_norm", "_batch_norm_with_update", "_batch_norm_no_update"}
 )
 _LOGS = frozenset({"log", "log2", "log10"})
+_GAMMAS = frozenset({"lgamma", "digamma", "polygamma", "mvlgamma", "special_gammaln", "special_psi"})
 _POSITIVE = _LOGS | {"sqrt", "rsqrt"}
 _SOFTPLUS = "torch.nn.functional.softplus"
 _PLUS = "let it make a number that is positive by construction."
@@ -85,7 +86,7 @@ def explain(facts: Facts) -> Cause | None:
         return _root_of_a_negative(facts, given)
     domain = DOMAINS.get(op)
     if domain is None:
-        return None
+        return _at_zero(op, given) if op in _GAMMAS and given.zeros else None
     low, high, guard = domain
     outside = _outside(given, low, high)
     if facts.outputs_nan and outside is not None:
@@ -134,6 +135,18 @@ def _of_any_sign(facts: Facts) -> bool:
     nodes = facts.extra.get("made_by")
     made = [str(node).partition("Backward")[0] for node in nodes] if isinstance(nodes, list) else []
     return next((node for node in made if node not in _LOOKS), None) in _LINEAR
+
+
+def _at_zero(op: str, given: TensorFact) -> Cause:
+    held = "is 0" if given.numel == 1 else f"holds {words.count(given.zeros, 'zero')}"
+    steps = (
+        Suggestion(
+            "Keep it above zero where it is made: the concentration or rate of a Gamma, Beta, Dirichlet or Student "
+            "distribution must be positive, which validate_args=True checks.",
+            f"{_SOFTPLUS}(z) + 1e-6",
+        ),
+    )
+    return Cause("domain_error", (f"the input of {op} {held}; it is infinite there",), steps)
 
 
 def _negative_variance(variance: TensorFact, op: str) -> Cause | None:

@@ -74,7 +74,7 @@ def _nothing(facts: Facts) -> Cause:
         suggestions=(
             Suggestion(
                 "Leave out what is empty, or divide a sum by a count that is at least 1.",
-                "x.sum() / max(x.numel(), 1)",
+                fitting.counted(facts.origin) or "x.sum() / max(x.numel(), 1)",
             ),
         ),
     )

@@ -64,13 +64,39 @@ def bare(origin: Origin) -> str | None:
     return f"torch.softmax({ast.unparse(given)}, dim=-1)" if alone else None
 
 
+def shared(origin: Origin, uses: tuple[str, ...]) -> str | None:
+    """Return the user's line with a softmax for the exponential where statements behind divide it by its own sum.
+
+    What is divided by its sum once more stays as it is.
+    """
+    found = fitting.parsed(origin)
+    given = None if found is None else _exponent(found[1])
+    dim = next((dim for use in uses for node in _expressions(use) if (dim := _sum_below(node)) is not None), None)
+    if given is None or dim is None:
+        return None
+    return fitting.whole(origin, f"torch.softmax({ast.unparse(given)}, dim={dim})")
+
+
+def _sum_below(node: ast.expr) -> str | None:
+    """Return the dimension of the sum that a part of the summed is divided by: ``e / e.sum(1)``, ``e[i] / e.sum()``."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
+        return None
+    whole, part = fitting.target(node.right, "sum"), node.left
+    while isinstance(part, ast.Subscript):
+        part = part.value
+    if whole is None or ast.dump(whole) != ast.dump(part):
+        return None
+    along = _summed(node.right)
+    return along[1].partition(", ")[0] if along is not None else "-1"
+
+
 def share(origin: Origin) -> str | None:
     """Return ``torch.softmax(score, dim=-1)`` where the underlined division is ``e / e.sum(-1, keepdim=True)``."""
     found = fitting.parsed(origin)
     if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Div):
         return None
     summed = _summed(found[1].right)
-    if summed is None or ast.dump(summed[0]) != ast.dump(found[1].left):
+    if summed is None or ast.dump(summed[0]) != ast.dump(found[1].left) or "/=" in found[0]:
         return None
     dim, _, kept = summed[1].partition(", ")
     return f"torch.softmax(score, dim={dim})" if kept else None

@@ -41,7 +41,15 @@ def left_out(origin: Origin) -> str | None:
     if len(name) > _SHORT or any(isinstance(one, ast.Call) for one in ast.walk(found[1].right)):
         return None
     above = bracketed(found[1].left)
-    return whole(origin, f"torch.where({name} != 0, {above} / torch.where({name} != 0, {name}, 1), 0)")
+    quotient = f"torch.where({name} != 0, {above} / torch.where({name} != 0, {name}, 1), 0)"
+    return whole(origin, _assigned(found) + quotient)
+
+
+def _assigned(found: tuple[str, ast.expr]) -> str:
+    """Return ``a = `` where the underlined division is ``a /= b``, for what takes the place of all of it."""
+    text, node = found
+    division = isinstance(node, ast.BinOp) and "/=" in text[: node.right.col_offset]
+    return f"{ast.unparse(node.left)} = " if division and isinstance(node, ast.BinOp) else ""
 
 
 def rooted(origin: Origin, guard: Guard) -> str | None:
@@ -50,10 +58,33 @@ def rooted(origin: Origin, guard: Guard) -> str | None:
     ``None`` where the divisor is no root: behind ``sqrt`` a guard comes too late for the gradient.
     """
     found = parsed(origin)
-    if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Div):
+    divided = None if found is None else _divided_by(found[1])
+    if found is None or divided is None:
         return None
-    inner = target(found[1].right, "sqrt") or _half_power(found[1].right)
+    inner = target(divided, "sqrt") or _half_power(divided)
     return None if inner is None else _line(origin, found[0], inner, guard)
+
+
+def _divided_by(node: ast.expr) -> ast.expr | None:
+    """Return the b of ``a / b``, and of ``b.reciprocal()``."""
+    if isinstance(node, ast.BinOp):
+        return node.right if isinstance(node.op, ast.Div) else None
+    return target(node, "reciprocal")
+
+
+def called_alone(origin: Origin) -> str | None:
+    """Return what the underlined expression calls, where it divides nothing itself: the callee does."""
+    found = parsed(origin)
+    if found is None or not isinstance(found[1], ast.Call) or not isinstance(found[1].func, ast.Name | ast.Attribute):
+        return None
+    name = ast.unparse(found[1].func)
+    divides = any(isinstance(one, ast.BinOp) and isinstance(one.op, ast.Div | ast.Mod) for one in ast.walk(found[1]))
+    return None if divides or name.rpartition(".")[2].rstrip("_") in _DIVIDES else name
+
+
+_DIVIDES = frozenset(
+    {"div", "divide", "true_divide", "reciprocal", "rsqrt", "pow", "addcdiv", "remainder", "fmod", "float_power"}
+)
 
 
 def _half_power(node: ast.expr) -> ast.expr | None:
@@ -114,6 +145,41 @@ def summed(origin: Origin, ignored: str) -> str | None:
     return whole(origin, f'{inside}, reduction="sum") / ({targets} != {ignored}).sum().clamp_min(1)')
 
 
+def counted(origin: Origin) -> str | None:
+    """Return the user's line with a sum divided by a count of at least 1 for ``x.mean()`` or ``F.loss(z, y)``."""
+    found = parsed(origin)
+    call = None if found is None else found[1]
+    if not isinstance(call, ast.Call) or any(word.arg in {"reduction", "weight", "dim"} for word in call.keywords):
+        return None
+    averaged = target(call, "mean")
+    if averaged is not None:
+        given = call.args if isinstance(call.func, ast.Attribute) and call.func.value is averaged else call.args[1:]
+        text = bracketed(averaged)
+        return None if given or call.keywords else whole(origin, f"{text}.sum() / max({text}.numel(), 1)")
+    loss = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if found is None or loss not in _LOSSES or len(call.args) != 2:
+        return None
+    inside = found[0][:-1].rstrip().rstrip(",")
+    return whole(origin, f'{inside}, reduction="sum") / max({bracketed(call.args[1])}.numel(), 1)')
+
+
+_LOSSES = frozenset(
+    {"cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy"}
+    | {"binary_cross_entropy_with_logits"}
+)
+
+
+def brought_to_bfloat16(origin: Origin) -> str | None:
+    """Return the user's line with bfloat16 in the place of the float16 that the underlined expression casts to."""
+    found = parsed(origin)
+    changed = None if found is None else _HALF.sub(lambda one: _WIDER[one[0]], found[0])
+    return None if found is None or changed is None or changed == found[0] else whole(origin, changed)
+
+
+_WIDER = {".half()": ".bfloat16()", "torch.float16": "torch.bfloat16", "torch.half": "torch.bfloat16"}
+_HALF = re.compile(r"\.half\(\)|torch\.(float16|half)\b")
+
+
 def filled(origin: Origin) -> str | None:
     """Return the user's line with the -inf of its ``scores.masked_fill(mask, -inf)`` as the lowest finite number."""
     found = parsed(origin)
@@ -148,7 +214,8 @@ def normalised(origin: Origin) -> str | None:
     words = {one.arg: ast.unparse(one.value) for one in right.keywords}
     if set(words) != {"dim", "keepdim"} or words["keepdim"] != "True":
         return None
-    return whole(origin, f"torch.nn.functional.normalize({ast.unparse(left)}, dim={words['dim']})")
+    unit = f"torch.nn.functional.normalize({ast.unparse(left)}, dim={words['dim']})"
+    return whole(origin, _assigned(found) + unit)
 
 
 def parsed(origin: Origin) -> tuple[str, ast.expr] | None:
@@ -159,9 +226,20 @@ def parsed(origin: Origin) -> tuple[str, ast.expr] | None:
     if not text.strip() or text != text.strip() or not text.isascii():
         return None  # offsets of the parser count bytes
     try:
-        return text, ast.parse(text, mode="eval").body
+        return text, _expression(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+def _expression(text: str) -> ast.expr:
+    """Return the tree of an expression; of ``a /= b`` that of the division."""
+    whole = ast.parse(text).body
+    if len(whole) == 1 and isinstance(whole[0], ast.AugAssign):
+        part = whole[0]
+        return ast.copy_location(
+            ast.BinOp(ast.parse(ast.unparse(part.target), mode="eval").body, part.op, part.value), part
+        )
+    return ast.parse(text, mode="eval").body
 
 
 def target(node: ast.expr, op: str) -> ast.expr | None:

@@ -131,8 +131,9 @@ def _widened(facts: Facts, dtype: str, limit: float) -> str:
 
 def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
     general = dtype != "float16" and facts.op not in EXPONENTIALS
+    leads = facts.op in EXPONENTIALS and exponents.stable(facts.origin, facts.op or "") is not None
     if facts.extra.get("of_weights") is not False or facts.origin.phase not in {"forward", "loss"}:
-        return Cause("overflow", (text,), _advice(facts, dtype), strength, general=general)
+        return Cause("overflow", (text,), _advice(facts, dtype), strength, general=general, leads=leads)
     step = facts.origin.step
     data = Suggestion(f"Look at the batch of step {step}, or the constants, that this is computed from.")
     advice = _advice(facts, dtype)
@@ -166,6 +167,9 @@ def _fits_float32(facts: Facts) -> bool:
 def _half(facts: Facts) -> tuple[Suggestion, ...]:
     wide = _bfloat16(facts)
     if facts.op in CASTS:
+        own = fitting.brought_to_bfloat16(facts.origin)
+        if own is not None:
+            return (Suggestion("Keep this tensor in bfloat16, which has the range of float32, or in float32.", own),)
         return (Suggestion("Keep this tensor in float32, or bring it to scale first.", "(x / scale).half()"), wide)
     if facts.origin.phase == "optimizer":
         return (Suggestion("Keep the weights and the optimizer in float32.", "model.float()"), wide)
@@ -206,6 +210,10 @@ def _exponential(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
     form = exponents.stable(facts.origin, op)
     if form is not None:
         return (Suggestion(f"This is a {form.name}: let torch do it, which does not overflow.", form.code),)
+    share = exponents.shared(facts.origin, facts.uses)
+    if share is not None:
+        text = "It is divided by its own sum below, and so it is a softmax: torch's subtracts the maximum first."
+        return (Suggestion(text, share),)
     bound = _bounded(facts.origin, op, "10" if dtype == "float16" else "20")
     ratio = exponents.bare(facts.origin) if any(len(fact.shape) > 1 for fact in facts.origin.inputs) else None
     if ratio is None:

@@ -136,9 +136,10 @@ def _place(origin: Origin) -> str:
 def _in_backward(origin: Origin) -> str:
     if origin.node is None:
         return "code between backward() and the step"
-    # torch's own nodes end in a number.
-    own = origin.node.endswith("Backward")
-    return f"the backward of {origin.node.removesuffix('Backward')}" if own else "backward, outside all modules"
+    if origin.node == words.HOOK:
+        return "a full backward hook"
+    own = words.own_function(origin.node)
+    return f"the backward of {own}" if own is not None else "backward, outside all modules"
 
 
 def _exchange_summary(claim: Claim, kind: str, step: str) -> str:

@@ -81,3 +81,15 @@ def test_what_a_layer_makes_of_any_sign_is_made_positive_where_it_is_made(at, by
 def test_a_difference_that_rounding_makes_negative_is_clamped(at, by_hand):
     facts = on(variance(at, by_hand, made_by=("SubBackward0", "AddmmBackward0")), ("var", "a - b * b"))
     assert first(facts).code == "nll = torch.log(var.clamp_min(1e-12)) + d / var.clamp_min(1e-12)"
+
+
+def test_an_exponential_that_is_divided_by_its_sum_below_is_a_softmax(at, by_hand):
+    line = "rows = [torch.exp(v @ r / t) for v in left]"
+    facts = at(
+        "exp", (by_hand.fact(max=114.0, absmax=114.0),), (by_hand.fact(posinf=1),), text=line, column=(8, 28),
+        phase="loss",
+    )  # fmt: skip
+    uses = ("shares = [row[i] / row.sum() for i, row in enumerate(rows)]",)
+    assert first(on(facts, uses=uses)).code == "rows = [torch.softmax(v @ r / t, dim=-1) for v in left]"
+    assert "softmax" not in first(on(facts, uses=("y = rows.sum()",))).code
+    assert first(on(facts, uses=("p = rows / rows.sum(1, keepdim=True)",))).code.endswith("dim=1) for v in left]")

@@ -1,0 +1,107 @@
+"""Mends of whole lines: in place, means of nothing, casts, reciprocals, and whose function a backward belongs to."""
+
+import pytest
+
+from nandiag.analysis.causes import explain
+from nandiag.events import words
+
+
+def on(source, expression):
+    first = source.index(expression)
+    return {"text": source, "column": (first, first + len(expression)), "file": "train.py", "line": 7}
+
+
+def first(facts):
+    return explain(facts)[1].suggestions[0].code
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("pooled /= sizes[:, None]", "pooled /= sizes[:, None].clamp_min(1e-6)"),
+        ("x /= x.norm(dim=-1, keepdim=True)", "x /= x.norm(dim=-1, keepdim=True).clamp_min(1e-6)"),
+        ("w /= (a + b)", "w /= (a + b).clamp_min(1e-6)"),
+        ("w /= a.sqrt()", "w /= a.clamp_min(1e-12).sqrt()"),
+    ],
+)
+def test_a_division_in_place(at, by_hand, line, code):
+    facts = at("div_", (by_hand.fact(), by_hand.fact(zeros=1, min=0.0)), (by_hand.fact(nan=1),), **on(line, line))
+    assert first(facts) == code
+
+
+def test_a_quotient_in_place_that_leaves_elements_out(at, by_hand):
+    facts = at("div_", (by_hand.fact(), by_hand.fact(zeros=1)), (by_hand.fact(posinf=1),), **on("w /= n", "w /= n"))
+    assert first(facts) == "w = torch.where(n != 0, w / torch.where(n != 0, n, 1), 0)"
+
+
+@pytest.mark.parametrize(
+    ("line", "expression", "code"),
+    [
+        ("r = v.sqrt().reciprocal()", "v.sqrt().reciprocal()", "r = v.clamp_min(1e-12).sqrt().reciprocal()"),
+        ("r = torch.reciprocal(v)", "torch.reciprocal(v)", "r = torch.reciprocal(v.clamp_min(1e-6))"),
+        ("r = 1 / v", "1 / v", "r = 1 / v.clamp_min(1e-6)"),
+    ],
+)
+def test_a_reciprocal(at, by_hand, line, expression, code):
+    facts = at("reciprocal", (by_hand.fact(zeros=1, min=0.0),), (by_hand.fact(posinf=1),), **on(line, expression))
+    assert first(facts) == code
+
+
+@pytest.mark.parametrize(
+    ("expression", "code"),
+    [
+        ("F.cross_entropy(z[m], y[m])", 'F.cross_entropy(z[m], y[m], reduction="sum") / max(y[m].numel(), 1)'),
+        ("loss[m].mean()", "loss[m].sum() / max(loss[m].numel(), 1)"),
+        ("torch.mean(loss[m])", "loss[m].sum() / max(loss[m].numel(), 1)"),
+        ("F.mse_loss(z, y, reduction='mean')", "x.sum() / max(x.numel(), 1)"),
+        ("loss.mean(0)", "x.sum() / max(x.numel(), 1)"),
+    ],
+)
+def test_the_mean_of_nothing(at, by_hand, expression, code):
+    facts = at("mean", (by_hand.fact(shape=(0,)),), (by_hand.fact(nan=1),), **on(f"return {expression}", expression))
+    assert first(facts) in {code, f"return {code}"}
+
+
+@pytest.mark.parametrize(
+    ("expression", "code"),
+    [("f.half()", "f.bfloat16()"), ("f.to(torch.float16)", "f.to(torch.bfloat16)"), ("f.to(kind)", None)],
+)
+def test_a_cast_of_the_scripts_own(at, by_hand, expression, code):
+    given, out = by_hand.fact(absmax=2e5, max=2e5), by_hand.fact(posinf=1, dtype="float16")
+    facts = at("_to_copy", (given,), (out,), extra={"float64_finite": True, "float64_absmax": 2e5},
+               **on(f"kept = {expression}", expression))  # fmt: skip
+    assert first(facts) == (f"kept = {code}" if code else "(x / scale).half()")
+
+
+def test_the_form_of_torch_leads_though_the_data_is_to_blame_too(at, by_hand):
+    line = "return torch.log(1 + torch.exp(x))"
+    facts = at("exp", (by_hand.fact(max=405.0, absmax=405.0),), (by_hand.fact(posinf=1),), **on(line, "torch.exp(x)"))
+    assert explain(facts)[1].leads
+
+
+def test_code_that_torch_runs_in_a_function_of_its_own_is_no_function_of_the_script(at, by_hand):
+    given = (by_hand.fact(), by_hand.fact(zeros=1))
+    line = on("return g / n", "g / n")
+    facts = at("div", given, (by_hand.fact(nan=1),), node="BackwardHookFunctionBackward", phase="backward", **line)
+    story, found = explain(facts)
+    assert (story, found.slug) == (None, "division_by_zero")
+    assert words.own_function("EntropyBackward") == "Entropy"
+    assert words.own_function("DivBackward0") is None
+
+
+def test_a_division_in_what_the_line_calls_is_mended_where_the_divisor_is_made(at, by_hand):
+    line = on("kl = kl_divergence(q, p).sum(-1)", "kl_divergence(q, p)")
+    facts = at("div", (by_hand.fact(), by_hand.fact(zeros=2)), (by_hand.fact(posinf=2),), **line)
+    only = explain(facts)[1].suggestions
+    assert [one.code for one in only] == ["torch.nn.functional.softplus(z) + 1e-6"]
+    assert "in kl_divergence" in only[0].text
+    line = on("y = torch.div(a, b)", "torch.div(a, b)")
+    facts = at("div", (by_hand.fact(), by_hand.fact(zeros=2)), (by_hand.fact(nan=2),), **line)
+    assert "above zero where it is made" not in explain(facts)[1].suggestions[0].text
+
+
+def test_a_gamma_function_at_zero(at, by_hand):
+    line = on("logp = dist.log_prob(a)", "dist.log_prob(a)")
+    facts = at("lgamma", (by_hand.fact(zeros=1, min=0.0),), (by_hand.fact(posinf=1),), **line)
+    found = explain(facts)[1]
+    assert (found.slug, found.evidence) == ("domain_error", ("the input of lgamma holds 1 zero; it is infinite there",))
