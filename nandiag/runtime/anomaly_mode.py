@@ -20,6 +20,7 @@ from nandiag.runtime.guard import guarded
 from nandiag.runtime.inject.after_import import after_import
 from nandiag.runtime.look import nan_check
 from nandiag.runtime.tape.state import on_made_up_memory
+from nandiag.runtime.tracebacks import pass_on
 
 _DTENSOR = "torch.distributed.tensor"
 _STAGE = "torch.distributed.pipelining.stage"
@@ -96,6 +97,9 @@ def without_nan_check(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             with on_made_up_memory():
                 return function(*args, **kwargs)
+        except BaseException as error:
+            pass_on(error)
+            raise
         finally:
             if checked:
                 torch.set_anomaly_enabled(enabled=True, check_nan=True)

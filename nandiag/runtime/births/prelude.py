@@ -24,6 +24,7 @@ from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entries import tensors_in
 from nandiag.runtime.tape.state import capturing
+from nandiag.runtime.tracebacks import pass_on
 
 _DEBT = 0.1
 _MOST_PAUSES = 64
@@ -76,11 +77,14 @@ class Prelude(Beneath):
         del types
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name in SILENT or self.shut:
+        if torch.compiler.is_compiling() or name in SILENT or self.shut:  # Dynamo traces no further into ours
             return func(*args, **kwargs)
         self._within = True
         try:
             output = func(*args, **kwargs)
+        except BaseException as error:
+            pass_on(error)
+            raise
         finally:
             self._within = False
         try:

@@ -23,6 +23,7 @@ from nandiag.runtime.collectives.lookout import LOOKOUT
 from nandiag.runtime.collectives.ring import MOST_SHAPES, RING, Call, user_frame
 from nandiag.runtime.inject.after_import import after_import
 from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.tracebacks import pass_on
 
 # Each collective with the names, of its parameters, that may hold the tensors that a rank puts in.
 _COLLECTIVES = {
@@ -122,6 +123,7 @@ def _wrapped(original: Callable[..., Any], shape: _Shape) -> Callable[..., Any]:
             result = original(*args, **kwargs)
         except BaseException as error:
             _end(calls, RAISED, error)
+            pass_on(error)
             raise
         finally:
             _depth.inside = False

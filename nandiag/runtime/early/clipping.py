@@ -9,6 +9,7 @@ import torch
 
 from nandiag.runtime.early.warner import Warner
 from nandiag.runtime.guard import guarded
+from nandiag.runtime.tracebacks import pass_on
 
 
 def watch_clipping(warner: Warner) -> None:
@@ -18,7 +19,11 @@ def watch_clipping(warner: Warner) -> None:
 
     @functools.wraps(original)
     def clip_grad_norm_(*args: Any, **kwargs: Any) -> Any:
-        norm = original(*args, **kwargs)
+        try:
+            norm = original(*args, **kwargs)
+        except BaseException as error:
+            pass_on(error)
+            raise
         # Dynamo takes the first word for true and traces no further into ours.
         if not torch.compiler.is_compiling() and type(norm) is torch.Tensor and norm.dim() == 0:
             clipped(norm.detach())

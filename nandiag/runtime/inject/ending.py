@@ -15,8 +15,8 @@ from typing import Any
 from nandiag import settings
 from nandiag.events import Finished, Raised
 from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.tracebacks import hide_own_frames
 
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _state: dict[str, Any] = {"raised": False, "stopped": False, "steps": 0, "error_file": None}
 _closing: list[Callable[[], Finished]] = []
 _leaving: list[Callable[[], object]] = []
@@ -105,39 +105,6 @@ def _record(kind: type[BaseException], error: BaseException, trace: TracebackTyp
     )
     if not issubclass(kind, KeyboardInterrupt):
         _tell_elastic(kind, error, lines)
-
-
-def hide_own_frames(error: BaseException) -> None:
-    """Take our wraps off the tracebacks of ``error`` and of those it came from: they are no part of the script."""
-    seen: set[int] = set()
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        one = waiting.pop()
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            one.__traceback__ = _without_own(one.__traceback__)
-            waiting += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
-
-
-def _without_own(trace: TracebackType | None) -> TracebackType | None:
-    kept: list[TracebackType] = []
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename.startswith(_OURS):
-            _drop_delegation(kept)
-        else:
-            kept.append(trace)
-        trace = trace.tb_next
-    rebuilt: TracebackType | None = None
-    for part in reversed(kept):
-        rebuilt = TracebackType(rebuilt, part.tb_frame, part.tb_lasti, part.tb_lineno)
-    return rebuilt
-
-
-def _drop_delegation(kept: list[TracebackType]) -> None:
-    # With our mode on the stack a Python function of torch hands itself over to us, by way of torch.overrides, and is
-    # called again by us: of its two frames the second is the one that there would have been.
-    if kept and kept[-1].tb_frame.f_code.co_name == "handle_torch_function":
-        del kept[-2:]
 
 
 def _tell_elastic(kind: type[BaseException], error: BaseException, lines: str) -> None:

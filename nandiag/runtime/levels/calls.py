@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from nandiag.runtime.tracebacks import pass_on
+
 
 class Listener(Protocol):
     """Who is told of each call; its methods are guarded, for here nothing would keep an error from the script."""
@@ -40,6 +42,9 @@ def listen(listener: Listener, active: Callable[[], bool]) -> None:
             return original(self, *args, **kwargs)
         try:
             output = original(self, *args, **kwargs)
+        except BaseException as error:
+            pass_on(error)
+            raise
         finally:
             listener.leaves(one)
         listener.ended(one, output)

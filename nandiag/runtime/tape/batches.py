@@ -20,6 +20,7 @@ from nandiag.runtime.guard import guarded
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import tensors_in
 from nandiag.runtime.tape.state import Generators, generators
+from nandiag.runtime.tracebacks import pass_on
 
 _KEPT = 8
 _ITERATOR = dataloader._BaseDataLoaderIter
@@ -103,7 +104,11 @@ def _wrap_index(batches: Batches) -> None:
 
     @functools.wraps(original)
     def next_index(self: Any) -> Any:
-        indices = original(self)  # type: ignore[no-untyped-call]
+        try:
+            indices = original(self)  # type: ignore[no-untyped-call]
+        except BaseException as error:
+            pass_on(error)
+            raise
         batches.asked(self, indices)
         return indices
 
@@ -116,7 +121,11 @@ def _wrap_reset(batches: Batches) -> None:
     @functools.wraps(original)
     def reset(self: Any, *args: Any, **kwargs: Any) -> None:
         batches.begun(self)
-        original(self, *args, **kwargs)
+        try:
+            original(self, *args, **kwargs)
+        except BaseException as error:
+            pass_on(error)
+            raise
 
     _ITERATOR._reset = reset  # type: ignore[method-assign]
 
@@ -135,6 +144,9 @@ def _wrap_next(capture: Capture, batches: Batches) -> None:
         begun = begins()
         try:
             data = original(self)
+        except BaseException as error:
+            pass_on(error)
+            raise
         finally:
             if begun is not None and begun[1]:
                 reopen()

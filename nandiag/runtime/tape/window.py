@@ -22,6 +22,7 @@ from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entries import CALL, Entry, Tape, tensors_in
 from nandiag.runtime.tape.state import Generators, generators, modes
+from nandiag.runtime.tracebacks import pass_on
 
 # These return no tensor that needs a gradient, or change one in place, and still matter.
 _MUTATORS = frozenset({"__setitem__", "register_hook", "retain_grad", "grad"})
@@ -95,6 +96,9 @@ class Window(Beneath):
         self.on, self._within = False, True
         try:
             output = func(*args, **kwargs) if kwargs else func(*args)
+        except BaseException as error:
+            pass_on(error)
+            raise
         finally:
             self.on, self._within = self._thread == _ident(), False
         # Also the named tuples of max, topk, eigh and the like; but a shape, which is a tuple too, holds no tensor.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.tracebacks import pass_on
 
 _stacked = torch._C._len_torch_function_stack
 
@@ -40,13 +41,20 @@ def _wrap_module_call(capture: Capture) -> None:
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if capture.tracer is not None and not capture.bystanders.here():
             return capture.tracer.module_call(original, self, args, kwargs)
-        if capture.depth or capture.idle:
+        if capture.depth or torch.compiler.is_compiling():  # Dynamo traces no further into ours
             return original(self, *args, **kwargs)
+        if capture.idle:
+            try:
+                return original(self, *args, **kwargs)
+            except BaseException as error:
+                pass_on(error)
+                raise
         entry = capture.root_begins(self, args, kwargs)
         capture.depth = 1
         try:
             output = original(self, *args, **kwargs)
-        except BaseException:
+        except BaseException as error:
+            pass_on(error)
             capture.root_raised(entry)
             raise
         finally:
@@ -67,7 +75,11 @@ def _wrap_tensor_backward(capture: Capture) -> None:
         # Under a function mode Tensor.backward takes the mode off and puts it back by itself: it must not be ours.
         capture.training()
         window.close()
-        original(self, *args, **kwargs)  # type: ignore[no-untyped-call]
+        try:
+            original(self, *args, **kwargs)  # type: ignore[no-untyped-call]
+        except BaseException as error:
+            pass_on(error)
+            raise
         if _stacked() > 1:
             sink()
 
@@ -84,15 +96,19 @@ def _wrap_optimizer_step(capture: Capture) -> None:
 
         @functools.wraps(profiled)
         def step(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or capture.idle:
+            if torch.compiler.is_compiling():
                 return profiled(*args, **kwargs)
-            was_open = capture.window.close()
-            capture.in_step += 1
+            watched = not capture.idle
+            was_open = watched and capture.window.close()
+            capture.in_step += watched
             try:
                 output = profiled(*args, **kwargs)
+            except BaseException as error:
+                pass_on(error)
+                raise
             finally:
-                capture.in_step -= 1
-            if (was_open or capture.reopen) and not capture.in_step:
+                capture.in_step -= watched
+            if watched and (was_open or capture.reopen) and not capture.in_step:
                 capture.step_left()
             return output
 
@@ -111,14 +127,19 @@ def _wrap_function_apply(capture: Capture) -> None:
 
     @functools.wraps(torch.autograd.Function.apply)
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or not capture.window.on or capture.idle:
+        if torch.compiler.is_compiling():
             return original(cls, *args, **kwargs)
-        capture.window.close()
+        taped = not capture.idle and capture.window.close()
         try:
             output = original(cls, *args, **kwargs)
-            _tape(capture, cls.apply, (args, kwargs), output)
+            if taped:
+                _tape(capture, cls.apply, (args, kwargs), output)
+        except BaseException as error:
+            pass_on(error)
+            raise
         finally:
-            capture.window.open()
+            if taped:
+                capture.window.open()
         return output
 
     torch.autograd.Function.apply = classmethod(apply)  # type: ignore[method-assign,assignment]
@@ -148,6 +169,9 @@ def _load(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
         recorded = capture.births is not None and capture.births.prelude.pause()
         try:
             content = original(*args, **kwargs)
+        except BaseException as error:
+            pass_on(error)
+            raise
         finally:
             if recorded:
                 capture.births.prelude.resume()
@@ -170,20 +194,29 @@ def _as_one_call(capture: Capture, original: Callable[..., Any]) -> Callable[...
             return original(*args, **kwargs)
         if capture.births is not None and capture.births.prelude.on:
             capture.births.prelude.pause()  # before training it is a compiled function that is called: no more of it
-        if not capture.window.on or capture.idle:
-            return original(*args, **kwargs)
-        # What can be read only once (``net.parameters()``) is read here.
-        args = tuple(list(word) if isinstance(word, Iterator) else word for word in args)
-        kwargs = {key: list(word) if isinstance(word, Iterator) else word for key, word in kwargs.items()}
-        capture.window.close()
+        taped = not capture.idle and capture.window.on
         try:
+            if taped:
+                # What can be read only once (``net.parameters()``) is read here.
+                args = tuple(map(_listed, args))
+                kwargs = dict(zip(kwargs, map(_listed, kwargs.values()), strict=True))
+                capture.window.close()
             output = original(*args, **kwargs)
-            _tape(capture, original, (args, kwargs), output)
+            if taped:
+                _tape(capture, original, (args, kwargs), output)
+        except BaseException as error:
+            pass_on(error)
+            raise
         finally:
-            capture.window.open()
+            if taped:
+                capture.window.open()
         return output
 
     return wrapper
+
+
+def _listed(word: Any) -> Any:
+    return list(word) if isinstance(word, Iterator) else word
 
 
 def _made_one_call(capture: Capture, transform: Callable[..., Any]) -> Callable[..., Any]:

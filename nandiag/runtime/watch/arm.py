@@ -31,6 +31,7 @@ from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import tensors_in
 from nandiag.runtime.tape.exchange import watch_exchanges
 from nandiag.runtime.together.replicas import ReplicaCheck
+from nandiag.runtime.tracebacks import pass_on
 from nandiag.runtime.watch.scaler import watch_scaler
 from nandiag.runtime.watch.sentinel import Sentinel
 from nandiag.settings import place
@@ -145,7 +146,11 @@ def _wrap_backward(sentinel: Sentinel, capture: Capture) -> None:
         taped = outermost and not capture.idle
         if taped:
             capture.backward_begins(((tensors, *args), kwargs), sys._getframe(1))
-        original(tensors, *args, **kwargs)
+        try:
+            original(tensors, *args, **kwargs)
+        except BaseException as error:
+            pass_on(error)
+            raise
         if taped:
             capture.backward_ends()
         if outermost:
@@ -160,7 +165,11 @@ def _wrap_grad(sentinel: Sentinel) -> None:
 
     @functools.wraps(original)
     def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        gradients = original(outputs, inputs, *args, **kwargs)
+        try:
+            gradients = original(outputs, inputs, *args, **kwargs)
+        except BaseException as error:
+            pass_on(error)
+            raise
         if not kwargs.get("create_graph"):
             called(outputs, gradients)
         return gradients
@@ -195,7 +204,11 @@ def _functional_border(
 ) -> Callable[..., Any]:
     @functools.wraps(transformed)
     def border(*args: Any, **kwargs: Any) -> Any:
-        gradients, rest = transformed(*args, **kwargs)
+        try:
+            gradients, rest = transformed(*args, **kwargs)
+        except BaseException as error:
+            pass_on(error)
+            raise
         if torch._C._functorch.peek_interpreter_stack() is None:
             called(rest[0] if has_aux else rest, tensors_in(gradients))
         return gradients, rest
@@ -206,7 +219,11 @@ def _functional_border(
 def _without_value(border: Callable[..., Any], *, has_aux: bool) -> Callable[..., Any]:
     @functools.wraps(border)
     def gradient(*args: Any, **kwargs: Any) -> Any:
-        gradients, rest = border(*args, **kwargs)
+        try:
+            gradients, rest = border(*args, **kwargs)
+        except BaseException as error:
+            pass_on(error)
+            raise
         return (gradients, rest[1]) if has_aux else gradients
 
     return gradient
@@ -228,6 +245,9 @@ def _wrap_one_zero_grad(owner: type, dropped: Callable[[Any], None], capture: Ca
         was_open = capture.window.close()
         try:
             return original(*args, **kwargs)
+        except BaseException as error:
+            pass_on(error)
+            raise
         finally:
             if was_open:
                 capture.window.open()
@@ -252,6 +272,10 @@ def _call_before(owner: type, name: str, first: Callable[[Any], None]) -> None:
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         first(args[0] if args else None)
-        return original(*args, **kwargs)
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            pass_on(error)
+            raise
 
     setattr(owner, name, wrapper)

@@ -14,6 +14,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.tracebacks import pass_on
 
 OnSkip = Callable[[float | None, torch.optim.Optimizer], None]
 OnScale = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], None]
@@ -31,7 +32,11 @@ def _wrap_step(updates: Callable[[torch.optim.Optimizer], int], on_skip: OnSkip)
     @functools.wraps(original)
     def maybe_step(self: GradScaler, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         before = updates(optimizer)
-        result = original(self, optimizer, *args, **kwargs)
+        try:
+            result = original(self, optimizer, *args, **kwargs)
+        except BaseException as error:
+            pass_on(error)
+            raise
         if updates(optimizer) == before and not RECORDER.is_dark("sentinel"):  # which counts the updates
             on_skip(scale_of(self), optimizer)
         return result
@@ -44,7 +49,11 @@ def _wrap_scale(on_scale: OnScale) -> None:
 
     @functools.wraps(original)
     def scale(self: GradScaler, outputs: Any) -> Any:
-        scaled = original(self, outputs)
+        try:
+            scaled = original(self, outputs)
+        except BaseException as error:
+            pass_on(error)
+            raise
         if isinstance(outputs, torch.Tensor) and isinstance(scaled, torch.Tensor) and scaled is not outputs:
             on_scale(outputs, scaled, self._scale)
         return scaled

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from nandiag.runtime.look.finite import local, quiet
 from nandiag.runtime.names import is_wrapper, walk
+from nandiag.runtime.tracebacks import pass_on
 
 _MOST = 1024
 # These only write a constant: a mask is as large as can be by design.
@@ -67,7 +68,11 @@ class ActivationLook(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Make the call and look at what it returned; an error of ours is told, one of the call is the script's."""
         del types
-        output = func(*args, **(kwargs or {}))
+        try:
+            output = func(*args, **(kwargs or {}))
+        except BaseException as error:
+            pass_on(error)
+            raise
         try:
             if isinstance(output, Tensor) and output.dtype is torch.float16:
                 self._look(getattr(func, "__name__", ""), output)

@@ -29,6 +29,7 @@ from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.carrier import Carriers
 from nandiag.runtime.replay.trace import COLLECTIVES, Outside, Spot, Tracer, is_constant, is_library, key_of, node_name
 from nandiag.runtime.tape.entries import tensors_in
+from nandiag.runtime.tracebacks import pass_on
 
 _MOST_WAITING = 4096
 _MOST_WRITERS = 4096
@@ -118,7 +119,11 @@ class OpWatch(Tracer):
             self._arrives(op, func, args, output)
             return output
         before = self._begins(func, args, kwargs)
-        output = func(*args, **kwargs)
+        try:
+            output = func(*args, **kwargs)
+        except BaseException as error:
+            pass_on(error)
+            raise
         if before is not None:
             self._ended(func, (args, kwargs), output, before)
         return output

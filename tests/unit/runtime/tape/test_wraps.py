@@ -19,3 +19,14 @@ class Python(dict):
 def test_a_class_method_gets_the_class_that_it_is_called_on(method, args, kwargs):
     made = on_class(method)(Python, *args, **kwargs)
     assert (type(made), made) == (Python, {"a": 1, "b": 1})
+
+
+@pytest.mark.slow
+def test_what_dynamo_traces_by_itself_is_one_graph(work):
+    """As torch.export and torch._dynamo.explain trace: nothing has told us that a module will be called."""
+    import torch._dynamo
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+    work()
+    told = torch._dynamo.explain(lambda x: model(x).sum())(torch.ones(2, 4))
+    assert (told.graph_count, told.graph_break_count) == (1, 0)

@@ -1,0 +1,53 @@
+"""Tracebacks as the script knows them: without the frames of our wraps, which are no part of it (worker)."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def hide_own_frames(error: BaseException) -> None:
+    """Take our wraps off the tracebacks of ``error`` and of those it came from.
+
+    A wrap that lets an error of the script pass does so before it raises on: Python 3.11 and newer then hand on what
+    the error holds; 3.10 remembers the frames beside it, and shows them.
+    """
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = _without_own(one.__traceback__)
+            waiting += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+
+
+def pass_on(error: BaseException) -> None:
+    """Hide our frames from the script's ``error``; for a wrap to call before it raises the error on. Never raises."""
+    try:
+        hide_own_frames(error)
+    except Exception:  # the script sees frames of ours, and no error of ours
+        return
+
+
+def _without_own(trace: TracebackType | None) -> TracebackType | None:
+    kept: list[TracebackType] = []
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename.startswith(_OURS):
+            _drop_delegation(kept)
+        else:
+            kept.append(trace)
+        trace = trace.tb_next
+    rebuilt: TracebackType | None = None
+    for part in reversed(kept):
+        rebuilt = TracebackType(rebuilt, part.tb_frame, part.tb_lasti, part.tb_lineno)
+    return rebuilt
+
+
+def _drop_delegation(kept: list[TracebackType]) -> None:
+    # With our mode on the stack a Python function of torch hands itself over to us, by way of torch.overrides, and is
+    # called again by us: of its two frames the second is the one that there would have been.
+    if kept and kept[-1].tb_frame.f_code.co_name == "handle_torch_function":
+        del kept[-2:]

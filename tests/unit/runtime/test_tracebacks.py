@@ -1,0 +1,169 @@
+"""A traceback that the script formats shows what it would show without us; so does what Python prints at the end."""
+
+import sys
+import traceback
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from nandiag.runtime import tracebacks
+
+OURS = "/nandiag/runtime/"
+
+
+class Script:
+    """A script that has trained a step, and errs in one way after another."""
+
+    def __init__(self):
+        self.model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def step(self):
+        self.optimizer.zero_grad()
+        self.model(torch.ones(2, 4)).sum().backward()
+        self.optimizer.step()
+
+    def forward(self):
+        self.model(torch.ones(2, 5))
+
+    def op_in_the_loss(self):
+        self.model(torch.ones(2, 4)) @ torch.ones(5, 5)
+
+    def function_in_the_loss(self):
+        nn.functional.cross_entropy(self.model(torch.ones(2, 4)), torch.ones(3).long())
+
+    def backward(self):
+        self.model(torch.ones(2, 4)).backward()
+
+    def gradient(self):
+        torch.autograd.grad(self.model(torch.ones(2, 4)), torch.ones(1))
+
+    def custom_forward(self):
+        self.model(torch.ones(2, 4))
+        Forward.apply(torch.ones(1))
+
+    def custom_backward(self):
+        Backward.apply(self.model(torch.ones(2, 4))).sum().backward()
+
+    def optimizer_made(self):
+        torch.optim.SGD(self.model.parameters(), lr=-1)
+
+    def optimizer_step(self):
+        Stubborn(self.model.parameters(), lr=0.1).step()
+
+    def gradients_dropped(self):
+        self.optimizer.zero_grad(wrong=1)
+
+    def clipping(self):
+        self.model(torch.ones(2, 4))
+        nn.utils.clip_grad_norm_(object(), 1.0)
+
+    def batch(self):
+        next(iter(DataLoader(Rows(), batch_size=2)))
+
+    def end_of_batches(self):
+        batches = iter(DataLoader([1.0], batch_size=2))
+        next(batches)
+        next(batches)
+
+    def checkpoint(self):
+        torch.load("there-is-none.pt")
+
+    def collective(self):
+        torch.distributed.all_reduce(torch.ones(1))
+
+    def function_of_a_function(self):
+        torch.func.grad(lambda x: x)(torch.ones(2))
+
+
+class Forward(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx, _x):
+        raise RuntimeError("in forward")
+
+
+class Backward(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx, _x):
+        return _x * 1
+
+    @staticmethod
+    def backward(_ctx, _gradient):
+        raise RuntimeError("in backward")
+
+
+class Stubborn(torch.optim.SGD):
+    def step(self, _closure=None):
+        raise KeyError("in step")
+
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        raise IndexError("no such row")
+
+
+WAYS = sorted(name for name in vars(Script) if not name.startswith("_") and name != "step")
+
+
+def shown(script, way):
+    """The frames of a traceback that the script looks at, as file and function."""
+    try:
+        getattr(script, way)()
+    except Exception as error:  # noqa: BLE001 - each way has its own
+        whole = [error, error.__cause__, error.__context__]
+        return [
+            (frame.filename, frame.name) for one in whole if one for frame in traceback.extract_tb(one.__traceback__)
+        ]
+    return None
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 remembers the frames beside the error")
+@pytest.mark.parametrize("level", ["step", "module", "op"])
+@pytest.mark.parametrize("way", WAYS)
+def test_an_error_that_the_script_catches_shows_no_frame_of_ours(way, level, work):
+    script = Script()
+    plain = shown(script, way)
+    assert plain
+    work(level=level)
+    for _ in range(2):
+        script.step()
+        assert not [frame for frame in shown(script, way) if OURS in frame[0]]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 remembers the frames beside the error")
+def test_what_is_left_is_what_there_would_have_been(work):
+    script = Script()
+    plain = shown(script, "forward")
+    work()
+    script.step()
+    assert shown(script, "forward") == plain
+
+
+def script_that_raises():
+    try:
+        first()
+    except KeyError as error:
+        raise ValueError("second") from error
+
+
+def first():
+    raise KeyError("first")
+
+
+def test_our_frames_are_taken_off_the_whole_chain():
+    code = compile("def ours(function):\n    return function()\n", tracebacks.__file__, "exec")
+    names = {}
+    exec(code, names)  # noqa: S102 - a function that seems to lie in our own file
+    with pytest.raises(ValueError, match="second") as caught:
+        names["ours"](script_that_raises)
+    assert "ours" in "".join(traceback.format_exception(caught.value))
+    tracebacks.hide_own_frames(caught.value)
+    told = "".join(traceback.format_exception(caught.value))
+    assert "in ours" not in told
+    assert told.count("in script_that_raises") == 2
+    assert "The above exception was the direct cause" in told
