@@ -270,6 +270,7 @@ class Capture:
             return
         self._steps = self._steps or self._thread == threading.get_ident()
         self.training()
+        self._keep_to_budget()
         self.tape.clear(step)
         self.exchanges.clear()
         self.received.clear()
@@ -277,7 +278,6 @@ class Capture:
         self.window.micro_step = 0
         if step > 0 and not self._python_used:
             self._python_random = False
-        self._keep_to_budget()
         if self.narrow:
             self.window.close()
         elif self.in_step:
@@ -300,7 +300,8 @@ class Capture:
     def _keep_to_budget(self) -> None:
         now = time.perf_counter()
         self.step_seconds = now - self._began
-        few, share = (_CALLS_BY_HAND, _SHARE_BY_HAND) if self.by_hand else (_FEW_CALLS, _SHARE)
+        by_hand = self.by_hand or self.tape.writes_weights
+        few, share = (_CALLS_BY_HAND, _SHARE_BY_HAND) if by_hand else (_FEW_CALLS, _SHARE)
         allowed = max(few, self.step_seconds * share / _CALL_SECONDS)
         self._over = self._over + 1 if self.window.calls > allowed else 0
         if self._over >= _OVER:

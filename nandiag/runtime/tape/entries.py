@@ -26,6 +26,8 @@ _MOST_LOOSE = 512
 _FEW_ROOTS = 8
 _FEW_ENTRIES = 256
 _FEW_BYTES = 16 * 1024 * 1024
+# The gradient, and what a line makes of it on the way to the weight.
+_PER_UPDATE = 4
 _PLAIN = frozenset({int, float, bool, str, type(None), dtype, device, layout})
 ROOT, CALL, BACKWARD = "root", "call", "backward"
 
@@ -122,7 +124,7 @@ class Tape:
         self._most_entries, self._most_bytes = _FEW_ENTRIES, _FEW_BYTES
         self._first_root = 0
         self.step = 0
-        self.bytes = 0
+        self.bytes = self._updates = 0
 
     def add(self, entry: Entry, args: Any, kwargs: Any) -> None:
         """Put an entry on the tape with its arguments packed."""
@@ -280,7 +282,7 @@ class Tape:
         self._most_entries, self._most_bytes = _FEW_ENTRIES, _FEW_BYTES
         self.overflow = False
         self.step = step
-        self.bytes = 0
+        self.bytes = self._updates = 0
 
     def _hold(self, maker: Entry) -> bool:
         """Keep what ``maker`` needs to be run again, now that a gradient depends on it; False where that is gone.
@@ -291,6 +293,28 @@ class Tape:
             for entry in sorted(_unheld(maker), key=lambda one: one.number):
                 entry.held = entry.args is not None and all(self._hold_word(word) for word in entry.words)
         return maker.args is not None if maker.grad else maker.held
+
+    @property
+    def writes_weights(self) -> bool:
+        """Whether the script itself wrote into a weight in this step."""
+        return self._updates > 0
+
+    def hold_update(self, entry: Entry, args: tuple[Any, ...]) -> None:
+        """Keep what goes into a script's own write into a weight, where that is little, until the step is over.
+
+        The weight is seen bad only when the gradients, and all that was made of them, are gone.
+        """
+        target = args[0] if args else None
+        if not isinstance(target, Tensor) or not (target.is_leaf and target.requires_grad):
+            return
+        self._updates += _PER_UPDATE * (target.nbytes if target.layout is strided else target.numel())
+        if self._updates > _FEW_BYTES:
+            return
+        for one in _unheld(entry):
+            for word in one.words:
+                # What is read off another tensor (a gradient) is another one when it is read again.
+                if type(word) is Given or (type(word) is Made and word.entry.name == "__get__"):
+                    word.hold()
 
     def _hold_word(self, word: Made | Given) -> bool:
         if type(word) is Made:

@@ -162,6 +162,8 @@ class Window(Beneath):
         entry.in_place = what.in_place
         entry.places = places(frame, _FRAMES)[0]
         self.tape.add(entry, *words)
+        if what.in_place and not grad:
+            self.tape.hold_update(entry, words[0])
         self.tape.made(entry, output)
         if not grad and entry.name in _COPIES and isinstance(output, Tensor) and output.layout is torch.strided:
             self.tape.copied(entry, output)

@@ -1,6 +1,7 @@
 """Updates that a script makes by hand: which line is named where a weight went bad by one, and its inputs are gone."""
 
 import contextlib
+import weakref
 
 import pytest
 import torch
@@ -34,9 +35,14 @@ class Heads(nn.Module):
         return self.first(h), self.second(h)
 
 
-@pytest.mark.parametrize("update", [descend, descend_by_sum])
-def test_the_last_write_is_named_where_its_inputs_are_gone(work, update):
-    worker = work()
+def descend_at_once(weights):
+    with torch.no_grad():
+        for one in weights:
+            one -= 0.1 * one.grad / one.grad.norm()  # noqa: PLW2901 - as scripts write it
+            one.grad = None
+
+
+def train(update):
     model = Heads()
     with contextlib.suppress(AnomalyStop):
         for step in range(BAD + 3):
@@ -44,6 +50,37 @@ def test_the_last_write_is_named_where_its_inputs_are_gone(work, update):
             loss = (one - 1).square().mean() + float(step != BAD) * (other - 1).square().mean()
             loss.backward()
             update(list(model.parameters()))
+
+
+@pytest.mark.parametrize("update", [descend, descend_by_sum, descend_at_once])
+def test_the_op_is_named_though_the_gradients_were_dropped(work, update):
+    worker = work()
+    train(update)
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.method, looked.phase, looked.step) == ("found", "replay", "optimizer", BAD), looked
+    assert looked.site.op == "aten.div.Tensor"
+    line = descend_at_once if update is descend_at_once else descend
+    assert (looked.site.file, looked.site.line) == (__file__, line.__code__.co_firstlineno + 3)
+    assert looked.inputs[1].zeros == 1
+
+
+def test_gradients_are_kept_no_longer_than_the_next_step(work):
+    work()
+    model, kept = Heads(), []
+    for _ in range(3):
+        sum(one.square().mean() for one in model(torch.randn(6, 4))).backward()
+        kept.append([weakref.ref(weight.grad) for weight in model.parameters()])
+        descend(list(model.parameters()))
+    gone = [[one() is None for one in step] for step in kept]
+    assert all([*gone[0], *gone[1]]), gone
+    assert not any(gone[2])
+
+
+@pytest.mark.parametrize("update", [descend, descend_by_sum])
+def test_the_last_write_is_named_where_its_inputs_are_gone(work, update, monkeypatch):
+    monkeypatch.setattr("nandiag.runtime.tape.entries._PER_UPDATE", 1 << 40)
+    worker = work()
+    train(update)
     assert not worker.capture.narrow
     looked = worker.looked[0]
     assert (looked.outcome, looked.method, looked.phase, looked.step) == ("found", "tape", "optimizer", BAD), looked
@@ -56,3 +93,40 @@ def test_the_update_of_an_optimizer_leaves_the_budget_as_it_was(work):
     assert worker.capture.by_hand
     torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
     assert not worker.capture.by_hand
+
+
+class Ascent(torch.optim.SGD):
+    """Sharpness-aware: the weights are moved uphill, and back before they are updated."""
+
+    def up(self):
+        with torch.no_grad():
+            weights = [one for one in self.param_groups[0]["params"] if one.grad is not None]
+            norm = torch.stack([one.grad.norm() for one in weights]).norm()
+            self.moved = [(one, one.grad * (0.05 / norm)) for one in weights]
+            for one, by in self.moved:
+                one.add_(by)
+        self.zero_grad()
+
+    def down(self):
+        with torch.no_grad():
+            for one, by in self.moved:
+                one.sub_(by)
+        self.step()
+        self.zero_grad()
+
+
+def test_a_move_of_the_weights_between_two_backwards_is_taped_in_short_steps_too(work):
+    worker = work()
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(6)))
+    optimizer = Ascent(model.parameters(), lr=0.1)
+    with contextlib.suppress(AnomalyStop):
+        for step in range(BAD + 4):
+            x, weight = torch.randn(6, 4), float(step != BAD + 2)
+            (model(x).square().mean() * weight).backward()
+            optimizer.up()
+            (model(x).square().mean() * weight).backward()
+            optimizer.down()
+    assert not worker.capture.narrow
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.step) == ("found", BAD + 2), looked
+    assert (looked.site.file, looked.site.line) == (__file__, Ascent.up.__code__.co_firstlineno + 4)
