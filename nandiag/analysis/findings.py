@@ -9,6 +9,7 @@ from nandiag.analysis.early import warnings_of
 from nandiag.analysis.nccl import placement
 from nandiag.analysis.nccl.findings import findings_of as nccl_findings
 from nandiag.analysis.nccl.summary import Logs
+from nandiag.analysis.ranks import unheard
 from nandiag.analysis.report import Finding, RankState, Run
 from nandiag.analysis.skips import skips_of
 from nandiag.analysis.timeline import STATE, Seen, Timeline
@@ -134,8 +135,16 @@ def _why(states: dict[int, RankState], logs: dict[int, RankLog]) -> str:
         return "ended because another rank failed first"
     if any(state.state == "stopped" for state in states.values()):
         return "ended because nandiag stopped another rank"
+    if unheard(states):
+        return lost_to(states)
     one = sum(state.state == "victim" for state in states.values()) == 1
     return f"{'was' if one else 'were'} ended by the launcher"
+
+
+def lost_to(states: dict[int, RankState]) -> str:
+    """Return whom the victims of a run lost in which no rank is known to have failed, as the end of a sentence."""
+    who = sorted(unheard(states))
+    return f"lost the connection to {'' if len(who) == 1 else 'one of '}{words.ranks(who)}, unheard of here"
 
 
 def _end(state: RankState, log: RankLog | None) -> str | None:

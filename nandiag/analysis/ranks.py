@@ -70,11 +70,24 @@ def states(record: RunRecord) -> dict[int, RankState]:
     }
     failed = {rank for rank, state in known.items() if _failed_first(state, logs.get(rank), ends.get(rank))}
     stopped = {rank for rank, state in known.items() if state.state == "stopped"}
-    told = {rank: _victim(state, failed | stopped, logs.get(rank), ends.get(rank)) for rank, state in known.items()}
+    gone = failed | stopped | (unheard(known) if _has_others(record) else frozenset())
+    told = {rank: _victim(state, gone, logs.get(rank), ends.get(rank)) for rank, state in known.items()}
     if not stopped or not _is_over(record):
         return told
     # Elastic may have started the workers anew after the stop: how the first ones ended is written nowhere.
     return {rank: _with(state, "victim") if state.state == "unfinished" else state for rank, state in told.items()}
+
+
+def unheard(states: dict[int, RankState]) -> frozenset[int]:
+    """Return the ranks of which neither they themselves nor a launcher of these folders said anything."""
+    silent = (rank for rank, one in states.items() if one.state == "not_attached")
+    return frozenset(rank for rank in silent if states[rank].exit_code is None and states[rank].signal is None)
+
+
+def _has_others(record: RunRecord) -> bool:
+    """Whether there are launchers that left nothing in these folders."""
+    nodes = (record.info.nnodes if record.info else None) or 1
+    return max(len(record.agents), len(record.starts), 1) < nodes
 
 
 def crashed_late(states: dict[int, RankState]) -> dict[int, tuple[int, ...]]:
@@ -143,7 +156,7 @@ def _failed_first(state: RankState, log: RankLog | None, end: RankEnd | None) ->
 
 
 def _victim(state: RankState, gone: set[int], log: RankLog | None, end: RankEnd | None) -> RankState:
-    """Return ``state``, or that of a victim; ``gone`` are the ranks that failed first or were stopped by nandiag."""
+    """Return ``state``, or that of a victim; ``gone`` are ranks that failed first, were stopped or are unheard of."""
     by_launcher = end is not None and end.stopped_by_launcher
     ended = by_launcher and (state.state in {"killed", "exited"} or _interrupted(log))
     signalled = state.state == "killed" and state.signal == _SIGTERM and bool(gone)

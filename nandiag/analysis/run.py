@@ -137,8 +137,9 @@ def _elsewhere(record: RunRecord, states: dict[int, RankState]) -> set[int]:
 def _missing(record: RunRecord, states: dict[int, RankState]) -> Iterable[str]:
     elsewhere = _elsewhere(record, states)
     if elsewhere:
+        were = "was" if len(elsewhere) == 1 else "were"
         yield (
-            f"{_capital(words.ranks(elsewhere))} of {len(states)} were started by another launcher, which has a run "
+            f"{_capital(words.ranks(elsewhere))} of {len(states)} {were} started by another launcher, which has a run "
             "folder of its own: `nandiag report FOLDER FOLDER` joins them."
         )
     absent = [rank for rank, state in states.items() if not state.attached and rank not in elsewhere]

@@ -101,8 +101,8 @@ def _print(found: Report, folders: list[Path], logs: list[str], *, as_json_text:
     else:
         shown = [layout.find(folder).path for folder in folders]
         # Of a folder of runs it was the newest: say which.
-        folder = " ".join(map(str, shown or logs))
-        place = terminal.Place(folder, here=str(Path.cwd()), again=shown != folders)
+        folder, *more = map(str, shown or logs)
+        place = terminal.Place(folder, here=str(Path.cwd()), again=shown != folders, more=tuple(more))
         terminal.show(found, place, sys.stdout)
 
 

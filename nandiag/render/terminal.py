@@ -43,12 +43,18 @@ class _Mirror(io.StringIO):
 class Place:
     """Where the report lies and from where it is read: ``folder`` as it is typed; files below ``here`` get short names.
 
-    ``again`` adds the command that shows the report once more.
+    ``again`` adds the command that shows the report once more; ``more`` are the folders of other launchers beside it.
     """
 
     folder: str
     here: str | None = None
     again: bool = True
+    more: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str:
+        """The command that shows the report once more."""
+        return f"nandiag report {shlex.join(map(clean, (self.folder, *self.more)))}"
 
     def short(self, text: str) -> str:
         """Return ``text`` with the names of files below the current directory relative to it."""
@@ -75,7 +81,7 @@ def lines(report: Report, place: Place, width: int) -> list[Text]:
         return list(_anomaly(report, place, width))
     if report.hang is not None:
         return list(_held(report, report.hang, place, width))
-    return list(_healthy(report, place.folder, width))
+    return list(_healthy(report, " ".join((place.folder, *place.more)), width))
 
 
 def _held(report: Report, hang: Hang, place: Place, width: int) -> Iterable[Text]:
@@ -89,7 +95,7 @@ def _held(report: Report, hang: Hang, place: Place, width: int) -> Iterable[Text
     yield from frame.notes(nccl.lines(report.nccl), MOST["nccl"], "nccl")
     yield from frame.notes([place.short(text) for text in report.notes], MOST["notes"], "note")
     if place.again:
-        yield Text("  show this again: ").append(f"nandiag report {shlex.quote(clean(place.folder))}", style="bold")
+        yield Text("  show this again: ").append(place.command, style="bold")
     yield Text("  read on:         ").append(f"nandiag explain {clean(hang.slug)}", style="bold")
 
 
@@ -156,7 +162,7 @@ def _anomaly(report: Report, place: Place, width: int) -> Iterable[Text]:
     yield from frame.notes(_machine(origin), 1, "note")
     yield from frame.notes(_resume(report), 1, "resume")
     if place.again:
-        yield Text("  show this again: ").append(f"nandiag report {shlex.quote(clean(place.folder))}", style="bold")
+        yield Text("  show this again: ").append(place.command, style="bold")
     for slug in _explained(verdict):
         yield Text("  read on:         ").append(f"nandiag explain {clean(slug)}", style="bold")
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from nandiag.analysis.findings import failures
+from nandiag.analysis.findings import failures, lost_to
 from nandiag.analysis.hangs.told import Hang
 from nandiag.analysis.origin import Claim
-from nandiag.analysis.ranks import crashed_late
+from nandiag.analysis.ranks import crashed_late, unheard
 from nandiag.analysis.report import Finding, RankState, Run, Suggestion, Verdict
 from nandiag.analysis.timeline import STARTS, STATE, Timeline
 from nandiag.events import Finished, Harm, Looked, Raised, words
@@ -49,6 +49,9 @@ def _failure(told: dict[str, tuple[int, ...]], states: dict[int, RankState], run
         was, its, scripts = ("was", "its", "script") if len(ranks) == 1 else ("were", "their", "scripts")
         name = words.signal_name(signal)
         return f"the run failed: {words.ranks(ranks)} {was} ended by {name} after {its} {scripts} had ended"
+    victims = [rank for rank, state in states.items() if state.state == "victim"]
+    if victims and unheard(states):
+        return f"{words.ranks(victims)} {lost_to(states)}"
     return "the run failed, and no rank is known to have failed"
 
 

@@ -16,6 +16,8 @@ _OPS = {
     "all_reduce": "allreduce_",
     "all_gather": "allgather_",
     "all_gather_into_tensor": "_allgather_base_",
+    "all_gather_single": "_allgather_base_",
+    "reduce_scatter_single": "_reduce_scatter_base_",
     "reduce": "reduce_",
     "reduce_scatter": "reduce_scatter_",
     "reduce_scatter_tensor": "_reduce_scatter_base_",

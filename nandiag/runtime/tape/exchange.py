@@ -25,18 +25,20 @@ from nandiag.runtime.tape.entries import BACKWARD, ROOT, tensors_in
 _NAMES = frozenset({
     "all_reduce", "all_gather", "all_gather_into_tensor", "reduce", "reduce_scatter", "reduce_scatter_tensor",
     "broadcast", "all_to_all", "all_to_all_single", "all_reduce_coalesced", "gather", "scatter", "recv", "irecv",
-    "batch_isend_irecv",
+    "batch_isend_irecv", "all_gather_single", "reduce_scatter_single",
 })  # fmt: skip
 # What these write comes from other ranks alone; what the others write holds this rank's part too.
 _RECEIVES = frozenset({
     "recv", "irecv", "batch_isend_irecv", "all_gather", "all_gather_into_tensor", "reduce_scatter",
-    "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "gather", "scatter",
+    "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "gather", "scatter", "all_gather_single",
+    "reduce_scatter_single",
 })  # fmt: skip
 # Which argument each writes into, by position or name; of the others it is the first, "tensor".
 _WRITTEN = {
     "all_gather": (0, "tensor_list"), "all_gather_into_tensor": (0, "output_tensor"), "gather": (1, "gather_list"),
     "reduce_scatter": (0, "output"), "reduce_scatter_tensor": (0, "output"), "all_to_all": (0, "output_tensor_list"),
     "all_to_all_single": (0, "output"), "all_reduce_coalesced": (0, "tensors"),
+    "all_gather_single": (0, "output_tensor"), "reduce_scatter_single": (0, "output"),
 }  # fmt: skip
 _MOST = 256
 _SMALL = 1 << 14

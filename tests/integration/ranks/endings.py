@@ -1,8 +1,9 @@
 """Ranks that fail in the joint replay of step 3, where rank 0 has a NaN loss: ``endings.py HOW [WAY]``.
 
 HOW is ``killed``, ``memory`` or ``backend`` (rank 1 fails; the last on a backend of the script's own), ``alike`` (all
-fail), ``hooks`` (rank 1 fails in its backward) or ``none``. The harm is in the loss alone: gradients stay finite, and
-training may go on. At the end each rank tells what its weights are.
+fail), ``hooks`` (rank 1 fails in its backward), ``none``, or ``left_out`` (none, and no update is made at step 3). The
+harm is in the loss alone: gradients stay finite, and training may go on. At the end each rank tells what its weights
+are.
 """
 
 import gc
@@ -38,7 +39,7 @@ def lose():
 class Failing(torch.autograd.Function):
     @staticmethod
     def forward(_, x):
-        if HOW not in {"hooks", "none"} and (RANK == 1 or HOW == "alike") and replayed():
+        if HOW not in {"hooks", "none", "left_out"} and (RANK == 1 or HOW == "alike") and replayed():
             lose()
         return x.clone()
 
@@ -72,7 +73,8 @@ def loop(model, *, own=True):
         loss = model(batch(step, own=own)).square().mean()
         optimizer.zero_grad()
         spoilt(loss, step).backward()
-        optimizer.step()
+        if (HOW, step) != ("left_out", BAD):
+            optimizer.step()
     return model
 
 
@@ -112,7 +114,8 @@ def pipeline():
         given = (batch(step, own=False),) if RANK == 0 else ()
         target = {"target": torch.ones(4, 8), "losses": losses} if RANK == WORLD - 1 else {}
         schedule.step(*given, **target)
-        optimizer.step()
+        if (HOW, step) != ("left_out", BAD):
+            optimizer.step()
     return model
 
 

@@ -46,3 +46,23 @@ def test_only_a_run_that_may_lose_nodes_succeeds_without_one(by_hand, nnodes, st
     info = replace(INFO, nnodes=nnodes)
     record = by_hand.run(by_hand.rank(0, Finished(5)), info=info, ends=[by_hand.ended(0, 0)])
     assert analyse(replace(record, lost=(AgentStart("node1", 7),))).run.state == state
+
+
+def test_a_rank_that_lost_one_of_a_launcher_without_a_folder_here_is_its_victim(by_hand):
+    """A folder of each node's own: this one knows nothing of the node that was killed."""
+    log = by_hand.rank(0, Raised("RuntimeError", "Connection closed by peer", "", 5))
+    ends = (AgentEnd("node0", 7, 0, 1, "failed", ranks=(by_hand.ended(0, 1),)),)
+    report = analyse(by_hand.run(log, info=INFO, agents=ends))
+    assert report.ranks["0"].state == "victim"
+    assert (
+        report.verdict.summary == "rank 0 lost the connection to rank 1, unheard of here; no anomaly in 1 rank, 5 steps"
+    )
+    assert [one.slug for one in report.findings] == ["rank_victim"]
+    assert any("started by another launcher" in note for note in report.notes)
+
+
+def test_a_rank_that_fails_by_itself_is_no_victim_of_a_launcher_elsewhere(by_hand):
+    log = by_hand.rank(0, Raised("ValueError", "no such file", "", 5))
+    ends = (AgentEnd("node0", 7, 0, 1, "failed", ranks=(by_hand.ended(0, 1),)),)
+    report = analyse(by_hand.run(log, info=INFO, agents=ends))
+    assert report.verdict.summary.startswith("rank 0 raised ValueError: no such file")

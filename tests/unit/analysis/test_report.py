@@ -91,6 +91,12 @@ def test_what_could_not_be_seen_is_a_note(by_hand, event, note):
     assert note in analyse(by_hand.run(by_hand.rank(0, event, world=1), world=1)).notes
 
 
+def test_one_rank_of_another_launcher_is_told_in_the_singular(by_hand):
+    info = RunInfo("r1", ("nandiag",), "2026", nproc=1, nnodes=2, world_size=2)
+    (told, *_) = analyse(by_hand.run(by_hand.rank(0, Finished(3)), info=info)).notes
+    assert told.startswith("Rank 1 of 2 was started by another launcher")
+
+
 @pytest.mark.parametrize(
     ("info", "agents", "said"),
     [

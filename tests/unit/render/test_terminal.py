@@ -119,6 +119,11 @@ def test_a_folder_with_spaces_can_be_pasted(harmed):
     assert line.plain.endswith("nandiag report 'my logs/run'")
 
 
+def test_folders_of_several_launchers_can_be_pasted(harmed):
+    *_, line, _ = terminal.lines(harmed, terminal.Place("node a/run", more=("b/run",)), 100)
+    assert line.plain.endswith("nandiag report 'node a/run' b/run")
+
+
 def test_what_a_script_says_cannot_reach_the_terminal(at_origin):
     evil = "\x1b[2J\x1b]0;owned\x07\u202ebad\x9b31m"
     report = at_origin(source=f"    x = '{evil}'", file=f"{evil}.py", function=evil, module=evil, op=evil, host=evil)
