@@ -156,9 +156,10 @@ class Evidence:
         return came, named
 
     def _copied(self, tensor: Tensor) -> Finding | None:
-        """A weight may be a copy that the script made in this step: return the origin of what was copied, if found."""
+        """A weight may be a copy that the script made in this step, or be written into: return the origin of that."""
         entry = self.copier(storage(tensor)) if self.copier is not None else None
-        made = self.result.outputs.get(id(entry), [])[:1]
+        again = self.result.rewritten.get(storage(tensor))
+        made = self.result.outputs.get(id(entry), [])[:1] if again is None else [again]
         found = origin([op for op in map(self.tracer.writer, made) if op is not None])
         return found if found is not None and found.source == "op" else None
 

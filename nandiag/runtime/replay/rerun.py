@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.frames import BOUNDARIES
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact
@@ -27,7 +28,11 @@ _grad = torch.autograd.grad
 
 @dataclass(slots=True)
 class Rerun:
-    """What came of running the tape again: the roots of backward calls, and what could not be as it had been."""
+    """What came of running the tape again: the roots of backward calls, and what could not be as it had been.
+
+    ``rewritten`` are, by storage, the copies that took the script's writes into tensors from outside: modules that hold
+    such a tensor ran with the tensor itself.
+    """
 
     losses: list[tuple[Tensor, int]] = field(default_factory=list)
     gradients: list[Tensor] = field(default_factory=list)
@@ -39,6 +44,7 @@ class Rerun:
     largest_gradient: float | None = None
     scalars: list[Tensor] = field(default_factory=list)
     outputs: dict[int, list[Tensor]] = field(default_factory=dict)
+    rewritten: dict[int | None, Tensor] = field(default_factory=dict)
 
 
 class _Gone(Exception):  # noqa: N818 - no error: the script let go of it
@@ -140,7 +146,8 @@ class Player:
             if entry.before is not None:
                 target, held = entry.before
                 if id(target) not in self._stand_ins:
-                    self._stand_ins[id(target)] = held.clone()
+                    stand_in = self._stand_ins[id(target)] = held.clone()
+                    self.result.rewritten[storage(target)] = stand_in
 
     def _left_as_it_is(self, entry: Entry) -> bool:
         """Whether an in-place write into a tensor from outside is not made again, its result being there already."""

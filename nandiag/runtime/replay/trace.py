@@ -21,7 +21,7 @@ from nandiag.events import TensorFact
 from nandiag.runtime.frames import LIBRARY, Frame, kind_of, stack
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, local
-from nandiag.runtime.memory.there import all_there
+from nandiag.runtime.memory.kept import Kept, copies
 from nandiag.runtime.replay.carrier import Carrier, Carriers, wait_for
 from nandiag.runtime.tape.entries import tensors_in
 
@@ -32,7 +32,6 @@ _CONSTANTS = frozenset({
     "masked_fill", "masked_fill_", "full", "fill_", "fill", "full_like", "new_full", "scalar_tensor", "lift_fresh",
     "constant_pad_nd", "_to_copy", "where", "index_fill", "index_fill_",
 })  # fmt: skip
-_MOST_KEPT = 256
 COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "_dtensor::")
 _PLAIN_TYPES = (torch.Tensor, nn.Parameter)
 
@@ -122,7 +121,7 @@ class Tracer(TorchDispatchMode):
         self._modules: list[tuple[str | None, str, bool]] = []
         self._called: list[nn.Module] = []
         self._still = False
-        self._kept = 0
+        self.kept = Kept()
         self._collected: Op | None = None
         self._made: dict[int, StorageWeakRef] = {}
         self.brought: set[int] = set()
@@ -175,7 +174,9 @@ class Tracer(TorchDispatchMode):
         # lift_fresh brings a Python number into a tensor: a constant, not something from outside.
         stats: list[Stat | None] = [None if name == "lift_fresh" else self._stat(tensor) for tensor in given]
         mutable = bool(func._schema.is_mutable)
-        words = _copies(args, kwargs) if mutable else (args, kwargs)
+        words = copies(args, kwargs) if mutable else (args, kwargs)
+        if mutable:
+            self.kept.written(map(key_of, given))
         output = func(*args, **kwargs)
         outputs = tensors_in(output)
         self._pin(outputs)
@@ -198,7 +199,7 @@ class Tracer(TorchDispatchMode):
             return
         self._parents(op, given)
         op.constant = is_constant(op)
-        self._keep_facts(op, written, mutable=mutable)
+        self._keep_facts(op, written, inside, mutable=mutable)
         for tensor, stat in zip(written, op.outputs, strict=True):
             key = key_of(tensor)
             if stat is not None:
@@ -206,14 +207,14 @@ class Tracer(TorchDispatchMode):
             elif key not in inside:
                 self._writer.pop(key, None)
 
-    def _keep_facts(self, op: Op, written: list[Tensor], *, mutable: bool) -> None:
+    def _keep_facts(self, op: Op, written: list[Tensor], inside: set[int], *, mutable: bool) -> None:
         # Arguments and results are kept of ops that may prove to be the origin, of few, and never of the long tail of
         # ops that only hand bad values on.
-        if self._kept < _MOST_KEPT and (op.born or op.born_nan or op.outside or mutable):
-            self._kept += 1
+        if self.kept.room and (op.born or op.born_nan or op.outside or mutable):
             op.results = [tensor.detach() for tensor in written]
+            self.kept.keep(op, inside | {key_of(tensor) for tensor in written})
             if self.waits:  # a hook writes into its bucket in the end
-                op.words, op.results = (_copies(*op.words) if op.words else None), _copies(op.results, {})[0]
+                op.words, op.results = (copies(*op.words) if op.words else None), copies(op.results, {})[0]
         else:
             op.words = None
 
@@ -380,19 +381,3 @@ def is_constant(op: Op) -> bool:
     if name == "lift_fresh" or (name == "_to_copy" and not tensors_in(args)):
         return True
     return any(isinstance(word, int | float) and not math.isfinite(word) for word in [*args, *kwargs.values()])
-
-
-_COPY_LIMIT = 10_000_000
-
-
-def _copies(args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Return the arguments with tensors copied as they are before an op writes into one of them."""
-
-    def copy(thing: Any) -> Any:
-        if isinstance(thing, Tensor):
-            return thing.detach().clone() if thing.numel() <= _COPY_LIMIT and all_there([thing]) else thing
-        if type(thing) in (tuple, list):
-            return type(thing)(copy(item) for item in thing)
-        return thing
-
-    return copy(args), {key: copy(value) for key, value in kwargs.items()}

@@ -130,3 +130,33 @@ def test_a_move_of_the_weights_between_two_backwards_is_taped_in_short_steps_too
     looked = worker.looked[0]
     assert (looked.outcome, looked.step) == ("found", BAD + 2), looked
     assert (looked.site.file, looked.site.line) == (__file__, Ascent.up.__code__.co_firstlineno + 4)
+
+
+def average(teacher, student, count):
+    with torch.no_grad():
+        correction = 1 - 0.9**count
+        for one, other in zip(teacher.parameters(), student.parameters(), strict=True):
+            one.mul_(0.9).add_(other, alpha=0.1)
+            one.copy_(one / correction)
+        count += 1
+
+
+def test_a_division_that_is_written_into_a_frozen_model_between_steps(work):
+    worker = work()
+    student, teacher, count = nn.Linear(4, 4), nn.Linear(4, 4).requires_grad_(False), torch.ones(())
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+    with contextlib.suppress(AnomalyStop):
+        for step in range(BAD + 3):
+            x = torch.randn(6, 4)
+            optimizer.zero_grad()
+            (student(x) - teacher(x)).square().mean().backward()
+            optimizer.step()
+            if step == BAD:
+                count.zero_()
+            average(teacher, student, count)
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source, looked.step) == ("found", "op", BAD + 1), looked
+    assert (looked.site.op, looked.site.file) == ("aten.div.Tensor", __file__)
+    assert looked.site.line == average.__code__.co_firstlineno + 5
+    assert not looked.inputs[0].bad  # the line writes into what it divides
+    assert looked.inputs[1].zeros == 1
