@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import sys
+import threading
 from collections.abc import Iterable
 from types import CodeType, FrameType, FunctionType
 from typing import Any
@@ -26,6 +27,9 @@ class Theirs:
         self.containers: dict[int, object] = {}
         self._seen: set[tuple[int, ...]] = set()
         frames = sys._current_frames()
+        frames.pop(
+            threading.get_ident(), None
+        )  # ours would hold itself by it, and all that called it with their locals
         for thread in threads:
             self._take_frames(frames.get(thread))
 

@@ -66,7 +66,8 @@ class Examiner:
         self._left -= 1
         updates = updates_by_hand(self._capture.tape.entries) if case.by_hand else ()
         tape = self._capture.tape
-        copies = [entry for one in case.parameters if (entry := tape.copier(storage(one))) is not None]
+        with quiet():
+            copies = [entry for one in case.parameters if (entry := tape.copier(storage(one))) is not None]
         entries, self._partial = still_held(tape.whole(case.gradients, without=updates, also=copies))
         began = time.perf_counter()
         looked = self._refusal(case, entries) or self._replay(case, entries)
@@ -102,7 +103,8 @@ class Examiner:
         RECORDER.emit(_timed(looked, time.perf_counter() - began), urgent=True)
 
     def _refusal(self, case: Case, entries: list[Entry]) -> Looked | None:
-        reason = reason_against(self._capture, entries)
+        with quiet():
+            reason = reason_against(self._capture, entries)
         if case.joint:
             reason = reason or (None if case.ends else _reason_to_stay_out(roots_of(entries)))
             others = self.agreement.any(flag=reason is not None)
@@ -114,11 +116,13 @@ class Examiner:
         roots = roots_of(entries)
         names = {id(module): name for root in reversed(roots) for name, module in walk(root)}
         tracer = Tracer(names, joint=case.joint)
-        held = all_that_gather(case.parameters, roots, entries)
-        tracer.brought = set(labels_of(roots, entries)) | memory_of(entries)
-        ones = {id(case.scale): torch.ones_like(case.scale)} if case.scale is not None else {}
+        with quiet():
+            held = all_that_gather(case.parameters, roots, entries)
+            tracer.brought = set(labels_of(roots, entries)) | memory_of(entries)
+            ones = {id(case.scale): torch.ones_like(case.scale)} if case.scale is not None else {}
         try:
-            written = may_write_weights(entries, roots)
+            with quiet():
+                written = may_write_weights(entries, roots)
             with (
                 self._joined(case, tracer) as through,
                 traceless(self._capture, held, entries, weights_written=written),

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from nandiag.runtime.belongings.aside import Aside, Bystanders
 from nandiag.runtime.belongings.keeping import Belongings
 from nandiag.runtime.belongings.reach import starts_of
+from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import ROOT, Entry
@@ -40,11 +41,12 @@ def traceless(
 ) -> Iterator[None]:
     """Keep gradients, buffers, generators, attributes, printed and logged output as if no replay had been."""
     roots = roots_of(entries)
-    gradients = [(parameter, parameter.grad) for parameter in parameters]
-    written = [(one, one.detach().clone()) for one in parameters if all_there([one])] if weights_written else []
-    held = [buffer for root in roots for buffer in root.buffers() if all_there([buffer])]
-    buffers = [(buffer, buffer.detach().clone()) for buffer in held]
-    contents = Contents(roots)
+    with quiet():
+        gradients = [(parameter, parameter.grad) for parameter in parameters]
+        written = [(one, one.detach().clone()) for one in parameters if all_there([one])] if weights_written else []
+        held = [buffer for root in roots for buffer in root.buffers() if all_there([buffer])]
+        buffers = [(buffer, buffer.detach().clone()) for buffer in held]
+        contents = Contents(roots)
     datasets = [one.dataset for one in capture.batches.newest] if capture.batches is not None else []
     bystanders = Bystanders()
     belongings = Belongings([*datasets, *roots, *starts_of(sys._getframe(1))], bystanders.threads)
@@ -53,10 +55,12 @@ def traceless(
     window_was_open = capture.window.close()
     capture.bystanders, aside = bystanders, Aside(bystanders)
     capture.off = True
-    versions = _versions([*parameters, *(buffer for buffer, _ in buffers), *contents.tensors])
+    with quiet():
+        versions = _versions([*parameters, *(buffer for buffer, _ in buffers), *contents.tensors])
     try:
-        for parameter in parameters:
-            parameter.grad = None
+        with quiet():
+            for parameter in parameters:
+                parameter.grad = None
         aside.begin()
         yield
     finally:
@@ -74,7 +78,7 @@ def _on_again(capture: Capture) -> None:
 def undo_all(steps: Sequence[Callable[[], object]]) -> None:
     """Take each step, whatever becomes of the others, and one that fails twice; raises the first error at the end."""
     errors: list[Exception] = []
-    with torch.no_grad():
+    with quiet():
         for step in steps:
             try:
                 step()

@@ -18,6 +18,7 @@ from torch import Tensor
 from nandiag.runtime.births.beneath import Beneath
 from nandiag.runtime.births.known import is_in_place
 from nandiag.runtime.frames import places
+from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entries import CALL, Entry, Tape, tensors_in
@@ -128,7 +129,8 @@ class Window(Beneath):
         known = self.tape.maker(base)
         if base.requires_grad or base.numel() > _SMALL or (known is not None and known[0].step == self.tape.step):
             return None
-        return (base, base.clone()) if all_there([base]) else None
+        with quiet():
+            return (base, base.clone()) if all_there([base]) else None
 
     def _tape(
         self,

@@ -6,7 +6,6 @@ next one.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import sys
 from collections.abc import Callable
@@ -198,7 +197,8 @@ class Sentinel:
         trained = [] if optimizer is None else parameters(optimizer)
         suspects = tuple(self.weights.suspects)
         finite = self.judge.finite_after is not None and self.judge.finite_after == self.clock.updated_in
-        gradients = tuple(one.grad for one in trained if one.grad is not None)
+        with quiet():
+            gradients = tuple(one.grad for one in trained if one.grad is not None)
         case = Case(self.clock.step, trained, joint, self._scale, suspects, finite, gradients, ends=ends)
         self.looker.examine(case)
 
@@ -360,8 +360,10 @@ class Sentinel:
 
     def finish(self) -> Finished:
         """Give the last words: what still waits to be read, the history, and how far the run came."""
-        with contextlib.suppress(Exception):
+        try:
             self.script_ends()
+        except Exception as error:
+            RECORDER.dark("last look", error)
         border = Border()
         with quiet():
             sight = look(self.losses.pending, [], None, None, self._waiting, [])
