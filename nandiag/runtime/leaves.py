@@ -60,3 +60,14 @@ def _named(name: str, value: Any) -> Iterable[tuple[str, Tensor]]:
         yield from ((f"{name}[{index}]", one) for index, one in enumerate(value[:512]) if isinstance(one, Tensor))
     elif type(value) is dict:
         yield from ((f"{name}[{key!r}]", one) for key, one in list(value.items())[:512] if isinstance(one, Tensor))
+
+
+def is_leaf(tensor: Tensor) -> bool:
+    """Whether ``tensor`` is a leaf of autograd's graph.
+
+    To ask it of a view of a weight that was made, and written into, without gradients raises: it is none.
+    """
+    try:
+        return tensor.is_leaf
+    except RuntimeError:
+        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 
 from nandiag.analysis.causes import fitting
@@ -41,6 +42,7 @@ EXPLAIN = Explanation(
 
 SOFTMAX = frozenset({"softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax"})
 ATTENTION = "scaled_dot_product"
+_SUMS = frozenset({"add", "sub"})
 _LEAVE_ONE = Suggestion(
     "Leave at least one position of each row unmasked, or mask with a large finite number.",
     "mask = mask.masked_fill(mask.all(-1, keepdim=True), False)",
@@ -50,8 +52,8 @@ _LEAVE_ONE = Suggestion(
 def explain(facts: Facts) -> Cause | None:
     """Name a fully masked row: softmax gives NaN from -inf alone only where a whole row is -inf."""
     op = facts.op or ""
-    if op == "add":
-        return _two_masks(facts)
+    if op in _SUMS:
+        return _two_masks(facts) if op == "add" else _less_its_maximum(facts)
     if not facts.outputs_nan or facts.node is not None:
         return None
     attention = op.lstrip("_").startswith(ATTENTION)
@@ -99,6 +101,27 @@ def _two_masks(facts: Facts) -> Cause | None:
         ),
         strength=LIKELY,
         story=True,
+    )
+
+
+def _less_its_maximum(facts: Facts) -> Cause | None:
+    """A softmax by hand: what a row of -inf alone has for its maximum is -inf, and -inf less -inf is NaN."""
+    inputs = facts.origin.inputs
+    if len(inputs) != 2 or not facts.outputs_nan or not all(fact.only_neginf for fact in inputs):
+        return None
+    if inputs[1].numel >= inputs[0].numel:
+        return None
+    found = fitting.parsed(facts.origin)
+    scores = found[1].left if found is not None and isinstance(found[1], ast.BinOp) else None
+    name = ast.unparse(scores) if isinstance(scores, ast.Name) else "scores"
+    text = "Before this line, put the lowest finite number for -inf: such a row is then a mean over all its positions."
+    return Cause(
+        slug="attention_fully_masked",
+        evidence=("a whole row is -inf, and so is what is taken off it; -inf less -inf is NaN",),
+        suggestions=(
+            Suggestion(text, f"{name} = {_finite(name)}"),
+            replace(_LEAVE_ONE, text="Or leave at least one position of each row unmasked."),
+        ),
     )
 
 

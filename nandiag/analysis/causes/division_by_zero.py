@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 from nandiag.analysis.causes import exponents, fitting
 from nandiag.analysis.causes.empty_reduction import divides_by_no_target
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share, small
@@ -104,6 +106,9 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     if callee is not None:
         text = f"The division is in {callee}: keep what that divides by above zero where it is made, {_WHAT}."
         return (Suggestion(text, "torch.nn.functional.softplus(z) + 1e-6"),)
+    empty = _weight_of_zeros(facts)
+    if empty is not None:
+        found.insert(0, empty)
     infinite = any(fact.posinf or fact.neginf for fact in facts.origin.outputs)
     if rooted is None and infinite and facts.op in DIVISIONS and divisor.numel > 1:
         # What is divided by 1e-6 instead is finite and a million times too large: training breaks all the same.
@@ -121,6 +126,17 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
         # What has lost its digits cannot be clamped back: where one number is the divisor that is the likelier mend.
         found.insert(0 if divisor.numel == 1 else 1, Suggestion(text, _in_float32(facts)))
     return tuple(found)
+
+
+def _weight_of_zeros(facts: Facts) -> Suggestion | None:
+    """A weight that is all zeros, divided by what is made of it: a guard makes its gradient huge instead of NaN."""
+    weight, parsed = facts.origin.inputs[0], fitting.parsed(facts.origin)
+    if not weight.name or weight.zeros != weight.numel or weight.numel == 0 or parsed is None:
+        return None
+    node = parsed[1].left if isinstance(parsed[1], ast.BinOp) else None
+    text = f"{weight.name} is all zeros, and has no direction: do not let it begin so."
+    code = ast.unparse(node) if isinstance(node, ast.Attribute | ast.Name) else "weight"
+    return Suggestion(text, f"torch.nn.init.normal_({code}, std=0.02)")
 
 
 def _keep(divisor: TensorFact) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.frames import USER, kind_of
+from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.rerun import written_by
@@ -41,7 +42,7 @@ def updates_by_hand(entries: list[Entry]) -> list[Entry]:
     What they wrote is there: made again, they would be made twice.
     """
     first = next((index for index, entry in enumerate(entries) if entry.kind == BACKWARD), len(entries))
-    writes = [(entry, one) for entry, one in written_by(entries[:first]) if not entry.grad and one.is_leaf]
+    writes = [(entry, one) for entry, one in written_by(entries[:first]) if not entry.grad and is_leaf(one)]
     return [entry for entry, one in writes if one.requires_grad and not is_bad(one)]
 
 
@@ -50,7 +51,7 @@ def gradients_used(entries: list[Entry]) -> bool:
     first = next((index for index, entry in enumerate(entries) if entry.kind == BACKWARD), len(entries))
     later = [entry for entry in entries[first:] if entry.in_place and not entry.grad]
     listed = [one for entry in later for one in _given(entry.args[:1])]  # also those of torch._foreach_*
-    return any(one.is_leaf and one.requires_grad for one in [*listed, *(one for _, one in written_by(later))])
+    return any(is_leaf(one) and one.requires_grad for one in [*listed, *(one for _, one in written_by(later))])
 
 
 def reason_against(capture: Capture, entries: list[Entry]) -> str | None:
@@ -100,7 +101,7 @@ def all_that_gather(parameters: list[Tensor], roots: list[nn.Module], entries: l
     held |= {id(one): one for root in roots for one in root.parameters()}
     for entry in entries:
         for tensor in _given((entry.args, entry.kwargs, _swapped(entry))):
-            if tensor.requires_grad and tensor.is_leaf:
+            if tensor.requires_grad and is_leaf(tensor):
                 held[id(tensor)] = tensor
     return list(held.values())
 
@@ -110,7 +111,7 @@ def stand_in_for_spoiled(entries: list[Entry], tracer: Tracer) -> bool:
 
     What it held before is gone; :func:`traceless` puts back what it holds. Returns whether there is any.
     """
-    spoiled = [one for _, one in written_by(entries) if one.is_leaf and one.requires_grad]
+    spoiled = [one for _, one in written_by(entries) if is_leaf(one) and one.requires_grad]
     with tracer.still(), torch.no_grad():
         spoiled = [one for one in spoiled if is_bad(one)]
         for one in spoiled:

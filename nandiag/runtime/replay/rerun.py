@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.frames import BOUNDARIES
 from nandiag.runtime.guard import Refused
+from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.look.finite import fact
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.replay.trace import Spot, Tracer
@@ -197,7 +198,7 @@ class Player:
             return stand_in
         if not all_there([tensor]):
             raise _Gone("memory that the step used has been let go of")
-        if tensor.requires_grad and not tensor.is_leaf:
+        if tensor.requires_grad and not is_leaf(tensor):
             # Its graph was consumed by the real backward: gradients end here in the replay.
             self.result.cut = True
             with self.tracer.still():
@@ -302,7 +303,7 @@ def _phase_round_model(index: int, entry: Entry, models: list[int], backwards: l
 
 def _is_weight(entry: Entry) -> bool:
     target = _written(entry) if entry.args else None
-    return isinstance(target, nn.Parameter) or (target is not None and target.is_leaf and target.requires_grad)
+    return isinstance(target, nn.Parameter) or (target is not None and is_leaf(target) and target.requires_grad)
 
 
 def _is_criterion(entry: Entry) -> bool:

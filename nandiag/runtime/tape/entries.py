@@ -16,6 +16,7 @@ from torch import Tensor, device, dtype, layout, strided
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.runtime.frames import Frame, Place
+from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.tape.packed.swaps import Swapped
 from nandiag.runtime.tape.packed.words import Given, Made, Rebuilt, version_of
 from nandiag.runtime.tape.state import Generators, Modes
@@ -261,9 +262,9 @@ class Tape:
         # A leaf that gradients gather in is trained, perhaps, where it was there before the first call of a module: it
         # is taken as it is. What an earlier step made without gradients is a plain value by now: making it again would
         # chain for ever.
-        if maker.grad and maker.step == self.step and maker.args is not None and not tensor.is_leaf:
+        if maker.grad and maker.step == self.step and maker.args is not None and not is_leaf(tensor):
             return True  # by far the most common of the cases below
-        if tensor.is_leaf and tensor.requires_grad:
+        if is_leaf(tensor) and tensor.requires_grad:
             within = self.step > 0 or 0 < self._first_root < maker.number
             return within and maker.step == self.step and (not strong or self._hold(maker))
         if not strong:
@@ -305,7 +306,7 @@ class Tape:
         The weight is seen bad only when the gradients, and all that was made of them, are gone.
         """
         target = args[0] if args else None
-        if not isinstance(target, Tensor) or not (target.is_leaf and target.requires_grad):
+        if not isinstance(target, Tensor) or not (is_leaf(target) and target.requires_grad):
             return
         self._updates += _PER_UPDATE * (target.nbytes if target.layout is strided else target.numel())
         if self._updates > _FEW_BYTES:

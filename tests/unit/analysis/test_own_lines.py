@@ -105,3 +105,27 @@ def test_a_gamma_function_at_zero(at, by_hand):
     facts = at("lgamma", (by_hand.fact(zeros=1, min=0.0),), (by_hand.fact(posinf=1),), **line)
     found = explain(facts)[1]
     assert (found.slug, found.evidence) == ("domain_error", ("the input of lgamma holds 1 zero; it is infinite there",))
+
+
+def test_a_softmax_by_hand_of_a_row_that_is_masked_whole(at, by_hand):
+    line = on("s = s - s.amax(-1, keepdim=True)", "s - s.amax(-1, keepdim=True)")
+    scores, most = by_hand.fact(neginf=36, shape=(2, 6, 6)), by_hand.fact(neginf=6, shape=(2, 6, 1))
+    facts = at("sub", (scores, most), (by_hand.fact(nan=36),), **line)
+    found = explain(facts)[1]
+    assert (found.slug, found.suggestions[0].code) == (
+        "attention_fully_masked",
+        "s = s.clamp_min(torch.finfo(s.dtype).min)",
+    )
+    assert explain(at("sub", (scores, scores), (by_hand.fact(nan=36),), **line))[1].slug != "attention_fully_masked"
+
+
+def test_a_weight_of_zeros_is_to_begin_otherwise(at, by_hand):
+    line = on(
+        "p = self.proto / self.proto.norm(dim=-1, keepdim=True)", "self.proto / self.proto.norm(dim=-1, keepdim=True)"
+    )
+    weight = by_hand.fact("proto", zeros=16, min=0.0, max=0.0)
+    facts = at("div", (weight, by_hand.fact(zeros=4, min=0.0)), (by_hand.fact(nan=16),), **line)
+    assert first(facts) == "torch.nn.init.normal_(self.proto, std=0.02)"
+    some = by_hand.fact("proto", zeros=4, min=0.0)
+    facts = at("div", (some, by_hand.fact(zeros=1, min=0.0)), (by_hand.fact(nan=4),), **line)
+    assert first(facts).startswith("p = self.proto / ")

@@ -160,3 +160,20 @@ def test_a_division_that_is_written_into_a_frozen_model_between_steps(work):
     assert looked.site.line == average.__code__.co_firstlineno + 5
     assert not looked.inputs[0].bad  # the line writes into what it divides
     assert looked.inputs[1].zeros == 1
+
+
+def test_a_part_of_a_weight_that_is_scaled_without_gradients_leaves_the_tape_alone(work):
+    worker = work()
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with contextlib.suppress(AnomalyStop):
+        for step in range(BAD + 2):
+            with torch.no_grad():
+                model.weight[2:] *= 0.5
+            loss = (model(torch.randn(6, 4)) / torch.tensor(float(step != BAD))).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source, looked.step) == ("found", "op", BAD), looked
+    assert looked.site.op == "aten.div.Tensor"
