@@ -273,7 +273,13 @@ def _by_exchange(scene: Scene) -> Claim | None:
     """
     harms = [one for one in scene.harms if one.event.what not in STATE]
     # Where the run went on, the update was made again as well: what it makes of bad gradients says nothing of them.
-    before = [one for one in scene.looks if (one.event.outcome, one.event.phase) != ("finite", "optimizer")]
+    # A rank that only received in a hook that was called again has no gradients of its own to show.
+    before = [
+        one
+        for one in scene.looks
+        if (one.event.outcome, one.event.phase) != ("finite", "optimizer")
+        if one.event.source != "received" or "comm_hook" not in one.event.facts
+    ]
     looks = [one for one in before if one.event.outcome == "finite" and one.event.facts.get("collective")]
     if not harms or not looks or len(looks) < len(before):
         return None

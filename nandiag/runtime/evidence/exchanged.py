@@ -53,5 +53,5 @@ def hook_of(roots: list[nn.Module]) -> str | None:
     for root in roots:
         hooks: list[Any] = getattr(root, "_comm_hooks", None) or []
         if hooks:
-            return str(getattr(hooks[-1][0], "__qualname__", hooks[-1][0]))
+            return str(getattr(hooks[-1][0], "__qualname__", hooks[-1][0])).rpartition("<locals>.")[2]
     return None

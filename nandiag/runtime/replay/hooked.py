@@ -6,27 +6,33 @@ run ends after this step, all of them call the hook again on what their replays 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from nandiag.events import Looked
+from nandiag.runtime.belongings.reach import content
 from nandiag.runtime.evidence.exchanged import hook_of
 from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.frames import BOUNDARIES, Frame, stack
 from nandiag.runtime.guard import guarded
+from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.trace import Spot, Tracer
 from nandiag.runtime.together.census import all_joined, has_peers, members, own_store, stand_apart
 from nandiag.runtime.together.vigil import together
+
+_MOST_HELD = 1_000
 
 _registered: weakref.WeakKeyDictionary[nn.Module, tuple[Frame, ...]] = weakref.WeakKeyDictionary()
 
@@ -70,10 +76,14 @@ class Hooks:
                 return looked
             with together(case.step, seconds) as joined:
                 seen.tracer.instead = joined.instead
-                results = _made_again(seen.tracer, case, seen.roots)
+                with _without_damage(seen.tracer, seen.roots) as spoiled:
+                    results = _made_again(seen.tracer, case, seen.roots)
                 joined.through()
                 with seen.tracer.still(), torch.no_grad():
-                    return _told(case, seen, results) or looked
+                    told = _told(case, seen, results)
+                if told is None:
+                    return looked
+                return replace(told, facts={**told.facts, "reconstructed": True}) if spoiled else told
         except Exception as error:  # the script's own code may raise, or another rank fail in it
             why = f"the communication hook could not be run again ({type(error).__name__}: {str(error)[:200]})"
             return replace(looked, reason=f"{looked.reason}; {why}")
@@ -94,6 +104,50 @@ def _told(case: Case, seen: Evidence, results: list[Tensor]) -> Looked | None:
         return None
     looked = seen.found(case, found)
     return replace(looked, facts={**looked.facts, "comm_hook": hook_of(seen.roots)})
+
+
+@contextlib.contextmanager
+def _without_damage(tracer: Tracer, roots: list[nn.Module]) -> Iterator[bool]:
+    """Let what the hooks carry from step to step be finite meanwhile; yields whether any of it was bad.
+
+    The bad step has spoilt it (error feedback); 0 stands in for what it was.
+    """
+    carried = [one for root in roots for hook in getattr(root, "_comm_hooks", None) or () for one in _carried(hook)]
+    with tracer.still(), torch.no_grad():
+        spoiled = [(one, one.detach().clone()) for one in carried if is_bad(one)]
+        for one, _ in spoiled:
+            one.detach().nan_to_num_(0.0, 0.0, 0.0)
+    try:
+        yield bool(spoiled)
+    finally:
+        with tracer.still(), torch.no_grad():
+            for one, value in spoiled:
+                one.detach().copy_(value)
+
+
+def _carried(hook: object) -> list[Tensor]:
+    """Return the tensors that a hook and its state hold: in containers, attributes and closures."""
+    found: list[Tensor] = []
+    seen: set[int] = set()
+    waiting = [hook]
+    while waiting and len(seen) < _MOST_HELD:
+        one = waiting.pop()
+        if isinstance(one, Tensor):
+            found.append(one)
+        elif id(one) not in seen and not isinstance(one, nn.Module | ModuleType | type | str | bytes):
+            seen.add(id(one))
+            waiting += _inside(one)
+    return found
+
+
+def _inside(one: Any) -> list[Any]:
+    if isinstance(one, dict):
+        return list(one.values())
+    if isinstance(one, list | tuple | set):
+        return list(one)
+    cells = [content(cell) for cell in getattr(one, "__closure__", None) or ()]
+    slots = [getattr(one, name, None) for name in getattr(type(one), "__slots__", ())]
+    return [getattr(one, "__self__", None), *cells, *slots, *getattr(one, "__dict__", {}).values()]
 
 
 def _made_again(tracer: Tracer, case: Case, roots: list[nn.Module]) -> list[Tensor]:

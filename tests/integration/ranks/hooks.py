@@ -20,6 +20,7 @@ class Weights:
     def __init__(self):
         self.samples = torch.tensor(1.0)
         self.calls = self.step = 0
+        self.left = {}
 
 
 def shares(state, bucket):
@@ -46,6 +47,18 @@ def half(state, bucket):
     return work.get_future().then(lambda future: bucket.buffer().copy_(future.value()[0]).div_(WORLD))
 
 
+def carries(state, bucket):
+    """As ``unit``, with what was left over in the step before; the bad step spoils that too."""
+    whole = bucket.buffer() + (state.left.get(bucket.index(), 0.0) if RANK != FAULTY or state.step < BAD else 0.0)
+    direction = whole / whole.norm()  # no direction
+    state.left[bucket.index()] = 0.1 * direction
+    bucket.buffer().copy_(direction)
+    dist.all_reduce(bucket.buffer())
+    done = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
+
+
 def refuses(state, bucket):
     """As ``unit``, but one rank raises when the hook is called a second time in a step."""
     state.calls += 1
@@ -66,7 +79,9 @@ def main():
         state.step, scale = step, 1.0
         if step == BAD:
             state.samples = torch.tensor(float(HOW != "shares"))
-            scale = (0.0 if HOW in {"unit", "refuses"} else 1e6) if RANK == FAULTY and HOW != "shares" else 1.0
+            scale = (
+                (0.0 if HOW in {"unit", "refuses", "carries"} else 1e6) if RANK == FAULTY and HOW != "shares" else 1.0
+            )
         loss = (scale * model(x)).sum()
         optimizer.zero_grad()
         loss.backward()

@@ -50,6 +50,16 @@ def test_a_hook_is_named_by_its_line_and_rank(how, nproc, rank, run):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_a_hook_carries_from_step_to_step_may_be_bad_by_then(rank, run):
+    done, verdict = run("carries", 2, rank)
+    origin = verdict["origin"]
+    assert (origin["ranks"], origin["step"], origin["phase"]) == ([rank], 3, "collective"), done.stderr
+    assert "whole / whole.norm()" in origin["source"], done.stderr
+    assert (verdict["cause"], verdict["confidence"]) == ("division_by_zero", "inferred"), done.stderr
+
+
+@pytest.mark.slow
 def test_a_hook_that_one_rank_cannot_run_again_is_named_without_its_line(run):
     done, verdict = run("refuses", 2, 1)
     assert done.returncode == 3, done.stderr

@@ -55,6 +55,15 @@ def test_an_update_that_is_finite_when_made_again_does_not_stand_for_the_exchang
     assert "finite before their exchange (mine)" in verdict.summary
 
 
+def test_a_rank_that_received_in_a_hook_called_again_leaves_the_exchange_named(by_hand):
+    gradient = replace(by_hand.gradient(5), tensors=(by_hand.fact("fc.weight", nan=2),))
+    given = Looked("found", "replay", 5, phase="collective", source="received", facts={"comm_hook": "mine"})
+    looks = exchanged(1.5, collective="mine", by="comm_hook"), given
+    verdict = analyse(by_hand.run(*(by_hand.rank(n, gradient, one) for n, one in enumerate(looks)))).verdict
+    assert verdict.origin.phase == "collective"
+    assert "finite before their exchange (mine)" in verdict.summary
+
+
 def in_hook(dtype, source, hook="compress"):
     site = Site(op="aten._to_copy.default", file="train.py", line=9, function=hook, source=source)
     facts = {"comm_hook": hook, "float64_finite": True, "float64_absmax": 117_238.0}
