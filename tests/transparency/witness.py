@@ -51,7 +51,8 @@ def bits(*things):
 
 
 def plain(module):
-    return {name: value for name, value in vars(module).items() if isinstance(value, int | float | str | None)}
+    own = vars(module).items()  # but for addresses, as torch.compile keeps one
+    return {name: value for name, value in own if isinstance(value, int | float | str | None) and name[-3:] != "_id"}
 
 
 def told():

@@ -52,23 +52,25 @@ def traceless(
     belongings = Belongings([*datasets, *roots, *starts_of(sys._getframe(1))], bystanders.threads)
     own = {id(one): one for entry in entries if entry.generators is not None for one, _ in entry.generators.private}
     states = generators(full=True, private=own.values())
-    window_was_open = capture.window.close()
-    capture.bystanders, aside = bystanders, Aside(bystanders)
-    capture.off = True
+    aside = Aside(bystanders)
     with quiet():
         versions = _versions([*parameters, *(buffer for buffer, _ in buffers), *contents.tensors])
+    # Made ready while nothing has changed yet: what fails up to here needs no undoing.
+    undo: list[Callable[[], object]] = [aside.close]
+    undo += [partial(setattr, parameter, "grad", gradient) for parameter, gradient in gradients]
+    undo += [partial(_restore, buffer, value) for buffer, value in [*written, *buffers]]
+    undo += [contents.put_back, belongings.put_back, versions.close, states.put_back, partial(_on_again, capture)]
+    if capture.window.close():
+        undo.append(capture.window.open)
     try:
+        capture.bystanders, capture.off = bystanders, True
         with quiet():
             for parameter in parameters:
                 parameter.grad = None
         aside.begin()
         yield
     finally:
-        undo: list[Callable[[], object]] = [aside.close]
-        undo += [partial(setattr, parameter, "grad", gradient) for parameter, gradient in gradients]
-        undo += [partial(_restore, buffer, value) for buffer, value in [*written, *buffers]]
-        undo += [contents.put_back, belongings.put_back, versions.close, states.put_back, partial(_on_again, capture)]
-        undo_all([*undo, capture.window.open] if window_was_open else undo)
+        undo_all(undo)
 
 
 def _on_again(capture: Capture) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nandiag.runtime.guard import guarded
+from nandiag.runtime.inject.after_import import after_import
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tracebacks import pass_on
 
@@ -62,7 +63,21 @@ def _wrap_module_call(capture: Capture) -> None:
         capture.root_ends(self, entry, output)
         return output
 
+    _no_frame_to_compile(call)
     nn.Module.__call__ = call  # type: ignore[method-assign]
+
+
+def _no_frame_to_compile(wrap: Callable[..., Any]) -> None:
+    """Have Dynamo trace through a wrap, but not begin with it, as it never begins in torch's own code.
+
+    DDP calls its module while Dynamo looks on; a wrap compiled for one class of module is compiled anew for the next.
+    """
+
+    @guarded("compile")
+    def skip(dynamo: Any) -> None:
+        dynamo.skip_code(wrap.__code__)
+
+    after_import("torch._dynamo.eval_frame", skip)
 
 
 def _wrap_tensor_backward(capture: Capture) -> None:
