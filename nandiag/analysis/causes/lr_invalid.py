@@ -47,7 +47,16 @@ def explain(facts: Facts) -> Cause | None:
         return _by_number(facts)
     step, value = found
     text = f"the learning rate was {words.number(value)} at step {step}"
-    return Cause("lr_invalid", (text,), (_CHECK,), story=True)
+    return Cause("lr_invalid", (text,), (_check(facts),), story=True)
+
+
+def _check(facts: Facts) -> Suggestion:
+    """Return what to check: the very lines that set the rate, where the script's text shows few."""
+    lines = facts.extra.get("rate_set_at")
+    if not isinstance(lines, list) or not lines:
+        return _CHECK
+    text = f"{_CHECK.text[:-1]}. {'The script sets it here.' if len(lines) == 1 else 'The script sets one here.'}"
+    return Suggestion(text, "\n".join(map(str, lines)))
 
 
 def _first_bad(history: History, step: int) -> tuple[int, float] | None:
@@ -64,4 +73,4 @@ def _by_number(facts: Facts) -> Cause | None:
     if bad is None:
         return None
     text = f"the step size that {facts.op} was given is {words.number(bad)}"
-    return Cause("lr_invalid", (text,), (_CHECK,), LIKELY, story=True)
+    return Cause("lr_invalid", (text,), (_check(facts),), LIKELY, story=True)

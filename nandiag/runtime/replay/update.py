@@ -7,8 +7,10 @@ stood in for by numbers of the size it had, and bad state by zeros, so what is f
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +18,7 @@ import torch
 from torch import Tensor
 
 from nandiag.events import Looked
+from nandiag.runtime.early.schedule import set_at
 from nandiag.runtime.evidence.explain import in_float64, inputs_of, outputs_of, scalars_of, site_of
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.evidence.walk import origin
@@ -47,7 +50,7 @@ def look_again(
             ends = [op for op in map(tracer.writer, _written(optimizer, bad[:_MOST])) if op is not None]
             found = origin(ends)
             if found is not None and found.source == "op":
-                return _found(found.op, step, list(named))
+                return _with_schedule(_found(found.op, step, list(named)), optimizer)
     except Refused as refusal:
         return Looked("refused", "replay", step, reason=str(refusal))
     except Exception as error:
@@ -177,6 +180,15 @@ def _found(op: Op, step: int, names: list[str]) -> Looked:
         outcome="found", method="replay", step=step, phase="optimizer", source="op",
         site=site_of(op.spot, str(op.func)), inputs=inputs_of(op), outputs=outputs_of(op), facts=facts,
     )  # fmt: skip
+
+
+def _with_schedule(looked: Looked, optimizer: torch.optim.Optimizer) -> Looked:
+    """Say where the script sets the learning rate, where that is no number."""
+    rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
+    if all(map(math.isfinite, rates)):
+        return looked
+    lines = set_at()
+    return replace(looked, facts={**looked.facts, "rate_set_at": lines}) if lines else looked
 
 
 def last_write(bad: list[Tensor], step: int, entries: list[Entry], *, by_hand: bool = False) -> Looked | None:
