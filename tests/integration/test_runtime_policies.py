@@ -54,6 +54,40 @@ def test_all_ranks_stop_at_the_same_step_border(what, policy, run):
     assert {one["exit_code"] for one in done.report["ranks"].values()} == {0}
 
 
+FED = """
+import queue, threading, torch
+class Trainer(threading.Thread):
+    def __init__(self, batches):
+        super().__init__()
+        self.batches, self.model = batches, torch.nn.Linear(2, 1)
+        self.opt = torch.optim.SGD(self.model.parameters(), lr=0.1)
+    def run(self):
+        while True:
+            batch = self.batches.get()
+            self.opt.zero_grad()
+            self.model(batch).log().sum().backward()
+            self.opt.step()
+batches = queue.Queue(maxsize=1)
+Trainer(batches).start()
+try:
+    while True:
+        batches.put(torch.zeros(1, 2) / (batches.qsize() - batches.qsize()))
+finally:
+    print("tidied up")
+"""
+
+
+def test_a_stop_in_a_thread_ends_the_main_thread_that_feeds_it(tmp_path, known_environment):
+    (tmp_path / "train.py").write_text(FED)
+    command = [sys.executable, "-m", "nandiag", "run", "--launcher", "none", sys.executable, "train.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=known_environment, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 3, done.stderr
+    assert "tidied up" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.slow
 def test_a_bad_loss_alone_does_not_stop_by_itself(run):
     done = run("loss")

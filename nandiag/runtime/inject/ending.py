@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -17,7 +19,16 @@ from nandiag.events import Finished, Raised
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tracebacks import hide_own_frames
 
-_state: dict[str, Any] = {"raised": False, "stopped": False, "steps": 0, "error_file": None}
+# How long the main thread has to end by itself once another thread was stopped: as it does where it waits for that one.
+_GRACE = 5.0
+_state: dict[str, Any] = {
+    "raised": False,
+    "stopped": False,
+    "fetched": False,
+    "leaving": False,
+    "steps": 0,
+    "error_file": None,
+}
 _closing: list[Callable[[], Finished]] = []
 _leaving: list[Callable[[], object]] = []
 _raising: list[Callable[[BaseException, int], None]] = []
@@ -30,6 +41,8 @@ def install() -> None:
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if _state["fetched"] and issubclass(kind, KeyboardInterrupt):
+            return
         with contextlib.suppress(Exception):
             hide_own_frames(error)
             trace = error.__traceback__
@@ -55,12 +68,25 @@ def on_raise(witness: Callable[[BaseException, int], None]) -> None:
 
 
 def stopped() -> None:
-    """Remember that this process leaves because nandiag stopped it."""
+    """Remember that this process leaves because nandiag stopped it; called by the thread that is about to end."""
     _state["stopped"] = True
+    if threading.current_thread() is not threading.main_thread():
+        threading.Thread(target=_fetch_main, name="nandiag-stop", daemon=True).start()
+
+
+def _fetch_main() -> None:
+    # A SystemExit ends the thread that trains alone: the main thread may go on waiting for it, in a full queue say.
+    main = threading.main_thread()
+    main.join(_GRACE)
+    if main.is_alive() and not _state["leaving"] and main.ident is not None:
+        _state["fetched"] = True
+        # A real signal: `_thread.interrupt_main` wakes nobody who waits for a lock.
+        signal.pthread_kill(main.ident, signal.SIGINT)
 
 
 def at_exit() -> None:
     """Write the last words. Registered before user code, so it runs after the script's own exit handlers."""
+    _state["leaving"] = True
     if RECORDER.mute:
         return
     with contextlib.suppress(Exception):

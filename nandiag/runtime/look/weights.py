@@ -75,12 +75,17 @@ class Weights:
         return all(one.grad is None or id(one) in own for one in others)
 
     def begin(self, optimizer: Optimizer) -> list[Held]:
-        """Take stock when an optimizer is met, or was loaded: return the parameters and state that are bad already."""
+        """Take stock when an optimizer is met, or was loaded: return the parameters and state that are bad already.
+
+        A frozen parameter that an optimizer was given all the same is a mask or scratch if it is bad from the start.
+        """
         if optimizer in self._begun:
             return []
         self._begun.add(optimizer)
         self.take_stock(optimizer)
-        return self.bad(optimizer)
+        found = self.bad(optimizer)
+        self.excuse([one for one in found if _asleep(one)])
+        return [one for one in found if not _asleep(one)]
 
     def loaded(self, optimizer: Optimizer) -> None:
         """Its state was loaded from somewhere: it is looked at before the next update."""
@@ -174,6 +179,10 @@ class Weights:
             states = states[self._turn :: _TURNS]
         states = [state for state in states if isinstance(state, dict)]
         return [value for state in states for value in state.values() if isinstance(value, Tensor) and value.dim()]
+
+
+def _asleep(held: Held) -> bool:
+    return held.what == "parameter" and not held.tensor.requires_grad
 
 
 def owners_of_state(optimizer: Optimizer, held: list[Held]) -> list[Tensor]:

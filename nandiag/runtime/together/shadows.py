@@ -48,9 +48,13 @@ class Shadows:
 
     def __init__(self, store: Any, patience: timedelta) -> None:
         self._made: dict[str, Any] = {}
-        for group in groups():
-            name = group.group_name
-            self._made[name] = _shadow(_prefixed(name, store), group, patience)
+        try:
+            for group in groups():
+                name = group.group_name
+                self._made[name] = _shadow(_prefixed(name, store), group, patience)
+        except Exception:
+            self.close()
+            raise
 
     def instead(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
         """Return the arguments of a collective with shadows for groups; Refused for one made during the replay."""

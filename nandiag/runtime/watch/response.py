@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from enum import IntEnum
 from typing import NoReturn
 
@@ -74,6 +75,8 @@ class Response:
         RECORDER.mark_stopped()
         alone = not has_peers()
         RECORDER.emit(Stopping(step=step, policy=self.policy, action="stop", reason=reason, alone=alone), urgent=True)
+        if threading.current_thread() is not threading.main_thread():
+            raise SystemExit(0)  # threading prints the traceback of any subclass
         raise AnomalyStop(f"nandiag stopped the run at step {step}: {reason}")
 
 

@@ -2,7 +2,9 @@
 
 import importlib
 import json
+import signal
 import sys
+import threading
 
 import pytest
 
@@ -129,7 +131,7 @@ def test_what_python_and_torch_start_for_themselves_is_no_rank(words, place):
 
 @pytest.fixture
 def fresh_ending(monkeypatch):
-    monkeypatch.setattr(ending, "_state", {"raised": False, "stopped": False, "steps": 0, "error_file": None})
+    monkeypatch.setattr(ending, "_state", {**dict.fromkeys(ending._state, False), "steps": 0, "error_file": None})
     monkeypatch.setattr(ending, "_closing", [])
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
 
@@ -151,6 +153,21 @@ def caught(wrapped):
     except ValueError as error:
         return error
     return None
+
+
+def test_a_thread_that_is_stopped_brings_the_main_thread_to_its_end(fresh_ending, monkeypatch):
+    woken = threading.Event()
+    monkeypatch.setattr(ending, "_GRACE", 0.01)
+    monkeypatch.setattr(ending.signal, "pthread_kill", lambda _thread, number: number == signal.SIGINT and woken.set())
+    ending.stopped()
+    assert not woken.wait(0.1)  # by the main thread itself: it ends by what it raises
+    threading.Thread(target=ending.stopped).start()
+    assert woken.wait(5)
+    seen = []
+    sys.excepthook = lambda *words: seen.append(words)
+    ending.install()
+    sys.excepthook(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert seen == []
 
 
 def test_the_hook_records_and_hands_on(recording, fresh_ending, tmp_path):

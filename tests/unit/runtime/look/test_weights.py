@@ -195,3 +195,14 @@ def test_memory_that_nobody_wrote_is_known_in_deterministic_mode_alone(determini
     assert room.untouched(held(written)) == room.untouched(held(partly)) == ()
     torch.use_deterministic_algorithms(mode=False)
     assert room.untouched(held(never)) == ()
+
+
+def test_a_frozen_parameter_that_an_optimizer_was_given_may_be_bad_from_the_start(net):
+    net.frozen.weight.data.fill_(math.nan)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    weights = Weights()
+    assert weights.begin(optimizer) == []
+    assert finite(weights.scalars(optimizer, quick=False))
+    net.frozen.bias.data.fill_(math.nan)
+    assert not finite(weights.scalars(optimizer, quick=False))
+    assert [held.name for held in weights.bad(optimizer)] == ["frozen.bias"]
