@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from torch import Tensor
+from torch.utils.data import Subset
 
 from nandiag.runtime.evidence.numeric import Hearing
 from nandiag.runtime.evidence.walk import origin
@@ -31,7 +33,9 @@ class Fetched:
 
 def fetch_again(batch: Batch, bad: Tensor) -> Fetched:
     """Name the sample of ``bad``, a tensor of the batch, and fetch the batch again where the dataset is a map."""
-    index, name = _index(batch, bad), type(batch.dataset).__name__
+    index = _index(batch, bad)
+    inner, shown = _beneath(batch.dataset, index)
+    name = type(inner).__name__
     if not batch.mapped or batch.indices is None:
         return Fetched(name, None, None)
     hearing = Hearing()
@@ -40,7 +44,14 @@ def fetch_again(batch: Batch, bad: Tensor) -> Fetched:
     # lift_fresh is how numpy's values come into torch: what made them stands before it.
     brought = op is None or op.func._schema.name == "aten::lift_fresh"
     numpy = hearing.place(index) if brought and index is not None else None
-    return Fetched(name, index if isinstance(index, int | str) else None, op, numpy)
+    return Fetched(name, shown if isinstance(shown, int | str) else None, op, numpy)
+
+
+def _beneath(dataset: Any, index: Any) -> tuple[Any, Any]:
+    """Return the script's own dataset beneath a part of one (``random_split``), and the index there."""
+    while isinstance(dataset, Subset) and isinstance(index, int) and 0 <= index < len(dataset.indices):
+        dataset, index = dataset.dataset, dataset.indices[index]
+    return dataset, int(index) if isinstance(index, Integral) else index
 
 
 def _index(batch: Batch, bad: Tensor) -> Any:
