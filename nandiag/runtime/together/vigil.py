@@ -31,7 +31,8 @@ _LOOK_SECONDS = 0.25
 _GRACE_SECONDS = 3.0
 # A replay takes several steps' time, and at a collective a rank may wait for one that has just begun.
 _PATIENCE, _STEPS = 30.0, 20.0
-_PAUSE = 0.005
+# How often a rank asks whether all are through: the more ranks there are the more seldom, for there is one store.
+_PAUSE, _PAUSE_A_RANK = 0.005, 0.0005
 _KEY = "failed"
 _THROUGH = "through"
 _replays = 0
@@ -62,11 +63,12 @@ class Joined:
         """Wait until each rank is through with the replay, or one has failed; then let go of the shadows."""
         deadline = time.monotonic() + self._patience
         with contextlib.suppress(Exception):
+            size = dist.get_world_size()
             self._store.add(_THROUGH, 1)
-            while self._store.add(_THROUGH, 0) < dist.get_world_size() and time.monotonic() < deadline:
+            while self._store.add(_THROUGH, 0) < size and time.monotonic() < deadline:
                 if self._store.check([_KEY]):
                     break
-                time.sleep(_PAUSE)
+                time.sleep(max(_PAUSE, _PAUSE_A_RANK * size))
         self.part()
 
     def fail(self) -> int | None:
