@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from types import TracebackType
 
+from nandiag.runtime.recorder import RECORDER
+
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -28,8 +30,8 @@ def pass_on(error: BaseException) -> None:
     """Hide our frames from the script's ``error``; for a wrap to call before it raises the error on. Never raises."""
     try:
         hide_own_frames(error)
-    except Exception:  # the script sees frames of ours, and no error of ours
-        return
+    except Exception as failure:  # the script sees frames of ours, and no error of ours
+        RECORDER.dark("tracebacks", failure)
 
 
 def _without_own(trace: TracebackType | None) -> TracebackType | None:

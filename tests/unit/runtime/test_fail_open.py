@@ -34,7 +34,7 @@ WORKER = (f"{ROOT}runtime/", f"{ROOT}store/writer.py", f"{ROOT}events/")
 # What the guard itself and our wraps ask before anything else: a set, a few flags, and their own two lines. And what
 # ends a context: broken at its first line, nothing can have been ended. ``_listed`` reads what the script gives.
 GLUE = {"is_dark", "idle", "here", "_tape", "wrapper", "__exit__", "end", "guarded", "decorate", "call", "_listed"}
-GLUE |= {"undo_all"}
+GLUE |= {"undo_all", "pass_on"}
 # A number less in a report that is right without it, or an event that has nothing to say.
 QUIET = {"_stat_of", "last_words", "_stop", "__len__", "close", "local", "_wide", "in_float64", "_started_from"}
 # The parts of one large function of those, which have no names of their own.
