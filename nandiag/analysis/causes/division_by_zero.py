@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+from dataclasses import replace
 
 from nandiag.analysis.causes import exponents, fitting
 from nandiag.analysis.causes.empty_reduction import divides_by_no_target
@@ -51,12 +53,15 @@ RATIOS = {"addcdiv": 2}
 NODES = ("Div", "Reciprocal")
 _IN_ROOT = "Keep what is under the root away from zero: behind it the gradient would still be infinite there."
 _LEAVE_OUT = (
-    "Leave those elements out, before the division: what is divided is not 0 there, and by a small number in the "
-    "divisor's place it would be huge."
+    "Leave those elements out: what is divided is not 0 there, and by a small number in the divisor's place it would "
+    "be huge. By inf it is 0."
 )
-_KEPT = "keep = b != 0\ny = torch.where(keep, a / torch.where(keep, b, 1), 0)"
-_BOUNDED = "Or bound the quotient as well as the divisor, by what is still of use."
-_BOUND = "(a / b.clamp_min(1e-6)).clamp(max=100)"
+_KEPT = "y = a / torch.where(b != 0, b, torch.inf)"
+_BOUNDED = Suggestion(
+    "Or bound the quotient as well as the divisor, by what is still of use.",
+    "(a / b.clamp_min(1e-6)).clamp(-100, 100)",
+)
+_COUNTS = re.compile(r"(?:^|[\W_])(?:n|num|numel|counts?|len|lengths?|steps|samples|tokens|batches|seen)(?:$|[\W_])")
 _WHAT = "a scale, a variance or a count"
 _KEEP = "Keep the divisor away from zero."
 
@@ -66,15 +71,27 @@ def explain(facts: Facts) -> Cause | None:
     if not facts.finite_inputs or (facts.node is not None and not facts.node.startswith(NODES)):
         return None
     if facts.op in DIVISIONS and facts.number("arg1") == 0:
-        least = "1" if type(facts.extra["arg1"]) is int else "1e-6"  # a whole number is a count
-        code = fitting.divisor(facts.origin, lambda text: f"max({_bare(text)}, {least})") or f"a / max(n, {least})"
-        return Cause("division_by_zero", (f"the divisor of {facts.op} is the number 0",), (Suggestion(_KEEP, code),))
+        return Cause("division_by_zero", (f"the divisor of {facts.op} is the number 0",), _by_number(facts))
     base = facts.origin.inputs[0]
     if facts.op == "pow" and (facts.number("arg1") or 0.0) < 0 and base.zeros:
         text = f"the base of pow holds {words.count(base.zeros, 'zero')}; 0 to a negative power is Inf"
         fitted = fitting.argument(facts.origin, "pow", lambda text: f"{text}.clamp_min({small(base)})")
         return Cause("division_by_zero", (text,), (Suggestion(_KEEP, fitted or "x.clamp_min(1e-6) ** -p"),))
     return _by_tensor(facts)
+
+
+def _by_number(facts: Facts) -> tuple[Suggestion, ...]:
+    counts = type(facts.extra["arg1"]) is int  # a whole number is a count
+    least = "1" if counts or _is_infinite(facts) else "1e-6"
+    code = fitting.divisor(facts.origin, lambda text: f"max({_bare(text)}, {least})") or f"a / max(n, {least})"
+    if counts or not _is_infinite(facts):
+        return (Suggestion(_KEEP, code),)
+    return _of_one_number(facts, None, code)
+
+
+def _is_infinite(facts: Facts) -> bool:
+    """Whether more than 0 was divided: by 1e-6 instead it is finite and a million times too large, which breaks too."""
+    return any(fact.posinf or fact.neginf for fact in facts.origin.outputs)
 
 
 def _by_tensor(facts: Facts) -> Cause | None:
@@ -109,10 +126,8 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     empty = _weight_of_zeros(facts)
     if empty is not None:
         found.insert(0, empty)
-    infinite = any(fact.posinf or fact.neginf for fact in facts.origin.outputs)
-    if rooted is None and infinite and facts.op in DIVISIONS and divisor.numel > 1:
-        # What is divided by 1e-6 instead is finite and a million times too large: training breaks all the same.
-        found = [Suggestion(_LEAVE_OUT, fitting.left_out(facts.origin) or _KEPT), Suggestion(_BOUNDED, _BOUND)]
+    if rooted is None and _is_infinite(facts) and "int" not in dtype_of(divisor):
+        found = list(_out_of_reach(facts, divisor)) or found
     share = exponents.share(facts.origin)
     if share is not None:
         text = "Where what is divided by its own sum is the exponential of a score, it is a softmax: let torch do it."
@@ -126,6 +141,30 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
         # What has lost its digits cannot be clamped back: where one number is the divisor that is the likelier mend.
         found.insert(0 if divisor.numel == 1 else 1, Suggestion(text, _in_float32(facts)))
     return tuple(found)
+
+
+def _out_of_reach(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
+    """What is left where no small number in the divisor's place mends it."""
+    if divisor.numel > 1 and facts.op in DIVISIONS:
+        return (Suggestion(_LEAVE_OUT, fitting.left_out(facts.origin) or _KEPT), _BOUNDED)
+    if divisor.numel > 1 or facts.op == "rsqrt" or facts.origin.phase == "optimizer":
+        return ()
+    code = fitting.divisor(facts.origin, lambda text: f"{text}.clamp_min(1)")
+    return _of_one_number(facts, divisor.name, code or "total / count.clamp_min(1)")
+
+
+def _of_one_number(facts: Facts, name: str | None, counted: str) -> tuple[Suggestion, ...]:
+    """All is divided by it: nothing can be left out, and it was hardly meant to be 0."""
+    text = fitting.below(facts.origin)
+    made = "what it is made of" if text is not None and "(" in text else "where it is set, updated or restored"
+    why = f"{name or text or 'The divisor'} is 0, and what it divides is not: look at {made}"
+    if not _COUNTS.search(text or name or ""):
+        number = facts.number("arg1") is not None
+        bounded = replace(_BOUNDED, code="(a / max(b, 1e-6)).clamp(-100, 100)") if number else _BOUNDED
+        return Suggestion(f"{why}."), bounded
+    if name:  # what is kept from step to step: at least one is a wrong mean, and nobody would see it
+        return (Suggestion(f"{why} (a buffer that was registered with persistent=False is in no checkpoint)."),)
+    return Suggestion(f"{why}."), Suggestion("If it is a count: at least one.", counted)
 
 
 def _weight_of_zeros(facts: Facts) -> Suggestion | None:

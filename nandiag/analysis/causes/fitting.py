@@ -14,7 +14,7 @@ from dataclasses import replace
 from nandiag.analysis.report import Origin
 
 LONGEST_LINE = 120
-_SHORT = 16
+_SHORT = 40
 _NAMED = re.compile(r"return|[\w., ]+ =")
 _MODULES = ("torch", "F", "functional", "special", "fft", "linalg")
 _POLES = ("log", "log2", "log10", "sqrt", "rsqrt", "reciprocal")
@@ -25,24 +25,32 @@ Guard = Callable[[str], str]
 
 
 def divisor(origin: Origin, guard: Guard) -> str | None:
-    """Return the user's line with the divisor of the underlined division guarded, or ``None``."""
+    """Return the user's line with the divisor of the underlined division guarded, or ``None``.
+
+    Where the line divides by the same once more, it is guarded there as well.
+    """
     found = parsed(origin)
     if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Div | ast.Mod):
         return None
-    return _line(origin, found[0], found[1].right, guard)
+    return _line(origin, found[0], found[1].right, guard, everywhere=True)
+
+
+def below(origin: Origin) -> str | None:
+    """Return what the underlined division divides by, as it is written."""
+    found = parsed(origin)
+    divided = None if found is None else _divided_by(found[1])
+    return None if divided is None else ast.unparse(divided)
 
 
 def left_out(origin: Origin) -> str | None:
-    """Return the user's line with 0 for the quotient where the divisor, short enough to stand there thrice, is 0."""
+    """Return the user's line with 0 for the quotient where the divisor, short enough to stand there twice, is 0."""
     found = parsed(origin)
     if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Div):
         return None
-    name = bracketed(found[1].right)
-    if len(name) > _SHORT or any(isinstance(one, ast.Call) for one in ast.walk(found[1].right)):
+    below = found[1].right
+    if len(ast.unparse(below)) > _SHORT or any(isinstance(one, ast.Call) for one in ast.walk(below)):
         return None
-    above = bracketed(found[1].left)
-    quotient = f"torch.where({name} != 0, {above} / torch.where({name} != 0, {name}, 1), 0)"
-    return whole(origin, _assigned(found) + quotient)
+    return divisor(origin, lambda text: f"torch.where({text} != 0, {text}, torch.inf)")
 
 
 def _assigned(found: tuple[str, ast.expr]) -> str:
@@ -261,10 +269,18 @@ def is_module(node: ast.expr) -> bool:
     return (node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)) in _MODULES
 
 
-def _line(origin: Origin, text: str, part: ast.expr, guard: Guard) -> str | None:
-    first, last = part.col_offset, part.end_col_offset
-    if last is None:
+def _line(origin: Origin, text: str, part: ast.expr, guard: Guard, *, everywhere: bool = False) -> str | None:
+    if part.end_col_offset is None:
         return None
+    fitted = _put(text, part, guard)
+    poles = isinstance(part, _WHOLE) and ".clamp_min(1e" in guard("x")  # other guards fit their own function
+    beside = _others(origin, _breakable((origin.source or "").strip(), part, poles=poles), guard)
+    return whole(beside, fitted, of_two=beside is not origin) if everywhere or poles else whole(origin, fitted)
+
+
+def _put(text: str, part: ast.expr, guard: Guard) -> str:
+    """Return ``text`` with the guarded ``part`` in its place; brackets around it that nothing else needs go."""
+    first, last = part.col_offset, part.end_col_offset or 0
     inner = text[first:last]
     if not isinstance(part, _WHOLE):
         bracketed = text[first - 1 : first] == "(" and text[last : last + 1] == ")"
@@ -272,44 +288,45 @@ def _line(origin: Origin, text: str, part: ast.expr, guard: Guard) -> str | None
         called = before.isalnum() or before in {"_", ")", "]"}
         first, last = (first - 1, last + 1) if bracketed and not called else (first, last)
         inner = f"({inner})"
-    fitted = text[:first] + guard(inner) + text[last:]
-    everywhere = isinstance(part, _WHOLE) and ".clamp_min(1e" in guard("x")  # other guards fit their own function
-    return whole(_others(origin, part, guard) if everywhere else origin, fitted)
+    return text[:first] + guard(inner) + text[last:]
 
 
-def _others(origin: Origin, part: ast.expr, guard: Guard) -> Origin:
-    """Return the origin with the same guard at every other place of its line that a zero of ``part`` breaks as well."""
+def _others(origin: Origin, places: list[ast.expr], guard: Guard) -> Origin:
+    """Return the origin with the same guard at the other ``places`` of its line."""
     line, column = origin.source or "", origin.column or (0, 0)
-    indent = len(line) - len(line.lstrip())
-    for node in sorted(_breakable(line.strip(), part), key=lambda one: -one.col_offset):
+    indent, found = len(line) - len(line.lstrip()), origin
+    for node in sorted(places, key=lambda one: -one.col_offset):
         first, last = node.col_offset + indent, (node.end_col_offset or 0) + indent
         if first < column[1] and last > column[0]:
             continue
-        put = guard(line[first:last])
-        line, moved = line[:first] + put + line[last:], len(put) - (last - first)
-        column = (column[0] + moved, column[1] + moved) if last <= column[0] else column
-    return replace(origin, source=line, column=column)
+        longer = line[:indent] + _put(line[indent:], node, guard)
+        moved = len(longer) - len(line) if last <= column[0] else 0
+        line, column = longer, (column[0] + moved, column[1] + moved)
+        found = replace(origin, source=line, column=column)
+    return found
 
 
-def _breakable(source: str, part: ast.expr) -> list[ast.expr]:
-    """Return where ``part`` stands as a divisor or as the argument of a function that has a pole at zero."""
+def _breakable(source: str, part: ast.expr, *, poles: bool) -> list[ast.expr]:
+    """Return where ``part`` stands as a divisor, and with ``poles`` as what goes into a function with one at zero."""
     try:
-        nodes = list(ast.walk(ast.parse(source))) if source.isascii() else []
+        nodes = list(ast.walk(ast.parse(f"{source} pass" if source.endswith(":") else source)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     divisors = [node.right for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)]
-    calls = [node for node in nodes if isinstance(node, ast.Call)]
-    given = [found for node in calls for op in _POLES if (found := target(node, op)) is not None]
-    return [node for node in (*divisors, *given) if node.lineno == 1 and ast.dump(node) == ast.dump(part)]
+    calls = [node for node in nodes if poles and isinstance(node, ast.Call)]
+    given = [one for node in calls for op in _POLES if (one := target(node, op)) is not None]
+    found = [node for node in (*divisors, *given) if node.lineno == 1 and ast.dump(node) == ast.dump(part)]
+    return found if source.isascii() else []  # offsets of the parser count bytes
 
 
-def whole(origin: Origin, expression: str) -> str:
+def whole(origin: Origin, expression: str, *, of_two: bool = False) -> str:
     """Return the whole line with ``expression`` in the place of the underlined one; the expression where too long.
 
-    What only gives the expression a name, or returns it, stays before it.
+    What only gives the expression a name, or returns it, stays before it; so does all of a line that is mended in two
+    places (``of_two``).
     """
     source, column = origin.source or "", origin.column or (0, 0)
     before, behind = source[: column[0]], source[column[1] :]
     line = (before + expression + behind).strip()
-    only = not behind.strip() and _NAMED.fullmatch(before.strip())
+    only = of_two or (not behind.strip() and _NAMED.fullmatch(before.strip()))
     return line if len(line) <= LONGEST_LINE or only else expression

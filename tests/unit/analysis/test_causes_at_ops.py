@@ -6,6 +6,7 @@ from nandiag.analysis.causes import explain
 from nandiag.analysis.causes.facts import LIKELY, PROVEN
 from nandiag.events import TensorFact
 
+BOUNDED = "(a / b.clamp_min(1e-6)).clamp(-100, 100)"
 LINE = {"file": "train.py", "line": 7}
 
 
@@ -355,13 +356,12 @@ def test_the_logarithm_in_one_step_is_that_of_what_made_its_input(at, by_hand, n
 @pytest.mark.parametrize(
     ("text", "expression", "code"),
     [
-        ("    r = d / w\n", "d / w", "r = torch.where(w != 0, d / torch.where(w != 0, w, 1), 0)"),
-        ("    r = (d - m) / self.w\n", "(d - m) / self.w",
-         "r = torch.where(self.w != 0, (d - m) / torch.where(self.w != 0, self.w, 1), 0)"),
-        ("    r = a / (1 - a)\n", "a / (1 - a)",
-         "r = torch.where((1 - a) != 0, a / torch.where((1 - a) != 0, (1 - a), 1), 0)"),
-        ("    r = d / w.sum(1)\n", "d / w.sum(1)",
-         "keep = b != 0\ny = torch.where(keep, a / torch.where(keep, b, 1), 0)"),
+        ("    r = d / w\n", "d / w", "r = d / torch.where(w != 0, w, torch.inf)"),
+        ("    r = (d - m) / self.w\n", "(d - m) / self.w", "r = (d - m) / torch.where(self.w != 0, self.w, torch.inf)"),
+        ("    r = a / (1 - a)\n", "a / (1 - a)", "r = a / torch.where((1 - a) != 0, (1 - a), torch.inf)"),
+        ("    r = d / w.sum(1)\n", "d / w.sum(1)", "y = a / torch.where(b != 0, b, torch.inf)"),
+        ("    return (w - m) / std, (t - m) / std\n", "(w - m) / std",
+         "return (w - m) / torch.where(std != 0, std, torch.inf), (t - m) / torch.where(std != 0, std, torch.inf)"),
     ],
 )  # fmt: skip
 def test_what_is_no_zero_itself_is_left_out_where_it_is_divided_by_one(at, by_hand, text, expression, code):
@@ -369,7 +369,32 @@ def test_what_is_no_zero_itself_is_left_out_where_it_is_divided_by_one(at, by_ha
     facts = at("div", (by_hand.fact(), by_hand.fact(zeros=2)), (by_hand.fact(posinf=2),), text=text, column=column)
     first, *rest = explain(facts)[1].suggestions
     assert (first.code, "Leave those elements out" in first.text) == (code, True)
-    assert not any("clamp_min(1e-6)" in (one.code or "") and "clamp(max=" not in one.code for one in rest)
+    assert not any("clamp_min(1e-6)" in (one.code or "") and "clamp(-100, 100)" not in one.code for one in rest)
+
+
+@pytest.mark.parametrize(
+    ("expression", "name", "told", "others"),
+    [
+        ("self.sum / self.count", "norm.count", "where it is set, updated or restored (a buffer", []),
+        ("total / n_valid", None, "where it is set, updated or restored.", ["mean = total / n_valid.clamp_min(1)"]),
+        ("sim / self.temperature", "temperature", "where it is set, updated or restored.", [BOUNDED]),
+        ("a / w.sum()", None, "what it is made of.", [BOUNDED]),
+    ],
+)
+def test_one_number_that_all_is_divided_by_is_no_small_number(at, by_hand, expression, name, told, others):
+    given = (by_hand.fact(), by_hand.fact(name, shape=(), zeros=1, min=0.0, max=0.0, absmax=0.0))
+    facts = at("div", given, (by_hand.fact(posinf=16),), **on(f"mean = {expression}", expression))
+    why, *then = mechanism(facts).suggestions
+    what = name or expression.split(" / ")[1]
+    assert why.text.startswith(f"{what} is 0, and what it divides is not: look at {told}")
+    assert [why.code, *(one.code for one in then)] == [None, *others]
+
+
+@pytest.mark.parametrize(("name", "code"), [("count", "y = a / max(count, 1)"), ("scale", None)])
+def test_a_python_number_that_is_no_small_number_either(at, by_hand, name, code):
+    place = on(f"y = a / {name}", f"a / {name}")
+    facts = at("div", (by_hand.fact(),), (by_hand.fact(posinf=16),), extra={"arg1": 0.0}, **place)
+    assert codes(facts) == [None, code or BOUNDED.replace("b.clamp_min(1e-6)", "max(b, 1e-6)")]
 
 
 def test_a_squashed_action_may_be_a_tanh_where_no_gradient_was_kept(at, by_hand):

@@ -166,6 +166,26 @@ def test_a_zero_that_breaks_two_places_of_the_line_is_kept_out_of_both():
     )
 
 
+@pytest.mark.parametrize(
+    ("line", "expression", "fitted"),
+    [
+        ("return a / n, b / n", "a / n", "return a / n.clamp_min(1e-6), b / n.clamp_min(1e-6)"),
+        ("return a / n, b / n", "b / n", "return a / n.clamp_min(1e-6), b / n.clamp_min(1e-6)"),
+        ("y = a / (u - v), b / (u - v)", "a / (u - v)", "y = a / (u - v).clamp_min(1e-6), b / (u - v).clamp_min(1e-6)"),
+        ("if a / n > b / n:", "a / n", "if a / n.clamp_min(1e-6) > b / n.clamp_min(1e-6):"),
+        ("return a / n, b / m", "a / n", "return a / n.clamp_min(1e-6), b / m"),
+    ],
+)
+def test_a_line_that_divides_twice_by_the_same_is_mended_twice(line, expression, fitted):
+    assert fitting.divisor(at(line, expression), clamped) == fitted
+
+
+def test_of_a_line_that_is_mended_twice_no_half_is_given_though_it_is_long():
+    line = f"return {'left.' * 9}a / n, {'right.' * 9}b / n"
+    fitted = fitting.divisor(at(line, f"{'left.' * 9}a / n"), clamped)
+    assert fitted == line.replace("/ n", "/ n.clamp_min(1e-6)")
+
+
 def test_a_guard_for_one_function_alone_stays_there():
     line = "y = torch.log(p) / torch.exp(p) / p"
     fitted = fitting.argument(at(line, "torch.exp(p)"), "exp", lambda text: f"{text}.clamp(max=20)")
