@@ -308,6 +308,8 @@ class Tape:
         target = args[0] if args else None
         if not isinstance(target, Tensor) or not (is_leaf(target) and target.requires_grad):
             return
+        if not any(type(word) is Made for word in entry.words):
+            return  # what is only copied in, from a file, was made by no line of this step
         self._updates += _PER_UPDATE * (target.nbytes if target.layout is strided else target.numel())
         if self._updates > _FEW_BYTES:
             return
