@@ -24,14 +24,22 @@ BOUNDARIES: set[int] = set()
 
 USER, LIBRARY, INTERNAL, TORCH = "user", "library", "internal", "torch"
 
-Place = tuple[CodeType, int]
+# How torch comes from the call of a module to its forward, where no hook of any kind is in the way.
+_CALLS = frozenset({"_wrapped_call_impl", "_call_impl"})
+
+Place = tuple[CodeType, int, bool]
 
 
 class Frame(NamedTuple):
-    """One place in Python code: its code object and the instruction in it, as a byte offset."""
+    """One place in Python code: its code object and the instruction in it, as a byte offset.
+
+    ``direct``: no code of torch's or of the standard library's lies between it and the frame before it on the stack,
+    but for the call of a module without hooks.
+    """
 
     code: CodeType
     instruction: int
+    direct: bool = False
 
     @property
     def line(self) -> int:
@@ -73,18 +81,21 @@ def stack(start: FrameType | None, most: int = 12) -> tuple[tuple[Frame, ...], b
 
 
 def places(start: FrameType | None, most: int) -> tuple[list[Place], bool]:
-    """Do what :func:`stack` does, but return plain (code, instruction) pairs: on the hot path no line is looked up."""
+    """Do what :func:`stack` does, but return plain tuples, in a Frame's order: on the hot path no line is looked up."""
     found: list[Place] = []
-    frame, limit = start, _LIMIT
+    frame, limit, direct = start, _LIMIT, True
     while frame is not None and limit and len(found) < most:
         code = frame.f_code
         kind = kind_of(code.co_filename)
         if id(code) in BOUNDARIES:
             break
         if kind is USER or kind is LIBRARY:
-            found.append((code, frame.f_lasti))
+            found.append((code, frame.f_lasti, direct))
+            direct = True
         elif kind is TORCH and code.co_name == _ENGINE:
             return found, True
+        elif direct:
+            direct = code.co_name in _CALLS if kind is TORCH else code.co_filename.startswith(_OURS)
         frame = frame.f_back
         limit -= 1
     return found, False

@@ -3,6 +3,8 @@
 import sys
 
 import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
 
 from nandiag.events import Meaning
 from nandiag.runtime.evidence.around import around
@@ -23,7 +25,7 @@ def run(tmp_path):
     def run(text):
         path = tmp_path / "script.py"
         path.write_text(text)
-        space = {"probe": probe}
+        space = {"probe": probe, "checkpoint": checkpoint, "torch": torch}
         exec(compile(text, str(path), "exec"), space)  # noqa: S102
         return space["found"]
 
@@ -68,11 +70,84 @@ def test_the_forward_of_a_module_is_called_by_the_module(run):
         "p = Tensor()\n    p.clamp_()\n    return probe(p)",
         "for p in [1]:\n        r = probe(p)\n    return r",
         "p = abs(x)\n    for _ in range(2):\n        r = probe(p)\n        p = r\n    return r",
+        "p = 3\n    p = abs(p)\n    return probe(p)",
+        "p, q = x, 3\n    p, q = q, p\n    return probe(p)",
+        "p = abs(x); p = p + 1; return probe(p)",
+        "p = abs(x)\n    return [probe(p) for p in (3,)][0]",
+        "p = abs(x)\n    return (lambda p: probe(p))(3)",
+        "g = lambda: probe(p)\n    p = abs(x)\n    return g()",
+        "p = abs(x)\n    match x:\n        case p: pass\n    return probe(p)",
+        "def g():\n        nonlocal p\n        p = 4\n    p = abs(x)\n    g()\n    return probe(p)",
+        "p = torch.ones(2)\n    p.data.clamp_(0)\n    return probe(p)",
+        "p = torch.ones(2)\n    torch.relu_(p)\n    return probe(p)",
+        "p = torch.ones(2)\n    torch.sub(p, 1, out=p)\n    return probe(p)",
+        "p = torch.ones(2)\n    torch.nn.ReLU(inplace=True)(p)\n    return probe(p)",
+        "p = torch.ones(2)\n    p.data = p + 1\n    return probe(p)",
+        "p = torch.ones(2)\n    q = p\n    q -= 1\n    return probe(p)",
+        "p = torch.ones(2)\n    q = p.view(-1)\n    q[0] = 3\n    return probe(p)",
+        "p = torch.ones(2)\n    clean(p)\n    return probe(p)",
     ],
 )
 def test_names_that_are_not_sure(run, body):
-    found = run(f"class Tensor:\n    clamp_ = print\ndef f(x):\n    {body}\nfound = f(2)\n")
+    ours = "class Tensor:\n    clamp_ = print\ndef clean(x):\n    x.zero_()\n"
+    found = run(f"import torch\n{ours}def f(x):\n    {body}\nfound = f(2)\n")
     assert "p" not in texts(found)
+
+
+def test_a_name_stays_known_beside_what_only_reads_it(run):
+    body = "p = abs(x)\n    print(p, x)\n    q = torch.add(p, x)\n    seen.append(p)\n"
+    found = run(f"import torch\nseen = []\ndef f(x):\n    {body}    return probe(p)\nfound = f(torch.ones(1))\n")
+    assert texts(found)["p"] == "abs(x)"
+
+
+def test_what_a_name_behind_a_name_is_made_of_must_be_the_same_at_the_expression(run):
+    found = run("def f(a):\n    z = a + 1\n    p = abs(z)\n    a = 7\n    return probe(p)\nfound = f(2)\n")
+    assert texts(found) == {"p": "abs(z)"}
+
+
+_MODULE = """import torch
+class M(torch.nn.Module):
+    def __init__(self): super().__init__(); self.body = Inner(); self.chain = torch.nn.Sequential(Inner())
+    def forward(this, x):
+        return CALL
+class Inner(torch.nn.Module):
+    def forward(this, h):
+        keep.append(probe(h))
+        return h
+keep = []
+M()(torch.ones(2))
+found = keep[0]
+"""
+
+
+@pytest.mark.parametrize("call", ["this.body(x + 1)", "this.body(h=x + 1)", "this.body.forward(x + 1)"])
+def test_what_a_module_hands_to_another(run, call):
+    assert texts(run(_MODULE.replace("CALL", call)))["h"] == "x + 1"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "this.chain(x + 1)",
+        "checkpoint(this.body, x + 1, use_reentrant=False)",
+        "torch.func.functional_call(this.body, {}, (x + 1,))",
+        "Inner.forward(None, x + 1)",
+        "list(map(this.body, [x + 1]))[0]",
+        "this.body.register_forward_pre_hook(lambda m, a: (a[0] - 1,)) and this.body(x + 1)",
+    ],
+)
+def test_what_reaches_a_module_by_another_way_is_not_told(run, call):
+    assert "h" not in texts(run(_MODULE.replace("CALL", call)))
+
+
+@pytest.mark.parametrize(("decorator", "call"), [("", "A().f(2 + 3)"), ("@staticmethod", "A().f(1, 2 + 3)")])
+def test_the_parameters_of_a_method(run, decorator, call):
+    text = f"class A:\n    {decorator}\n    def f(a, p):\n        return probe(p)\nfound = {call}\n"
+    assert texts(run(text)) == {"p": "2 + 3"}
+
+
+def test_a_function_may_call_its_first_parameter_as_it_likes(run):
+    assert texts(run("def f(ctx, p):\n    return probe(p)\nfound = f(1, 2 + 3)\n")) == {"p": "2 + 3"}
 
 
 def test_an_expression_of_several_lines_in_one(run):

@@ -1,0 +1,100 @@
+"""One expression of a file, with the nodes of the file's text that hold it (worker)."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+from nandiag.runtime.frames import USER, Frame, span
+
+_LARGEST = 2_000_000
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+Position: TypeAlias = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One expression of a file: the nodes that hold it, the file's own first, the expression itself last."""
+
+    file: str
+    nodes: tuple[ast.AST, ...]
+
+    @property
+    def scope(self) -> ast.AST:
+        """The innermost function, else the module."""
+        return next((node for node in reversed(self.nodes) if isinstance(node, Function)), self.nodes[0])
+
+    @property
+    def statement(self) -> ast.stmt | None:
+        """The innermost statement."""
+        return next((node for node in reversed(self.nodes) if isinstance(node, ast.stmt)), None)
+
+    @property
+    def within(self) -> tuple[ast.AST, ...]:
+        """The nodes between the scope and the expression."""
+        return self.nodes[self.nodes.index(self.scope) + 1 :]
+
+
+def place_of(frame: Frame) -> Place | None:
+    """Return the expression that ``frame`` runs; ``None`` where its columns or its file are not known."""
+    at, tree = span(frame), _tree(frame.file) if frame.kind == USER else None
+    if at is None or tree is None:
+        return None
+    nodes: list[ast.AST] = [tree]
+    while (inner := _holding(nodes[-1], at)) is not None:
+        nodes.append(inner)
+    return Place(frame.file, tuple(nodes))
+
+
+@lru_cache(maxsize=8)
+def _tree(file: str) -> ast.Module | None:
+    text = "".join(linecache.getlines(file))
+    try:
+        return ast.parse(text) if 0 < len(text) < _LARGEST else None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _holding(node: ast.AST, at: tuple[int, int, int, int]) -> ast.AST | None:
+    """Return the child of ``node`` that holds the characters ``at``: line, last line, column, last column."""
+    line, last, start, end = at
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.stmt | ast.expr | ast.keyword | ast.excepthandler):
+            inner = _holding(child, at)
+            if inner is not None:
+                return inner
+        elif (child.lineno, child.col_offset) <= (line, start) and (last, end) <= end_of(child):
+            return child
+    return None
+
+
+def end_of(node: ast.stmt | ast.expr | ast.keyword | ast.excepthandler) -> Position:
+    """Return the line and column behind the last character of ``node``."""
+    return node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+
+
+def loaded(node: ast.AST) -> list[str]:
+    """Return the names that ``node`` reads, each once, in order."""
+    names = (one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load))
+    return list(dict.fromkeys(names))
+
+
+def root(node: ast.AST) -> str | None:
+    """Return the name that a chain of attributes, indices and calls begins with: ``p`` of ``p.data[0].view(-1)``."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call | ast.Starred):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+@lru_cache(maxsize=8)
+def imported(tree: ast.AST) -> dict[str, str]:
+    """Return the names that a file imports, anywhere in it, each with the module that it comes from or is."""
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            source = getattr(node, "module", None)
+            found |= {one.asname or one.name.partition(".")[0]: source or one.name for one in node.names}
+    return found
