@@ -51,17 +51,28 @@ def guarded(probe: str) -> Callable[[F], F]:
     return decorate
 
 
-def alone(function: F) -> F:
-    """Have threads that train side by side come to ``function`` one after another; guard it outside of this."""
+def guarded_alone(probe: str) -> Callable[[F], F]:
+    """Do what :func:`guarded` does, and have threads that train side by side come one after another."""
 
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        lock = _turn[0]
-        if not lock.acquire(timeout=_PATIENCE):
-            return None
-        try:
-            return function(*args, **kwargs)
-        finally:
-            lock.release()
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if RECORDER.mute or probe in RECORDER.darkened:
+                return None
+            lock = _turn[0]
+            try:
+                if not (lock.acquire(blocking=False) or lock.acquire(timeout=_PATIENCE)):
+                    return None
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    lock.release()
+            except (AnomalyStop, Refused):
+                raise
+            except Exception as error:
+                RECORDER.dark(probe, error)
+                return None
 
-    return cast("F", wrapper)
+        return cast("F", wrapper)
+
+    return decorate

@@ -19,7 +19,8 @@ from nandiag.store.layout import RunFolder, calls_of, rank_path, stacks_of, stan
 from nandiag.store.writer import RankWriter, append_line, write_whole
 
 _WAITING = 200
-_PULSE_SECONDS = 0.002
+# A write to a file may take long (a busy disk, a file system of the network): it takes at most one part of so many.
+_PULSE_SECONDS, _PULSE_SHARE, _LONGEST_PULSE = 0.01, 200, 1.0
 
 
 class Recorder:
@@ -117,15 +118,16 @@ class Recorder:
             RunFolder.at(self.settings.folder).stopped_file.touch(mode=0o600)
 
     def pulse(self, step: int, *, now: bool = False) -> None:
-        """Note the newest completed step, at most every 2 ms. Never raises."""
+        """Note the newest completed step, at most every 10 ms, and seldomer where that takes long. Never raises."""
         self.steps = step
         clock = time.monotonic()
         if clock < self._next_pulse and not now:
             return
-        self._next_pulse = clock + _PULSE_SECONDS
         with self._lock, contextlib.suppress(OSError):
             if self._writer is not None and not self.mute:
                 self._writer.pulse(step, time.time(), self.moves)
+        took = time.monotonic() - clock
+        self._next_pulse = clock + took + min(max(_PULSE_SECONDS, _PULSE_SHARE * took), _LONGEST_PULSE)
 
     def stand(self, standing: Standing) -> None:
         """Write where this rank stands into a file of its own; raises OSError."""

@@ -167,12 +167,16 @@ class Growth:
 
     def calm(self, norm: float, loss: float) -> None:
         """Take a step in which one of the two did not rise."""
+        if self._run or self.norm > self.peak_norm or not -self.peak_loss <= self.loss <= self.peak_loss:
+            self._know_peaks()
+        self.norm, self.loss = norm, loss
+
+    def _know_peaks(self) -> None:
         if self._run or math.inf > self.norm > self.peak_norm:
             self.peak_norm = max(self.peak_norm, self.norm)
         if self._run or math.inf > abs(self.loss) > self.peak_loss:
             self.peak_loss = max(self.peak_loss, abs(self.loss))
         self._run = 0
-        self.norm, self.loss = norm, loss
 
 
 class Curves:

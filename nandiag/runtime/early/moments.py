@@ -54,7 +54,7 @@ class Moments:
             if not pairs:
                 return
             ratios = [pair.first / pair.second.sqrt().add_(pair.eps) for pair in pairs]
-            sizes = [torch.linalg.vector_norm(ratio, math.inf) for ratio in ratios]
+            sizes = [ratio.abs_().amax() for ratio in ratios]
         known = [weakref.ref(pair.parameter) for pair in pairs]
         self._warner.reads.later(sizes, partial(self._looked, weakref.ref(optimizer), known, step))
 

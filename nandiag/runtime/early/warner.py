@@ -21,13 +21,14 @@ _MOST_OPTIMIZERS = 64
 
 
 class Step(NamedTuple):
-    """What the host knows at a step border; ``None`` where a value was not seen."""
+    """What the host knows at a step border; ``None`` where a value was not seen. The story is told of these rows."""
 
     step: int
     loss: float | None
     grad_norm: float | None
     lr: float | None
     scale: float | None
+    activation: float | None = None
 
 
 class Told:

@@ -68,9 +68,7 @@ class Early:
 
     @guarded("warnings")
     def border(self, optimizer: Any, step: Step) -> None:
-        """An optimizer is about to make a step (None: the script makes its updates by hand)."""
-        if not self.on:
-            return
+        """An optimizer is about to make a step (None: the script makes its updates by hand). Only where ``on``."""
         if self._warner.border(optimizer, step):
             # Something left its usual range: was it this batch? It may not have been looked at.
             self._inputs.hold_against(at_harm=False)

@@ -92,8 +92,10 @@ class LateSentinel(Sentinel):
     def _remember_late(self, seen: Seen, sight: Sight) -> None:
         loss = mean_loss(sight, seen.losses)
         norm = self.early.norm(sight.grad_norm)
-        self.teller.history.add((seen.step, loss, norm, seen.rate, sight.scale, self.early.activation), seen.optimizer)
-        self.early.border(seen.optimizer, Step(seen.step, loss, norm, seen.rate, sight.scale))
+        step = Step(seen.step, loss, norm, seen.rate, sight.scale, self.early.activation)
+        self.teller.history.add(step, seen.optimizer)
+        if self.early.on:
+            self.early.border(seen.optimizer, step)
 
     def _losses_late(self, seen: Seen, sight: Sight, border: Border) -> None:
         bad = [loss for loss in bad_losses(sight, seen.losses) if not (loss.scaled and sight.scaler_skips)]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nandiag.events import TensorFact
-from nandiag.runtime.look.finite import fact, local
+from nandiag.runtime.look.finite import extent, fact, local
 from nandiag.runtime.memory.there import is_there
 
 _PLAIN = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16})
@@ -88,7 +88,7 @@ class Extremes:
         data = _values(tensor)
         if data is None:
             return None
-        low, high = torch.aminmax(data)
+        low, high = extent(data)
         look = Look(tensor)
         if low.device.type == "cpu":
             self._settle(look, low.item(), high.item())

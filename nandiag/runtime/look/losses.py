@@ -13,6 +13,7 @@ from nandiag.runtime.look.finite import local, quiet
 from nandiag.runtime.memory.there import is_there
 
 _MANY = 4096
+_stacked, _dispatched = torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -67,6 +68,9 @@ class Losses(threading.local):
 
     def take(self, roots: list[Tensor], micro_step: int) -> None:
         """Take the roots of a backward call."""
+        if len(roots) == 1 and type(roots[0]) is Tensor and not _stacked() and not _dispatched():
+            self.seen(roots[0], micro_step)  # nobody would see it
+            return
         with quiet():
             for root in roots:
                 self.seen(root, micro_step)

@@ -69,6 +69,12 @@ def look(
     *more: Sequence[Tensor],
 ) -> Sight:  # fmt: skip
     """Read losses, gradient norm and scaler by one transfer a device; ``more``: weights, frozen, and whatever waits."""
+    if scale is None and not any(more) and getattr(optimizer, "found_inf", None) is None:
+        # As nearly always on the CPU: nothing but losses and gradients, and all of it finite.
+        values = read([*[loss.value for loss in losses], *norms(gradients)])
+        if math.isfinite(sum(values)):
+            known, norm = tuple(values[: len(losses)]), values[len(losses) :]
+            return Sight(known, math.hypot(*norm) if norm else None, False, None, True, True, fine=True)  # noqa: FBT003
     gathered = gather(losses, gradients, optimizer, scale, *more)
     return gathered.sight(read(gathered.scalars))
 
@@ -105,6 +111,8 @@ def facts_of(named: Sequence[tuple[str, Tensor]]) -> tuple[TensorFact, ...]:
 
 def mean_loss(sight: Sight, losses: Sequence[Loss]) -> float | None:
     """Return the mean of the step's losses that are single unscaled numbers, None where there is none."""
+    if len(losses) == 1 and losses[0].exact and not losses[0].scaled:
+        return sight.losses[0] if sight.losses else None
     values = [value for value, loss in zip(sight.losses, losses, strict=False) if loss.exact and not loss.scaled]
     return (values[0] if len(values) == 1 else sum(values) / len(values)) if values else None
 

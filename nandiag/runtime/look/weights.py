@@ -6,9 +6,10 @@ Each look costs one number a group of tensors; only when that number is not fini
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from itertools import islice
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -49,6 +50,7 @@ class Weights:
         self._sharded: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
         self._met: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._begun: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._newest: Callable[[], Optimizer | None] = _none
         self._filled: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._frozen = Frozen()
         self._turn = 0
@@ -79,6 +81,9 @@ class Weights:
 
         A frozen parameter that an optimizer was given all the same is a mask or scratch if it is bad from the start.
         """
+        if self._newest() is optimizer:
+            return []
+        self._newest = weakref.ref(optimizer)
         if optimizer in self._begun:
             return []
         self._begun.add(optimizer)
@@ -90,6 +95,7 @@ class Weights:
     def loaded(self, optimizer: Optimizer) -> None:
         """Its state was loaded from somewhere: it is looked at before the next update."""
         self._begun.discard(optimizer)
+        self._newest = _none
         self._filled.add(optimizer)
 
     def filled(self, optimizer: Optimizer) -> bool:
@@ -171,14 +177,22 @@ class Weights:
                         yield f"{key} of {self.name(parameter, optimizer)}", value
 
     def _state_turn(self, optimizer: Optimizer, *, quick: bool) -> list[Tensor]:
-        states = list(optimizer.state.values())
-        in_turns = quick or len(states) > _ALL_STATE
-        self.in_turns |= in_turns  # what was left out once may have been bad for a while
-        if in_turns:
+        states: Iterable[Any] = optimizer.state.values()
+        if quick or len(optimizer.state) > _ALL_STATE:
+            self.in_turns = True  # what was left out once may have been bad for a while
             self._turn = (self._turn + 1) % _TURNS
-            states = states[self._turn :: _TURNS]
-        states = [state for state in states if isinstance(state, dict)]
-        return [value for state in states for value in state.values() if isinstance(value, Tensor) and value.dim()]
+            states = islice(states, self._turn, None, _TURNS)
+        return [
+            value
+            for state in states
+            if isinstance(state, dict)
+            for value in state.values()
+            if isinstance(value, Tensor) and value.dim()
+        ]
+
+
+def _none() -> None:
+    """Stand in for a weak reference to no optimizer."""
 
 
 def _asleep(held: Held) -> bool:

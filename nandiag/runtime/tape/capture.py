@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable
+from threading import get_ident as _ident
 from typing import Any, TypeVar, cast
 
 import torch
@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from nandiag.runtime.belongings.aside import Bystanders
 from nandiag.runtime.frames import places
-from nandiag.runtime.guard import guarded
+from nandiag.runtime.guard import Refused, guarded
 from nandiag.runtime.memory.there import is_there
+from nandiag.runtime.public import AnomalyStop
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Tape
+from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Tape, tensors_in
 from nandiag.runtime.tape.packed.swaps import swapped_by
 from nandiag.runtime.tape.packed.words import Given, version_of
 from nandiag.runtime.tape.state import (
@@ -57,15 +58,30 @@ _functorch = torch._C._functorch.peek_interpreter_stack
 _graph_task = torch._C._current_graph_task_id
 
 
-def unseen(function: F) -> F:
-    """Keep what ``function`` asks of tensors from the script's own function modes, which see property reads too."""
+# A method below is called by its guard, that by the wrap of what the script called.
+_WRAPPED = 2
+
+
+def _taping(function: F) -> F:
+    """Guard what feeds the tape, and keep what it asks of tensors from the script's own function modes.
+
+    Those see property reads too. In one, for each wrap on the hot path is paid for several times a step.
+    """
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if not _stacked():
-            return function(*args, **kwargs)
-        with torch._C.DisableTorchFunction():
-            return function(*args, **kwargs)
+        if RECORDER.mute or "tape" in RECORDER.darkened:
+            return None
+        try:
+            if not _stacked():
+                return function(*args, **kwargs)
+            with torch._C.DisableTorchFunction():
+                return function(*args, **kwargs)
+        except (AnomalyStop, Refused):
+            raise
+        except Exception as error:
+            RECORDER.dark("tape", error)
+            return None
 
     return cast("F", wrapper)
 
@@ -114,17 +130,20 @@ class Capture:
             or capturing()
         ):
             return True
-        here = threading.get_ident()
-        if self._thread is None:
-            self._thread = here
-            if self.window.on and not self.window.here:
-                self.window.leave()
-        return self._thread != here or _graph_task() != -1
+        if self._thread != _ident() and (self._thread is not None or not self._takes_this_thread()):
+            return True
+        return bool(_graph_task() != -1)
+
+    def _takes_this_thread(self) -> bool:
+        self._thread = _ident()
+        if self.window.on and not self.window.here:
+            self.window.leave()
+        return True
 
     @property
     def elsewhere(self) -> bool:
         """Whether another thread than this one is taped, and makes its own steps."""
-        return self._steps and self._thread != threading.get_ident()
+        return self._steps and self._thread != _ident()
 
     def trains(self) -> None:
         """This thread makes a backward or an optimizer step: it is the one to tape if none has before it.
@@ -132,32 +151,34 @@ class Capture:
         Until then the first that called a module is taken for it, which may have been there for a warm-up only.
         """
         if not self.trained and not self.off and torch._C._current_graph_task_id() == -1:
-            if self._thread not in {None, threading.get_ident()}:
+            if self._thread not in {None, _ident()}:
                 self.window.leave()
                 self.tape.clear(self.tape.step)
                 self.depth = 0
-                self._thread = threading.get_ident()
+                self._thread = _ident()
             self.trained = True
 
     # ------------------------------------------------------------------ roots
 
-    @guarded("tape")
-    @unseen
+    @_taping
     def root_begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:
         """A module is called that no other module called."""
         RECORDER.beats += 1
         self.window.close()
-        if self.births is not None:
-            self.births.prelude.pause()
+        births = self.births
+        if births is not None and (births.prelude.on or not births.prelude.shut):
+            births.prelude.pause()
         if self.on_first_root is not None:
             first, self.on_first_root = self.on_first_root, None
             first()
             self._modules_make_it()
-        grad = torch.is_grad_enabled()
-        entry = Entry(ROOT, module, grad=grad, modes=modes(), micro_step=self.window.micro_step)
-        entry.places = places(sys._getframe(3), _FRAMES)[0]
+        known = modes()
+        grad = known[0]
+        entry = Entry(ROOT, module, grad=grad, modes=known)
+        frame = sys._getframe(_WRAPPED)
+        entry.places = places(frame.f_back, _FRAMES)[0]
         habit = self._habit(module)
-        swapped = swapped_by(sys._getframe(3).f_back, module)
+        swapped = swapped_by(frame.f_back, module)
         if swapped is None:
             habit.begin(entry)
         else:
@@ -165,7 +186,7 @@ class Capture:
         entry.generators = generators(full=self._python_random, private=habit.generators)
         self.tape.add(entry, args, kwargs)
         if swapped is not None:
-            entry.swapped = swapped._replace(tensors=self.tape.pack(swapped.tensors, strong=grad))
+            entry.swapped = swapped._replace(tensors=self.tape.pack(swapped.tensors, grad))
         if grad and self.on_root is not None:
             self.on_root(entry, args, kwargs)
         return entry
@@ -193,8 +214,7 @@ class Capture:
             habit = self.known[id(module)] = Habit(module)
         return habit
 
-    @guarded("tape")
-    @unseen
+    @_taping
     def root_ends(self, module: nn.Module, entry: Entry | None, output: Any) -> None:
         """It returned ``output``."""
         if self.on_root_end is not None:
@@ -203,23 +223,22 @@ class Capture:
             self.known[id(module)].end(entry)
             for word in entry.words:
                 if type(word) is Given:
-                    tensor = word.get()
-                    word.written = tensor is not None and version_of(tensor) != word.version
+                    word.call_ended()
             if self.tape.step == 0 and self._python_random and entry.generators is not None:
                 self._python_used = self._python_used or python_used(entry.generators)
-            self.tape.made(entry, output)
+            self.tape.made(entry, [output] if isinstance(output, Tensor) else tensors_in(output))
         if not self.off:
             self.window.open()
-            if self.births is not None:
-                self.births.prelude.resume()
+            births = self.births
+            if births is not None and not births.prelude.shut:
+                births.prelude.resume()
 
     def training(self) -> None:
         """A backward call or an update begins: what the script wrote before is known by now."""
         if self.births is not None and self.births.prelude.on:
             self.births.prelude.end()
 
-    @guarded("tape")
-    @unseen
+    @_taping
     def root_raised(self, entry: Entry | None) -> None:
         """It raised: should the script go on, nothing descends from this call."""
         if self.on_root_end is not None:
@@ -232,19 +251,18 @@ class Capture:
 
     # ------------------------------------------------------------------ borders
 
-    @guarded("tape")
-    @unseen
+    @_taping
     def backward_begins(self, words: tuple[Any, Any], frame: Any) -> None:
         """``torch.autograd.backward(*args, **kwargs)`` is called."""
         self.window.close()
-        entry = Entry(BACKWARD, torch.autograd.backward, grad=True, modes=modes(), micro_step=self.window.micro_step)
+        entry = Entry(BACKWARD, torch.autograd.backward, grad=True, modes=modes())
         entry.places = places(frame, _FRAMES)[0]
         self.tape.add(entry, *words)
 
     @guarded("tape")
     def backward_ends(self) -> None:
         """It returned."""
-        self.window.micro_step += 1
+        self.tape.micro_step += 1
         self.tape.bound()
         if not self.off and not self.narrow:
             self.window.open()
@@ -254,7 +272,7 @@ class Capture:
         if self.elsewhere:
             return
         self.tape.cut(len(self.tape.entries))
-        self.window.micro_step = 0
+        self.tape.micro_step = 0
 
     def gradients_dropped(self) -> None:
         """``zero_grad`` was called: what comes before it matters only if the step that follows descends from it."""
@@ -262,20 +280,19 @@ class Capture:
             return
         self.mark = len(self.tape.entries)
 
-    @guarded("tape")
-    @unseen
+    @_taping
     def step_ends(self, step: int) -> None:
         """An optimizer step is over (or was left out): nothing newer needs what was taped before it."""
         if self.elsewhere:
             return
-        self._steps = self._steps or self._thread == threading.get_ident()
+        self._steps = self._steps or self._thread == _ident()
         self.training()
         self._keep_to_budget()
         self.tape.clear(step)
         self.exchanges.clear()
         self.received.clear()
         self.mark = 0
-        self.window.micro_step = 0
+        self.tape.micro_step = 0
         if step > 0 and not self._python_used:
             self._python_random = False
         if self.narrow:

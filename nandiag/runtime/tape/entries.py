@@ -6,11 +6,11 @@ to be made again; of what ran without gradients even the arguments are weak, so 
 
 from __future__ import annotations
 
-import weakref
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
+from weakref import ref as reference
 
 from torch import Tensor, device, dtype, layout, strided
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -25,41 +25,40 @@ MOST_ENTRIES = 4096
 MOST_BYTES = 64 * 1024 * 1024
 _MOST_LOOSE = 512
 _FEW_ROOTS = 8
+_FEW_MADE = 64
 _FEW_ENTRIES = 256
 _FEW_BYTES = 16 * 1024 * 1024
 # The gradient, and what a line makes of it on the way to the weight.
 _PER_UPDATE = 4
 _PLAIN = frozenset({int, float, bool, str, type(None), dtype, device, layout})
+_NO_WORDS: Mapping[str, Any] = MappingProxyType({})
 ROOT, CALL, BACKWARD = "root", "call", "backward"
 
 
 class Entry:
     """One thing the step did: the call of a root module, a torch function outside of modules, or a backward."""
 
-    __slots__ = (
-        "__weakref__", "args", "attributes", "before", "buffers", "function", "generators", "grad", "held", "in_place",
-        "kind", "kwargs", "left", "micro_step", "modes", "number", "places", "step", "swapped", "words",
-    )  # fmt: skip
+    # What most entries have not; no slots, for then each would be set in each entry of each step.
+    args: Any = ()
+    kwargs: Any = _NO_WORDS
+    words: Sequence[Made | Given] = ()
+    places: Sequence[Place] = ()
+    generators: Generators | None = None
+    buffers: Iterable[tuple[Tensor, Tensor]] = ()
+    attributes: Sequence[tuple[dict[str, Any], dict[str, Any]]] = ()
+    left: Sequence[tuple[dict[str, Any], dict[str, Any]]] = ()
+    before: tuple[Tensor, Tensor] | None = None
+    swapped: Swapped | None = None
+    in_place = held = False
+    number = step = 0
 
-    def __init__(self, kind: str, function: Any, *, grad: bool, modes: Modes, micro_step: int = 0) -> None:
+    micro_step = 0
+
+    def __init__(self, kind: str, function: Any, *, grad: bool, modes: Modes) -> None:
         self.kind = kind
         self.function = function
         self.grad = grad
         self.modes = modes
-        self.args: Any = ()
-        self.kwargs: Any = {}
-        self.generators: Generators | None = None
-        self.words: Sequence[Made | Given] = ()
-        self.buffers: Iterable[tuple[Tensor, Tensor]] = ()
-        self.attributes: Sequence[tuple[dict[str, Any], dict[str, Any]]] = ()
-        self.left: Sequence[tuple[dict[str, Any], dict[str, Any]]] = ()
-        self.places: Sequence[Place] = ()
-        self.before: tuple[Tensor, Tensor] | None = None
-        self.swapped: Swapped | None = None
-        self.in_place = False
-        self.held = False
-        self.number = self.step = 0
-        self.micro_step = micro_step
 
     @property
     def mutates(self) -> bool:
@@ -117,34 +116,37 @@ class Tape:
         self.entries: list[Entry] = []
         self.loose: deque[Entry] = deque(maxlen=_MOST_LOOSE)
         self.overflow = False
-        self._made: dict[int, tuple[weakref.ref[Tensor], Entry, int]] = {}
+        self._made: dict[int, Made] = {}
+        self._most_made = _FEW_MADE
         self._copies: dict[int, tuple[StorageWeakRef, Entry]] = {}
         self._words: list[Made | Given] = []
         self._number = 0
         self._roots, self._most_roots = 0, _FEW_ROOTS
         self._most_entries, self._most_bytes = _FEW_ENTRIES, _FEW_BYTES
         self._first_root = 0
-        self.step = 0
+        self.step = self.micro_step = 0
         self.bytes = self._updates = 0
 
     def add(self, entry: Entry, args: Any, kwargs: Any) -> None:
         """Put an entry on the tape with its arguments packed."""
-        self._number = number = self._number + 1
-        if entry.kind == ROOT:
+        self._number = entry.number = self._number + 1
+        if entry.kind is ROOT:
             self._count_root()
-            self._first_root = self._first_root or number
-        entry.number, entry.step = number, self.step
+            self._first_root = self._first_root or entry.number
+        entry.step, entry.micro_step = self.step, self.micro_step
         entry.words = self._words = []
         grad = entry.grad
-        entry.args = tuple(self._each(args, strong=grad)) if type(args) is tuple else self.pack(args, strong=grad)
+        entry.args = tuple(self._each(args, grad))
         if kwargs:
-            entry.kwargs = self.pack(kwargs, strong=grad)
-        if self.bytes > self._most_bytes or len(self.entries) >= self._most_entries:
+            entry.kwargs = dict(zip(kwargs, self._each(kwargs.values(), grad), strict=True))
+        entries = self.entries
+        if self.bytes > self._most_bytes or len(entries) >= self._most_entries:
             self._thin(entry)
+            entries = self.entries
         if not grad and not entry.in_place:
             self.loose.append(entry)
-        elif len(self.entries) < MOST_ENTRIES:
-            self.entries.append(entry)
+        elif len(entries) < MOST_ENTRIES:
+            entries.append(entry)
         else:
             self.overflow = True
 
@@ -165,21 +167,30 @@ class Tape:
 
     def _prune(self) -> None:
         """Let go of calls whose outputs are gone and went nowhere: an evaluation, a rollout with gradients left on."""
-        alive = {id(entry) for reference, entry, _ in self._made.values() if reference() is not None}
+        self._drop_gone()
+        alive = {id(made.entry) for made in self._made.values()}
         every = (*self.entries, *self.loose)
         kept = [entry for entry in every if entry.kind == BACKWARD or entry.mutates or id(entry) in alive]
         needed = {id(entry) for entry in _ancestors(kept)}
         self.entries = [entry for entry in self.entries if id(entry) in needed]
         self.loose = deque((entry for entry in self.loose if id(entry) in needed), _MOST_LOOSE)
 
-    def made(self, entry: Entry, output: Any) -> list[Tensor]:
-        """Remember which tensors ``entry`` returned; returns them."""
-        outputs = [output] if isinstance(output, Tensor) else tensors_in(output)
+    def made(self, entry: Entry, outputs: Sequence[Tensor]) -> None:
+        """Remember which tensors ``entry`` returned."""
         made = self._made
         for index, tensor in enumerate(outputs):
-            key = id(tensor)
-            made[key] = (weakref.ref(tensor, partial(_forget, made, key)), entry, index)
-        return outputs
+            made[id(tensor)] = Made(entry, index, reference(tensor))
+        if len(made) > self._most_made:
+            self._drop_gone()
+            self._most_made = max(_FEW_MADE, 2 * len(self._made))
+
+    def _drop_gone(self) -> None:
+        """Forget of tensors that are gone, and of calls that will not be made again, who made what."""
+        self._made = {
+            key: made
+            for key, made in self._made.items()
+            if made.entry.args is not None and made.tensor() is not None
+        }  # fmt: skip
 
     def copied(self, entry: Entry, copy: Tensor) -> None:
         """Remember by its memory what a call copied without gradients: a parameter may be made of it."""
@@ -198,50 +209,40 @@ class Tape:
     def maker(self, tensor: Tensor) -> tuple[Entry, int] | None:
         """Return the entry that made ``tensor`` and the index among its outputs, None when it is not on the tape."""
         known = self._made.get(id(tensor))
-        return (known[1], known[2]) if known is not None and known[0]() is tensor else None
+        return (known.entry, known.index) if known is not None and known.tensor() is tensor else None
 
-    def pack(self, thing: Any, *, strong: bool) -> Any:
+    def pack(self, thing: Any, strong: bool) -> Any:  # noqa: FBT001 - called for each word of each taped call
         """Replace tensors in nested tuples, lists and dicts by what they can be had from again."""
         if isinstance(thing, Tensor):
-            return self._pack_tensor(thing, strong=strong)
+            word = self._word(thing, strong)
+            self._words.append(word)
+            return word
         kind = type(thing)
-        return thing if kind in _PLAIN else self._pack_items(thing, kind, strong=strong)
+        return thing if kind in _PLAIN else self._pack_items(thing, kind, strong)
 
-    def _each(self, things: Iterable[Any], *, strong: bool) -> list[Any]:
+    def _each(self, things: Iterable[Any], strong: bool) -> list[Any]:  # noqa: FBT001
         """Do what :meth:`pack` does for each of some things; every taped call comes by here."""
-        packed = []
-        for thing in things:
-            kind = type(thing)
-            if kind in _PLAIN:
-                packed.append(thing)
-            elif isinstance(thing, Tensor):
-                packed.append(self._pack_tensor(thing, strong=strong))
-            else:
-                packed.append(self._pack_items(thing, kind, strong=strong))
-        return packed
+        pack = self.pack
+        return [thing if type(thing) in _PLAIN else pack(thing, strong) for thing in things]
 
-    def _pack_items(self, thing: Any, kind: type, *, strong: bool) -> Any:
+    def _pack_items(self, thing: Any, kind: type, strong: bool) -> Any:  # noqa: FBT001
         if kind is tuple or kind is list:
-            return kind(self._each(thing, strong=strong))
+            return kind(self._each(thing, strong))
         if kind is dict:
-            return {key: self.pack(item, strong=strong) for key, item in thing.items()}
+            return dict(zip(thing, self._each(thing.values(), strong), strict=True))
         if hasattr(kind, "_make") and isinstance(thing, tuple):
-            return Rebuilt(kind, self._each(thing, strong=strong))
+            return Rebuilt(kind, self._each(thing, strong))
         if isinstance(thing, dict) and (hasattr(kind, "__dataclass_fields__") or isinstance(thing, OrderedDict)):
-            return Rebuilt(kind, {key: self.pack(item, strong=strong) for key, item in thing.items()})
+            return Rebuilt(kind, dict(zip(thing, self._each(thing.values(), strong), strict=True)))
         return thing
 
-    def _pack_tensor(self, tensor: Tensor, *, strong: bool) -> Made | Given:
+    def _word(self, tensor: Tensor, strong: bool) -> Made | Given:  # noqa: FBT001
         known = self._made.get(id(tensor))
-        word: Made | Given
-        if known is not None and known[0]() is tensor and self._again(known[1], tensor, strong=strong):
-            word = Made(known[1], known[2], tensor, None if strong else version_of(tensor))
-        else:
-            word = Given(tensor, strong=strong)
-            if strong and not tensor.requires_grad:
-                self.bytes += tensor.nbytes if tensor.layout is strided else tensor.numel()
-        self._words.append(word)
-        return word
+        if known is not None and known.tensor() is tensor and self._again(known.entry, tensor, strong):
+            return known if strong else Made(known.entry, known.index, reference(tensor), version_of(tensor))
+        if strong and not tensor.requires_grad:
+            self.bytes += tensor.nbytes if tensor.layout is strided else tensor.numel()
+        return Given(tensor, strong)
 
     def unfinished(self) -> bool:
         """Whether a forward was made, with gradients on, that no backward has followed yet."""
@@ -258,7 +259,7 @@ class Tape:
             if tensor is not None and not tensor.requires_grad:
                 word.release()
 
-    def _again(self, maker: Entry, tensor: Tensor, *, strong: bool) -> bool:
+    def _again(self, maker: Entry, tensor: Tensor, strong: bool) -> bool:  # noqa: FBT001
         # A leaf that gradients gather in is trained, perhaps, where it was there before the first call of a module: it
         # is taken as it is. What an earlier step made without gradients is a plain value by now: making it again would
         # chain for ever.
@@ -273,11 +274,16 @@ class Tape:
 
     def clear(self, step: int) -> None:
         """Begin a new step. Entries whose outputs live on with their graph (a GAN's fake batch) stay reachable."""
-        for entry in (*self.loose, *[entry for entry in self.entries if not entry.grad]):
+        for entry in self.loose:
             entry.forget()
-        _forget_consumed([entry for entry in self.entries if entry.kind == BACKWARD and not entry.retains])
+        for entry in self.entries:
+            if not entry.grad:
+                entry.forget()
+            elif entry.kind is BACKWARD and entry.args is not None and not entry.retains:
+                _forget_consumed(entry)
         self.loose.clear()
         self.entries.clear()
+        self._drop_gone()
         self._copies.clear()
         self._roots, self._most_roots = 0, _FEW_ROOTS
         self._most_entries, self._most_bytes = _FEW_ENTRIES, _FEW_BYTES
@@ -372,15 +378,10 @@ def _unheld(maker: Entry) -> Iterable[Entry]:
     return known.values()
 
 
-def _forget_consumed(waiting: list[Entry]) -> None:
+def _forget_consumed(backward: Entry) -> None:
     """What a backward went through has no graph any more: a loss that the script collects must hold no batch."""
+    waiting = [backward]
     while waiting:
         entry = waiting.pop()
         waiting += [word.entry for word in entry.words if type(word) is Made and word.entry.grad]
         entry.forget()
-
-
-def _forget(made: dict[int, Any], key: int, reference: object) -> None:
-    known = made.get(key)
-    if known is not None and known[0] is reference:
-        del made[key]

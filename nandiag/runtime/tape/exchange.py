@@ -67,7 +67,7 @@ def _ended(capture: Capture, name: str, args: tuple[Any, ...], kwargs: dict[str,
     if len(capture.exchanges) < _MOST:
         frames, _ = stack(caller, 4)
         if frames:
-            capture.exchanges.append(Exchange(name, frames, capture.window.micro_step))
+            capture.exchanges.append(Exchange(name, frames, capture.tape.micro_step))
     _written(capture, (name, args, kwargs), caller)
 
 
@@ -100,7 +100,7 @@ def _written(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]]
         elif capture.tape.maker(tensor) is not None and capture.window.on:
             with torch._C.DisableTorchFunction():
                 after = Exchanged(name, tensor.detach().clone())
-                capture.window.entry_of_call(after, ((tensor,), {}), tensor, caller)
+                capture.window.tape_call(after, ((tensor,), {}), tensor, caller)
             capture.received.add(after.after.untyped_storage()._cdata)
 
 

@@ -8,7 +8,7 @@ import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -118,22 +118,18 @@ class Rules:
 
 
 _known_rules: dict[tuple[Any, ...], Rules] = {}
-_newest: list[Any] = [None, None, None]  # the newest key of the above, its rules, and DTensor's dispatcher
 
 
 def rules() -> Rules | None:
     """Return DTensor's present rules, None where no DTensor was ever imported or torch keeps them elsewhere."""
-    dispatcher = _newest[2] or _dispatcher()
+    dispatcher = _dispatcher()
     if dispatcher is None:
         return None
-    handlers = dispatcher._custom_op_handlers
-    key = [dispatcher._allow_implicit_replication, *handlers]
-    if key != _newest[0]:  # to hash a dozen ops costs more than to compare them
-        known = _known_rules.get(tuple(key))
-        if known is None:
-            known = _known_rules[tuple(key)] = Rules(dict(handlers), key[0])
-        _newest[:] = key, known, dispatcher
-    return cast("Rules", _newest[1])
+    key = (dispatcher._allow_implicit_replication, *dispatcher._custom_op_handlers)
+    known = _known_rules.get(key)
+    if known is None:
+        known = _known_rules[key] = Rules(dict(dispatcher._custom_op_handlers), key[0])
+    return known
 
 
 def _dispatcher() -> Any:
@@ -146,20 +142,42 @@ def _dispatcher() -> Any:
 Modes = tuple[bool, bool, Any, bool, Any, bool, Any]
 
 
+def _unknown() -> bool:
+    """Stand in where this torch cannot tell whether autocast is on anywhere: each kind of it is asked then."""
+    return True
+
+
 # The usual case, made once: taking autocast's state costs ten times as much as asking whether any is on.
-_any_autocast = getattr(torch._C, "_is_any_autocast_enabled", None)
-_PLAIN = (False, torch.bfloat16, False, torch.float16, True, None)
-_WITH_GRAD: Modes = (True, *_PLAIN)
-_WITHOUT: Modes = (False, *_PLAIN)
+_any_autocast = getattr(torch._C, "_is_any_autocast_enabled", _unknown)
+_PLAIN = (False, torch.bfloat16, False, torch.float16, True)
 _grad_enabled = torch.is_grad_enabled
+
+
+class _Usual(NamedTuple):
+    """What :func:`modes` is where autocast is off, as long as DTensor's ``dispatcher`` keeps to ``rules``."""
+
+    rules: Rules | None
+    dispatcher: Any
+    handlers: int
+    without: Modes
+    with_grad: Modes
+
+
+_usual = [_Usual(None, None, 0, (False, *_PLAIN, None), (True, *_PLAIN, None))]
 
 
 def modes() -> Modes:
     """Return (grad, autocast: cpu on, cpu dtype, cuda on, cuda dtype, weight cache on; DTensor's rules)."""
-    dtensor = rules() if "torch.distributed.tensor" in sys.modules else None
-    if _any_autocast is not None and not _any_autocast():
-        plain = _WITH_GRAD if _grad_enabled() else _WITHOUT
-        return plain if dtensor is None else (*plain[:6], dtensor)
+    usual = _usual[0]
+    dispatcher = usual.dispatcher
+    if (
+        dispatcher is None
+        or len(dispatcher._custom_op_handlers) != usual.handlers
+        or dispatcher._allow_implicit_replication is not usual.rules.implicit  # type: ignore[union-attr]
+    ):
+        usual = _usual[0] = _renewed()
+    if not _any_autocast():
+        return usual.with_grad if _grad_enabled() else usual.without
     return (
         torch.is_grad_enabled(),
         torch.is_autocast_enabled("cpu"),
@@ -167,8 +185,15 @@ def modes() -> Modes:
         torch.is_autocast_enabled("cuda"),
         torch.get_autocast_dtype("cuda"),
         torch.is_autocast_cache_enabled(),
-        dtensor,
+        usual.rules,
     )
+
+
+def _renewed() -> _Usual:
+    known = rules() if "torch.distributed.tensor" in sys.modules else None
+    if known is None:
+        return _usual[0]
+    return _Usual(known, _dispatcher(), len(known.handlers), (False, *_PLAIN, known), (True, *_PLAIN, known))
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import get_ident as _ident
 from typing import Any, NamedTuple
 
@@ -43,7 +43,7 @@ _SMALL = 1 << 14
 _FROM_DATA = frozenset({"from_numpy", "as_tensor", "tensor", "frombuffer", "asarray", "from_dlpack"})
 _SMALL_DATA = 1024
 _FRAMES = 6
-_NOTHING = (None, None)
+_Kept = tuple[Generators | None, tuple[Tensor, Tensor] | None]
 _KINDS = (Tensor, tuple, list)
 
 _functorch = torch._C._functorch.peek_interpreter_stack
@@ -58,6 +58,7 @@ class Traits(NamedTuple):
     random: bool
     remakes: bool
     from_data: bool
+    careful: bool  # something is kept before the call is made
 
 
 @functools.lru_cache(maxsize=4096)
@@ -66,8 +67,9 @@ def traits(function: Any) -> Traits:
     name = getattr(function, "__name__", "")
     gradient_set = name == "__set__" and getattr(getattr(function, "__self__", None), "__name__", "") == "grad"
     remakes = name in _REMAKERS or getattr(function, "__module__", "") == _INITIALISERS
+    in_place, random = is_in_place(name), name in _RANDOM
     return Traits(
-        gradient_set or name in _MUTATORS, is_in_place(name), name in _RANDOM, remakes, name in _FROM_DATA
+        gradient_set or name in _MUTATORS, in_place, random, remakes, name in _FROM_DATA, in_place or random
     )  # fmt: skip
 
 
@@ -78,7 +80,6 @@ class Window(Beneath):
         super().__init__()
         self.tape = tape
         self.calls = 0
-        self.micro_step = 0
         self.wrote: Callable[[Tensor], object] | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -89,8 +90,8 @@ class Window(Beneath):
         self.calls += 1
         try:
             what = traits(func)
-            careful = what.random or what.in_place or (kwargs and "generator" in kwargs)
-            kept = self._kept(what, args, kwargs) if careful else _NOTHING
+            careful = what.careful or (kwargs and "generator" in kwargs)
+            kept = self._kept(what, args, kwargs) if careful else None
         except Exception as error:
             RECORDER.dark("window", error)
             return func(*args, **(kwargs or {}))
@@ -103,16 +104,17 @@ class Window(Beneath):
         finally:
             self.on, self._within = self._thread == _ident(), False
         # Also the named tuples of max, topk, eigh and the like; but a shape, which is a tuple too, holds no tensor.
-        if (isinstance(output, _KINDS) and type(output) is not torch.Size) or what.mutates:
+        if what.mutates or (isinstance(output, _KINDS) and type(output) is not torch.Size):
             try:
-                self._tape(func, (args, kwargs or {}), output, kept)
+                if self.on and _functorch() is None:
+                    entry = self.tape_call(func, (args, kwargs), output, sys._getframe(1))
+                    if kept is not None and entry is not None:
+                        entry.generators, entry.before = kept
             except Exception as error:
                 RECORDER.dark("window", error)
         return output
 
-    def _kept(
-        self, what: Traits, args: tuple[Any, ...], kwargs: Any
-    ) -> tuple[Generators | None, tuple[Tensor, Tensor] | None]:
+    def _kept(self, what: Traits, args: tuple[Any, ...], kwargs: Any) -> _Kept:
         own = kwargs.get("generator") if kwargs else None
         states = generators(full=False, private=[own] if own is not None else ()) if what.random or own else None
         return states, self._before(args) if what.in_place else None
@@ -132,42 +134,43 @@ class Window(Beneath):
         with quiet():
             return (base, base.clone()) if all_there([base]) else None
 
-    def _tape(
-        self,
-        func: Any,
-        words: tuple[Any, Any],
-        output: Any,
-        kept: tuple[Generators | None, tuple[Tensor, Tensor] | None],
-    ) -> None:
-        if not self.on or _functorch() is not None:
-            return
-        if traits(func).remakes:
-            for tensor in tensors_in([*words[0][:1], *words[1].values()]):
+    def _is_given(self, what: Traits, words: tuple[Any, Any], output: Any) -> bool:
+        """Whether the tensor of a call that takes memory or data from elsewhere is to be taken as it is."""
+        if what.remakes:
+            for tensor in tensors_in([*words[0][:1], *(words[1] or {}).values()]):
                 self.tape.unmake(tensor)
-            return
-        entry = self.entry_of_call(func, words, output, sys._getframe(2))
-        if entry is not None:
-            entry.generators, entry.before = kept
+            return True
+        return any(one.numel() > _SMALL_DATA for one in tensors_in(output))  # else numpy's memory would be kept with it
 
-    def entry_of_call(self, func: Any, words: tuple[Any, Any], output: Any, frame: Any) -> Entry | None:
+    def tape_call(self, func: Any, words: tuple[Any, Any], output: Any, frame: Any) -> Entry | None:
         """Put one call and what it returned on the tape; ``frame`` is where the walk to the user's line starts."""
-        outputs = [output] if isinstance(output, Tensor) else tensors_in(output)
+        args, kwargs = words
         what = traits(func)
-        if what.from_data and any(one.numel() > _SMALL_DATA for one in outputs):
-            return None  # numpy's memory would be kept with the call: the tensor is taken as it is
+        if (what.remakes or what.from_data) and self._is_given(what, words, output):
+            return None
+        outputs = (output,) if isinstance(output, Tensor) else tensors_in(output)
         if not outputs and not what.mutates:
             return None
-        grad = False
-        if torch.is_grad_enabled():
-            touched = outputs if outputs or not what.in_place else tensors_in(words[0][:1])
-            grad = (what.mutates and not what.in_place) or True in [tensor.requires_grad for tensor in touched]
-        entry = Entry(CALL, func, grad=grad, modes=modes(), micro_step=self.micro_step)
-        entry.in_place = what.in_place
+        known = modes()
+        grad = known[0] and _has_gradient(what, args, outputs)
+        entry = Entry(CALL, func, grad=grad, modes=known)
+        if what.in_place:
+            entry.in_place = True
         entry.places = places(frame, _FRAMES)[0]
-        self.tape.add(entry, *words)
+        self.tape.add(entry, args, kwargs)
         if what.in_place and not grad:
-            self.tape.hold_update(entry, words[0])
-        self.tape.made(entry, output)
+            self.tape.hold_update(entry, args)
+        self.tape.made(entry, outputs)
         if not grad and entry.name in _COPIES and isinstance(output, Tensor) and output.layout is torch.strided:
             self.tape.copied(entry, output)
         return entry
+
+
+def _has_gradient(what: Traits, args: tuple[Any, ...], outputs: Sequence[Tensor]) -> bool:
+    """Whether a gradient flows through a call, or it sets one."""
+    if outputs and outputs[0].requires_grad:
+        return True
+    if what.mutates and not what.in_place:
+        return True
+    touched = outputs if outputs or not what.in_place else tensors_in(args[:1])
+    return True in [tensor.requires_grad for tensor in touched]

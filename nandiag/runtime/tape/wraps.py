@@ -247,4 +247,4 @@ def _made_one_call(capture: Capture, transform: Callable[..., Any]) -> Callable[
 
 def _tape(capture: Capture, function: Any, words: tuple[Any, Any], output: Any) -> None:
     frame = sys._getframe(2)
-    guarded("window")(lambda: capture.window.entry_of_call(function, words, output, frame))()
+    guarded("window")(lambda: capture.window.tape_call(function, words, output, frame))()

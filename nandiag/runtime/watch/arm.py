@@ -18,7 +18,7 @@ from nandiag.runtime.collectives import stacks
 from nandiag.runtime.collectives import wraps as collectives
 from nandiag.runtime.collectives.lookout import LOOKOUT
 from nandiag.runtime.collectives.placement import Placement, nccl_version
-from nandiag.runtime.guard import alone, guarded
+from nandiag.runtime.guard import guarded, guarded_alone
 from nandiag.runtime.inject import ending
 from nandiag.runtime.lag.sentinel import LateSentinel
 from nandiag.runtime.look.weights import parameters
@@ -41,10 +41,11 @@ def arm() -> Sentinel:
     """Install the sentinel's hooks and wraps; returns the sentinel. Raises when torch has not what they need."""
     capture = Capture()
     sentinel = (LateSentinel if RECORDER.settings.sentinel_lag else Sentinel)(RECORDER.settings, capture)
-    register_optimizer_step_pre_hook(guarded("sentinel")(alone(sentinel.before_step)))
-    register_optimizer_step_post_hook(guarded("sentinel")(alone(sentinel.after_step)))
-    replicas = ReplicaCheck(sentinel.clock, capture, RECORDER.settings.check_replicas)
-    register_optimizer_step_post_hook(guarded("replicas")(replicas.after_step))
+    register_optimizer_step_pre_hook(guarded_alone("sentinel")(sentinel.before_step))
+    register_optimizer_step_post_hook(guarded_alone("sentinel")(sentinel.after_step))
+    if place().world_size != 1:
+        replicas = ReplicaCheck(sentinel.clock, capture, RECORDER.settings.check_replicas)
+        register_optimizer_step_post_hook(guarded("replicas")(replicas.after_step))
     wraps.install(capture)
     sentinel.early.arm()
     os.register_at_fork(after_in_child=capture.window.close)  # a worker of a DataLoader is forked in the open window
@@ -131,8 +132,8 @@ def _watch_raise(sentinel: Sentinel) -> None:
 
 def _wrap_backward(sentinel: Sentinel, capture: Capture) -> None:
     original = torch.autograd.backward
-    begins = guarded("sentinel")(alone(sentinel.backward_begins))
-    ended = guarded("sentinel")(alone(sentinel.backward_ended))
+    begins = guarded_alone("sentinel")(sentinel.backward_begins)
+    ended = guarded_alone("sentinel")(sentinel.backward_ended)
     trains = guarded("tape")(capture.trains)
 
     @functools.wraps(original)
@@ -161,7 +162,7 @@ def _wrap_backward(sentinel: Sentinel, capture: Capture) -> None:
 
 def _wrap_grad(sentinel: Sentinel) -> None:
     original = torch.autograd.grad
-    called = guarded("sentinel")(alone(sentinel.grad_called))
+    called = guarded_alone("sentinel")(sentinel.grad_called)
 
     @functools.wraps(original)
     def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -180,7 +181,7 @@ def _wrap_grad(sentinel: Sentinel) -> None:
 def _wrap_functional_grads(sentinel: Sentinel, capture: Capture) -> None:
     """A call of what ``torch.func.grad`` or ``grad_and_value`` returned is a border, as ``autograd.grad`` is."""
     valued = torch.func.grad_and_value
-    called = guarded("sentinel")(alone(sentinel.grad_called))
+    called = guarded_alone("sentinel")(sentinel.grad_called)
 
     def watched(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 
 import torch
 
@@ -28,6 +29,7 @@ class Clock:
         self.updated_in = -1  # the step in which the newest update was made
         self.has_optimizer = self.trains = False
         self._updates: weakref.WeakKeyDictionary[torch.optim.Optimizer, Count] = weakref.WeakKeyDictionary()
+        self._newest: tuple[Callable[[], object], Count] = (_nothing, Count(0))
 
     def updates(self, optimizer: torch.optim.Optimizer) -> int:
         """Return how many updates ``optimizer`` has made."""
@@ -36,20 +38,31 @@ class Clock:
 
     def updated(self, optimizer: torch.optim.Optimizer) -> None:
         """Count one update and begin the next step's micro-steps."""
-        known = self._updates.get(optimizer)
-        if known is None:
-            # Where those before it are gone (a fold, a phase, a restart) it goes on counting.
-            known = self._updates[optimizer] = Count(0 if self._updates else self.step)
+        newest, known = self._newest
+        if newest() is not optimizer:
+            known = self._of(optimizer)
+            self._newest = weakref.ref(optimizer), known
         known.updates += 1
         self.updated_in = self.step
         self.step = max(self.step, known.updates + known.before)
         self.micro_step = 0
+
+    def _of(self, optimizer: torch.optim.Optimizer) -> Count:
+        known = self._updates.get(optimizer)
+        if known is None:
+            # Where those before it are gone (a fold, a phase, a restart) it goes on counting.
+            known = self._updates[optimizer] = Count(0 if self._updates else self.step)
+        return known
 
     def tick(self) -> None:
         """Count a step where no optimizer exists: one backward call."""
         self.updated_in = self.step
         self.step += 1
         self.micro_step = 0
+
+
+def _nothing() -> None:
+    """Stand in for a weak reference to no optimizer."""
 
 
 def global_step(optimizer: torch.optim.Optimizer | None) -> int | None:

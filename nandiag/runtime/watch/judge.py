@@ -176,6 +176,8 @@ def left_out_by_script(sight: Sight, pending: Sequence[Loss], dropped: Sequence[
 def learning_rate(optimizer: Optimizer | None) -> float | None:
     """Return the first group's learning rate, None where it is not known without a host read."""
     rate = optimizer.param_groups[0].get("lr") if optimizer is not None and optimizer.param_groups else None
+    if type(rate) is float:
+        return rate
     if isinstance(rate, Tensor):
         return float(rate.item()) if rate.device.type == "cpu" and rate.numel() == 1 else None
     return None if rate is None else float(rate)

@@ -131,7 +131,7 @@ class Sentinel:
         self._settle(optimizer, border, closure=closure)
 
     def _sight(self, optimizer: Optimizer) -> Sight:
-        gradients = [parameter.grad for parameter in parameters(optimizer) if parameter.grad is not None]
+        gradients = [gradient for one in parameters(optimizer) if (gradient := one.grad) is not None]
         waiting, self._waiting = self._waiting, []
         losses = [*self.losses.pending, *self.losses.dropped] if self.losses.dropped else self.losses.pending
         more = (waiting, self.weights.frozen(), self.early.waiting())
@@ -164,9 +164,12 @@ class Sentinel:
 
     def _remember(self, optimizer: Optimizer | None, sight: Sight) -> None:
         loss = mean_loss(sight, self.losses.pending)
-        norm, rate, step = self.early.norm(sight.grad_norm), learning_rate(optimizer), self.clock.step
-        self.teller.history.add((step, loss, norm, rate, sight.scale, self.early.activation), optimizer)
-        self.early.border(optimizer, Step(step, loss, norm, rate, sight.scale))
+        early = self.early
+        norm, rate = early.norm(sight.grad_norm), learning_rate(optimizer)
+        step = Step(self.clock.step, loss, norm, rate, sight.scale, early.activation)
+        self.teller.history.add(step, optimizer)
+        if early.on:
+            early.border(optimizer, step)
 
     # ------------------------------------------------------------------ what follows
 
@@ -382,5 +385,5 @@ class Sentinel:
         return Finished(steps=self.clock.step, skips=self.skips.total, last_finite_step=self.judge.finite_after)
 
 
-# before_step is called by two guards, they by torch's wrapper of step(), whose frame lives as long as the step.
-_HOOK_DEPTH = 3
+# before_step is called by its guard, that by torch's wrapper of step(), whose frame lives as long as the step.
+_HOOK_DEPTH = 2

@@ -71,7 +71,7 @@ def calls_of(step):
 
 def test_a_step_makes_few_calls_of_ours(loop):
     counts = calls_of(loop)
-    assert sum(counts.values()) / STEPS <= 290, counts.most_common(20)
+    assert sum(counts.values()) / STEPS <= 262, counts.most_common(20)
 
 
 def test_a_step_reads_the_host_twice_and_looks_at_three_groups(loop):

@@ -216,7 +216,7 @@ def breaks(*_args, **_kwargs):
     ("owner", "name", "probe"),
     [
         (Judge, "begin", "sentinel"), (Weights, "scalars", "sentinel"), (Losses, "seen", "sentinel"),
-        (Tape, "add", None), (Window, "_tape", "window"), (Window, "_kept", "window"),
+        (Tape, "add", None), (Window, "tape_call", "window"), (Window, "_kept", "window"),
         (Examiner, "examine", "sentinel"),
     ],
 )  # fmt: skip

@@ -110,6 +110,23 @@ def test_the_pulse_is_the_newest_step(recording):
     assert json.loads(pulse_of(path).read_text())["steps"] == 41
 
 
+def test_a_pulse_that_takes_long_is_given_seldom(recording, monkeypatch):
+    recording()
+    given, now = [], [100.0]
+
+    def slow(writer, step, *args):
+        given.append(step)
+        now[0] += 0.004  # as on a busy disk
+
+    monkeypatch.setattr(RankWriter, "pulse", slow)
+    monkeypatch.setattr("nandiag.runtime.recorder.time.monotonic", lambda: now[0])
+    for step in range(2000):
+        RECORDER.pulse(step)
+        now[0] += 0.001
+    assert 2 <= len(given) <= 4
+    assert given[-1] >= 1000
+
+
 def test_a_disk_error_in_the_pulse_is_swallowed(recording, monkeypatch):
     recording()
 

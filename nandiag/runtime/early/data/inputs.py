@@ -19,7 +19,7 @@ from torch import Tensor
 from nandiag.runtime.early.data.samples import channels_of, data_of, is_mask, name_of, sample_of
 from nandiag.runtime.early.warner import Warner
 from nandiag.runtime.guard import guarded
-from nandiag.runtime.look.finite import quiet
+from nandiag.runtime.look.finite import extent, quiet
 from nandiag.runtime.memory.there import is_there
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import ROOT, Entry
@@ -130,13 +130,13 @@ class Inputs:
 
     def _look(self, batch: Batch, usual: Usual, tensor: Tensor) -> None:
         data = tensor.detach() if tensor.requires_grad else tensor
-        self._warner.reads.later([torch.linalg.vector_norm(data, math.inf)], partial(self._looked, batch))
+        self._warner.reads.later(extent(data), partial(self._looked, batch))
         if usual.channels < _CHANNEL_LOOKS:
             self._look_at_channels(batch, data)
 
-    def _looked(self, batch: Batch, sizes: Sequence[float]) -> None:
+    def _looked(self, batch: Batch, ends: Sequence[float]) -> None:
         self._take_in()
-        usual, size = self._usual[batch.path], sizes[0]
+        usual, size = self._usual[batch.path], max(map(abs, ends))
         if not 0.0 < size < math.inf:
             return
         limits = self._warner.limits
@@ -216,7 +216,7 @@ class Inputs:
             return
         if not at_harm and any(one is usual for _, one, _ in self._fresh):
             return  # it was looked at as it went in, and is not unusual enough for a word without harm
-        size = float(torch.linalg.vector_norm(tensor, math.inf))
+        size = max(abs(float(end)) for end in extent(tensor))
         if _TIMES_AFTER * usual.largest < size < math.inf and usual.score(size) > _DEVIATIONS_AFTER:
             self._say(batch, size, at_harm=at_harm)
 

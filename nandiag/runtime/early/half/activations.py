@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from nandiag.runtime.look.finite import local, quiet
+from nandiag.runtime.look.finite import extent, local, quiet
 from nandiag.runtime.names import is_wrapper, walk
 from nandiag.runtime.tracebacks import pass_on
 
@@ -89,7 +89,7 @@ class ActivationLook(TorchFunctionMode):
             data = local(output)
             if data is None or data.numel() < 2 or output._is_view():
                 return
-            low, high = torch.aminmax(data)
+            low, high = extent(data)
             place = self._place(name.strip("_"))
             known = self._seen.get(place)
             if known is not None:

@@ -17,17 +17,18 @@ if TYPE_CHECKING:
 
 
 class Made:
-    """A tensor that the ``index``-th output of ``entry`` was; leaves are kept, for they cannot be made again.
+    """A tensor that the ``index``-th output of ``entry`` was, by a weak reference to it.
 
-    ``version`` is its version counter when it was used, where nothing needed it yet and it may come to be held.
+    ``version`` is its version counter when it was used, where nothing needed it yet and it may come to be held. Where
+    it is None, one such word stands for every use of the tensor.
     """
 
     __slots__ = ("entry", "index", "tensor", "version")
 
-    def __init__(self, entry: Entry, index: int, tensor: Tensor, version: int | None) -> None:
+    def __init__(self, entry: Entry, index: int, tensor: weakref.ref[Tensor], version: int | None = None) -> None:
         self.entry = entry
         self.index = index
-        self.tensor: Callable[[], Tensor | None] = weakref.ref(tensor)
+        self.tensor: Callable[[], Tensor | None] = tensor
         self.version = version
 
     @property
@@ -49,10 +50,15 @@ class Given:
 
     __slots__ = ("_tensor", "version", "written")
 
-    def __init__(self, tensor: Tensor, *, strong: bool) -> None:
+    def __init__(self, tensor: Tensor, strong: bool) -> None:  # noqa: FBT001 - made for most words of taped calls
         self._tensor: Any = tensor if strong else weakref.ref(tensor)
         self.version = version_of(tensor)
         self.written = False
+
+    def call_ended(self) -> None:
+        """The call that it was given to is over: did that write into it?"""
+        tensor = self.get()
+        self.written = tensor is not None and version_of(tensor) != self.version
 
     @property
     def bytes(self) -> int:
@@ -103,4 +109,7 @@ class Rebuilt(NamedTuple):
 
 def version_of(tensor: Tensor) -> int:
     """Return the tensor's version counter, 0 for inference tensors, which have none."""
-    return 0 if tensor.is_inference() else tensor._version
+    try:
+        return tensor._version
+    except RuntimeError:
+        return 0

@@ -9,7 +9,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nandiag.runtime.look import finite
-from nandiag.runtime.look.finite import fact, is_bad, local, norms, quiet, read
+from nandiag.runtime.look.finite import extent, fact, is_bad, local, norms, quiet, read
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 EIGHTS = tuple(
@@ -42,6 +42,17 @@ def test_one_bad_element_is_seen(dtype, value):
         assert is_bad(bad)
         assert not math.isfinite(read(norms([bad]))[0])
         assert not all_finite([torch.ones(5, dtype=dtype), bad])
+
+
+@pytest.mark.parametrize("count", [3, 1 << 14])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_extent_is_that_of_aminmax_whatever_way_it_is_taken(dtype, count):
+    data = torch.linspace(-2, 3, count).to(dtype)
+    assert [one.item() for one in extent(data)] == [-2.0, 3.0]
+    data[1] = -math.inf
+    assert [one.item() for one in extent(data)] == [-math.inf, 3.0]
+    data[2] = math.nan
+    assert all(math.isnan(one.item()) for one in extent(data))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
