@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from nandiag.events.facts import TensorFact
 
@@ -91,6 +92,13 @@ def bad_kind(facts: Iterable[TensorFact]) -> str | None:
     if nan:
         return "NaN and Inf" if inf else "NaN"
     return inf
+
+
+def made_kind(outputs: Iterable[TensorFact], inputs: Iterable[TensorFact]) -> str | None:
+    """Return ``bad_kind`` of what came out of an op and had not gone in; of all that came out where nothing is new."""
+    outputs, inputs = tuple(outputs), tuple(inputs)
+    came = {name for name in ("nan", "posinf", "neginf") if any(getattr(fact, name) for fact in inputs)}
+    return bad_kind(replace(fact, **dict.fromkeys(came, 0)) for fact in outputs) or bad_kind(outputs)
 
 
 def tensor(fact: TensorFact) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from nandiag.events import Attached, Finished, Harm, Listening, Looked, Raised, Site, Stopping, Warned
 from nandiag.events.visible import clean
-from nandiag.events.words import bad_kind, module, op, ranks
+from nandiag.events.words import bad_kind, made_kind, module, op, ranks
 from nandiag.launch.hang import HangWatch, Workers, waited_in_vain
 from nandiag.launch.nodes import presence
 from nandiag.store.layout import RunFolder
@@ -143,7 +143,7 @@ def _of_look(rank: int, look: Looked) -> str:
     elif look.source == "outside":
         what = f"{kind} came from outside the model"
     else:
-        what = f"{where} made {kind}"
+        what = f"{where} made {made_kind(look.outputs, look.inputs) or kind}"
     return f"{ranks([rank])}, step {look.step}, {look.phase or 'phase unknown'}: {what}"
 
 

@@ -1,4 +1,4 @@
-"""A softmax over a row that is -inf everywhere: every position was masked (reader side)."""
+"""A softmax, or the gradient of a logsumexp, over a row that is -inf everywhere: all of it was masked (reader side)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from nandiag.events import TensorFact, words
 
 EXPLAIN = Explanation(
     slug="attention_fully_masked",
-    what="A softmax ran over a row that is -inf everywhere, because a mask left nothing of it: 0/0 is NaN. Padding "
-    "longer than a sample, a causal mask combined with left padding, or two masks that each hold the lowest "
-    "finite number make such rows.",
+    what="A softmax ran over a row that is -inf everywhere, because a mask left nothing of it: 0/0 is NaN. So is the "
+    "gradient of a logsumexp of such a row, which is its softmax. Padding longer than a sample, a causal mask "
+    "combined with left padding, or two masks that each hold the lowest finite number make such rows.",
     looks=(
         "error[attention_fully_masked]: NaN born on rank 0 at step 24 in forward of layers.0.attention",
         "a whole row of the input of softmax is -inf; its softmax is 0/0",
@@ -43,6 +43,9 @@ EXPLAIN = Explanation(
 SOFTMAX = frozenset({"softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax"})
 ATTENTION = "scaled_dot_product"
 _SUMS = frozenset({"add", "sub"})
+# The gradients of these are made of exp(x - result), where both are -inf.
+_SUMS_OF_EXPONENTIALS = ("Logsumexp", "Logaddexp")
+_LOW = {"float16": "-1e4"}
 _LEAVE_ONE = Suggestion(
     "Leave at least one position of each row unmasked, or mask with a large finite number.",
     "mask = mask.masked_fill(mask.all(-1, keepdim=True), False)",
@@ -52,6 +55,8 @@ _LEAVE_ONE = Suggestion(
 def explain(facts: Facts) -> Cause | None:
     """Name a fully masked row: softmax gives NaN from -inf alone only where a whole row is -inf."""
     op = facts.op or ""
+    if facts.node is not None and facts.node.startswith(_SUMS_OF_EXPONENTIALS):
+        return _gradient(facts) if op == "sub" else None
     if op in _SUMS:
         return _two_masks(facts) if op == "add" else _less_its_maximum(facts)
     if not facts.outputs_nan or facts.node is not None:
@@ -67,6 +72,22 @@ def explain(facts: Facts) -> Cause | None:
         evidence=(f"a whole row of the input of {op.lstrip('_')} is -inf; its softmax is 0/0",),
         suggestions=_advice(facts),
         strength=LIKELY if attention else PROVEN,
+    )
+
+
+def _gradient(facts: Facts) -> Cause | None:
+    """A logsumexp of nothing but -inf is -inf, which may be meant; its gradient is NaN."""
+    if not facts.outputs_nan or not all(fact.only_neginf for fact in facts.origin.inputs):
+        return None
+    op, low = facts.forward_op or "logsumexp", _LOW.get(dtype_of(facts.origin.inputs[0]), "-1e30")
+    fitted = fitting.argument(facts.origin, op, lambda text: f"{text}.clamp_min({low})") if op == "logsumexp" else None
+    return Cause(
+        slug="attention_fully_masked",
+        evidence=(f"all that goes into {op} is -inf in places; the gradient there is -inf less -inf, and NaN",),
+        suggestions=(
+            Suggestion("Keep -inf out of it: behind a clamp the gradient there is 0.", fitted or f"x.clamp_min({low})"),
+            Suggestion("Or mask with a large finite number where the mask is written.", f"x.masked_fill(mask, {low})"),
+        ),
     )
 
 

@@ -105,7 +105,11 @@ def _kind(claim: Claim, origin: Origin) -> str:
     outputs: Sequence[TensorFact] = origin.outputs
     if claim.basis == "look":
         outputs = [fact for fact in outputs if fact.bad][:1]
-    seen = words.bad_kind(outputs) or words.bad_kind(origin.inputs) or words.bad_value(harm.loss if harm else None)
+    seen = (
+        words.made_kind(outputs, origin.inputs)
+        or words.bad_kind(origin.inputs)
+        or words.bad_value(harm.loss if harm else None)
+    )
     return seen or ("Inf" if origin.kind == "inf" else "NaN")
 
 

@@ -411,3 +411,24 @@ def test_where_an_optimizer_of_a_library_divides_its_eps_leads(at, by_hand):
         "addcdiv_", given, (by_hand.fact(nan=3),), extra=extra, phase="optimizer", text=text, column=(4, 14)
     )  # fmt: skip
     assert (explain(facts)[0].leads, explain(facts)[0].follows) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "expression", "dtype", "code"),
+    [
+        ("logsumexp", "torch.logsumexp(torch.stack(terms), 0)", "float32",
+         "a[t] = torch.logsumexp(torch.stack(terms).clamp_min(-1e30), 0)"),
+        ("logsumexp", "scores.logsumexp(-1)", "float16", "a[t] = scores.clamp_min(-1e4).logsumexp(-1)"),
+        ("logaddexp", "torch.logaddexp(a, b)", "float32", "x.clamp_min(-1e30)"),
+    ],
+)  # fmt: skip
+def test_the_gradient_of_a_sum_of_exponentials_of_nothing(at, by_hand, name, expression, dtype, code):
+    masked = by_hand.fact(neginf=2, dtype=dtype)
+    rest = {"node": f"{name.capitalize()}Backward0", "forward_op": f"aten.{name}.default", "phase": "backward"}
+    facts = at(
+        "sub", (masked, masked), (by_hand.fact(nan=2, neginf=1),), **rest, **on(f"a[t] = {expression}", expression)
+    )
+    found = mechanism(facts)
+    assert (found.slug, found.suggestions[0].code) == ("attention_fully_masked", code)
+    facts = at("sub", (by_hand.fact(nan=1), masked), (by_hand.fact(nan=2),), **rest, **on("a", "a"))
+    assert mechanism(facts).slug != "attention_fully_masked"

@@ -62,3 +62,19 @@ def test_small_words():
     assert words.signal_name(99) == "signal 99"
     assert [words.op("aten.exp.default"), words.op("c10d.allreduce_.default")] == ["exp", "c10d.allreduce_.default"]
     assert [words.bad_value(value) for value in (1.0, None, math.nan, -math.inf)] == [None, None, "NaN", "-Inf"]
+
+
+@pytest.mark.parametrize(
+    ("went_in", "came_out", "text"),
+    [
+        ({}, {"nan": 1, "neginf": 1}, "NaN and Inf"),
+        ({"neginf": 3}, {"nan": 2, "neginf": 1}, "NaN"),
+        ({"neginf": 3}, {"nan": 2, "posinf": 1}, "NaN and Inf"),
+        ({"nan": 1}, {"nan": 2, "posinf": 1}, "+Inf"),
+        ({"neginf": 3}, {"neginf": 1}, "-Inf"),
+        ({}, {}, None),
+    ],
+)
+def test_what_went_in_already_was_not_made(went_in, came_out, text):
+    given = (TensorFact("float32", (9,), 9), TensorFact("float32", (9,), 9, **went_in))
+    assert words.made_kind((TensorFact("float32", (9,), 9, **came_out),), given) == text
