@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from nandiag.events.facts import TensorFact
 
 MOST_RANGES = 6
+_EXACT = 17  # digits that tell any two numbers apart
 
 
 def number(value: float | None) -> str:
-    """Return a number in short human form: ``65504``, ``3.4e38``, ``nan``, ``+inf``; ``?`` for one not known."""
+    """Return a number in short human form: ``65504``, ``3.4e38``, ``nan``, ``+inf``; ``?`` for one not known.
+
+    1 is where many functions end: what is not quite 1 shows it (``1.0000001``).
+    """
     if value is None:
         return "?"
     if math.isnan(value):
@@ -23,6 +26,8 @@ def number(value: float | None) -> str:
     size = abs(value)
     plain = value == 0 or 1e-3 <= size < 1e6
     digits = 3 if not plain else 6 if value == int(value) else max(4, len(str(int(size))))
+    while size != 1 and digits < _EXACT and format(size, f".{digits}g") == "1":
+        digits += 1
     mantissa, _, exponent = format(value, f".{digits}g").partition("e")
     return mantissa if not exponent else f"{mantissa}e{int(exponent)}"
 
@@ -85,9 +90,17 @@ def bad_value(value: float | None) -> str | None:
 
 def bad_kind(facts: Iterable[TensorFact]) -> str | None:
     """Return ``NaN``, ``+Inf``, ``-Inf``, ``Inf`` (both signs) or ``NaN and Inf``; ``None`` when all are finite."""
+    return _kind(*_counts(facts))
+
+
+def _counts(facts: Iterable[TensorFact]) -> tuple[int, int, int]:
     nan = posinf = neginf = 0
     for fact in facts:
         nan, posinf, neginf = nan + fact.nan, posinf + fact.posinf, neginf + fact.neginf
+    return nan, posinf, neginf
+
+
+def _kind(nan: int, posinf: int, neginf: int) -> str | None:
     inf = "Inf" if posinf and neginf else "+Inf" if posinf else "-Inf" if neginf else None
     if nan:
         return "NaN and Inf" if inf else "NaN"
@@ -96,9 +109,8 @@ def bad_kind(facts: Iterable[TensorFact]) -> str | None:
 
 def made_kind(outputs: Iterable[TensorFact], inputs: Iterable[TensorFact]) -> str | None:
     """Return ``bad_kind`` of what came out of an op and had not gone in; of all that came out where nothing is new."""
-    outputs, inputs = tuple(outputs), tuple(inputs)
-    came = {name for name in ("nan", "posinf", "neginf") if any(getattr(fact, name) for fact in inputs)}
-    return bad_kind(replace(fact, **dict.fromkeys(came, 0)) for fact in outputs) or bad_kind(outputs)
+    out, into = _counts(outputs := tuple(outputs)), _counts(inputs)
+    return _kind(*(0 if there else amount for amount, there in zip(out, into, strict=True))) or bad_kind(outputs)
 
 
 def tensor(fact: TensorFact) -> str:
