@@ -127,20 +127,23 @@ class Course:
         return f"{when} {text}{whose}."
 
 
-def courses(history: History | None, before: int) -> tuple[Course, ...]:
-    """Return the course of each optimizer in the steps before ``before``, the one that grew most first."""
+def courses(history: History | None, before: int, origin: int | None = None) -> tuple[Course, ...]:
+    """Return the course of each optimizer in the steps before ``before``, the one that grew most first.
+
+    What is bad in the step ``origin`` (else ``before``) is what broke there: it counts as no growth before.
+    """
     if history is None:
         return ()
     many = len(set(history.optimizer)) or 1
     found = [
         replace(_course(rows, before, history), number=number, of=many, whole=history.step[0] == 0)
-        for number, rows in _rows(history, before).items()
+        for number, rows in _rows(history, before, before if origin is None else origin).items()
     ]
     return tuple(sorted(found, key=lambda course: -max(course.growth / GREW, course.loss_growth / LOSS_GREW)))
 
 
-def _rows(history: History, before: int) -> dict[int, list[Row]]:
-    """Return the rows of each optimizer up to ``before``, and those of that step itself that came ahead of the fault.
+def _rows(history: History, before: int, origin: int) -> dict[int, list[Row]]:
+    """Return the rows of each optimizer up to ``before``, and those of the fault's step that came ahead of it.
 
     A second optimizer's updates do not count as steps until there are more of them than of the first.
     """
@@ -150,7 +153,7 @@ def _rows(history: History, before: int) -> dict[int, list[Row]]:
         history.step, history.loss, history.grad_norm, history.lr, whose, strict=False
     ):
         bad = any(value is not None and not math.isfinite(value) for value in (loss, norm))
-        if step > before or (step == before and bad):
+        if step > before or (step >= origin and bad):
             break
         if (step < before or norm is not None) and (norm is not None or loss is not None):
             found.setdefault(one, []).append(Row(step, _finite(loss), _norm(norm), _finite(lr)))

@@ -110,7 +110,7 @@ def explain(facts: Facts) -> Cause | None:
     """Name what made the run diverge, where its gradient norm or its loss had grown far before the origin."""
     if facts.origin.phase in _STARTS or facts.source in {"input", "buffer"} or facts.basis in {"exchange", "scale"}:
         return None
-    found = courses(facts.history, facts.origin.step + (facts.origin.phase == "optimizer"))
+    found = courses(facts.history, facts.origin.step + (facts.origin.phase == "optimizer"), facts.origin.step)
     if not found:
         return None
     course, strength = found[0], LIKELY if _follows(facts, found[0]) else POSSIBLE
