@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from nandiag.analysis.causes.collective_overflow import limit_of
-from nandiag.analysis.causes.facts import is_whole
+from nandiag.analysis.causes.facts import is_again, is_whole
 from nandiag.analysis.report import RankState
 from nandiag.analysis.timeline import STARTS, STATE, Moment, Seen, Timeline, harm_moment, look_moment, phase_of
 from nandiag.analysis.ways.carried import carried, sent_through
@@ -75,7 +75,7 @@ class Scene:
         clean = {
             one.rank
             for one in self.looks
-            if one.event.outcome == "finite" and one.rank not in bad_loss
+            if is_again(one.event) and one.rank not in bad_loss
             if fault or (one.event.method != "modules" and is_whole(one.event))
         }
         own = any(_is_own(one.event) for one in self.looks)
@@ -247,7 +247,7 @@ def _by_reduction(scene: Scene) -> Claim | None:
     if any(one.event.outcome == "found" and one.event.source != "received" for one in scene.looks):
         return None
     # Of a reduce-scatter only some ranks get what is bad; the others were in the same replay, and found nothing.
-    joint = (one for one in scene.looks if one.event.outcome == "finite" and one.event.facts.get("joint") is True)
+    joint = (one for one in scene.looks if is_again(one.event) and one.event.facts.get("joint") is True)
     whole = {one.rank for one in joint if is_whole(one.event)}
     through: dict[tuple[object, ...], list[Seen[Looked]]] = {}
     for one in scene.looks:
@@ -277,7 +277,7 @@ def _by_exchange(scene: Scene) -> Claim | None:
     before = [
         one
         for one in scene.looks
-        if (one.event.outcome, one.event.phase) != ("finite", "optimizer")
+        if one.event.outcome != "finite" or is_again(one.event)
         if one.event.source != "received" or "comm_hook" not in one.event.facts
     ]
     looks = [one for one in before if one.event.outcome == "finite" and one.event.facts.get("collective")]

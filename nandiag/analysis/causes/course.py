@@ -130,7 +130,7 @@ class Course:
 def courses(history: History | None, before: int, origin: int | None = None) -> tuple[Course, ...]:
     """Return the course of each optimizer in the steps before ``before``, the one that grew most first.
 
-    What is bad in the step ``origin`` (else ``before``) is what broke there: it counts as no growth before.
+    A row that is bad from step ``origin`` on (else ``before``) is what broke there, and no growth.
     """
     if history is None:
         return ()

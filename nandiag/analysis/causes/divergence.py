@@ -110,7 +110,7 @@ def explain(facts: Facts) -> Cause | None:
     """Name what made the run diverge, where its gradient norm or its loss had grown far before the origin."""
     if facts.origin.phase in _STARTS or facts.source in {"input", "buffer"} or facts.basis in {"exchange", "scale"}:
         return None
-    found = courses(facts.history, facts.origin.step + (facts.origin.phase == "optimizer"), facts.origin.step)
+    found = courses(facts.history, *_until(facts))
     if not found:
         return None
     course, strength = found[0], LIKELY if _follows(facts, found[0]) else POSSIBLE
@@ -121,6 +121,16 @@ def explain(facts: Facts) -> Cause | None:
     if course.from_the_start:
         return _too_large(course.rows[0], strength) or _by_rate(facts, course, strength)
     return None if sudden(course) else _by_gradients(facts, course, strength)
+
+
+def _until(facts: Facts) -> tuple[int, int]:
+    """Return the step before which all counts as the course, and that from which on what is bad does not.
+
+    An update comes behind its own step's gradients: where these were finite, their norm grew to what it was.
+    """
+    step = facts.origin.step
+    behind = step + (facts.origin.phase == "optimizer")
+    return behind, step if facts.harm is not None and facts.harm.what == "gradient" else behind
 
 
 def sudden(course: Course) -> bool:

@@ -198,6 +198,14 @@ def dtype_of(fact: TensorFact) -> str:
     return fact.dtype.removeprefix("torch.")
 
 
+def is_again(look: Looked) -> bool:
+    """Whether a look ran the step again, or a part of it, and all was finite.
+
+    An update that is made again alone, of gradients as they came, says nothing of what made them.
+    """
+    return look.outcome == "finite" and look.phase != "optimizer"
+
+
 def is_whole(look: Looked) -> bool:
     """Whether a look that found nothing left nothing out and ran on what the step had run on."""
     return look.facts.get("complete", True) is not False and look.facts.get("reconstructed") is not True

@@ -7,7 +7,7 @@ That leaves the hardware, a race, and memory that nobody wrote; only a second st
 from __future__ import annotations
 
 from nandiag.analysis.causes.collective_overflow import is_too_large
-from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, Cause, Facts, is_whole
+from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, Cause, Facts, is_again, is_whole
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
@@ -41,7 +41,7 @@ def explain(facts: Facts) -> Cause | None:
     look = facts.look
     if facts.basis == "state":
         return _weight(facts)
-    transient = look is not None and (look.outcome, look.method) == ("finite", "replay") and is_whole(look)
+    transient = look is not None and look.method == "replay" and is_again(look) and is_whole(look)
     if facts.basis not in {"loss", "gradient"} or not transient or not facts.known or len(facts.origin.ranks) > 1:
         return None
     place = f"{facts.origin.device or 'the device'} of {facts.origin.host or 'its host'}"

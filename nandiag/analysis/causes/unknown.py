@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from nandiag.analysis.causes.facts import Cause, Facts, is_whole
+from nandiag.analysis.causes.facts import Cause, Facts, is_again, is_whole
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
@@ -110,7 +110,7 @@ def _place(facts: Facts) -> str | None:
     look = facts.look
     if _by_update(facts):
         return _updates(facts)
-    if facts.basis in {"loss", "gradient"} and look is not None and (look.outcome, look.method) == ("finite", "replay"):
+    if facts.basis in {"loss", "gradient"} and look is not None and look.method == "replay" and is_again(look):
         return _ONCE if is_whole(look) else _PARTLY
     if facts.source == "module":
         return _MODULE

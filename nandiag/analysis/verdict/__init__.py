@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from nandiag.analysis.causes import Cause, Explain, Facts, explain
-from nandiag.analysis.causes.facts import LIKELY, is_whole
+from nandiag.analysis.causes.facts import LIKELY, is_again, is_whole
 from nandiag.analysis.origin import Claim, shown_again
 from nandiag.analysis.report import Origin, Suggestion, Verdict
 from nandiag.analysis.skips import before
@@ -88,7 +88,7 @@ def _strikes(claim: Claim, timeline: Timeline) -> tuple[int, ...]:
     """Return the steps in which the origin's one rank had a bad loss that was gone when it ran the step again."""
     bad = {one.event.step for one in timeline.harms if one.rank in claim.ranks and one.event.what == "loss"}
     again = (one for one in timeline.looks if one.rank in claim.ranks and one.attempt == claim.attempt)
-    gone = {one.event.step for one in again if one.event.outcome == "finite" and is_whole(one.event)}
+    gone = {one.event.step for one in again if is_again(one.event) and is_whole(one.event)}
     return tuple(sorted(bad & gone)) if len(claim.ranks) == 1 else ()
 
 
@@ -133,5 +133,5 @@ def _reproduced(claim: Claim, timeline: Timeline) -> bool | None:
     if claim.basis not in {"loss", "gradient"}:
         return None
     looks = [one.event for one in timeline.looks if (one.attempt, one.event.step) == (claim.attempt, claim.step)]
-    whole = [look for look in looks if look.outcome == "finite" and is_whole(look)]
+    whole = [look for look in looks if is_again(look) and is_whole(look)]
     return False if any(look.method == "replay" for look in whole) else None

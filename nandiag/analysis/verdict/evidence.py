@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nandiag.analysis.causes.facts import is_whole
+from nandiag.analysis.causes.facts import is_again, is_whole
 from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Origin
 from nandiag.analysis.timeline import STARTS, STATE, Seen, Timeline
@@ -72,7 +72,7 @@ def _received(claim: Claim, timeline: Timeline) -> Iterable[str]:
             yield f"{words.ranks(claim.received).capitalize()} received the damage."
         return
     looks = [one for one in timeline.looks if (one.attempt, one.event.step) == (claim.attempt, claim.step)]
-    clean = {one.rank for one in looks if one.event.outcome == "finite"} & set(claim.received)
+    clean = {one.rank for one in looks if is_again(one.event)} & set(claim.received)
     got = set(claim.received) - clean
     if clean:
         yield f"{words.ranks(clean).capitalize()} ran the step again with finite values and received the damage."
@@ -82,7 +82,7 @@ def _received(claim: Claim, timeline: Timeline) -> Iterable[str]:
 
 def _clean_look(claim: Claim, timeline: Timeline) -> Iterable[str]:
     look = claim.look.event if claim.look else None
-    if look is None or look.outcome != "finite" or claim.basis not in {"loss", "gradient"}:
+    if look is None or not is_again(look) or claim.basis not in {"loss", "gradient"}:
         return
     rank = claim.look.rank if claim.look else claim.ranks[0]
     if look.method == "modules":
@@ -92,7 +92,7 @@ def _clean_look(claim: Claim, timeline: Timeline) -> Iterable[str]:
         yield f"Rank {rank} could run only a part of the step again, and that was finite{_left_out(look)}."
     else:
         looks = [one for one in timeline.looks if (one.attempt, one.event.step) == (claim.attempt, claim.step)]
-        clean = {one.rank for one in looks if one.event.outcome == "finite" and is_whole(one.event)}
+        clean = {one.rank for one in looks if is_again(one.event) and is_whole(one.event)}
         ran = words.ranks(clean & set(claim.ranks) or {rank})
         yield f"When {ran} ran the step again it was finite: the fault did not show a second time."
 

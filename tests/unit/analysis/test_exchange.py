@@ -125,3 +125,16 @@ def test_a_look_that_left_something_out_calls_nothing_transient(by_hand, facts):
         verdict.evidence
     )
     assert "hardware" not in " ".join(one.text for one in verdict.suggestions)
+
+
+def test_a_rank_that_only_made_its_update_again_did_not_run_the_step_again(by_hand):
+    gradient = replace(by_hand.gradient(5), tensors=(by_hand.fact("fc.weight", nan=2),))
+    update = Looked("finite", "replay", 5, phase="optimizer", reason="made again, the update is finite")
+    failed = Looked("failed", "replay", 5, reason="rank 1 could not go on")
+    ranks = by_hand.rank(0, gradient, failed, update), by_hand.rank(1, by_hand.loss(5), gradient, failed)
+    verdict = analyse(by_hand.run(*ranks)).verdict
+    assert verdict.origin.ranks == (1,)
+    assert not any("again with finite" in text or "could run only a part" in text for text in verdict.evidence)
+    alone = analyse(by_hand.run(by_hand.rank(0, gradient, failed, update))).verdict
+    assert alone.reproduced is None
+    assert not any("second time" in text for text in (*alone.evidence, *(one.text for one in alone.suggestions)))

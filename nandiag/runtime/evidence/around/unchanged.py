@@ -104,10 +104,15 @@ def _hands(node: ast.AST, names: set[str], tree: ast.AST) -> bool:
         return False
     if any(getattr(one, "value", None) is True for one in node.args):
         return True  # torch's functions take "in place" by its position, too
-    own, first = called(node), root(node.func) or ""
+    own = called(node)
     builtin = isinstance(node.func, ast.Name) and hasattr(builtins, own)
-    source = imported(tree).get(first, "").partition(".")[0]
-    return own not in _HARMLESS and not builtin and source not in _KNOWN
+    return own not in _HARMLESS and not builtin and not _only_reads(node, tree)
+
+
+def _only_reads(call: ast.Call, tree: ast.AST) -> bool:
+    """Whether it is a function of torch's or of ``math`` that is called; collectives write into what they are given."""
+    source = imported(tree).get(root(call.func) or "", "")
+    return source.partition(".")[0] in _KNOWN and "distributed" not in f"{source}.{ast.unparse(call.func)}"
 
 
 def _given(call: ast.Call) -> Iterator[ast.AST]:

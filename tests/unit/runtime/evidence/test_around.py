@@ -86,11 +86,13 @@ def test_the_forward_of_a_module_is_called_by_the_module(run):
         "p = torch.ones(2)\n    q = p\n    q -= 1\n    return probe(p)",
         "p = torch.ones(2)\n    q = p.view(-1)\n    q[0] = 3\n    return probe(p)",
         "p = torch.ones(2)\n    clean(p)\n    return probe(p)",
+        "p = torch.ones(2)\n    if not x:\n        dist.all_reduce(p)\n    return probe(p)",
+        "p = torch.ones(2)\n    if not x:\n        torch.distributed.all_reduce(p)\n    return probe(p)",
     ],
 )
 def test_names_that_are_not_sure(run, body):
     ours = "class Tensor:\n    clamp_ = print\ndef clean(x):\n    x.zero_()\n"
-    found = run(f"import torch\n{ours}def f(x):\n    {body}\nfound = f(2)\n")
+    found = run(f"import torch\nimport torch.distributed as dist\n{ours}def f(x):\n    {body}\nfound = f(2)\n")
     assert "p" not in texts(found)
 
 
