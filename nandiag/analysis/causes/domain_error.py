@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import posixpath
 
-from nandiag.analysis.causes import fitting, meanings
+from nandiag.analysis.causes import determinants, fitting, meanings
 from nandiag.analysis.causes.facts import Cause, Facts
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -99,6 +99,9 @@ def explain(facts: Facts) -> Cause | None:
 
 
 def _suggestions(facts: Facts, op: str, guard: str) -> tuple[Suggestion, ...]:
+    sized = determinants.in_one_step(facts, op)
+    if sized is not None:
+        return (sized,)
     fitted = fitting.argument(facts.origin, op, lambda text: f"{text}.{guard}")
     first = Suggestion(
         "Find out why the value leaves the domain; where rounding alone does it, clamp it.",

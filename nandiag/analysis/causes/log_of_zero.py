@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from nandiag.analysis.causes import fitting, meanings
+from nandiag.analysis.causes import determinants, fitting, meanings
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -92,6 +92,9 @@ def _single(fact: TensorFact | None) -> bool:
 
 
 def _cause(facts: Facts, op: str, text: str) -> Cause:
+    sized = determinants.in_one_step(facts, op)
+    if sized is not None:
+        return Cause("log_of_zero", (text,), (sized,))
     dtypes = {dtype_of(fact) for fact in facts.origin.inputs}
     small = " A small constant like 1e-8 is itself 0 in float16." if "float16" in dtypes else ""
     guard = f"{'float().' if dtypes & set(HALF) else ''}clamp_min({'-1 + 1e-6' if op == 'log1p' else '1e-12'})"

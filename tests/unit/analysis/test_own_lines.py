@@ -129,3 +129,24 @@ def test_a_weight_of_zeros_is_to_begin_otherwise(at, by_hand):
     some = by_hand.fact("proto", zeros=4, min=0.0)
     facts = at("div", (some, by_hand.fact(zeros=1, min=0.0)), (by_hand.fact(nan=4),), **line)
     assert first(facts).startswith("p = self.proto / ")
+
+
+@pytest.mark.parametrize(
+    ("expression", "code"),
+    [
+        ("torch.log(torch.det(self.weight))", "ld = torch.linalg.slogdet(self.weight)[1]"),
+        ("torch.linalg.det(a @ b).abs().log()", "ld = torch.linalg.slogdet(a @ b)[1]"),
+        ("torch.log(torch.abs(j.det()))", "ld = torch.linalg.slogdet(j)[1]"),
+        ("torch.log(j.det() + eps)", None),
+    ],
+)
+@pytest.mark.parametrize("given", [{"min": -8e-18}, {"zeros": 1, "min": 0.0}])
+def test_the_logarithm_of_a_determinant(at, by_hand, expression, code, given):
+    bad = by_hand.fact(shape=(), **({"neginf": 1} if "zeros" in given else {"nan": 1}))
+    facts = at("log", (by_hand.fact(shape=(), **given),), (bad,), **on(f"ld = {expression}", expression))
+    found = explain(facts)[1]
+    assert found.slug == ("log_of_zero" if "zeros" in given else "domain_error")
+    if code is None:
+        assert not any("slogdet" in (one.code or "") for one in found.suggestions)
+    else:
+        assert [one.code for one in found.suggestions] == [code]
