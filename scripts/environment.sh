@@ -89,7 +89,8 @@ install_cpu_torch() {
         say "installing $tested_torch (the CPU build of $cpu_index)"
         "$python" -m pip install --quiet "$tested_torch" numpy --index-url "$cpu_index"
     else
-        say "no CPU build within reach: installing torch from the package index, which may fetch gigabytes"
+        say "no CPU build within reach: installing torch from the package index, which may fetch gigabytes" \
+            "(NANDIAG_TORCH=... takes another torch: anything that pip install takes, such as a wheel)"
         "$python" -m pip install --quiet "torch>=2.6" numpy
     fi
 }
