@@ -7,7 +7,7 @@ import math
 from nandiag.analysis.causes.facts import Cause, Facts, is_again, is_whole
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
-from nandiag.events import words
+from nandiag.events import Looked, words
 
 EXPLAIN = Explanation(
     slug="unknown",
@@ -37,7 +37,7 @@ EXPLAIN = Explanation(
 )
 
 _PLACES = {
-    "loss": "Look at the code between the model's outputs and backward(): log, division, sqrt, exp, an empty mean.",
+    "loss": "Look at the model, and at the code between it and backward(): log, division, sqrt, exp, an empty mean.",
     "gradient": (
         "Look for functions whose gradient is infinite at a finite value (sqrt or norm at 0, a division behind "
         "torch.where), and for values beyond the range of the dtype."
@@ -49,6 +49,7 @@ _PLACES = {
 _OUTSIDE = "It was bad before it was first used here: look at the code that made it, which was not run again."
 _IN_PLACE = "Look at this line: it writes the values in place, and what it writes is not finite."
 _PUT = "look at what put it there, such as a mask or another constant that the script writes."
+_LOSS_CODE = "Look at the code between the model's outputs and backward(): log, division, sqrt, exp, an empty mean."
 _MODULE = "Look at what this module computes: its inputs were finite."
 _ONCE = (
     "It did not show a second time: look at state that changed in between, a race, memory that nobody wrote, or the "
@@ -110,8 +111,8 @@ def _place(facts: Facts) -> str | None:
     look = facts.look
     if _by_update(facts):
         return _updates(facts)
-    if facts.basis in {"loss", "gradient"} and look is not None and look.method == "replay" and is_again(look):
-        return _ONCE if is_whole(look) else _PARTLY
+    if facts.basis in {"loss", "gradient"} and look is not None and is_again(look):
+        return _behind(look, facts.basis)
     if facts.source == "module":
         return _MODULE
     if "written_in_place" in facts.extra:
@@ -120,6 +121,13 @@ def _place(facts: Facts) -> str | None:
     if came is not None and "NaN" not in came:
         return f"{came} went into {facts.op or 'this op'}, and NaN came out: {_PUT}"
     return _OUTSIDE if facts.source == "outside" else _PLACES.get(facts.basis)
+
+
+def _behind(look: Looked, basis: str) -> str:
+    """Say where to look behind a look that found all finite."""
+    if look.method == "replay":
+        return _ONCE if is_whole(look) else _PARTLY
+    return _LOSS_CODE if basis == "loss" else _PLACES[basis]
 
 
 def _written(facts: Facts) -> str | None:

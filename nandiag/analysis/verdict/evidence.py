@@ -63,7 +63,9 @@ def _exchanged(claim: Claim) -> Iterable[str]:
         yield f"What these ranks put in was finite{upto}; it came out bad of {way}."
         return
     yield f"Run again without the exchange, the gradients of each rank are finite{upto}."
-    yield "The exchange itself was not run again: that it made them is inferred."
+    shown = claim.look.event.facts.get("hook_again") if claim.look is not None else None
+    tried = f"When the exchange was run again, {shown}" if shown else "The exchange itself was not run again"
+    yield f"{tried}: that it made them is inferred."
 
 
 def _received(claim: Claim, timeline: Timeline) -> Iterable[str]:

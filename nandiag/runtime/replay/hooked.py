@@ -80,9 +80,7 @@ class Hooks:
                     results = _made_again(seen.tracer, case, seen.roots)
                 joined.through()
                 with seen.tracer.still(), torch.no_grad():
-                    told = _told(case, seen, results)
-                if told is None:
-                    return looked
+                    told = _told(case, seen, results, looked)
                 return replace(told, facts={**told.facts, "reconstructed": True}) if spoiled else told
         except Exception as error:  # the script's own code may raise, or another rank fail in it
             why = f"the communication hook could not be run again ({type(error).__name__}: {str(error)[:200]})"
@@ -96,14 +94,16 @@ def _store(case: Case) -> Any:
     return own_store(f"hooks/{case.step}")
 
 
-def _told(case: Case, seen: Evidence, results: list[Tensor]) -> Looked | None:
-    """Return the origin of what is bad in ``results``; None where all is finite, or it came in by the hook's state."""
-    ends = [op for one in results if seen.tracer.bad(one) and (op := seen.tracer.writer(one)) is not None]
-    found = origin(ends)
+def _told(case: Case, seen: Evidence, results: list[Tensor], looked: Looked) -> Looked:
+    """Return the origin of what is bad in ``results``; where they show none, ``looked`` with what they showed."""
+    bad = [one for one in results if seen.tracer.bad(one)]
+    found = origin([op for one in bad if (op := seen.tracer.writer(one)) is not None])
     if found is None or found.source == "outside":
-        return None
-    looked = seen.found(case, found)
-    return replace(looked, facts={**looked.facts, "comm_hook": hook_of(seen.roots)})
+        shown = "bad values came from the hook's own state" if bad else "all that came out of it was finite"
+        why = f"{looked.reason}; called again, {shown}"
+        return replace(looked, reason=why, facts={**looked.facts, "hook_again": shown})
+    born = seen.found(case, found)
+    return replace(born, facts={**born.facts, "comm_hook": hook_of(seen.roots)})
 
 
 @contextlib.contextmanager

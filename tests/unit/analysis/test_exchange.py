@@ -138,3 +138,21 @@ def test_a_rank_that_only_made_its_update_again_did_not_run_the_step_again(by_ha
     alone = analyse(by_hand.run(by_hand.rank(0, gradient, failed, update))).verdict
     assert alone.reproduced is None
     assert not any("second time" in text for text in (*alone.evidence, *(one.text for one in alone.suggestions)))
+
+
+@pytest.mark.parametrize("shown", ["bad values came from the hook's own state", "all that came out of it was finite"])
+def test_a_hook_that_was_called_again_in_vain_is_not_told_as_left_out(verdict_of, shown):
+    look = exchanged(1.5, collective="mine", by="comm_hook")
+    again = replace(look, facts={**look.facts, "hook_again": shown})
+    told = verdict_of(again, again).evidence
+    assert f"When the exchange was run again, {shown}: that it made them is inferred." in told
+    assert not any("was not run again" in text for text in told)
+
+
+def test_the_code_behind_the_model_is_named_only_where_the_model_was_looked_at(by_hand):
+    def advice(*events):
+        return analyse(by_hand.run(by_hand.rank(0, by_hand.loss(5), *events), world=1)).verdict.suggestions[0].text
+
+    assert "Look at the model, and at the code" in advice()
+    assert "Look at the model, and at the code" in advice(Looked("refused", "replay", 5, reason="hooks"))
+    assert "between the model's outputs and backward()" in advice(Looked("finite", "modules", 5))
