@@ -15,9 +15,10 @@ from nandiag.runtime.look.finite import each_norm, fact, is_bad, local, norms
 from nandiag.runtime.look.frozen import Frozen
 from nandiag.runtime.look.losses import Losses
 from nandiag.runtime.look.weights import Weights
+from nandiag.runtime.memory.kept import copies
 from nandiag.runtime.replay.carrier import _largest
 from nandiag.runtime.replay.rerun import Player
-from nandiag.runtime.replay.trace import Op, Spot, Tracer, _copies
+from nandiag.runtime.replay.trace import Op, Spot, Tracer
 from nandiag.runtime.replay.update import _as_before, stand_in
 from nandiag.runtime.tape.entries import Given
 from nandiag.runtime.tape.state import Contents, equal
@@ -92,7 +93,7 @@ LOOKS = {
     "in_float64": lambda one: in_float64(op(one)),
     "storage": storage,
     "stat": lambda one: Tracer({}, joint=False)._stat(one),
-    "copies": lambda one: _copies((one,), {}),
+    "copies": lambda one: copies((one,), {}),
     "equal": lambda one: equal(one, one),
     "largest": lambda one: _largest([one]),
     "sum": _sum,
