@@ -47,8 +47,13 @@ def _update(one: Seen[Skipped]) -> tuple[int, int, int]:
 
 
 def _collapse(fallen: Seen[Skipped], skips: list[Seen[Skipped]]) -> Finding:
-    text = f"GradScaler left out {words.count(fallen.event.in_a_row, 'step')} in a row"
-    text += f" and reached a scale of {words.number(fallen.event.scale)}" if fallen.event.scale is not None else ""
+    """Tell of the collapse with all that was left out in the same row, which is what a stop counts too."""
+    own = [one.event for one in skips if (one.rank, one.attempt) == (fallen.rank, fallen.attempt)]
+    before = fallen.event.total - fallen.event.in_a_row
+    last = max((one for one in own if one.total - one.in_a_row == before), key=lambda one: one.total)
+    text = f"From step {last.step} on GradScaler left out {words.count(last.in_a_row, 'update')} in a row"
+    text += f" ({before:,} more since step {own[0].step})" if before > 0 and own[0].step < last.step else ""
+    text += f" and reached a scale of {words.number(last.scale)}" if last.scale is not None else ""
     return Finding("loss_scale_collapse", "anomaly", f"{text}: its scale has collapsed.", _of(skips), fallen.event.step)
 
 

@@ -25,9 +25,12 @@ def register(app: typer.Typer) -> None:
 
 
 def explain(
-    *, slug: Annotated[str | None, typer.Argument(metavar="[SLUG]", help="A word of the report: overflow.")] = None
+    *,
+    slug: Annotated[
+        str | None, typer.Argument(metavar="[WORD]", help="A word that stands in brackets in a report: overflow.")
+    ] = None,
 ) -> None:
-    """Explain a slug of the report, or list all of them."""
+    """Explain a word of the report, or list all of them."""
     from nandiag.analysis.explained import catalogue
     from nandiag.cli.plugins import explanations
 
@@ -42,7 +45,7 @@ def _find(slug: str, known: Mapping[str, Explanation]) -> Explanation:
         return known[word]
     near = nearest(word, list(known)) or next((name for name in known if word in name), None)
     guess = f"Did you mean {near}? " if near else ""
-    raise UsageError(f"There is no slug {slug!r}.", todo=f"{guess}`nandiag explain` lists all.")
+    raise UsageError(f"There is no word {slug!r} to explain.", todo=f"{guess}`nandiag explain` lists all.")
 
 
 def listed(known: Mapping[str, Explanation]) -> Iterator[str]:

@@ -148,7 +148,12 @@ def _of_look(rank: int, look: Looked) -> str:
 
 
 def _where(site: Site) -> str:
-    return module(site.module, site.module_class) or (site.op and op(site.op)) or site.node or "the model"
+    named = site.op and _CALLED.get(op(site.op), op(site.op))
+    return module(site.module, site.module_class) or named or site.node or "the model"
+
+
+# An op that nobody writes, and the call that nearly always is behind it.
+_CALLED = {"lift_fresh": "torch.tensor"}
 
 
 def _of_harm(rank: int, harm: Harm) -> str:

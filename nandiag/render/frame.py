@@ -11,6 +11,7 @@ from nandiag.analysis.report import Suggestion
 from nandiag.render.text import clean
 
 MOST = {"tensors": 5, "evidence": 6, "help": 3, "spread": 4, "findings": 5, "notes": 6, "nccl": 6}
+REST = "more (nandiag report --json)"
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold", "help": "bold cyan", "frame": "blue"}
 
 
@@ -31,7 +32,7 @@ class Frame:
         for text in every[:most]:
             yield from hanging(self.mark(mark), Text(clean(text)), self.width)
         if len(every) > most:
-            yield from hanging(self.mark(mark), Text(f"and {len(every) - most} more in report.json"), self.width)
+            yield from hanging(self.mark(mark), Text(f"and {len(every) - most} {REST}"), self.width)
 
     def helps(self, suggestions: Iterable[Suggestion]) -> Iterable[Text]:
         """Yield each suggestion, its code below it."""

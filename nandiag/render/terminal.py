@@ -18,7 +18,7 @@ from nandiag.analysis.report import Finding, Origin, Report, Spread, Verdict
 from nandiag.events import words
 from nandiag.render import hang as hangs
 from nandiag.render import nccl
-from nandiag.render.frame import MOST, STYLES, Frame, hanging
+from nandiag.render.frame import MOST, REST, STYLES, Frame, hanging
 from nandiag.render.snippet import snippet
 from nandiag.render.text import clean, encodable
 
@@ -124,7 +124,7 @@ def _warnings(report: Report, frame: Frame) -> Iterable[Text]:
         head = frame.mark(f"warning[{finding.slug}]")
         yield from hanging(head, Text(clean(finding.text)), frame.width, indent=frame.gutter + 5)
     if len(early) > MOST["findings"]:
-        yield from frame.notes([f"and {len(early) - MOST['findings']} more in report.json"], 1, "warning")
+        yield from frame.notes([f"and {len(early) - MOST['findings']} {REST}"], 1, "warning")
 
 
 def _one_line(summary: str, log: str, width: int) -> Iterable[Text]:

@@ -6,6 +6,7 @@ Only forms that give the same numbers wherever the line itself is finite are off
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -75,6 +76,14 @@ def shared(origin: Origin, uses: tuple[str, ...]) -> str | None:
     if given is None or dim is None:
         return None
     return fitting.whole(origin, f"torch.softmax({ast.unparse(given)}, dim={dim})")
+
+
+def may_be_summed(uses: tuple[str, ...]) -> bool:
+    """Whether the exponential may be divided by its own sum: a use of it sums, or hands it out, or none is known."""
+    return not uses or any("sum" in use or _HANDED_OUT.fullmatch(use) for use in uses)
+
+
+_HANDED_OUT = re.compile(r"return [\w., ]+")
 
 
 def _sum_below(node: ast.expr) -> str | None:

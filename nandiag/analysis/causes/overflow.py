@@ -215,7 +215,8 @@ def _exponential(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
         text = "It is divided by its own sum below, and so it is a softmax: torch's subtracts the maximum first."
         return (Suggestion(text, share),)
     bound = _bounded(facts.origin, op, "10" if dtype == "float16" else "20")
-    ratio = exponents.bare(facts.origin) if any(len(fact.shape) > 1 for fact in facts.origin.inputs) else None
+    many = any(len(fact.shape) > 1 for fact in facts.origin.inputs)
+    ratio = exponents.bare(facts.origin) if many and exponents.may_be_summed(facts.uses) else None
     if ratio is None:
         return (bound,)
     text = "Where it is divided by its own sum, it is a softmax: let torch do it, which subtracts the maximum first."

@@ -148,3 +148,14 @@ def test_what_no_weight_went_into_is_of_the_data(at, by_hand):
         mechanism = explain(facts)[1]
         assert any("No gradient goes back from it" in text for text in mechanism.evidence) is said
         assert ("batch" in mechanism.suggestions[0].text) is said
+
+
+@pytest.mark.parametrize(
+    ("uses", "may"),
+    [
+        ((), True), (("p = e / z.sum(-1)",), True), (("return e",), True),
+        (("return mu + torch.randn_like(std) * std",), False),
+    ],
+)  # fmt: skip
+def test_an_exponential_whose_uses_neither_sum_it_nor_hand_it_out_is_no_softmax(uses, may):
+    assert exponents.may_be_summed(uses) is may

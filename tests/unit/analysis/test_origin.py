@@ -289,6 +289,16 @@ def test_a_collapse_of_the_scale_is_an_anomaly(by_hand, skip):
     assert report.findings[0].slug == "loss_scale_collapse"
 
 
+def test_a_collapse_is_told_with_the_count_that_a_stop_tells(by_hand):
+    early = [Skipped(10, 2.0 ** (10 - n), n + 1, n + 1) for n in range(5)]
+    row = [Skipped(11, 2.0 ** (5 - n), n + 1, n + 6) for n in range(20)]
+    report = analyse(by_hand.run(by_hand.rank(0, *early, *row, world=1), world=1))
+    assert report.findings[0].text == (
+        "From step 11 on GradScaler left out 20 updates in a row (5 more since step 10) and reached a scale of 6.1e-5: "
+        "its scale has collapsed."
+    )
+
+
 def test_a_script_that_skips_by_itself_is_told_and_no_anomaly(by_hand):
     skip = Skipped(4, None, 1, 1, math.nan, by="script")
     report = analyse(by_hand.run(by_hand.rank(0, skip, by_hand.finished(9), world=1), world=1))

@@ -82,6 +82,12 @@ def test_a_child_known_by_its_number_is_called_a_module():
     assert seen((0, look)).line() == "rank 0, step 3, forward: module 0 (Scale) made +Inf"
 
 
+def test_an_op_that_nobody_writes_is_called_by_what_the_script_wrote():
+    site = Site(op="aten.lift_fresh.default")
+    look = Looked("found", "replay", 3, phase="data", source="op", site=site, inputs=(INF,), outputs=(INF,))
+    assert seen((0, look)).line() == "rank 0, step 3, data: torch.tensor made +Inf"
+
+
 def test_an_op_outside_all_modules():
     look = Looked("found", "replay", 3, phase="loss", source="op", site=Site(op="aten.log.default"), outputs=(INF,))
     assert seen((0, look)).line() == "rank 0, step 3, loss: log made +Inf"

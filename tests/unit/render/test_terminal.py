@@ -145,8 +145,8 @@ def test_long_lists_are_cut(harmed):
     assert "reason 7" not in text
     assert "hint 5" in text
     assert "hint 6" not in text
-    assert "and 23 more in report.json" in text
-    assert "and 24 more in report.json" in text
+    assert "and 23 more (nandiag report --json)" in text
+    assert "and 24 more (nandiag report --json)" in text
 
 
 def test_the_same_input_twice_is_shown_once(at_origin, harmed):
@@ -260,7 +260,7 @@ def test_many_early_warnings_are_cut(healthy):
     early = tuple(Finding("loss_spike", "warning", f"Rank 0, step {step}: x.", (0,), step) for step in range(9))
     shown = drawn(replace(healthy, findings=early))
     assert shown.count("warning[loss_spike]") == 5
-    assert "and 4 more in report.json" in shown
+    assert "and 4 more (nandiag report --json)" in shown
 
 
 @pytest.mark.parametrize(
