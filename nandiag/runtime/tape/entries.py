@@ -2,6 +2,7 @@
 
 Strong references go only to what the step holds anyway. A value made by an earlier entry is kept as a :class:`Made`,
 to be made again; of what ran without gradients even the arguments are weak, so that an evaluation loop keeps nothing.
+Only what is small, and was given to a call outside of modules, is held for as long as the step takes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.runtime.frames import Frame, Place
 from nandiag.runtime.leaves import is_leaf
+from nandiag.runtime.tape.packed.carried import Carried
 from nandiag.runtime.tape.packed.swaps import Swapped
 from nandiag.runtime.tape.packed.words import Given, Made, Rebuilt, version_of
 from nandiag.runtime.tape.state import Generators, Modes
@@ -119,6 +121,7 @@ class Tape:
         self._made: dict[int, Made] = {}
         self._most_made = _FEW_MADE
         self._copies: dict[int, tuple[StorageWeakRef, Entry]] = {}
+        self._carried = Carried()
         self._words: list[Made | Given] = []
         self._number = 0
         self._roots, self._most_roots = 0, _FEW_ROOTS
@@ -135,6 +138,7 @@ class Tape:
             self._first_root = self._first_root or entry.number
         entry.step, entry.micro_step = self.step, self.micro_step
         entry.words = self._words = []
+        self._carried.on = entry.kind is CALL
         grad = entry.grad
         entry.args = tuple(self._each(args, grad))
         if kwargs:
@@ -240,7 +244,9 @@ class Tape:
         known = self._made.get(id(tensor))
         if known is not None and known.tensor() is tensor and self._again(known.entry, tensor, strong):
             return known if strong else Made(known.entry, known.index, reference(tensor), version_of(tensor))
-        if strong and not tensor.requires_grad:
+        if not strong:
+            self._carried.hold(tensor)
+        elif not tensor.requires_grad:
             self.bytes += tensor.nbytes if tensor.layout is strided else tensor.numel()
         return Given(tensor, strong)
 
@@ -269,7 +275,7 @@ class Tape:
             within = self.step > 0 or 0 < self._first_root < maker.number
             return within and maker.step == self.step and (not strong or self._hold(maker))
         if not strong:
-            return maker.step == self.step
+            return maker.step == self.step and maker.args is not None
         return (maker.step == self.step or maker.grad) and self._hold(maker)
 
     def clear(self, step: int) -> None:
@@ -285,6 +291,7 @@ class Tape:
         self.entries.clear()
         self._drop_gone()
         self._copies.clear()
+        self._carried.clear()
         self._roots, self._most_roots = 0, _FEW_ROOTS
         self._most_entries, self._most_bytes = _FEW_ENTRIES, _FEW_BYTES
         self.overflow = False

@@ -517,6 +517,36 @@ def a_batch_that_the_script_makes():
     return model, optimizer
 
 
+@fault("aten.log.default", "loss", module=None)
+def a_running_mean_in_a_plain_object():
+    class Mean:
+        value = torch.ones(())
+
+        def __call__(self, new):
+            self.value = 0.9 * self.value + 0.1 * new.log()  # <-
+            return self.value
+
+    model, mean = net(), Mean()
+    return plainly(
+        model, sgd(model), lambda step, out, y: (out * mean(y.square().sum() * (step != BAD))).square().mean()
+    )
+
+
+@fault("aten.div.Tensor", "data", module=None)
+def a_loaders_batch_normalised_in_the_loop():
+    samples = torch.randn(20, 4)
+    samples[5 * BAD : 5 * BAD + 5] = 1.0
+    model = net()
+    optimizer = sgd(model)
+    for (x,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(samples), 5):
+        x = (x - x.mean()) / x.std()  # noqa: PLW2901  # <-
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model, optimizer
+
+
 @fault("aten.div.Tensor", "data", module=None)
 def data_preparation():
     model = net()

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from nandiag.runtime.tape import entries
+from nandiag.runtime.tape.packed import carried
 
 STEPS = 30
 
@@ -241,3 +242,60 @@ def test_a_module_made_anew_in_each_step_is_let_go(work):
     worker.sentinel._optimizer = None
     gc.collect()
     assert [one() is None for one in kept] == [True] * 4
+
+
+def carry(inputs, model, optimizer, steps, value):
+    """Train with a mean that is made anew in each step from the one before; returns each one that there was."""
+    seen = []
+    for _ in range(steps):
+        value = 0.9 * value + 0.1 * inputs().abs().log().sum()
+        seen.append(weakref.ref(value))
+        optimizer.zero_grad()
+        (model(torch.ones(3, 4)) * value).square().mean().backward()
+        yield seen
+        optimizer.step()
+
+
+@pytest.mark.parametrize(("most", "there"), [(1 << 20, True), (0, False)])
+def test_a_running_value_is_held_until_the_step_is_over_where_it_is_small(most, there, work, inputs, monkeypatch):
+    monkeypatch.setattr(carried, "MOST_BYTES", most)
+    work()
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for seen in carry(inputs, model, optimizer, 6, torch.ones(())):
+        alive = [one() is not None for one in seen]
+        assert not any(alive[:-2])
+        assert alive[-2:-1] in ([], [there])
+    gc.collect()
+    assert [one() is not None for one in seen] == [False] * 6
+    assert inputs.alive == []
+
+
+def test_what_is_held_of_carried_values_is_bounded(work, model, monkeypatch):
+    """Each keeps all of the memory that it is a view of; the newest are kept."""
+    monkeypatch.setattr(carried, "MOST_BYTES", 1000)
+    work()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    step_of(model, optimizer, model(torch.ones(3, 4)).square().mean())
+    values, part = [torch.full((25,), 1.0 * number) for number in range(20)], torch.ones(251)[:1]
+    was = [weakref.ref(value) for value in (*values, part)]
+    step_of(model, optimizer, model(torch.ones(3, 4)).square().mean())
+    with torch.no_grad():
+        values[:] = [value * 2 for value in values]
+        part = part * 2
+    gc.collect()
+    assert [one() is not None for one in was] == [False] * 10 + [True] * 10 + [False]
+
+
+def test_no_graph_is_held_with_a_carried_value(work):
+    work()
+    cell = nn.RNNCell(4, 4)
+    optimizer = torch.optim.SGD(cell.parameters(), lr=0.1)
+    hidden = torch.zeros(3, 4)
+    for _ in range(3):
+        hidden = cell(torch.ones(3, 4), hidden.detach())
+        step_of(cell, optimizer, hidden.square().mean())
+    before = weakref.ref(hidden)
+    hidden = hidden.detach()
+    gc.collect()
+    assert before() is None

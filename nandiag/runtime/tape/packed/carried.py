@@ -1,0 +1,45 @@
+"""Small values from outside that the script lets go of within a step: a running mean, a codebook, a batch (worker).
+
+``self.mean = 0.9 * self.mean + 0.1 * new`` or ``x = x / x.std()`` leaves nothing of what it was made from, and a loss
+may yet depend on what came of it. So the value that went in is held until the step is over, where it is small.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, strided
+
+# Of a process that trains anything at all this is at most 2 %.
+MOST_BYTES = 4 * 1024 * 1024
+
+
+class Carried:
+    """Holds the newest that together take at most ``MOST_BYTES``, for as long as one step takes, while it is ``on``."""
+
+    __slots__ = ("_bytes", "_held", "on")
+
+    def __init__(self) -> None:
+        self.on = False
+        self._held: dict[int, tuple[Tensor, int]] = {}
+        self._bytes = 0
+
+    def hold(self, tensor: Tensor) -> None:
+        """Hold one, with all of the memory that it is a part of; a graph is never held with it."""
+        key = id(tensor)
+        if not self.on or key in self._held or tensor.requires_grad or not _is_plain(tensor):
+            return
+        size = tensor.untyped_storage().nbytes()
+        if size > MOST_BYTES:
+            return
+        self._held[key] = tensor, size
+        self._bytes += size
+        while self._bytes > MOST_BYTES:
+            self._bytes -= self._held.pop(next(iter(self._held)))[1]
+
+    def clear(self) -> None:
+        """The step is over."""
+        self._held.clear()
+        self._bytes = 0
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return type(tensor) is Tensor and tensor.layout is strided
