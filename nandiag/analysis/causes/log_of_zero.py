@@ -47,10 +47,12 @@ _TANH = "2 * (math.log(2) - u - F.softplus(-2 * u))"
 _SQUASHED = re.compile(r"\b1(\.0?)? - [\w.()]+?(\.pow\(2\)|\.square\(\)| ?\*\* ?2)")
 # What made the input, the last node first -> the logarithm of it in one step.
 _FORMS: tuple[tuple[tuple[tuple[str, ...], ...], str, str], ...] = (
-    ((("Softmax",),), "What it is taken of is a softmax: take both in one step, of the scores z.",
-     "F.log_softmax(z, dim=-1)"),
-    ((("Sigmoid",),), "What it is taken of is a sigmoid: take both in one step, of the scores z.", "F.logsigmoid(z)"),
-    ((("Rsub", "Sub"), ("Sigmoid",)), "It is taken of 1 - sigmoid(z): take all in one step.", "F.logsigmoid(-z)"),
+    ((("Softmax",),), "What it is taken of is a softmax: take both in one step, of the scores.",
+     "F.log_softmax(scores, dim=-1)"),
+    ((("Sigmoid",),), "What it is taken of is a sigmoid: take both in one step, of the scores.",
+     "F.logsigmoid(scores)"),
+    ((("Rsub", "Sub"), ("Sigmoid",)), "It is taken of 1 - sigmoid(scores): take all in one step.",
+     "F.logsigmoid(-scores)"),
     ((("Rsub", "Sub"), ("Pow", "Mul"), ("Tanh",)), "It is taken of 1 - tanh(u)**2: there is a form that is exact.",
      _TANH),
     ((("Sum",), ("Mul", "Exp")), "Where it is taken of a sum of probabilities, add them as logarithms.",

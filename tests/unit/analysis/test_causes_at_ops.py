@@ -338,9 +338,9 @@ def test_a_negative_running_variance_is_named(at, by_hand):
 @pytest.mark.parametrize(
     ("nodes", "code"),
     [
-        (["SoftmaxBackward0", "AddmmBackward0"], "F.log_softmax(z, dim=-1)"),
-        (["SigmoidBackward0"], "F.logsigmoid(z)"),
-        (["RsubBackward1", "SigmoidBackward0"], "F.logsigmoid(-z)"),
+        (["SoftmaxBackward0", "AddmmBackward0"], "F.log_softmax(scores, dim=-1)"),
+        (["SigmoidBackward0"], "F.logsigmoid(scores)"),
+        (["RsubBackward1", "SigmoidBackward0"], "F.logsigmoid(-scores)"),
         (["RsubBackward1", "PowBackward0", "TanhBackward0"], "2 * (math.log(2) - u - F.softplus(-2 * u))"),
         (["SumBackward1", "MulBackward0", "SoftmaxBackward0"], "torch.logsumexp(log_p, dim=-1)"),
         (["ReluBackward0"], None),
