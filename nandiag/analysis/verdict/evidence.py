@@ -137,6 +137,8 @@ def _how_seen(look: Looked) -> Iterable[str]:
     if look.facts.get("reconstructed") is True:
         what = "update was made" if look.facts.get("parameters") else "step was run"
         yield f"Inferred: the {what} again on reconstructed inputs, for it had overwritten the real ones."
+        if look.facts.get("of_zeros") is True:
+            yield "It fails so where the weights were 0 before; on other values it was finite."
     elif look.method == "tape" and look.reason:
         yield f"Inferred: {look.reason}."
 
@@ -174,5 +176,9 @@ def _state_evidence(claim: Claim, at: list[Seen[Harm]]) -> Iterable[str]:
         yield f"The {one} was finite {when}."
     if harm.phase == "optimizer" and not any(one.event.what in {"loss", "gradient"} for one in at):
         again = claim.look is not None and claim.look.event.outcome == "finite"
-        cause = "the update, made again, is finite too" if again else "the update itself made it"
-        yield f"The losses and gradients of this step were finite: {cause}."
+        yield "The losses and gradients of this step were finite" + (
+            ". The update, made again on stand-ins for what it had overwritten, is finite too; on the real values it "
+            "need not have been."
+            if again
+            else ": the update itself made it."
+        )

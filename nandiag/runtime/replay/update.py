@@ -1,7 +1,8 @@
 """An optimizer's update that made weights bad is made again under the tracer, on what is left of its inputs (worker).
 
 The update has overwritten the values it started from. Gradients and finite state are still there; a bad parameter is
-stood in for by numbers of the size it had, and bad state by zeros, so what is found is reconstructed, and said to be.
+stood in for by numbers of the size it had, then by zeros, as it may have begun, and bad state by zeros. So what is
+found is reconstructed, and said to be.
 """
 
 from __future__ import annotations
@@ -41,16 +42,13 @@ def look_again(
 ) -> Looked:
     """Return what making the update of the ``named`` bad parameters again shows; ``first``: it was the first one."""
     bad = list(named.values())
-    frames, _ = stack(sys._getframe(1))
-    tracer = Tracer({}, joint=False)
-    tracer.spot = Spot(None, None, frames, "optimizer", 0)
+    spot = Spot(None, None, stack(sys._getframe(1))[0], "optimizer", 0)
     try:
-        with _as_before(optimizer, bad[:_MOST], first=first):
-            _step(optimizer, tracer)
-            ends = [op for op in map(tracer.writer, _written(optimizer, bad[:_MOST])) if op is not None]
-            found = origin(ends)
-            if found is not None and found.source == "op":
-                return _with_schedule(_found(found.op, step, list(named)), optimizer)
+        for size in (None, 0.0):
+            with _as_before(optimizer, bad[:_MOST], size, first=first):
+                op = _made_bad(optimizer, bad[:_MOST], spot)
+                if op is not None:
+                    return _with_schedule(_found(op, step, list(named), of_zeros=size == 0), optimizer)
     except Refused as refusal:
         return Looked("refused", "replay", step, reason=str(refusal))
     except Exception as error:
@@ -58,6 +56,15 @@ def look_again(
     # Before its first update a parameter was seen finite: nothing that the script had written made it bad.
     by_script = None if first else last_write(bad, step, entries)
     return by_script or Looked("finite", "replay", step, phase="optimizer", reason="made again, the update is finite")
+
+
+def _made_bad(optimizer: torch.optim.Optimizer, bad: list[Tensor], spot: Spot) -> Op | None:
+    """Make the update; returns the op that makes bad values of finite ones, if one does."""
+    tracer = Tracer({}, joint=False)
+    tracer.spot = spot
+    _step(optimizer, tracer)
+    found = origin([op for op in map(tracer.writer, _written(optimizer, bad)) if op is not None])
+    return found.op if found is not None and found.source == "op" else None
 
 
 def _step(optimizer: torch.optim.Optimizer, tracer: Tracer) -> None:
@@ -77,7 +84,9 @@ def _written(optimizer: torch.optim.Optimizer, bad: list[Tensor]) -> list[Tensor
 
 
 @contextlib.contextmanager
-def _as_before(optimizer: torch.optim.Optimizer, bad: list[Tensor], *, first: bool) -> Iterator[None]:
+def _as_before(
+    optimizer: torch.optim.Optimizer, bad: list[Tensor], size: float | None, *, first: bool
+) -> Iterator[None]:
     """Stand in for what the update started from, for these parameters alone, and put all back afterwards."""
     groups = optimizer.param_groups
     demand(_started_from(optimizer, bad))
@@ -93,7 +102,7 @@ def _as_before(optimizer: torch.optim.Optimizer, bad: list[Tensor], *, first: bo
     try:
         with torch.no_grad():
             for one in bad:
-                stand_in(one)
+                stand_in(one, size)
                 _reset_state(optimizer, one, first=first)
         optimizer.param_groups = [
             {**group, "params": [one for one in group["params"] if id(one) in wanted]} for group in groups
@@ -116,15 +125,16 @@ def _started_from(optimizer: torch.optim.Optimizer, bad: list[Tensor]) -> Iterat
         yield from (value for value in (one.grad, *held) if isinstance(value, Tensor))
 
 
-def stand_in(parameter: Tensor) -> None:
-    """Put numbers of its size in the place of a parameter's bad elements, in place."""
+def stand_in(parameter: Tensor, size: float | None = None) -> None:
+    """Put numbers of its size, or of the ``size`` given, in the place of a parameter's bad elements, in place."""
     data = parameter.detach()
     data = getattr(data, "_local_tensor", data)  # nothing here may ask another rank
     if not is_bad(data):
         return
     good = torch.isfinite(data)
-    size = float(data[good].abs().mean()) if bool(good.any()) else 0.02
-    data.copy_(torch.where(good, data, torch.full_like(data, size or 0.02)))
+    if size is None:
+        size = (float(data[good].abs().mean()) if bool(good.any()) else 0.0) or 0.02
+    data.copy_(torch.where(good, data, torch.full_like(data, size)))
 
 
 def _reset_state(optimizer: torch.optim.Optimizer, parameter: Tensor, *, first: bool) -> None:
@@ -169,9 +179,10 @@ def _put_back_all(states: Any, before: list[tuple[Any, Any]]) -> None:
         states.update(before)
 
 
-def _found(op: Op, step: int, names: list[str]) -> Looked:
+def _found(op: Op, step: int, names: list[str], *, of_zeros: bool) -> Looked:
     facts: dict[str, object] = {
         "reconstructed": True,
+        **({"of_zeros": True} if of_zeros else {}),
         "parameters": names[:_MOST],
         **scalars_of(op),
         **in_float64(op),

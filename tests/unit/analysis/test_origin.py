@@ -465,7 +465,7 @@ def test_a_weight_of_one_rank_that_its_update_does_not_explain(by_hand):
     harm = by_hand.state(7, "0.weight", since=6)
     verdict = analyse(by_hand.run(by_hand.rank(0, steps=9), by_hand.rank(1, harm, again, steps=9))).verdict
     assert (verdict.cause, verdict.origin.ranks) == ("hardware_corruption", (1,))
-    assert any("the update, made again, is finite too" in text for text in verdict.evidence)
+    assert any("on stand-ins for what it had overwritten, is finite too" in text for text in verdict.evidence)
 
 
 def by_hand_updated(by_hand, **harm):

@@ -354,6 +354,41 @@ def between_backward_and_step():
     return model, optimizer
 
 
+@fault("aten.div.Tensor", "optimizer")
+def a_trust_ratio_of_weights_that_are_zero():
+    class Trust(torch.optim.Optimizer):
+        def __init__(self, params):
+            super().__init__(params, {"lr": 0.01})
+
+        @torch.no_grad()
+        def step(self):
+            for one in self.param_groups[0]["params"]:
+                if one.grad is not None:
+                    update = one.grad + 0.1 * one
+                    trust = one.norm() / update.norm()  # <-
+                    one.sub_(0.01 * trust.clamp(max=10) * update)
+
+    class Adapted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.base, self.adapter = nn.Linear(4, 3), nn.Linear(4, 3, bias=False)
+            nn.init.zeros_(self.adapter.weight)
+
+        def forward(self, x):
+            return self.base(x) + (0.0 * self.adapter(x) if self.adapter.weight.requires_grad else 0.0)
+
+    model = Adapted()
+    model.adapter.requires_grad_(requires_grad=False)
+    optimizer = Trust(model.parameters())
+    for step, x, y in data():
+        model.adapter.requires_grad_(requires_grad=step == BAD)
+        loss = (model(x) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model, optimizer
+
+
 @fault("aten.div_.Tensor", "optimizer")
 def in_place_between_backward_and_step():
     model = net()
