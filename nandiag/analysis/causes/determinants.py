@@ -21,11 +21,11 @@ def in_one_step(facts: Facts, op: str) -> Suggestion | None:
     """
     found = fitting.parsed(facts.origin)
     part = None if found is None or op != "log" else fitting.target(found[1], op)
-    text = None if part is None else meanings.swapped(facts, part, _sized)
+    text = None if part is None else meanings.swapped(facts, part, lambda node: _sized(facts, node))
     return None if text is None else Suggestion(_TEXT, fitting.whole(facts.origin, text))
 
 
-def _sized(node: ast.expr) -> str | None:
-    inner = fitting.target(node, "abs") or node
-    matrix = fitting.target(inner, "det")
+def _sized(facts: Facts, node: ast.expr) -> str | None:
+    inner = meanings.behind(facts, fitting.target(node, "abs") or node)
+    matrix = fitting.target(inner.node, "det") if inner.inside else None
     return None if matrix is None else f"torch.linalg.slogdet({ast.unparse(matrix)})[1]"

@@ -56,6 +56,7 @@ _LEAVE_OUT = (
     "Leave those elements out: what is divided is not 0 there, and by a small number in the divisor's place it would "
     "be huge. By inf it is 0."
 )
+_BY_INF = "Make the quotients 0 where the divisor is: by a small number in its place what is not 0 would be huge."
 _KEPT = "y = a / torch.where(b != 0, b, torch.inf)"
 _BOUNDED = Suggestion(
     "Or bound the quotient as well as the divisor, by what is still of use.",
@@ -128,6 +129,9 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
         found.insert(0, empty)
     if rooted is None and _is_infinite(facts) and "int" not in dtype_of(divisor):
         found = list(_out_of_reach(facts, divisor)) or found
+    elif rooted is None and fitting.divides_again(facts.origin):
+        twice = fitting.left_out(facts.origin)
+        found = found if twice is None else [Suggestion(_BY_INF, twice)]
     share = exponents.share(facts.origin)
     if share is not None:
         text = "Where what is divided by its own sum is the exponential of a score, it is a softmax: let torch do it."

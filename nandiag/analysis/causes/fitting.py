@@ -53,6 +53,14 @@ def left_out(origin: Origin) -> str | None:
     return divisor(origin, lambda text: f"torch.where({text} != 0, {text}, torch.inf)")
 
 
+def divides_again(origin: Origin) -> bool:
+    """Whether the line divides by the same more than once: of what else it divides nothing is known."""
+    found = parsed(origin)
+    if found is None or not isinstance(found[1], ast.BinOp):
+        return False
+    return len(_breakable((origin.source or "").strip(), found[1].right, poles=False)) > 1
+
+
 def _assigned(found: tuple[str, ast.expr]) -> str:
     """Return ``a = `` where the underlined division is ``a /= b``, for what takes the place of all of it."""
     text, node = found

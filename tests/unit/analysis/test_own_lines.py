@@ -2,8 +2,10 @@
 
 import pytest
 
-from nandiag.analysis.causes import explain
-from nandiag.events import words
+from nandiag.analysis.causes import Facts, explain
+from nandiag.analysis.report import Origin
+from nandiag.events import Looked, Meaning, Site, words
+from nandiag.events.site import Around
 
 
 def on(source, expression):
@@ -150,3 +152,20 @@ def test_the_logarithm_of_a_determinant(at, by_hand, expression, code, given):
         assert not any("slogdet" in (one.code or "") for one in found.suggestions)
     else:
         assert [one.code for one in found.suggestions] == [code]
+
+
+def test_of_what_else_the_line_divides_by_the_same_zero_nothing_is_known(at, by_hand):
+    line = on("return f(a / n, b / n)", "a / n")
+    facts = at("div", (by_hand.fact(), by_hand.fact(zeros=1, min=0.0)), (by_hand.fact(nan=1),), **line)
+    assert first(facts) == "return f(a / torch.where(n != 0, n, torch.inf), b / torch.where(n != 0, n, torch.inf))"
+
+
+def test_the_logarithm_of_a_determinant_behind_a_name(by_hand):
+    text = "    ld = torch.log(jac.abs())\n"
+    names = (Meaning("jac", "torch.det(self.w)", "flow.py", 6),)
+    site = Site(None, None, "aten.log.default", around=Around(names=names))
+    given, bad = by_hand.fact(shape=(), zeros=1, min=0.0), by_hand.fact(shape=(), neginf=1)
+    place = {"op": "aten.log.default", "source": text, "column": (9, 29)}
+    origin = Origin("inf", 0, (0,), 5, **place, inputs=(given,), outputs=(bad,))
+    facts = Facts(origin, "look", look=Looked("found", "replay", 5, source="op", site=site))
+    assert [one.code for one in explain(facts)[1].suggestions] == ["ld = torch.linalg.slogdet(self.w)[1]"]
