@@ -1,0 +1,52 @@
+"""What a module changes as it runs is learnt for each of its manners: a validation shows nothing of the training."""
+
+import pytest
+import torch
+from torch import nn
+
+BAD = 4
+
+
+class Annealed(nn.Module):
+    """Divides by what goes down to 0 with the calls that count: of training, or with gradients."""
+
+    def __init__(self, counts):
+        super().__init__()
+        self.layer, self.calls, self._counts = nn.Linear(4, 4), 0, counts
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, x):
+        if self._counts(self):
+            self.calls += 1
+            self.scale.sub_(1 / (BAD + 1))
+        return self.layer(x) / (1 - self.calls / (BAD + 1)) * (2 - self.scale)
+
+
+def validate(model):
+    model.eval()
+    model(torch.randn(3, 4))
+    model.train()
+
+
+def look_on(model):
+    with torch.no_grad():
+        model(torch.randn(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("counts", "first"),
+    [(lambda model: model.training, validate), (lambda _: torch.is_grad_enabled(), look_on)],
+)
+def test_a_call_in_another_manner_comes_first(counts, first, work):
+    worker = work()
+    model = Annealed(counts)
+    first(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(BAD + 1):
+        loss = model(torch.randn(3, 4)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        first(model)
+    looked = worker.looked[0]  # from then on the weights are bad
+    assert (looked.outcome, looked.step, looked.site.op) == ("found", BAD, "aten.div.Tensor")
