@@ -5,12 +5,14 @@ Only containers, generators of random numbers, and objects of classes that the s
 
 from __future__ import annotations
 
+import array
 import itertools
 import random
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator
-from types import FrameType, FunctionType, MethodType, ModuleType
+from functools import partial
+from types import FrameType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ LISTS = (list, deque, set)
 _MOST = 100_000
 _LARGEST = 100_000
 _DEPTH = 16
+_PLAIN = (FunctionType, MethodType, partial, itertools.count)
 
 
 def reached(starts: Iterable[object]) -> Iterator[object]:
@@ -52,9 +55,9 @@ def starts_of(frame: FrameType | None) -> list[object]:
 def is_followed(one: object) -> bool:
     """Whether ``one`` is of a kind that a script changes by running, and that can be put back."""
     kind = type(one)
-    if kind in MAPS or kind in LISTS or kind is tuple:
+    if kind in MAPS or kind in LISTS or isinstance(one, tuple):
         return len(one) <= _LARGEST  # type: ignore[arg-type]
-    if kind in (FunctionType, MethodType, itertools.count) or is_generator(one):
+    if kind in _PLAIN or kind is torch.Tensor or is_generator(one) or is_array(one):
         return True
     if isinstance(one, type):
         return _defined_by_user(one)
@@ -69,10 +72,33 @@ def is_generator(one: object) -> bool:
     return numpy is not None and isinstance(one, numpy.RandomState | numpy.Generator)
 
 
+def is_array(one: object) -> bool:
+    """Whether ``one`` holds numbers in memory of its own that no op of torch's writes: of numpy or of Python."""
+    numpy = sys.modules.get("numpy")
+    arrays = (bytearray, array.array)
+    return isinstance(one, arrays if numpy is None else (*arrays, numpy.ndarray))
+
+
 def is_object(one: object) -> bool:
-    """Whether ``one`` is an object, with attributes, of a class that the script defines."""
+    """Whether ``one`` is an object, with attributes or slots, of a class that the script defines."""
     kind = type(one)
-    return kind is not ModuleType and hasattr(one, "__dict__") and not isinstance(one, type) and _defined_by_user(kind)
+    if kind is ModuleType or isinstance(one, type) or not _defined_by_user(kind):
+        return False
+    return hasattr(one, "__dict__") or bool(slots_of(kind))
+
+
+def slots_of(kind: type) -> list[MemberDescriptorType]:
+    """Return what reads and sets the slots of the objects of ``kind``."""
+    own = [vars(base) for base in kind.__mro__ if "__slots__" in vars(base)]
+    return [one for names in own for one in names.values() if type(one) is MemberDescriptorType]
+
+
+def form_of(one: object) -> type | None:
+    """Return which container ``one`` is, itself or by a class of the script's, None where it is none."""
+    kind = type(one)
+    if kind in MAPS or kind in LISTS:
+        return kind
+    return next((base for base in kind.__mro__ if base in (*MAPS, *LISTS)), None) if is_object(one) else None
 
 
 def _defined_by_user(kind: type) -> bool:
@@ -96,18 +122,46 @@ def _is_part_of_library(module: ModuleType | None) -> bool:
 
 
 def _inside(one: Any) -> Iterable[object]:
-    if type(one) in MAPS:
-        return list(one.values())
-    if type(one) in LISTS or type(one) is tuple:
-        return list(one)
     if type(one) is FunctionType:
-        users = kind_of(one.__code__.co_filename) == USER
-        return [content(cell) for cell in one.__closure__ or ()] if users else ()
+        return _inside_function(one)
     if type(one) is MethodType:
         return (one.__self__, one.__func__)
+    if type(one) is partial:
+        return (one.func, *one.args, *one.keywords.values())
     if isinstance(one, type):
         return list(vars(one).values())
-    return [vars(one), type(one)] if hasattr(one, "__dict__") else ()
+    return [*_members(one), *_attributes(one)]
+
+
+def _inside_function(one: FunctionType) -> list[object]:
+    held = [content(cell) for cell in one.__closure__ or ()]
+    if kind_of(one.__code__.co_filename) == USER:
+        return [*held, *(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values(), vars(one)]
+    # A library's decorator: of what it holds only the script's own function is the script's affair.
+    return [inner for inner in held if type(inner) is FunctionType and kind_of(inner.__code__.co_filename) == USER]
+
+
+def _members(one: Any) -> list[object]:
+    form: Any = tuple if isinstance(one, tuple) else form_of(one)
+    if form in MAPS:
+        return list(dict.values(one))
+    return [] if form is None else list(form.__iter__(one))
+
+
+def _attributes(one: Any) -> list[object]:
+    if isinstance(one, torch.Tensor) or is_array(one) or is_generator(one):
+        return []
+    slots = [slot.__get__(one) for slot in slots_of(type(one)) if is_filled(slot, one)] if is_object(one) else []
+    return [*slots, vars(one), type(one)] if hasattr(one, "__dict__") else slots
+
+
+def is_filled(slot: MemberDescriptorType, one: object) -> bool:
+    """Whether this slot of ``one`` holds anything."""
+    try:
+        slot.__get__(one)
+    except AttributeError:
+        return False
+    return True
 
 
 def content(cell: Any) -> object:

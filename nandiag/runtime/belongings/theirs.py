@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-from nandiag.runtime.belongings.reach import LISTS, MAPS, content, is_object
+from nandiag.runtime.belongings.reach import content, form_of, is_array, is_filled, is_object, slots_of
 from nandiag.runtime.frames import USER, kind_of
 
 _MOST_CODES = 500
@@ -55,17 +55,26 @@ class Theirs:
                 self._take_attributes(one, words)
 
     def _take_attributes(self, one: Any, words: list[tuple[str, Any]]) -> None:
-        own = vars(one)
-        self.names.setdefault(id(own), set()).update(name for op, name in words if op == "STORE_ATTR")
+        own = getattr(one, "__dict__", None)
+        written = {name for op, name in words if op == "STORE_ATTR"}
+        for holder in (one, own):  # slots are the object's own, attributes its dict's
+            self.names.setdefault(id(holder), set()).update(written)
         for name in {name for op, name in words if op in {"LOAD_ATTR", "LOAD_METHOD"}}:
-            self._hold(own.get(name))
+            self._hold(_held_as(one, name))
             method = getattr(type(one), name, None)
             if type(method) is FunctionType:
                 self._take(method.__code__, method.__globals__, [one])
 
     def _hold(self, one: Any) -> None:
-        if type(one) in MAPS or type(one) in LISTS:
+        if form_of(one) is not None or is_array(one):
             self.containers[id(one)] = one
-        elif type(one) is FunctionType and kind_of(one.__code__.co_filename) == USER:
+        if type(one) is FunctionType and kind_of(one.__code__.co_filename) == USER:
             cells = [content(cell) for cell in one.__closure__ or ()]
             self._take(one.__code__, one.__globals__, cells)
+
+
+def _held_as(one: Any, name: str) -> object:
+    """Return what the object holds under ``name``, without asking code of its class; None where that is nothing."""
+    own = getattr(one, "__dict__", {})
+    slots = {slot.__name__: slot for slot in slots_of(type(one)) if is_filled(slot, one)}
+    return own.get(name) if name in own or name not in slots else slots[name].__get__(one)

@@ -13,6 +13,7 @@ from nandiag.runtime.evidence.numeric import Hearing
 from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.frames import BOUNDARIES, Frame
 from nandiag.runtime.look.finite import fact, is_bad
+from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.replay.trace import Op, Spot, Tracer
 from nandiag.runtime.tape.batches import Batch
 from nandiag.runtime.tape.entries import tensors_in
@@ -31,8 +32,11 @@ class Fetched:
     numpy: tuple[str, tuple[Frame, ...]] | None = None
 
 
-def fetch_again(batch: Batch, bad: Tensor) -> Fetched:
-    """Name the sample of ``bad``, a tensor of the batch, and fetch the batch again where the dataset is a map."""
+def fetch_again(batch: Batch, bad: Tensor, overwritten: Overwritten | None) -> Fetched:
+    """Name the sample of ``bad``, a tensor of the batch, and fetch the batch again where the dataset is a map.
+
+    What the dataset writes over meanwhile is noted in ``overwritten``.
+    """
     index = _index(batch, bad)
     inner, shown = _beneath(batch.dataset, index)
     name = type(inner).__name__
@@ -40,7 +44,7 @@ def fetch_again(batch: Batch, bad: Tensor) -> Fetched:
         return Fetched(name, None, None)
     hearing = Hearing()
     with hearing.listening():
-        op = _trace(batch, hearing)
+        op = _trace(batch, hearing, overwritten)
     # lift_fresh is how numpy's values come into torch: what made them stands before it.
     brought = op is None or op.func._schema.name == "aten::lift_fresh"
     numpy = hearing.place(index) if brought and index is not None else None
@@ -66,8 +70,9 @@ def _position(bad: Tensor) -> int | None:
     return first[0] if first else None
 
 
-def _trace(batch: Batch, hearing: Hearing) -> Op | None:
+def _trace(batch: Batch, hearing: Hearing, overwritten: Overwritten | None) -> Op | None:
     tracer = Tracer({}, joint=False)
+    tracer.overwritten = overwritten
     tracer.spot = Spot(None, None, (), "data", 0)
     try:
         with tracer:

@@ -239,7 +239,7 @@ class Evidence:
 
     def _fetched(self, tensor: Tensor) -> Fetched | None:
         found = self._batch(tensor)
-        return None if found is None else fetch_again(found[0], tensor)
+        return None if found is None else fetch_again(found[0], tensor, self.tracer.overwritten)
 
     def _in_dataset(self, case: Case, op: Op, facts: dict[str, object]) -> Looked:
         """The dataset's own code made the sample bad when it was asked for it again."""

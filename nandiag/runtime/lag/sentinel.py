@@ -55,7 +55,7 @@ class LateSentinel(Sentinel):
             if before is not None:
                 self._judge_late(before, border)
             self._seen = self._send(optimizer)
-        self._settle(optimizer, border, closure=closure, examine=lambda: self._refuse(before))
+        self._settle(optimizer, border, closure=closure, examine=lambda _: self._refuse(before))
 
     def _send(self, optimizer: Optimizer) -> Seen:
         named = [(one, one.grad) for one in parameters(optimizer) if one.grad is not None]

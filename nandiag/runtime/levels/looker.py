@@ -86,11 +86,11 @@ class Looker:
         return looked if named is None else self._saw(named)
 
     def examine_update(
-        self, optimizer: torch.optim.Optimizer, bad: dict[str, Tensor], step: int, *, first: bool
+        self, optimizer: torch.optim.Optimizer, bad: dict[str, Tensor], step: int, *, first: bool, ends: bool
     ) -> None:
         """Look at an update that left the ``bad`` parameters, by name, behind."""
         if not self.live.here:
-            self._examiner.examine_update(optimizer, bad, step, first=first)
+            self._examiner.examine_update(optimizer, bad, step, first=first, ends=ends)
             return
         looked = self.live.explain(Case(step, [], joint=False), list(bad.values()))
         self._saw(replace(looked, facts={**looked.facts, "parameters": list(bad)[:8]}))
@@ -179,7 +179,7 @@ class Looker:
 
     def _tell_output(self, harm: Harm, looked: Looked | None) -> None:
         border = Border([harm], Level.SEEN)
-        self._settle(None, border, examine=lambda: None if looked is None else RECORDER.emit(looked, urgent=True))
+        self._settle(None, border, examine=lambda _: None if looked is None else RECORDER.emit(looked, urgent=True))
 
     def script_ends(self) -> None:
         """The script ends: one that has trained nothing is judged by what its models, or it itself, gave out."""

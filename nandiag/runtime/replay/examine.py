@@ -19,6 +19,7 @@ from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import quiet
+from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.names import walk
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import Case
@@ -90,7 +91,7 @@ class Examiner:
             self.agreement.any(flag=True)
 
     def examine_update(
-        self, optimizer: torch.optim.Optimizer, bad: dict[str, Tensor], step: int, *, first: bool
+        self, optimizer: torch.optim.Optimizer, bad: dict[str, Tensor], step: int, *, first: bool, ends: bool = False
     ) -> None:
         """Make the update that left the ``bad`` parameters, by name, behind again; never raises, leaves no trace."""
         if self._left <= 0 or self._capture.off or not bad:
@@ -98,13 +99,19 @@ class Examiner:
         self._left -= 1
         began = time.perf_counter()
         entries = self._capture.tape.whole()
-        with traceless(self._capture, [], entries), torch.no_grad():
-            looked = look_again(optimizer, bad, step, first=first, entries=entries)
+        try:
+            with traceless(self._capture, [], entries, ends=ends), torch.no_grad():
+                looked = look_again(optimizer, bad, step, Overwritten(ends=ends), first=first)
+                # Before its first update a parameter was seen finite: nothing that the script had written made it bad.
+                if looked.outcome == "finite" and not first:
+                    looked = last_write(list(bad.values()), step, entries) or looked
+        except Refused as refusal:
+            looked = Looked("refused", "replay", step, reason=str(refusal))
         RECORDER.emit(_timed(looked, time.perf_counter() - began), urgent=True)
 
     def _refusal(self, case: Case, entries: list[Entry]) -> Looked | None:
         with quiet():
-            reason = reason_against(self._capture, entries)
+            reason = reason_against(self._capture, entries, case)
         if case.joint:
             reason = reason or (None if case.ends else _reason_to_stay_out(roots_of(entries)))
             others = self.agreement.any(flag=reason is not None)
@@ -123,9 +130,11 @@ class Examiner:
         try:
             with quiet():
                 written = may_write_weights(entries, roots)
+                tracer.overwritten = Overwritten(ends=case.ends)
+                tracer.own |= {key for one in held if written and (key := storage(one)) is not None}
             with (
                 self._joined(case, tracer) as through,
-                traceless(self._capture, held, entries, weights_written=written),
+                traceless(self._capture, held, entries, weights_written=written, ends=case.ends),
                 _eager(),
                 self._traced(tracer),
             ):
@@ -168,6 +177,9 @@ class Examiner:
                 yield
         finally:
             self._capture.tracer = None
+            if tracer.overwritten is not None:
+                with quiet():
+                    tracer.overwritten.close()
 
     def _conclude(self, case: Case, seen: Evidence) -> Looked:
         ends = seen.ends(case)

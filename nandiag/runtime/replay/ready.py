@@ -12,7 +12,7 @@ from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.frames import USER, kind_of
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.look.finite import is_bad
-from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.rerun import written_by
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.update import stand_in
@@ -54,7 +54,7 @@ def gradients_used(entries: list[Entry]) -> bool:
     return any(is_leaf(one) and one.requires_grad for one in [*listed, *(one for _, one in written_by(later))])
 
 
-def reason_against(capture: Capture, entries: list[Entry]) -> str | None:
+def reason_against(capture: Capture, entries: list[Entry], case: Case) -> str | None:
     """Return why the step cannot be run again, None when it can."""
     if capture.elsewhere:
         return "another thread than the one that is taped made this step"
@@ -62,7 +62,7 @@ def reason_against(capture: Capture, entries: list[Entry]) -> str | None:
         return "nothing of this step was taped"
     if capture.tape.overflow:
         return "the step made more calls than the tape holds"
-    if RECORDER.settings.on_anomaly in {"continue", "skip"} and _has_own_hooks(entries):
+    if not case.ends and _has_own_hooks(entries):
         # Training goes on afterwards: what a hook of the script's did a second time could not be taken back.
         return "hooks of the script's own would run a second time, and the run goes on after this step"
     return None

@@ -22,6 +22,7 @@ from nandiag.runtime.frames import LIBRARY, Frame, kind_of, stack
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, local
 from nandiag.runtime.memory.kept import Kept, copies
+from nandiag.runtime.memory.overwritten import Overwritten, written_by
 from nandiag.runtime.replay.carrier import Carrier, Carriers, wait_for
 from nandiag.runtime.tape.entries import tensors_in
 
@@ -122,6 +123,8 @@ class Tracer(TorchDispatchMode):
         self._called: list[nn.Module] = []
         self._still = False
         self.kept = Kept()
+        self.overwritten: Overwritten | None = None
+        self.own: set[int] = set()  # memory that may be written over: made by the replay, or put back by others
         self._collected: Op | None = None
         self._made: dict[int, StorageWeakRef] = {}
         self.brought: set[int] = set()
@@ -177,9 +180,10 @@ class Tracer(TorchDispatchMode):
         words = copies(args, kwargs) if mutable else (args, kwargs)
         if mutable:
             self.kept.written(map(key_of, given))
+        self._put_aside(func, args, kwargs)
         output = func(*args, **kwargs)
         outputs = tensors_in(output)
-        self._pin(outputs)
+        self._pin(outputs, given)
         if name in EMPTY:
             self._garbage |= {key_of(tensor) for tensor in outputs}
             self._forget(outputs, set())
@@ -232,11 +236,12 @@ class Tracer(TorchDispatchMode):
         if op.carrier is not None:
             self._collected = op
             self.sent += [op] if any(op.inputs) else []
+        self._put_aside(func, args, kwargs)
         args, kwargs = self.instead(func, args, kwargs)
         output = func(*args, **kwargs)
         if self.waits:
             wait_for(output)
-        self._pin(tensors_in(output))
+        self._pin(tensors_in(output), given)
         # An asynchronous collective has not written yet, so its outputs are taken to be as bad as they turn out later.
         # The schemas of c10d's ops do not all say that they write into what they are given.
         writes = func._schema.is_mutable or func._schema.name.startswith("c10d::")
@@ -256,7 +261,12 @@ class Tracer(TorchDispatchMode):
             elif writer not in op.parents:
                 op.parents.append(writer)
 
-    def _pin(self, outputs: list[Tensor]) -> None:
+    def _put_aside(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.overwritten is not None:
+            self.overwritten.before(one for one in written_by(func, args, kwargs) if key_of(one) not in self.own)
+
+    def _pin(self, outputs: list[Tensor], given: list[Tensor]) -> None:
+        self.own |= {key_of(one) for one in outputs} - {key_of(one) for one in given}
         # A weak reference keeps the storage's address from being given to another one, not its memory.
         for tensor in outputs:
             key = key_of(tensor)

@@ -26,6 +26,7 @@ from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.frames import BOUNDARIES, Frame, stack
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, is_bad
+from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.memory.there import demand
 from nandiag.runtime.replay.rerun import written_by
 from nandiag.runtime.replay.trace import Op, Spot, Tracer
@@ -38,30 +39,29 @@ _BY_HAND = "not all that the update was made of is there any more"
 
 
 def look_again(
-    optimizer: torch.optim.Optimizer, named: dict[str, Tensor], step: int, *, first: bool, entries: list[Entry]
+    optimizer: torch.optim.Optimizer, named: dict[str, Tensor], step: int, overwritten: Overwritten, *, first: bool
 ) -> Looked:
     """Return what making the update of the ``named`` bad parameters again shows; ``first``: it was the first one."""
     bad = list(named.values())
     spot = Spot(None, None, stack(sys._getframe(1))[0], "optimizer", 0)
     try:
         for size in (None, 0.0):
-            with _as_before(optimizer, bad[:_MOST], size, first=first):
-                op = _made_bad(optimizer, bad[:_MOST], spot)
+            with _as_before(optimizer, bad[:_MOST], size, first=first), contextlib.closing(overwritten):
+                op = _made_bad(optimizer, bad[:_MOST], spot, overwritten)
                 if op is not None:
                     return _with_schedule(_found(op, step, list(named), of_zeros=size == 0), optimizer)
     except Refused as refusal:
         return Looked("refused", "replay", step, reason=str(refusal))
     except Exception as error:
         return Looked("failed", "replay", step, reason=f"{type(error).__name__}: {str(error)[:300]}")
-    # Before its first update a parameter was seen finite: nothing that the script had written made it bad.
-    by_script = None if first else last_write(bad, step, entries)
-    return by_script or Looked("finite", "replay", step, phase="optimizer", reason="made again, the update is finite")
+    return Looked("finite", "replay", step, phase="optimizer", reason="made again, the update is finite")
 
 
-def _made_bad(optimizer: torch.optim.Optimizer, bad: list[Tensor], spot: Spot) -> Op | None:
+def _made_bad(optimizer: torch.optim.Optimizer, bad: list[Tensor], spot: Spot, overwritten: Overwritten) -> Op | None:
     """Make the update; returns the op that makes bad values of finite ones, if one does."""
     tracer = Tracer({}, joint=False)
-    tracer.spot = spot
+    tracer.spot, tracer.overwritten = spot, overwritten
+    tracer.own |= {key for one in _started_from(optimizer, bad) if (key := storage(one)) is not None}
     _step(optimizer, tracer)
     found = origin([op for op in map(tracer.writer, _written(optimizer, bad)) if op is not None])
     return found.op if found is not None and found.source == "op" else None

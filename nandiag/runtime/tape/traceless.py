@@ -37,9 +37,17 @@ def _words(args: Any, kwargs: Any) -> Iterator[nn.Module]:
 
 @contextlib.contextmanager
 def traceless(
-    capture: Capture, parameters: list[Tensor], entries: list[Entry], *, weights_written: bool = False
+    capture: Capture,
+    parameters: list[Tensor],
+    entries: list[Entry],
+    *,
+    weights_written: bool = False,
+    ends: bool = True,
 ) -> Iterator[None]:
-    """Keep gradients, buffers, generators, attributes, printed and logged output as if no replay had been."""
+    """Keep gradients, buffers, generators, attributes, printed and logged output as if no replay had been.
+
+    Raises Refused, with nothing changed, where something could not be put back and the run does not end (``ends``).
+    """
     roots = roots_of(entries)
     with quiet():
         gradients = [(parameter, parameter.grad) for parameter in parameters]
@@ -47,9 +55,9 @@ def traceless(
         held = [buffer for root in roots for buffer in root.buffers() if all_there([buffer])]
         buffers = [(buffer, buffer.detach().clone()) for buffer in held]
         contents = Contents(roots)
-    datasets = [one.dataset for one in capture.batches.newest] if capture.batches is not None else []
-    bystanders = Bystanders()
-    belongings = Belongings([*datasets, *roots, *starts_of(sys._getframe(1))], bystanders.threads)
+        bystanders = Bystanders()
+        starts = [*_datasets(capture), *roots, *starts_of(sys._getframe(1))]
+        belongings = Belongings(starts, bystanders.threads, ends=ends)
     own = {id(one): one for entry in entries if entry.generators is not None for one, _ in entry.generators.private}
     states = generators(full=True, private=own.values())
     aside = Aside(bystanders)
@@ -71,6 +79,10 @@ def traceless(
         yield
     finally:
         undo_all(undo)
+
+
+def _datasets(capture: Capture) -> list[object]:
+    return [one.dataset for one in capture.batches.newest] if capture.batches is not None else []
 
 
 def _on_again(capture: Capture) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -25,7 +26,7 @@ from nandiag.runtime.watch.judge import Border, Judge
 class Settle(Protocol):
     """How the sentinel acts on what a border shows."""
 
-    def __call__(self, optimizer: None, border: Border, *, examine: Callable[[], None] | None) -> None:
+    def __call__(self, optimizer: None, border: Border, *, examine: Callable[[bool], None] | None) -> None:
         """Write the harm down, have it examined by ``examine``, and go on or stop."""
 
 
@@ -91,15 +92,23 @@ class Bare:
             self._settle(
                 None,
                 border,
-                examine=lambda: self._examine(
-                    Case(step, bad, joint=False, suspects=tuple(bad), weights_were_finite=updated, by_hand=True)
+                examine=lambda ends: self._examine(
+                    Case(
+                        step,
+                        bad,
+                        joint=False,
+                        suspects=tuple(bad),
+                        weights_were_finite=updated,
+                        by_hand=True,
+                        ends=ends,
+                    )
                 ),
             )
 
     def _act(self, border: Border, leaves: list[Tensor], gradients: tuple[Tensor, ...] = ()) -> None:
         given = gradients or tuple(one.grad for one in leaves if one.grad is not None)
         case = Case(self._judge.clock.step, leaves, joint=False, gradients=given, by_hand=True)
-        self._settle(None, border, examine=lambda: self._examine(case))
+        self._settle(None, border, examine=lambda ends: self._examine(replace(case, ends=ends)))
 
     def _examine(self, case: Case) -> None:
         self._looker.examine(case)

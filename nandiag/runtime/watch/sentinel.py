@@ -175,18 +175,19 @@ class Sentinel:
 
     def _settle(
         self, optimizer: Optimizer | None, border: Border, *,
-        closure: bool = False, examine: Callable[[], None] | None = None,
+        closure: bool = False, examine: Callable[[bool], None] | None = None,
     ) -> None:  # fmt: skip
         joint = self._joint(optimizer)
         level = self.judge.agreed(border, self.agreement.most) if joint else border.level
         if level is Level.NONE:
             return
         fresh = self.teller.tell(border)
+        ends = decide(self._response.policy, level) is Action.STOP
         if examine is not None:
             if fresh or self.looker.seeks:
-                examine()
+                examine(ends)
         elif fresh or joint or self.looker.seeks:
-            self._examine(optimizer, joint=joint, ends=decide(self._response.policy, level) is Action.STOP)
+            self._examine(optimizer, joint=joint, ends=ends)
         reason = reason_of(border.harms) if border.harms else "another rank saw harm"
         action = self._response.act(level, self.clock.step, reason)
         if action is Action.SKIP and not closure and optimizer is not None:
@@ -258,14 +259,14 @@ class Sentinel:
             self.weights.name(one, optimizer): one for one in owners_of_state(optimizer, held)
         }
 
-        def examine() -> None:
+        def examine(ends: bool) -> None:  # noqa: FBT001 - as every examination is called
             first = self.clock.updates(optimizer) == 1 and not self.weights.filled(optimizer)
-            self.looker.examine_update(optimizer, bad, self.clock.updated_in, first=first)
+            self.looker.examine_update(optimizer, bad, self.clock.updated_in, first=first, ends=ends)
 
         if not self._joint(optimizer):
             self._settle(optimizer, border, examine=examine)
         elif self.teller.tell(border):  # the other ranks hear of it at the next border, where all agree
-            examine()
+            examine(decide(self._response.policy, border.level) is Action.STOP)
 
     # ------------------------------------------------------------------ other borders
 
@@ -347,7 +348,7 @@ class Sentinel:
         if self.losses.pending and optimizer is not None:
             self._judge_unfinished(optimizer)
         elif self.capture.tape.unfinished() or self.looker.unfinished:
-            looked = self.looker.examine(Case(self.clock.step, [], joint=False, unfinished=True))
+            looked = self.looker.examine(Case(self.clock.step, [], joint=False, unfinished=True, ends=True))
             if looked is not None and looked.outcome == "found":
                 RECORDER.emit(self.judge.unseen_loss(optimizer, looked), urgent=True)
 
@@ -358,7 +359,7 @@ class Sentinel:
             self.judge.losses_of(optimizer, sight, border)
             self.judge.gradients_of(optimizer, sight, border)
         if self.teller.tell(border):
-            self._examine(optimizer, joint=False)
+            self._examine(optimizer, joint=False, ends=True)
         self.losses.clear()
 
     def finish(self) -> Finished:

@@ -1,16 +1,22 @@
 """Whatever a script's own code changes when it runs is put back: counters, generators, containers, closures."""
 
+import array
+import collections
+import functools
 import itertools
 import random
 import sys
 import threading
+import typing
 
 import numpy as np
 import pytest
 import torch
 
+from nandiag.runtime.belongings import numbers
 from nandiag.runtime.belongings.keeping import Belongings
 from nandiag.runtime.belongings.reach import starts_of
+from nandiag.runtime.guard import Refused
 
 
 class Tracker:
@@ -97,3 +103,140 @@ def test_operators_that_a_replay_was_the_first_to_use_stay():
     belongings.put_back()
     assert vars(torch.ops)[namespace] is used
     del vars(torch.ops)[namespace]
+
+
+def numbers_of(kind):
+    return {
+        "ndarray": lambda: np.array([1.0, float("nan"), 0.0]),
+        "complex": lambda: np.array([1j, 2.0]),
+        "objects": lambda: np.array([1, "two"], dtype=object),
+        "view": lambda: np.arange(9).reshape(3, 3)[:, 1],
+        "bytearray": lambda: bytearray(b"\1\2"),
+        "array": lambda: array.array("d", [1.0, 2.0]),
+    }[kind]()
+
+
+@pytest.mark.parametrize("kind", ["ndarray", "complex", "objects", "view", "bytearray", "array"])
+def test_numbers_by_their_value(kind):
+    one, expected = numbers_of(kind), numbers_of(kind)
+    keeping = Belongings([{"held": (one,)}])
+    one[0], one[1] = one[1], 7
+    keeping.put_back()
+    assert repr(one) == repr(expected)
+
+
+def test_zeros_of_another_sign():
+    one = np.zeros(1)
+    keeping = Belongings([[one]])
+    one[0] = -0.0
+    keeping.put_back()
+    assert not np.signbit(one[0])
+
+
+class Slotted:
+    __slots__ = ("held", "number", "unset")
+
+    def __init__(self):
+        self.number = 0
+        self.held = np.zeros(2)
+
+
+class Row(typing.NamedTuple):
+    sums: np.ndarray
+
+
+def test_slots_and_what_they_hold():
+    one = Slotted()
+    keeping = Belongings([one])
+    one.number += 1
+    one.held[:] = 1
+    one.unset = 1
+    keeping.put_back()
+    assert (one.number, one.held.tolist(), hasattr(one, "unset")) == (0, [0, 0], False)
+
+
+def test_what_named_tuples_partials_defaults_and_decorated_functions_hold():
+    sums = [np.zeros(1) for _ in range(4)]
+
+    def add(kept, value=sums[1]):
+        kept += value
+
+    def make(kept):
+        return torch.no_grad()(lambda: kept)
+
+    keeping = Belongings([Row(sums[0]), functools.partial(add, sums[2]), make(sums[3])])
+    for one in sums:
+        one[0] += 1
+    keeping.put_back()
+    assert [float(one[0]) for one in sums] == [0, 0, 0, 0]
+
+
+class Recent(collections.OrderedDict):
+    def __setitem__(self, key, value):
+        super().__setitem__(key, value)
+        self.move_to_end(key)
+
+
+@pytest.mark.parametrize("kind", [dict, collections.OrderedDict, Recent])
+def test_the_order_of_a_map(kind):
+    many = kind([("a", 1), ("b", 2), ("c", 3)])
+    keeping = Belongings([many])
+    many["a"] = many.pop("a")
+    keeping.put_back()
+    assert list(many.items()) == [("a", 1), ("b", 2), ("c", 3)]
+
+
+def test_a_list_of_the_scripts_own_kind():
+    class Seen(list):
+        pass
+
+    many = Seen([np.zeros(1)])
+    keeping = Belongings([many])
+    many[0] += 1
+    many.append(2)
+    keeping.put_back()
+    assert many == [0.0]
+
+
+def test_a_tensor_that_is_given_other_memory():
+    one = torch.zeros(3)
+    keeping = Belongings([[one]])
+    one.data = torch.ones(2)
+    keeping.put_back()
+    assert one.tolist() == [0, 0, 0]
+
+
+@pytest.fixture
+def little_room(monkeypatch):
+    monkeypatch.setattr(numbers, "_MOST_BYTES", 100)
+
+
+@pytest.mark.usefixtures("little_room")
+def test_a_large_array_cannot_be_written_to_while_the_run_is_to_go_on():
+    small, large = np.zeros(2), np.zeros(100)
+    view = large[:90]
+    keeping = Belongings([[small, view, large]], ends=False)
+    for one in (large, view):
+        with pytest.raises(ValueError, match="read-only"):
+            one[0] = 1
+    small[0] = 1
+    keeping.put_back()
+    assert small[0] == 0
+    large[0] = view[1] = 1
+
+
+@pytest.mark.usefixtures("little_room")
+def test_a_large_array_is_left_alone_where_the_run_ends():
+    large = np.zeros(100)
+    keeping = Belongings([[large]], ends=True)
+    large[0] = 1
+    keeping.put_back()
+    assert large[0] == 1
+
+
+@pytest.mark.usefixtures("little_room")
+def test_what_can_neither_be_kept_nor_closed_is_refused_where_the_run_goes_on():
+    large = np.zeros(100)
+    with pytest.raises(Refused, match="the run goes on"):
+        Belongings([[large, bytearray(200)]], ends=False)
+    large[0] = 1

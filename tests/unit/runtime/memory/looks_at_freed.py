@@ -16,6 +16,7 @@ from nandiag.runtime.look.frozen import Frozen
 from nandiag.runtime.look.losses import Losses
 from nandiag.runtime.look.weights import Weights
 from nandiag.runtime.memory.kept import copies
+from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.replay.carrier import _largest
 from nandiag.runtime.replay.rerun import Player
 from nandiag.runtime.replay.trace import Op, Spot, Tracer
@@ -72,6 +73,12 @@ def seen(tensor):
     return [one.value.item() for one in losses.pending]
 
 
+def overwrite(tensor):
+    overwritten = Overwritten(ends=False)
+    overwritten.before([tensor])
+    overwritten.close()
+
+
 LOOKS = {
     "each_norm": lambda one: each_norm([one]),
     "norms": lambda one: norms([one]),
@@ -94,6 +101,7 @@ LOOKS = {
     "storage": storage,
     "stat": lambda one: Tracer({}, joint=False)._stat(one),
     "copies": lambda one: copies((one,), {}),
+    "overwritten": overwrite,
     "equal": lambda one: equal(one, one),
     "largest": lambda one: _largest([one]),
     "sum": _sum,

@@ -10,12 +10,15 @@ import math
 import random
 import sys
 import warnings
+import weakref
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from nandiag.runtime.memory import overwritten
+from nandiag.runtime.public import AnomalyStop
 from nandiag.runtime.replay.examine import Examiner
 
 BAD = 2
@@ -155,6 +158,69 @@ def test_what_a_module_keeps(way, around_replays):
     nothing_moved(worker)
 
 
+# ---------------------------------------------------------------------- tensors wherever they are
+
+
+class Elsewhere:
+    """Tensors outside of modules that a forward writes into, by the way it does so."""
+
+    def __init__(self):
+        self.sums = torch.zeros(3, 4)
+        self.table = torch.zeros(5, 4)
+        self.statistics = torch.zeros(4), torch.ones(4)
+
+    def in_place(self, module, out):
+        self.sums.mul_(0.9).add_(out.detach(), alpha=0.1)
+
+    def by_data(self, module, out):
+        self.sums.data = 0.9 * self.sums.data + out.detach()
+
+    def rows(self, module, out):
+        self.table[1:4] += out.detach()
+        self.table.index_add_(0, torch.tensor([0, 0, 4]), out.detach())
+
+    def through_foreach(self, module, out):
+        torch._foreach_mul_([self.sums, self.table], 0.5)
+
+    def as_output(self, module, out):
+        torch.add(self.sums, out.detach(), out=self.sums)
+
+    def normalised(self, module, out):
+        torch.nn.functional.batch_norm(out.detach(), *self.statistics, training=True)
+
+
+@pytest.mark.parametrize("way", [name for name in vars(Elsewhere) if not name.startswith("__")])
+def test_tensors_that_the_modules_do_not_hold(way, around_replays):
+    """In nothing that can be followed: the very memory is put back."""
+    held = Elsewhere()
+    hidden = weakref.WeakValueDictionary({"held": held})
+
+    def keep(module, out):
+        getattr(hidden["held"], way)(module, out)
+
+    model = Keeper(keep)
+    tensors = [held.sums, held.table, *held.statistics]
+    worker = around_replays(lambda: [(id(one), one._version, bits(one)) for one in tensors])
+    train(model)
+    nothing_moved(worker)
+
+
+@pytest.mark.parametrize("policy", ["auto", "continue"])
+def test_more_than_can_be_put_back_is_written_over_only_where_the_run_ends(policy, around_replays, monkeypatch):
+    monkeypatch.setattr(overwritten, "_MOST_BYTES", 100)
+    sums = torch.zeros(3, 40)
+    model = Keeper(lambda module, out: sums.add_(1))
+    worker = around_replays(lambda: bits(sums), on_anomaly=policy)
+    with pytest.raises(AnomalyStop) if policy == "auto" else contextlib.nullcontext():
+        train(model)
+    before, after, looked = worker.pairs[0]
+    if policy == "auto":
+        assert looked.outcome == "found"
+    else:
+        assert (looked.outcome, before == after) == ("refused", True)
+        assert "more than could be put back" in looked.reason
+
+
 # ---------------------------------------------------------------------- gradients, generators, hooks
 
 
@@ -216,6 +282,21 @@ def test_no_hook_is_left_behind(around_replays):
     train(model)
     nothing_moved(worker)
     assert not any(hooks_of(model)[0])
+
+
+def test_the_scripts_own_hooks_do_not_run_twice_where_auto_goes_on(around_replays):
+    """The loss is bad and the gradients are not: nothing that would be trained is harmed."""
+    model, calls = nn.Linear(4, 4), []
+    model.register_forward_hook(lambda module, args, out: calls.append(1))
+    worker = around_replays(lambda: len(calls), on_anomaly="auto")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(4):
+        loss = model(torch.randn(3, 4)).square().mean() + (torch.zeros(()).log() if step == BAD else 0)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert [looked.outcome for _, _, looked in worker.pairs] == ["refused"]
+    assert len(calls) == 4
 
 
 @pytest.mark.parametrize("policy", ["continue", "skip"])
