@@ -26,7 +26,6 @@ from nandiag.runtime.belongings.reach import (
     slots_of,
 )
 from nandiag.runtime.belongings.theirs import Theirs
-from nandiag.runtime.guard import Refused
 
 
 class Belongings:
@@ -45,7 +44,7 @@ class Belongings:
         try:
             for one in reached(starts):
                 self._undo += self._keepers(one)
-        except Refused:
+        except Exception:
             self.put_back()
             raise
 

@@ -55,14 +55,13 @@ def traceless(
         held = [buffer for root in roots for buffer in root.buffers() if all_there([buffer])]
         buffers = [(buffer, buffer.detach().clone()) for buffer in held]
         contents = Contents(roots)
-        bystanders = Bystanders()
-        starts = [*_datasets(capture), *roots, *starts_of(sys._getframe(1))]
-        belongings = Belongings(starts, bystanders.threads, ends=ends)
     own = {id(one): one for entry in entries if entry.generators is not None for one, _ in entry.generators.private}
     states = generators(full=True, private=own.values())
-    aside = Aside(bystanders)
+    bystanders = Bystanders()
+    aside, starts = Aside(bystanders), [*_datasets(capture), *roots, *starts_of(sys._getframe(1))]
     with quiet():
         versions = _versions([*parameters, *(buffer for buffer, _ in buffers), *contents.tensors])
+        belongings = Belongings(starts, bystanders.threads, ends=ends)  # last: it may close arrays
     # Made ready while nothing has changed yet: what fails up to here needs no undoing.
     undo: list[Callable[[], object]] = [aside.close]
     undo += [partial(setattr, parameter, "grad", gradient) for parameter, gradient in gradients]
