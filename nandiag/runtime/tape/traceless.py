@@ -51,9 +51,8 @@ def traceless(
     roots = roots_of(entries)
     with quiet():
         gradients = [(parameter, parameter.grad) for parameter in parameters]
-        written = [(one, one.detach().clone()) for one in parameters if all_there([one])] if weights_written else []
-        held = [buffer for root in roots for buffer in root.buffers() if all_there([buffer])]
-        buffers = [(buffer, buffer.detach().clone()) for buffer in held]
+        written = _copied(parameters) if weights_written else []
+        buffers = _copied([buffer for root in roots for buffer in root.buffers()])
         contents = Contents(roots)
     own = {id(one): one for entry in entries if entry.generators is not None for one, _ in entry.generators.private}
     states = generators(full=True, private=own.values())
@@ -78,6 +77,10 @@ def traceless(
         yield
     finally:
         undo_all(undo)
+
+
+def _copied(tensors: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    return [(one, one.detach().clone()) for one in tensors if all_there([one])]
 
 
 def _datasets(capture: Capture) -> list[object]:
