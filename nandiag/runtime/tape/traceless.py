@@ -54,8 +54,7 @@ def traceless(
         written = _copied(parameters) if weights_written else []
         buffers = _copied([buffer for root in roots for buffer in root.buffers()])
         contents = Contents(roots)
-    own = {id(one): one for entry in entries if entry.generators is not None for one, _ in entry.generators.private}
-    states = generators(full=True, private=own.values())
+    states = generators(full=True, private=_private(entries))
     bystanders = Bystanders()
     aside, starts = Aside(bystanders), [*_datasets(capture), *roots, *starts_of(sys._getframe(1))]
     with quiet():
@@ -81,6 +80,11 @@ def traceless(
 
 def _copied(tensors: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
     return [(one, one.detach().clone()) for one in tensors if all_there([one])]
+
+
+def _private(entries: list[Entry]) -> list[torch.Generator]:
+    kept = [entry.generators.private for entry in entries if entry.generators is not None]
+    return list({id(one): one for private in kept for one, _ in private}.values())
 
 
 def _datasets(capture: Capture) -> list[object]:
