@@ -254,6 +254,7 @@ class History:
 
     ``activation`` is the largest float16 activation at the last look before that step; empty where none was looked at.
     ``optimizer`` numbers the optimizers in the order of their first steps; empty where they were not told apart.
+    ``clip`` is the norm to which the script clipped the gradients of that step; empty where it never did.
     """
 
     step: tuple[int, ...]
@@ -263,6 +264,7 @@ class History:
     scale: tuple[float | None, ...]
     activation: tuple[float | None, ...] = ()
     optimizer: tuple[int, ...] = ()
+    clip: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,7 +164,7 @@ def _one_step(facts: Facts, course: Course, strength: int) -> Cause | None:
     # What leaves float32 right behind the first update, and did not before it, was thrown there by it.
     wide = not any(fact.bad and dtype_of(fact) in HALF for fact in facts.origin.outputs)
     if row.norm >= (_STEEP / 10 if wide and plain else _STEEP) * max(abs(row.loss or 0.0), 1.0):
-        return Cause("gradient_explosion", (text,), _clip(facts), strength, story=True)
+        return Cause("gradient_explosion", (text, *_clips(facts)), _clip(facts), strength, story=facts.clip is None)
     if plain and wide and (row.lr or 0.0) * row.norm >= _LONG:
         return Cause("lr_divergence", (text,), _slower(facts, course), strength, story=True)
     return None
@@ -214,21 +214,28 @@ def _slower(facts: Facts, course: Course) -> tuple[Suggestion, ...]:
         name = facts.harm.optimizer if facts.harm is not None and facts.harm.optimizer else "the optimizer"
         code = f"{name}(..., lr={high / 10:.1g})" if name != "the optimizer" else None
         first = Suggestion("Lower the learning rate; a tenth of it is a first try. Then warm up to more.", code)
-    return (
-        first,
-        Suggestion("Check what scales the loss: a sum in the place of a mean multiplies the learning rate."),
-        Suggestion("As a second line of defence, clip the gradients before the update.", facts.clipped()),
-    )
+    scale = Suggestion("Check what scales the loss: a sum in the place of a mean multiplies the learning rate.")
+    if facts.clip is not None:
+        return first, scale
+    clip = Suggestion("As a second line of defence, clip the gradients before the update.", facts.clipped())
+    return first, scale, clip
 
 
 def _by_gradients(facts: Facts, course: Course, strength: int) -> Cause:
     rate = course.rate_at_end
     steady = "" if rate is None else f"The learning rate did not rise; it was {words.number(rate)}."
-    told = (course.grown(), *([steady] if steady else []), *_besides(facts))
-    return Cause("gradient_explosion", told, _clip(facts), strength, story=True)
+    told = (course.grown(), *([steady] if steady else []), *_clips(facts), *_besides(facts))
+    return Cause("gradient_explosion", told, _clip(facts), strength, story=facts.clip is None)
+
+
+def _clips(facts: Facts) -> tuple[str, ...]:
+    """Say that no update was as large as the gradients were."""
+    return () if facts.clip is None else (f"The script clips the gradients to a norm of {words.number(facts.clip)}.",)
 
 
 def _clip(facts: Facts) -> tuple[Suggestion, ...]:
+    if facts.clip is not None:
+        return (Suggestion("The gradients are clipped already: bound what has no bound, or lower the learning rate."),)
     return (
         Suggestion("Clip the gradients before each update.", facts.clipped()),
         Suggestion("Where the norm grows all the same: lower the learning rate, and bound what has no bound."),

@@ -110,6 +110,15 @@ class Facts:
         """Return a number among the op's arguments (``arg1``, ``correction``); written as a word where not finite."""
         return as_number(self.extra.get(name))
 
+    @property
+    def clip(self) -> float | None:
+        """The norm to which the script clips the gradients of every optimizer, as last seen; None where it does not."""
+        if self.history is None or not self.history.clip:
+            return None
+        whose = self.history.optimizer or (0,) * len(self.history.clip)
+        last = list(dict(zip(whose, self.history.clip, strict=False)).values())
+        return None if None in last else max(one for one in last if one is not None)
+
     def clipped(self) -> str:
         """Return the line that clips the gradients, in the script's own names where they are known."""
         # Of several optimizers it need not be the one with the harm whose gradients grew.

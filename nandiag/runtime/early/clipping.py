@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -26,7 +27,12 @@ def watch_clipping(warner: Warner) -> None:
             raise
         # Dynamo takes the first word for true and traces no further into ours.
         if not torch.compiler.is_compiling() and type(norm) is torch.Tensor and norm.dim() == 0:
-            clipped(norm.detach())
+            clipped(norm.detach(), _most(*args[1:2], **kwargs))
         return norm
 
     torch.nn.utils.clip_grad_norm_ = clip_grad_norm_
+
+
+def _most(max_norm: Any = None, **_: Any) -> float | None:
+    """Return the norm that is clipped to; an infinite one only measures."""
+    return float(max_norm) if isinstance(max_norm, int | float) and math.isfinite(max_norm) else None

@@ -59,15 +59,22 @@ class Warner:
         self._scales = Scales(limits)
         self._told: dict[tuple[str, str | None], Told] = {}
         self._unclipped: float | None = None
+        self._clip: float | None = None
 
     # ------------------------------------------------------------------ at each border
 
-    def clipped(self, norm: Tensor) -> None:
-        """The script clips gradients: their norm before that, a 0-d tensor, is the one to know."""
+    def clipped(self, norm: Tensor, most: float | None) -> None:
+        """The script clips gradients to ``most``: their norm before that, a 0-d tensor, is the one to know."""
+        self._clip = most
         self.reads.later([norm], self._take_norm)
 
     def _take_norm(self, values: Sequence[float]) -> None:
         self._unclipped = values[0]
+
+    def clip(self) -> float | None:
+        """Return the norm to which the script clipped the gradients of the step, None where it did not."""
+        most, self._clip = self._clip, None
+        return most
 
     def norm(self, seen: float | None) -> float | None:
         """Return the gradient norm of the step: before clipping where the script clips, else as ``seen``."""

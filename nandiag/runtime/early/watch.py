@@ -57,6 +57,10 @@ class Early:
         """Take the values of what :meth:`waiting` returned."""
         self._warner.reads.give(values)
 
+    def clip(self) -> float | None:
+        """Return the norm to which the script clipped the gradients of the step, None where it did not."""
+        return self._warner.clip()
+
     def norm(self, seen: float | None) -> float | None:
         """Return the gradient norm of the step: before clipping where the script clips, else as ``seen``."""
         return self._warner.norm(seen)

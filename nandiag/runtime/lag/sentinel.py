@@ -93,7 +93,7 @@ class LateSentinel(Sentinel):
         loss = mean_loss(sight, seen.losses)
         norm = self.early.norm(sight.grad_norm)
         step = Step(seen.step, loss, norm, seen.rate, sight.scale, self.early.activation)
-        self.teller.history.add(step, seen.optimizer)
+        self.teller.history.add(step, seen.optimizer, self.early.clip())
         if self.early.on:
             self.early.border(seen.optimizer, step)
 

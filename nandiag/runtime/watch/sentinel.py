@@ -167,7 +167,7 @@ class Sentinel:
         early = self.early
         norm, rate = early.norm(sight.grad_norm), learning_rate(optimizer)
         step = Step(self.clock.step, loss, norm, rate, sight.scale, early.activation)
-        self.teller.history.add(step, optimizer)
+        self.teller.history.add(step, optimizer, early.clip())
         if early.on:
             early.border(optimizer, step)
 

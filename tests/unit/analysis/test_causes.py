@@ -1,6 +1,7 @@
 """Each cause fits where its facts are and nowhere else."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -195,6 +196,30 @@ def at_end(past, phase="forward"):
 def test_a_learning_rate_that_is_no_number():
     assert slugs(at_end(history([1.0] * 4, [0.1, 0.1, math.nan, 0.1])))[0] == "lr_invalid"
     assert slugs(at_end(history([1.0] * 4, [0.1, -0.1, 0.1, 0.1])))[0] == "lr_invalid"
+
+
+GREW = history([1.0] * 8 + [30.0 * 4**i for i in range(10)], [0.1] * 18)
+
+
+@pytest.mark.parametrize(
+    ("clip", "whose", "clips"),
+    [
+        ((), (), False),
+        ((0.5,) * 18, (), True),
+        ((None,) * 17 + (0.5,), (0,) * 18, True),
+        ((0.5,) * 17 + (None,), (0,) * 18, False),
+        ((0.5, None) * 9, (0, 1) * 9, False),
+    ],
+)
+def test_nobody_is_told_to_clip_who_clips(clip, whose, clips):
+    facts = at_end(replace(GREW, clip=clip, optimizer=whose))
+    assert facts.clip == (0.5 if clips else None)
+    if len(set(whose)) > 1:
+        return
+    cause = next(one for one in explain(facts) if one is not None and one.slug == "gradient_explosion")
+    assert cause.story is not clips
+    assert any("clip_grad_norm_" in (one.code or "") for one in cause.suggestions) is not clips
+    assert ("The script clips the gradients to a norm of 0.5." in cause.evidence) is clips
 
 
 def test_a_bad_learning_rate_after_the_origin_is_not_its_cause():

@@ -39,6 +39,15 @@ def test_a_spike_behind_clipping_is_seen(work):
     history = worker.events(History)[-1]
     assert history.grad_norm[100] > 1000
     assert max(history.grad_norm[:100]) < 100
+    assert history.clip == (0.5,) * 120
+
+
+@pytest.mark.parametrize("clip", [None, math.inf])
+def test_a_script_that_measures_its_gradients_clips_none(clip, work):
+    worker = work()
+    train(5, clip=clip)
+    worker.sentinel.finish()
+    assert worker.events(History)[-1].clip == ()
 
 
 def test_a_rate_that_is_not_a_number_is_told_before_it_reaches_the_weights(work):
