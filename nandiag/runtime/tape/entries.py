@@ -138,7 +138,7 @@ class Tape:
             self._first_root = self._first_root or entry.number
         entry.step, entry.micro_step = self.step, self.micro_step
         entry.words = self._words = []
-        self._carried.on = entry.kind is CALL
+        self._carried.on = entry.kind is CALL and not entry.in_place
         grad = entry.grad
         entry.args = tuple(self._each(args, grad))
         if kwargs:
