@@ -74,10 +74,14 @@ def _received(claim: Claim, timeline: Timeline) -> Iterable[str]:
             yield f"{words.ranks(claim.received).capitalize()} received the damage."
         return
     looks = [one for one in timeline.looks if (one.attempt, one.event.step) == (claim.attempt, claim.step)]
-    clean = {one.rank for one in looks if is_again(one.event)} & set(claim.received)
-    got = set(claim.received) - clean
+    again = {one.rank for one in looks if is_again(one.event)} & set(claim.received)
+    clean = again & {one.rank for one in looks if is_again(one.event) and is_whole(one.event)}
+    got = set(claim.received) - again
     if clean:
         yield f"{words.ranks(clean).capitalize()} ran the step again with finite values and received the damage."
+    if part := again - clean:
+        ran = f"{words.ranks(part).capitalize()} could run only a part of the step again, with finite values"
+        yield f"{ran}: that no fault is there as well is inferred."
     if got:
         yield f"What {words.ranks(got)} got from other ranks was bad already."
 
