@@ -21,6 +21,8 @@ from nandiag.store.writer import RankWriter, append_line, write_whole
 _WAITING = 200
 # A write to a file may take long (a busy disk, a file system of the network): it takes at most one part of so many.
 _PULSE_SECONDS, _PULSE_SHARE, _LONGEST_PULSE = 0.01, 200, 1.0
+# What the first pulses may take together, in seconds: a worker that dies early tells its very step.
+_PULSE_CREDIT = 0.02
 
 
 class Recorder:
@@ -37,6 +39,7 @@ class Recorder:
         self.darkened: set[str] = set()
         self._lost = 0
         self._next_pulse = 0.0
+        self._pulse_credit = _PULSE_CREDIT
         self.mute = True
         self.alone = False
         self.steps = 0
@@ -118,7 +121,10 @@ class Recorder:
             RunFolder.at(self.settings.folder).stopped_file.touch(mode=0o600)
 
     def pulse(self, step: int, *, now: bool = False) -> None:
-        """Note the newest completed step, at most every 10 ms, and seldomer where that takes long. Never raises."""
+        """Note the newest completed step: the first ones each, then at most every 10 ms, seldomer where it takes long.
+
+        Never raises.
+        """
         self.steps = step
         clock = time.monotonic()
         if clock < self._next_pulse and not now:
@@ -127,7 +133,9 @@ class Recorder:
             if self._writer is not None and not self.mute:
                 self._writer.pulse(step, time.time(), self.moves)
         took = time.monotonic() - clock
-        self._next_pulse = clock + took + min(max(_PULSE_SECONDS, _PULSE_SHARE * took), _LONGEST_PULSE)
+        self._pulse_credit -= took
+        if self._pulse_credit < 0:
+            self._next_pulse = clock + took + min(max(_PULSE_SECONDS, _PULSE_SHARE * took), _LONGEST_PULSE)
 
     def stand(self, standing: Standing) -> None:
         """Write where this rank stands into a file of its own; raises OSError."""

@@ -123,7 +123,8 @@ def test_a_pulse_that_takes_long_is_given_seldom(recording, monkeypatch):
     for step in range(2000):
         RECORDER.pulse(step)
         now[0] += 0.001
-    assert 2 <= len(given) <= 4
+    assert given[:5] == [0, 1, 2, 3, 4]  # a worker that dies early tells its very step
+    assert 7 <= len(given) <= 9
     assert given[-1] >= 1000
 
 
