@@ -52,7 +52,10 @@ def guarded(probe: str) -> Callable[[F], F]:
 
 
 def guarded_alone(probe: str) -> Callable[[F], F]:
-    """Do what :func:`guarded` does, and have threads that train side by side come one after another."""
+    """Do what :func:`guarded` does, and have threads that train side by side come one after another.
+
+    One wrapper and not two, for these run several times in each step.
+    """
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
