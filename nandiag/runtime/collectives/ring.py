@@ -63,13 +63,14 @@ class Call:
     ``native`` is the backend's own counter before the call and ``native_end`` when it returned, ``peer`` the global
     rank of a source or destination,
     ``shapes`` and ``dtype`` are those of the tensors that this rank put in (of a receive: of the one to be filled),
-    ``began`` and ``ended`` are seconds of :func:`time.monotonic`, ``state`` one of ``waits`` (not returned),
+    ``differentiable`` is whether autograd goes back through what it returns, ``began`` and ``ended`` are seconds of
+    :func:`time.monotonic`, ``state`` one of ``waits`` (not returned),
     ``issued`` (returned a work to wait for), ``done`` (returned) and ``raised``.
     """
 
     __slots__ = (
-        "began", "dtype", "ended", "error", "frame", "group", "native", "native_end", "op", "peer", "reduce", "seq",
-        "shapes", "state", "step",
+        "began", "differentiable", "dtype", "ended", "error", "frame", "group", "native", "native_end", "op", "peer",
+        "reduce", "seq", "shapes", "state", "step",
     )  # fmt: skip
 
     def __init__(self, op: str, group: Group | None, frame: Frame | None) -> None:
@@ -84,6 +85,7 @@ class Call:
         self.shapes: tuple[tuple[int, ...], ...] = ()
         self.dtype: torch.dtype | None = None
         self.reduce: Any = None
+        self.differentiable = False
         self.state = WAITS
         self.error: str | None = None
         self.began = time.monotonic()

@@ -37,9 +37,12 @@ _COLLECTIVES = {
 }  # fmt: skip
 _FUNCTIONAL = {
     "all_reduce": "self", "broadcast": "self", "all_gather_tensor": "self", "all_gather_tensor_autograd": "self",
-    "reduce_scatter_tensor": "self", "reduce_scatter_tensor_autograd": "self", "all_reduce_coalesced": "self",
-    "all_gather_into_tensor_coalesced": "self", "reduce_scatter_tensor_coalesced": "inputs",
-    "all_to_all_single": "self", "all_to_all_single_autograd": "self", "permute_tensor": "self",
+    "all_gather_single": "self", "all_gather_single_autograd": "self", "all_gather_single_coalesced": "self",
+    "reduce_scatter_tensor": "self", "reduce_scatter_tensor_autograd": "self", "reduce_scatter_single": "self",
+    "reduce_scatter_single_autograd": "self", "reduce_scatter_single_coalesced": "inputs",
+    "all_reduce_coalesced": "self", "all_gather_into_tensor_coalesced": "self",
+    "reduce_scatter_tensor_coalesced": "inputs", "all_to_all_single": "self", "all_to_all_single_autograd": "self",
+    "permute_tensor": "self",
 }  # fmt: skip
 _SENDS = {"send": True, "isend": True, "send_object_list": True}
 _MESSAGES = {**_SENDS, "recv": False, "irecv": False, "recv_object_list": False}
@@ -166,6 +169,8 @@ def _begin_one(shape: _Shape, args: tuple[Any, ...], kwargs: dict[str, Any], fra
     known = None if alone else RING.group(shape.resolve(group) if shape.resolve else group)
     call = Call(shape.op, known, user_frame(frame))
     _describe(call, _taken(args, kwargs, shape.tensors))
+    if shape.resolve is None:
+        call.differentiable = False  # those of c10d write in place, past autograd
     call.reduce = _taken(args, kwargs, shape.reduce)
     if shape.peers:
         call.peer = _peer(call, [(name, _taken(args, kwargs, (at, name))) for at, name in shape.peers])
@@ -190,10 +195,12 @@ def _taken(args: tuple[Any, ...], kwargs: dict[str, Any], place: tuple[int, str]
 def _describe(call: Call, value: Any) -> None:
     if isinstance(value, torch.Tensor):
         call.shapes, call.dtype = (value.shape,), value.dtype
+        call.differentiable = value.requires_grad and torch.is_grad_enabled()
     elif isinstance(value, tuple | list):
         few = [one for one in value[:MOST_SHAPES] if isinstance(one, torch.Tensor)]
         call.shapes = tuple(one.shape for one in few)
         call.dtype = few[0].dtype if few else None
+        call.differentiable = any(one.requires_grad for one in few) and torch.is_grad_enabled()
 
 
 def _peer(call: Call, given: list[tuple[str, Any]]) -> int | None:

@@ -1,6 +1,7 @@
 """The collectives a script calls itself, with their line: a replay on one rank cannot make them again (worker).
 
-Those that a model calls within its own forward make it one that all ranks have to replay together.
+Those that a model calls within its own forward, and those that the gradient of the loss goes back through, make the
+step one that all ranks have to replay together.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nandiag.runtime.collectives.ring import RING
+from nandiag.runtime.collectives.ring import RING, Call
 from nandiag.runtime.frames import Frame, stack
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import is_bad
@@ -57,7 +58,7 @@ class Exchange:
 
 def watch_exchanges(capture: Capture) -> None:
     """Listen to the collectives of ``torch.distributed``; each call of the script's costs one walk to its line."""
-    RING.listeners.append(lambda _: _in_model(capture))
+    RING.listeners.append(lambda call: _between(capture, call))
     RING.ended.append(guarded("exchanges")(functools.partial(_ended, capture)))
 
 
@@ -110,15 +111,23 @@ def _after_backward(capture: Capture) -> bool:
     return last == BACKWARD
 
 
-def _in_model(capture: Capture) -> None:
-    """A collective begins: where a module called it that wraps no other, the model communicates by itself."""
-    if not capture.depth or capture.communicates or capture.off:
+def _between(capture: Capture, call: Call) -> None:
+    """A collective begins: where the loss is made of what it gives, the ranks have to replay together."""
+    if capture.communicates or capture.off:
         return
-    frame: FrameType | None = sys._getframe(2)
+    if capture.depth:
+        capture.communicates = _in_model()
+    else:
+        capture.communicates = capture.in_function or (call.differentiable and not capture.idle)
+
+
+def _in_model() -> bool:
+    """Whether a module called it that wraps no other: then the model communicates by itself."""
+    frame: FrameType | None = sys._getframe(3)
     for _ in range(_DEEPEST):
         if frame is None or frame.f_code.co_filename.endswith(_DDP):
-            return  # DDP's own: it asks whether ranks have joined
+            return False  # DDP's own: it asks whether ranks have joined
         if frame.f_code.co_name == "_call_impl":
-            capture.communicates = True
-            return
+            return True
         frame = frame.f_back
+    return False

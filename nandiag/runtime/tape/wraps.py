@@ -145,6 +145,7 @@ def _wrap_function_apply(capture: Capture) -> None:
         if torch.compiler.is_compiling():
             return original(cls, *args, **kwargs)
         taped = not capture.idle and capture.window.close()
+        capture.in_function |= taped
         try:
             output = original(cls, *args, **kwargs)
             if taped:
@@ -154,6 +155,7 @@ def _wrap_function_apply(capture: Capture) -> None:
             raise
         finally:
             if taped:
+                capture.in_function = False
                 capture.window.open()
         return output
 

@@ -11,6 +11,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 import torch.distributed.nn.functional as with_grad
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
@@ -363,6 +364,52 @@ def fsdp2_tp():
         return x
 
     split_loop(model, data)
+
+
+# ---------------------------------------------------------------- losses over all ranks
+
+
+class Gather(torch.autograd.Function):
+    """The rows of all ranks; a gradient goes back to the rank of its rows."""
+
+    @staticmethod
+    def forward(_, x):
+        parts = [torch.empty_like(x) for _ in range(WORLD)]
+        dist.all_gather(parts, x.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(_, grad):
+        grad = grad.contiguous()
+        dist.all_reduce(grad)
+        return grad[ROWS * RANK : ROWS * (RANK + 1)]
+
+
+def contrast(gathered):
+    """Compare each row with those of all ranks, in the loss code of the script."""
+    model = net()
+    model.spare, model.head = None, nn.Linear(WIDTH, WIDTH)
+    model = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(STEPS):
+        own = model(batch(step))
+        labels = torch.arange(ROWS) + ROWS * RANK
+        loss = nn.functional.cross_entropy(own @ gathered(own).T, labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def contrast_own():
+    contrast(Gather.apply)
+
+
+def contrast_gather():
+    contrast(lambda x: torch.cat(with_grad.all_gather(x)))
+
+
+def contrast_functional():
+    contrast(lambda x: functional.all_gather_tensor_autograd(x.contiguous(), 0, dist.group.WORLD))
 
 
 # ---------------------------------------------------------------- exchanged activations
