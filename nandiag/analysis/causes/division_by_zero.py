@@ -119,7 +119,8 @@ def _divisor(facts: Facts) -> TensorFact | None:
 def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     within = "1e-6" if dtype_of(divisor) == "float16" else "1e-12"
     rooted = fitting.rooted(facts.origin, lambda text: f"{text}.clamp_min({within})")
-    found = [Suggestion(_keep(divisor), _guarded(facts, divisor)) if rooted is None else Suggestion(_IN_ROOT, rooted)]
+    in_root = _KEEP if facts.origin.phase == "optimizer" else _IN_ROOT  # no gradient goes through an update
+    found = [Suggestion(_keep(divisor), _guarded(facts, divisor)) if rooted is None else Suggestion(in_root, rooted)]
     callee = fitting.called_alone(facts.origin) if facts.origin.phase != "optimizer" else None
     if callee is not None:
         text = f"The division is in {callee}: keep what that divides by above zero where it is made, {_WHAT}."

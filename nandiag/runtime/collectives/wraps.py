@@ -6,11 +6,12 @@ wrap costs about 5 us and passes straight on under ``torch.compile`` and where n
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -51,6 +52,9 @@ _WORKS = frozenset({"isend", "irecv", _BATCH})
 _PEERS = ("src", "dst", "group_src", "group_dst")
 _FUNCTIONAL_MODULE = "torch.distributed._functional_collectives"
 _UNKNOWN = object()
+# What they write holds this rank's own part already.
+_IN_PLACE = frozenset({"all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "barrier"})
+_ALONE = object()
 _depth = threading.local()
 
 
@@ -65,6 +69,29 @@ class _Shape:
     later: tuple[int, str] | None
     peers: tuple[tuple[int, str], ...]
     resolve: Callable[[Any], Any] | None = None
+
+
+class LeftOut:
+    """Stands for the work of a collective that was not made: there is nothing to wait for."""
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Return at once."""
+        del timeout
+        return True
+
+    def is_completed(self) -> bool:
+        """Say that it is over."""
+        return True
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Leave out the collectives that this thread calls and that write in place: no other rank calls them now."""
+    _depth.inside = _ALONE
+    try:
+        yield
+    finally:
+        _depth.inside = False
 
 
 def install() -> None:
@@ -118,7 +145,10 @@ def _shape(op: str, function: Any, tensors: str, resolve: Callable[[Any], Any] |
 def _wrapped(original: Callable[..., Any], shape: _Shape) -> Callable[..., Any]:
     @functools.wraps(original)
     def collective(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or RECORDER.mute or getattr(_depth, "inside", False):
+        inside = getattr(_depth, "inside", False)
+        if torch.compiler.is_compiling() or RECORDER.mute or inside:
+            if inside is _ALONE and shape.op in _IN_PLACE:
+                return LeftOut() if _taken(args, kwargs, shape.later) else None
             return original(*args, **kwargs)
         calls = _begin(shape, args, kwargs, sys._getframe(1))
         _depth.inside = True

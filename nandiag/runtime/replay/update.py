@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from nandiag.events import Looked
+from nandiag.runtime.collectives.wraps import alone
 from nandiag.runtime.early.schedule import set_at
 from nandiag.runtime.evidence.explain import in_float64, inputs_of, outputs_of, scalars_of, site_of
 from nandiag.runtime.evidence.labels import storage
@@ -70,7 +71,7 @@ def _made_bad(optimizer: torch.optim.Optimizer, bad: list[Tensor], spot: Spot, o
 def _step(optimizer: torch.optim.Optimizer, tracer: Tracer) -> None:
     step = type(optimizer).step
     plain = getattr(step, "__wrapped__", step)  # without hooks: those are for real updates
-    with torch.enable_grad(), tracer:
+    with alone(), torch.enable_grad(), tracer:
         plain(optimizer)
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
 
 
 class Nesting(threading.local):
@@ -17,15 +20,28 @@ class Nesting(threading.local):
 
     def __init__(self) -> None:
         self._frames: list[FrameType] = []
+        self._within: list[Optimizer] = []
 
-    def enter(self, frame: FrameType) -> bool:
+    def enter(self, frame: FrameType, optimizer: Optimizer) -> bool:
         """Take the frame of one more ``step`` call; returns whether it is the outermost."""
         if self._frames:
             # A step that raised leaves its entry behind: an entry counts only while its frame is still on the stack.
             alive = _frames_alive()
             self._frames = [one for one in self._frames if id(one) in alive]
         self._frames.append(frame)
-        return len(self._frames) == 1
+        if len(self._frames) == 1:
+            self._within.clear()
+            return True
+        self._within.append(optimizer)
+        return False
+
+    def updater(self, optimizer: Optimizer, bad: Iterable[Tensor]) -> Optimizer:
+        """Return which optimizer changed the ``bad`` parameters: the last that the outermost one stepped, or itself."""
+        wanted = set(map(id, bad))
+        for one in reversed(self._within):
+            if any(id(parameter) in wanted for group in one.param_groups for parameter in group["params"]):
+                return one
+        return optimizer
 
     def leave(self) -> bool:
         """One call is over; returns whether it was an inner one."""

@@ -80,7 +80,7 @@ class Sentinel:
         if self.capture.off or capturing():
             return None
         self.capture.window.close()
-        if not self._nesting.enter(sys._getframe(_HOOK_DEPTH)):
+        if not self._nesting.enter(sys._getframe(_HOOK_DEPTH), optimizer):
             return None
         self._optimizer = optimizer
         closure = closure_of(args, kwargs)
@@ -261,7 +261,8 @@ class Sentinel:
 
         def examine(ends: bool) -> None:  # noqa: FBT001 - as every examination is called
             first = self.clock.updates(optimizer) == 1 and not self.weights.filled(optimizer)
-            self.looker.examine_update(optimizer, bad, self.clock.updated_in, first=first, ends=ends)
+            updater = self._nesting.updater(optimizer, bad.values())
+            self.looker.examine_update(updater, bad, self.clock.updated_in, first=first, ends=ends)
 
         if not self._joint(optimizer):
             self._settle(optimizer, border, examine=examine)

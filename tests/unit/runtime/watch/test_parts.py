@@ -78,7 +78,7 @@ def test_the_global_step_is_the_optimizers_own(value, nothing_told):
 
 
 def step(nesting, inner=lambda: None):
-    outermost = nesting.enter(sys._getframe(0))
+    outermost = nesting.enter(sys._getframe(0), None)
     inner()
     return outermost, nesting.leave()
 
@@ -92,7 +92,7 @@ def test_only_the_outermost_step_is_a_border():
 
 
 def fails(nesting):
-    nesting.enter(sys._getframe(0))
+    nesting.enter(sys._getframe(0), None)
     assert nesting
     raise ValueError("in the step")
 
