@@ -29,6 +29,7 @@ from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.trace import Spot, Tracer
+from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.together.census import all_joined, has_peers, members, own_store, stand_apart
 from nandiag.runtime.together.vigil import together
 
@@ -37,13 +38,14 @@ _MOST_HELD = 1_000
 _registered: weakref.WeakKeyDictionary[nn.Module, tuple[Frame, ...]] = weakref.WeakKeyDictionary()
 
 
-def watch_hooks() -> None:
+def watch_hooks(capture: Capture) -> None:
     """Wrap ``register_comm_hook`` of DDP: the line that registers a hook of a library's is the one to change."""
     kind: Any = nn.parallel.DistributedDataParallel
     original = kind.register_comm_hook
 
     @guarded("hooks")
     def note(ddp: nn.Module, frame: Any) -> None:
+        capture.comm_hooks = True
         _registered[ddp] = stack(frame, 4)[0]
 
     @functools.wraps(original)

@@ -100,6 +100,7 @@ class Capture:
         self.exchanges: list[Any] = []
         self.received: set[int | None] = set()
         self.communicates = False
+        self.comm_hooks = False  # of a DDP
         self.in_function = False  # within a ``Function.apply`` of the script's own
         self.on_first_root: Callable[[], object] | None = None
         self.on_root_end: Callable[[], object] | None = None

@@ -1,7 +1,7 @@
 """The collectives a script calls itself, with their line: a replay on one rank cannot make them again (worker).
 
 Those that a model calls within its own forward, and those that the gradient of the loss goes back through, make the
-step one that all ranks have to replay together.
+step one that all ranks have to replay together; so do those of a hook of the script's on its gradients.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ _WRITTEN = {
 _MOST = 256
 _SMALL = 1 << 14
 _DEEPEST = 60
+_graph_task = torch._C._current_graph_task_id
 _DDP = os.path.join("nn", "parallel", "distributed.py")
 
 
@@ -112,11 +113,13 @@ def _after_backward(capture: Capture) -> bool:
 
 
 def _between(capture: Capture, call: Call) -> None:
-    """A collective begins: where the loss is made of what it gives, the ranks have to replay together."""
+    """A collective begins: where the loss or a gradient is made of it, the ranks have to replay together."""
     if capture.communicates or capture.off:
         return
     if capture.depth:
         capture.communicates = _in_model()
+    elif _graph_task() != -1:
+        capture.communicates = not capture.comm_hooks  # those are called again by themselves
     else:
         capture.communicates = capture.in_function or (call.differentiable and not capture.idle)
 

@@ -53,7 +53,7 @@ def arm() -> Sentinel:
     capture.batches = watch_batches(capture)
     watch_exchanges(capture)
     collectives.install()
-    watch_hooks()
+    watch_hooks(capture)
     _watch_placement(sentinel, capture)
     _watch_standstill()
     _wrap_backward(sentinel, capture)

@@ -366,6 +366,26 @@ def fsdp2_tp():
     split_loop(model, data)
 
 
+def own_hooks():
+    """Gradients are averaged by hooks of the script's, as they come."""
+    model = net()
+    model.spare = None
+    waiting = []
+
+    def send(parameter):
+        parameter.grad /= WORLD
+        waiting.append(dist.all_reduce(parameter.grad, async_op=True))
+
+    for one in model.parameters():
+        one.register_post_accumulate_grad_hook(send)
+
+    def receive():
+        while waiting:
+            waiting.pop().wait()
+
+    loop(model, after=receive)
+
+
 # ---------------------------------------------------------------- losses over all ranks
 
 
