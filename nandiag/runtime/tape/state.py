@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.memory.there import all_there
 
 
@@ -276,7 +277,7 @@ def _kept(names: dict[str, Any]) -> dict[str, Any]:
 
 def _is_held(value: Any) -> bool:
     """Whether it is a tensor that the module would hold on to: a graph, or a large one, would outlive its time."""
-    return isinstance(value, Tensor) and value.grad_fn is None and value.numel() <= _SMALL
+    return isinstance(value, Tensor) and value.numel() <= _SMALL and is_leaf(value)
 
 
 def _is_anew(now: Names, before: Names) -> bool:

@@ -11,7 +11,7 @@ SCRIPT = Path(__file__).with_name("ways.py")
 OWN_DATA = (
     "ddp", "ddp_static", "ddp_hook", "ddp_power", "ddp_no_sync", "join", "zero", "sharded_adam", "fsdp1", "fsdp1_flat",
     "fsdp2", "fsdp2_keep", "fsdp2_half", "sp", "experts", "context", "context_plain", "gpipe", "one_f_one_b", "by_hand",
-    "contrast_own", "contrast_gather", "contrast_functional", "own_hooks",
+    "contrast_own", "contrast_gather", "contrast_functional", "own_hooks", "fsdp1_narrow",
 )  # fmt: skip
 ON_FOUR = ("hsdp", "hsdp1")
 SPLIT = ("tp", "lossp")

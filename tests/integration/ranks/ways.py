@@ -17,7 +17,13 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.join import Join
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, ShardingStrategy, fully_shard
+from torch.distributed.fsdp import (
+    FullyShardedDataParallel,
+    MixedPrecision,
+    MixedPrecisionPolicy,
+    ShardingStrategy,
+    fully_shard,
+)
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import Replicate, Shard
@@ -224,6 +230,11 @@ def fsdp1(**more):
 
 def fsdp1_flat():
     fsdp1(use_orig_params=False, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)
+
+
+def fsdp1_narrow():
+    narrow = MixedPrecision(torch.bfloat16, torch.float32, torch.float32)
+    fsdp1(use_orig_params=False, mixed_precision=narrow)
 
 
 def hsdp1():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from nandiag.runtime.tape.state import Copies
+from nandiag.runtime.tape.state import Copies, keep_attributes
 
 MANY = [
     torch.randn(3, 4).t(), torch.tensor(7), torch.tensor(8), torch.randn(()), torch.randn(5, dtype=torch.float64),
@@ -39,3 +39,13 @@ def test_a_forward_of_many_layers_copies_its_buffers_by_few_calls(work):
     assert len(capture.tape.entries[-1].buffers._together) == 2  # one copy of floats, one of counts
     assert capture.tape.entries[-1].buffers._alone == []
     assert len([*capture.tape.entries[-1].buffers]) == 120
+
+
+def test_a_view_into_memory_written_since_is_no_attribute_to_keep():
+    module, flat = nn.Module(), nn.Parameter(torch.zeros(4))
+    module.plain, module.view = torch.ones(2), flat.split(2)[0]
+    with torch.no_grad():
+        flat.mul_(2)
+    (names,) = keep_attributes([module])
+    assert "plain" in names[1]
+    assert "view" not in names[1]
