@@ -9,7 +9,7 @@ rank's own gradients are finite when the step is run again and an exchange lies 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from nandiag.analysis.causes.collective_overflow import limit_of
@@ -148,6 +148,7 @@ def _by_look(scene: Scene) -> Claim | None:
     found = [one for one in scene.looks if one.event.outcome == "found" and one.event.source != "received"]
     found = [one for one in found if _is_own(one.event)] or found
     found = [one for one in found if not one.event.facts.get("sent") or _was_received(one, scene)]
+    found = [one for one in found if not is_held_too(one, scene.looks)]
     if not found:
         return None
     best = min(found, key=lambda one: (look_moment(one), one.rank))
@@ -164,6 +165,19 @@ def _by_look(scene: Scene) -> Claim | None:
         received=tuple(sorted(scene.received - set(ranks))),
         others=tuple(one for one in found if one.rank not in ranks),
     )
+
+
+def is_held_too(one: Seen[Looked], looks: Iterable[Seen[Looked]]) -> bool:
+    """Whether a rank began with bad weights of which another one saw the birth: ranks begin alike, as a rule."""
+    if one.event.source not in STATE or one.event.phase not in STARTS or "birth" in one.event.facts:
+        return False
+    held = {fact.name for fact in one.event.inputs if fact.bad}
+    born = {other.event.facts.get("weight") for other in looks if other.rank != one.rank and _is_birth(other.event)}
+    return bool(held) and held <= born
+
+
+def _is_birth(look: Looked) -> bool:
+    return look.outcome == "found" and "birth" in look.facts
 
 
 def _was_received(sent: Seen[Looked], scene: Scene) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nandiag.analysis.causes.facts import is_again, is_whole
-from nandiag.analysis.origin import Claim
+from nandiag.analysis.origin import Claim, is_held_too
 from nandiag.analysis.report import Origin
 from nandiag.analysis.timeline import STARTS, STATE, Seen, Timeline
 from nandiag.analysis.ways.carried import way_of
@@ -34,9 +34,17 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None
     yield from _look_facts(claim)
     yield from _bad_before_backward(claim, at)
     yield from _state_evidence(claim, at)
+    yield from _held_too(timeline, claim)
     for other in claim.others:
         where = other.event.site.module if other.event.site else None
         yield f"Rank {other.rank} went bad in the same step by itself" + (f", in {where}." if where else ".")
+
+
+def _held_too(timeline: Timeline, claim: Claim) -> Iterable[str]:
+    looks = [one for one in timeline.looks if (one.attempt, one.event.step) == (claim.attempt, claim.step)]
+    ranks = {one.rank for one in looks if is_held_too(one, looks)} - set(claim.ranks)
+    if claim.basis == "look" and ranks:
+        yield f"{words.ranks(ranks).capitalize()} held it too when the first step began; where from was not seen there."
 
 
 def _first_place(claim: Claim, origin: Origin) -> Iterable[str]:

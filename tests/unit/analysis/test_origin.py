@@ -195,6 +195,24 @@ def test_a_buffer_tells_which_rank_when_gradients_cannot(by_hand):
     assert (verdict.origin.ranks, verdict.confidence) == ((1,), "inferred")
 
 
+def test_a_weight_that_ranks_began_with_is_of_the_rank_that_saw_its_birth(by_hand):
+    bad = by_hand.fact("bn.running_var", nan=1)
+    told = {"weight": "bn.running_var", "birth": "file", "file": "old.pt"}
+    born = by_hand.found(
+        0, method="record", phase="checkpoint", source="outside", inputs=(), outputs=(bad,), facts=told
+    )
+    used = by_hand.found(0, phase="init", source="buffer", inputs=(bad,), outputs=(), facts={})
+    other = by_hand.found(0, phase="init", source="buffer", inputs=(by_hand.fact("fc.bias", nan=1),), facts={})
+    record = by_hand.run(by_hand.rank(0, used), by_hand.rank(1, born), by_hand.rank(2, other), world=3)
+    verdict = analyse(record).verdict
+    assert (list(verdict.origin.ranks), verdict.cause) == ([2], "init_nonfinite")  # its own weight, of unknown birth
+    record = by_hand.run(by_hand.rank(0, used), by_hand.rank(1, born))
+    verdict = analyse(record).verdict
+    assert (list(verdict.origin.ranks), verdict.cause) == ([1], "checkpoint_corruption")
+    assert any("Rank 0 held it too" in text for text in verdict.evidence)
+    assert not any("by itself" in text for text in verdict.evidence)
+
+
 def test_optimizer_state_is_told_by_its_own_name(by_hand):
     bad = by_hand.state(3, "exp_avg_sq of fc.weight", what="optimizer_state", since=2)
     record = by_hand.run(by_hand.rank(0, bad, world=1), world=1)
