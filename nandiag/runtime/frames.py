@@ -70,6 +70,11 @@ def kind_of(filename: str) -> str:
     return USER
 
 
+def is_ours(filename: str) -> bool:
+    """Tell whether a file is one of nandiag's."""
+    return filename.startswith(_OURS)
+
+
 def stack(start: FrameType | None, most: int = 12) -> tuple[tuple[Frame, ...], bool]:
     """Return the user's and libraries' frames from ``start`` outwards, innermost first.
 

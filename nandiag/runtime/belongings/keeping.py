@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nandiag.runtime.belongings.numbers import Numbers
 from nandiag.runtime.belongings.reach import (
+    ITERATORS,
     MAPS,
     form_of,
     is_array,
@@ -81,11 +82,12 @@ def _keeper(one: Any, left: Collection[Any]) -> Callable[[], object] | None:
     if type(one) is torch.Tensor:
         return partial(_put_back_memory, one, one.detach()) if one.layout is torch.strided else None
     if type(one) is FunctionType:
-        cells = [(cell, cell.cell_contents) for cell in one.__closure__ or () if _is_filled(cell)]
-        return partial(_put_back_cells, cells) if cells else None
+        return partial(
+            _put_back_cells, [(cell, cell.cell_contents) for cell in one.__closure__ or () if _is_filled(cell)]
+        )
     if isinstance(one, type):
         return partial(_put_back_class, one, dict(vars(one)))
-    return _generator(one) if is_generator(one) else None
+    return _generator(one) if is_generator(one) else _iterator(one)
 
 
 def _slots(one: Any, left: Collection[Any]) -> Iterator[Callable[[], object]]:
@@ -117,6 +119,11 @@ def _generator(one: Any) -> Callable[[], object]:
     if hasattr(one, "bit_generator"):
         return partial(setattr, one.bit_generator, "state", one.bit_generator.state)
     return partial(one.set_state, one.get_state())
+
+
+def _iterator(one: Any) -> Callable[[], object] | None:
+    place = one.__reduce__()[2:] if type(one) in ITERATORS else ()  # nothing for one that has ended
+    return partial(one.__setstate__, *place) if place else None
 
 
 def _as_it_is(value: Any) -> Any:

@@ -9,6 +9,7 @@ import array
 import itertools
 import random
 import sys
+import threading
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -25,7 +26,9 @@ LISTS = (list, deque, set)
 _MOST = 100_000
 _LARGEST = 100_000
 _DEPTH = 16
-_PLAIN = (FunctionType, MethodType, partial, itertools.count)
+# Where these stand they can be set to stand again; of other iterators nothing tells where they stand.
+ITERATORS: tuple[type, ...] = (type(iter([])), type(iter(())), type(iter(range(0))), type(iter("")))
+_PLAIN = (FunctionType, MethodType, partial, itertools.count, threading.local, *ITERATORS)
 
 
 def reached(starts: Iterable[object]) -> Iterator[object]:

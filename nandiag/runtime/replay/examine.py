@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -140,7 +141,8 @@ class Examiner:
             ):
                 player = Player(tracer, ones, held)
                 spoiled = stand_in_for_spoiled(entries, tracer)
-                result = player.play(entries)
+                # In a context of its own, for what the step sets in context variables.
+                result = contextvars.copy_context().run(player.play, entries)
                 through()
                 result.gradients += player.made_again(self._capture.tape, case.gradients)
                 with tracer.still(), torch.no_grad():

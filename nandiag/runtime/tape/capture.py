@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from nandiag.runtime.belongings.aside import Bystanders
+from nandiag.runtime.belongings.bystanders import Bystanders
 from nandiag.runtime.frames import places
 from nandiag.runtime.guard import Refused, guarded
 from nandiag.runtime.memory.there import is_there

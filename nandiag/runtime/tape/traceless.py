@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nandiag.runtime.belongings.aside import Aside, Bystanders
+from nandiag.runtime.belongings.aside import Aside
+from nandiag.runtime.belongings.bystanders import Bystanders
 from nandiag.runtime.belongings.keeping import Belongings
 from nandiag.runtime.belongings.reach import starts_of
 from nandiag.runtime.look.finite import quiet
@@ -56,7 +57,7 @@ def traceless(
         contents = Contents(roots)
     states = generators(full=True, private=_private(entries))
     bystanders = Bystanders()
-    aside, starts = Aside(bystanders), [*_datasets(capture), *roots, *starts_of(sys._getframe(1))]
+    aside, starts = Aside(bystanders, ends=ends), [*_datasets(capture), *roots, *starts_of(sys._getframe(1))]
     with quiet():
         versions = _versions([*parameters, *(buffer for buffer, _ in buffers), *contents.tensors])
         belongings = Belongings(starts, bystanders.threads, ends=ends)  # last: it may close arrays

@@ -64,7 +64,7 @@ class Clerk:
     """A thread of the script's that works when it is asked to, in the middle of a replay too."""
 
     def __init__(self):
-        self.asked, self.answered = queue.Queue(), queue.Queue()
+        self.asked, self.answered = queue.SimpleQueue(), queue.SimpleQueue()  # of C: unseen by a replay
         self.written, self.number = [], 0
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()

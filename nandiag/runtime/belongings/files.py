@@ -1,0 +1,198 @@
+"""Keeps the files that the script has open as they are while a step is run again (worker).
+
+What the replay writes to them leads nowhere, and they stand where they stood. Other threads go on writing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import logging
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from nandiag.runtime.belongings.bystanders import Bystanders
+
+_WRITES = ("write", "writelines", "truncate")
+_FILE = io.IOBase.__mro__[1]  # of every file, C's and Python's
+_IN_MEMORY = (io.BytesIO, io.StringIO)
+_MOST_IN_MEMORY = 1 << 26
+# Standard output and error: they may be pipes, and are swallowed all the same.
+_STANDARD = (1, 2)
+
+
+class OpenFiles:
+    """Every file object that is there, by the garbage collector, and the streams that Python and logging hold.
+
+    Where no other thread of the script runs, what lies in buffers is written out before, and a write is swallowed right
+    above the system, however the script came to it (a csv writer keeps the method itself). Where others run, which may
+    share a buffer, what the replaying thread calls on a file is.
+    """
+
+    def __init__(self, bystanders: Bystanders) -> None:
+        self._bystanders = bystanders
+        files = list(_files())
+        self._raw = [one for one in files if isinstance(one, io.FileIO) and one.writable() and _leads_out(one)]
+        self._layers = [one for one in files if not isinstance(one, _IN_MEMORY) and not isinstance(one, io.FileIO)]
+        self._memory = [one for one in files if isinstance(one, _IN_MEMORY)]
+        self._undo: list[Callable[[], object]] = []
+
+    def begin(self) -> None:
+        """Swallow from now on; what is done so far is undone by :meth:`close` even where this raises."""
+        alone = not self._bystanders.threads and self._flush()
+        if alone:
+            self._undo += [keeper for one in self._memory if (keeper := _contents(one)) is not None]
+            self._undo += [keeper for one in self._topmost() if (keeper := _position(one)) is not None]
+            for one in self._raw:
+                self._mute(one, ("write",))
+            self._undo.append(self._flush)
+        muted = [*self._layers, *([] if alone else [*self._memory, *self._unbuffered()])]
+        for one in muted:
+            if _is_writable(one) and _leads_out(one):
+                self._mute(one, _WRITES if alone else (*_WRITES, "flush", "seek"))
+
+    def close(self) -> None:
+        """Give every file its own methods again, in the order that leads back; raises nothing."""
+        while self._undo:
+            with contextlib.suppress(Exception):
+                self._undo.pop()()
+
+    def _mute(self, one: Any, names: Iterable[str]) -> None:
+        own = getattr(one, "__dict__", None)
+        if own is None:
+            return
+        before = {name: own[name] for name in names if name in own}
+        self._undo.append(partial(_unmute, own, names, before))
+        own.update({name: _only_theirs(name, getattr(one, name), self._bystanders) for name in names})
+
+    def _flush(self) -> bool:
+        """Have buffers written out, those of text first; returns whether all could be."""
+        try:
+            for one in sorted(self._layers, key=lambda one: not isinstance(one, io.TextIOBase)):
+                if _is_writable(one) and _leads_out(one):
+                    one.flush()
+        except Exception:  # a full disk, a file of the script's own class
+            return False
+        return True
+
+    def _topmost(self) -> list[Any]:
+        """Return the files that no other one wraps: there a position counts what the wraps have read ahead."""
+        wrapped = {id(_inner(one)) for one in self._layers}
+        return [one for one in [*self._layers, *self._raw] if id(one) not in wrapped and _leads_out(one)]
+
+    def _unbuffered(self) -> list[Any]:
+        wrapped = {id(_inner(one)) for one in self._layers}
+        return [one for one in self._raw if id(one) not in wrapped]
+
+
+def _files() -> Iterator[Any]:
+    """Yield every open file, once, with those that it wraps."""
+    kinds: dict[type, bool] = {}
+    known: dict[int, Any] = {}
+    waiting = [one for one in gc.get_objects() if _is_file(type(one), kinds)]
+    waiting += [sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__]
+    waiting += [getattr(one(), "stream", None) for one in list(logging._handlerList)]  # type: ignore[attr-defined]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and id(one) not in known and _is_file(type(one), kinds) and _is_open(one):
+            known[id(one)] = one
+            waiting.append(_inner(one))
+            yield one
+
+
+def _is_file(kind: type, kinds: dict[type, bool]) -> bool:
+    # Of the class alone: to ask ``isinstance`` of everything there is would run code of the script's.
+    found = kinds.get(kind)
+    if found is None:
+        found = kinds[kind] = _FILE in kind.__mro__
+    return found
+
+
+def _inner(one: Any) -> Any:
+    try:
+        return getattr(one, "buffer" if isinstance(one, io.TextIOBase) else "raw", None)
+    except ValueError:  # it was detached
+        return None
+
+
+def _is_open(one: Any) -> bool:
+    try:
+        return not one.closed
+    except Exception:  # a file of the script's own class
+        return False
+
+
+def _is_writable(one: Any) -> bool:
+    try:
+        return bool(one.writable())
+    except Exception:
+        return False
+
+
+def _leads_out(one: Any) -> bool:
+    try:
+        number = one.fileno()
+    except Exception:  # in memory, or of the script's own class
+        return True
+    return leads_out(number)
+
+
+def leads_out(number: int) -> bool:
+    """Whether what is written there stays or is seen: not so in a pipe or socket, where somebody may wait for it."""
+    try:
+        return number in _STANDARD or stat.S_IFMT(os.fstat(number).st_mode) in {stat.S_IFREG, stat.S_IFCHR}
+    except OSError:
+        return False
+
+
+def _contents(one: Any) -> Callable[[], object] | None:
+    """Return what gives a file in memory what it holds, and where it stands; None for one that cannot tell."""
+    try:
+        if isinstance(one, io.BytesIO) and one.getbuffer().nbytes > _MOST_IN_MEMORY:
+            return partial(one.seek, one.tell())
+        return partial(_refill, one, one.getvalue(), one.tell())
+    except Exception:
+        return None
+
+
+def _refill(one: Any, held: Any, position: int) -> None:
+    if one.getvalue() != held:
+        one.seek(0)
+        one.truncate()
+        one.write(held)
+    one.seek(position)
+
+
+def _position(one: Any) -> Callable[[], object] | None:
+    """Return what puts a file where it stands; None for one that cannot tell (a terminal, a loop over its lines)."""
+    try:
+        return partial(_go_back, one, one.tell()) if one.seekable() else None
+    except Exception:
+        return None
+
+
+def _go_back(one: Any, position: int) -> None:
+    if one.tell() != position:
+        one.seek(position)
+
+
+def _unmute(own: dict[str, Any], names: Iterable[str], before: dict[str, Any]) -> None:
+    for name in names:
+        own.pop(name, None)
+    own.update(before)
+
+
+def _only_theirs(name: str, method: Callable[..., Any], bystanders: Bystanders) -> Callable[..., Any]:
+    def only_theirs(*words: Any) -> Any:
+        if bystanders.here():
+            return method(*words)
+        if name != "write":
+            return None
+        return len(words[0]) if isinstance(words[0], str) else memoryview(words[0]).nbytes
+
+    return only_theirs

@@ -1,0 +1,356 @@
+"""What a step does to files and to the world outside is done once: a replay leads it nowhere, or is refused."""
+
+import contextlib
+import contextvars
+import cProfile
+import csv
+import gzip
+import io
+import logging
+import os
+import pstats
+import queue
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from nandiag.runtime.belongings.bystanders import Bystanders
+from nandiag.runtime.belongings.files import OpenFiles
+
+SECONDS = 20
+BAD = 2
+
+
+class Net(nn.Module):
+    """Does ``act`` each time that it runs; in one step a logarithm is given a zero."""
+
+    def __init__(self, act):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.act = act
+        self.bad = False
+
+    def forward(self, x):
+        self.act()
+        return (self.layer(x).square() * (not self.bad)).log()
+
+
+def train(act, steps=4):
+    model = Net(act)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(steps):
+        model.bad = step == BAD
+        optimizer.zero_grad()
+        model(torch.ones(3, 4)).mean().backward()
+        for one in model.parameters():
+            one.grad.nan_to_num_(0.0, 0.0, 0.0)
+        optimizer.step()
+    return steps
+
+
+def looked(worker):
+    return worker.looked[0].outcome, worker.looked[0].reason or ""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder that the process stands in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def lines(name):
+    return Path(name).read_text(encoding="utf-8").splitlines()
+
+
+def appends():
+    with open("log", "a", encoding="utf-8") as file:  # noqa: PTH123
+        file.write("line\n")
+
+
+def appends_by_path():
+    with Path("log").open("a", encoding="utf-8") as file:
+        print("line", file=file)
+
+
+def appends_below():
+    number = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(number, b"line\n")
+    os.close(number)
+
+
+@pytest.mark.parametrize("act", [appends, appends_by_path, appends_below])
+def test_a_file_that_the_step_opens_is_written_once(act, work, here):
+    worker = work()
+    steps = train(act)
+    assert looked(worker)[0] == "found"
+    assert lines("log") == ["line"] * steps
+
+
+def by_text(file):
+    return lambda: file.write("line\n")
+
+
+def by_print(file):
+    return lambda: print("line", file=file, flush=True)
+
+
+def by_csv(file):
+    writer = csv.writer(file, lineterminator="\n")  # it keeps the method of the file
+    return lambda: writer.writerow(["line"])
+
+
+def by_bytes(file):
+    return lambda: file.buffer.write(b"line\n")
+
+
+def by_number(file):
+    return lambda: os.write(file.fileno(), b"line\n")
+
+
+def by_handler(file):
+    handler = logging.StreamHandler(file)
+    return lambda: handler.emit(logging.makeLogRecord({"msg": "line"}))
+
+
+def by_a_kept_method(file):
+    write = file.write
+    return lambda: write("line\n")
+
+
+@pytest.mark.parametrize("writer", [by_text, by_print, by_csv, by_bytes, by_number, by_handler, by_a_kept_method])
+def test_a_file_that_is_open_is_written_once(writer, work, here):
+    worker = work()
+    with Path("log").open("w", encoding="utf-8", newline="") as file:
+        steps = train(writer(file))
+    assert looked(worker)[0] == "found"
+    assert lines("log") == ["line"] * steps
+
+
+def test_a_compressed_file_is_written_once(work, here):
+    worker = work()
+    with gzip.open("log", "wt", encoding="utf-8") as file:
+        steps = train(by_text(file))
+    assert looked(worker)[0] == "found"
+    with gzip.open("log", "rt", encoding="utf-8") as file:
+        assert len(file.readlines()) == steps
+
+
+@pytest.mark.parametrize("kind", [io.StringIO, io.BytesIO])
+def test_a_file_in_memory_is_written_once(kind, work):
+    worker, file = work(), kind()
+    word = "line\n" if kind is io.StringIO else b"line\n"
+    write = file.write
+    steps = train(lambda: write(word))
+    assert looked(worker)[0] == "found"
+    assert file.getvalue() == word * steps
+    assert file.tell() == len(word) * steps
+
+
+def test_what_the_step_reads_stands_where_it_stood(work, here):
+    Path("rows").write_text("".join(f"row {one}\n" for one in range(9)), encoding="utf-8")
+    seen = io.StringIO()
+    numbers = iter(range(9))
+    worker = work()
+    with Path("rows").open(encoding="utf-8") as file:
+        steps = train(lambda: seen.write(f"{file.readline()[4]} {next(numbers)},"))
+        assert looked(worker)[0] == "found"
+        assert file.readline() == f"row {steps}\n"
+    assert seen.getvalue() == "0 0,1 1,2 2,3 3,"
+    assert next(numbers) == steps
+
+
+def test_where_the_process_stands_and_its_variables(work, here, monkeypatch):
+    monkeypatch.setenv("COUNT", "0")
+    local, var = threading.local(), contextvars.ContextVar("var", default=0)
+    local.count = 0
+    Path("deep").mkdir()
+
+    def act():
+        os.environ["COUNT"] = str(int(os.environ["COUNT"]) + 1)
+        local.count += 1
+        var.set(var.get() + 1)
+        os.chdir("deep" if Path("deep").is_dir() else "..")
+
+    worker = work()
+    steps = train(act)
+    assert looked(worker)[0] == "found"
+    assert (os.environ["COUNT"], local.count, var.get()) == (str(steps), steps, steps)
+    assert Path.cwd() == here
+
+
+def starts():
+    subprocess.run(["true"], check=False)
+
+
+def removes():
+    Path("gone").write_text("", encoding="utf-8")
+    Path("gone").unlink()
+
+
+def renames():
+    Path("part").write_text("x", encoding="utf-8")
+    Path("part").replace("whole")
+
+
+def makes():
+    Path("made").mkdir(exist_ok=True)
+
+
+def stores():
+    with contextlib.closing(sqlite3.connect("data")) as data:
+        data.execute("create table if not exists t (n)")
+
+
+def updates():
+    with open("log", "a+", encoding="utf-8") as file:  # noqa: PTH123
+        file.write("line\n")
+
+
+def temporary():
+    with tempfile.TemporaryDirectory():
+        pass
+
+
+def forks():
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("act", [starts, removes, renames, makes, stores, updates, temporary, forks])
+def test_what_cannot_be_led_nowhere_is_refused_where_the_run_goes_on(act, work, here):
+    worker, done = work(), queue.SimpleQueue()
+
+    def acts():
+        act()
+        done.put(1)
+
+    steps = train(acts)
+    outcome, reason = looked(worker)
+    assert outcome == "refused"
+    assert "the run goes on" in reason
+    assert done.qsize() == steps
+
+
+def test_work_for_other_threads_is_refused_where_the_run_goes_on(work):
+    asked, taken = queue.Queue(), []
+    eater = threading.Thread(target=lambda: taken.extend(iter(asked.get, None)), daemon=True)
+    eater.start()
+    worker = work()
+    steps = train(lambda: asked.put(1))
+    asked.put(None)
+    eater.join(SECONDS)
+    outcome, reason = looked(worker)
+    assert (outcome, len(taken)) == ("refused", steps)
+    assert "Queue.put" in reason
+
+
+def test_a_pool_of_threads_is_refused_where_the_run_goes_on(work):
+    worker, done = work(), queue.SimpleQueue()
+    with ThreadPoolExecutor(1) as pool:
+        steps = train(lambda: pool.submit(done.put, 1).result(SECONDS))
+    assert looked(worker)[0] == "refused"
+    assert done.qsize() == steps
+
+
+def test_where_the_run_ends_the_step_is_run_again(work, here):
+    worker = work(on_anomaly="stop")
+    with pytest.raises(SystemExit):
+        train(starts)
+    assert looked(worker)[0] == "found"
+
+
+@pytest.mark.parametrize("way", ["trace", "profile", "cProfile"])
+def test_the_scripts_own_tracer_sees_the_step_once(way, work):
+    seen = queue.SimpleQueue()
+
+    def look(frame, event, _):
+        if event == "call" and frame.f_code is Net.forward.__code__:
+            seen.put(1)
+        return look
+
+    worker, before = work(), (sys.gettrace(), sys.getprofile())
+    profiler = cProfile.Profile()
+    try:
+        {"trace": sys.settrace, "profile": sys.setprofile, "cProfile": lambda _: profiler.enable()}[way](look)
+        steps = train(lambda: None)
+    finally:
+        profiler.disable()
+        sys.settrace(before[0])
+        sys.setprofile(before[1])
+    assert looked(worker)[0] == "found"
+    calls = {key[2]: times[0] for key, times in pstats.Stats(profiler).stats.items()} if way == "cProfile" else {}
+    assert calls.get("forward", seen.qsize()) == steps
+
+
+def test_a_folder_can_be_removed_when_a_replay_is_over(work, here):
+    worker = work()
+    train(starts)
+    assert looked(worker)[0] == "refused"
+    Path("made").mkdir()
+    shutil.rmtree("made")
+    starts()
+
+
+def test_another_thread_writes_on_and_nothing_of_its_is_lost(here):
+    with Path("log").open("w", encoding="utf-8") as file:
+        go, done = threading.Event(), threading.Event()
+
+        def other():
+            go.wait(SECONDS)
+            file.write("theirs\n")
+            done.set()
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        file.write("before\n")
+        files = OpenFiles(Bystanders())
+        files.begin()
+        file.write("swallowed\n")
+        go.set()
+        done.wait(SECONDS)
+        files.close()
+        file.write("after\n")
+        thread.join(SECONDS)
+    assert lines("log") == ["before", "theirs", "after"]
+
+
+def test_a_full_disk_loses_nothing_that_waits_in_a_buffer(here):
+    class Full(io.FileIO):
+        full = True
+
+        def write(self, data):
+            if self.full:
+                raise OSError(28, "No space left on device")
+            return super().write(data)
+
+    raw = Full("log", "w")
+    with io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8") as file:
+        file.write("before\n")
+        files = OpenFiles(Bystanders())
+        files.begin()
+        file.write("swallowed\n")
+        files.close()
+        Full.full = False
+    assert lines("log") == ["before"]
+
+
+def test_nothing_of_ours_stays_on_a_file(here):
+    with Path("log").open("w", encoding="utf-8") as file:
+        before = [dict(vars(one)) for one in (file, file.buffer, file.buffer.raw)]
+        files = OpenFiles(Bystanders())
+        files.begin()
+        files.close()
+        assert [dict(vars(one)) for one in (file, file.buffer, file.buffer.raw)] == before
+    assert open is io.open
