@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nandiag.runtime.frames import Frame, best, stack
 
@@ -36,9 +36,12 @@ class Hearing:
         del flag
         self._heard.append((self.sample, kind, stack(sys._getframe(1), _FRAMES)[0]))
 
-    def place(self, sample: object) -> tuple[str, tuple[Frame, ...]] | None:
-        """Return what numpy said and the frames where ``sample`` alone went bad; None where that is not one place."""
-        good = {best(frames) for other, _, frames in self._heard if other not in (sample, None)}
+    def place(self, sample: object, bad: Sequence[object] = ()) -> tuple[str, tuple[Frame, ...]] | None:
+        """Return what numpy said and the frames where ``sample`` went bad and no good one did; None where it is not one.
+
+        ``bad`` are the other samples of the batch that are bad as well.
+        """
+        good = {best(frames) for other, _, frames in self._heard if other not in (sample, None, *bad)}
         own = {best(frames): (kind, frames) for other, kind, frames in self._heard if other in (sample, None)}
         left = [found for frame, found in own.items() if frame is not None and frame not in good]
         return left[0] if len(left) == 1 else None

@@ -12,7 +12,7 @@ from torch.utils.data import Subset
 from nandiag.runtime.evidence.numeric import Hearing
 from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.frames import BOUNDARIES, Frame
-from nandiag.runtime.look.finite import fact, is_bad
+from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.replay.trace import Op, Spot, Tracer
 from nandiag.runtime.tape.batches import Batch
@@ -37,7 +37,8 @@ def fetch_again(batch: Batch, bad: Tensor, overwritten: Overwritten | None) -> F
 
     What the dataset writes over meanwhile is noted in ``overwritten``.
     """
-    index = _index(batch, bad)
+    positions = _positions(bad)
+    index = _index(batch, positions[0] if positions else None)
     inner, shown = _beneath(batch.dataset, index)
     name = type(inner).__name__
     if not batch.mapped or batch.indices is None:
@@ -47,7 +48,8 @@ def fetch_again(batch: Batch, bad: Tensor, overwritten: Overwritten | None) -> F
         op = _trace(batch, hearing, overwritten)
     # lift_fresh is how numpy's values come into torch: what made them stands before it.
     brought = op is None or op.func._schema.name == "aten::lift_fresh"
-    numpy = hearing.place(index) if brought and index is not None else None
+    others = [_index(batch, position) for position in positions[1:]]
+    numpy = hearing.place(index, others) if brought and index is not None else None
     return Fetched(name, shown if isinstance(shown, int | str) else None, op, numpy)
 
 
@@ -58,16 +60,17 @@ def _beneath(dataset: Any, index: Any) -> tuple[Any, Any]:
     return dataset, int(index) if isinstance(index, Integral) else index
 
 
-def _index(batch: Batch, bad: Tensor) -> Any:
-    """Return what the dataset was asked with for the first bad sample of ``bad``, None where that is not known."""
-    position, indices = _position(bad), batch.indices
+def _index(batch: Batch, position: int | None) -> Any:
+    """Return what the dataset was asked with for the sample at ``position``, None where that is not known."""
+    indices = batch.indices
     listed = isinstance(indices, list | tuple)
     return indices[position] if listed and position is not None and position < len(indices) else None
 
 
-def _position(bad: Tensor) -> int | None:
-    first = fact(bad).first_bad
-    return first[0] if first else None
+def _positions(bad: Tensor) -> list[int]:
+    """Return which rows of ``bad`` are bad, the first of them first."""
+    rows = bad.detach() if bad.dim() else bad.detach()[None]
+    return [place for place in range(len(rows)) if is_bad(rows[place])]
 
 
 def _trace(batch: Batch, hearing: Hearing, overwritten: Overwritten | None) -> Op | None:

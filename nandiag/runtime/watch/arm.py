@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -193,11 +195,31 @@ def _wrap_functional_grads(sentinel: Sentinel, capture: Capture) -> None:
             # torch computes the value for the gradient too, and throws it away: it is the loss.
             has_aux = bool(kwargs.get("has_aux", args[2] if len(args) > 2 else False))
             border = _functional_border(valued(*args, **kwargs), called, has_aux=has_aux)
-            return border if original is valued else _without_value(border, has_aux=has_aux)
+            given = border if original is valued else _without_value(border, has_aux=has_aux)
+            single[given] = border, has_aux
+            return given
 
         return transform
 
+    # Gradients of one sample, which the script may have vmap take of many.
+    single: weakref.WeakKeyDictionary[Callable[..., Any], Any] = weakref.WeakKeyDictionary()
     torch.func.grad, torch.func.grad_and_value = watched(torch.func.grad), watched(valued)
+    torch.func.vmap = torch.vmap = _over_samples(torch.func.vmap, single, called)
+
+
+def _over_samples(original: Callable[..., Any], single: Any, called: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a wrap of ``vmap``: of ``single`` functions that return gradients it makes one that is a border itself."""
+
+    @functools.wraps(original)
+    def vmap(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        border, has_aux = single.get(func, (None, False)) if inspect.isfunction(func) else (None, False)
+        where_put = kwargs.get("out_dims", args[1] if len(args) > 1 else 0)
+        if border is None or where_put != 0 or torch.compiler.is_compiling():
+            return original(func, *args, **kwargs)
+        mapped = _functional_border(original(border, *args, **kwargs), called, has_aux=has_aux)
+        return mapped if func is border else _without_value(mapped, has_aux=has_aux)
+
+    return vmap
 
 
 def _functional_border(

@@ -56,6 +56,15 @@ def test_the_line_is_named(work, transform):
     assert look.outputs[0].nan == 6
 
 
+def test_the_line_is_named_where_other_samples_of_the_batch_are_bad_as_well(work):
+    worker = work(on_anomaly="continue")
+    series = Series(scaled)
+    series.rows[BAD + 2] = 3.0
+    train(series)
+    look = worker.looked[0]
+    assert (look.site.function, look.facts["dataset_index"]) == ("scaled", BAD)
+
+
 def test_two_places_are_none(work):
     worker = work(on_anomaly="continue")
     train(Series(in_two_places))

@@ -63,3 +63,27 @@ def test_functional_gradients_are_a_border_and_give_what_torch_gives(name, has_a
     assert [(harm.what, harm.step) for harm in worker.harms] == [("loss", 0)]
     looked = worker.looked[0]
     assert looked.site.op == "aten.log.default"
+
+
+@pytest.mark.parametrize("name", ["grad", "grad_and_value"])
+@pytest.mark.parametrize("has_aux", [False, True])
+def test_gradients_of_single_samples_are_a_border_and_give_what_torch_gives(name, has_aux, work):
+    def rate(weight, count):
+        loss = (weight - count * torch.log(weight)).sum()
+        return (loss, weight * 2) if has_aux else loss
+
+    def ask():
+        transform = getattr(torch.func, name)(rate, has_aux=has_aux)
+        first = torch.func.vmap(transform, (None, 0))(torch.tensor([0.5, -1.0]), torch.ones(3, 2))
+        again = torch.vmap(transform, in_dims=(None, 0), chunk_size=2)(torch.tensor([0.5, -1.0]), torch.ones(3, 2))
+        if name == "grad_and_value" or has_aux:
+            return first, again
+        return first, again, torch.vmap(transform, (None, 0), 1)(torch.tensor([0.5, -1.0]), torch.ones(3, 2))
+
+    plain = ask()
+    worker = work()
+    assert repr(ask()) == repr(plain)
+    assert [(harm.what, harm.step) for harm in worker.harms][:1] == [("loss", 0)]
+    looked = worker.looked[0]
+    assert looked.site.op == "aten.log.default"
+    assert looked.site.function == "rate"
