@@ -6,7 +6,7 @@ import ast
 import re
 from dataclasses import replace
 
-from nandiag.analysis.causes import exponents, fitting
+from nandiag.analysis.causes import bounding, exponents, fitting
 from nandiag.analysis.causes.empty_reduction import divides_by_no_target
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share, small
 from nandiag.analysis.explained.explanation import Explanation
@@ -106,7 +106,7 @@ def _by_tensor(facts: Facts) -> Cause | None:
     return Cause(
         slug="division_by_zero",
         evidence=(f"the {what} of {facts.op} {'is' if held == '0' else 'holds'} {held}; {result}",),
-        suggestions=_suggestions(facts, divisor),
+        suggestions=(_in_update if facts.in_update else _suggestions)(facts, divisor),
     )
 
 
@@ -148,10 +148,20 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     return tuple(found)
 
 
+def _in_update(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
+    """No gradient flows through an update: an eps outside of the root is enough."""
+    eps = "1e-4" if dtype_of(divisor) == "float16" else "1e-8"
+    code = fitting.divisor(facts.origin, lambda text: f"({_bare(text)} + {eps})")
+    if code is None or fitting.rooted(facts.origin, str) is None:
+        return _suggestions(facts, divisor)
+    return (Suggestion("Add a small number to the divisor, as the eps of torch's optimizers is.", code),)
+
+
 def _out_of_reach(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     """What is left where no small number in the divisor's place mends it."""
     if divisor.numel > 1 and facts.op in DIVISIONS:
-        return (Suggestion(_LEAVE_OUT, fitting.left_out(facts.origin) or _KEPT), _BOUNDED)
+        bounded = replace(_BOUNDED, code=bounding.bounded(facts.origin, number=False) or _BOUNDED.code)
+        return (Suggestion(_LEAVE_OUT, fitting.left_out(facts.origin) or _KEPT), bounded)
     if divisor.numel > 1 or facts.op == "rsqrt" or facts.origin.phase == "optimizer":
         return ()
     code = fitting.divisor(facts.origin, lambda text: f"{text}.clamp_min(1)")
@@ -165,7 +175,11 @@ def _of_one_number(facts: Facts, name: str | None, counted: str) -> tuple[Sugges
     why = f"{name or text or 'The divisor'} is 0, and what it divides is not: look at {made}"
     if not _COUNTS.search(text or name or ""):
         number = facts.number("arg1") is not None
-        bounded = replace(_BOUNDED, code="(a / max(b, 1e-6)).clamp(-100, 100)") if number else _BOUNDED
+        general = "(a / max(b, 1e-6)).clamp(-100, 100)" if number else _BOUNDED.code
+        bounded = replace(_BOUNDED, code=bounding.bounded(facts.origin, number=number) or general)
+        raised = bounding.bound_at_zero(facts.origin)
+        if raised is not None:
+            return Suggestion(f"{text} is 0: raise its bound to the least that is of use.", raised), bounded
         return Suggestion(f"{why}."), bounded
     if name:  # what is kept from step to step: at least one is a wrong mean, and nobody would see it
         return (Suggestion(f"{why} (a buffer that was registered with persistent=False is in no checkpoint)."),)

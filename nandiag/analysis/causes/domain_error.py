@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import posixpath
 
-from nandiag.analysis.causes import determinants, fitting, meanings
+from nandiag.analysis.causes import bounding, determinants, fitting, meanings
 from nandiag.analysis.causes.facts import Cause, Facts
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -15,7 +15,8 @@ EXPLAIN = Explanation(
     slug="domain_error",
     what="A function was given a number outside of what it is defined for: the logarithm or the root of a negative "
     "number, acos beyond 1, a negative number to a fractional power. Often rounding alone does it (a variance "
-    "of -1e-9, a cosine of 1.0000001).",
+    "of -1e-9, a cosine of 1.0000001). So was an operation that has no value for infinities: 0 times inf, inf less "
+    "inf, as where a mask of -inf meets its own exponential.",
     looks=(
         "error[domain_error]: NaN born on rank 0 at step 20 in forward of module 0 (BatchStandard)",
         "the input of sqrt goes to -448, outside its domain; the result is NaN",
@@ -79,7 +80,8 @@ def explain(facts: Facts) -> Cause | None:
     """Name the argument that lies outside the op's domain where the op gave NaN, or at a pole where it gave Inf."""
     if not facts.finite_inputs or facts.node is not None:
         return None
-    given, op = facts.origin.inputs[0], facts.op or ""
+    op = facts.op or ""
+    given = facts.origin.inputs[-1 if op == "xlogy" else 0]
     if op in _NORMS and facts.outputs_nan:
         return _negative_variance(facts.origin.inputs[-1], op)
     if op == "pow" and facts.outputs_nan:
@@ -102,7 +104,8 @@ def _suggestions(facts: Facts, op: str, guard: str) -> tuple[Suggestion, ...]:
     sized = determinants.in_one_step(facts, op)
     if sized is not None:
         return (sized,)
-    fitted = fitting.argument(facts.origin, op, lambda text: f"{text}.{guard}")
+    place = bounding.second if op == "xlogy" else fitting.argument
+    fitted = place(facts.origin, op, lambda text: f"{text}.{guard}")
     first = Suggestion(
         "Find out why the value leaves the domain; where rounding alone does it, clamp it.",
         fitted or f"torch.{op}(x.{guard})",

@@ -32,13 +32,13 @@ def divisor(origin: Origin, guard: Guard) -> str | None:
     found = parsed(origin)
     if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Div | ast.Mod):
         return None
-    return _line(origin, found[0], found[1].right, guard, everywhere=True)
+    return line_of(origin, found[0], found[1].right, guard, everywhere=True)
 
 
 def below(origin: Origin) -> str | None:
     """Return what the underlined division divides by, as it is written."""
     found = parsed(origin)
-    divided = None if found is None else _divided_by(found[1])
+    divided = None if found is None else divided_by(found[1])
     return None if divided is None else ast.unparse(divided)
 
 
@@ -61,7 +61,7 @@ def divides_again(origin: Origin) -> bool:
     return len(_breakable((origin.source or "").strip(), found[1].right, poles=False)) > 1
 
 
-def _assigned(found: tuple[str, ast.expr]) -> str:
+def assigned(found: tuple[str, ast.expr]) -> str:
     """Return ``a = `` where the underlined division is ``a /= b``, for what takes the place of all of it."""
     text, node = found
     division = isinstance(node, ast.BinOp) and "/=" in text[: node.right.col_offset]
@@ -74,14 +74,14 @@ def rooted(origin: Origin, guard: Guard) -> str | None:
     ``None`` where the divisor is no root: behind ``sqrt`` a guard comes too late for the gradient.
     """
     found = parsed(origin)
-    divided = None if found is None else _divided_by(found[1])
+    divided = None if found is None else divided_by(found[1])
     if found is None or divided is None:
         return None
     inner = target(divided, "sqrt") or _half_power(divided)
-    return None if inner is None else _line(origin, found[0], inner, guard)
+    return None if inner is None else line_of(origin, found[0], inner, guard)
 
 
-def _divided_by(node: ast.expr) -> ast.expr | None:
+def divided_by(node: ast.expr) -> ast.expr | None:
     """Return the b of ``a / b``, and of ``b.reciprocal()``."""
     if isinstance(node, ast.BinOp):
         return node.right if isinstance(node.op, ast.Div) else None
@@ -113,7 +113,7 @@ def argument(origin: Origin, op: str, guard: Guard) -> str | None:
     """Return the user's line with the first argument of the underlined call of ``op`` guarded, or ``None``."""
     found = parsed(origin)
     part = None if found is None else target(found[1], op)
-    return None if found is None or part is None else _line(origin, found[0], part, guard)
+    return None if found is None or part is None else line_of(origin, found[0], part, guard)
 
 
 def clamped(origin: Origin, op: str) -> str | None:
@@ -231,7 +231,7 @@ def normalised(origin: Origin) -> str | None:
     if set(words) != {"dim", "keepdim"} or words["keepdim"] != "True":
         return None
     unit = f"torch.nn.functional.normalize({ast.unparse(left)}, dim={words['dim']})"
-    return whole(origin, _assigned(found) + unit)
+    return whole(origin, assigned(found) + unit)
 
 
 def parsed(origin: Origin) -> tuple[str, ast.expr] | None:
@@ -277,16 +277,17 @@ def is_module(node: ast.expr) -> bool:
     return (node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)) in _MODULES
 
 
-def _line(origin: Origin, text: str, part: ast.expr, guard: Guard, *, everywhere: bool = False) -> str | None:
+def line_of(origin: Origin, text: str, part: ast.expr, guard: Guard, *, everywhere: bool = False) -> str | None:
+    """Return the user's line with ``part`` of the underlined ``text`` guarded, where it stands there again as well."""
     if part.end_col_offset is None:
         return None
-    fitted = _put(text, part, guard)
+    fitted = put(text, part, guard)
     poles = isinstance(part, _WHOLE) and ".clamp_min(1e" in guard("x")  # other guards fit their own function
     beside = _others(origin, _breakable((origin.source or "").strip(), part, poles=poles), guard)
     return whole(beside, fitted, of_two=beside is not origin) if everywhere or poles else whole(origin, fitted)
 
 
-def _put(text: str, part: ast.expr, guard: Guard) -> str:
+def put(text: str, part: ast.expr, guard: Guard) -> str:
     """Return ``text`` with the guarded ``part`` in its place; brackets around it that nothing else needs go."""
     first, last = part.col_offset, part.end_col_offset or 0
     inner = text[first:last]
@@ -296,7 +297,15 @@ def _put(text: str, part: ast.expr, guard: Guard) -> str:
         called = before.isalnum() or before in {"_", ")", "]"}
         first, last = (first - 1, last + 1) if bracketed and not called else (first, last)
         inner = f"({inner})"
-    return text[:first] + guard(inner) + text[last:]
+    return text[:first] + _folded(guard(inner)) + text[last:]
+
+
+def _folded(text: str) -> str:
+    """Return ``x.clamp(min=1e-6)`` for ``x.clamp(min=0).clamp_min(1e-6)``."""
+    return _TWICE.sub(r".\1(\2\3)", text)
+
+
+_TWICE = re.compile(r"\.(clamp|clamp_min|clip)\((min=)?0(?:\.0?)?\)\.clamp_min\(([\d.e-]+)\)$")
 
 
 def _others(origin: Origin, places: list[ast.expr], guard: Guard) -> Origin:
@@ -307,7 +316,7 @@ def _others(origin: Origin, places: list[ast.expr], guard: Guard) -> Origin:
         first, last = node.col_offset + indent, (node.end_col_offset or 0) + indent
         if first < column[1] and last > column[0]:
             continue
-        longer = line[:indent] + _put(line[indent:], node, guard)
+        longer = line[:indent] + put(line[indent:], node, guard)
         moved = len(longer) - len(line) if last <= column[0] else 0
         line, column = longer, (column[0] + moved, column[1] + moved)
         found = replace(origin, source=line, column=column)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from nandiag.analysis.causes import determinants, fitting, meanings
+from nandiag.analysis.causes import bounding, determinants, fitting, meanings
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -60,12 +60,22 @@ _FORMS: tuple[tuple[tuple[tuple[str, ...], ...], str, str], ...] = (
 )  # fmt: skip
 
 
+# These hand values on as they are.
+_HANDED_ON = ("Stack", "Cat", "View", "UnsafeView", "Reshape", "Squeeze", "Unsqueeze", "Select", "Slice", "Transpose",
+              "Permute", "Gather", "Clone", "Alias", "IndexBackward", "ToCopy")  # fmt: skip
+
+
 def explain(facts: Facts) -> Cause | None:
     """Name log(0) where a logarithm has zeros in its input, or where its gradient divides by one."""
     if not facts.finite_inputs:
         return None
-    given = facts.origin.inputs[0]
-    if facts.node is None and facts.op in LOGS and given.zeros:
+    given = facts.origin.inputs[-1 if facts.op == "xlogy" else 0]
+    if (
+        facts.node is None
+        and facts.op in {*LOGS, "xlogy"}
+        and given.zeros
+        and (facts.op in LOGS or not facts.outputs_nan)
+    ):
         what = "is" if given.numel == 1 else "holds"
         return _cause(facts, facts.op, f"the input of {facts.op} {what} {share(given.zeros, given)}; log(0) is -inf")
     if facts.node is None and facts.op == "log1p" and given.min == -1.0:
@@ -100,9 +110,25 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     dtypes = {dtype_of(fact) for fact in facts.origin.inputs}
     small = " A small constant like 1e-8 is itself 0 in float16." if "float16" in dtypes else ""
     guard = f"{'float().' if dtypes & set(HALF) else ''}clamp_min({'-1 + 1e-6' if op == 'log1p' else '1e-12'})"
-    fitted = fitting.argument(facts.origin, op, lambda inner: f"{inner}.{guard}")
+    asked = _at_edge_of_support(facts)
+    if asked is not None:
+        return Cause("log_of_zero", (text,), (asked,))
+    place = bounding.second if op == "xlogy" else fitting.argument
+    fitted = place(facts.origin, op, lambda inner: f"{inner}.{guard}")
     keep = Suggestion(f"Keep the argument of the logarithm away from zero.{small}", fitted or f"x.{guard}.{op}()")
     return Cause("log_of_zero", (text,), (*_in_one_step(facts, op), keep))
+
+
+def _at_edge_of_support(facts: Facts) -> Suggestion | None:
+    """A distribution of torch's took the logarithm of the value that the script asked its density at."""
+    given = facts.origin.inputs[-1]
+    shares = given.min == 0.0 and given.max is not None and given.max <= 1.0
+    guard = "clamp(1e-6, 1 - 1e-6)" if shares else "clamp_min(1e-6)"
+    code = bounding.argument_of_method(facts.origin, "log_prob", lambda inner: f"{inner}.{guard}")
+    text = (
+        "The value lies at the end of the distribution's support, where the density is 0 or infinite: keep it within."
+    )
+    return None if code is None else Suggestion(text, code)
 
 
 _ONE = "Take both in one step, which stays finite: the logarithm has the scores before it."
@@ -144,6 +170,8 @@ def _in_one_step(facts: Facts, op: str) -> tuple[Suggestion, ...]:
         return (Suggestion(_ONE, fitted),)
     nodes = facts.extra.get("made_by")
     made = [str(node) for node in nodes] if isinstance(nodes, list) else []
+    while made and made[0].startswith(_HANDED_ON):
+        made.pop(0)
     for form, text, code in _FORMS:
         if len(made) >= len(form) and all(node.startswith(names) for node, names in zip(made, form, strict=False)):
             return (Suggestion(text, code),)

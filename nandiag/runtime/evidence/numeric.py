@@ -37,7 +37,7 @@ class Hearing:
         self._heard.append((self.sample, kind, stack(sys._getframe(1), _FRAMES)[0]))
 
     def place(self, sample: object, bad: Sequence[object] = ()) -> tuple[str, tuple[Frame, ...]] | None:
-        """Return what numpy said and the frames where ``sample`` went bad and no good one did; None where it is not one.
+        """Return what numpy said and the frames where ``sample`` and no good one went bad; None where that is not one.
 
         ``bad`` are the other samples of the batch that are bad as well.
         """

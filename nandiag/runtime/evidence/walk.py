@@ -77,7 +77,21 @@ def _is_mask(op: Op) -> bool:
 def _source(op: Op) -> str:
     if op.collective:
         return "received"
-    return "outside" if op.outside and not op.born_nan else "op"
+    if not op.outside or (op.born_nan and not _spoilt(op)):
+        return "op"
+    return "outside"
+
+
+def _spoilt(op: Op) -> bool:
+    """Whether +inf came into it from outside as data do, and no op on two numbers is to blame for what it made of it.
+
+    A norm, a softmax or a matrix product makes NaN of any infinity; a product with 0 is the line to mend.
+    """
+    plain = op.func._schema.name.partition("::")[2].rstrip("_") in _ON_TWO_NUMBERS
+    return not plain and any(one.fact.posinf for one in op.outside)
+
+
+_ON_TWO_NUMBERS = frozenset({"mul", "sub", "rsub", "add", "div", "addcmul", "addcdiv", "remainder", "where"})
 
 
 def _serious(op: Op) -> bool:

@@ -339,6 +339,7 @@ def test_a_negative_running_variance_is_named(at, by_hand):
     ("nodes", "code"),
     [
         (["SoftmaxBackward0", "AddmmBackward0"], "F.log_softmax(scores, dim=-1)"),
+        (["StackBackward0", "SoftmaxBackward0"], "F.log_softmax(scores, dim=-1)"),
         (["SigmoidBackward0"], "F.logsigmoid(scores)"),
         (["RsubBackward1", "SigmoidBackward0"], "F.logsigmoid(-scores)"),
         (["RsubBackward1", "PowBackward0", "TanhBackward0"], "2 * (math.log(2) - u - F.softplus(-2 * u))"),
@@ -377,10 +378,11 @@ def test_what_is_no_zero_itself_is_left_out_where_it_is_divided_by_one(at, by_ha
     [
         ("self.sum / self.count", "norm.count", "where it is set, updated or restored (a buffer", []),
         ("total / n_valid", None, "where it is set, updated or restored.", ["mean = total / n_valid.clamp_min(1)"]),
-        ("sim / self.temperature", "temperature", "where it is set, updated or restored.", [BOUNDED]),
-        ("a / w.sum()", None, "what it is made of.", [BOUNDED]),
+        ("sim / self.temperature", "temperature", "where it is set, updated or restored.",
+         ["mean = (sim / self.temperature.clamp_min(1e-6)).clamp(-100, 100)"]),
+        ("a / w.sum()", None, "what it is made of.", ["mean = (a / w.sum().clamp_min(1e-6)).clamp(-100, 100)"]),
     ],
-)
+)  # fmt: skip
 def test_one_number_that_all_is_divided_by_is_no_small_number(at, by_hand, expression, name, told, others):
     given = (by_hand.fact(), by_hand.fact(name, shape=(), zeros=1, min=0.0, max=0.0, absmax=0.0))
     facts = at("div", given, (by_hand.fact(posinf=16),), **on(f"mean = {expression}", expression))
@@ -394,7 +396,72 @@ def test_one_number_that_all_is_divided_by_is_no_small_number(at, by_hand, expre
 def test_a_python_number_that_is_no_small_number_either(at, by_hand, name, code):
     place = on(f"y = a / {name}", f"a / {name}")
     facts = at("div", (by_hand.fact(),), (by_hand.fact(posinf=16),), extra={"arg1": 0.0}, **place)
-    assert codes(facts) == [None, code or BOUNDED.replace("b.clamp_min(1e-6)", "max(b, 1e-6)")]
+    assert codes(facts) == [None, code or "y = (a / max(scale, 1e-6)).clamp(-100, 100)"]
+
+
+def test_a_bound_at_zero_is_raised(at, by_hand):
+    given = (by_hand.fact(), by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0, absmax=0.0))
+    line = on("return sims / self.temperature.clamp(min=0)", "sims / self.temperature.clamp(min=0)")
+    assert codes(at("div", given, (by_hand.fact(posinf=16),), **line))[0] == (
+        "return sims / self.temperature.clamp(min=1e-2)"
+    )
+    line = on("d = d2.clamp_min(0).sqrt()", "d2.clamp_min(0).sqrt()")
+    at_zero = (by_hand.fact(), by_hand.fact(zeros=3, min=0.0))
+    facts = at("div", at_zero, (by_hand.fact(nan=3),), node="SqrtBackward0", forward_op="aten.sqrt.default", **line)
+    assert codes(facts)[0] == "d = d2.clamp_min(1e-12).sqrt()"
+
+
+def test_an_update_of_the_scripts_own_gets_an_eps(at, by_hand):
+    extra = {"reconstructed": True, "parameters": ["fc.weight"]}
+    line = on("p.sub_(lr * m / v.sqrt())", "lr * m / v.sqrt()")
+    facts = at("div", (by_hand.fact(), by_hand.fact(zeros=3, min=0.0)), (by_hand.fact(nan=3),), extra=extra, **line)
+    assert codes(facts) == ["p.sub_(lr * m / (v.sqrt() + 1e-8))"]
+
+
+@pytest.mark.parametrize(
+    ("op", "given", "expression", "said", "code"),
+    [
+        ("mul", ({"zeros": 4}, {"neginf": 4}), "logp.exp() * logp", "0 times -Inf is NaN: 4 zeros on the other side",
+         "h = logp.exp() * logp.clamp_min(-1e30)"),
+        ("mul", ({"posinf": 1}, {"zeros": 4}), "d * mask", "0 times +Inf is NaN: 4 zeros on the other side",
+         "h = d.clamp_max(1e30) * mask"),
+        ("sub", ({"neginf": 2}, {"neginf": 4}), "new - old", "-Inf less -Inf in the same place is NaN",
+         "h = new.clamp_min(-1e30) - old.clamp_min(-1e30)"),
+        ("div", ({"posinf": 2}, {"posinf": 4}), "w / w.max()", "+Inf over +Inf is NaN",
+         "h = w.clamp_max(1e30) / w.max().clamp_max(1e30)"),
+    ],
+)  # fmt: skip
+def test_infinities_that_have_no_product_sum_or_quotient(at, by_hand, op, given, expression, said, code):
+    inputs = tuple(by_hand.fact(**one) for one in given)
+    found = mechanism(at(op, inputs, (by_hand.fact(nan=4),), **on(f"h = {expression}", expression)))
+    assert (found.slug, found.evidence, found.suggestions[0].code) == ("domain_error", (said,), code)
+    assert any("entropy" in one.text for one in found.suggestions) is ("exp" in expression)
+
+
+def test_a_product_of_infinities_alone_is_not_explained_by_zeros(at, by_hand):
+    both = (by_hand.fact(neginf=4), by_hand.fact(posinf=4))
+    assert mechanism(at("mul", both, (by_hand.fact(nan=4),))).slug == "unknown"
+
+
+@pytest.mark.parametrize(("high", "guard"), [(1.0, "clamp(1e-6, 1 - 1e-6)"), (7.0, "clamp_min(1e-6)")])
+def test_a_value_at_the_end_of_a_distributions_support(at, by_hand, high, guard):
+    given = (by_hand.fact(), by_hand.fact(zeros=1, min=0.0, max=high))
+    line = on("loss = -model(x).log_prob(rate).mean()", "model(x).log_prob(rate)")
+    found = mechanism(at("xlogy", given, (by_hand.fact(neginf=1),), **line))
+    assert (found.slug, found.suggestions[0].code) == (
+        "log_of_zero",
+        f"loss = -model(x).log_prob(rate.{guard}).mean()",
+    )
+
+
+def test_xlogy_is_judged_by_what_it_takes_the_logarithm_of(at, by_hand):
+    line = on("loss = rate - torch.xlogy(n, rate)", "torch.xlogy(n, rate)")
+    zero = (by_hand.fact(min=0.0), by_hand.fact(zeros=2, min=0.0))
+    assert codes(at("xlogy", zero, (by_hand.fact(neginf=1),), **line)) == [
+        "loss = rate - torch.xlogy(n, rate.clamp_min(1e-12))"
+    ]
+    below = (by_hand.fact(min=0.0), by_hand.fact(min=-1.0))
+    assert mechanism(at("xlogy", below, (by_hand.fact(nan=1),), **line)).slug == "domain_error"
 
 
 def test_a_squashed_action_may_be_a_tanh_where_no_gradient_was_kept(at, by_hand):

@@ -826,3 +826,33 @@ def test_the_fault_is_named_and_no_trace_left(function, expected, level, work):
             assert getattr(looked.site, name) == expected[name]
     if "micro_step" in expected:
         assert looked.micro_step == expected["micro_step"]
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(4), nn.LayerNorm(4), nn.Softmax(-1)])
+def test_an_infinite_sample_is_data_though_a_norm_makes_nan_of_it(work, norm):
+    worker = work(on_anomaly="continue")
+    model = nn.Sequential(norm, nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = np.random.default_rng(0).random((6, 4)).astype(np.float32)
+    data[2, 1] = math.inf
+    model(torch.from_numpy(data)).square().mean().backward()
+    optimizer.step()
+    look = worker.looked[0]
+    assert (look.source, look.phase) == ("input", "data")
+    assert look.inputs[0].first_bad == (2, 1)
+
+
+class Masked(nn.Module):
+    def forward(self, x):
+        return x * torch.tensor([1.0, 0.0, 1.0, 1.0])
+
+
+def test_an_infinity_of_the_data_that_is_multiplied_by_zero_is_that_line(work):
+    worker = work(on_anomaly="continue")
+    model = nn.Sequential(Masked(), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    far = torch.from_numpy(np.array([[1.0, math.inf, 2.0, 1.0]], dtype=np.float32))
+    model(far).square().mean().backward()
+    optimizer.step()
+    look = worker.looked[0]
+    assert (look.source, look.site.op) == ("op", "aten.mul.Tensor")

@@ -1,0 +1,64 @@
+"""Suggestions fitted to the user's own line that bound a part of it from below or on both sides (reader side)."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from nandiag.analysis.causes import fitting
+from nandiag.analysis.report import Origin
+
+_AT_ZERO = re.compile(r"\.(?:clamp|clamp_min|clip)\((?:min=)?0(?:\.0?)?\)$")
+
+
+def argument_of_method(origin: Origin, name: str, guard: fitting.Guard) -> str | None:
+    """Return the user's line with the y of the one ``x.name(y)`` within what is underlined guarded, or ``None``."""
+    found = fitting.parsed(origin)
+    calls = [] if found is None else [node for node in ast.walk(found[1]) if isinstance(node, ast.Call)]
+    named = [node for node in calls if isinstance(node.func, ast.Attribute) and node.func.attr == name]
+    if found is None or len(named) != 1 or len(named[0].args) != 1:
+        return None
+    return fitting.line_of(origin, found[0], named[0].args[0], guard)
+
+
+def guarded(origin: Origin, bounds: list[tuple[ast.expr, str]]) -> str | None:
+    """Return the user's line with a method call (``.clamp_min(0)``) behind each of the parts, or ``None``."""
+    found = fitting.parsed(origin)
+    if found is None or not bounds or "=" in found[0][: bounds[0][0].col_offset]:
+        return None
+    text = found[0]
+    for node, bound in sorted(bounds, key=lambda one: -one[0].col_offset):
+        text = fitting.put(text, node, lambda inner, bound=bound: inner + bound)  # type: ignore[misc]
+    return fitting.whole(origin, text)
+
+
+def second(origin: Origin, op: str, guard: fitting.Guard) -> str | None:
+    """Return the user's line with the y of the underlined ``op(x, y)`` or ``x.op(y)`` guarded, or ``None``."""
+    found = fitting.parsed(origin)
+    first = None if found is None else fitting.target(found[1], op)
+    if found is None or first is None or not isinstance(found[1], ast.Call):
+        return None
+    given = [one for one in found[1].args if one is not first]
+    return fitting.line_of(origin, found[0], given[0], guard) if len(given) == 1 else None
+
+
+def bounded(origin: Origin, *, number: bool) -> str | None:
+    """Return the user's line with the divisor of the underlined division above 0 and the quotient bounded."""
+    found = fitting.parsed(origin)
+    if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Div):
+        return None
+    if fitting.assigned(found):
+        return None
+    text = fitting.put(
+        found[0], found[1].right, lambda inner: f"max({inner}, 1e-6)" if number else f"{inner}.clamp_min(1e-6)"
+    )
+    return fitting.whole(origin, f"({text}).clamp(-100, 100)")
+
+
+def bound_at_zero(origin: Origin) -> str | None:
+    """Return the user's line with the bound raised where it divides by ``x.clamp(min=0)``, or ``None``."""
+    found = fitting.parsed(origin)
+    below = None if found is None else fitting.divided_by(found[1])
+    if found is None or below is None or not _AT_ZERO.search(ast.unparse(below)):
+        return None
+    return fitting.line_of(origin, found[0], below, lambda inner: f"{inner}.clamp_min(1e-2)")
