@@ -130,9 +130,9 @@ def _less_its_maximum(facts: Facts) -> Cause | None:
     inputs = facts.origin.inputs
     if len(inputs) != 2 or not facts.outputs_nan or not all(fact.only_neginf for fact in inputs):
         return None
-    if inputs[1].numel >= inputs[0].numel:
-        return None
     found = fitting.parsed(facts.origin)
+    if inputs[1].numel >= inputs[0].numel:
+        return _between_blocks(facts, found)
     scores = found[1].left if found is not None and isinstance(found[1], ast.BinOp) else None
     name = ast.unparse(scores) if isinstance(scores, ast.Name) else "scores"
     text = "Before this line, put the lowest finite number for -inf: such a row is then a mean over all its positions."
@@ -143,6 +143,24 @@ def _less_its_maximum(facts: Facts) -> Cause | None:
             Suggestion(text, f"{name} = {_finite(name)}"),
             replace(_LEAVE_ONE, text="Or leave at least one position of each row unmasked."),
         ),
+    )
+
+
+def _between_blocks(facts: Facts, found: tuple[str, ast.expr] | None) -> Cause | None:
+    """A softmax in blocks: what a row summed so far is scaled by exp(old maximum - new one), both -inf at first."""
+    whole = (facts.origin.source or "").replace(" ", "")
+    if found is None or not isinstance(found[1], ast.BinOp) or f"exp({found[0].replace(' ', '')})" not in whole:
+        return None
+    new = ast.unparse(found[1].right)
+    return Cause(
+        slug="attention_fully_masked",
+        evidence=("a whole row was -inf so far, and is in this block: -inf less -inf is NaN",),
+        suggestions=(
+            Suggestion("Before this line, put the lowest finite number for -inf.", f"{new} = {_finite(new)}"),
+            Suggestion("And keep the sum of a row that no block has anything of away from zero, where it divides."),
+            replace(_LEAVE_ONE, text="Or leave at least one position of each row unmasked."),
+        ),
+        strength=LIKELY,
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nandiag.runtime.collectives.own_part import OwnPart, own_part
 from nandiag.runtime.collectives.ring import RING, Call
 from nandiag.runtime.frames import Frame, stack
 from nandiag.runtime.guard import guarded
@@ -42,6 +43,7 @@ _WRITTEN = {
     "all_gather_single": (0, "output_tensor"), "reduce_scatter_single": (0, "output"),
 }  # fmt: skip
 _MOST = 256
+_MOST_HELD = 32
 _SMALL = 1 << 14
 _DEEPEST = 60
 _graph_task = torch._C._current_graph_task_id
@@ -94,9 +96,12 @@ def _written(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]]
     batch = args[0] if args and name == "batch_isend_irecv" else kwargs.get("p2p_op_list") or ()
     asked = [one.tensor for one in batch if getattr(one.op, "__name__", "") == "irecv"]
     at, word = _WRITTEN.get(name, (0, "tensor"))
-    written = asked or tensors_in([args[at] if at < len(args) else kwargs.get(word)])
-    for tensor in written if name in _RECEIVES or not _after_backward(capture) else ():
-        if name in _RECEIVES or kwargs.get("async_op") or tensor.numel() > _SMALL:
+    given = args[at] if at < len(args) else kwargs.get(word)
+    own = own_part(name, args, kwargs, given) if len(capture.exchanges) <= _MOST_HELD else None
+    for tensor in asked or tensors_in([given]) if name in _RECEIVES or not _after_backward(capture) else ():
+        if own is not None and tensor is own.written:
+            _passed_on(capture, own, caller)
+        elif name in _RECEIVES or kwargs.get("async_op") or tensor.numel() > _SMALL:
             capture.tape.unmake(tensor)
             capture.received.add(tensor.untyped_storage()._cdata)
         elif capture.tape.maker(tensor) is not None and capture.window.on:
@@ -104,6 +109,16 @@ def _written(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]]
                 after = Exchanged(name, tensor.detach().clone())
                 capture.window.tape_call(after, ((tensor,), {}), tensor, caller)
             capture.received.add(after.after.untyped_storage()._cdata)
+
+
+def _passed_on(capture: Capture, own: OwnPart, caller: FrameType) -> None:
+    """What came from this rank itself leads back to what it put in; the rest of the same memory was received."""
+    capture.tape.unmake(own.written)
+    if own.mixed:
+        capture.received.add(own.written.untyped_storage()._cdata)
+    if capture.window.on:
+        with torch._C.DisableTorchFunction():
+            capture.window.tape_call(own, ((own.put,), {}), own.written, caller)
 
 
 def _after_backward(capture: Capture) -> bool:

@@ -121,6 +121,19 @@ def test_a_softmax_by_hand_of_a_row_that_is_masked_whole(at, by_hand):
     assert explain(at("sub", (scores, scores), (by_hand.fact(nan=36),), **line))[1].slug != "attention_fully_masked"
 
 
+def test_a_softmax_in_blocks_knows_rows_that_no_block_has_anything_of(at, by_hand):
+    old = by_hand.fact(neginf=12, shape=(12, 1), min=None, max=None)
+    new = by_hand.fact(neginf=4, shape=(12, 1), min=-0.2, max=0.6)
+    text = "    alpha = torch.exp(m - new)"
+    found = explain(at("sub", (old, new), (by_hand.fact(nan=4, neginf=8),), text=text, column=(22, 29)))[1]
+    assert (found.slug, found.suggestions[0].code) == (
+        "attention_fully_masked",
+        "new = new.clamp_min(torch.finfo(new.dtype).min)",
+    )
+    plain = at("sub", (old, new), (by_hand.fact(nan=4, neginf=8),), text="    alpha = m - new", column=(12, 19))
+    assert explain(plain)[1].slug != "attention_fully_masked"
+
+
 def test_a_weight_of_zeros_is_to_begin_otherwise(at, by_hand):
     line = on(
         "p = self.proto / self.proto.norm(dim=-1, keepdim=True)", "self.proto / self.proto.norm(dim=-1, keepdim=True)"

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from nandiag.events import ProbeDark
+from nandiag.runtime.collectives import own_part
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape import exchange
 from nandiag.runtime.tape.entries import Tape
@@ -449,3 +451,53 @@ def test_a_reduction_in_the_loss_code_gives_what_the_ranks_made_of_it_but_hides_
     maker, _ = opened.capture.tape.maker(count)
     assert maker.name == "all_reduce"
     assert maker.function(torch.tensor(mine)).item() == pytest.approx(outcome, nan_ok=True)
+
+
+@pytest.fixture
+def second_of_two(monkeypatch):
+    """This rank is the second of two, and has just called the collective that is told: ``call(name)``."""
+    monkeypatch.setattr(own_part.dist, "get_rank", lambda: 7)
+
+    def call(name):
+        newest = SimpleNamespace(op=name, group=SimpleNamespace(members=(3, 7)))
+        monkeypatch.setattr(own_part, "RING", SimpleNamespace(newest=lambda: newest))
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "at"),
+    [
+        ("all_gather", [[(3,), (3,)], (3,)], 1), ("all_gather_into_tensor", [(6,), (3,)], slice(3, 6)),
+        ("scatter", [(3,), [(3,), (3,)]], slice(0, 3)), ("reduce_scatter", [(3,), [(3,), (3,)]], slice(0, 3)),
+        ("reduce_scatter_tensor", [(3,), (6,)], slice(0, 3)), ("all_to_all", [[(3,), (3,)], [(3,), (3,)]], 1),
+        ("all_to_all_single", [(6,), (6,)], slice(3, 6)),
+    ],
+)  # fmt: skip
+def test_what_a_rank_gets_back_of_its_own_leads_to_what_it_put_in(opened, second_of_two, name, shapes, at):
+    def made(shape):
+        return [made(one) for one in shape] if isinstance(shape, list) else opened.output.new_zeros(shape)
+
+    given = [made(shape) for shape in shapes]
+    second_of_two(name)
+    ended(opened, name, *given)
+    written = given[0][1] if isinstance(given[0], list) else given[0]
+    maker, _ = opened.capture.tape.maker(written)
+    assert maker.name == name
+    put = given[1][1] if isinstance(given[1], list) else given[1]
+    assert not maker.function(put).isnan().any()
+    bad = maker.function(torch.full_like(put, math.nan))
+    found = bad if isinstance(at, int) else bad[at]
+    assert found.isnan().all()
+    assert int(bad.isnan().sum()) == found.numel()
+    if isinstance(given[0], list):
+        assert opened.capture.tape.maker(given[0][0]) is None
+        assert given[0][0].untyped_storage()._cdata in opened.capture.received
+        assert written.untyped_storage()._cdata not in opened.capture.received
+
+
+def test_parts_of_sizes_of_their_own_are_all_taken_for_received(opened, second_of_two):
+    given = [opened.output.new_zeros(6), opened.output.new_zeros(6)]
+    second_of_two("all_to_all_single")
+    ended(opened, "all_to_all_single", *given, [2, 4], [2, 4])
+    assert opened.capture.tape.maker(given[0]) is None

@@ -1,0 +1,80 @@
+"""Of what an exchange wrote, the part that came from this rank itself: its harm is not received (worker)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from nandiag.runtime.collectives.ring import RING
+from nandiag.runtime.look.finite import is_bad
+
+# Where each takes what this rank puts in, by position and name; lists hold one tensor for each member of the group.
+_PUT = {
+    "all_gather": (1, "tensor"), "all_gather_into_tensor": (1, "input_tensor"), "gather": (0, "tensor"),
+    "all_gather_single": (1, "input_tensor"), "scatter": (1, "scatter_list"), "reduce_scatter": (1, "input_list"),
+    "reduce_scatter_tensor": (1, "input"), "reduce_scatter_single": (1, "input"),
+    "all_to_all": (1, "input_tensor_list"), "all_to_all_single": (1, "input"),
+}  # fmt: skip
+# Which take one part of what is put in, and which lay it down as one part of what they write.
+_TAKES = frozenset({"reduce_scatter_tensor", "reduce_scatter_single", "all_to_all_single"})
+_LAYS = frozenset({"all_gather_into_tensor", "all_gather_single", "all_to_all_single"})
+_SUMS = frozenset({"reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single"})
+_SPLITS = {"output_split_sizes": 2, "input_split_sizes": 3}
+_LARGEST = 1 << 18
+
+
+class OwnPart:
+    """An exchange as a call of what this rank ``put`` in, to be taped: where that is bad, so is what came of it.
+
+    ``written`` is the tensor in which it came out. It is held, and was not copied.
+    """
+
+    def __init__(self, name: str, put: Tensor, written: Tensor, members: tuple[int, ...]) -> None:
+        self.__name__ = name
+        self.put, self.written = put, written
+        self._index, self._count = members.index(dist.get_rank()), len(members)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether what other ranks put in is in ``written`` too."""
+        return self.__name__ in _LAYS or self.__name__ in _SUMS
+
+    def __call__(self, put: Tensor) -> Tensor:
+        """Return what came out, of its shape and dtype, given what this rank put in."""
+        own = self._part_of(put) if self.__name__ in _TAKES else put
+        if not is_bad(own):
+            return self.written.detach()
+        if self.__name__ not in _LAYS:
+            return own.reshape(self.written.shape)
+        written = self.written.detach().clone(memory_format=torch.contiguous_format)
+        self._part_of(written).copy_(own.flatten())
+        return written
+
+    def _part_of(self, tensor: Tensor) -> Tensor:
+        return tensor.flatten().chunk(self._count)[self._index]
+
+
+def own_part(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], written: Any) -> OwnPart | None:
+    """Return the part of ``written``, as given to the newest collective ``name``, that is this rank's; None if none."""
+    newest = RING.newest()
+    if name not in _PUT or newest is None or newest.op != name or newest.group is None:
+        return None
+    at, word = _PUT[name]
+    put = args[at] if at < len(args) else kwargs.get(word)
+    if put is None or (name == "all_to_all_single" and _uneven(args, kwargs)):
+        return None  # where parts differ in size it is not known which is which
+    members = newest.group.members
+    put, written = (_member(one, members.index(dist.get_rank())) for one in (put, written))
+    fits = isinstance(put, Tensor) and isinstance(written, Tensor) and written.numel() <= _LARGEST
+    return OwnPart(name, put, written, members) if fits else None
+
+
+def _member(given: Any, index: int) -> Any:
+    return given[index] if isinstance(given, list | tuple) and index < len(given) else given
+
+
+def _uneven(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return any((args[at] if at < len(args) else kwargs.get(word)) is not None for word, at in _SPLITS.items())
