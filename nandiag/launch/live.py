@@ -131,7 +131,7 @@ def _of_look(rank: int, look: Looked) -> str:
     site = look.site
     kind = bad_kind((*look.outputs, *look.inputs)) or ("NaN" if look.method == "check" else "NaN or Inf")
     name = next((fact.name for fact in look.inputs if fact.name), None)
-    where = "the model" if site is None else _where(site)
+    where = "numpy" if look.facts.get("numpy") else "the model" if site is None else _where(site)
     if look.source == "received":
         what = f"{kind} was received from another rank"
     elif look.source in ("parameter", "buffer", "input"):

@@ -62,3 +62,11 @@ def bound_at_zero(origin: Origin) -> str | None:
     if found is None or below is None or not _AT_ZERO.search(ast.unparse(below)):
         return None
     return fitting.line_of(origin, found[0], below, lambda inner: f"{inner}.clamp_min(1e-2)")
+
+
+def base(origin: Origin, guard: fitting.Guard) -> str | None:
+    """Return the user's line with the base of the underlined ``x ** p`` guarded, or ``None``."""
+    found = fitting.parsed(origin)
+    if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Pow):
+        return None
+    return fitting.line_of(origin, found[0], found[1].left, guard)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nandiag.analysis.causes import bounding, fitting
 from nandiag.analysis.causes.facts import LIKELY, PROVEN, Cause, Facts
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -40,13 +41,16 @@ _CHECK = Suggestion(
     "Check the data right after this line, before training, and drop or repair such samples.",
     "assert torch.isfinite(x).all()",
 )
-_GUARD = Suggestion("Or guard this arithmetic against such a sample.")
+_DROP = Suggestion("Or drop or repair, while loading, what breaks it.")
 
 
 def explain(facts: Facts) -> Cause | None:
     """Name the input that came from outside with non-finite values in it, and its sample where that is known."""
     if "birth" in facts.extra:
         return _born(facts) if facts.weight is None and facts.origin.phase == "data" else None
+    if facts.extra.get("heard") is True:
+        said = str(facts.extra.get("numpy"))
+        return Cause("data_nonfinite", (f"numpy says: {said}",), (_guard(facts, said), _DROP), LIKELY, story=True)
     in_dataset = facts.source == "op" and facts.origin.phase == "data" and "dataset" in facts.extra
     if not (facts.source == "input" or in_dataset) or "written_in_place" in facts.extra:
         return None
@@ -70,8 +74,21 @@ def _in_dataset(facts: Facts, sample: str | None) -> Cause:
     told, mend = (sample,) if sample else (), _repair(facts)
     said = facts.extra.get("numpy")
     if isinstance(said, str):
-        return Cause("data_nonfinite", (f"numpy says: {said}", *told), (mend, _GUARD), LIKELY, story=True)
+        guard = _guard(facts, said)
+        return Cause("data_nonfinite", (f"numpy says: {said}", *told), (mend, guard), LIKELY, story=True)
     return Cause("data_nonfinite", told, (mend,), LIKELY - 1, story=True, leads=True)
+
+
+def _guard(facts: Facts, said: str) -> Suggestion:
+    """Return the user's line of numpy guarded, where its text shows what broke."""
+    code = None
+    if "log" in said.rpartition(" ")[2] or not said.startswith("overflow"):
+        code = fitting.argument(facts.origin, "log", lambda text: f"np.maximum({fitting.unbracketed(text)}, 1e-12)")
+        code = code or fitting.divisor(facts.origin, lambda text: f"np.maximum({fitting.unbracketed(text)}, 1e-6)")
+        code = code or bounding.base(facts.origin, lambda text: f"np.maximum({fitting.unbracketed(text)}, 1e-6)")
+    only = facts.extra.get("heard") is True
+    text = "Guard this arithmetic against such values." if only else "Or guard this arithmetic against such a sample."
+    return Suggestion(text, code)
 
 
 def _repair(facts: Facts) -> Suggestion:

@@ -84,7 +84,10 @@ def explain(facts: Facts) -> Cause | None:
 def _by_number(facts: Facts) -> tuple[Suggestion, ...]:
     counts = type(facts.extra["arg1"]) is int  # a whole number is a count
     least = "1" if counts or _is_infinite(facts) else "1e-6"
-    code = fitting.divisor(facts.origin, lambda text: f"max({_bare(text)}, {least})") or f"a / max(n, {least})"
+    code = (
+        fitting.divisor(facts.origin, lambda text: f"max({fitting.unbracketed(text)}, {least})")
+        or f"a / max(n, {least})"
+    )
     if counts or not _is_infinite(facts):
         return (Suggestion(_KEEP, code),)
     return _of_one_number(facts, None, code)
@@ -151,7 +154,7 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
 def _in_update(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     """No gradient flows through an update: an eps outside of the root is enough."""
     eps = "1e-4" if dtype_of(divisor) == "float16" else "1e-8"
-    code = fitting.divisor(facts.origin, lambda text: f"({_bare(text)} + {eps})")
+    code = fitting.divisor(facts.origin, lambda text: f"({fitting.unbracketed(text)} + {eps})")
     if code is None or fitting.rooted(facts.origin, str) is None:
         return _suggestions(facts, divisor)
     return (Suggestion("Add a small number to the divisor, as the eps of torch's optimizers is.", code),)
@@ -207,7 +210,10 @@ def _guarded(facts: Facts, divisor: TensorFact) -> str:
         return fitting.argument(facts.origin, "rsqrt", lambda text: f"{text} + {eps}") or f"torch.rsqrt(x + {eps})"
     if divisor.min is not None and divisor.min < 0:
         # Clamping would turn negative divisors round.
-        code = fitting.divisor(facts.origin, lambda text: f"torch.where({_bare(text)} == 0, {eps}, {_bare(text)})")
+        code = fitting.divisor(
+            facts.origin,
+            lambda text: f"torch.where({fitting.unbracketed(text)} == 0, {eps}, {fitting.unbracketed(text)})",
+        )
         return code or f"a / torch.where(b == 0, {eps}, b)"
     if facts.op == "reciprocal":
         code = fitting.argument(facts.origin, "reciprocal", lambda text: f"{text}.clamp_min({eps})")
@@ -219,7 +225,3 @@ def _guarded(facts: Facts, divisor: TensorFact) -> str:
 
 def _in_float32(facts: Facts) -> str:
     return "b = b.float()" if facts.op not in RECIPROCALS else "x = x.float()"
-
-
-def _bare(text: str) -> str:
-    return text[1:-1] if text.startswith("(") and text.endswith(")") and text.count("(") == 1 else text

@@ -16,7 +16,7 @@ from nandiag.analysis.report import Origin
 LONGEST_LINE = 120
 _SHORT = 40
 _NAMED = re.compile(r"return|[\w., ]+ =")
-_MODULES = ("torch", "F", "functional", "special", "fft", "linalg")
+_MODULES = ("torch", "F", "functional", "special", "fft", "linalg", "np", "numpy")
 _POLES = ("log", "log2", "log10", "sqrt", "rsqrt", "reciprocal")
 _CLAMPS = ("clamp", "clip", "clamp_max", "clamp_min", "hardtanh")
 _WHOLE = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
@@ -270,6 +270,16 @@ def target(node: ast.expr, op: str) -> ast.expr | None:
     if isinstance(node.func, ast.Attribute) and not is_module(node.func.value):
         return node.func.value
     return node.args[0] if node.args and not isinstance(node.args[0], ast.Starred) else None
+
+
+def unbracketed(text: str) -> str:
+    """Return an expression without the brackets around all of it."""
+    depth = 0
+    for place, sign in enumerate(text):
+        depth += (sign == "(") - (sign == ")")
+        if depth == 0 and place < len(text) - 1:
+            return text
+    return text[1:-1] if text.startswith("(") else text
 
 
 def is_module(node: ast.expr) -> bool:

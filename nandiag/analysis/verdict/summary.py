@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Origin
@@ -72,11 +72,16 @@ def _look_summary(look: Looked | None, origin: Origin, where: str) -> str:
     updated = facts.get("parameters")
     if isinstance(updated, list) and updated:
         return f"{born} on {where} in the update of {words.few([str(name) for name in updated], most=1)}"
+    return f"{born} on {where} in {_code(facts) or _place(origin)}"
+
+
+def _code(facts: Mapping[str, object]) -> str | None:
+    """Return whose code it was where that is no module's."""
+    if facts.get("heard") is True:
+        return "arithmetic of numpy's"
     if "dataset" in facts:
-        return f"born on {where} in the code of {facts['dataset']}"
-    if "comm_hook" in facts:
-        return f"{born} on {where} in the communication hook {facts['comm_hook']}"
-    return f"{born} on {where} in {_place(origin)}"
+        return f"the code of {facts['dataset']}"
+    return f"the communication hook {facts['comm_hook']}" if "comm_hook" in facts else None
 
 
 def _first_harm(claim: Claim) -> str:

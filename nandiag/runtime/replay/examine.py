@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from nandiag.events import Looked
 from nandiag.runtime.evidence.buckets import with_buckets
 from nandiag.runtime.evidence.exchanged import with_exchange
+from nandiag.runtime.evidence.heard import with_heard
 from nandiag.runtime.evidence.labels import labels_of, storage
 from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.evidence.walk import origin
@@ -41,6 +42,7 @@ from nandiag.runtime.replay.update import last_write, look_again
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import Entry
 from nandiag.runtime.tape.traceless import roots_of, traceless
+from nandiag.runtime.tape.warned import HEARD
 from nandiag.runtime.together.agreement import Agreement
 from nandiag.runtime.together.shadows import possible
 from nandiag.runtime.together.vigil import together
@@ -187,7 +189,7 @@ class Examiner:
         ends = seen.ends(case)
         found = origin(ends)
         if found is not None:
-            return seen.found(case, found)
+            return with_heard(seen.found(case, found), list(HEARD))
         if ends:
             return _nothing(case, "failed", "non-finite values came back, but not the op that made them")
         given = seen.gave(case) if case.joint else None

@@ -51,7 +51,7 @@ def arm() -> Sentinel:
     wraps.install(capture)
     sentinel.early.arm()
     os.register_at_fork(after_in_child=capture.window.close)  # a worker of a DataLoader is forked in the open window
-    warned.install()
+    warned.install(lambda: None if capture.off else capture.tape.step)
     capture.batches = watch_batches(capture)
     watch_exchanges(capture)
     collectives.install()

@@ -499,3 +499,18 @@ def test_the_gradient_of_a_sum_of_exponentials_of_nothing(at, by_hand, name, exp
     assert (found.slug, found.suggestions[0].code) == ("attention_fully_masked", code)
     facts = at("sub", (by_hand.fact(nan=1), masked), (by_hand.fact(nan=2),), **rest, **on("a", "a"))
     assert mechanism(facts).slug != "attention_fully_masked"
+
+
+@pytest.mark.parametrize(
+    ("said", "line", "expression", "code"),
+    [
+        ("divide by zero encountered in log", "x = np.log(prices)", "np.log(prices)", "x = np.log(np.maximum(prices, 1e-12))"),
+        ("invalid value encountered in divide", "x = (x - m) / s", "(x - m) / s", "x = (x - m) / np.maximum(s, 1e-6)"),
+        ("divide by zero encountered in power", "w = (n * p[i]) ** -b", "(n * p[i]) ** -b", "w = np.maximum(n * p[i], 1e-6) ** -b"),
+        ("overflow encountered in exp", "w = np.exp(z)", "np.exp(z)", None),
+    ],
+)  # fmt: skip
+def test_a_line_that_numpy_warned_of(at, by_hand, said, line, expression, code):
+    extra = {"numpy": said, "heard": True}
+    story, _ = explain(at(None, (), (by_hand.fact(nan=2),), extra=extra, phase="data", **on(line, expression)))
+    assert (story.slug, story.evidence, story.suggestions[0].code) == ("data_nonfinite", (f"numpy says: {said}",), code)

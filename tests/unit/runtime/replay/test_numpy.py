@@ -1,10 +1,16 @@
 """A sample that numpy made bad is traced to its line, and a guarded line beside it is not blamed."""
 
+import queue
+import threading
+import warnings
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
+
+from nandiag.runtime.tape.warned import HEARD
 
 BAD = 5
 
@@ -76,3 +82,80 @@ def test_numpys_own_settings_are_put_back(work):
     work(on_anomaly="continue")
     train(Series(scaled))
     assert (np.geterr(), np.geterrcall()) == before
+
+
+def ahead(rows):
+    return np.log(rows)  # the line
+
+
+def loop(batches):
+    model = nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in batches:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+
+@pytest.fixture
+def said():
+    """numpy's warnings as a script meets them: shown, each place once."""
+    HEARD.clear()
+    show = warnings._showwarnmsg
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        warnings._showwarnmsg = show  # what pytest keeps them by is put back with it
+        yield
+    HEARD.clear()
+
+
+def in_a_thread(rows, batches):
+    def make():
+        for row in rows:
+            batches.put(torch.from_numpy(ahead(row)))
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    return (batches.get() for _ in rows)
+
+
+def test_what_a_thread_made_by_numpy_is_told_by_numpys_warning(work, said):
+    worker = work(on_anomaly="continue")
+    rows = np.ones((5, 3, 6), dtype=np.float32)
+    rows[3, 1, 2] = 0.0
+    loop(in_a_thread(rows, queue.Queue()))
+    look = worker.looked[0]
+    assert (look.outcome, look.method, look.source, look.phase, look.step) == ("found", "tape", "op", "data", 3)
+    assert look.site.source.endswith("# the line")
+    assert look.facts["numpy"] == "divide by zero encountered in log"
+    assert look.reason.startswith("numpy warned there 3 steps before")
+
+
+def test_a_warning_that_cannot_have_made_it_is_not_blamed(work, said):
+    worker = work(on_anomaly="continue")
+    bad = np.ones((3, 6), dtype=np.float32)
+    bad[1, 2] = np.inf
+
+    def batches():
+        yield torch.ones(3, 6)
+        ahead(-np.ones(3))  # NaN, which nobody uses
+        yield torch.from_numpy(bad)
+
+    loop(batches())
+    assert "numpy" not in worker.looked[0].facts
+
+
+def test_what_numpy_said_long_ago_is_not_blamed(work, said):
+    worker = work(on_anomaly="continue")
+    bad = np.ones((3, 6), dtype=np.float32)
+    bad[1, 2] = np.inf
+
+    def batches():
+        ahead(np.zeros(3))
+        for _ in range(18):
+            yield torch.ones(3, 6)
+        yield torch.from_numpy(bad)
+
+    loop(batches())
+    assert "numpy" not in worker.looked[0].facts
