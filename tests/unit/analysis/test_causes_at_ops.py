@@ -504,9 +504,11 @@ def test_the_gradient_of_a_sum_of_exponentials_of_nothing(at, by_hand, name, exp
 @pytest.mark.parametrize(
     ("said", "line", "expression", "code"),
     [
-        ("divide by zero encountered in log", "x = np.log(prices)", "np.log(prices)", "x = np.log(np.maximum(prices, 1e-12))"),
+        ("divide by zero encountered in log", "x = np.log(prices)", "np.log(prices)",
+         "x = np.log(np.maximum(prices, 1e-12))"),
         ("invalid value encountered in divide", "x = (x - m) / s", "(x - m) / s", "x = (x - m) / np.maximum(s, 1e-6)"),
-        ("divide by zero encountered in power", "w = (n * p[i]) ** -b", "(n * p[i]) ** -b", "w = np.maximum(n * p[i], 1e-6) ** -b"),
+        ("divide by zero encountered in power", "w = (n * p[i]) ** -b", "(n * p[i]) ** -b",
+         "w = np.maximum(n * p[i], 1e-6) ** -b"),
         ("overflow encountered in exp", "w = np.exp(z)", "np.exp(z)", None),
     ],
 )  # fmt: skip
