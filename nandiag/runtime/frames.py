@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import sysconfig
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import islice
 from types import CodeType, FrameType
@@ -16,7 +17,7 @@ _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _STDLIB = tuple({os.path.join(sysconfig.get_paths()[key], "") for key in ("stdlib", "platstdlib")})
 _ENGINE = "_engine_run_backward"
-_LIMIT = 60
+_STEPS = range(60)
 
 # The ids of code objects at which a walk ends: what calls them is ours, not the script's. By id, for to hash a code
 # object costs more than the rest of a walk.
@@ -28,6 +29,7 @@ USER, LIBRARY, INTERNAL, TORCH = "user", "library", "internal", "torch"
 _CALLS = frozenset({"_wrapped_call_impl", "_call_impl"})
 
 Place = tuple[CodeType, int, bool]
+Trail = Sequence[tuple[CodeType, int]]
 
 
 class Frame(NamedTuple):
@@ -87,22 +89,48 @@ def stack(start: FrameType | None, most: int = 12) -> tuple[tuple[Frame, ...], b
 
 def places(start: FrameType | None, most: int) -> tuple[list[Place], bool]:
     """Do what :func:`stack` does, but return plain tuples, in a Frame's order: on the hot path no line is looked up."""
+    return places_on(_outwards(start), most)
+
+
+def trail(start: FrameType | None) -> Trail:
+    """Return where each frame from ``start`` outwards stands: what :func:`places_on` needs, and nothing else.
+
+    On the hot path nobody asks whose code it is before somebody wants to know. No frame is held, nor what is in it.
+    """
+    found = []
+    for _ in _STEPS:
+        if start is None:
+            break
+        found.append((start.f_code, start.f_lasti))
+        start = start.f_back
+    return found
+
+
+def _outwards(frame: FrameType | None) -> Iterator[tuple[CodeType, int]]:
+    for _ in _STEPS:
+        if frame is None:
+            break
+        yield frame.f_code, frame.f_lasti
+        frame = frame.f_back
+
+
+def places_on(walk: Iterable[tuple[CodeType, int]], most: int) -> tuple[list[Place], bool]:
+    """Return the places on a walk outwards that are the user's or a library's, and whether it ended at the engine."""
     found: list[Place] = []
-    frame, limit, direct = start, _LIMIT, True
-    while frame is not None and limit and len(found) < most:
-        code = frame.f_code
+    direct = True
+    for code, instruction in walk:
         kind = kind_of(code.co_filename)
         if id(code) in BOUNDARIES:
             break
         if kind is USER or kind is LIBRARY:
-            found.append((code, frame.f_lasti, direct))
+            found.append((code, instruction, direct))
+            if len(found) == most:
+                break
             direct = True
         elif kind is TORCH and code.co_name == _ENGINE:
             return found, True
         elif direct:
             direct = code.co_name in _CALLS if kind is TORCH else code.co_filename.startswith(_OURS)
-        frame = frame.f_back
-        limit -= 1
     return found, False
 
 

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from nandiag.runtime.belongings.bystanders import Bystanders
-from nandiag.runtime.frames import places
+from nandiag.runtime.frames import trail
 from nandiag.runtime.guard import Refused, guarded
 from nandiag.runtime.memory.there import is_there
 from nandiag.runtime.public import AnomalyStop
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Tape, tensors_in
+from nandiag.runtime.tape.packed.jots import LARGEST, versions_of
 from nandiag.runtime.tape.packed.swaps import swapped_by
 from nandiag.runtime.tape.packed.words import Given, version_of
 from nandiag.runtime.tape.state import (
@@ -46,7 +47,6 @@ _SHARE = 0.01
 _CALLS_BY_HAND = 256
 _SHARE_BY_HAND = 0.02
 _OVER = 3
-_FRAMES = 6
 _LARGEST_BUFFER = 1 << 24
 _MOST_HABITS = 256
 
@@ -178,7 +178,7 @@ class Capture:
         grad = known[0]
         entry = Entry(ROOT, module, grad=grad, modes=known)
         frame = sys._getframe(_WRAPPED)
-        entry.places = places(frame.f_back, _FRAMES)[0]
+        entry.trail = trail(frame.f_back)
         habit = self._habit(module)
         swapped = swapped_by(frame.f_back, module)
         if swapped is None:
@@ -186,7 +186,11 @@ class Capture:
         else:
             habit.begin_swapped(entry)
         entry.generators = generators(full=self._python_random, private=habit.generators)
-        self.tape.add(entry, args, kwargs)
+        versions = versions_of(args, kwargs) if grad and swapped is None and self.tape.jots.on else None
+        if versions is not None:
+            self.tape.jots.add(entry, (args, kwargs), versions)
+        else:
+            self.tape.add(entry, args, kwargs)
         if swapped is not None:
             entry.swapped = swapped._replace(tensors=self.tape.pack(swapped.tensors, grad))
         if grad and self.on_root is not None:
@@ -223,17 +227,25 @@ class Capture:
             self.on_root_end()
         if entry is not None:
             self.known[id(module)].end(entry)
-            for word in entry.words:
-                if type(word) is Given:
-                    word.call_ended()
+            jot = self.tape.jots.last(entry)
+            if jot is not None and type(output) is Tensor and output.numel() <= LARGEST:
+                jot.ended(output)
+            else:
+                self._keep_output(entry, output)
             if self.tape.step == 0 and self._python_random and entry.generators is not None:
                 self._python_used = self._python_used or python_used(entry.generators)
-            self.tape.made(entry, [output] if isinstance(output, Tensor) else tensors_in(output))
         if not self.off:
             self.window.open()
             births = self.births
             if births is not None and not births.prelude.shut:
                 births.prelude.resume()
+
+    def _keep_output(self, entry: Entry, output: Any) -> None:
+        self.tape.jots.settle()
+        for word in entry.words:
+            if type(word) is Given:
+                word.call_ended()
+        self.tape.made(entry, [output] if isinstance(output, Tensor) else tensors_in(output))
 
     def training(self) -> None:
         """A backward call or an update begins: what the script wrote before is known by now."""
@@ -258,8 +270,12 @@ class Capture:
         """``torch.autograd.backward(*args, **kwargs)`` is called."""
         self.window.close()
         entry = Entry(BACKWARD, torch.autograd.backward, grad=True, modes=modes())
-        entry.places = places(frame, _FRAMES)[0]
-        self.tape.add(entry, *words)
+        entry.trail = trail(frame)
+        versions = versions_of(*words) if self.tape.jots.on else None
+        if versions is not None:
+            self.tape.jots.add(entry, words, versions)
+        else:
+            self.tape.add(entry, *words)
 
     @guarded("tape")
     def backward_ends(self) -> None:
@@ -319,6 +335,7 @@ class Capture:
     def _keep_to_budget(self) -> None:
         now = time.perf_counter()
         self.step_seconds = now - self._began
+        self.tape.jots.step_took(self.step_seconds)
         by_hand = self.by_hand or self.tape.writes_weights
         few, share = (_CALLS_BY_HAND, _SHARE_BY_HAND) if by_hand else (_FEW_CALLS, _SHARE)
         allowed = max(few, self.step_seconds * share / _CALL_SECONDS)

@@ -13,14 +13,16 @@ from types import MappingProxyType
 from typing import Any
 from weakref import ref as reference
 
-from torch import Tensor, device, dtype, layout, strided
+from torch import Tensor, strided
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from nandiag.runtime.frames import Frame, Place
+from nandiag.runtime.frames import Frame, Place, Trail, places_on
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.tape.packed.carried import Carried
+from nandiag.runtime.tape.packed.descent import ancestors, forget_consumed, unheld
+from nandiag.runtime.tape.packed.jots import Jots
 from nandiag.runtime.tape.packed.swaps import Swapped
-from nandiag.runtime.tape.packed.words import Given, Made, Rebuilt, version_of
+from nandiag.runtime.tape.packed.words import PLAIN, Given, Made, Rebuilt, version_of
 from nandiag.runtime.tape.state import Generators, Modes
 
 MOST_ENTRIES = 4096
@@ -32,7 +34,7 @@ _FEW_ENTRIES = 256
 _FEW_BYTES = 16 * 1024 * 1024
 # The gradient, and what a line makes of it on the way to the weight.
 _PER_UPDATE = 4
-_PLAIN = frozenset({int, float, bool, str, type(None), dtype, device, layout})
+_FRAMES = 6
 _NO_WORDS: Mapping[str, Any] = MappingProxyType({})
 ROOT, CALL, BACKWARD = "root", "call", "backward"
 
@@ -44,7 +46,7 @@ class Entry:
     args: Any = ()
     kwargs: Any = _NO_WORDS
     words: Sequence[Made | Given] = ()
-    places: Sequence[Place] = ()
+    trail: Trail = ()
     generators: Generators | None = None
     buffers: Iterable[tuple[Tensor, Tensor]] = ()
     attributes: Sequence[tuple[dict[str, Any], dict[str, Any]]] = ()
@@ -66,6 +68,11 @@ class Entry:
     def mutates(self) -> bool:
         """Whether it matters though what it returns is gone: it wrote into something, or hooked itself to it."""
         return self.in_place or self.name.startswith("__set") or self.name in {"register_hook", "retain_grad"}
+
+    @property
+    def places(self) -> Sequence[Place]:
+        """Where it was called, the user's and libraries' places only, innermost first, in a Frame's order."""
+        return places_on(self.trail, _FRAMES)[0]
 
     @property
     def frames(self) -> tuple[Frame, ...]:
@@ -115,7 +122,8 @@ class Tape:
     """The entries since the last optimizer step, and who made which live tensor."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.jots = Jots(self)
+        self._entries: list[Entry] = []
         self.loose: deque[Entry] = deque(maxlen=_MOST_LOOSE)
         self.overflow = False
         self._made: dict[int, Made] = {}
@@ -130,8 +138,21 @@ class Tape:
         self.step = self.micro_step = 0
         self.bytes = self._updates = 0
 
+    @property
+    def entries(self) -> list[Entry]:
+        """The entries of this step, oldest first."""
+        if self.jots.many:
+            self.jots.settle()
+        return self._entries
+
+    @entries.setter
+    def entries(self, entries: list[Entry]) -> None:
+        self._entries = entries
+
     def add(self, entry: Entry, args: Any, kwargs: Any) -> None:
         """Put an entry on the tape with its arguments packed."""
+        if self.jots.many:
+            self.jots.settle()
         self._number = entry.number = self._number + 1
         if entry.kind is ROOT:
             self._count_root()
@@ -175,12 +196,14 @@ class Tape:
         alive = {id(made.entry) for made in self._made.values()}
         every = (*self.entries, *self.loose)
         kept = [entry for entry in every if entry.kind == BACKWARD or entry.mutates or id(entry) in alive]
-        needed = {id(entry) for entry in _ancestors(kept)}
+        needed = {id(entry) for entry in ancestors(kept)}
         self.entries = [entry for entry in self.entries if id(entry) in needed]
         self.loose = deque((entry for entry in self.loose if id(entry) in needed), _MOST_LOOSE)
 
     def made(self, entry: Entry, outputs: Sequence[Tensor]) -> None:
         """Remember which tensors ``entry`` returned."""
+        if self.jots.many:
+            self.jots.settle()
         made = self._made
         for index, tensor in enumerate(outputs):
             made[id(tensor)] = Made(entry, index, reference(tensor))
@@ -208,10 +231,14 @@ class Tape:
 
     def unmake(self, tensor: Tensor) -> None:
         """Take ``tensor`` as it is from now on: it was given other memory than the call that made it gave it."""
+        if self.jots.many:
+            self.jots.settle()
         self._made.pop(id(tensor), None)
 
     def maker(self, tensor: Tensor) -> tuple[Entry, int] | None:
         """Return the entry that made ``tensor`` and the index among its outputs, None when it is not on the tape."""
+        if self.jots.many:
+            self.jots.settle()
         known = self._made.get(id(tensor))
         return (known.entry, known.index) if known is not None and known.tensor() is tensor else None
 
@@ -222,12 +249,12 @@ class Tape:
             self._words.append(word)
             return word
         kind = type(thing)
-        return thing if kind in _PLAIN else self._pack_items(thing, kind, strong)
+        return thing if kind in PLAIN else self._pack_items(thing, kind, strong)
 
     def _each(self, things: Iterable[Any], strong: bool) -> list[Any]:  # noqa: FBT001
         """Do what :meth:`pack` does for each of some things; every taped call comes by here."""
         pack = self.pack
-        return [thing if type(thing) in _PLAIN else pack(thing, strong) for thing in things]
+        return [thing if type(thing) in PLAIN else pack(thing, strong) for thing in things]
 
     def _pack_items(self, thing: Any, kind: type, strong: bool) -> Any:  # noqa: FBT001
         if kind is tuple or kind is list:
@@ -280,16 +307,11 @@ class Tape:
 
     def clear(self, step: int) -> None:
         """Begin a new step. Entries whose outputs live on with their graph (a GAN's fake batch) stay reachable."""
-        for entry in self.loose:
-            entry.forget()
-        for entry in self.entries:
-            if not entry.grad:
-                entry.forget()
-            elif entry.kind is BACKWARD and entry.args is not None and not entry.retains:
-                _forget_consumed(entry)
-        self.loose.clear()
-        self.entries.clear()
-        self._drop_gone()
+        if self.jots.many:
+            made_before = [made.entry for made in self._made.values()] if self._made else ()
+            self.jots.step_ends(alone=not any(one.grad for one in (*self._entries, *made_before)))
+        if self._entries or self.loose or self._made:
+            self._let_go()
         self._copies.clear()
         self._carried.clear()
         self._roots, self._most_roots = 0, _FEW_ROOTS
@@ -298,13 +320,25 @@ class Tape:
         self.step = step
         self.bytes = self._updates = 0
 
+    def _let_go(self) -> None:
+        for entry in self.loose:
+            entry.forget()
+        for entry in self.entries:
+            if not entry.grad:
+                entry.forget()
+            elif entry.kind is BACKWARD and entry.args is not None and not entry.retains:
+                forget_consumed(entry)
+        self.loose.clear()
+        self.entries.clear()
+        self._drop_gone()
+
     def _hold(self, maker: Entry) -> bool:
         """Keep what ``maker`` needs to be run again, now that a gradient depends on it; False where that is gone.
 
         What ran without gradients keeps its arguments weakly until then: most of it never matters.
         """
         if not maker.grad and not maker.held:
-            for entry in sorted(_unheld(maker), key=lambda one: one.number):
+            for entry in sorted(unheld(maker), key=lambda one: one.number):
                 entry.held = entry.args is not None and all(self._hold_word(word) for word in entry.words)
         return maker.args is not None if maker.grad else maker.held
 
@@ -326,7 +360,7 @@ class Tape:
         self._updates += _PER_UPDATE * (target.nbytes if target.layout is strided else target.numel())
         if self._updates > _FEW_BYTES:
             return
-        for one in _unheld(entry):
+        for one in unheld(entry):
             for word in one.words:
                 # What is read off another tensor (a gradient) is another one when it is read again.
                 if type(word) is Given or (type(word) is Made and word.entry.name == "__get__"):
@@ -357,38 +391,5 @@ class Tape:
         makers += also
         left_out = {id(entry): entry for entry in without}
         kept = [entry for entry in (*self.entries, *makers) if id(entry) not in left_out]
-        found = (entry for entry in _ancestors(kept, left_out) if id(entry) not in left_out)
+        found = (entry for entry in ancestors(kept, left_out) if id(entry) not in left_out)
         return sorted(found, key=lambda entry: entry.number)
-
-
-def _ancestors(entries: list[Entry], known: dict[int, Entry] | None = None) -> Iterable[Entry]:
-    """Return ``entries`` and all that they descend from, but not by way of those ``known`` already."""
-    known = {**(known or {}), **{id(entry): entry for entry in entries}}
-    waiting = list(entries)
-    while waiting:
-        entry = waiting.pop()
-        for maker in entry.makers:
-            if id(maker) not in known and maker.args is not None:
-                known[id(maker)] = maker
-                waiting.append(maker)
-    return known.values()
-
-
-def _unheld(maker: Entry) -> Iterable[Entry]:
-    """Return ``maker`` and those of its ancestors that ran without gradients and are not held yet."""
-    known, waiting = {id(maker): maker}, [maker]
-    while waiting:
-        for one in waiting.pop().makers:
-            if not one.grad and not one.held and id(one) not in known:
-                known[id(one)] = one
-                waiting.append(one)
-    return known.values()
-
-
-def _forget_consumed(backward: Entry) -> None:
-    """What a backward went through has no graph any more: a loss that the script collects must hold no batch."""
-    waiting = [backward]
-    while waiting:
-        entry = waiting.pop()
-        waiting += [word.entry for word in entry.words if type(word) is Made and word.entry.grad]
-        entry.forget()

@@ -17,11 +17,12 @@ from torch import Tensor
 
 from nandiag.runtime.births.beneath import Beneath
 from nandiag.runtime.births.known import is_in_place
-from nandiag.runtime.frames import places
+from nandiag.runtime.frames import trail
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entries import CALL, Entry, Tape, tensors_in
+from nandiag.runtime.tape.packed.jots import LARGEST, versions_of
 from nandiag.runtime.tape.state import Generators, generators, modes
 from nandiag.runtime.tracebacks import pass_on
 
@@ -42,7 +43,6 @@ _COPIES = frozenset({"clone", "__deepcopy__"})
 _SMALL = 1 << 14
 _FROM_DATA = frozenset({"from_numpy", "as_tensor", "tensor", "frombuffer", "asarray", "from_dlpack"})
 _SMALL_DATA = 1024
-_FRAMES = 6
 _Kept = tuple[Generators | None, tuple[Tensor, Tensor] | None]
 _KINDS = (Tensor, tuple, list)
 
@@ -58,7 +58,9 @@ class Traits(NamedTuple):
     random: bool
     remakes: bool
     from_data: bool
-    careful: bool  # something is kept before the call is made
+    careful: bool  # something is done before the call is made
+    moves: bool  # what is known of a tensor may be so no more when the call has been made
+    plain: bool  # it may be noted now and put on the tape later
 
 
 @functools.lru_cache(maxsize=4096)
@@ -68,9 +70,10 @@ def traits(function: Any) -> Traits:
     gradient_set = name == "__set__" and getattr(getattr(function, "__self__", None), "__name__", "") == "grad"
     remakes = name in _REMAKERS or getattr(function, "__module__", "") == _INITIALISERS
     in_place, random = is_in_place(name), name in _RANDOM
-    return Traits(
-        gradient_set or name in _MUTATORS, in_place, random, remakes, name in _FROM_DATA, in_place or random
-    )  # fmt: skip
+    mutates, from_data = gradient_set or name in _MUTATORS, name in _FROM_DATA
+    moves = mutates or in_place or remakes or name in _NO_WRITERS or name == "__set__"
+    plain = not (moves or random or from_data or name in _COPIES or name == "__get__")
+    return Traits(mutates, in_place, random, remakes, from_data, moves or random, moves, plain)
 
 
 class Window(Beneath):
@@ -107,14 +110,30 @@ class Window(Beneath):
         if what.mutates or (isinstance(output, _KINDS) and type(output) is not torch.Size):
             try:
                 if self.on and _functorch() is None:
-                    entry = self.tape_call(func, (args, kwargs), output, sys._getframe(1))
-                    if kept is not None and entry is not None:
-                        entry.generators, entry.before = kept
+                    self._take(func, (args, kwargs), output, kept)
             except Exception as error:
                 RECORDER.dark("window", error)
         return output
 
+    def _take(self, func: Any, words: tuple[Any, Any], output: Any, kept: _Kept | None) -> None:
+        """Take a call as it is where it may be put on the tape later, else put it there."""
+        frame, jots = sys._getframe(2), self.tape.jots
+        if jots.on and traits(func).plain and type(output) is Tensor and output.numel() <= LARGEST:
+            versions = versions_of(*words)
+            known = modes()
+            grad = known[0] and output.requires_grad
+            if versions is not None and (grad or jots.may_wait(words[0], output)):
+                entry = Entry(CALL, func, grad=grad, modes=known)
+                entry.trail = trail(frame)
+                jots.add(entry, words, versions, output)
+                return
+        taped = self.tape_call(func, words, output, frame)
+        if kept is not None and taped is not None:
+            taped.generators, taped.before = kept
+
     def _kept(self, what: Traits, args: tuple[Any, ...], kwargs: Any) -> _Kept:
+        if what.moves and self.tape.jots.many:
+            self.tape.jots.settle()
         own = kwargs.get("generator") if kwargs else None
         states = generators(full=False, private=[own] if own is not None else ()) if what.random or own else None
         return states, self._before(args) if what.in_place else None
@@ -156,7 +175,7 @@ class Window(Beneath):
         entry = Entry(CALL, func, grad=grad, modes=known)
         if what.in_place:
             entry.in_place = True
-        entry.places = places(frame, _FRAMES)[0]
+        entry.trail = trail(frame)
         self.tape.add(entry, args, kwargs)
         if what.in_place and not grad:
             self.tape.hold_update(entry, args)

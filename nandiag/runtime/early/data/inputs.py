@@ -157,6 +157,7 @@ class Inputs:
         usual, step, entry = self._usual[batch.path], self._capture.tape.step, batch.entry()
         if entry is None or (step, batch.path) in self._told_at:
             return
+        self._capture.tape.jots.settle()  # what the call was given is asked for
         data = data_of(batch.tensor(), entry)
         usual.mask = not at_harm and data is not None and is_mask(data)
         if usual.mask:

@@ -10,10 +10,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch import Tensor, strided
+from torch import Tensor, device, dtype, layout, strided
 
 if TYPE_CHECKING:
     from nandiag.runtime.tape.entries import Entry
+
+# What an argument may be that is kept as it is.
+PLAIN = frozenset({int, float, bool, str, type(None), dtype, device, layout})
 
 
 class Made:
@@ -30,6 +33,12 @@ class Made:
         self.index = index
         self.tensor: Callable[[], Tensor | None] = tensor
         self.version = version
+
+    def used(self, version: int, after: int) -> None:
+        """Take the version that the tensor had when it was used, for one that may come to be held."""
+        del after
+        if self.version is not None:
+            self.version = version
 
     @property
     def taken(self) -> bool:
@@ -54,6 +63,10 @@ class Given:
         self._tensor: Any = tensor if strong else weakref.ref(tensor)
         self.version = version_of(tensor)
         self.written = False
+
+    def used(self, version: int, after: int) -> None:
+        """Take the versions that the tensor had when it was used, and when the call was over."""
+        self.version, self.written = version, after != version
 
     def call_ended(self) -> None:
         """The call that it was given to is over: did that write into it?"""

@@ -1,0 +1,204 @@
+"""Where steps are short a call is put on the tape only when somebody asks: the tape is then what it would have been."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from nandiag.runtime.tape.packed import jots
+from nandiag.runtime.tape.packed.words import Given
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Make all steps count as short, or none of them."""
+
+    def make(*, yes=True):
+        monkeypatch.setattr(jots, "_SHORT", 1e9 if yes else 0.0)
+
+    make()
+    return make
+
+
+class Loop:
+    """A loop with an accuracy, two micro-batches and a helper for the loss."""
+
+    def __init__(self):
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        self.x, self.y = torch.randn(6, 4), torch.randint(0, 3, (6, 1))
+
+    def loss(self, output):
+        return functional.cross_entropy(output, self.y.flatten())
+
+    def backward(self):
+        for _ in range(2):
+            output = self.model(self.x)
+            (self.loss(output) * 0.5).backward()
+            self.right = (output.argmax(1) == self.y.flatten()).sum()
+
+    def step(self):
+        self.optimizer.zero_grad()
+        self.backward()
+        self.optimizer.step()
+
+
+def told(entries):
+    """All that a reader of the tape may ask of its entries, as plain values."""
+    return [
+        (
+            entry.kind, entry.name, entry.grad, entry.modes, entry.micro_step,
+            [(frame.code, frame.line, frame.instruction, frame.direct) for frame in entry.frames],
+            [(type(word), word.version, getattr(word, "written", None)) for word in entry.words],
+            [maker.name for maker in entry.makers], list(entry.kwargs), len(entry.args),
+        )
+        for entry in entries
+    ]  # fmt: skip
+
+
+def test_the_tape_is_the_same_when_it_is_asked_for(work, short):
+    capture, loop, seen = work().capture, Loop(), []
+    for yes in (True, False):
+        short(yes=yes)
+        for _ in range(5):
+            loop.step()
+        loop.optimizer.zero_grad()
+        loop.backward()
+        assert len(capture.tape.jots.many) == (18 if yes else 0)
+        seen.append(told([*capture.tape.entries, *capture.tape.loose]))
+        loop.optimizer.step()
+    assert [row[0] for row in seen[0]].count("backward") == 2
+    for row, other in zip(*seen, strict=True):
+        assert row == other
+
+
+def test_a_step_that_ends_well_is_never_packed(work, short, monkeypatch):
+    capture = work().capture
+    loop = Loop()
+    loop.backward = lambda: loop.loss(loop.model(loop.x)).backward()
+    for _ in range(5):
+        loop.step()
+    monkeypatch.setattr(capture.tape, "add", None)
+    for _ in range(3):
+        loop.step()
+        assert not capture.tape.jots.many
+    assert not capture.tape._entries
+
+
+def ready(work):
+    """An armed process whose next step is noted: its capture, a weight, its optimizer, a tensor from outside."""
+    x = torch.ones(3)
+    capture = work().capture
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(4):
+        weight.square().sum().backward()
+        optimizer.step()
+    assert capture.tape.jots.on
+    return capture, weight, optimizer, x
+
+
+def test_an_argument_has_the_version_that_it_was_used_with(work, short):
+    capture, weight, _, x = ready(work)
+    value = weight * x
+    capture.window.close()
+    x.add_(1)  # as a module would, unseen
+    assert len(capture.tape.jots.many) >= 1
+    word = next(word for word in capture.tape.maker(value)[0].words if type(word) is Given and word.get() is x)
+    assert word.version == 0
+    assert x._version == 1
+
+
+def test_what_a_root_module_writes_into_is_known_to_be_written(work, short):
+    class Writes(nn.Module):
+        def forward(self, x, y):
+            x.add_(1)
+            return x * y
+
+    capture, weight, _, x = ready(work)
+    model = Writes()
+    model(x, weight)
+    assert capture.tape.jots.many
+    first, second = capture.tape.entries[-1].words
+    assert (first.written, second.written) == (True, False)
+
+
+@pytest.mark.parametrize("change", ["in_place", "asks_for_gradients", "reads_the_list_later"])
+def test_what_may_change_is_taken_at_once(change, work, short):
+    capture, weight, _, x = ready(work)
+    x = x * 2
+    assert capture.tape.jots.many
+    if change == "in_place":
+        x.add_(1)
+    elif change == "asks_for_gradients":
+        x.requires_grad_()
+    else:
+        many = [x, weight]
+        torch.stack(many)
+        many.clear()
+    assert not capture.tape.jots.many
+
+
+def test_a_graph_that_is_retained_stays_on_the_tape(work, short):
+    capture, weight, optimizer, x = ready(work)
+    kept = (weight * x).sum()
+    kept.backward(retain_graph=True)
+    assert capture.tape.jots.many
+    optimizer.step()
+    assert [entry.name for entry in capture.tape.whole([kept])] == ["mul", "sum"]
+
+
+def test_no_graph_is_held_that_the_script_lets_go(work, short):
+    """An evaluation with gradients left on: some calls are held, however long it goes on."""
+    capture, weight, *_ = ready(work)
+    made = []
+    for _ in range(4 * jots.MOST):
+        value = (weight * 2).sum()
+        made.append(weakref.ref(value))
+        value.item()
+    del value
+    gc.collect()
+    assert sum(one() is not None for one in made) <= jots.MOST
+    assert len(capture.tape.jots.many) <= jots.MOST
+
+
+def test_what_is_large_is_not_held(work, short):
+    _, weight, *_ = ready(work)
+    large = torch.ones(jots.LARGEST, 2).t() * weight[0]
+    reference = weakref.ref(large)
+    del large
+    assert reference() is None
+    plain = torch.ones(jots.LARGEST + 1)
+    reference = weakref.ref(plain)
+    plain.sum()
+    del plain
+    assert reference() is None
+
+
+def test_where_it_is_always_asked_for_it_is_not_put_off(work, short):
+    """A discriminator's loss whose graph outlives the step is packed each time: then at once."""
+    capture, weight, optimizer, _ = ready(work)
+    for _ in range(jots._IN_VAIN + 1):
+        kept = weight * 2
+        weight.square().sum().backward()
+        optimizer.step()
+        assert kept.requires_grad
+    assert not capture.tape.jots.on
+
+
+def test_one_long_step_changes_nothing_and_a_few_do():
+    one = jots.Jots(None)
+    for seconds in (1e-4, 1e-4):
+        one.step_took(seconds)
+    assert not one.on
+    one.step_took(1e-4)
+    assert one.on
+    for seconds in (1.0, 1.0, 1e-4, 1.0, 1.0):
+        one.step_took(seconds)
+    assert one.on
+    one.step_took(1.0)
+    assert not one.on
