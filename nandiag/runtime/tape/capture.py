@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import sys
 import time
-import weakref
 from collections.abc import Callable
 from threading import get_ident as _ident
 from typing import Any, TypeVar, cast
@@ -19,20 +18,16 @@ from torch import Tensor, nn
 from nandiag.runtime.belongings.bystanders import Bystanders
 from nandiag.runtime.frames import trail
 from nandiag.runtime.guard import Refused, guarded
-from nandiag.runtime.memory.there import is_there
 from nandiag.runtime.public import AnomalyStop
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Tape, tensors_in
+from nandiag.runtime.tape.packed.habits import Habit
 from nandiag.runtime.tape.packed.jots import LARGEST, versions_of
 from nandiag.runtime.tape.packed.swaps import swapped_by
-from nandiag.runtime.tape.packed.words import Given, version_of
+from nandiag.runtime.tape.packed.words import Given
 from nandiag.runtime.tape.state import (
-    Attributes,
-    Copies,
     capturing,
-    equal,
     generators,
-    keep_attributes,
     modes,
     python_used,
 )
@@ -47,7 +42,6 @@ _SHARE = 0.01
 _CALLS_BY_HAND = 256
 _SHARE_BY_HAND = 0.02
 _OVER = 3
-_LARGEST_BUFFER = 1 << 24
 _MOST_HABITS = 256
 
 # Asked several times a step, and a name in a module within a module is looked up twice.
@@ -345,58 +339,3 @@ class Capture:
             self.narrow = True
         self.window.calls = 0
         self._began = now
-
-
-class Habit:
-    """What a root module is known to change when it runs: buffers and plain attributes.
-
-    Learnt at its first call in each of its manners (training or not, with gradients or without): a validation before
-    the training shows nothing of what training changes.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = weakref.ref(module)
-        self._known: dict[tuple[bool, bool], tuple[list[Tensor], list[nn.Module]]] = {}
-        self.generators = [
-            value for one in module.modules() for value in one.__dict__.values() if isinstance(value, torch.Generator)
-        ]
-        self._manner = False, False
-        self._first: tuple[list[tuple[Tensor, int]], Attributes] | None = None
-
-    def begin(self, entry: Entry) -> None:
-        """Keep in ``entry`` what the call is about to change."""
-        module = entry.function
-        self._first, self._manner = None, (module.training, entry.grad)
-        known = self._known.get(self._manner)
-        if known is None:
-            watched = [
-                (one, version_of(one)) for one in module.buffers() if one.numel() <= _LARGEST_BUFFER and is_there(one)
-            ]
-            self._first = (watched, Attributes(module))
-            entry.buffers = Copies([buffer for buffer, _ in watched])
-            entry.attributes = keep_attributes(list(module.modules()))
-            return
-        buffers, modules = known
-        if buffers:
-            entry.buffers = Copies(list(filter(is_there, buffers)))
-        if modules:
-            entry.attributes = keep_attributes(modules)
-
-    def begin_swapped(self, entry: Entry) -> None:
-        """Keep what a call may change that is made with other buffers than the module's own, new ones each time."""
-        module = entry.function
-        entry.buffers = Copies([one for one in module.buffers() if one.numel() <= _LARGEST_BUFFER])
-        entry.attributes = keep_attributes(list(module.modules()))
-
-    def end(self, entry: Entry) -> None:
-        """Learn from a first call, and keep in ``entry`` what it left where it sets things anew."""
-        if self._first is not None and entry.swapped is None:
-            watched, attributes = self._first
-            # By value too: batch normalisation writes its running statistics without moving their version.
-            kept = {id(buffer): value for buffer, value in entry.buffers}
-            written = [one for one, version in watched if version_of(one) != version or not equal(one, kept[id(one)])]
-            self._known[self._manner] = written, attributes.changed()
-            self._first = None
-        known = self._known.get(self._manner)
-        if known is not None and known[1]:
-            entry.left = keep_attributes(known[1])
