@@ -157,13 +157,17 @@ def _hear(event: str, words: tuple[Any, ...]) -> None:
 
 
 def _is_scripts(frame: FrameType | None) -> bool:
-    """Whether what is under way was asked for by code of the script, or of a library, not by ours or an import."""
+    """Whether what is under way was asked for by code of the script, or of a library, not by ours or an import.
+
+    A module that an import runs is not the script's step, and must be run to its end: half of one is there for good.
+    """
+    found = False
     while frame is not None:
         name = frame.f_code.co_filename
-        if name != __file__:
-            if name.startswith("<frozen importlib") or is_ours(name):
-                return False
-            if kind_of(name) != INTERNAL:
-                return True
+        if name.startswith("<frozen importlib"):
+            return False
+        if name != __file__ and is_ours(name):
+            return found
+        found = found or kind_of(name) != INTERNAL
         frame = frame.f_back
-    return False
+    return found
