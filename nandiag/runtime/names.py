@@ -72,6 +72,17 @@ def find_roots() -> list[nn.Module]:
     return [module for module in modules if id(module) not in children and "_modules" in module.__dict__]
 
 
+def names_of(roots: list[nn.Module]) -> dict[int, str]:
+    """Map ``id(module)`` of each module below ``roots`` to its FQN.
+
+    Where the script calls a part of a larger module that is never called itself, it is named as its parameters are.
+    """
+    found = {id(module): name for root in reversed(roots) for name, module in walk(root)}
+    for tree in sorted((list(walk(root)) for root in find_roots() if id(root) not in found), key=len):
+        found.update({id(module): name for name, module in tree if id(module) in found})
+    return found
+
+
 def owners(roots: list[nn.Module]) -> dict[int, Owner]:
     """Map ``id(tensor)`` of each parameter and buffer below ``roots`` to its owner; larger roots name shared ones."""
     found: dict[int, Owner] = {}

@@ -22,7 +22,7 @@ from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.memory.overwritten import Overwritten
-from nandiag.runtime.names import walk
+from nandiag.runtime.names import names_of
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.hooked import Hooks
@@ -124,8 +124,7 @@ class Examiner:
 
     def _replay(self, case: Case, entries: list[Entry]) -> Looked:
         roots = roots_of(entries)
-        names = {id(module): name for root in reversed(roots) for name, module in walk(root)}
-        tracer = Tracer(names, joint=case.joint)
+        tracer = Tracer(names_of(roots), joint=case.joint)
         with quiet():
             held = all_that_gather(case.parameters, roots, entries)
             tracer.brought = set(labels_of(roots, entries)) | memory_of(entries)

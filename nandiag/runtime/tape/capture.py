@@ -20,9 +20,10 @@ from nandiag.runtime.frames import trail
 from nandiag.runtime.guard import Refused, guarded
 from nandiag.runtime.public import AnomalyStop
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Tape, tensors_in
+from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Tape
 from nandiag.runtime.tape.packed.habits import Habit
 from nandiag.runtime.tape.packed.jots import LARGEST, versions_of
+from nandiag.runtime.tape.packed.outputs import given_out
 from nandiag.runtime.tape.packed.swaps import swapped_by
 from nandiag.runtime.tape.packed.words import Given
 from nandiag.runtime.tape.state import (
@@ -239,7 +240,7 @@ class Capture:
         for word in entry.words:
             if type(word) is Given:
                 word.call_ended()
-        self.tape.made(entry, [output] if isinstance(output, Tensor) else tensors_in(output))
+        self.tape.made(entry, given_out(output))
 
     def training(self) -> None:
         """A backward call or an update begins: what the script wrote before is known by now."""

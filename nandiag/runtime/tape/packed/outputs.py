@@ -1,0 +1,41 @@
+"""The tensors that a root module gives out, in an object of the script's or a distribution too (worker)."""
+
+from __future__ import annotations
+
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from torch import Tensor, nn
+
+from nandiag.runtime.tape.entries import tensors_in
+
+_DEPTH = 3
+_MOST = 64
+_OPAQUE = (nn.Module, type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
+
+
+def given_out(output: Any) -> list[Tensor]:
+    """Return the tensors in ``output``: those of containers first, then those that objects hold as attributes.
+
+    The order is that of the attributes, which is the same when the module runs again.
+    """
+    if isinstance(output, Tensor):
+        return [output]
+    found = tensors_in(output)
+    _attributes(output, found, _DEPTH)
+    return found
+
+
+def _attributes(thing: Any, found: list[Tensor], depth: int) -> None:
+    if depth == 0 or len(found) >= _MOST or isinstance(thing, (Tensor, str, int, float, *_OPAQUE)):
+        return
+    if isinstance(thing, tuple | list | dict):
+        held = list(thing.values() if isinstance(thing, dict) else thing)
+        for one in held[:_MOST]:
+            _attributes(one, found, depth)
+        return
+    for one in list((getattr(thing, "__dict__", None) or {}).values())[:_MOST]:
+        if isinstance(one, Tensor):
+            found.append(one)
+        else:
+            _attributes(one, found, depth - 1)
