@@ -20,6 +20,7 @@ from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.replay.trace import Spot, Tracer
 from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Tape, tensors_in
 from nandiag.runtime.tape.packed.outputs import given_out
+from nandiag.runtime.tape.packed.sides import left_at
 from nandiag.runtime.tape.packed.swaps import Swapped
 from nandiag.runtime.tape.packed.words import Given, Made, Rebuilt, version_of
 from nandiag.runtime.tape.state import set_attributes, under
@@ -104,6 +105,7 @@ class Player:
                 args, kwargs = _as_ddp_gives(entry.function, args, kwargs)
             output = function(*args, **kwargs)
             outputs = self._outputs[id(entry)] = (given_out if entry.kind == ROOT else tensors_in)(output)
+            outputs += left_at(entry.sides)
             self._left |= {(id(names), name): value for names, values in entry.left for name, value in values.items()}
             self.result.scalars += [one for one in outputs if one.numel() == 1 and one.requires_grad]
             if entry.function is _grad:

@@ -24,6 +24,7 @@ from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Tape
 from nandiag.runtime.tape.packed.habits import Habit
 from nandiag.runtime.tape.packed.jots import LARGEST, versions_of
 from nandiag.runtime.tape.packed.outputs import given_out
+from nandiag.runtime.tape.packed.sides import Sides
 from nandiag.runtime.tape.packed.swaps import swapped_by
 from nandiag.runtime.tape.packed.words import Given
 from nandiag.runtime.tape.state import (
@@ -221,12 +222,13 @@ class Capture:
         if self.on_root_end is not None:
             self.on_root_end()
         if entry is not None:
-            self.known[id(module)].end(entry)
+            habit = self.known[id(module)]
+            habit.end(entry)
             jot = self.tape.jots.last(entry)
-            if jot is not None and type(output) is Tensor and output.numel() <= LARGEST:
+            if jot is not None and type(output) is Tensor and output.numel() <= LARGEST and not habit.sides.expected:
                 jot.ended(output)
             else:
-                self._keep_output(entry, output)
+                self._keep_output(entry, output, habit.sides)
             if self.tape.step == 0 and self._python_random and entry.generators is not None:
                 self._python_used = self._python_used or python_used(entry.generators)
         if not self.off:
@@ -235,12 +237,13 @@ class Capture:
             if births is not None and not births.prelude.shut:
                 births.prelude.resume()
 
-    def _keep_output(self, entry: Entry, output: Any) -> None:
+    def _keep_output(self, entry: Entry, output: Any, sides: Sides) -> None:
         self.tape.jots.settle()
         for word in entry.words:
             if type(word) is Given:
                 word.call_ended()
-        self.tape.made(entry, given_out(output))
+        entry.sides, left = sides.end(entry.words) if sides.expected else ([], [])
+        self.tape.made(entry, [*given_out(output), *left])
 
     def training(self) -> None:
         """A backward call or an update begins: what the script wrote before is known by now."""

@@ -21,6 +21,7 @@ from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.tape.packed.carried import Carried
 from nandiag.runtime.tape.packed.descent import ancestors, forget_consumed, unheld
 from nandiag.runtime.tape.packed.jots import Jots
+from nandiag.runtime.tape.packed.sides import Side
 from nandiag.runtime.tape.packed.swaps import Swapped
 from nandiag.runtime.tape.packed.words import PLAIN, Given, Made, Rebuilt, version_of
 from nandiag.runtime.tape.state import Generators, Modes
@@ -51,6 +52,7 @@ class Entry:
     buffers: Iterable[tuple[Tensor, Tensor]] = ()
     attributes: Sequence[tuple[dict[str, Any], dict[str, Any]]] = ()
     left: Sequence[tuple[dict[str, Any], dict[str, Any]]] = ()
+    sides: Sequence[Side] = ()
     before: tuple[Tensor, Tensor] | None = None
     swapped: Swapped | None = None
     in_place = held = False
@@ -93,7 +95,7 @@ class Entry:
     def forget(self) -> None:
         """Let go of everything: this call will not be made again."""
         self.args = self.kwargs = self.before = self.swapped = self.generators = None
-        self.words = self.buffers = self.attributes = self.left = ()
+        self.words = self.buffers = self.attributes = self.left = self.sides = ()
 
     @property
     def name(self) -> str:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nandiag.runtime.memory.there import is_there
+from nandiag.runtime.tape.packed.sides import Sides
 from nandiag.runtime.tape.packed.words import version_of
 from nandiag.runtime.tape.state import Attributes, Copies, equal, keep_attributes
 
@@ -31,6 +32,7 @@ class Habit:
         self.generators = [
             value for one in module.modules() for value in one.__dict__.values() if isinstance(value, torch.Generator)
         ]
+        self.sides = Sides(module)
         self._manner = False, False
         self._first: tuple[list[tuple[Tensor, int]], Attributes] | None = None
 
@@ -38,6 +40,7 @@ class Habit:
         """Keep in ``entry`` what the call is about to change."""
         module = entry.function
         self._first, self._manner = None, (module.training, entry.grad)
+        self.sides.begin(self._manner)
         known = self._known.get(self._manner)
         if known is None:
             watched = [
@@ -56,6 +59,7 @@ class Habit:
     def begin_swapped(self, entry: Entry) -> None:
         """Keep what a call may change that is made with other buffers than the module's own, new ones each time."""
         module = entry.function
+        self.sides.begin((module.training, entry.grad))
         entry.buffers = Copies([one for one in module.buffers() if one.numel() <= _LARGEST_BUFFER])
         entry.attributes = keep_attributes(list(module.modules()))
 
