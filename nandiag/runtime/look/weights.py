@@ -112,12 +112,14 @@ class Weights:
             trained |= {id(tensor) for tensor in parameters(optimizer)}
         self._frozen.take_stock(roots, trained)
 
-    def scalars(self, optimizer: Optimizer, *, quick: bool) -> list[Tensor]:
+    def scalars(self, optimizer: Optimizer, *, quick: bool, whole: bool = False) -> list[Tensor]:
         """Return 0-d tensors that are finite only if the parameters and this turn's optimizer state all are.
 
-        ``quick``: steps are so short that state is looked at in turns however little there is of it.
+        ``quick``: steps are so short that state is looked at in turns however little there is of it; ``whole``: all of
+        the state, whose turn it is or not.
         """
-        tensors = [*parameters(optimizer), *self._state_turn(optimizer, quick=quick)]
+        states = list(optimizer.state.values()) if whole else self._state_turn(optimizer, quick=quick)
+        tensors = [*parameters(optimizer), *_tensors_of(states)]
         if self._excused:
             tensors = [tensor for tensor in tensors if id(tensor) not in self._excused]
         return norms(tensors)
@@ -176,23 +178,33 @@ class Weights:
                     if isinstance(value, Tensor):
                         yield f"{key} of {self.name(parameter, optimizer)}", value
 
-    def _state_turn(self, optimizer: Optimizer, *, quick: bool) -> list[Tensor]:
+    @property
+    def excuses(self) -> bool:
+        """Whether some tensor may be bad."""
+        return bool(self._excused)
+
+    def _state_turn(self, optimizer: Optimizer, *, quick: bool) -> Iterable[Any]:
         states: Iterable[Any] = optimizer.state.values()
         if quick or len(optimizer.state) > _ALL_STATE:
             self.in_turns = True  # what was left out once may have been bad for a while
             self._turn = (self._turn + 1) % _TURNS
-            states = islice(states, self._turn, None, _TURNS)
-        return [
-            value
-            for state in states
-            if isinstance(state, dict)
-            for value in state.values()
-            if isinstance(value, Tensor) and value.dim()
-        ]
+            return islice(states, self._turn, None, _TURNS)
+        return states
 
 
 def _none() -> None:
     """Stand in for a weak reference to no optimizer."""
+
+
+def _tensors_of(states: Iterable[Any]) -> list[Tensor]:
+    """Return the tensors among optimizer state that may turn bad; counts of steps are numbers, or 0-d."""
+    return [
+        value
+        for state in states
+        if isinstance(state, dict)
+        for value in state.values()
+        if isinstance(value, Tensor) and value.dim()
+    ]
 
 
 def _asleep(held: Held) -> bool:

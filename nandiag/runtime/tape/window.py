@@ -82,7 +82,7 @@ class Window(Beneath):
     def __init__(self, tape: Tape) -> None:
         super().__init__()
         self.tape = tape
-        self.calls = 0
+        self.calls = self.writes = 0
         self.wrote: Callable[[Tensor], object] | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -134,6 +134,7 @@ class Window(Beneath):
     def _kept(self, what: Traits, args: tuple[Any, ...], kwargs: Any) -> _Kept:
         if what.moves and self.tape.jots.many:
             self.tape.jots.settle()
+        self.writes += what.in_place
         own = kwargs.get("generator") if kwargs else None
         states = generators(full=False, private=[own] if own is not None else ()) if what.random or own else None
         return states, self._before(args) if what.in_place else None

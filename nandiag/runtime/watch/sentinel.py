@@ -32,6 +32,7 @@ from nandiag.runtime.replay.ready import gradients_used
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.together.agreement import Agreement
+from nandiag.runtime.watch.assured import Assured
 from nandiag.runtime.watch.bare import Bare
 from nandiag.runtime.watch.borders import Nesting, closure_of, with_closure
 from nandiag.runtime.watch.clock import Clock
@@ -41,7 +42,6 @@ from nandiag.runtime.watch.told.harm import Teller
 from nandiag.runtime.watch.told.skips import Skips
 from nandiag.settings import Settings
 
-_SHORT_STEP = 1e-3
 _STOCK_STEPS = frozenset({10, 100, 1000})
 _on_host = attrgetter("is_cpu")
 
@@ -64,6 +64,7 @@ class Sentinel:
         self.bare = Bare(self.judge, self.looker, self._settle)
         self._response = Response(settings.on_anomaly)
         self._nesting = Nesting()
+        self._assured = Assured(capture, self.weights)
         self._waiting: list[Tensor] = []
         self._hidden: list[tuple[Tensor, Tensor | None]] = []
         self._scale: Tensor | None = None
@@ -141,6 +142,7 @@ class Sentinel:
         self._scaler_skips = sight.scaler_skips
         self.judge.weights_of(optimizer, sight, border, self.clock.updated_in)
         if sight.fine and not border.harms:
+            self._assured.begins(optimizer, sight, seen=not self.looker.live.here)
             self.teller.looked(border)
             return
         if not sight.frozen_finite:
@@ -245,13 +247,14 @@ class Sentinel:
         if self.judge.lost:
             return
         with quiet():
-            quick = self.capture.step_seconds < _SHORT_STEP
-            scalars = self.weights.scalars(optimizer, quick=quick)
+            scalars = self._assured.look(optimizer)
             if not all(map(_on_host, scalars)):
                 self._waiting = scalars
                 return
-            if all(map(math.isfinite, read(scalars))):
+            values = read(scalars)
+            if all(map(math.isfinite, values)):
                 self.judge.finite_after = self.clock.updated_in
+                self._assured.looked(optimizer, values)
                 return
             border = Border()
             held = self.judge.update_of(optimizer, border, self.clock.updated_in)

@@ -20,7 +20,7 @@ from nandiag.runtime import frames
 from nandiag.runtime.early.data import inputs
 from nandiag.runtime.look import finite
 from nandiag.runtime.tape.packed import jots
-from nandiag.runtime.watch import sentinel
+from nandiag.runtime.watch import assured
 
 OURS = f"{Path(nandiag.__file__).parent}/"
 STEPS = 8
@@ -49,7 +49,8 @@ def loop(work, monkeypatch):
     # What is done seldom where steps are short must not hang on how long these take, profiled on a busy machine.
     monkeypatch.setattr(jots, "_SHORT", math.inf)
     monkeypatch.setattr(inputs, "_SHORT_STEP", math.inf)
-    monkeypatch.setattr(sentinel, "_SHORT_STEP", math.inf)
+    monkeypatch.setattr(assured, "_SHORT", math.inf)
+    monkeypatch.setattr(assured, "_SHORTEST", math.inf)
     gc.collect()
     gc.freeze()  # modules that an earlier test left behind would be watched for a change
     work()
@@ -79,14 +80,14 @@ def calls_of(step):
 
 def test_a_step_makes_few_calls_of_ours(loop):
     counts = calls_of(loop)
-    assert sum(counts.values()) / STEPS <= 262, counts.most_common(20)
+    assert sum(counts.values()) / STEPS <= 224, counts.most_common(20)
 
 
-def test_a_step_reads_the_host_twice_and_looks_at_three_groups(loop):
-    """Gradients with the losses before the update; weights and state after it, for on the CPU that is no waiting."""
+def test_a_step_looks_at_gradients_and_losses_and_seldom_at_the_weights(loop):
+    """These, and the state, are known to be finite after most updates."""
     counts = calls_of(loop)
-    assert counts["runtime/look/finite.py", "read"] == 2 * STEPS
-    assert counts["runtime/look/finite.py", "_norm"] == 2 * STEPS
+    looks = counts["runtime/look/finite.py", "_norm"]
+    assert STEPS <= looks <= STEPS + 1
     assert finite.read([torch.ones(())]) == [1.0]
 
 
