@@ -71,6 +71,12 @@ _LOOKS = frozenset(
     {"View", "UnsafeView", "Reshape", "Squeeze", "Unsqueeze", "Select", "Slice", "Split", "SplitWithSizes", "Unbind"}
     | {"Permute", "Transpose", "T", "Expand", "Alias", "Clone", "ToCopy", "Chunk", "Index"}
 )
+# Rounding alone does not lead as far below 0.
+_ROUNDED = -1e-4
+_LEARNT = Suggestion(
+    "It is made of weights that nothing keeps above zero: learn its logarithm, or let a softplus make it positive.",
+    "F.softplus(raw) + 1e-6",
+)
 _PARAMETRISED = Suggestion(
     "Where the model itself makes it, let it make a number that is positive by construction.", "F.softplus(z) + 1e-6"
 )
@@ -113,7 +119,11 @@ def _suggestions(facts: Facts, op: str, guard: str) -> tuple[Suggestion, ...]:
     made = _positive(facts, op) if op in _POSITIVE else None
     if made is not None:
         return (made, first)
-    return (first, _PARAMETRISED) if op in _LOGS else (first,)
+    if op not in _LOGS:
+        return (first,)
+    given = facts.origin.inputs[0].min
+    trained = facts.extra.get("of_weights") is True and given is not None and given < _ROUNDED
+    return (_LEARNT, first) if trained else (first, _PARAMETRISED)
 
 
 def _positive(facts: Facts, op: str) -> Suggestion | None:

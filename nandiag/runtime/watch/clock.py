@@ -26,6 +26,7 @@ class Clock:
     def __init__(self) -> None:
         self.step = 0
         self.micro_step = 0
+        self._began = 0  # the step in which the newest backward call began
         self.updated_in = -1  # the step in which the newest update was made
         self.has_optimizer = self.trains = False
         self._updates: weakref.WeakKeyDictionary[torch.optim.Optimizer, Count] = weakref.WeakKeyDictionary()
@@ -53,6 +54,15 @@ class Clock:
             # Where those before it are gone (a fold, a phase, a restart) it goes on counting.
             known = self._updates[optimizer] = Count(0 if self._updates else self.step)
         return known
+
+    def backward_begins(self) -> None:
+        """A backward call begins."""
+        self._began = self.step
+
+    def backward_ended(self) -> None:
+        """Count a backward call; one that made updates itself, in hooks of its parameters, belongs to their step."""
+        if self.step == self._began:
+            self.micro_step += 1
 
     def tick(self) -> None:
         """Count a step where no optimizer exists: one backward call."""

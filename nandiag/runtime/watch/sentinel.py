@@ -282,6 +282,7 @@ class Sentinel:
         if not RECORDER.attached and not attach_late():
             return False
         self.clock.trains = True
+        self.clock.backward_begins()
         self.losses.take(roots, self.clock.micro_step)
         if not self.clock.has_optimizer:
             self.bare.begins(roots)
@@ -290,7 +291,7 @@ class Sentinel:
 
     def backward_ended(self) -> None:
         """Count a backward call; where no optimizer exists it is the border of a step."""
-        self.clock.micro_step += 1
+        self.clock.backward_ended()
         self.looker.backward_ended(self.clock.micro_step)
         if not self.clock.has_optimizer:
             self._next_by_hand(self.bare.ended())

@@ -516,3 +516,10 @@ def test_a_line_that_numpy_warned_of(at, by_hand, said, line, expression, code):
     extra = {"numpy": said, "heard": True}
     story, _ = explain(at(None, (), (by_hand.fact(nan=2),), extra=extra, phase="data", **on(line, expression)))
     assert (story.slug, story.evidence, story.suggestions[0].code) == ("data_nonfinite", (f"numpy says: {said}",), code)
+
+
+@pytest.mark.parametrize(("low", "first"), [(-0.018, "It is made of weights"), (-1e-7, "Find out why")])
+def test_what_was_trained_below_zero_is_no_rounding(at, by_hand, low, first):
+    given = by_hand.fact(min=low, max=low)
+    facts = at("log", (given,), (by_hand.fact(nan=16),), extra={"of_weights": True}, **on("n = s.log()", "s.log()"))
+    assert mechanism(facts).suggestions[0].text.startswith(first)

@@ -323,6 +323,17 @@ def test_an_optimizer_within_an_optimizer_is_one_step(work):
     assert worker.sentinel.finish().steps == 3
 
 
+def test_a_backward_call_that_makes_the_updates_itself_is_the_first_of_its_step(work):
+    worker = work(on_anomaly="continue")
+    model = torch.nn.Linear(4, 1)
+    each = {one: torch.optim.SGD([one], lr=0.1) for one in model.parameters()}
+    for one in model.parameters():
+        one.register_post_accumulate_grad_hook(lambda one: each[one].step())
+    for scale in (1.0, 1.0, math.inf):
+        model(torch.ones(3, 4)).mean().mul(scale).backward()
+    assert (worker.harms[0].step, worker.harms[0].micro_step) == (2, 0)
+
+
 def test_gradient_accumulation_counts_micro_steps(work):
     worker = work()
     loop = Loop()
