@@ -205,7 +205,7 @@ def _keep(divisor: TensorFact) -> str:
 
 
 def _guarded(facts: Facts, divisor: TensorFact) -> str:
-    eps = small(divisor)
+    eps = "1" if _is_count(facts, divisor) else small(divisor)
     if facts.op == "rsqrt":
         return fitting.argument(facts.origin, "rsqrt", lambda text: f"{text} + {eps}") or f"torch.rsqrt(x + {eps})"
     if divisor.min is not None and divisor.min < 0:
@@ -221,6 +221,13 @@ def _guarded(facts: Facts, divisor: TensorFact) -> str:
         return code or f"x.clamp_min({eps}).reciprocal()"
     code = fitting.divisor(facts.origin, lambda text: f"{text}.clamp_min({eps})")
     return code or f"a / b.clamp_min({eps})"
+
+
+def _is_count(facts: Facts, divisor: TensorFact) -> bool:
+    """Whether the divisor holds whole numbers, as far as it is known, and is called a count."""
+    ends = (divisor.min, divisor.max)
+    whole = all(end is not None and end >= 0 and end == int(end) for end in ends)
+    return whole and _COUNTS.search(fitting.below(facts.origin) or divisor.name or "") is not None
 
 
 def _in_float32(facts: Facts) -> str:

@@ -116,6 +116,9 @@ def _suggestions(facts: Facts, op: str, guard: str) -> tuple[Suggestion, ...]:
         "Find out why the value leaves the domain; where rounding alone does it, clamp it.",
         fitted or f"torch.{op}(x.{guard})",
     )
+    squares = _of_squares(facts, op)
+    if squares is not None:
+        return (squares, first)
     made = _positive(facts, op) if op in _POSITIVE else None
     if made is not None:
         return (made, first)
@@ -124,6 +127,22 @@ def _suggestions(facts: Facts, op: str, guard: str) -> tuple[Suggestion, ...]:
     given = facts.origin.inputs[0].min
     trained = facts.extra.get("of_weights") is True and given is not None and given < _ROUNDED
     return (_LEARNT, first) if trained else (first, _PARAMETRISED)
+
+
+def _of_squares(facts: Facts, op: str) -> Suggestion | None:
+    """A variance taken as the mean of squares less the square of the mean, which loses its digits."""
+    found = fitting.parsed(facts.origin)
+    given = None if found is None else fitting.target(found[1], op)
+    if not isinstance(given, ast.BinOp) or not isinstance(given.op, ast.Sub):
+        return None
+    off = given.right
+    power = isinstance(off, ast.BinOp) and isinstance(off.op, ast.Pow) and ast.unparse(off.right) in {"2", "2.0"}
+    twice = isinstance(off, ast.BinOp) and isinstance(off.op, ast.Mult) and ast.dump(off.left) == ast.dump(off.right)
+    called = fitting.target(off, "square") is not None or fitting.target(off, "pow") is not None
+    if not (power or twice or called):
+        return None
+    text = "The difference of two squares loses its digits: if it is a variance, take the mean off before squaring."
+    return Suggestion(text, "((x - x.mean()) ** 2).mean()")
 
 
 def _positive(facts: Facts, op: str) -> Suggestion | None:

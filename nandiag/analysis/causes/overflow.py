@@ -77,6 +77,7 @@ ARITHMETIC = PRODUCTS | frozenset(
 )
 CONVOLUTIONS = frozenset({"convolution", "conv1d", "conv2d", "conv3d"})
 LINEAR_MODULES = frozenset({"Linear", "Conv1d", "Conv2d", "Conv3d", "Bilinear", "ConvTranspose2d", "LazyLinear"})
+_NEXT_TO_NOTHING = 1e-9
 _SPREADS = frozenset({"var", "std", "var_mean", "std_mean"})
 
 
@@ -147,9 +148,22 @@ def _advice(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
         return _half(facts)
     if facts.op in EXPONENTIALS:
         return _exponential(facts, dtype)
+    tiny = _tiny_divisor(facts)
+    if tiny is not None:
+        guarded = fitting.divisor(facts.origin, lambda text: f"{text}.clamp_min(1e-6)")
+        text = f"It is divided by as little as {words.number(tiny)}: keep the divisor away from zero."
+        return (Suggestion(text, guarded or "a / b.clamp_min(1e-6)"),)
     return (
         Suggestion("Bring the values down before this op: normalise, clamp, or clip the gradients of earlier steps."),
     )
+
+
+def _tiny_divisor(facts: Facts) -> float | None:
+    """Return the least of what an overflowing division, or its gradient, divides by, where that is next to nothing."""
+    if facts.op not in {"div", "reciprocal"}:
+        return None
+    least = facts.origin.inputs[-1].min
+    return least if least is not None and 0.0 < least < _NEXT_TO_NOTHING else None
 
 
 def _fits_float32(facts: Facts) -> bool:

@@ -111,9 +111,14 @@ def explain(facts: Facts) -> Cause | None:
     return Cause(
         slug="singular_gradient",
         evidence=(f"the gradient of {name} {what} at {point.where}; {seen}",),
-        suggestions=(Suggestion(point.text, _code(facts, name, point)), _BOTH_BRANCHES),
+        suggestions=(Suggestion(point.text, _code(facts, name, point)), *([_BOTH_BRANCHES] if _chooses(facts) else [])),
         strength=PROVEN if at is not None else LIKELY,
     )
+
+
+def _chooses(facts: Facts) -> bool:
+    """Whether the script's text has a ``where`` at the line, or behind it, which seems to be a guard."""
+    return any("where(" in text for text in (facts.origin.source or "", *facts.uses))
 
 
 def _values_there(facts: Facts) -> TensorFact | None:

@@ -523,3 +523,42 @@ def test_what_was_trained_below_zero_is_no_rounding(at, by_hand, low, first):
     given = by_hand.fact(min=low, max=low)
     facts = at("log", (given,), (by_hand.fact(nan=16),), extra={"of_weights": True}, **on("n = s.log()", "s.log()"))
     assert mechanism(facts).suggestions[0].text.startswith(first)
+
+
+@pytest.mark.parametrize(
+    ("expression", "advised"),
+    [
+        ("(s[1] / s[2] - mean ** 2).sqrt()", True), ("torch.sqrt(sq - m * m)", True), ("(a - b).sqrt()", False),
+        ("(sq - mean.square()).sqrt()", True), ("v.sqrt()", False),
+    ],
+)  # fmt: skip
+def test_a_difference_of_squares_is_told_to_lose_its_digits(at, by_hand, expression, advised):
+    facts = at("sqrt", (by_hand.fact(min=-5e-4),), (by_hand.fact(nan=1),), **on(f"std = {expression}", expression))
+    texts = [one.text for one in mechanism(facts).suggestions]
+    assert any("loses its digits" in text for text in texts[:1]) is advised
+    assert any("Find out why" in text for text in texts)
+
+
+@pytest.mark.parametrize(("expression", "top", "eps"), [
+    ("total / counts", 8.0, "1"), ("total / counts", 8.5, "1e-6"), ("total / spread", 8.0, "1e-6"),
+])  # fmt: skip
+def test_a_divisor_of_whole_numbers_that_is_called_a_count(at, by_hand, expression, top, eps):
+    given = (by_hand.fact(), by_hand.fact(zeros=2, min=0.0, max=top))
+    facts = at("div", given, (by_hand.fact(nan=2),), **on(f"m = {expression}", expression))
+    assert codes(facts)[0] == f"m = {expression}.clamp_min({eps})"
+
+
+def test_an_overflow_by_a_divisor_next_to_nothing(at, by_hand):
+    given = (by_hand.fact(max=3e18), by_hand.fact(min=2.7e-21))
+    line = on("slope = (h / w).gather(1, k)", "h / w")
+    facts = at("div", given, (by_hand.fact(posinf=1),), extra={"float64_finite": True}, node="DivBackward0", **line)
+    found = mechanism(facts)
+    assert (found.slug, codes(facts)[0]) == ("overflow", "slope = (h / w.clamp_min(1e-6)).gather(1, k)")
+
+
+@pytest.mark.parametrize(("source", "told"), [("n = v.sqrt()", False), ("n = torch.where(v > 0, v.sqrt(), v)", True)])
+def test_a_where_is_spoken_of_where_there_is_one(at, by_hand, source, told):
+    given = (by_hand.fact(), by_hand.fact(zeros=3, min=0.0))
+    facts = at("div", given, (by_hand.fact(nan=3),), node="SqrtBackward0", forward_op="aten.sqrt.default",
+               **on(source, "v.sqrt()"))  # fmt: skip
+    assert any("torch.where" in one.text for one in mechanism(facts).suggestions) is told
