@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from nandiag.analysis.early import SLUGS
 from nandiag.analysis.report import Finding, Origin, Report, Verdict
+from nandiag.analysis.verdict.steady import resume_at
 from nandiag.events import words
 from nandiag.render import hang, nccl
 from nandiag.render.text import LONGEST, clean, clean_line
@@ -98,9 +99,10 @@ def _reasons(verdict: Verdict) -> Iterable[str]:
 
 def _resume(report: Report) -> Iterable[str]:
     yield from (f"**Resume:** {escape(one.text)}" for one in report.findings if one.slug == "held_bad")
-    step, went_on = report.verdict.last_finite_step, any(one.slug == "went_on" for one in report.findings)
-    if report.verdict.anomaly and step is not None and not went_on:
-        yield f"**Resume** from a checkpoint saved before step {step + 1}."
+    found = resume_at(report)
+    if found is not None:
+        why = ", where it began to run away" if found[1] else ""
+        yield f"**Resume** from a checkpoint saved before step {found[0]}{why}."
 
 
 def _held(report: Report) -> Iterable[str]:

@@ -15,6 +15,7 @@ from rich.text import Text
 from nandiag.analysis.early import SLUGS
 from nandiag.analysis.hangs.told import Hang
 from nandiag.analysis.report import Finding, Origin, Report, Spread, Verdict
+from nandiag.analysis.verdict.steady import resume_at
 from nandiag.events import words
 from nandiag.render import hang as hangs
 from nandiag.render import nccl
@@ -205,13 +206,16 @@ def _spread(spread: Spread) -> str:
 
 def _resume(report: Report) -> list[str]:
     """Return where to resume from; a run that went on with good weights needs no such place."""
-    step = report.verdict.last_finite_step
     held = [finding.text[:1].lower() + finding.text[1:] for finding in report.findings if finding.slug == "held_bad"]
     if held:
         return held
-    if step is None or any(finding.slug == "went_on" for finding in report.findings):
+    found = resume_at(report)
+    if found is None:
         return []
-    return [f"from a checkpoint saved before step {step + 1}; the weights were finite until then."]
+    step, ran_away = found
+    if ran_away:
+        return [f"from a checkpoint saved before step {step}, where it began to run away."]
+    return [f"from a checkpoint saved before step {step}; the weights were finite until then."]
 
 
 def _code(origin: Origin, label: str | None, frame: Frame, place: Place) -> tuple[list[Text], bool]:

@@ -116,7 +116,11 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     place = bounding.second if op == "xlogy" else fitting.argument
     fitted = place(facts.origin, op, lambda inner: f"{inner}.{guard}")
     keep = Suggestion(f"Keep the argument of the logarithm away from zero.{small}", fitted or f"x.{guard}.{op}()")
-    return Cause("log_of_zero", (text,), (*_in_one_step(facts, op), keep))
+    known = _in_one_step(facts, op)
+    steps = (
+        (keep, *known) if fitted and any(one.text.startswith("Where it is taken") for one in known) else (*known, keep)
+    )
+    return Cause("log_of_zero", (text,), steps)
 
 
 def _at_edge_of_support(facts: Facts) -> Suggestion | None:

@@ -6,11 +6,14 @@ from nandiag.analysis.findings import failures, lost_to
 from nandiag.analysis.hangs.told import Hang
 from nandiag.analysis.origin import Claim
 from nandiag.analysis.ranks import crashed_late, unheard
-from nandiag.analysis.report import Finding, RankState, Run, Suggestion, Verdict
+from nandiag.analysis.report import Finding, RankState, Report, Run, Suggestion, Verdict
 from nandiag.analysis.timeline import STARTS, STATE, Timeline
 from nandiag.events import Finished, Harm, Looked, Raised, words
 from nandiag.store.reader import RankLog
 
+_RAN_AWAY = frozenset({"lr_divergence", "gradient_explosion"})
+_SPIKES = frozenset({"loss_spike", "grad_norm_spike"})
+_NEAR = 20
 _FAILED = ("killed", "raised", "exited", "not_attached")
 
 
@@ -104,6 +107,21 @@ def last_finite(
     newest = [_last_finite(attached[rank], harms.get(rank, []), logs.get(rank)) for rank in took]
     known = [step for step in newest if step is not None]
     return min(known) if known and len(known) == len(newest) and min(known) >= 0 else None
+
+
+def resume_at(report: Report) -> tuple[int, bool] | None:
+    """Return the step before which a checkpoint should have been saved, and whether it ran away from there on.
+
+    ``None`` where the run went on with good weights, or none were seen finite.
+    """
+    last = report.verdict.last_finite_step
+    if not report.verdict.anomaly or last is None or any(one.slug == "went_on" for one in report.findings):
+        return None
+    spikes = [one.step for one in report.findings if one.slug in _SPIKES and one.step is not None]
+    near = [step for step in spikes if last - _NEAR <= step <= last]
+    if report.verdict.cause in _RAN_AWAY and near and min(near) > 0:
+        return min(near), True
+    return last + 1, False
 
 
 def _had_left(state: RankState, log: RankLog | None, step: int) -> bool:

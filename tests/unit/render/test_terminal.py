@@ -9,7 +9,7 @@ from rich.console import Console
 
 from nandiag.analysis.report import Finding, Spread, Suggestion
 from nandiag.events import TensorFact
-from nandiag.render import terminal
+from nandiag.render import markdown, terminal
 
 FOLDER = "nandiag_logs/20260102-030405-train"
 
@@ -227,6 +227,17 @@ def test_where_a_run_went_on_there_is_nothing_to_resume(harmed):
     assert "= note: No weight was seen bad, and so the run went on." in text
     assert "resume" not in text
     assert "resume" in drawn(harmed)
+
+
+@pytest.mark.parametrize(("cause", "step", "told"), [
+    ("lr_divergence", 410, "before step 410, where it began to run away."), ("overflow", 410, "before step 417; the"),
+    ("gradient_explosion", 300, "before step 417; the"),
+])  # fmt: skip
+def test_a_run_that_ran_away_is_resumed_from_before_that(harmed, cause, step, told):
+    spike = Finding("loss_spike", "warning", "The loss is 21.", (0,), step)
+    away = replace(harmed, verdict=replace(harmed.verdict, cause=cause), findings=(spike,))
+    assert f"= resume: from a checkpoint saved {told}" in drawn(away)
+    assert f"**Resume** from a checkpoint saved {told[:15]}" in markdown.dumps(away)
 
 
 def test_a_collapse_beside_another_verdict_is_told(harmed):
