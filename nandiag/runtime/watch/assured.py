@@ -28,7 +28,7 @@ Optimizer: TypeAlias = torch.optim.Optimizer
 # So many updates are taken on trust; then all is looked at again.
 UPDATES = 16
 # Steps, in seconds: where they are longer a look costs nothing to speak of; in the shortest state is seen in turns.
-_SHORT, _SHORTEST = 5e-2, 1e-3
+_SHORT, _SHORTEST = 0.2, 1e-3
 # Far below the end of float32: gradients that share an element (sparse ones) may add up to more than their norm.
 _ROOM = 1e30
 _HIGHEST, _LEAST_EPS = 1e3, 1e-30
@@ -36,7 +36,7 @@ _IN_VAIN = 8
 _DTYPES = frozenset({torch.float32, torch.float64})
 _TYPES = frozenset({Tensor, torch.nn.Parameter})
 _KINDS = frozenset({torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW})
-_version, _address = attrgetter("_version"), Tensor.data_ptr
+_version, _on_host, _address = attrgetter("_version"), attrgetter("is_cpu"), Tensor.data_ptr
 
 
 class Bounds(NamedTuple):
@@ -89,6 +89,9 @@ class Assured:
             self._bounds = None
             return
         weights = parameters(optimizer)
+        if not all(map(_on_host, weights)):  # what lies elsewhere is read only at the next border
+            self._bounds = None
+            return
         try:
             versions = list(map(_version, weights))
         except RuntimeError:  # tensors made for inference have none

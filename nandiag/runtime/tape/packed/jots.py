@@ -28,6 +28,7 @@ _IN_VAIN = 16
 _TENSORS = frozenset({Tensor, Parameter})
 _WORDS = PLAIN | {Size}
 _version = attrgetter("_version")
+_RETAINS = id(True)  # noqa: FBT003 - among the words of a backward
 
 
 class Jot:
@@ -144,12 +145,11 @@ def _all_consumed(many: Sequence[Jot]) -> bool:
         entry = jot.entry
         if not entry.grad:
             continue
+        given = {*map(id, jot.args), *map(id, jot.kwargs.values())} if jot.kwargs else set(map(id, jot.args))
         if jot.output is None:
-            if any(word is True for word in (*jot.args, *(jot.kwargs or {}).values())):
-                return False  # it retains the graph
+            if _RETAINS in given:
+                return False
         elif id(jot.output) not in used:
             return False
-        used.update(map(id, jot.args))
-        if jot.kwargs:
-            used.update(map(id, jot.kwargs.values()))
+        used |= given
     return True

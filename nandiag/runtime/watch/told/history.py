@@ -16,22 +16,19 @@ class Ring:
     """Keeps the last :data:`LENGTH` steps; columns as in :class:`nandiag.events.History`."""
 
     def __init__(self) -> None:
-        self._rows: deque[Row] = deque(maxlen=LENGTH)
-        self._whose: deque[int] = deque(maxlen=LENGTH)
-        self._clips: deque[float | None] = deque(maxlen=LENGTH)
+        self._rows: deque[tuple[Row, int, float | None]] = deque(maxlen=LENGTH)
         self._order: dict[int, int] = {}
 
     def add(self, row: Row, optimizer: object = None, clip: float | None = None) -> None:
         """Append one step of ``optimizer`` (None: of a script that makes its updates by hand)."""
-        self._clips.append(clip)
-        self._rows.append(row)
-        self._whose.append(self._order.setdefault(id(optimizer), len(self._order)))
+        self._rows.append((row, self._order.setdefault(id(optimizer), len(self._order)), clip))
 
     def event(self) -> History:
         """Return the rows as columns."""
-        columns = list(zip(*self._rows, strict=True)) or [()] * 6
-        clips = tuple(self._clips) if any(one is not None for one in self._clips) else ()
-        return replace(History(*columns), optimizer=tuple(self._whose), clip=clips)
+        rows, whose, clips = zip(*self._rows, strict=True) if self._rows else ((), (), ())
+        columns = list(zip(*rows, strict=True)) or [()] * 6
+        clipped = clips if any(one is not None for one in clips) else ()
+        return replace(History(*columns), optimizer=whose, clip=clipped)
 
     def __len__(self) -> int:
         """Return how many steps are kept."""

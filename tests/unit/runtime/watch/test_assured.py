@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from nandiag.runtime.look.sight import Sight
 from nandiag.runtime.look.weights import Weights
 from nandiag.runtime.watch import assured
 from nandiag.runtime.watch.assured import Bounds
@@ -211,6 +212,16 @@ def test_narrow_weights_are_looked_at_each_time(dtype, work, looks):
     loop.weight.data = loop.weight.data.to(dtype)
     loop(6)
     assert len(looks) == 6
+
+
+def test_what_lies_on_a_device_is_not_asked_for_all_at_once(work):
+    worker = work()
+    weight = nn.Parameter(torch.ones(2, device="meta"))
+    sight = Sight((), 1.0, False, None, True, True, fine=True)
+    worker.capture.step_seconds = 1e-4
+    worker.sentinel._assured.begins(SGD([weight]), sight, seen=True)
+    worker.sentinel._assured.look(SGD([weight]))
+    assert not worker.sentinel._assured._whole
 
 
 def test_an_optimizer_of_the_scripts_own_is_looked_at_each_time(work, looks):
