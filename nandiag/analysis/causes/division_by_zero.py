@@ -71,6 +71,8 @@ def explain(facts: Facts) -> Cause | None:
     """Name the zero divisor of a division, in forward or in backward: a tensor, a number, or 0 to a negative power."""
     if not facts.finite_inputs or (facts.node is not None and not facts.node.startswith(NODES)):
         return None
+    if (facts.op or "").startswith("_weight_norm"):
+        return _of_weight_norm(facts)
     if facts.op in DIVISIONS and facts.number("arg1") == 0:
         return Cause("division_by_zero", (f"the divisor of {facts.op} is the number 0",), _by_number(facts))
     base = facts.origin.inputs[0]
@@ -79,6 +81,23 @@ def explain(facts: Facts) -> Cause | None:
         fitted = fitting.argument(facts.origin, "pow", lambda text: f"{text}.clamp_min({small(base)})")
         return Cause("division_by_zero", (text,), (Suggestion(_KEEP, fitted or "x.clamp_min(1e-6) ** -p"),))
     return _by_tensor(facts)
+
+
+def _of_weight_norm(facts: Facts) -> Cause | None:
+    """Weight normalisation divides each row of its direction by the row's length, and a layer may begin at zero."""
+    direction = facts.origin.inputs[0]
+    if not (facts.outputs_nan and direction.zeros):
+        return None
+    return Cause(
+        slug="division_by_zero",
+        evidence=(f"weight_norm divides each row by its length, and holds {share(direction.zeros, direction)}",),
+        suggestions=(
+            Suggestion(
+                "Let the direction begin with numbers, and have its length begin at 0 where the layer is to.",
+                "layer = weight_norm(layer); nn.init.zeros_(layer.parametrizations.weight.original0)",
+            ),
+        ),
+    )
 
 
 def _by_number(facts: Facts) -> tuple[Suggestion, ...]:

@@ -182,3 +182,12 @@ def test_the_logarithm_of_a_determinant_behind_a_name(by_hand):
     origin = Origin("inf", 0, (0,), 5, **place, inputs=(given,), outputs=(bad,))
     facts = Facts(origin, "look", look=Looked("found", "replay", 5, source="op", site=site))
     assert [one.code for one in explain(facts)[1].suggestions] == ["ld = torch.linalg.slogdet(self.w)[1]"]
+
+
+def test_weight_norm_of_a_layer_that_begins_at_zero(at, by_hand):
+    direction, length = by_hand.fact(zeros=16, min=0.0, max=0.0), by_hand.fact(zeros=4, shape=(4, 1))
+    found = explain(at("_weight_norm_interface", (direction, length), (by_hand.fact(nan=16),)))[1]
+    assert found.slug == "division_by_zero"
+    assert "original0" in found.suggestions[0].code
+    rows = by_hand.fact(min=0.5)
+    assert explain(at("_weight_norm_interface", (rows, length), (by_hand.fact(nan=16),)))[1].slug != "division_by_zero"
