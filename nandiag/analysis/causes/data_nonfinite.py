@@ -41,6 +41,10 @@ _CHECK = Suggestion(
     "Check the data right after this line, before training, and drop or repair such samples.",
     "assert torch.isfinite(x).all()",
 )
+_LIVE = Suggestion(
+    "For its line, where torch makes it in the main thread: have every op watched as it runs.",
+    "nandiag run --level op",
+)
 _DROP = Suggestion("Or drop or repair, while loading, what breaks it.")
 
 
@@ -103,6 +107,7 @@ def _given(facts: Facts, sample: str | None) -> Cause:
         "this sample in the dataset, and what the collate_fn makes of it;" if sample else "where this input comes from,"
     )
     then = "" if sample else "and "
+    known = facts.extra.get("dataset_index") is not None or "came_in" in facts.extra
     return Cause(
         slug="data_nonfinite",
         evidence=(*([sample] if sample else []), _where(complete=seen)),
@@ -111,6 +116,7 @@ def _given(facts: Facts, sample: str | None) -> Cause:
                 f"Check {what} {then}drop or repair such samples while loading.",
                 "assert torch.isfinite(x).all(), index",
             ),
+            *([] if known else [_LIVE]),
         ),
         strength=PROVEN if seen else LIKELY,
         story=True,

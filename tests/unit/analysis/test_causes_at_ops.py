@@ -562,3 +562,13 @@ def test_a_where_is_spoken_of_where_there_is_one(at, by_hand, source, told):
     facts = at("div", given, (by_hand.fact(nan=3),), node="SqrtBackward0", forward_op="aten.sqrt.default",
                **on(source, "v.sqrt()"))  # fmt: skip
     assert any("torch.where" in one.text for one in mechanism(facts).suggestions) is told
+
+
+@pytest.mark.parametrize(("extra", "advised"), [
+    ({}, True), ({"dataset": "Clicks", "dataset_index": None}, True), ({"dataset": "Rows", "dataset_index": 7}, False),
+    ({"came_in": "table.py:9"}, False),
+])  # fmt: skip
+def test_data_that_nothing_is_known_of_may_be_watched_as_they_are_made(at, by_hand, extra, advised):
+    story, _ = explain(at("addmm", (by_hand.fact("x", nan=2),), (by_hand.fact(nan=2),), source="input", extra=extra))
+    assert story.slug == "data_nonfinite"
+    assert any(one.code == "nandiag run --level op" for one in story.suggestions) is advised
