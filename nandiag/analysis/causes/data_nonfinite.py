@@ -53,8 +53,7 @@ def explain(facts: Facts) -> Cause | None:
     if "birth" in facts.extra:
         return _born(facts) if facts.weight is None and facts.origin.phase == "data" else None
     if facts.extra.get("heard") is True:
-        said = str(facts.extra.get("numpy"))
-        return Cause("data_nonfinite", (f"numpy says: {said}",), (_guard(facts, said), _DROP), LIKELY, story=True)
+        return _heard(facts, str(facts.extra.get("numpy")))
     in_dataset = facts.source == "op" and facts.origin.phase == "data" and "dataset" in facts.extra
     if not (facts.source == "input" or in_dataset) or "written_in_place" in facts.extra:
         return None
@@ -81,6 +80,23 @@ def _in_dataset(facts: Facts, sample: str | None) -> Cause:
         guard = _guard(facts, said)
         return Cause("data_nonfinite", (f"numpy says: {said}", *told), (mend, guard), LIKELY, story=True)
     return Cause("data_nonfinite", told, (mend,), LIKELY - 1, story=True, leads=True)
+
+
+def _heard(facts: Facts, said: str) -> Cause:
+    """Tell what numpy said where bad data, or a number that is no datum, may have been made."""
+    if facts.extra.get("number") is not True:
+        return Cause("data_nonfinite", (f"numpy says: {said}",), (_guard(facts, said), _DROP), LIKELY, story=True)
+    return Cause(_slug(said), (f"numpy says: {said}",), (_guard(facts, said),), LIKELY)
+
+
+def _slug(said: str) -> str:
+    """Return the cause that numpy's words tell of (``invalid value encountered in scalar divide``)."""
+    kind, _, op = said.partition(" encountered in ")
+    if kind.startswith("overflow"):
+        return "overflow"
+    if "log" in op:
+        return "log_of_zero" if kind.startswith("divide") else "domain_error"
+    return "division_by_zero" if "divide" in op or kind.startswith("divide") else "domain_error"
 
 
 def _guard(facts: Facts, said: str) -> Suggestion:

@@ -55,7 +55,7 @@ _FORMS: tuple[tuple[tuple[tuple[str, ...], ...], str, str], ...] = (
      "F.logsigmoid(-scores)"),
     ((("Rsub", "Sub"), ("Pow", "Mul"), ("Tanh",)), "It is taken of 1 - tanh(u)**2: there is a form that is exact.",
      _TANH),
-    ((("Sum",), ("Mul", "Exp")), "Where it is taken of a sum of probabilities, add them as logarithms.",
+    ((("Sum",), ("Mul", "Exp", "Div")), "Where it is taken of a sum of probabilities, add them as logarithms.",
      "torch.logsumexp(log_p, dim=-1)"),
 )  # fmt: skip
 

@@ -120,7 +120,13 @@ def _place(facts: Facts) -> str | None:
     came = words.bad_kind(facts.origin.inputs) if facts.source == "op" and facts.outputs_nan else None
     if came is not None and "NaN" not in came:
         return f"{came} went into {facts.op or 'this op'}, and NaN came out: {_PUT}"
-    return _OUTSIDE if facts.source == "outside" else _PLACES.get(facts.basis)
+    return _OUTSIDE if facts.source == "outside" else _number(facts) or _PLACES.get(facts.basis)
+
+
+def _number(facts: Facts) -> str | None:
+    if not _bad_numbers(facts) or not facts.finite_inputs:
+        return None
+    return f"Look at what makes the number that goes into {facts.op or 'the op'}: torch was given it as it is."
 
 
 def _behind(look: Looked, basis: str) -> str:

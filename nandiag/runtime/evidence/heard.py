@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from nandiag.runtime.tape.warned import Heard
 
 # A loader that runs ahead makes its batches so many steps before they are used.
 _AHEAD = 16
+_NUMBERS = ("arg0", "arg1", "arg2", "arg3", "value", "alpha")
 _SOURCES = frozenset({"input", "outside"})
 # What is known of where the values came from, and nearer than a warning.
 _KNOWN = ("birth", "written_in_place", "dataset_index", "came_in")
@@ -20,7 +22,8 @@ _KNOWN = ("birth", "written_in_place", "dataset_index", "came_in")
 
 def with_heard(looked: Looked, heard: Sequence[Heard]) -> Looked:
     """Return ``looked``, or the line that numpy warned of where what came from outside may have come from there."""
-    if looked.source not in _SOURCES or any(looked.facts.get(name) is not None for name in _KNOWN):
+    number = looked.source == "op" and any(not math.isfinite(one) for one in _numbers(looked))
+    if not (looked.source in _SOURCES or number) or any(looked.facts.get(name) is not None for name in _KNOWN):
         return looked
     near = [one for one in heard if looked.step - _AHEAD <= one.step <= looked.step and _can_make(one, looked)]
     newest = next((one for one in near if one.step == near[-1].step), None)
@@ -31,19 +34,23 @@ def with_heard(looked: Looked, heard: Sequence[Heard]) -> Looked:
         looked,
         method="tape",
         source="op",
-        phase="data",
+        phase=looked.phase if number else "data",
         site=site_of(Spot(None, None, frames, "data", 0), None),
         inputs=(),
-        outputs=looked.inputs,
-        facts={**looked.facts, "numpy": newest.said, "heard": True},
+        outputs=looked.outputs if number else looked.inputs,
+        facts={**looked.facts, "numpy": newest.said, "heard": True, "number": number},
         reason=f"numpy warned there {_when(looked.step - newest.step)}, and what it made there was not looked at",
     )
 
 
 def _can_make(heard: Heard, looked: Looked) -> bool:
     """NaN comes of anything, of an infinity too; an infinity does not come of what is invalid."""
-    nan = any(fact.nan for fact in looked.inputs)
+    nan = any(fact.nan for fact in looked.inputs) or any(map(math.isnan, _numbers(looked)))
     return nan or not heard.said.startswith("invalid")
+
+
+def _numbers(looked: Looked) -> list[float]:
+    return [one for name in _NUMBERS if isinstance(one := looked.facts.get(name), float)]
 
 
 def _when(steps: int) -> str:

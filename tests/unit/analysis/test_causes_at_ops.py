@@ -572,3 +572,16 @@ def test_data_that_nothing_is_known_of_may_be_watched_as_they_are_made(at, by_ha
     story, _ = explain(at("addmm", (by_hand.fact("x", nan=2),), (by_hand.fact(nan=2),), source="input", extra=extra))
     assert story.slug == "data_nonfinite"
     assert any(one.code == "nandiag run --level op" for one in story.suggestions) is advised
+
+
+@pytest.mark.parametrize(("said", "slug"), [
+    ("invalid value encountered in scalar divide", "division_by_zero"), ("overflow encountered in exp", "overflow"),
+    ("divide by zero encountered in log", "log_of_zero"), ("invalid value encountered in log10", "domain_error"),
+    ("invalid value encountered in power", "domain_error"), ("divide by zero encountered in power", "division_by_zero"),
+])  # fmt: skip
+def test_a_number_of_numpys_is_no_data(at, by_hand, said, slug):
+    extra = {"numpy": said, "heard": True, "number": True, "arg1": "nan"}
+    story, found = explain(at("mul", (), (by_hand.fact(nan=1),), extra=extra, phase="loss", **on("r = a / b", "a / b")))
+    assert (story, found.slug, found.evidence[0]) == (None, slug, f"numpy says: {said}")
+    if slug == "division_by_zero":
+        assert found.suggestions[0].code == "r = a / np.maximum(b, 1e-6)"

@@ -159,3 +159,24 @@ def test_what_numpy_said_long_ago_is_not_blamed(work, said):
 
     loop(batches())
     assert "numpy" not in worker.looked[0].facts
+
+
+def share(value):
+    return np.float64(value) / np.float64(value)  # the line
+
+
+@pytest.mark.parametrize("places", ["loss", "weight"])
+def test_a_number_that_numpy_made_is_told_by_numpys_warning(work, said, places):
+    worker = work(on_anomaly="continue")
+    model, teacher = nn.Linear(6, 1), nn.Linear(6, 1).requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        loss = model(torch.ones(2, 6)).square().mean() + teacher(torch.ones(2, 6)).mean()
+        optimizer.zero_grad()
+        (loss * (share(2 - step) if places == "loss" else 1.0)).backward()
+        optimizer.step()
+        if places == "weight":
+            teacher.weight.mul_(share(1 - step))
+    look = worker.looked[0]
+    assert (look.site.function, look.facts["number"], look.method) == ("share", True, "tape")
+    assert look.facts["numpy"].startswith("invalid value encountered in")
