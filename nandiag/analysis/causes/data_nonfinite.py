@@ -101,14 +101,26 @@ def _slug(said: str) -> str:
 
 def _guard(facts: Facts, said: str) -> Suggestion:
     """Return the user's line of numpy guarded, where its text shows what broke."""
-    code = None
-    if "log" in said.rpartition(" ")[2] or not said.startswith("overflow"):
-        code = fitting.argument(facts.origin, "log", lambda text: f"np.maximum({fitting.unbracketed(text)}, 1e-12)")
-        code = code or fitting.divisor(facts.origin, lambda text: f"np.maximum({fitting.unbracketed(text)}, 1e-6)")
-        code = code or bounding.base(facts.origin, lambda text: f"np.maximum({fitting.unbracketed(text)}, 1e-6)")
+    code = None if said.startswith("overflow") else _guarded(facts)
     only = facts.extra.get("heard") is True
     text = "Guard this arithmetic against such values." if only else "Or guard this arithmetic against such a sample."
     return Suggestion(text, code)
+
+
+def _guarded(facts: Facts) -> str | None:
+    for op, least in _POLES:
+        code = fitting.argument(facts.origin, op, lambda text, least=least: _at_least(text, least))  # type: ignore[misc]
+        if code is not None:
+            return code
+    divisor = fitting.divisor(facts.origin, lambda text: _at_least(text, "1e-6"))
+    return divisor or bounding.base(facts.origin, lambda text: _at_least(text, "1e-6"))
+
+
+_POLES = (("log", "1e-12"), ("log2", "1e-12"), ("log10", "1e-12"), ("sqrt", "0"), ("power", "1e-6"))
+
+
+def _at_least(text: str, least: str) -> str:
+    return f"np.maximum({fitting.unbracketed(text)}, {least})"
 
 
 def _repair(facts: Facts) -> Suggestion:

@@ -110,7 +110,7 @@ class Examiner:
                     looked = last_write(list(bad.values()), step, entries) or looked
         except Refused as refusal:
             looked = Looked("refused", "replay", step, reason=str(refusal))
-        RECORDER.emit(_timed(looked, time.perf_counter() - began), urgent=True)
+        RECORDER.emit(_timed(with_heard(looked, list(HEARD)), time.perf_counter() - began), urgent=True)
 
     def _refusal(self, case: Case, entries: list[Entry]) -> Looked | None:
         with quiet():

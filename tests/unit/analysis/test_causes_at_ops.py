@@ -509,6 +509,8 @@ def test_the_gradient_of_a_sum_of_exponentials_of_nothing(at, by_hand, name, exp
         ("invalid value encountered in divide", "x = (x - m) / s", "(x - m) / s", "x = (x - m) / np.maximum(s, 1e-6)"),
         ("divide by zero encountered in power", "w = (n * p[i]) ** -b", "(n * p[i]) ** -b",
          "w = np.maximum(n * p[i], 1e-6) ** -b"),
+        ("invalid value encountered in power", "lr = top * np.power(left, 0.9)", "np.power(left, 0.9)",
+         "lr = top * np.power(np.maximum(left, 1e-6), 0.9)"),
         ("overflow encountered in exp", "w = np.exp(z)", "np.exp(z)", None),
     ],
 )  # fmt: skip
