@@ -16,6 +16,7 @@ from nandiag.events import History, words
 # Growth over the usual gradient norm, and over the largest of the usual losses, that counts as running away.
 GREW, LOSS_GREW = 100.0, 1000.0
 _CALM, _LOSS_CALM = 5.0, 5.0
+_LEAST_LOSS = 0.01
 _ROSE = 2.0
 _LARGEST = 1e39
 _BEGINNING, _LOOK_BACK, _AFTERMATH = 64, 32, 3
@@ -35,7 +36,8 @@ class Row:
 class Course:
     """The steps of one optimizer before the origin, oldest first; ``calm`` of them come before the growth.
 
-    ``usual_norm`` and ``usual_loss`` are the median norm and the largest loss (without its sign) of the beginning.
+    ``usual_norm`` and ``usual_loss`` are the median norm and the largest loss (without its sign) of the beginning, this
+    a hundredth of the norm at least.
     ``lr_now`` is the learning rate at the last step, that of the origin where it is known. It is the course of
     optimizer ``number`` (from 0, in the order of their first steps) of so many; ``whole``: from its first step on.
     """
@@ -163,7 +165,9 @@ def _rows(history: History, before: int, origin: int) -> dict[int, list[Row]]:
 def _course(rows: list[Row], before: int, history: History) -> Course:
     head = rows[: max(1, min(len(rows) // 4, _BEGINNING))]
     norm = median([row.norm for row in head if row.norm is not None] or [0.0])
+    # A loss that happens to begin next to 0, as that of a policy does, is measured by its gradient.
     loss = max([abs(row.loss) for row in head if row.loss is not None] or [0.0])
+    loss = max(loss, _LEAST_LOSS * norm)
     now = [lr for step, lr in zip(history.step, history.lr, strict=False) if step == before and lr is not None]
     only = len(set(history.optimizer)) < 2
     return Course(tuple(rows), _calm(rows, norm, loss), norm, loss, _finite(now[0]) if now and only else None)

@@ -116,6 +116,12 @@ def test_what_is_not_a_consequence_of_large_numbers_is_left_to_its_op(by_hand):
     assert story_of(history([*CALM, *UP, 1e12]), by_hand, op="log", given=zero).strength == LIKELY
 
 
+def test_a_loss_that_begins_next_to_zero_has_not_run_away(by_hand):
+    policy = [-3.7e-9, -0.01, -0.02, -0.12, -0.2, -0.27]
+    assert story_of(history([0.73, 0.7, 0.8, 0.9, 0.92, 0.92], policy), by_hand) is None
+    assert story_of(history([0.73, 0.7, 0.8, 0.9, 0.92, 0.92], [0.5, 0.6, 9.0, 300.0, 900.0, 8e3]), by_hand) is not None
+
+
 def test_what_the_fault_itself_made_of_the_gradients_is_no_growth(by_hand):
     zero = by_hand.fact(zeros=1, min=0.0, max=0.0, absmax=0.0, shape=(1,))
     given = facts(history([*CALM, math.inf]), by_hand, op="div", given=zero, phase="optimizer", step=12)
