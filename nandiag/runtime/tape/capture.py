@@ -13,7 +13,7 @@ from threading import get_ident as _ident
 from typing import Any, TypeVar, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from nandiag.runtime.belongings.bystanders import Bystanders
 from nandiag.runtime.frames import trail
@@ -22,7 +22,7 @@ from nandiag.runtime.public import AnomalyStop
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Tape
 from nandiag.runtime.tape.packed.habits import Habit
-from nandiag.runtime.tape.packed.jots import LARGEST, versions_of
+from nandiag.runtime.tape.packed.jots import versions_of
 from nandiag.runtime.tape.packed.outputs import given_out
 from nandiag.runtime.tape.packed.sides import Sides
 from nandiag.runtime.tape.packed.swaps import swapped_by
@@ -224,10 +224,7 @@ class Capture:
         if entry is not None:
             habit = self.known[id(module)]
             habit.end(entry)
-            jot = self.tape.jots.last(entry)
-            if jot is not None and type(output) is Tensor and output.numel() <= LARGEST and not habit.sides.expected:
-                jot.ended(output)
-            else:
+            if habit.sides.expected or not self.tape.jots.ended(entry, output):
                 self._keep_output(entry, output, habit.sides)
             if self.tape.step == 0 and self._python_random and entry.generators is not None:
                 self._python_used = self._python_used or python_used(entry.generators)

@@ -8,7 +8,7 @@ arguments and outputs are held as they are until the step ends, a few calls at m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from torch import Size, Tensor
@@ -25,32 +25,12 @@ LARGEST = 1 << 16
 _SHORT = 2e-3
 _IN_A_ROW = 3
 _IN_VAIN = 16
-_TENSORS = frozenset({Tensor, Parameter})
-_WORDS = PLAIN | {Size}
-_version = attrgetter("_version")
+_FLAT = PLAIN | {Tensor, Parameter, Size}
+_VERSION, _NONE = repeat("_version"), repeat(None)
 _RETAINS = id(True)  # noqa: FBT003 - among the words of a backward
 
 
-class Jot:
-    """One call with what it was given and returned, and the versions of the tensors among its arguments.
-
-    ``after``: their versions when it was over, where that may differ; a backward is what has no ``output``.
-    """
-
-    __slots__ = ("after", "args", "entry", "kwargs", "micro_step", "output", "versions")
-
-    def __init__(self, entry: Entry, words: tuple[Any, Any], versions: list[int], output: Tensor | None) -> None:
-        self.entry = entry
-        self.args, self.kwargs = words
-        self.versions = versions
-        self.output = output
-        self.after: list[int] | None = None
-        self.micro_step = 0
-
-    def ended(self, output: Tensor) -> None:
-        """It is over, and returned ``output``: did it write into what it was given?"""
-        self.after = versions_of(self.args, self.kwargs)
-        self.output = output
+Versions = Sequence[int | None]
 
 
 class Jots:
@@ -59,32 +39,45 @@ class Jots:
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
         self.on = False
-        self.many: list[Jot] = []
+        self.many: list[Entry] = []
         self._in_a_row = self._in_vain = 0
 
-    def add(self, entry: Entry, words: tuple[Any, Any], versions: list[int], output: Tensor | None = None) -> None:
-        """Note a call of flat arguments."""
+    def add(self, entry: Entry, words: tuple[Any, Any], versions: Versions, output: Tensor | None = None) -> None:
+        """Note a call of flat arguments with their versions, and its output; a backward has none, nor a root yet."""
         if len(self.many) >= MOST:
             self.settle()
-        jot = Jot(entry, words, versions, output)
-        jot.micro_step = self._tape.micro_step
-        self.many.append(jot)
+        entry.args, entry.kwargs = words
+        entry.versions, entry.output = versions, output
+        entry.micro_step = self._tape.micro_step
+        self.many.append(entry)
+
+    def ended(self, entry: Entry, output: Any) -> bool:
+        """The call of ``entry`` is over and has returned ``output``; False where that must be put on the tape now."""
+        if not self.many or self.many[-1] is not entry or type(output) is not Tensor or output.numel() > LARGEST:
+            return False
+        entry.after, entry.output = versions_of(entry.args, entry.kwargs), output
+        return True
 
     def settle(self) -> None:
         """Put all that was noted on the tape."""
-        if not self.many:
-            return
         many, self.many = self.many, []
-        tape = self._tape
-        now = tape.micro_step
-        for jot in many:
-            tape.micro_step = jot.micro_step
-            tape.add(jot.entry, jot.args, jot.kwargs)
-            for word, version, after in zip(jot.entry.words, jot.versions, jot.after or jot.versions, strict=True):
-                word.used(version, after)
-            if jot.output is not None:
-                tape.made(jot.entry, (jot.output,))
-        tape.micro_step = now
+        now = self._tape.micro_step
+        for entry in many:
+            self._tape.micro_step = entry.micro_step
+            self._put(entry)
+        if many:
+            self._tape.micro_step = now
+
+    def _put(self, entry: Entry) -> None:
+        words, output = (entry.args, entry.kwargs), entry.output
+        entry.kwargs, entry.output = {}, None
+        self._tape.add(entry, *words)
+        pairs = zip(entry.versions, entry.after or entry.versions, strict=True)
+        used = [(one, end) for one, end in pairs if one is not None and end is not None]
+        for word, (version, after) in zip(entry.words, used, strict=True):
+            word.used(version, after)
+        if output is not None:
+            self._tape.made(entry, (output,))
 
     def may_wait(self, words: Sequence[Any], output: Tensor) -> bool:
         """Whether to note a call without gradients holds little memory, and no graph that is not held already."""
@@ -92,15 +85,10 @@ class Jots:
             return False
         for word in words:
             if isinstance(word, Tensor):
-                graph = word.requires_grad and not any(jot.output is word for jot in self.many)
+                graph = word.requires_grad and not any(entry.output is word for entry in self.many)
                 if graph or word.numel() > LARGEST:
                     return False
         return True
-
-    def last(self, entry: Entry) -> Jot | None:
-        """Return the jot of ``entry`` where it is the newest, None where it was put on the tape already."""
-        newest = self.many[-1] if self.many else None
-        return newest if newest is not None and newest.entry is entry else None
 
     def step_took(self, seconds: float) -> None:
         """A step is over: change one's mind after a few in a row that are of the other sort."""
@@ -122,34 +110,33 @@ class Jots:
         self.on = self.on and self._in_vain < _IN_VAIN
 
 
-def versions_of(args: Sequence[Any], kwargs: Any) -> list[int] | None:
-    """Return the versions of the tensors among flat arguments; None where any may be changed behind one's back."""
+def versions_of(args: Sequence[Any], kwargs: Any) -> Versions | None:
+    """Return the version of each of a call's flat arguments, None for one that is no tensor.
+
+    None at all where an argument may be changed behind one's back. Without a loop here, for every call comes by.
+    """
     words = (*args, *kwargs.values()) if kwargs else args
-    tensors = []
-    for word in words:
-        kind = type(word)
-        if kind in _TENSORS:
-            tensors.append(word)
-        elif kind not in _WORDS:
-            return None
+    if not _FLAT.issuperset(map(type, words)):
+        return None
     try:
-        return list(map(_version, tensors))
+        return list(map(getattr, words, _VERSION, _NONE))
     except RuntimeError:  # tensors made for inference have none
         return None
 
 
-def _all_consumed(many: Sequence[Jot]) -> bool:
+def _all_consumed(many: Sequence[Entry]) -> bool:
     """Whether each call with a gradient is one that a backward went through, and of which it left no graph."""
     used: set[int] = set()
-    for jot in reversed(many):
-        entry = jot.entry
+    for entry in reversed(many):
         if not entry.grad:
             continue
-        given = {*map(id, jot.args), *map(id, jot.kwargs.values())} if jot.kwargs else set(map(id, jot.args))
-        if jot.output is None:
+        given = set(map(id, entry.args))
+        if entry.kwargs:
+            given.update(map(id, entry.kwargs.values()))
+        if entry.output is None:
             if _RETAINS in given:
                 return False
-        elif id(jot.output) not in used:
+        elif id(entry.output) not in used:
             return False
         used |= given
     return True
