@@ -142,7 +142,9 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     within = "1e-6" if dtype_of(divisor) == "float16" else "1e-12"
     rooted = fitting.rooted(facts.origin, lambda text: f"{text}.clamp_min({within})")
     in_root = _KEEP if facts.origin.phase == "optimizer" else _IN_ROOT  # no gradient goes through an update
-    found = [Suggestion(_keep(divisor), _guarded(facts, divisor)) if rooted is None else Suggestion(in_root, rooted)]
+    found = [
+        Suggestion(_keep(facts, divisor), _guarded(facts, divisor)) if rooted is None else Suggestion(in_root, rooted)
+    ]
     callee = fitting.called_alone(facts.origin) if facts.origin.phase != "optimizer" else None
     if callee is not None:
         text = f"The division is in {callee}: keep what that divides by above zero where it is made, {_WHAT}."
@@ -162,7 +164,7 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     normal = fitting.normalised(facts.origin)
     if normal is not None:
         found.append(Suggestion("Or let torch do it, with its own eps.", normal))
-    if dtype_of(divisor) in HALF:
+    if dtype_of(divisor) in HALF and not _is_count(facts, divisor):
         dtype = dtype_of(divisor)
         text = f"If it is no true zero, {dtype} rounded it to one: compute the divisor in float32."
         # What has lost its digits cannot be clamped back: where one number is the divisor that is the likelier mend.
@@ -219,8 +221,9 @@ def _weight_of_zeros(facts: Facts) -> Suggestion | None:
     return Suggestion(text, f"torch.nn.init.normal_({code}, std=0.02)")
 
 
-def _keep(divisor: TensorFact) -> str:
-    return _KEEP + (" A small constant like 1e-8 is itself 0 in float16." if dtype_of(divisor) == "float16" else "")
+def _keep(facts: Facts, divisor: TensorFact) -> str:
+    small_is_zero = dtype_of(divisor) == "float16" and not _is_count(facts, divisor)
+    return _KEEP + (" A small constant like 1e-8 is itself 0 in float16." if small_is_zero else "")
 
 
 def _guarded(facts: Facts, divisor: TensorFact) -> str:

@@ -587,3 +587,11 @@ def test_a_number_of_numpys_is_no_data(at, by_hand, said, slug):
     assert (story, found.slug, found.evidence[0]) == (None, slug, f"numpy says: {said}")
     if slug == "division_by_zero":
         assert found.suggestions[0].code == "r = a / np.maximum(b, 1e-6)"
+
+
+def test_a_count_in_half_precision_was_rounded_to_no_zero(at, by_hand):
+    given = (by_hand.fact(zeros=2, min=0.0, max=8.0, dtype="float16"),)
+    line = on("weight = 1.0 / counts", "1.0 / counts")
+    found = mechanism(at("reciprocal", given, (by_hand.fact(posinf=2, dtype="float16"),), **line)).suggestions
+    assert [one.code for one in found] == ["weight = 1.0 / counts.clamp_min(1)"]
+    assert "float16" not in found[0].text
