@@ -111,6 +111,12 @@ class Facts:
         return as_number(self.extra.get(name))
 
     @property
+    def bad_numbers(self) -> tuple[float, ...]:
+        """The numbers among the op's arguments that are not finite themselves."""
+        given = (self.number(name) for name in self.extra if not name.startswith(("float64", "dtype")))
+        return tuple(value for value in given if value is not None and not math.isfinite(value))
+
+    @property
     def clip(self) -> float | None:
         """The norm to which the script clips the gradients of every optimizer, as last seen; None where it does not."""
         if self.history is None or not self.history.clip:

@@ -6,12 +6,16 @@ Where an infinity was computed, that is the origin; what is left here is one tha
 from __future__ import annotations
 
 import ast
+import math
+from collections.abc import Callable
 
 from nandiag.analysis.causes import bounding, fitting
 from nandiag.analysis.causes.facts import LIKELY, Cause, Facts, dtype_of
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
 
+_NUMBER = "number"
+_BESIDE, _WEIGHTS = ("arg0", "arg1", "other"), ("arg2", "weight")
 _FAR = {"float16": "6e4"}
 _SUMS = {"sub": "less", "rsub": "less", "add": "and"}
 _ENTROPY = Suggestion(
@@ -21,14 +25,51 @@ _ENTROPY = Suggestion(
 
 
 def explain(facts: Facts) -> Cause | None:
-    """Name the two that met where infinities went into a product, a sum or a quotient, and NaN came out."""
-    given = facts.origin.inputs
-    if facts.node is not None or facts.source != "op" or not facts.outputs_nan or len(given) != 2:
+    """Name the two that met where infinities went into a product, a sum or a quotient, and NaN came out.
+
+    A number that the script wrote beside a tensor is one of the two like another tensor.
+    """
+    if facts.node is not None or facts.source != "op":
         return None
-    if any(fact.nan for fact in given) or not any(map(_infinities, given)):
+    if facts.op == "lerp":
+        return _lerp(facts)
+    given = (*facts.origin.inputs, *_written(facts))
+    if not facts.outputs_nan or len(given) != 2 or any(fact.nan for fact in given) or not any(map(_infinities, given)):
         return None
     met = _met(facts.op or "", given)
-    return None if met is None else Cause("domain_error", (met,), _advice(facts), LIKELY)
+    return None if met is None else Cause("domain_error", (met,), _advice(facts, given), LIKELY)
+
+
+def _written(facts: Facts) -> tuple[TensorFact, ...]:
+    """Return facts on the number that stands beside the one tensor, as if it were a tensor of one element."""
+    numbers = [value for name in _BESIDE if (value := facts.number(name)) is not None]
+    if len(facts.origin.inputs) != 1 or len(numbers) != 1:
+        return ()
+    (value,) = numbers
+    least = value if math.isfinite(value) else None
+    kinds = (int(math.isnan(value)), int(value == math.inf), int(value == -math.inf), int(value == 0))
+    return (TensorFact(_NUMBER, (), 1, *kinds, least, least, None if least is None else abs(least)),)
+
+
+def _lerp(facts: Facts) -> Cause | None:
+    """Say what a weight without end makes of an average: all infinite, and NaN where both sides are alike."""
+    weights = [value for name in _WEIGHTS if (value := facts.number(name)) is not None]
+    if not facts.finite_inputs or len(weights) != 1 or not math.isinf(weights[0]):
+        return None
+    met = f"lerp was given a weight of {words.number(weights[0])}: what comes out is infinite, or NaN"
+    text = "Keep the weight of the average between 0 and 1: look at the division or the rate that makes it."
+    code = _last_argument(facts, lambda inner: f"min(max({inner}, 0.0), 1.0)")
+    return Cause("domain_error", (met,), (Suggestion(text, code or "a.lerp_(b, min(max(weight, 0.0), 1.0))"),), LIKELY)
+
+
+def _last_argument(facts: Facts, guard: Callable[[str], str]) -> str | None:
+    """Return the user's line with the last argument of the underlined call guarded, or ``None``."""
+    found = fitting.parsed(facts.origin)
+    if found is None or not isinstance(found[1], ast.Call) or fitting.target(found[1], facts.op or "") is None:
+        return None
+    given = [*found[1].args, *(word.value for word in found[1].keywords)]
+    wrapped = f"{found[0][: given[-1].col_offset]}{guard(ast.unparse(given[-1]))}{found[0][given[-1].end_col_offset :]}"
+    return fitting.whole(facts.origin, wrapped)
 
 
 def _infinities(fact: TensorFact) -> int:
@@ -40,13 +81,17 @@ def _met(op: str, given: tuple[TensorFact, ...]) -> str | None:
     endless = words.bad_kind([fact for fact in given if _infinities(fact)])
     zeros = sum(fact.zeros for fact in given if not _infinities(fact))
     if op == "mul" and zeros:
-        return f"0 times {endless} is NaN: {words.count(zeros, 'zero')} on the other side"
+        other = next(fact for fact in given if fact.zeros and not _infinities(fact))
+        count = "" if other.numel == 1 else f": {words.count(zeros, 'zero')} on the other side"
+        return f"0 times {endless} is NaN{count}"
     if op in _SUMS and all(map(_infinities, given)):
         return f"{endless} {_SUMS[op]} {endless} in the same place is NaN"
     return f"{endless} over {endless} is NaN" if op == "div" and all(map(_infinities, given)) else None
 
 
-def _advice(facts: Facts) -> tuple[Suggestion, ...]:
+def _advice(facts: Facts, given: tuple[TensorFact, ...]) -> tuple[Suggestion, ...]:
+    if given[-1].dtype == _NUMBER and _infinities(given[-1]):
+        return (_of_number(facts, given[0], given[-1]),)
     fitted = _finite(facts)
     text = "Put a large finite number in the place of the infinity, which 0 makes 0 of."
     if facts.op != "mul":
@@ -55,10 +100,53 @@ def _advice(facts: Facts) -> tuple[Suggestion, ...]:
     return (first, _ENTROPY) if _is_entropy(facts) else (first,)
 
 
+def _of_number(facts: Facts, other: TensorFact, endless: TensorFact) -> Suggestion:
+    """Say how to lay an infinity in where a mask is, which no product can do."""
+    is_mask = facts.op == "mul" and other.min == 0.0 and other.max == 1.0
+    if not is_mask:
+        return Suggestion(f"Look at what makes the number that goes into {facts.op}: torch was given it as it is.")
+    text = "0 times an infinity is not 0: put the infinity only where the mask has it."
+    sign = "" if endless.posinf else "-"
+    made = facts.origin.outputs[0].dtype if facts.origin.outputs else other.dtype
+    cast = "" if dtype_of(other) == made.removeprefix("torch.") else f", dtype=torch.{made.removeprefix('torch.')}"
+    code = _laid(facts, f'float("{sign}inf")', cast)
+    return Suggestion(text, code or f'torch.zeros_like(mask{cast}).masked_fill(mask == 1, float("{sign}inf"))')
+
+
+def _laid(facts: Facts, infinity: str, cast: str) -> str | None:
+    """Return the user's line with its ``mask * -inf`` as a ``masked_fill``, where its text tells the mask."""
+    found = fitting.parsed(facts.origin)
+    if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Mult):
+        return None
+    sides = [node for node in (found[1].left, found[1].right) if not _is_number(node)]
+    if len(sides) != 1 or fitting.assigned(found) or "=" in found[0][: found[1].right.col_offset]:
+        return None
+    mask, where = ast.unparse(sides[0]), f"{fitting.bracketed(sides[0])} != 0"
+    if isinstance(sides[0], ast.BinOp) and isinstance(sides[0].op, ast.Sub) and _is_one(sides[0].left):
+        mask, where = ast.unparse(sides[0].right), f"{fitting.bracketed(sides[0].right)} == 0"
+    return fitting.whole(facts.origin, f"torch.zeros_like({mask}{cast}).masked_fill({where}, {infinity})")
+
+
+def _is_number(node: ast.expr) -> bool:
+    """Whether a number is written there: ``1e9``, ``-math.inf``, ``float("-inf")``, ``NEG_INF``."""
+    if isinstance(node, ast.UnaryOp):
+        return _is_number(node.operand)
+    if isinstance(node, ast.Call):
+        return getattr(node.func, "id", None) == "float"
+    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return isinstance(node, ast.Constant) or "inf" in name.lower()
+
+
+def _is_one(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == 1
+
+
 def _finite(facts: Facts) -> str | None:
     """Return the user's line with what is infinite bounded, where both sides can be told from its text."""
     found = fitting.parsed(facts.origin)
     if found is None or not isinstance(found[1], ast.BinOp) or facts.op == "rsub":
+        return None
+    if len(facts.origin.inputs) != 2:
         return None
     sides = zip((found[1].left, found[1].right), facts.origin.inputs, strict=True)
     bounds = [(node, _bound(fact)) for node, fact in sides if _infinities(fact)]

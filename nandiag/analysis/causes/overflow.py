@@ -84,7 +84,7 @@ _SPREADS = frozenset({"var", "std", "var_mean", "std_mean"})
 def explain(facts: Facts) -> Cause | None:
     """Name the dtype and the op that left its range, where finite inputs gave a non-finite result."""
     bad = next((fact for fact in facts.origin.outputs if fact.bad), None)
-    if bad is None or not facts.finite_inputs or not facts.origin.inputs[0].numel:
+    if bad is None or not facts.finite_inputs or facts.bad_numbers or not facts.origin.inputs[0].numel:
         return None
     limit = LARGEST.get(dtype_of(bad))
     wide = facts.extra.get("float64_finite")

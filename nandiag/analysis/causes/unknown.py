@@ -151,6 +151,5 @@ def _written(facts: Facts) -> str | None:
 
 def _bad_numbers(facts: Facts) -> tuple[str, ...]:
     """Return a sentence on a number among the op's arguments that is not finite itself."""
-    given = ((name, facts.number(name)) for name in facts.extra if not name.startswith(("float64", "dtype")))
-    bad = [words.number(value) for _, value in given if value is not None and not math.isfinite(value)]
-    return (f"a number that {facts.op or 'the op'} was given is {bad[0]}",) if bad else ()
+    bad = facts.bad_numbers
+    return (f"a number that {facts.op or 'the op'} was given is {words.number(bad[0])}",) if bad else ()

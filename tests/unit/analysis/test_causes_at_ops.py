@@ -443,6 +443,54 @@ def test_a_product_of_infinities_alone_is_not_explained_by_zeros(at, by_hand):
     assert mechanism(at("mul", both, (by_hand.fact(nan=4),))).slug == "unknown"
 
 
+@pytest.mark.parametrize(
+    ("mask", "number", "dtype", "code"),
+    [
+        ("(1.0 - keep) * float('-inf')", "-inf", "float32",
+         'h = torch.zeros_like(keep).masked_fill(keep == 0, float("-inf"))'),
+        ("-math.inf * padding", "-inf", "float32",
+         'h = torch.zeros_like(padding).masked_fill(padding != 0, float("-inf"))'),
+        ("~keep * torch.inf", "inf", "bool",
+         'h = torch.zeros_like(~keep, dtype=torch.float32).masked_fill((~keep) != 0, float("inf"))'),
+        ("torch.mul(keep, NEG)", "-inf", "float32",
+         'torch.zeros_like(mask).masked_fill(mask == 1, float("-inf"))'),
+    ],
+)  # fmt: skip
+def test_a_mask_times_an_infinite_number_is_laid_in(at, by_hand, mask, number, dtype, code):
+    given = (by_hand.fact(dtype=dtype, zeros=12, min=0.0, max=1.0, absmax=1.0),)
+    out = (by_hand.fact(nan=12, neginf=4),)
+    found = mechanism(at("mul", given, out, extra={"arg1": number}, **on(f"h = {mask}", mask)))
+    shown = "+Inf" if number == "inf" else "-Inf"
+    assert found.evidence == (f"0 times {shown} is NaN: 12 zeros on the other side",)
+    assert (found.slug, found.suggestions[0].code) == ("domain_error", code)
+
+
+def test_what_is_no_mask_times_an_infinite_number_is_not_laid_in(at, by_hand):
+    facts = at("mul", (by_hand.fact(zeros=3),), (by_hand.fact(nan=3, posinf=5),), extra={"arg1": "inf"})
+    found = mechanism(facts)
+    assert (found.slug, found.suggestions[0].code) == ("domain_error", None)
+    assert "makes the number" in found.suggestions[0].text
+
+
+def test_a_tensor_of_infinities_times_the_number_zero(at, by_hand):
+    facts = at(
+        "mul", (by_hand.fact(neginf=3),), (by_hand.fact(nan=3),), extra={"arg1": 0.0}, **on("y = m * 0", "m * 0")
+    )
+    assert mechanism(facts).evidence == ("0 times -Inf is NaN",)
+
+
+def test_an_average_with_an_infinite_weight(at, by_hand):
+    line = on("a.lerp_(b, 1 - decay.item())", "a.lerp_(b, 1 - decay.item())")
+    both = (by_hand.fact(), by_hand.fact())
+    found = mechanism(at("lerp_", both, (by_hand.fact(posinf=8, neginf=8),), extra={"arg2": "inf"}, **line))
+    assert (found.slug, found.evidence) == (
+        "domain_error",
+        ("lerp was given a weight of +inf: what comes out is infinite, or NaN",),
+    )
+    assert found.suggestions[0].code == "a.lerp_(b, min(max(1 - decay.item(), 0.0), 1.0))"
+    assert mechanism(at("lerp_", both, (by_hand.fact(posinf=8),), extra={"arg2": 0.5}, **line)).slug != "domain_error"
+
+
 @pytest.mark.parametrize(("high", "guard"), [(1.0, "clamp(1e-6, 1 - 1e-6)"), (7.0, "clamp_min(1e-6)")])
 def test_a_value_at_the_end_of_a_distributions_support(at, by_hand, high, guard):
     given = (by_hand.fact(), by_hand.fact(zeros=1, min=0.0, max=high))
