@@ -6,14 +6,18 @@ Only for scripts without an optimizer, which nobody tells what they train.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch._C import DisableTorchFunctionSubclass
 
 from nandiag.runtime.frames import USER, kind_of
 
+# Of these a property is read in C++ alone; a class of the script's own may see it read, and count it.
+BUILT_IN = (Tensor, nn.Parameter)
+T = TypeVar("T")
 _MOST_NODES = 100_000
 _MOST_FRAMES = 40
 
@@ -68,6 +72,12 @@ def is_leaf(tensor: Tensor) -> bool:
     To ask it of a view of a weight that was made, and written into, without gradients raises: it is none.
     """
     try:
-        return tensor.is_leaf
+        return tensor.is_leaf if type(tensor) in BUILT_IN else unseen(getattr, tensor, "is_leaf")
     except RuntimeError:
         return False
+
+
+def unseen(function: Callable[..., T], *words: Any) -> T:
+    """Call ``function`` unseen by ``__torch_function__`` of the script's own classes of tensors."""
+    with DisableTorchFunctionSubclass():
+        return function(*words)

@@ -155,12 +155,13 @@ class Recorder:
         return stacks_of(self._writer.path) if self._writer is not None else None
 
     def dark(self, probe: str, error: BaseException, step: int | None = None) -> None:
-        """Say once that a probe of ours failed and was disarmed."""
-        with self._lock:
-            if probe in self.darkened:
-                return
-            self.darkened.add(probe)
-        self.emit(ProbeDark(probe=probe, reason=_reason(error), step=step))
+        """Say once that a probe of ours failed and was disarmed. Never raises."""
+        with contextlib.suppress(Exception):
+            with self._lock:
+                if probe in self.darkened:
+                    return
+                self.darkened.add(probe)
+            self.emit(ProbeDark(probe=probe, reason=_reason(error), step=step))
 
     def is_dark(self, probe: str) -> bool:
         """Whether this probe was disarmed."""
@@ -182,7 +183,11 @@ def _reason(error: BaseException) -> str:
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
     where = f" ({os.path.basename(frame.tb_frame.f_code.co_filename)}:{frame.tb_lineno})" if frame else ""
-    return f"{type(error).__name__}: {error}"[:500] + where
+    try:
+        words = str(error)
+    except Exception:  # the script's own class of errors
+        words = "(its words cannot be told)"
+    return f"{type(error).__name__}: {words}"[:500] + where
 
 
 RECORDER = Recorder()

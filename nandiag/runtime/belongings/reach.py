@@ -47,7 +47,7 @@ def reached(starts: Iterable[object]) -> Iterator[object]:
 
 def starts_of(frame: FrameType | None) -> list[object]:
     """Return the globals of the script's modules, and what the locals of its frames hold, from ``frame`` outwards."""
-    found: list[object] = [vars(module) for module in list(sys.modules.values()) if _is_users(module)]
+    found: list[object] = [sys.path, *(vars(module) for module in list(sys.modules.values()) if _is_users(module))]
     while frame is not None:
         if kind_of(frame.f_code.co_filename) == USER:
             found += list(frame.f_locals.values())

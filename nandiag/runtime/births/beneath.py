@@ -29,17 +29,36 @@ class Beneath(TorchFunctionMode):
 
     def open(self) -> None:
         """Begin to see. What a call that was seen does within (DTensor's handlers are Python) is its own affair."""
-        if self.on or self.shut or self._within or self.probe in RECORDER.darkened:
-            return
-        self.on = True
-        self._thread = _ident()
-        if not _stacked():
-            torch._C._push_on_torch_function_stack(self)
-            return
-        stacked = _pop_all()
-        # torch insists that its default-device mode is the lowest of all.
-        lowest = stacked[:1] if stacked and stacked[0] is _default_device() else []
-        _push_all([*lowest, self, *stacked[len(lowest) :]])
+        try:
+            if self.on or self.shut or self._within or self.probe in RECORDER.darkened:
+                return
+            self.on = True
+            self._thread = _ident()
+            if not _stacked():
+                torch._C._push_on_torch_function_stack(self)
+                return
+            # torch insists that its default-device mode is the lowest of all.
+            device = _default_device()
+            stacked = _pop_all()
+            lowest = int(bool(stacked) and stacked[0] is device)
+            _push_all([*stacked[:lowest], self, *stacked[lowest:]])
+        except Exception as error:  # the wraps call this where nothing is above them but the script
+            RECORDER.dark(self.probe, error)
+
+    def close(self) -> bool:
+        """Stop seeing; returns whether it did see."""
+        try:
+            if not self.on or self._thread != _ident():
+                return False  # modes are a thread's own: another one cannot take it off
+            self.on = False
+            if _stacked() == 1:
+                torch._C._pop_torch_function_stack()
+            else:
+                _push_all([mode for mode in _pop_all() if mode is not self])
+        except Exception as error:
+            RECORDER.dark(self.probe, error)
+            return False
+        return True
 
     @property
     def here(self) -> bool:
@@ -56,17 +75,6 @@ class Beneath(TorchFunctionMode):
         if self.on and torch._C._len_torch_function_stack() > 1:
             self.close()
             self.open()
-
-    def close(self) -> bool:
-        """Stop seeing; returns whether it did see."""
-        if not self.on or self._thread != _ident():
-            return False  # modes are a thread's own: another one cannot take it off
-        self.on = False
-        if _stacked() == 1:
-            torch._C._pop_torch_function_stack()
-            return True
-        _push_all([mode for mode in _pop_all() if mode is not self])
-        return True
 
 
 def _default_device() -> Any:

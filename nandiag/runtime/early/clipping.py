@@ -10,13 +10,19 @@ import torch
 
 from nandiag.runtime.early.warner import Warner
 from nandiag.runtime.guard import guarded
+from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.tracebacks import pass_on
 
 
 def watch_clipping(warner: Warner) -> None:
     """Wrap ``clip_grad_norm_``, which returns the total norm (0-d) that the gradients had."""
     original = torch.nn.utils.clip_grad_norm_
-    clipped = guarded("warnings")(warner.clipped)
+
+    @guarded("warnings")
+    def clipped(norm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        with quiet():
+            if type(norm) is torch.Tensor and norm.dim() == 0:
+                warner.clipped(norm.detach(), _most(*args[1:2], **kwargs))
 
     @functools.wraps(original)
     def clip_grad_norm_(*args: Any, **kwargs: Any) -> Any:
@@ -26,8 +32,8 @@ def watch_clipping(warner: Warner) -> None:
             pass_on(error)
             raise
         # Dynamo takes the first word for true and traces no further into ours.
-        if not torch.compiler.is_compiling() and type(norm) is torch.Tensor and norm.dim() == 0:
-            clipped(norm.detach(), _most(*args[1:2], **kwargs))
+        if not torch.compiler.is_compiling():
+            clipped(norm, args, kwargs)
         return norm
 
     torch.nn.utils.clip_grad_norm_ = clip_grad_norm_

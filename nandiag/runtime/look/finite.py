@@ -63,20 +63,21 @@ class quiet:  # noqa: N801 - used as a verb in a with statement
     def __enter__(self) -> None:
         """Switch everything off that could see us; a class and not a generator, for it is on the hot path."""
         self._grad = _grad_enabled()
-        self._functions = functions = _Unseen()
-        functions.__enter__()
-        _set_grad(False)  # noqa: FBT003 - C++ takes no keywords
         self._modes = None
         if _dispatched():
             self._modes = _disable_current_modes()
             self._modes.__enter__()
+        # Last, and in C++, for where an enter fails no exit follows.
+        self._functions = functions = _Unseen()
+        functions.__enter__()
+        _set_grad(False)  # noqa: FBT003 - C++ takes no keywords
 
     def __exit__(self, *_: object) -> None:
         """Switch it on again."""
-        if self._modes is not None:
-            self._modes.__exit__(None, None, None)
         _set_grad(self._grad)
         self._functions.__exit__(None, None, None)
+        if self._modes is not None:
+            self._modes.__exit__(None, None, None)
 
 
 def norms(tensors: Iterable[Tensor]) -> list[Tensor]:

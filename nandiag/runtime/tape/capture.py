@@ -119,18 +119,22 @@ class Capture:
     @property
     def idle(self) -> bool:
         """Whether what happens now is not to be taped: a replay or trace runs, or this is not the training thread."""
-        if (
-            self.off
-            or RECORDER.mute
-            or _dispatched()
-            or _traced() is not None
-            or _functorch() is not None
-            or capturing()
-        ):
+        try:
+            if (
+                self.off
+                or RECORDER.mute
+                or _dispatched()
+                or _traced() is not None
+                or _functorch() is not None
+                or capturing()
+            ):
+                return True
+            if self._thread != _ident() and (self._thread is not None or not self._takes_this_thread()):
+                return True
+            return bool(_graph_task() != -1)
+        except Exception as error:  # the wraps ask this where nothing is above them but the script
+            RECORDER.dark("tape", error)
             return True
-        if self._thread != _ident() and (self._thread is not None or not self._takes_this_thread()):
-            return True
-        return bool(_graph_task() != -1)
 
     def _takes_this_thread(self) -> bool:
         self._thread = _ident()
@@ -244,8 +248,11 @@ class Capture:
 
     def training(self) -> None:
         """A backward call or an update begins: what the script wrote before is known by now."""
-        if self.births is not None and self.births.prelude.on:
-            self.births.prelude.end()
+        try:
+            if self.births is not None and self.births.prelude.on:
+                self.births.prelude.end()
+        except Exception as error:  # as above
+            RECORDER.dark("births", error)
 
     @_taping
     def root_raised(self, entry: Entry | None) -> None:

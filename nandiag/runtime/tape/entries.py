@@ -17,7 +17,7 @@ from torch import Tensor, strided
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.runtime.frames import Frame, Place, Trail, places_on
-from nandiag.runtime.leaves import is_leaf
+from nandiag.runtime.leaves import BUILT_IN, is_leaf, unseen
 from nandiag.runtime.tape.packed.carried import Carried
 from nandiag.runtime.tape.packed.descent import ancestors, forget_consumed, unheld
 from nandiag.runtime.tape.packed.jots import Jots, Versions
@@ -250,7 +250,7 @@ class Tape:
     def pack(self, thing: Any, strong: bool) -> Any:  # noqa: FBT001 - called for each word of each taped call
         """Replace tensors in nested tuples, lists and dicts by what they can be had from again."""
         if isinstance(thing, Tensor):
-            word = self._word(thing, strong)
+            word = self._word(thing, strong) if type(thing) in BUILT_IN else unseen(self._word, thing, strong)
             self._words.append(word)
             return word
         kind = type(thing)

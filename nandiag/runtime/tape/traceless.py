@@ -62,10 +62,13 @@ def traceless(
         versions = _versions([*parameters, *(buffer for buffer, _ in buffers), *contents.tensors])
         belongings = Belongings(starts, bystanders.threads, ends=ends)  # last: it may close arrays
     # Made ready while nothing has changed yet: what fails up to here needs no undoing.
-    undo: list[Callable[[], object]] = [aside.close]
-    undo += [partial(setattr, parameter, "grad", gradient) for parameter, gradient in gradients]
+    undo: list[Callable[[], object]] = [
+        partial(setattr, parameter, "grad", gradient) for parameter, gradient in gradients
+    ]
     undo += [partial(_restore, buffer, value) for buffer, value in [*written, *buffers]]
-    undo += [contents.put_back, belongings.put_back, versions.close, states.put_back, partial(_on_again, capture)]
+    # Output comes back when what the step made is gone again, and has said what it says as it goes.
+    undo += [contents.put_back, belongings.put_back, versions.close, aside.close, states.put_back]
+    undo.append(partial(_on_again, capture))
     if capture.window.close():
         undo.append(capture.window.open)
     try:

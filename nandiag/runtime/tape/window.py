@@ -18,6 +18,7 @@ from torch import Tensor
 from nandiag.runtime.births.beneath import Beneath
 from nandiag.runtime.births.known import is_in_place
 from nandiag.runtime.frames import trail
+from nandiag.runtime.leaves import unseen
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.recorder import RECORDER
@@ -87,14 +88,13 @@ class Window(Beneath):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run the call, then tape it; an error of ours goes dark, an error of the call is the script's."""
-        del types
         if self._thread != _ident():  # left on the stack of a thread that is not taped any more
             return func(*args, **(kwargs or {}))
         self.calls += 1
         try:
             what = traits(func)
             careful = what.careful or (kwargs and "generator" in kwargs)
-            kept = self._kept(what, args, kwargs) if careful else None
+            kept = unseen(self._kept, what, args, kwargs) if careful else None
         except Exception as error:
             RECORDER.dark("window", error)
             return func(*args, **(kwargs or {}))
@@ -110,7 +110,12 @@ class Window(Beneath):
         if what.mutates or (isinstance(output, _KINDS) and type(output) is not torch.Size):
             try:
                 if self.on and _functorch() is None:
-                    self._take(func, (args, kwargs), output, kept)
+                    words = func, (args, kwargs), output, kept
+                    if types:  # of the script's own, which would see each property that is asked for
+                        with torch._C.DisableTorchFunctionSubclass():
+                            self._take(*words)
+                    else:
+                        self._take(*words)
             except Exception as error:
                 RECORDER.dark("window", error)
         return output

@@ -16,6 +16,8 @@ from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tracebacks import pass_on
 
 _stacked = torch._C._len_torch_function_stack
+# What is guarded here is called by its guard, that by the wrap of what the script called.
+_WRAPPED = 3
 
 
 def install(capture: Capture) -> None:
@@ -247,6 +249,6 @@ def _made_one_call(capture: Capture, transform: Callable[..., Any]) -> Callable[
     return wrapper
 
 
+@guarded("window")
 def _tape(capture: Capture, function: Any, words: tuple[Any, Any], output: Any) -> None:
-    frame = sys._getframe(2)
-    guarded("window")(lambda: capture.window.tape_call(function, words, output, frame))()
+    capture.window.tape_call(function, words, output, sys._getframe(_WRAPPED))

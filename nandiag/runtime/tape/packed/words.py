@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor, device, dtype, layout, strided
 
+from nandiag.runtime.leaves import BUILT_IN, unseen
+
 if TYPE_CHECKING:
     from nandiag.runtime.tape.entries import Entry
 
@@ -123,6 +125,6 @@ class Rebuilt(NamedTuple):
 def version_of(tensor: Tensor) -> int:
     """Return the tensor's version counter, 0 for inference tensors, which have none."""
     try:
-        return tensor._version
+        return tensor._version if type(tensor) in BUILT_IN else unseen(getattr, tensor, "_version")
     except RuntimeError:
         return 0

@@ -30,6 +30,10 @@ SECONDS = 20
 BAD = 2
 
 
+class Holder:
+    """An object of the script's."""
+
+
 class Net(nn.Module):
     """Does ``act`` each time that it runs; in one step a logarithm is given a zero."""
 
@@ -171,6 +175,7 @@ def test_what_the_step_reads_stands_where_it_stood(work, here):
 
 def test_where_the_process_stands_and_its_variables(work, here, monkeypatch):
     monkeypatch.setenv("COUNT", "0")
+    monkeypatch.setattr(sys, "path", [*sys.path])
     local, var = threading.local(), contextvars.ContextVar("var", default=0)
     local.count = 0
     Path("deep").mkdir()
@@ -179,6 +184,7 @@ def test_where_the_process_stands_and_its_variables(work, here, monkeypatch):
         os.environ["COUNT"] = str(int(os.environ["COUNT"]) + 1)
         local.count += 1
         var.set(var.get() + 1)
+        sys.path.append("deep")
         os.chdir("deep" if Path("deep").is_dir() else "..")
 
     worker = work()
@@ -186,6 +192,7 @@ def test_where_the_process_stands_and_its_variables(work, here, monkeypatch):
     assert looked(worker)[0] == "found"
     assert (os.environ["COUNT"], local.count, var.get()) == (str(steps), steps, steps)
     assert Path.cwd() == here
+    assert sys.path.count("deep") == steps
 
 
 def starts():
@@ -292,6 +299,44 @@ def test_the_scripts_own_tracer_sees_the_step_once(way, work):
     assert looked(worker)[0] == "found"
     calls = {key[2]: times[0] for key, times in pstats.Stats(profiler).stats.items()} if way == "cProfile" else {}
     assert calls.get("forward", seen.qsize()) == steps
+
+
+def test_the_scripts_own_class_of_tensors_sees_no_call_of_ours(work):
+    def steps(seen):
+        class Mine(torch.Tensor):
+            @classmethod
+            def __torch_function__(cls, func, types, args=(), kwargs=None):
+                seen.append(getattr(func, "__name__", "?"))
+                return super().__torch_function__(func, types, args, kwargs or {})
+
+        model = nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for step in range(4):
+            loss = (model(torch.ones(3, 4).as_subclass(Mine)).square() * (step != BAD)).log().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return seen
+
+    plain = steps([])
+    worker = work()
+    assert steps([]) == plain
+    assert looked(worker)[0] == "found"
+
+
+def test_what_a_replay_made_says_nothing_as_it_goes(work, capsys):
+    class Loud:
+        def __del__(self):
+            print("gone")  # noqa: T201 - scripts print
+
+    def act():
+        held.thing = Loud()
+
+    held = Holder()
+    worker = work()
+    steps = train(act)
+    assert looked(worker)[0] == "found"
+    assert capsys.readouterr().out.count("gone") == steps - 1
 
 
 def test_a_folder_can_be_removed_when_a_replay_is_over(work, here):
