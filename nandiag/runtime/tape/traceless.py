@@ -62,15 +62,11 @@ def traceless(
         versions = _versions([*parameters, *(buffer for buffer, _ in buffers), *contents.tensors])
         belongings = Belongings(starts, bystanders.threads, ends=ends)  # last: it may close arrays
     # Made ready while nothing has changed yet: what fails up to here needs no undoing.
-    undo: list[Callable[[], object]] = [
-        partial(setattr, parameter, "grad", gradient) for parameter, gradient in gradients
-    ]
+    undo: list[Callable[[], object]] = [partial(setattr, one, "grad", gradient) for one, gradient in gradients]
     undo += [partial(_restore, buffer, value) for buffer, value in [*written, *buffers]]
     # Output comes back when what the step made is gone again, and has said what it says as it goes.
     undo += [contents.put_back, belongings.put_back, versions.close, aside.close, states.put_back]
-    undo.append(partial(_on_again, capture))
-    if capture.window.close():
-        undo.append(capture.window.open)
+    undo += [partial(_on_again, capture), *([capture.window.open] if capture.window.close() else [])]
     try:
         capture.bystanders, capture.off = bystanders, True
         with quiet():
