@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -67,14 +67,33 @@ def inputs_of(op: Op, name: Callable[[Tensor], str | None] = lambda _: None) -> 
 def of_weights(op: Op) -> dict[str, object]:
     """Return whether a gradient goes back from an op of forward, that is, to a weight that is trained.
 
-    Without one it is made of data or constants, or of weights without gradients: a teacher's, or detached.
+    Without one it is made of data or constants, or of weights without gradients: a teacher's, or detached. Within the
+    forward of a ``torch.autograd.Function`` no op has one, and that says nothing.
 
     ``made_by`` names the autograd nodes that made the first input, the last one first.
     """
     given = _given(op)
     if not given or op.spot.node is not None:
         return {}
-    return {"of_weights": any(tensor.requires_grad for tensor in given), "made_by": _made_by(given[0])}
+    trained = any(tensor.requires_grad for tensor in given)
+    if not trained and _in_function(op.spot.frames):
+        return {}
+    return {"of_weights": trained, "made_by": _made_by(given[0])}
+
+
+def _in_function(frames: Iterable[Frame]) -> bool:
+    """Whether one of the frames is the forward of a ``torch.autograd.Function``, which runs without gradients."""
+    codes = {frame.code for frame in frames if frame.code.co_name == "forward"}
+    return bool(codes) and any(getattr(one.forward, "__code__", None) in codes for one in _functions())
+
+
+def _functions() -> Iterator[type[torch.autograd.Function]]:
+    """Yield every ``Function`` there is; those of torch's that the script calls are among them."""
+    left: list[type[torch.autograd.Function]] = [torch.autograd.Function]
+    while left:
+        found = left.pop().__subclasses__()
+        left.extend(found)
+        yield from found
 
 
 def _made_by(tensor: Tensor) -> list[str]:

@@ -1,0 +1,52 @@
+"""Whether a gradient goes back from an op: what is said of one within a Function's forward."""
+
+import sys
+
+import pytest
+import torch
+
+from nandiag.runtime.evidence.explain import of_weights
+from nandiag.runtime.frames import stack
+from nandiag.runtime.replay.trace import Op, Spot
+
+
+def op_on(tensor):
+    frames, _ = stack(sys._getframe(1))
+    found = Op(0, torch.ops.aten.exp.default, Spot(None, None, frames, "forward", 0), [None], [None])
+    found.words = ((tensor,), {})
+    return found
+
+
+class Own(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        SEEN[:] = [of_weights(op_on(-x)), of_weights(within(-x))]
+        ctx.save_for_backward(x)
+        return x.exp()
+
+
+class Later(Own):
+    @staticmethod
+    def forward(ctx, x):
+        return Own.forward(ctx, x)
+
+
+SEEN = []
+
+
+def within(x):
+    return op_on(x)
+
+
+@pytest.mark.parametrize("function", [Own, Later])
+def test_within_a_functions_forward_nothing_is_known(function):
+    function.apply(torch.ones(3, requires_grad=True))
+    assert SEEN == [{}, {}]
+
+
+def test_elsewhere_what_no_weight_went_into_is_of_the_data():
+    def forward(x):
+        return of_weights(op_on(x))
+
+    assert forward(torch.ones(3)) == {"of_weights": False, "made_by": []}
+    assert forward(torch.ones(3, requires_grad=True))["of_weights"] is True
