@@ -31,6 +31,8 @@ UPDATES = 16
 _SHORT, _SHORTEST = 0.2, 1e-3
 # Far below the end of float32: gradients that share an element (sparse ones) may add up to more than their norm.
 _ROOM = 1e30
+# Gradients with squares that come near the end of what state may hold.
+_STEEP, _STEEP_IN_HALF = 1e9, 100.0
 _HIGHEST, _LEAST_EPS = 1e3, 1e-30
 _IN_VAIN = 8
 _DTYPES = frozenset({torch.float32, torch.float64})
@@ -80,11 +82,12 @@ class Assured:
         self._versions: list[int] = []
         self._addresses: list[int] = []
         self._moves: list[int] = []
-        self._whole = False
+        self._whole = self._doubtful = False
 
     def begins(self, optimizer: Optimizer, sight: Sight, *, seen: bool) -> None:
         """An update is about to be made by gradients that were finite at ``sight``; ``seen``: by the script's tape."""
         self._norm = None
+        self._doubtful = (sight.grad_norm or 0.0) > _steep(optimizer)
         if type(optimizer) not in _KINDS or self._in_vain >= _IN_VAIN or not (seen and self._may_trust(sight)):
             self._bounds = None
             return
@@ -118,13 +121,18 @@ class Assured:
             or self._addresses != list(map(_address, weights))
         )
 
+    def doubts(self) -> None:
+        """An update is about to be made though not all was finite: whatever it leaves is looked at."""
+        self._norm, self._doubtful = None, True
+
     def look(self, optimizer: Optimizer) -> list[Tensor]:
         """An update was made: return 0-d tensors to be read; none where weights and state are finite for certain."""
         if self._holds(optimizer):
             self._weights.in_turns = True
             return []
         quick = self._capture.step_seconds < _SHORTEST
-        return self._weights.scalars(optimizer, quick=quick, whole=self._whole)
+        whole, self._doubtful = self._whole or self._doubtful, False
+        return self._weights.scalars(optimizer, quick=quick, whole=whole)
 
     def _holds(self, optimizer: Optimizer) -> bool:
         norm, self._norm = self._norm, None
@@ -160,6 +168,11 @@ class Assured:
         self._of, self._versions, self._addresses = weakref.ref(optimizer), versions, list(map(_address, weights))
         self._written, self._hooks = self._capture.window.writes, _hooks()
         self._bounds, self._left = Bounds(most, most, most), UPDATES
+
+
+def _steep(optimizer: Optimizer) -> float:
+    first = next((one for group in optimizer.param_groups for one in group["params"]), None)
+    return _STEEP_IN_HALF if first is not None and first.dtype is torch.float16 else _STEEP
 
 
 def _hooks() -> int:

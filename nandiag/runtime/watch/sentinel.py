@@ -145,6 +145,7 @@ class Sentinel:
             self._assured.begins(optimizer, sight, seen=not self.looker.live.here)
             self.teller.looked(border)
             return
+        self._assured.doubts()
         if not sight.frozen_finite:
             self.judge.frozen_of(optimizer, border)
         self.judge.losses_of(optimizer, sight, border)

@@ -242,3 +242,15 @@ def test_two_optimizers_by_turns_are_looked_at_each_time_and_soon_without_more_a
     assert len(looks) == 20
     assert not looks[-1]["whole"]
     assert not worker.harms
+
+
+@pytest.mark.parametrize("bad", range(2, 12))
+def test_state_that_a_huge_gradient_spoils_is_seen_in_its_step(bad, work):
+    worker = work()
+    model = nn.Linear(5, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    for step in range(bad + 2):
+        optimizer.zero_grad()
+        (model(torch.full((8, 5), 1e11 if step == bad else 1.0)) ** 2).mean().backward()
+        optimizer.step()
+    assert (worker.harms[0].what, worker.harms[0].step) == ("optimizer_state", bad)
