@@ -42,19 +42,6 @@ def second(origin: Origin, op: str, guard: fitting.Guard) -> str | None:
     return fitting.line_of(origin, found[0], given[0], guard) if len(given) == 1 else None
 
 
-def bounded(origin: Origin, *, number: bool) -> str | None:
-    """Return the user's line with the divisor of the underlined division above 0 and the quotient bounded."""
-    found = fitting.parsed(origin)
-    if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Div):
-        return None
-    if fitting.assigned(found):
-        return None
-    text = fitting.put(
-        found[0], found[1].right, lambda inner: f"max({inner}, 1e-6)" if number else f"{inner}.clamp_min(1e-6)"
-    )
-    return fitting.whole(origin, f"({text}).clamp(-100, 100)")
-
-
 def bound_at_zero(origin: Origin) -> str | None:
     """Return the user's line with the bound raised where it divides by ``x.clamp(min=0)``, or ``None``."""
     found = fitting.parsed(origin)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import replace
 
 from nandiag.analysis.causes import bounding, exponents, fitting
 from nandiag.analysis.causes.empty_reduction import divides_by_no_target
@@ -52,16 +51,8 @@ RATIOS = {"addcdiv": 2}
 # In these nodes the user's own division is what is differentiated; in others it has a cause of its own.
 NODES = ("Div", "Reciprocal")
 _IN_ROOT = "Keep what is under the root away from zero: behind it the gradient would still be infinite there."
-_LEAVE_OUT = (
-    "Leave those elements out: what is divided is not 0 there, and by a small number in the divisor's place it would "
-    "be huge. By inf it is 0."
-)
 _BY_INF = "Make the quotients 0 where the divisor is: by a small number in its place what is not 0 would be huge."
 _KEPT = "y = a / torch.where(b != 0, b, torch.inf)"
-_BOUNDED = Suggestion(
-    "Or bound the quotient as well as the divisor, by what is still of use.",
-    "(a / b.clamp_min(1e-6)).clamp(-100, 100)",
-)
 _COUNTS = re.compile(r"(?:^|[\W_])(?:n|num|numel|counts?|len|lengths?|steps|samples|tokens|batches|seen)(?:$|[\W_])")
 _WHAT = "a scale, a variance or a count"
 _KEEP = "Keep the divisor away from zero."
@@ -183,13 +174,19 @@ def _in_update(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
 
 def _out_of_reach(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     """What is left where no small number in the divisor's place mends it."""
-    if divisor.numel > 1 and facts.op in DIVISIONS:
-        bounded = replace(_BOUNDED, code=bounding.bounded(facts.origin, number=False) or _BOUNDED.code)
-        return (Suggestion(_LEAVE_OUT, fitting.left_out(facts.origin) or _KEPT), bounded)
+    inverted = facts.op == "reciprocal" and not _is_count(facts, divisor)
+    if divisor.numel > 1 and (inverted or facts.op in DIVISIONS):
+        return (Suggestion(_left_out(facts), fitting.left_out(facts.origin) or _KEPT),)
     if divisor.numel > 1 or facts.op == "rsqrt" or facts.origin.phase == "optimizer":
         return ()
     code = fitting.divisor(facts.origin, lambda text: f"{text}.clamp_min(1)")
     return _of_one_number(facts, divisor.name, code or "total / count.clamp_min(1)")
+
+
+def _left_out(facts: Facts) -> str:
+    zero = "0 as gradient" if facts.origin.node is not None else "0"
+    below = fitting.below(facts.origin) or "the divisor"
+    return f"Where {below} is 0, give {zero}: a small number in its place would make the quotient huge."
 
 
 def _of_one_number(facts: Facts, name: str | None, counted: str) -> tuple[Suggestion, ...]:
@@ -198,13 +195,10 @@ def _of_one_number(facts: Facts, name: str | None, counted: str) -> tuple[Sugges
     made = "what it is made of" if text is not None and "(" in text else "where it is set, updated or restored"
     why = f"{name or text or 'The divisor'} is 0, and what it divides is not: look at {made}"
     if not _COUNTS.search(text or name or ""):
-        number = facts.number("arg1") is not None
-        general = "(a / max(b, 1e-6)).clamp(-100, 100)" if number else _BOUNDED.code
-        bounded = replace(_BOUNDED, code=bounding.bounded(facts.origin, number=number) or general)
         raised = bounding.bound_at_zero(facts.origin)
         if raised is not None:
-            return Suggestion(f"{text} is 0: raise its bound to the least that is of use.", raised), bounded
-        return Suggestion(f"{why}."), bounded
+            return (Suggestion(f"{text} is 0: raise its bound to the least that is of use.", raised),)
+        return (Suggestion(f"{why}."),)
     if name:  # what is kept from step to step: at least one is a wrong mean, and nobody would see it
         return (Suggestion(f"{why} (a buffer that was registered with persistent=False is in no checkpoint)."),)
     return Suggestion(f"{why}."), Suggestion("If it is a count: at least one.", counted)

@@ -45,12 +45,15 @@ def below(origin: Origin) -> str | None:
 def left_out(origin: Origin) -> str | None:
     """Return the user's line with 0 for the quotient where the divisor, short enough to stand there twice, is 0."""
     found = parsed(origin)
-    if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Div):
+    below = None if found is None else divided_by(found[1])
+    if below is None or len(ast.unparse(below)) > _SHORT or any(isinstance(one, ast.Call) for one in ast.walk(below)):
         return None
-    below = found[1].right
-    if len(ast.unparse(below)) > _SHORT or any(isinstance(one, ast.Call) for one in ast.walk(below)):
-        return None
-    return divisor(origin, lambda text: f"torch.where({text} != 0, {text}, torch.inf)")
+    left = divisor if found is not None and isinstance(found[1], ast.BinOp) else _inverted
+    return left(origin, lambda text: f"torch.where({text} != 0, {text}, torch.inf)")
+
+
+def _inverted(origin: Origin, guard: Guard) -> str | None:
+    return argument(origin, "reciprocal", guard)
 
 
 def divides_again(origin: Origin) -> bool:

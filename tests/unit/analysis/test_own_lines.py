@@ -40,8 +40,8 @@ def test_a_quotient_in_place_that_leaves_elements_out(at, by_hand):
     ("line", "expression", "code"),
     [
         ("r = v.sqrt().reciprocal()", "v.sqrt().reciprocal()", "r = v.clamp_min(1e-12).sqrt().reciprocal()"),
-        ("r = torch.reciprocal(v)", "torch.reciprocal(v)", "r = torch.reciprocal(v.clamp_min(1e-6))"),
-        ("r = 1 / v", "1 / v", "r = 1 / v.clamp_min(1e-6)"),
+        ("r = torch.reciprocal(v)", "torch.reciprocal(v)", "r = torch.reciprocal(torch.where(v != 0, v, torch.inf))"),
+        ("r = 1 / v", "1 / v", "r = 1 / torch.where(v != 0, v, torch.inf)"),
     ],
 )
 def test_a_reciprocal(at, by_hand, line, expression, code):
