@@ -256,7 +256,9 @@ def _written(entry: Entry, again: Container[int] | None = None) -> Tensor | None
         maker = word.entry
         if again is not None and id(maker) not in again:
             return word.tensor()
-        if maker.name not in _VIEWS or not maker.args or _getter(maker) == "grad":
+        # A write gives back what it was given, for the next one; of what was made again that is told one by one.
+        passes_on = maker.name in _VIEWS or (again is None and maker.in_place)
+        if not passes_on or not maker.args or _getter(maker) == "grad":
             return None
         word = maker.args[0]
     return word.get() if type(word) is Given else None

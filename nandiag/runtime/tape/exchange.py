@@ -20,6 +20,7 @@ from nandiag.runtime.collectives.own_part import OwnPart, own_part
 from nandiag.runtime.collectives.ring import RING, Call
 from nandiag.runtime.frames import Frame, stack
 from nandiag.runtime.guard import guarded
+from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, ROOT, tensors_in
@@ -78,7 +79,8 @@ def _ended(capture: Capture, name: str, args: tuple[Any, ...], kwargs: dict[str,
 class Exchanged:
     """A tensor before and after an exchange in place, to be taped as a call: it returns what the ranks made of it.
 
-    Where what this rank gave was bad already it returns that, for then the exchange only passed it on.
+    Where what this rank gave was bad already it returns that, for then the exchange only passed it on. A weight is
+    written into: what the script does to it next it does to the weight.
     """
 
     def __init__(self, name: str, after: Tensor) -> None:
@@ -87,7 +89,16 @@ class Exchanged:
 
     def __call__(self, before: Tensor) -> Tensor:
         """Return what came out, given what this rank put in; both of any one shape."""
-        return before if is_bad(before) else self.after
+        if is_bad(before):
+            return before
+        if not _is_weight(before):
+            return self.after
+        with torch.no_grad():
+            return before.copy_(self.after)
+
+
+def _is_weight(tensor: Tensor) -> bool:
+    return is_leaf(tensor) and tensor.requires_grad
 
 
 def _written(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]], caller: FrameType) -> None:
@@ -107,7 +118,9 @@ def _written(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]]
         elif capture.tape.maker(tensor) is not None and capture.window.on:
             with torch._C.DisableTorchFunction():
                 after = Exchanged(name, tensor.detach().clone())
-                capture.window.tape_call(after, ((tensor,), {}), tensor, caller)
+                taped = capture.window.tape_call(after, ((tensor,), {}), tensor, caller)
+            if taped is not None and _is_weight(tensor):
+                taped.in_place = True
             capture.received.add(after.after.untyped_storage()._cdata)
 
 
