@@ -38,11 +38,13 @@ def analyse(record: RunRecord, nccl: Logs | None = None, causes: tuple[Explain, 
     else:
         history = run.newest_history(record, logs.get(claim.ranks[0]))
         concluded = verdict.of_claim(claim, origin_of(claim, record.logs), events, Background(history, causes))
+    last = verdict.last_finite(events, states, logs, claim)
+    where_from = (*verdict.held_bad(claim), *verdict.spoiled_between(claim, last))
     matter = [0] if claim is None else [*claim.ranks, *claim.received, min(states, default=0)]
     return Report(
         run=started,
-        verdict=replace(concluded, last_finite_step=verdict.last_finite(events, states, logs, claim)),
-        findings=(*told_of(hang), *verdict.held_bad(claim), *findings_of(events, states, logs, started, nccl=nccl)),
+        verdict=replace(concluded, last_finite_step=last),
+        findings=(*told_of(hang), *where_from, *findings_of(events, states, logs, started, nccl=nccl)),
         ranks={str(rank): state for rank, state in states.items()},
         history=run.history_of(record, matter),
         activations=run.activations_of(record, matter),

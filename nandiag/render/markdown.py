@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from nandiag.analysis.early import SLUGS
 from nandiag.analysis.report import Finding, Origin, Report, Verdict
-from nandiag.analysis.verdict.steady import resume_at
+from nandiag.analysis.verdict.steady import TELLS_WHERE, resume_at
 from nandiag.events import words
 from nandiag.render import hang, nccl
 from nandiag.render.text import LONGEST, clean, clean_line
@@ -98,7 +98,7 @@ def _reasons(verdict: Verdict) -> Iterable[str]:
 
 
 def _resume(report: Report) -> Iterable[str]:
-    yield from (f"**Resume:** {escape(one.text)}" for one in report.findings if one.slug == "held_bad")
+    yield from (f"**Resume:** {escape(one.text)}" for one in report.findings if one.slug in TELLS_WHERE)
     found = resume_at(report)
     if found is not None:
         why = ", where it began to run away" if found[1] else ""

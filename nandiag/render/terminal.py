@@ -15,7 +15,7 @@ from rich.text import Text
 from nandiag.analysis.early import SLUGS
 from nandiag.analysis.hangs.told import Hang
 from nandiag.analysis.report import Finding, Origin, Report, Spread, Verdict
-from nandiag.analysis.verdict.steady import resume_at
+from nandiag.analysis.verdict.steady import TELLS_WHERE, resume_at
 from nandiag.events import words
 from nandiag.render import hang as hangs
 from nandiag.render import nccl
@@ -206,7 +206,7 @@ def _spread(spread: Spread) -> str:
 
 def _resume(report: Report) -> list[str]:
     """Return where to resume from; a run that went on with good weights needs no such place."""
-    held = [finding.text[:1].lower() + finding.text[1:] for finding in report.findings if finding.slug == "held_bad"]
+    held = [finding.text[:1].lower() + finding.text[1:] for finding in report.findings if finding.slug in TELLS_WHERE]
     if held:
         return held
     found = resume_at(report)

@@ -179,6 +179,14 @@ EXPLAIN = (
         kind="finding",
     ),
     Explanation(
+        slug="spoiled_between",
+        what="The update before left the weights finite, and the step began with bad ones: the script, or a library, "
+        "wrote into them in between (an average over ranks, a copy, weights that were loaded). A checkpoint that was "
+        "saved behind that write holds them.",
+        fix=(Suggestion("Mend what wrote into them; check a checkpoint of that very step before resuming from it."),),
+        kind="finding",
+    ),
+    Explanation(
         slug="weights_stand_still",
         what="The state that an optimizer divides by (exp_avg_sq of Adam, square_avg of RMSprop) is Inf: each update "
         "of those weights is 0 from then on, while losses and weights stay finite.",

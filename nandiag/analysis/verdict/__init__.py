@@ -11,12 +11,12 @@ from nandiag.analysis.report import Origin, Suggestion, Verdict
 from nandiag.analysis.skips import before
 from nandiag.analysis.timeline import Timeline
 from nandiag.analysis.verdict.evidence import evidence
-from nandiag.analysis.verdict.steady import healthy, held_bad, last_finite
+from nandiag.analysis.verdict.steady import healthy, held_bad, last_finite, spoiled_between
 from nandiag.analysis.verdict.summary import summary
 from nandiag.analysis.ways.spread import spread_of
 from nandiag.events import History, Looked, TensorFact, Warned
 
-__all__ = ["Background", "healthy", "held_bad", "last_finite", "of_claim"]
+__all__ = ["Background", "healthy", "held_bad", "last_finite", "of_claim", "spoiled_between"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from nandiag.store.reader import RankLog
 
 _RAN_AWAY = frozenset({"lr_divergence", "gradient_explosion"})
 _SPIKES = frozenset({"loss_spike", "grad_norm_spike"})
+_ANSWERED = frozenset({"went_on", "spoiled_between"})
+TELLS_WHERE = frozenset({"held_bad", "spoiled_between"})
 _NEAR = 20
 _FAILED = ("killed", "raised", "exited", "not_attached")
 
@@ -89,6 +91,25 @@ def held_bad(claim: Claim | None) -> tuple[Finding, ...]:
     return (Finding("held_bad", "info", text, claim.ranks, look.step),)
 
 
+def spoiled_between(claim: Claim | None, last: int | None) -> tuple[Finding, ...]:
+    """Return that the step began with bad weights, which the update before (``last``) had left finite.
+
+    A checkpoint saved between the two may hold them.
+    """
+    look = claim.look.event if claim is not None and claim.look is not None else None
+    names = None if look is None else look.facts.get("began_bad")
+    if claim is None or look is None or last is None or last != look.step - 1 or not isinstance(names, list):
+        return ()
+    more = look.facts.get("all_bad")
+    total = max(more if isinstance(more, int) else 0, len(names))
+    whose = str(names[0]) + (f" and {total - 1} more" if total > 1 else "")
+    text = (
+        f"From a checkpoint saved before anything wrote into the weights behind step {last}'s update: they were finite "
+        f"then, and step {look.step} began with bad ones ({whose})."
+    )
+    return (Finding("spoiled_between", "info", text, claim.ranks, look.step),)
+
+
 def last_finite(
     timeline: Timeline, states: dict[int, RankState], logs: dict[int, RankLog], claim: Claim | None = None
 ) -> int | None:
@@ -112,10 +133,10 @@ def last_finite(
 def resume_at(report: Report) -> tuple[int, bool] | None:
     """Return the step before which a checkpoint should have been saved, and whether it ran away from there on.
 
-    ``None`` where the run went on with good weights, or none were seen finite.
+    ``None`` where the run went on with good weights, none were seen finite, or a finding says it better.
     """
     last = report.verdict.last_finite_step
-    if not report.verdict.anomaly or last is None or any(one.slug == "went_on" for one in report.findings):
+    if not report.verdict.anomaly or last is None or any(one.slug in _ANSWERED for one in report.findings):
         return None
     spikes = [one.step for one in report.findings if one.slug in _SPIKES and one.step is not None]
     near = [step for step in spikes if last - _NEAR <= step <= last]

@@ -20,7 +20,7 @@ from nandiag.runtime.evidence.labels import labels_of, storage
 from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.guard import Refused
-from nandiag.runtime.look.finite import quiet
+from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.names import names_of
 from nandiag.runtime.recorder import RECORDER
@@ -28,6 +28,7 @@ from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.hooked import Hooks
 from nandiag.runtime.replay.ready import (
     all_that_gather,
+    began_bad,
     may_write_weights,
     memory_of,
     reason_against,
@@ -38,7 +39,7 @@ from nandiag.runtime.replay.ready import (
 from nandiag.runtime.replay.rerun import Player, written_by
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.unfinished import can_break_off, reset_sharding
-from nandiag.runtime.replay.update import last_write, look_again
+from nandiag.runtime.replay.update import BY_HAND, STOOD_IN, last_write, look_again
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import Entry
 from nandiag.runtime.tape.traceless import roots_of, traceless
@@ -46,6 +47,8 @@ from nandiag.runtime.tape.warned import HEARD
 from nandiag.runtime.together.agreement import Agreement
 from nandiag.runtime.together.shadows import possible
 from nandiag.runtime.together.vigil import together
+
+_MOST = 4
 
 
 class Examiner:
@@ -80,9 +83,8 @@ class Examiner:
             looked = self._capture.births.last_write(case.step, written_by(entries)) or looked
         if (looked.outcome == "finite" and not case.joint) or "comm_hook" in looked.facts:
             looked = with_buckets(looked, roots_of(entries))
-        if looked.outcome != "found" and case.by_hand and not looked.facts.get("complete"):
-            with quiet():
-                looked = last_write(list(case.suspects), case.step, entries, by_hand=True) or looked
+        with quiet():
+            looked = _of_weights(case, entries, looked)
         looked = _timed(looked, time.perf_counter() - began)
         if looked.outcome == "found" or not case.unfinished:
             RECORDER.emit(looked, urgent=True)
@@ -213,6 +215,19 @@ def _eager() -> Iterator[None]:
         return
     with torch.compiler.set_stance("force_eager"):
         yield
+
+
+def _of_weights(case: Case, entries: list[Entry], looked: Looked) -> Looked:
+    """Return ``looked`` with which weights the step began bad, or the last write into them where it showed nothing."""
+    if looked.outcome != "found" and case.by_hand and not looked.facts.get("complete"):
+        looked = last_write(list(case.suspects), case.step, entries, BY_HAND) or looked
+    spoiled = began_bad(case, entries)
+    if looked.outcome == "finite" and looked.facts.get("reconstructed") and not case.joint:
+        bad = [one for one in case.parameters if is_bad(one)]
+        looked = last_write(bad, case.step, entries, STOOD_IN) or looked
+    if not spoiled:
+        return looked
+    return replace(looked, facts={**looked.facts, "began_bad": spoiled[:_MOST], "all_bad": len(spoiled)})
 
 
 def _nothing(case: Case, outcome: str, reason: str) -> Looked:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nandiag.runtime.evidence.labels import storage
+from nandiag.runtime.evidence.labels import label, labels_of, storage
 from nandiag.runtime.frames import USER, kind_of
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.look.finite import is_bad
@@ -117,6 +117,21 @@ def stand_in_for_spoiled(entries: list[Entry], tracer: Tracer) -> bool:
         for one in spoiled:
             stand_in(one)
     return bool(spoiled)
+
+
+def began_bad(case: Case, entries: list[Entry]) -> list[str]:
+    """Return the names of weights that were bad before the forward: bad by now, and not written behind a backward.
+
+    Of a step whose updates no optimizer makes that is not known, and of one that was broken off it is not asked.
+    """
+    if case.by_hand or case.unfinished:
+        return []
+    first = next((index for index, entry in enumerate(entries) if entry.kind == BACKWARD), len(entries))
+    later = {storage(one) for _, one in written_by(entries[first:])}
+    bad = [one for one in case.parameters if is_bad(one) and storage(one) not in later]
+    known = labels_of(roots_of(entries), []) if bad else {}
+    found = [label(known, one) for one in bad]
+    return ["a weight" if one is None else one.name for one in found]
 
 
 def memory_of(entries: list[Entry]) -> set[int]:

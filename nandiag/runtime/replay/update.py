@@ -36,7 +36,8 @@ from nandiag.runtime.tape.traceless import undo_all
 
 _MOST = 8
 _FINITE = "the update itself is finite when made again"
-_BY_HAND = "not all that the update was made of is there any more"
+BY_HAND = "not all that the update was made of is there any more"
+STOOD_IN = "the weight was bad when the step began, and the step is finite on numbers that stood in for it"
 
 
 def look_again(
@@ -203,10 +204,11 @@ def _with_schedule(looked: Looked, optimizer: torch.optim.Optimizer) -> Looked:
     return replace(looked, facts={**looked.facts, "rate_set_at": lines}) if lines else looked
 
 
-def last_write(bad: list[Tensor], step: int, entries: list[Entry], *, by_hand: bool = False) -> Looked | None:
+def last_write(bad: list[Tensor], step: int, entries: list[Entry], why: str = _FINITE) -> Looked | None:
     """The script itself may have written into the parameter in this step: then its last write is the nearest known.
 
-    ``by_hand``: these writes are the update, of which the replay made nothing bad again.
+    ``why``: what is known besides; with :data:`BY_HAND` these writes are the update, with :data:`STOOD_IN` they came
+    between the last update and this step.
     """
     memory = {storage(one) for one in bad}
     writes = [(entry, target) for entry, target in written_by(entries) if storage(target) in memory]
@@ -218,5 +220,5 @@ def last_write(bad: list[Tensor], step: int, entries: list[Entry], *, by_hand: b
         outcome="found", method="tape", step=step, phase="optimizer", source="op",
         site=site_of(Spot(None, None, frames, "optimizer", 0), entry.name), outputs=(fact(target),),
         facts={"written_in_place": entry.name},
-        reason=f"{_BY_HAND if by_hand else _FINITE}; this is the script's last write into the parameter",
+        reason=f"{why}; this is the script's last write into the parameter",
     )  # fmt: skip

@@ -6,6 +6,7 @@ import math
 import pytest
 
 from nandiag.analysis import Report, analyse
+from nandiag.analysis.verdict.steady import resume_at
 from nandiag.events import Finished, Harm, History, Looked, Note, Printed, ProbeDark, Raised, Site, Stopping
 from nandiag.events.forms import build
 from nandiag.render.json import dumps
@@ -291,6 +292,17 @@ def test_a_last_write_may_lie_between_two_steps(by_hand):
     assert verdict.last_finite_step is None
     assert all(one.slug != "held_bad" for one in report.findings)
     assert verdict.summary.endswith("before step 29")
+
+
+@pytest.mark.parametrize(("last", "told"), [(15, True), (14, False)])
+def test_weights_that_were_spoiled_between_two_updates_may_be_in_the_newest_checkpoint(by_hand, last, told):
+    look = by_hand.found(16, facts={"began_bad": ["0.weight", "0.bias"], "all_bad": 4})
+    said = [by_hand.loss(16), look, Finished(16, 0, last)]
+    report = analyse(by_hand.run(by_hand.rank(0, *said, world=1), world=1))
+    texts = [one.text for one in report.findings if one.slug == "spoiled_between"]
+    assert bool(texts) is told, report.findings
+    assert all("step 15's update" in text and "(0.weight and 3 more)" in text for text in texts)
+    assert (resume_at(report) is None) is told
 
 
 def test_what_was_bad_from_birth_is_not_called_finite_before(by_hand):

@@ -298,6 +298,13 @@ def test_what_to_do_stands_right_behind_why(harmed):
     assert text.index("It was seen.") < text.index("= help:") < text.index("Rank 0 ran the step again")
 
 
+def test_where_to_resume_from_when_weights_were_spoiled_between_steps(harmed):
+    between = Finding("spoiled_between", "info", "From a checkpoint saved before anything wrote.", (3,), 29)
+    text = drawn(replace(harmed, findings=(between,)))
+    assert "= resume: from a checkpoint saved before anything wrote." in text
+    assert text.count("= resume:") == 1
+
+
 def test_a_weight_that_was_bad_from_birth_has_no_checkpoint_to_resume_from(harmed):
     held = Finding("held_bad", "info", "Mend emb.weight first: it was bad before the first step.", (3,), 29)
     text = drawn(replace(harmed, findings=(held,)))

@@ -42,3 +42,41 @@ def test_a_merge_that_spoils_the_weights_has_its_line_however_many_came_before(w
     looked = worker.looked[0]
     assert (looked.outcome, looked.source) == ("found", "op"), looked
     assert looked.site.source.strip() == "share = done / total", looked
+    assert (looked.facts["began_bad"], looked.facts["all_bad"]) == (["weight", "bias"], 2)
+
+
+def test_of_weights_that_something_unseen_spoiled_the_last_write_that_was_seen_is_told(work):
+    worker = work()
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(3):
+        model(torch.ones(3, 2)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            model.weight.mul_(torch.tensor(2.0) * 0.5)
+        if step == 1:
+            model.weight.detach().numpy()[:] = float("nan")
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.method, looked.step, looked.facts["written_in_place"]) == (
+        "found",
+        "tape",
+        2,
+        "mul_",
+    )
+    assert "bad when the step began" in looked.reason
+
+
+def test_weights_that_were_spoiled_behind_the_backward_were_not_bad_when_the_step_began(work):
+    worker = work()
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(3):
+        loss = model(torch.ones(3, 2)).square().mean()
+        (loss * (float("nan") if step == 2 else 1.0)).backward()
+        with torch.no_grad():
+            for one in model.parameters():
+                one.add_(one.grad * 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert "began_bad" not in worker.looked[0].facts, worker.looked[0]
