@@ -78,6 +78,34 @@ def shared(origin: Origin, uses: tuple[str, ...]) -> str | None:
     return fitting.whole(origin, f"torch.softmax({ast.unparse(given)}, dim={dim})")
 
 
+def logged(origin: Origin, uses: tuple[str, ...]) -> Stable | None:
+    """Return the form without overflow where the line sums its exponential and statements behind take the logarithm.
+
+    Where more than the sum happens to it in the line (a sum over ranks), the largest is subtracted by itself.
+    """
+    line = origin.source or ""
+    if origin.column is None or not line.isascii() or not any(_LOG.search(use) for use in uses):
+        return None
+    source, indent = line.strip(), len(line) - len(line.lstrip())
+    first, last = (place - indent for place in origin.column)
+    for node in _expressions(source):
+        end = node.end_col_offset or 0
+        summed = _summed(node) if node.col_offset <= first and last <= end else None
+        given = None if summed is None else _exponent(summed[0])
+        if summed is None or given is None:
+            continue
+        head, behind = source[: node.col_offset], source[end:]
+        if not behind and fitting.NAMED.fullmatch(head.strip()):
+            return Stable("logsumexp", f"{head}torch.logsumexp({ast.unparse(given)}, dim={summed[1]})")
+        text, dim = fitting.bracketed(given), summed[1].partition(", ")[0]
+        own = f"{head}({text} - largest).exp().sum({summed[1]}){behind}"
+        return Stable("sum over parts", f"largest = {text}.detach().amax({dim}, keepdim=True); {own}")
+    return None
+
+
+_LOG = re.compile(r"\blog(?:2|10)?\(")
+
+
 def may_be_summed(uses: tuple[str, ...]) -> bool:
     """Whether the exponential may be divided by its own sum: a use of it sums, or hands it out, or none is known."""
     return not uses or any("sum" in use or _HANDED_OUT.fullmatch(use) for use in uses)

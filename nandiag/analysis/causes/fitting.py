@@ -15,7 +15,7 @@ from nandiag.analysis.report import Origin
 
 LONGEST_LINE = 120
 _SHORT = 40
-_NAMED = re.compile(r"return|[\w., ]+ =")
+NAMED = re.compile(r"return|[\w., ]+ =")
 _MODULES = ("torch", "F", "functional", "special", "fft", "linalg", "np", "numpy")
 _POLES = ("log", "log2", "log10", "sqrt", "rsqrt", "reciprocal")
 _CLAMPS = ("clamp", "clip", "clamp_max", "clamp_min", "hardtanh")
@@ -211,6 +211,22 @@ def filled(origin: Origin) -> str | None:
     )
 
 
+def factor(origin: Origin, number: str) -> str | None:
+    """Return the user's line with ``number`` in the place of the one that the underlined product is written with."""
+    found = parsed(origin)
+    if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Mult):
+        return None
+    written = [side for side in (found[1].left, found[1].right) if _is_constant(side)]
+    if len(written) != 1 or assigned(found) or "=" in found[0][: written[0].col_offset]:
+        return None
+    text, (first, last) = found[0], (written[0].col_offset, written[0].end_col_offset or 0)
+    return whole(origin, text[:first] + number + text[last:])
+
+
+def _is_constant(node: ast.expr) -> bool:
+    return isinstance(node.operand if isinstance(node, ast.UnaryOp) else node, ast.Constant)
+
+
 def _fill(node: ast.AST) -> tuple[str, ast.expr] | None:
     """Return the name of what is filled with -inf, and that -inf."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or len(node.args) < 2:
@@ -358,5 +374,5 @@ def whole(origin: Origin, expression: str, *, of_two: bool = False) -> str:
     source, column = origin.source or "", origin.column or (0, 0)
     before, behind = source[: column[0]], source[column[1] :]
     line = (before + expression + behind).strip()
-    only = of_two or (not behind.strip() and _NAMED.fullmatch(before.strip()))
+    only = of_two or (not behind.strip() and NAMED.fullmatch(before.strip()))
     return line if len(line) <= LONGEST_LINE or only else expression

@@ -115,12 +115,27 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
         return Cause("log_of_zero", (text,), (asked,))
     place = bounding.second if op == "xlogy" else fitting.argument
     fitted = place(facts.origin, op, lambda inner: f"{inner}.{guard}")
-    keep = Suggestion(f"Keep the argument of the logarithm away from zero.{small}", fitted or f"x.{guard}.{op}()")
+    keep = _ratio(facts, op) or Suggestion(
+        f"Keep the argument of the logarithm away from zero.{small}", fitted or f"x.{guard}.{op}()"
+    )
     known = _in_one_step(facts, op)
     steps = (
         (keep, *known) if fitted and any(one.text.startswith("Where it is taken") for one in known) else (*known, keep)
     )
     return Cause("log_of_zero", (text,), steps)
+
+
+def _ratio(facts: Facts, op: str) -> Suggestion | None:
+    """The logarithm of a ratio of data: the 0 above the line may stand below it next, and 0/0 no bound mends."""
+    found = fitting.parsed(facts.origin)
+    part = None if found is None or op not in {"log", "log2", "log10"} else fitting.target(found[1], op)
+    if not isinstance(part, ast.BinOp) or not isinstance(part.op, ast.Div) or isinstance(part.right, ast.Constant):
+        return None
+    if found is None or facts.extra.get("of_weights") is not False or dtype_of(facts.origin.inputs[0]) in HALF:
+        return None
+    sides = f"({ast.unparse(part.left)} + 1e-12) / ({ast.unparse(part.right)} + 1e-12)"
+    code = fitting.line_of(facts.origin, found[0], part, lambda _: sides)
+    return Suggestion("Keep both sides of the ratio away from zero: what is 0 above may be 0 below next.", code)
 
 
 def _at_edge_of_support(facts: Facts) -> Suggestion | None:

@@ -51,6 +51,11 @@ EXPLAIN = Explanation(
 
 EXPONENTIALS = {"exp": math.e, "expm1": math.e, "sinh": math.e, "cosh": math.e, "exp2": 2.0}
 _OF_DATA = "No gradient goes back from it: it was made of the batch, of constants, or without gradients."
+_LOGGED = {
+    "logsumexp": "The logarithm of its sum is taken below: let torch do both here, and take no logarithm there.",
+    "sum over parts": "It is summed, and the logarithm taken below: subtract the largest first (over ranks: all_reduce "
+    "it with ReduceOp.MAX), and add it back behind the logarithm.",
+}
 # Both ends of what goes in lead to infinity.
 _EVEN = frozenset({"sinh", "cosh"})
 CASTS = frozenset({"_to_copy", "to", "copy", "type_as"})
@@ -187,10 +192,27 @@ def _half(facts: Facts) -> tuple[Suggestion, ...]:
         return (Suggestion("Keep this tensor in float32, or bring it to scale first.", "(x / scale).half()"), wide)
     if facts.origin.phase == "optimizer":
         return (Suggestion("Keep the weights and the optimizer in float32.", "model.float()"), wide)
+    masked = _mask(facts)
+    if masked is not None:
+        return (masked, wide)
     bounds = _exponential(facts, "float16") if facts.op in EXPONENTIALS else ()
     if bounds and exponents.stable(facts.origin, facts.op or "exp") is not None:
         return (*bounds, wide, _lifted(facts))
     return (wide, _lifted(facts), *bounds)
+
+
+def _mask(facts: Facts) -> Suggestion | None:
+    """A mask times a number such as -1e9: float16 has no such number, and what is masked all over becomes NaN."""
+    given, number = facts.origin.inputs[0], facts.number("arg1")
+    is_mask = len(facts.origin.inputs) == 1 and given.min == 0.0 and given.max == 1.0
+    if facts.op != "mul" or not is_mask or number is None or number >= -LARGEST["float16"]:
+        return None
+    text = (
+        f"{words.number(number)} is -inf in float16, and the softmax of a row that is masked all over is NaN then: "
+        "take the least number of the dtype."
+    )
+    least = "torch.finfo(torch.float16).min"
+    return Suggestion(text, fitting.factor(facts.origin, least) or f"mask * {least}")
 
 
 def _bfloat16(facts: Facts) -> Suggestion:
@@ -228,6 +250,9 @@ def _exponential(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
     if share is not None:
         text = "It is divided by its own sum below, and so it is a softmax: torch's subtracts the maximum first."
         return (Suggestion(text, share),)
+    logged = exponents.logged(facts.origin, facts.uses) if op == "exp" else None
+    if logged is not None:
+        return (Suggestion(_LOGGED[logged.name], logged.code),)
     bound = _bounded(facts.origin, op, "10" if dtype == "float16" else "20")
     many = any(len(fact.shape) > 1 for fact in facts.origin.inputs)
     ratio = exponents.bare(facts.origin) if many and exponents.may_be_summed(facts.uses) else None

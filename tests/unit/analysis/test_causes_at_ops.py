@@ -664,3 +664,24 @@ def test_a_count_in_half_precision_was_rounded_to_no_zero(at, by_hand):
     found = mechanism(at("reciprocal", given, (by_hand.fact(posinf=2, dtype="float16"),), **line)).suggestions
     assert [one.code for one in found] == ["weight = 1.0 / counts.clamp_min(1)"]
     assert "float16" not in found[0].text
+
+
+def test_a_mask_beyond_half_precision_is_given_the_least_number_of_it(at, by_hand):
+    line = on("s = s + padding.to(s.dtype) * -1e9", "padding.to(s.dtype) * -1e9")
+    given = (by_hand.fact(dtype="float16", zeros=10, min=0.0, max=1.0, absmax=1.0),)
+    out = (by_hand.fact(dtype="float16", neginf=6, min=0.0, max=0.0, absmax=0.0),)
+    extra = {"arg1": -1e9, "float64_finite": True, "float64_absmax": 1e9}
+    found = mechanism(at("mul", given, out, extra=extra, **line))
+    assert found.slug == "overflow"
+    assert found.suggestions[0].code == "s = s + padding.to(s.dtype) * torch.finfo(torch.float16).min"
+    assert "masked all over" in found.suggestions[0].text
+
+
+@pytest.mark.parametrize(("trained", "code"), [
+    (False, "r = torch.log((price + 1e-12) / (yesterday + 1e-12))"),
+    (True, "r = torch.log((price / yesterday).clamp_min(1e-12))"),
+])  # fmt: skip
+def test_the_logarithm_of_a_ratio_of_data_has_both_sides_above_zero(at, by_hand, trained, code):
+    line = on("r = torch.log(price / yesterday)", "torch.log(price / yesterday)")
+    given = (by_hand.fact(zeros=1, min=0.0),)
+    assert code in codes(at("log", given, (by_hand.fact(neginf=1),), extra={"of_weights": trained}, **line))

@@ -1,9 +1,12 @@
 """An exponential that left its dtype: torch's own form of the line, and no wider dtype that it would leave as well."""
 
+from dataclasses import replace
+
 import pytest
 
 from nandiag.analysis.causes import explain, exponents
 from nandiag.analysis.report import Origin
+from nandiag.events import Around, Site
 
 CALLS = ("torch.exp(h)", "torch.exp(s)", "torch.exp(a * b)", "torch.exp(-z)", "torch.exp(z)", "h.exp()", "s.exp()")
 
@@ -148,6 +151,26 @@ def test_what_no_weight_went_into_is_of_the_data(at, by_hand):
         mechanism = explain(facts)[1]
         assert any("No gradient goes back from it" in text for text in mechanism.evidence) is said
         assert ("batch" in mechanism.suggestions[0].text) is said
+
+
+@pytest.mark.parametrize(
+    ("line", "use", "code"),
+    [
+        ("norm = torch.exp(z).sum(1)", "loss = (torch.log(norm) - own).mean()", "norm = torch.logsumexp(z, dim=1)"),
+        ("norm = Summed.apply(logits.exp().sum(1))", "return (norm.log() - chosen).mean()",
+         "largest = logits.detach().amax(1, keepdim=True); norm = Summed.apply((logits - largest).exp().sum(1))"),
+        ("n = dist(logits.exp().sum(-1, keepdim=True))", "return n.log()",
+         "largest = logits.detach().amax(-1, keepdim=True); n = dist((logits - largest).exp().sum(-1, keepdim=True))"),
+        ("norm = torch.exp(z).sum(1)", "return norm.mean()", "norm = torch.exp(z.clamp(max=20)).sum(1)"),
+    ],
+)  # fmt: skip
+def test_a_sum_whose_logarithm_is_taken_later_is_not_bent_by_a_bound(at, by_hand, line, use, code):
+    shown = next(text for text in ("torch.exp(z)", "logits.exp()") if text in line)
+    given = (by_hand.fact(min=-250.0, max=130.0, absmax=250.0),)
+    facts = at("exp", given, (by_hand.fact(posinf=1),), **on(line, shown))
+    site = Site("net", "Net", "aten.exp.default", around=Around(uses=(use,)))
+    facts = replace(facts, look=replace(facts.look, site=site))
+    assert [one.code for one in explain(facts)[1].suggestions] == [code]
 
 
 @pytest.mark.parametrize(
