@@ -25,6 +25,8 @@ AGAIN = 2
 SECONDS = 250
 # They train bare tensors, and have what they print of them to be held to.
 BARE = {"functional_regression", "hand_descent"}
+# They let go of model and optimizer before they end.
+LET_GO = {"zero_listener_tastes"}
 
 
 def cases():
@@ -124,9 +126,9 @@ def test_a_sample_trains_to_the_same_bits(expected, nproc, run, plain):
         pytest.skip(f"{', '.join(absent)} is not installed")
     ours, theirs, folder = both(script, nproc, run, plain)
     assert set(ours["ranks"]) == set(theirs["ranks"]), (folder / "stderr").read_text()
-    if script.stem in BARE:
+    if script.stem in BARE | LET_GO:
         assert theirs["stdout"]["0.stdout"]
-    else:
+    elif theirs["code"] == 0:  # for some samples the other number of ranks is an error, which is to be the same
         assert any(told["modules"] or told["optimizers"] for told in theirs["ranks"].values())
     for rank, told in theirs["ranks"].items():
         assert ours["ranks"][rank] == told
