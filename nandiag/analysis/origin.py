@@ -239,7 +239,7 @@ def _by_state(scene: Scene) -> Claim | None:
         return None
     best = held[0]
     same = {one.rank for one in held if harm_moment(one) == harm_moment(best) and one.event.what == best.event.what}
-    return _claim(scene, "state", same, best)
+    return _claim(scene, "state", (same - scene.received) or same, best)
 
 
 def _by_loss(scene: Scene) -> Claim | None:

@@ -68,7 +68,7 @@ def _weight(facts: Facts) -> Cause | None:
     look, harm = facts.look, facts.harm
     again = look is not None and (look.outcome, look.method, look.phase) == ("finite", "replay", "optimizer")
     alone = len(facts.origin.ranks) == 1 and facts.world > 1
-    if not again or not alone or harm is None or harm.since is None:
+    if look is None or not (again and is_whole(look)) or not alone or harm is None or harm.since is None:
         return None
     place = f"{facts.origin.device or 'the device'} of {facts.origin.host or 'its host'}"
     return Cause(

@@ -55,12 +55,15 @@ class Outside:
         self._bystanders = bystanders
         self._ends = ends
         self._undo: list[Callable[[], object]] = []
+        self._nowhere: set[str] = set()
 
     def begin(self) -> None:
         """Stand there from now on."""
         self._undo.append(_as_it_was())
         for module in (builtins, io):
-            self._put(module, "open", _opened)
+            self._put(module, "open", self._opened)
+        for name in ("replace", "rename", "remove", "unlink"):
+            self._put(os, name, self._moved)
         self._put(os, "open", _descriptor)
         self._put(os, "write", _written)
         self._put(torch, "save", _saved)
@@ -98,16 +101,21 @@ class Outside:
         self._undo.append(functools.partial(setattr, owner, name, original))
         setattr(owner, name, wrapper)
 
+    def _opened(self, original: Callable[..., Any], file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        writes = bool(set(mode) & set("wax")) and "+" not in mode
+        if not writes or isinstance(file, int) or kwargs.get("opener") is not None:
+            return original(file, mode, *args, **kwargs)
+        self._nowhere.add(os.path.abspath(os.fsdecode(file)))
+        return original(os.devnull, mode.replace("x", "w"), *args, **kwargs)
+
+    def _moved(self, original: Callable[..., None], path: Any, *args: Any, **kwargs: Any) -> None:
+        """Leave out what is done to a file that was never written, and, where the run ends, what was done once."""
+        if not self._ends and os.path.abspath(os.fsdecode(path)) not in self._nowhere:
+            original(path, *args, **kwargs)
+
     def _refused(self, original: Callable[..., Any], *_: Any, **__: Any) -> Any:
         what = getattr(original, "__qualname__", "")
         raise Refused(f"the step hands work to others when it is run ({what}), and the run goes on after it")
-
-
-def _opened(original: Callable[..., Any], file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-    writes = bool(set(mode) & set("wax")) and "+" not in mode
-    if not writes or isinstance(file, int) or kwargs.get("opener") is not None:
-        return original(file, mode, *args, **kwargs)
-    return original(os.devnull, mode.replace("x", "w"), *args, **kwargs)
 
 
 def _descriptor(original: Callable[..., int], path: Any, flags: int, *args: Any, **kwargs: Any) -> int:

@@ -54,7 +54,6 @@ _FUNCTIONAL_MODULE = "torch.distributed._functional_collectives"
 _UNKNOWN = object()
 # What they write holds this rank's own part already.
 _IN_PLACE = frozenset({"all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "barrier"})
-_ALONE = object()
 _depth = threading.local()
 
 
@@ -84,14 +83,29 @@ class LeftOut:
         return True
 
 
+class Alone:
+    """The collectives that a thread left out, for no other rank calls them now; ``given``: what others would have."""
+
+    def __init__(self) -> None:
+        self.given: list[torch.Tensor] = []
+
+    def leave_out(self, op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note that one is not made."""
+        tensor = _taken(args, kwargs, (0, "tensor"))
+        source = _taken(args, kwargs, (1, "src")) if op == "broadcast" else None
+        if isinstance(tensor, torch.Tensor) and source is not None and source != dist.get_rank():
+            self.given.append(tensor)
+
+
 @contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """Leave out the collectives that this thread calls and that write in place: no other rank calls them now."""
-    _depth.inside = _ALONE
+def alone() -> Iterator[Alone]:
+    """Leave out the collectives that this thread calls and that write in place."""
+    before, made = getattr(_depth, "inside", False), Alone()
+    _depth.inside = made
     try:
-        yield
+        yield made
     finally:
-        _depth.inside = False
+        _depth.inside = before
 
 
 def install() -> None:
@@ -147,7 +161,8 @@ def _wrapped(original: Callable[..., Any], shape: _Shape) -> Callable[..., Any]:
     def collective(*args: Any, **kwargs: Any) -> Any:
         inside = getattr(_depth, "inside", False)
         if torch.compiler.is_compiling() or RECORDER.mute or inside:
-            if inside is _ALONE and shape.op in _IN_PLACE:
+            if type(inside) is Alone and shape.op in _IN_PLACE and shape.resolve is None:
+                inside.leave_out(shape.op, args, kwargs)
                 return LeftOut() if _taken(args, kwargs, shape.later) else None
             return original(*args, **kwargs)
         calls = _begin(shape, args, kwargs, sys._getframe(1))

@@ -1,8 +1,8 @@
 """An optimizer's update that made weights bad is made again under the tracer, on what is left of its inputs (worker).
 
 The update has overwritten the values it started from. Gradients and finite state are still there; a bad parameter is
-stood in for by numbers of the size it had, then by zeros, as it may have begun, and bad state by zeros. So what is
-found is reconstructed, and said to be.
+stood in for by numbers of the size it had, in a first update then by zeros, as it may have begun, and bad state by
+zeros. So what is found is reconstructed, and said to be.
 """
 
 from __future__ import annotations
@@ -47,33 +47,53 @@ def look_again(
     bad = list(named.values())
     spot = Spot(None, None, stack(sys._getframe(1))[0], "optimizer", 0)
     try:
-        for size in (None, 0.0):
+        for size in (None, 0.0) if first else (None,):
             with _as_before(optimizer, bad[:_MOST], size, first=first), contextlib.closing(overwritten):
-                op = _made_bad(optimizer, bad[:_MOST], spot, overwritten)
+                op, given = _made_bad(optimizer, bad[:_MOST], spot, overwritten)
+                if given:
+                    return _given(step, spot, list(named))
                 if op is not None:
                     return _with_schedule(_found(op, step, list(named), of_zeros=size == 0), optimizer)
     except Refused as refusal:
         return Looked("refused", "replay", step, reason=str(refusal))
     except Exception as error:
         return Looked("failed", "replay", step, reason=f"{type(error).__name__}: {str(error)[:300]}")
-    return Looked("finite", "replay", step, phase="optimizer", reason="made again, the update is finite")
+    # An optimizer of the script's own counts, perhaps, or asks other ranks: it need not do the same again.
+    whole = getattr(type(optimizer).step, "__module__", "").startswith("torch.optim.")
+    reason = "made again, the update is finite"
+    return Looked("finite", "replay", step, phase="optimizer", reason=reason, facts={"complete": whole})
 
 
-def _made_bad(optimizer: torch.optim.Optimizer, bad: list[Tensor], spot: Spot, overwritten: Overwritten) -> Op | None:
-    """Make the update; returns the op that makes bad values of finite ones, if one does."""
+def _given(step: int, spot: Spot, names: list[str]) -> Looked:
+    """Another rank sends the bad weights in the update: what it sent is not this rank's doing."""
+    site = site_of(replace(spot, phase="collective"), "c10d.broadcast_.default")
+    return Looked(
+        outcome="found", method="replay", step=step, phase="optimizer", source="received", site=site,
+        facts={"parameters": names[:_MOST]},
+    )  # fmt: skip
+
+
+def _made_bad(
+    optimizer: torch.optim.Optimizer, bad: list[Tensor], spot: Spot, overwritten: Overwritten
+) -> tuple[Op | None, bool]:
+    """Make the update; returns the op that makes bad values of finite ones, and whether another rank gives them all."""
     tracer = Tracer({}, joint=False)
     tracer.spot, tracer.overwritten = spot, overwritten
     tracer.own |= {key for one in _started_from(optimizer, bad) if (key := storage(one)) is not None}
-    _step(optimizer, tracer)
+    given = {storage(one) for one in _step(optimizer, tracer)}
+    if all(storage(one) in given for one in bad):
+        return None, True
     found = origin([op for op in map(tracer.writer, _written(optimizer, bad)) if op is not None])
-    return found.op if found is not None and found.source == "op" else None
+    return found.op if found is not None and found.source == "op" else None, False
 
 
-def _step(optimizer: torch.optim.Optimizer, tracer: Tracer) -> None:
+def _step(optimizer: torch.optim.Optimizer, tracer: Tracer) -> list[Tensor]:
+    """Make the update; returns what other ranks would have written in it."""
     step = type(optimizer).step
     plain = getattr(step, "__wrapped__", step)  # without hooks: those are for real updates
-    with alone(), torch.enable_grad(), tracer:
+    with alone() as made, torch.enable_grad(), tracer:
         plain(optimizer)
+    return made.given
 
 
 BOUNDARIES.add(id(_step.__code__))

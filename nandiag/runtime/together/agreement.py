@@ -30,6 +30,7 @@ from nandiag.runtime.together.rounds import connect
 
 # How long one rank waits for the others at a border. They come out of the same backward, as a rule within milliseconds.
 _LEAST, _MOST = 3.0, 20.0
+_LEAST_GRACE = 0.5
 _STEPS = 4
 BORDER, VOTE, FOUND = 0, 1, 2
 
@@ -47,6 +48,7 @@ class Agreement:
         self._borders = 0
         self._last = 0.0
         self._slowest = 0.0
+        self._passed = self._step = 0.0
 
     @property
     def possible(self) -> bool:
@@ -60,6 +62,7 @@ class Agreement:
         """
         if not self.possible:
             return False
+        self._passed, self._step = time.monotonic(), time.monotonic() - (self._passed or time.monotonic())
         default = dist.group.WORLD
         if self._made_for() is not default:
             self._ours, self._joined, self._made_for, self._borders = None, None, weakref.ref(default), 0
@@ -77,7 +80,8 @@ class Agreement:
                 stand_apart(store)
                 return
             who = members()
-            self._joined, why = all_joined(store, who)
+            # A second question is put in the same step by all that have cause to: who has none is not asked again.
+            self._joined, why = all_joined(store, who, None if self._joined is None else self._grace())
             if self._joined:
                 self._ours = connect(store, laid_out_alike(store, who), timedelta(seconds=PATIENCE))
             else:
@@ -108,6 +112,9 @@ class Agreement:
             return timedelta(seconds=_MOST)
         self._slowest = max(self._slowest, time.monotonic() - self._last)
         return timedelta(seconds=min(_MOST, max(_LEAST, _STEPS * self._slowest)))
+
+    def _grace(self) -> float:
+        return min(PATIENCE, max(_LEAST_GRACE, _STEPS * self._step))
 
     def _disarm(self, why: str) -> None:
         self._disarmed = True

@@ -55,14 +55,19 @@ def stand_apart(store: Any) -> None:
     store.add(_APART, 1)
 
 
-def all_joined(store: Any, who: Members) -> tuple[bool, str]:
-    """Say that this rank wants to agree with all others; returns whether all ranks do, and why not."""
+def all_joined(store: Any, who: Members, seconds: float | None = None) -> tuple[bool, str]:
+    """Say that this rank wants to agree with all others; returns whether all ranks do, and why not.
+
+    It waits so many ``seconds``, ``PATIENCE`` if none are given, for those that say neither that they do nor that they
+    do not.
+    """
+    seconds = PATIENCE if seconds is None else seconds
     store.add(f"{_LAID_OUT}/{who.ranks_per_node}", 1)
     store.add(_JOINED, 1)
-    answer = store.compare_set(_ANSWER, "", _wait(store, who.world)).decode()
+    answer = store.compare_set(_ANSWER, "", _wait(store, who.world, seconds)).decode()
     reasons = {
         _NO: "not every rank takes the same optimizer steps",
-        _LATE: f"after {PATIENCE:.0f} s a rank had not come to its first step",
+        _LATE: f"after {seconds:.3g} s a rank had not said that it does as the others",
     }
     return answer == _YES, reasons.get(answer, "")
 
@@ -73,8 +78,8 @@ def laid_out_alike(store: Any, who: Members) -> Members:
     return who if alike else Members(who.rank, who.world, 0)
 
 
-def _wait(store: Any, world: int) -> str:
-    deadline, pause = time.monotonic() + PATIENCE, _FIRST_PAUSE
+def _wait(store: Any, world: int, seconds: float) -> str:
+    deadline, pause = time.monotonic() + seconds, _FIRST_PAUSE
     while True:
         if store.add(_JOINED, 0) >= world:
             return _YES

@@ -200,13 +200,13 @@ def starts():
 
 
 def removes():
-    Path("gone").write_text("", encoding="utf-8")
-    Path("gone").unlink()
+    Path("log").touch()
+    Path("log").unlink()
 
 
 def renames():
-    Path("part").write_text("x", encoding="utf-8")
-    Path("part").replace("whole")
+    Path("log").touch()
+    Path("log").replace("whole")
 
 
 def makes():
@@ -399,3 +399,46 @@ def test_nothing_of_ours_stays_on_a_file(here):
         files.close()
         assert [dict(vars(one)) for one in (file, file.buffer, file.buffer.raw)] == before
     assert open is io.open
+
+
+def puts_in_place():
+    part = Path("part")
+    with part.open("w", encoding="utf-8") as file:
+        print("line", file=file)
+    part.replace("whole")
+
+
+def takes_away():
+    Path("part").write_text("", encoding="utf-8")
+    Path("part").unlink()
+
+
+@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize("act", [puts_in_place, takes_away])
+def test_a_file_that_was_written_nowhere_is_neither_moved_nor_removed(act, ends, work, here):
+    worker = work(on_anomaly="stop" if ends else "continue")
+    with contextlib.suppress(SystemExit):
+        train(act)
+    assert looked(worker)[0] == "found"
+    left = [one.name for one in here.iterdir() if one.name in {"part", "whole"}]
+    assert left == (["whole"] if act is puts_in_place else [])
+
+
+@pytest.mark.parametrize("act", [Path.unlink, lambda path: path.replace("there")])
+def test_where_the_run_ends_nothing_is_removed_or_moved_a_second_time(act, work, here):
+    worker = work(on_anomaly="stop")
+    steps = []
+
+    def acts():
+        path = Path("kept")
+        if not steps:
+            path.touch()
+        steps.append(1)
+        if path.exists():
+            act(path)
+        path.touch()
+
+    with pytest.raises(SystemExit):
+        train(acts)
+    assert looked(worker)[0] == "found"
+    assert Path("kept").exists()

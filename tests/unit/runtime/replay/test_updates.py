@@ -66,3 +66,47 @@ def test_collectives_of_an_update_are_left_out_when_one_rank_makes_it_again(work
     looked = worker.looked[0]
     assert (looked.outcome, looked.phase) == ("found", "optimizer"), looked
     assert (looked.site.op, looked.site.file, looked.site.function) == ("aten.div.Tensor", __file__, "step"), looked
+
+
+class Served(torch.optim.SGD):
+    """Its weights come from another rank in the end; in a group of one that can only be said when it is made again."""
+
+    made = 0
+
+    @torch.no_grad()
+    def step(self):
+        self.made += 1
+        super().step()
+        for one in self.param_groups[0]["params"]:
+            if self.made == 2:
+                one.fill_(torch.inf)
+            dist.broadcast(one.data, src=int(self.made > 2))
+
+
+def test_what_another_rank_sent_in_an_update_was_received(work, group):
+    worker = work()
+    trained(lambda parameters: Served(parameters, lr=0.1))
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source, looked.phase) == ("found", "received", "optimizer"), looked
+
+
+class Ratio(torch.optim.SGD):
+    """Divides by the length of a weight, and in its second update by 0."""
+
+    made = 0
+
+    @torch.no_grad()
+    def step(self):
+        self.made += 1
+        for one in self.param_groups[0]["params"]:
+            one.sub_(0.1 * one.grad / one.norm())
+            if self.made == 2:
+                one.div_(0.0)
+
+
+def test_a_weight_that_was_trained_is_not_taken_for_one_of_zeros(work):
+    worker = work()
+    trained(lambda parameters: Ratio(parameters, lr=0.1))
+    looked = worker.looked[0]
+    assert looked.outcome == "finite", looked
+    assert looked.facts["complete"] is False  # the optimizer is the script's, and need not do the same again
