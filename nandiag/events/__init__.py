@@ -1,7 +1,7 @@
 """What a rank can say: events, the facts and sites in them, and their JSON form. Standard library only."""
 
 from nandiag.events.codec import Record, decode, encode
-from nandiag.events.facts import TensorFact
+from nandiag.events.facts import GroupRate, TensorFact
 from nandiag.events.kinds import (
     PHASES,
     Activations,
@@ -34,6 +34,7 @@ __all__ = [
     "Attached",
     "Event",
     "Finished",
+    "GroupRate",
     "Harm",
     "History",
     "Listening",

@@ -6,6 +6,15 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class GroupRate:
+    """The learning rate of one of an optimizer's groups of parameters (from 0), and the names of its first ones."""
+
+    group: int
+    lr: float
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TensorFact:
     """Statistics of one tensor (on DTensor: of the local shard); never its values.
 

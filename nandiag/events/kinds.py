@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nandiag.events.facts import TensorFact
+from nandiag.events.facts import GroupRate, TensorFact
 from nandiag.events.site import Site
 
 # From its default of 65536 a scale is below 1 after 17 halvings; a search that ends does so sooner.
@@ -104,6 +104,7 @@ class Harm:
     ``names`` is what the script calls its ``optimizer`` and its ``model`` where the step was made, as far as known.
     ``untouched`` are those tensors that hold nothing but NaN and that nothing wrote to since they were made, in a run
     in which torch fills memory that it hands out unwritten with NaN.
+    ``rates`` are the groups of the optimizer with the highest and the lowest learning rate; empty where all have one.
     """
 
     what: str
@@ -122,6 +123,7 @@ class Harm:
     optimizer: str | None = None
     names: dict[str, str] = field(default_factory=dict)
     untouched: tuple[str, ...] = ()
+    rates: tuple[GroupRate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

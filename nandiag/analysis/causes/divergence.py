@@ -11,7 +11,7 @@ from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, 
 from nandiag.analysis.causes.overflow import overflows
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
-from nandiag.events import words
+from nandiag.events import GroupRate, words
 
 EXPLAIN = (
     Explanation(
@@ -192,7 +192,10 @@ def init_advice() -> tuple[Suggestion, ...]:
 
 def _by_rate(facts: Facts, course: Course, strength: int) -> Cause:
     high, low = course.rate_at_end, course.rate_before
-    if course.rate_rose:
+    groups = _groups(facts)
+    if groups and not course.rate_rose:
+        told = f"It grew from the first updates on. {_told(groups)}"
+    elif course.rate_rose:
         told = f"The learning rate rose from {words.number(low)} to {words.number(high)}."
     elif high is None:
         told = "It grew from the first updates on."
@@ -202,10 +205,28 @@ def _by_rate(facts: Facts, course: Course, strength: int) -> Cause:
     return Cause("lr_divergence", evidence, _slower(facts, course), strength, story=True)
 
 
+def _groups(facts: Facts) -> tuple[GroupRate, ...]:
+    """Return the groups with the highest and the lowest learning rate, of the one optimizer that there is."""
+    alone = facts.history is None or len(set(facts.history.optimizer)) < 2
+    return facts.harm.rates if facts.harm is not None and alone else ()
+
+
+def _told(groups: tuple[GroupRate, ...]) -> str:
+    high, low = (
+        f"group {one.group}{f' ({words.few(one.names)})' if one.names else ''} has {{}}{words.number(one.lr)}"
+        for one in groups
+    )
+    return f"Of the optimizer's groups, {high.format('a learning rate of ')}, {low.format('')}."
+
+
 def _slower(facts: Facts, course: Course) -> tuple[Suggestion, ...]:
     """Say which learning rate to try: the one that went well, or a tenth of the one that never did."""
     high, low = course.rate_at_end, course.rate_of_calm
-    if high is None:
+    groups = _groups(facts)
+    if groups and not course.rate_rose:
+        text = f"Lower the learning rate of group {groups[0].group}: look at what makes it that much larger."
+        first = Suggestion(text)
+    elif high is None:
         first = Suggestion("Lower the learning rate.")
     elif course.rate_rose and low and course.calm > CALM_ENOUGH:
         text = f"Lower the peak learning rate: up to {words.number(low)} nothing grew. Check what the schedule counts."

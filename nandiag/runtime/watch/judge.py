@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from nandiag.events import Harm, Looked
+from nandiag.events import GroupRate, Harm, Looked
 from nandiag.runtime.look.called import called
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.look.losses import Loss, Losses
@@ -159,12 +159,25 @@ class Judge:
         known["global_step"] = global_step(optimizer)
         known["optimizer"] = type(optimizer).__name__ if optimizer is not None else None
         known["names"] = {} if optimizer is None else called(optimizer)
+        known["rates"] = () if optimizer is None else self._rates(optimizer)
 
         def make(**rest: Any) -> Harm:
             device = next((one.device for one in rest["tensors"]), None)
             return Harm(step=step, phase=phase, device=device, **{**known, **rest})
 
         return make
+
+    def _rates(self, optimizer: Optimizer) -> tuple[GroupRate, ...]:
+        """Return the groups with the highest and the lowest learning rate, where they differ and are known."""
+        known = [(_rate(group.get("lr")), number) for number, group in enumerate(optimizer.param_groups)]
+        rates = [(rate, number) for rate, number in known if rate is not None]
+        if len(rates) < len(known) or len({rate for rate, _ in rates}) < 2:
+            return ()
+        ends = (max(rates, key=lambda one: one[0]), min(rates, key=lambda one: one[0]))
+        return tuple(GroupRate(number, rate, self._named(optimizer, number)) for rate, number in ends)
+
+    def _named(self, optimizer: Optimizer, number: int) -> tuple[str, ...]:
+        return tuple(self.weights.name(one, optimizer) for one in optimizer.param_groups[number]["params"][:2])
 
 
 def left_out_by_script(sight: Sight, pending: Sequence[Loss], dropped: Sequence[Loss]) -> list[float]:
@@ -175,7 +188,10 @@ def left_out_by_script(sight: Sight, pending: Sequence[Loss], dropped: Sequence[
 
 def learning_rate(optimizer: Optimizer | None) -> float | None:
     """Return the first group's learning rate, None where it is not known without a host read."""
-    rate = optimizer.param_groups[0].get("lr") if optimizer is not None and optimizer.param_groups else None
+    return _rate(optimizer.param_groups[0].get("lr") if optimizer is not None and optimizer.param_groups else None)
+
+
+def _rate(rate: Any) -> float | None:
     if type(rate) is float:
         return rate
     if isinstance(rate, Tensor):

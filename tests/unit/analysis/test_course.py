@@ -10,7 +10,7 @@ from nandiag.analysis.causes import Facts, explain
 from nandiag.analysis.causes.course import courses
 from nandiag.analysis.causes.facts import LIKELY, POSSIBLE
 from nandiag.analysis.report import Origin
-from nandiag.events import Harm, History, Looked
+from nandiag.events import GroupRate, Harm, History, Looked
 
 CALM = [1.0, 1.3, 0.8, 1.1, 0.9, 1.2, 0.7, 1.0, 1.1, 0.9, 0.8, 1.0]
 
@@ -89,6 +89,22 @@ def test_the_numbers_are_told(by_hand):
     )
     assert story.evidence[1] == "The learning rate rose from 0.01 to 0.5."
     assert "up to 0.01 nothing grew" in story.suggestions[0].text
+
+
+def test_groups_with_rates_of_their_own_are_named_and_no_single_rate_is_advised(by_hand):
+    told = facts(history([1.0, 2e3, 8e7], lrs=20.48), by_hand)
+    rates = (GroupRate(0, 20.48, ("0.weight", "0.bias")), GroupRate(10, 0.02))
+    story, _ = explain(replace(told, harm=replace(told.harm, rates=rates)))
+    assert story.slug == "lr_divergence"
+    assert story.evidence[1] == (
+        "It grew from the first updates on. Of the optimizer's groups, group 0 (0.weight, 0.bias) has a learning rate "
+        "of 20.48, group 10 has 0.02."
+    )
+    assert story.suggestions[0].text.startswith("Lower the learning rate of group 0:")
+    assert not any("lr=" in (one.code or "") for one in story.suggestions)
+    two = replace(told.history, optimizer=(0, 1, 0))
+    story, _ = explain(replace(told, history=two, harm=replace(told.harm, rates=rates)))
+    assert "groups" not in story.evidence[1]
 
 
 def test_the_rate_of_the_step_itself_counts(by_hand):

@@ -77,6 +77,25 @@ def test_a_bad_gradient(work):
     assert (harm.optimizer, harm.since, harm.recoverable) == ("SGD", 0, True)
 
 
+def test_the_groups_with_the_highest_and_the_lowest_rate_are_told(work):
+    worker, loop = work(), Loop()
+    assert loop.optimizer.param_groups[0]["lr"] == 0.1
+    frozen = nn.Linear(2, 2)
+    loop.optimizer.add_param_group({"params": frozen.parameters(), "lr": 4.0})
+    loop.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))], "lr": 0.5})
+    loop.run(2, spoil=at(1, bad_gradient))
+    harm = worker.harms[0]
+    assert [(one.group, one.lr) for one in harm.rates] == [(1, 4.0), (0, 0.1)]
+    assert harm.rates[1].names == ("0.weight", "0.bias")
+
+
+def test_where_all_groups_have_one_rate_none_is_told(work):
+    worker, loop = work(), Loop()
+    loop.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))], "lr": 0.1})
+    loop.run(2, spoil=at(1, bad_gradient))
+    assert worker.harms[0].rates == ()
+
+
 def test_the_update_that_spoils_the_weights(work):
     worker = work()
     Loop().run(3, spoil=at(1, bad_gradient))
