@@ -15,7 +15,7 @@ from rich.text import Text
 from nandiag.analysis.early import SLUGS
 from nandiag.analysis.hangs.told import Hang
 from nandiag.analysis.report import Finding, Origin, Report, Spread, Verdict
-from nandiag.analysis.verdict.steady import TELLS_WHERE, resume_at
+from nandiag.analysis.verdict.steady import TELLS_WHERE, resume_at, resume_words
 from nandiag.events import words
 from nandiag.render import hang as hangs
 from nandiag.render import nccl
@@ -215,7 +215,7 @@ def _resume(report: Report) -> list[str]:
     step, ran_away = found
     if ran_away:
         return [f"from a checkpoint saved before step {step}, where it began to run away."]
-    return [f"from a checkpoint saved before step {step}; the weights were finite until then."]
+    return [f"{resume_words(report, step)}."]
 
 
 def _code(origin: Origin, label: str | None, frame: Frame, place: Place) -> tuple[list[Text], bool]:

@@ -77,7 +77,7 @@ def _broke_at_once(facts: Facts, found: tuple[Course, ...]) -> bool:
     calm = all(course.calm >= max(len(course.rows), CALM_ENOUGH) for course in found)
     if not calm or facts.origin.phase not in {"forward", "loss"}:
         return False
-    return overflows(facts) and _only_size(facts)
+    return overflows(facts) and _only_size(facts) and facts.overgrown is None  # a weight is not the batch's doing
 
 
 def _only_size(facts: Facts) -> bool:

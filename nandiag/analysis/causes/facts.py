@@ -163,6 +163,12 @@ class Facts:
         return name if isinstance(name, str) else None
 
     @property
+    def overgrown(self) -> str | None:
+        """The weight or buffer that went into the op, finite and far larger than weights are."""
+        name = self.extra.get("overgrown")
+        return name if isinstance(name, str) else None
+
+    @property
     def finite_inputs(self) -> bool:
         """Whether facts on the inputs are there and all are finite."""
         return bool(self.origin.inputs) and not any(fact.bad for fact in self.origin.inputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from nandiag.analysis.causes import exponents, fitting, widening
 from nandiag.analysis.causes.facts import HALF, LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
@@ -136,6 +137,8 @@ def _widened(facts: Facts, dtype: str, limit: float) -> str:
 
 
 def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
+    if facts.overgrown is not None:
+        return _of_a_weight(facts, facts.overgrown, text, strength)
     general = dtype != "float16" and facts.op not in EXPONENTIALS
     leads = facts.op in EXPONENTIALS and exponents.stable(facts.origin, facts.op or "") is not None
     if facts.extra.get("of_weights") is not False or facts.origin.phase not in {"forward", "loss"}:
@@ -146,6 +149,32 @@ def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
     # What a wider dtype holds is no matter of the data.
     mends = (*advice, data) if dtype == "float16" and _fits_float32(facts) else (data, *advice)
     return Cause("overflow", (text, _OF_DATA), mends, strength, general=general)
+
+
+def _of_a_weight(facts: Facts, name: str, text: str, strength: int) -> Cause:
+    """Name the weight that had run away before, and the line that writes into it where the script does so itself."""
+    size = words.number(facts.number("overgrown_absmax"))
+    told = f"{name} itself goes to {size}, and did so before this step's batch came."
+    at, by = facts.extra.get("overgrown_at"), facts.extra.get("overgrown_by")
+    if not isinstance(at, list) or not isinstance(by, str) or not by:
+        look = Suggestion(f"Look at what writes into {name}, and at its size from step to step.")
+        return Cause("overflow", (text, told), (look,), strength, general=True)
+    place = f"{str(at[0]).replace(chr(92), '/').rpartition('/')[2]}:{at[1]}"
+    average = None if facts.extra.get("overgrown_trained") else _average(by)
+    means = "an average must be of parts that add up to 1, each of them 0 or more." if average else "keep it bounded."
+    mend = Suggestion(f"{place} writes into {name}: {means}", average)
+    return Cause("overflow", (text, told, f"The script last wrote into it at {place}: {by}"), (mend,), strength)
+
+
+def _average(by: str) -> str | None:
+    """Return the average of two in the script's own names where the line moves one of them by the other."""
+    found = _MOVES.fullmatch(by)
+    names = [] if found is None else [one for one in _NAMES.findall(found[2]) if one != found[1]]
+    return f"{found[1]}.lerp_({names[0]}, 1 - momentum)" if found is not None and names else None
+
+
+_MOVES = re.compile(r"(\w+(?:\.\w+)*)\.(?:add_|lerp_|sub_)\(([^()]*)\)")
+_NAMES = re.compile(r"(?<![\w.=])[A-Za-z_]\w*(?:\.\w+)*(?![\w(=.])")
 
 
 def _advice(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:

@@ -8,11 +8,14 @@ from nandiag.analysis.origin import Claim
 from nandiag.analysis.ranks import crashed_late, unheard
 from nandiag.analysis.report import Finding, RankState, Report, Run, Suggestion, Verdict
 from nandiag.analysis.timeline import STARTS, STATE, Timeline
+from nandiag.analysis.ways.spread import BUFFERS
 from nandiag.events import Finished, Harm, Looked, Raised, words
 from nandiag.store.reader import RankLog
 
 _RAN_AWAY = frozenset({"lr_divergence", "gradient_explosion"})
 _SPIKES = frozenset({"loss_spike", "grad_norm_spike"})
+# Weights of a network that learns are not so large.
+_NO_WEIGHT = 1e15
 _ANSWERED = frozenset({"went_on", "spoiled_between"})
 TELLS_WHERE = frozenset({"held_bad", "spoiled_between"})
 _NEAR = 20
@@ -143,6 +146,30 @@ def resume_at(report: Report) -> tuple[int, bool] | None:
     if report.verdict.cause in _RAN_AWAY and near and min(near) > 0:
         return min(near), True
     return last + 1, False
+
+
+def resume_words(report: Report, step: int) -> str:
+    """Return from which checkpoint to resume, and what is known of the weights before ``step``, as far as they matter.
+
+    What is bad may be none of them; and a weight may have run away long before, and be finite.
+    """
+    origin, large = report.verdict.origin, _overgrown(report)
+    if large is not None:
+        told = f"before step {step} it was finite, but far too large"
+        return f"from a checkpoint in which {large} has its usual size: {told}"
+    from_where = f"from a checkpoint saved before step {step}"
+    if origin is not None and not origin.outputs and any(one.bad and not one.name for one in origin.inputs):
+        return from_where
+    held = "weights and buffers" if any(one.what in BUFFERS for one in report.verdict.spread) else "weights"
+    return f"{from_where}; the {held} were finite until then"
+
+
+def _overgrown(report: Report) -> str | None:
+    """Return the largest weight that went into the origin's op and was far larger than weights are."""
+    origin = report.verdict.origin
+    named = () if origin is None else (one for one in origin.inputs if one.name and not one.bad and (one.max or 0) > 0)
+    most = max(named, key=lambda one: one.absmax or 0.0, default=None)
+    return most.name if most is not None and (most.absmax or 0.0) > _NO_WEIGHT else None
 
 
 def _had_left(state: RankState, log: RankLog | None, step: int) -> bool:

@@ -18,6 +18,8 @@ from nandiag.runtime.tape.entries import tensors_in
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _LARGEST = 1 << 27
+# Weights of a network that learns are not so large; what has grown that far runs away.
+_NO_WEIGHT = 1e15
 # A norm has its input, weight and bias before its statistics.
 _SHOWN, _GIVEN, _NODES = 4, 6, 3
 
@@ -62,6 +64,18 @@ def inputs_of(op: Op, name: Callable[[Tensor], str | None] = lambda _: None) -> 
     if op.words is None:
         return op.told[0][:_GIVEN]
     return tuple(fact(tensor, name(tensor)) for tensor in _given(op)[:_GIVEN])
+
+
+def overgrown(op: Op, name: Callable[[Tensor], str | None]) -> tuple[Tensor, TensorFact] | None:
+    """Return the largest weight or buffer that went into the op and is larger than any that is meant, with its facts.
+
+    What is below zero throughout is a mask, as a rule.
+    """
+    named = [(one, told) for one in _given(op)[:_GIVEN] if (told := name(one)) is not None]
+    facts = [(one, fact(one, told)) for one, told in named]
+    large = [(one, seen) for one, seen in facts if not seen.bad and (seen.max or 0.0) > 0.0]
+    most = max(large, key=lambda pair: pair[1].absmax or 0.0, default=None)
+    return most if most is not None and (most[1].absmax or 0.0) > _NO_WEIGHT else None
 
 
 def of_weights(op: Op) -> dict[str, object]:

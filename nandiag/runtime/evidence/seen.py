@@ -11,7 +11,16 @@ from torch import Tensor, nn
 from nandiag.events import Looked, Site, TensorFact
 from nandiag.runtime.births.known import OUTSIDE, UNWRITTEN
 from nandiag.runtime.births.told import tell
-from nandiag.runtime.evidence.explain import in_float64, inputs_of, of_weights, outputs_of, scalars_of, site_of, via
+from nandiag.runtime.evidence.explain import (
+    in_float64,
+    inputs_of,
+    of_weights,
+    outputs_of,
+    overgrown,
+    scalars_of,
+    site_of,
+    via,
+)
 from nandiag.runtime.evidence.labels import Label, label, labels_of, storage
 from nandiag.runtime.evidence.refetch import Fetched, fetch_again
 from nandiag.runtime.evidence.walk import Finding, ancestors, origin
@@ -19,7 +28,7 @@ from nandiag.runtime.frames import Frame
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.look.weights import Held
 from nandiag.runtime.replay.case import Case
-from nandiag.runtime.replay.rerun import Rerun
+from nandiag.runtime.replay.rerun import Rerun, written_by
 from nandiag.runtime.replay.trace import Op, Outside, Spot, Tracer
 from nandiag.runtime.tape.batches import Batch, Batches
 from nandiag.runtime.tape.entries import BACKWARD, Entry
@@ -115,7 +124,7 @@ class Evidence:
         op = finding.op
         facts: dict[str, object] = {**known, **of_weights(op), **scalars_of(op)}
         if finding.source == "op":
-            facts |= in_float64(op)
+            facts |= {**in_float64(op), **self._overgrown(op)}
             if self._is_fed(op):
                 facts["fed"] = True
         if op.spot.recompute:
@@ -128,6 +137,19 @@ class Evidence:
             source=finding.source, site=site_of(op.spot, str(op.func)), inputs=inputs_of(op, self._name()),
             outputs=outputs_of(op), facts=facts,
         )  # fmt: skip
+
+    def _overgrown(self, op: Op) -> dict[str, object]:
+        """Return which weight that went in has run away, and where the script last wrote into it in this step."""
+        found = overgrown(op, self._name())
+        if found is None:
+            return {}
+        facts: dict[str, object] = {"overgrown": found[1].name, "overgrown_absmax": found[1].absmax}
+        facts["overgrown_trained"] = found[0].requires_grad
+        writers = [entry for entry, target in written_by(self.entries) if storage(target) == storage(found[0])]
+        if writers:
+            site = site_of(Spot(None, None, writers[-1].frames, "optimizer", 0), writers[-1].name)
+            facts |= {"overgrown_at": [site.file, site.line], "overgrown_by": (site.source or "").strip()}
+        return facts
 
     def _is_fed(self, op: Op) -> bool:
         """Whether infinities that another rank sent went into what the op made NaN of."""
@@ -185,7 +207,7 @@ class Evidence:
                 return self._in_dataset(case, fetched.op, facts)
         return Looked(
             outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step,
-            phase=self._phase(case, source, op), source=source, site=site,
+            phase=self._phase(case, source, op, tensor), source=source, site=site,
             inputs=(_whole_fact(whole, came.fact, named),), facts=facts,
         )  # fmt: skip
 
@@ -215,9 +237,10 @@ class Evidence:
                 return [op]
         return []
 
-    def _phase(self, case: Case, source: str, op: Op) -> str:
-        # A weight that was finite when the step began was written to within it, by the script.
-        if source == "parameter" and case.weights_were_finite:
+    def _phase(self, case: Case, source: str, op: Op, tensor: Tensor) -> str:
+        # A weight that was finite when the step began was written to within it, by the script. Of one that no
+        # optimizer trains, a frozen copy's, that is not known.
+        if source == "parameter" and case.weights_were_finite and tensor.requires_grad:
             return "optimizer"
         return _PHASES.get(source, op.spot.phase)
 

@@ -304,6 +304,32 @@ def test_an_overflow_in_the_first_step_points_at_the_start(at, by_hand):
     assert overflowing(at, by_hand, step=1, module="fc")[0] is None
 
 
+def of_a_weight(at, by_hand, by, *, trained=False):
+    weight, batch = by_hand.fact("slow.weight", max=8e37, absmax=8e37), by_hand.fact()
+    calm = history([1.0, 1.2, 0.9, 1.1, 1.0], [0.1] * 5)
+    extra = {"overgrown": "slow.weight", "overgrown_absmax": 8e37, "overgrown_trained": trained, "of_weights": False}
+    extra |= {"overgrown_at": ["/home/me/train.py", 18], "overgrown_by": by} if by else {}
+    out = (by_hand.fact(posinf=1),)
+    return explain(at("addmm", (batch, weight), out, phase="forward", history=calm, extra=extra))
+
+
+@pytest.mark.parametrize(
+    ("by", "trained", "code"),
+    [
+        ("slow.add_(slow - fast, alpha=momentum)", False, "slow.lerp_(fast, 1 - momentum)"),
+        ("slow.mul_(momentum).add_(fast, alpha=1 + momentum)", False, None),
+        ("p.add_(p.grad, alpha=-rate)", True, None), (None, False, None),
+    ],
+)  # fmt: skip
+def test_a_weight_that_ran_away_is_not_blamed_on_the_batch(at, by_hand, by, trained, code):
+    story, mechanism = of_a_weight(at, by_hand, by, trained=trained)
+    assert (story, mechanism.slug) == (None, "overflow")
+    assert any("slow.weight itself goes to 8e37" in text for text in mechanism.evidence), mechanism.evidence
+    assert [one.code for one in mechanism.suggestions] == [code]
+    assert ("train.py:18" in mechanism.suggestions[0].text) is (by is not None)
+    assert "batch" not in mechanism.suggestions[0].text
+
+
 def test_an_overflow_out_of_a_calm_run_points_at_the_batch(at, by_hand):
     big, out = by_hand.fact(max=3e20, absmax=3e20), (by_hand.fact(posinf=1),)
     calm, short = history([1.0, 1.2, 0.9, 1.1, 1.0], [0.1] * 5), history([1.0, 1.2, 0.9], [0.1] * 3)

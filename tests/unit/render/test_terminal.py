@@ -305,6 +305,22 @@ def test_where_to_resume_from_when_weights_were_spoiled_between_steps(harmed):
     assert text.count("= resume:") == 1
 
 
+def resumed(report, inputs, outputs=(), spread=()):
+    origin = replace(report.verdict.origin, inputs=inputs, outputs=outputs)
+    text = drawn(replace(report, verdict=replace(report.verdict, origin=origin, spread=spread)), width=200)
+    return next(line.partition("= resume: ")[2].strip() for line in text.splitlines() if "= resume:" in line)
+
+
+def test_what_is_said_of_the_weights_where_to_resume_from(harmed):
+    good, bad = TensorFact("float32", (4,), 4, min=-1.0, max=2.0, absmax=2.0), TensorFact("float32", (4,), 4, nan=3)
+    large = replace(good, name="slow.weight", max=8e37, absmax=8e37)
+    assert resumed(harmed, (good,), (bad,)).endswith("; the weights were finite until then.")
+    assert resumed(harmed, (large, good), (bad,)).startswith("from a checkpoint in which slow.weight has its")
+    assert "finite until then" not in resumed(harmed, (bad,))
+    spread = Spread((3,), 417, "forward", "buffer", names=("norm.running_var",))
+    assert "the weights and buffers were finite" in resumed(harmed, (good,), (bad,), (spread,))
+
+
 def test_a_weight_that_was_bad_from_birth_has_no_checkpoint_to_resume_from(harmed):
     held = Finding("held_bad", "info", "Mend emb.weight first: it was bad before the first step.", (3,), 29)
     text = drawn(replace(harmed, findings=(held,)))

@@ -1,5 +1,7 @@
 """Weights that ranks average between steps: what the script writes into them behind an exchange is made again."""
 
+import copy
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -80,3 +82,43 @@ def test_weights_that_were_spoiled_behind_the_backward_were_not_bad_when_the_ste
         optimizer.step()
         optimizer.zero_grad()
     assert "began_bad" not in worker.looked[0].facts, worker.looked[0]
+
+
+@torch.no_grad()
+def follow(slow, fast):
+    for a, b in zip(slow.parameters(), fast.parameters(), strict=True):
+        a.add_(a - b, alpha=1.0)  # the sign is wrong
+
+
+def test_a_frozen_copy_that_ran_away_is_named_with_the_line_that_writes_into_it(work):
+    worker = work()
+    fast = nn.Linear(3, 2)
+    slow = copy.deepcopy(fast).requires_grad_(False)
+    optimizer = torch.optim.SGD(fast.parameters(), lr=0.01)
+    with torch.no_grad():
+        slow.weight.fill_(1e30)
+    for step in range(4):
+        given = torch.ones(4, 3) * (1e9 if step == 3 else 1.0)
+        (fast(torch.ones(4, 3)) + slow(given) * 1e-38).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        follow(slow, fast)
+    looked = worker.looked[0]
+    facts = looked.facts
+    assert (facts["overgrown"], facts["overgrown_trained"]) == ("weight", False), looked
+    assert facts["overgrown_by"].startswith("a.add_(a - b, alpha=1.0)"), looked
+
+
+@pytest.mark.parametrize(("frozen", "phase"), [(True, "init"), (False, "optimizer")])
+def test_a_frozen_weight_is_not_said_to_be_spoiled_by_an_update(work, frozen, phase):
+    worker = work()
+    fast, other = nn.Linear(3, 2), nn.Linear(3, 2).requires_grad_(not frozen)
+    optimizer = torch.optim.SGD([one for one in [*fast.parameters(), *other.parameters()] if one.requires_grad], 0.01)
+    for step in range(3):
+        (fast(torch.ones(4, 3)) - other(torch.ones(4, 3))).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step == 1:
+            other.weight.detach().numpy()[:] = float("nan")
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source, looked.phase) == ("found", "parameter", phase), looked
