@@ -5,7 +5,6 @@ What the replay writes to them leads nowhere, and they stand where they stood. O
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import io
 import logging
@@ -17,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from nandiag.runtime.belongings.bystanders import Bystanders
+from nandiag.runtime.recorder import RECORDER
 
 _WRITES = ("write", "writelines", "truncate")
 _FILE = io.IOBase.__mro__[1]  # of every file, C's and Python's
@@ -59,8 +59,10 @@ class OpenFiles:
     def close(self) -> None:
         """Give every file its own methods again, in the order that leads back; raises nothing."""
         while self._undo:
-            with contextlib.suppress(Exception):
+            try:
                 self._undo.pop()()
+            except Exception as error:
+                RECORDER.dark("files", error)
 
     def _mute(self, one: Any, names: Iterable[str]) -> None:
         own = getattr(one, "__dict__", None)
@@ -72,12 +74,9 @@ class OpenFiles:
 
     def _flush(self) -> bool:
         """Have buffers written out, those of text first; returns whether all could be."""
-        try:
-            for one in sorted(self._layers, key=lambda one: not isinstance(one, io.TextIOBase)):
-                if _is_writable(one) and _leads_out(one):
-                    one.flush()
-        except Exception:  # a full disk, a file of the script's own class
-            return False
+        for one in sorted(self._layers, key=lambda one: not isinstance(one, io.TextIOBase)):
+            if _is_writable(one) and _leads_out(one) and not _is_flushed(one):
+                return False
         return True
 
     def _topmost(self) -> list[Any]:
@@ -176,8 +175,16 @@ def _position(one: Any) -> Callable[[], object] | None:
         return None
 
 
+def _is_flushed(one: Any) -> bool:
+    try:
+        one.flush()
+    except Exception:  # a full disk, a file of the script's own class
+        return False
+    return True
+
+
 def _go_back(one: Any, position: int) -> None:
-    if one.tell() != position:
+    if _is_open(one) and one.tell() != position:
         one.seek(position)
 
 

@@ -22,6 +22,7 @@ from nandiag.runtime.belongings.bystanders import Bystanders
 from nandiag.runtime.belongings.files import leads_out
 from nandiag.runtime.frames import INTERNAL, is_ours, kind_of
 from nandiag.runtime.guard import Refused
+from nandiag.runtime.recorder import RECORDER
 from nandiag.settings import keep_variables
 
 # What Python tells of by its audit events, in our words.
@@ -79,8 +80,10 @@ class Outside:
         if self in _listening:
             _listening.remove(self)
         while self._undo:
-            with contextlib.suppress(Exception):
+            try:
                 self._undo.pop()()
+            except Exception as error:
+                RECORDER.dark("outside", error)
 
     def heard(self, event: str, words: tuple[Any, ...]) -> None:
         """Python is about to do something; raises Refused where it would be done for the second time."""
