@@ -173,10 +173,22 @@ def _said(raised: Raised) -> str:
     return f"{raised.type}: {line}" if line else raised.type
 
 
+def _masks(timeline: Timeline) -> list[str]:
+    """Return the names of weights and buffers that held -Inf alone from the start; none beside other harm."""
+    facts = [fact for one in timeline.harms for fact in one.event.tensors]
+    began = all(one.event.what in STATE and one.event.phase == "init" for one in timeline.harms)
+    names = list(dict.fromkeys(fact.name for fact in facts if fact.name))
+    return names if began and all(fact.only_neginf for fact in facts) else []
+
+
 def _went_on(timeline: Timeline, run: Run) -> Iterable[Finding]:
     """Yield why a run with harm came to its end all the same: none of it was seen in the weights."""
     stopped = any(one.event.action == "stop" for one in timeline.stops)
     told = {*STATE, "output"}
+    masks = _masks(timeline)
+    if masks and run.state == "succeeded" and not stopped and run.policy != "continue":
+        text = f"-Inf alone may be meant as a mask, and so the run went on with it in {words.few(masks)}."
+        yield Finding("went_on", "info", text)
     if run.state != "succeeded" or stopped or any(one.event.what in told for one in timeline.harms):
         return
     fallen = any(one.event.collapsed for one in timeline.skips)

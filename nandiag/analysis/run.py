@@ -14,6 +14,8 @@ MAX_HISTORY_RANKS = 8
 MAX_HISTORY_STEPS = 1_000
 MAX_NOTES = 100
 VERSIONS = ("nandiag", "torch", "python", "nccl", "cuda", "driver")
+_REFUSED = "could not be run again"
+_ANOTHER = ": another rank could not run the step again"
 _STATES = ("stopped", "signalled", "failed", "running", "succeeded")
 
 
@@ -94,6 +96,8 @@ def notes_of(record: RunRecord, states: dict[int, RankState]) -> tuple[str, ...]
     for log in record.logs:
         for text in (*log.notes, *_own_notes(log)):
             said.setdefault(text, set()).add(log.rank)
+    for text in _idle(record, said):
+        del said[text]
     texts = [*_missing(record, states), *(f"{_capital(words.ranks(ranks))}: {text}" for text, ranks in said.items())]
     texts += record.notes
     left = len(texts) - MAX_NOTES
@@ -102,6 +106,23 @@ def notes_of(record: RunRecord, states: dict[int, RankState]) -> tuple[str, ...]
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+def _idle(record: RunRecord, said: dict[str, set[int]]) -> list[str]:
+    """Return the notes that a step was not run again for another rank's sake, where that is said or not missed."""
+    looks = [one.event for log in record.logs for one in log.records if isinstance(one.event, Looked)]
+    found = {look.step for look in looks if look.outcome == "found"}
+    others = [text for text in said if _REFUSED in text and not text.endswith(_ANOTHER)]
+    return [
+        text
+        for text in said
+        if text.endswith(_ANOTHER)
+        and (any(text.startswith(f"step {step} ") for step in found) or any(_same(text, one) for one in others))
+    ]
+
+
+def _same(text: str, other: str) -> bool:
+    return text.partition(_REFUSED)[0] == other.partition(_REFUSED)[0]
 
 
 def _own_notes(log: RankLog) -> Iterable[str]:
@@ -117,7 +138,7 @@ def _own_notes(log: RankLog) -> Iterable[str]:
             yield f"the probe {event.probe} was switched off{at}: {event.reason}"
         elif isinstance(event, Looked) and event.outcome in {"failed", "refused"}:
             why = event.reason or "no reason was given"
-            done = "could not be run again" if event.method != "watch" else "was watched, but its origin was not seen"
+            done = _REFUSED if event.method != "watch" else "was watched, but its origin was not seen"
             yield f"step {event.step} {done}: {why}"
     if log.attached is not None and not armed:
         yield "nothing was watched there." if broken else "torch was never imported there, so nothing was watched."

@@ -141,7 +141,7 @@ def _of_look(rank: int, look: Looked) -> str:
         weight = [fact for fact in look.outputs if fact.name == look.facts["weight"]]
         what = f"{look.facts.get('weight_is') or 'parameter'} {look.facts['weight']} is {bad_kind(weight) or kind}"
     elif look.source == "outside":
-        what = f"{kind} came from outside the model"
+        what = f"{kind} was read; what made it is not known yet"
     else:
         what = f"{where} made {made_kind(look.outputs, look.inputs) or kind}"
     return f"{ranks([rank])}, step {look.step}, {look.phase or 'phase unknown'}: {what}"

@@ -169,9 +169,12 @@ def _anomaly(report: Report, place: Place, width: int) -> Iterable[Text]:
 
 
 def _explained(verdict: Verdict) -> list[str]:
-    """Return the slugs of the verdict that have a text to read: the story, then what happened at the op."""
+    """Return the slugs of the verdict that have a text to read: the story, then what happened at the op.
+
+    That no cause is known the report has said already.
+    """
     slugs = dict.fromkeys(slug for slug in (verdict.cause, verdict.mechanism) if slug)
-    return [slug for slug in slugs if slug != "unknown" or len(slugs) == 1]
+    return [slug for slug in slugs if slug != "unknown"]
 
 
 def _label(evidence: list[str]) -> str | None:

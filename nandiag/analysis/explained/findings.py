@@ -162,7 +162,8 @@ EXPLAIN = (
     ),
     Explanation(
         slug="went_on",
-        what="There was harm, and the run came to its end all the same: none of it was seen in the weights.",
+        what="There was harm, and the run came to its end all the same: none of it was seen in the weights, "
+        "or a weight or buffer held -Inf from the start, and nothing else bad, which may be meant as a mask.",
         looks=("No gradient or weight was seen bad, and so the run went on.",),
         fix=(
             Suggestion(

@@ -172,6 +172,33 @@ def test_a_rank_whose_runtime_broke_at_its_start_is_not_said_to_be_without_torch
     )
 
 
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ({"neginf": 1}, ["-Inf alone may be meant as a mask, and so the run went on with it in dt_bias."]),
+        ({"neginf": 1, "nan": 1}, []),
+    ],
+)  # fmt: skip
+def test_a_weight_with_minus_inf_alone_says_that_and_why_the_run_went_on(by_hand, kind, told):
+    bad = Harm("parameter", 0, "init", (by_hand.fact("dt_bias", **kind),), 1, 4)
+    ran = by_hand.rank(0, bad, Finished(15, 0, 14), world=1)
+    report = analyse(by_hand.run(ran, world=1, ends=(by_hand.ended(0, 0),)))
+    assert [one.text for one in report.findings if one.slug == "went_on"] == told
+
+
+def test_a_step_that_was_not_run_again_for_another_rank_is_told_where_nothing_else_is(by_hand):
+    idle = Looked("refused", "replay", 3, reason="another rank could not run the step again")
+    own = Looked("refused", "replay", 3, reason="the script reads a socket")
+
+    def told(first, second):
+        ranks = (by_hand.rank(0, first, Finished(4)), by_hand.rank(1, second, Finished(4)))
+        return analyse(by_hand.run(*ranks)).notes
+
+    assert told(idle, idle) == ("Ranks 0-1: step 3 could not be run again: another rank could not run the step again",)
+    assert told(idle, own) == ("Rank 1: step 3 could not be run again: the script reads a socket",)
+    assert told(idle, by_hand.found(3)) == ()
+
+
 def test_findings_and_notes_are_bounded(by_hand):
     harms = [by_hand.loss(step) for step in range(500)]
     notes = [Note(f"n{number}") for number in range(500)]

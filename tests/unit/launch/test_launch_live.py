@@ -63,7 +63,7 @@ def test_a_parameter_is_named():
 
 def test_what_came_bad_is_not_said_to_be_made_by_the_model():
     look = Looked("found", "record", 0, phase="data", source="outside", site=Site(), outputs=(BAD,))
-    assert seen((0, look)).line() == "rank 0, step 0, data: NaN came from outside the model"
+    assert seen((0, look)).line() == "rank 0, step 0, data: NaN was read; what made it is not known yet"
     facts = {"weight": "2.weight", "weight_is": "parameter"}
     look = Looked("found", "tape", 0, phase="init", source="op", site=Site(), outputs=(BAD,), facts=facts)
     assert seen((0, look)).line() == "rank 0, step 0, init: parameter 2.weight is NaN"
