@@ -9,12 +9,6 @@ from nandiag.analysis.report import Origin
 from nandiag.analysis.timeline import STATE
 from nandiag.events import Looked, TensorFact, words
 
-_PLACES = {
-    "loss": "the loss code",
-    "data": "code between the last step and the model's call",
-    "optimizer": "code around the optimizer's step",
-}
-
 
 def summary(claim: Claim, origin: Origin, skipped: int = 0) -> str:
     """Return the verdict in one sentence, without a full stop: what, rank, step, phase, place.
@@ -137,9 +131,24 @@ def _place(origin: Origin) -> str:
     if origin.module is None and phase == "backward":
         return _in_backward(origin)
     if origin.module is None:
-        return _PLACES.get(phase, f"{phase}, outside all modules")
+        return _outside(origin, phase)
     name = words.module(origin.module, origin.module_class)
     return f"{phase} of {name or origin.module_class or 'the root module'}"
+
+
+def _outside(origin: Origin, phase: str) -> str:
+    """Return the script's own function and when it ran, where no module was at work."""
+    if phase == "loss":
+        return "the loss code"
+    if phase not in {"data", "optimizer"}:
+        return f"{phase}, outside all modules"
+    named = (origin.function or "").isidentifier()
+    whose = f"{origin.function}()," if named else "code"
+    if phase == "optimizer":
+        return f"{whose} around the optimizer's step"
+    if origin.step == 0 or origin.micro_step:
+        return f"{whose} before the model's call"
+    return f"{whose} between steps {origin.step - 1} and {origin.step}"
 
 
 def _in_backward(origin: Origin) -> str:

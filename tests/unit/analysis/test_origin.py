@@ -265,6 +265,23 @@ def test_a_bad_batch_is_the_phase_data(by_hand):
     assert verdict.summary == "NaN in the data of rank 0 at step 5: input x"
 
 
+@pytest.mark.parametrize(
+    ("phase", "step", "function", "place"),
+    [
+        ("data", 13, "days", "days(), between steps 12 and 13"),
+        ("data", 13, "<module>", "code between steps 12 and 13"),
+        ("data", 0, "days", "days(), before the model's call"),
+        ("optimizer", 11, "update_average", "update_average(), around the optimizer's step"),
+        ("optimizer", 11, None, "code around the optimizer's step"),
+    ],
+)
+def test_outside_of_all_modules_the_function_is_named_and_when_it_ran(by_hand, phase, step, function, place):
+    site = Site(op="aten.log.default", file="train.py", line=12, source="y = x.log()", function=function)
+    look = by_hand.found(step, phase=phase, site=site)
+    record = by_hand.run(by_hand.rank(0, by_hand.loss(step), look, world=1), world=1)
+    assert analyse(record).verdict.summary == f"-Inf born on rank 0 at step {step} in {place}"
+
+
 def test_a_clean_look_says_nothing_about_a_weight_that_was_seen_bad(by_hand):
     record = by_hand.run(
         by_hand.rank(0, by_hand.state(0, "emb.weight", phase="init"), by_hand.finite(0), world=1), world=1
