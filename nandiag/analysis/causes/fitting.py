@@ -43,13 +43,18 @@ def below(origin: Origin) -> str | None:
 
 
 def left_out(origin: Origin) -> str | None:
-    """Return the user's line with 0 for the quotient where the divisor, short enough to stand there twice, is 0."""
+    """Return the user's line with 0 for the quotient where the divisor is 0; a long one gets a name before it."""
     found = parsed(origin)
     below = None if found is None else divided_by(found[1])
-    if below is None or len(ast.unparse(below)) > _SHORT or any(isinstance(one, ast.Call) for one in ast.walk(below)):
+    if found is None or below is None:
         return None
-    left = divisor if found is not None and isinstance(found[1], ast.BinOp) else _inverted
-    return left(origin, lambda text: f"torch.where({text} != 0, {text}, torch.inf)")
+    left = divisor if isinstance(found[1], ast.BinOp) else _inverted
+    named = len(ast.unparse(below)) > _SHORT or any(isinstance(one, ast.Call) for one in ast.walk(below))
+    if not named:
+        return left(origin, lambda text: f"torch.where({text} != 0, {text}, torch.inf)")
+    code = left(origin, lambda _: "torch.where(divisor != 0, divisor, torch.inf)")
+    alone = NAMED.match((origin.source or "").strip()) is not None and "divisor" not in (origin.source or "")
+    return f"divisor = {ast.unparse(below)}; {code}" if alone and code is not None else None
 
 
 def _inverted(origin: Origin, guard: Guard) -> str | None:

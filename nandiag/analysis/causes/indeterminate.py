@@ -102,7 +102,7 @@ def _advice(facts: Facts, given: tuple[TensorFact, ...]) -> tuple[Suggestion, ..
 
 def _of_number(facts: Facts, other: TensorFact, endless: TensorFact) -> Suggestion:
     """Say how to lay an infinity in where a mask is, which no product can do."""
-    is_mask = facts.op == "mul" and other.min == 0.0 and other.max == 1.0
+    is_mask = facts.op == "mul" and (dtype_of(other) == "bool" or (other.min == 0.0 and other.max in {0.0, 1.0}))
     if not is_mask:
         return Suggestion(f"Look at what makes the number that goes into {facts.op}: torch was given it as it is.")
     text = "0 times an infinity is not 0: put the infinity only where the mask has it."

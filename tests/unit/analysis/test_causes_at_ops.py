@@ -359,7 +359,8 @@ def test_the_logarithm_in_one_step_is_that_of_what_made_its_input(at, by_hand, n
         ("    r = d / w\n", "d / w", "r = d / torch.where(w != 0, w, torch.inf)"),
         ("    r = (d - m) / self.w\n", "(d - m) / self.w", "r = (d - m) / torch.where(self.w != 0, self.w, torch.inf)"),
         ("    r = a / (1 - a)\n", "a / (1 - a)", "r = a / torch.where((1 - a) != 0, (1 - a), torch.inf)"),
-        ("    r = d / w.sum(1)\n", "d / w.sum(1)", "y = a / torch.where(b != 0, b, torch.inf)"),
+        ("    r = d / w.sum(1)\n", "d / w.sum(1)",
+         "divisor = w.sum(1); r = d / torch.where(divisor != 0, divisor, torch.inf)"),
         ("    return (w - m) / std, (t - m) / std\n", "(w - m) / std",
          "return (w - m) / torch.where(std != 0, std, torch.inf), (t - m) / torch.where(std != 0, std, torch.inf)"),
     ],
@@ -484,6 +485,15 @@ def test_a_mask_times_an_infinite_number_is_laid_in(at, by_hand, mask, number, d
     shown = "+Inf" if number == "inf" else "-Inf"
     assert found.evidence == (f"0 times {shown} is NaN: 12 zeros on the other side",)
     assert (found.slug, found.suggestions[0].code) == ("domain_error", code)
+
+
+def test_a_mask_that_leaves_nothing_out_is_one_too(at, by_hand):
+    line = on("s = s + pad[:, None] * NEG_INF", "pad[:, None] * NEG_INF")
+    given = (by_hand.fact(dtype="bool", zeros=16, min=0.0, max=0.0, absmax=0.0),)
+    facts = at("mul", given, (by_hand.fact(nan=16),), extra={"arg1": "-inf"}, **line)
+    assert codes(facts) == [
+        's = s + torch.zeros_like(pad[:, None], dtype=torch.float32).masked_fill(pad[:, None] != 0, float("-inf"))'
+    ]
 
 
 def test_what_is_no_mask_times_an_infinite_number_is_not_laid_in(at, by_hand):
