@@ -283,6 +283,19 @@ class Evidence:
             facts={**bad[1], "numpy": kind},
         )  # fmt: skip
 
+    def left_gradient(self, case: Case) -> Looked | None:
+        """Return the last write into a bad gradient that was not made again: what earlier steps left in it is gone."""
+        bad = {storage(one.grad) for one in case.parameters if one.grad is not None and is_bad(one.grad)}
+        writes = [(entry, one) for entry, one in self.result.unmade if storage(one) in bad]
+        if not writes:
+            return None
+        entry, target = writes[-1]
+        site = site_of(Spot(None, None, entry.frames, "optimizer", entry.micro_step), entry.name)
+        return Looked(
+            outcome="found", method="tape", step=case.step, micro_step=entry.micro_step, phase="optimizer", source="op",
+            site=site, outputs=(fact(target),), facts={"written_in_place": entry.name}, reason=_GONE,
+        )  # fmt: skip
+
     def _written_by(self, tensor: Tensor) -> Entry | None:
         key = storage(tensor)
         writers = [entry for entry, target in self.result.unmade if storage(target) == key]
@@ -298,6 +311,7 @@ class Evidence:
 
 
 _MOST_SENT = 64
+_GONE = "what the gradient held before was overwritten; this is the script's last write into it"
 _OWN = frozenset({"parameter", "buffer"})
 _PHASES = {"parameter": "init", "buffer": "init", "input": "data", "received": "collective"}
 

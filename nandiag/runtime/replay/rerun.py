@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -182,7 +182,7 @@ class Player:
             if outputs is not None and word.index < len(outputs):
                 return outputs[word.index]
             made = word.tensor()
-            if made is not None and word.version not in {None, version_of(made)}:
+            if made is not None and word.version not in {None, version_of(made)} and id(made) not in self._stand_ins:
                 self.result.stale.append(made)
             return self._outside(made)
         tensor = word.get()
@@ -246,7 +246,7 @@ def _swapped_in(entry: Entry) -> list[int]:
     return [id(word.get() if type(word) is Given else word.tensor()) for word in words]
 
 
-def _written(entry: Entry, again: Container[int] | None = None) -> Tensor | None:
+def _written(entry: Entry, again: Mapping[int, list[Tensor]] | None = None) -> Tensor | None:
     """Return the tensor from outside the tape that an in-place call writes into, itself or through views of it.
 
     Where it is known which entries, by ``id``, could be made ``again``, what others made is taken for one from outside.
@@ -254,7 +254,7 @@ def _written(entry: Entry, again: Container[int] | None = None) -> Tensor | None
     word = entry.args[0]
     while type(word) is Made:
         maker = word.entry
-        if again is not None and id(maker) not in again:
+        if again is not None and not again.get(id(maker)):  # nothing, too: there is no gradient yet in a replay
             return word.tensor()
         # A write gives back what it was given, for the next one; of what was made again that is told one by one.
         passes_on = maker.name in _VIEWS or (again is None and maker.in_place)
@@ -289,8 +289,8 @@ def phases_of(entries: list[Entry]) -> list[str]:
 def _phase(index: int, entry: Entry, models: list[int], backwards: list[int]) -> str:
     if entry.kind == BACKWARD:
         return "backward"
-    if backwards and index > backwards[-1]:
-        return "optimizer"  # between backward and the step
+    if (backwards and index > backwards[-1]) or (not backwards and _is_of_gradient(entry)):
+        return "optimizer"  # between backward and the step, or in a step that uses what earlier backwards left
     if entry.in_place and _is_weight(entry):
         return "init" if entry.step == 0 else "optimizer"
     if not models or index in models:
@@ -305,6 +305,12 @@ def _phase_round_model(index: int, entry: Entry, models: list[int], backwards: l
     if not any(index < model < later for model in models):
         return "loss"
     return "forward" if entry.grad or any(previous < model < index for model in models) else "data"
+
+
+def _is_of_gradient(entry: Entry) -> bool:
+    """Whether an entry writes into a gradient."""
+    word = entry.args[0] if entry.in_place and entry.args else None
+    return type(word) is Made and _getter(word.entry) == "grad"
 
 
 def _is_weight(entry: Entry) -> bool:

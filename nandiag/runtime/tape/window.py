@@ -40,6 +40,7 @@ _INITIALISERS = "torch.nn.init"
 _REMAKERS = frozenset({"set_", "resize_", "resize_as_", "share_memory_"})
 # These end like functions that write into their first argument, and leave its values alone.
 _NO_WRITERS = frozenset({"requires_grad_", "detach_"})
+_FILLS = frozenset({"zero_", "fill_"})
 _COPIES = frozenset({"clone", "__deepcopy__"})
 _SMALL = 1 << 14
 _FROM_DATA = frozenset({"from_numpy", "as_tensor", "tensor", "frombuffer", "asarray", "from_dlpack"})
@@ -62,6 +63,7 @@ class Traits(NamedTuple):
     careful: bool  # something is done before the call is made
     moves: bool  # what is known of a tensor may be so no more when the call has been made
     plain: bool  # it may be noted now and put on the tape later
+    fills: bool  # nothing is left of what stood there
 
 
 @functools.lru_cache(maxsize=4096)
@@ -74,7 +76,7 @@ def traits(function: Any) -> Traits:
     mutates, from_data = gradient_set or name in _MUTATORS, name in _FROM_DATA
     moves = mutates or in_place or remakes or name in _NO_WRITERS or name == "__set__"
     plain = not (moves or random or from_data or name in _COPIES or name == "__get__")
-    return Traits(mutates, in_place, random, remakes, from_data, moves or random, moves, plain)
+    return Traits(mutates, in_place, random, remakes, from_data, moves or random, moves, plain, name in _FILLS)
 
 
 class Window(Beneath):
@@ -142,9 +144,9 @@ class Window(Beneath):
         self.writes += what.in_place
         own = kwargs.get("generator") if kwargs else None
         states = generators(full=False, private=[own] if own is not None else ()) if what.random or own else None
-        return states, self._before(args) if what.in_place else None
+        return states, self._before(args, fills=what.fills) if what.in_place else None
 
-    def _before(self, args: tuple[Any, ...]) -> tuple[Tensor, Tensor] | None:
+    def _before(self, args: tuple[Any, ...], *, fills: bool) -> tuple[Tensor, Tensor] | None:
         # A small tensor from outside that is written into, perhaps through a view: what it held is kept, so that the
         # write can be made again.
         target = args[0] if args else None
@@ -154,7 +156,11 @@ class Window(Beneath):
             self.wrote(target)
         base = target._base if target._is_view() and target._base is not None else target
         known = self.tape.maker(base)
-        if base.requires_grad or base.numel() > _SMALL or (known is not None and known[0].step == self.tape.step):
+        made = known is not None and known[0].step == self.tape.step
+        # A gradient that is read was made by no call; until the step's first backward it is what an earlier one left.
+        if made and known is not None and not fills and not self.tape.micro_step and known[0].name == "__get__":
+            made = False
+        if base.requires_grad or base.numel() > _SMALL or made:
             return None
         with quiet():
             return (base, base.clone()) if all_there([base]) else None
