@@ -52,6 +52,7 @@ RATIOS = {"addcdiv": 2}
 NODES = ("Div", "Reciprocal")
 _IN_ROOT = "Keep what is under the root away from zero: behind it the gradient would still be infinite there."
 _BY_INF = "Make the quotients 0 where the divisor is: by a small number in its place what is not 0 would be huge."
+_CLAMPED = Suggestion("Or clamp the quotient to the largest value that is still of use.")
 _KEPT = "y = a / torch.where(b != 0, b, torch.inf)"
 _COUNTS = re.compile(r"(?:^|[\W_])(?:n|num|numel|counts?|len|lengths?|steps|samples|tokens|batches|seen)(?:$|[\W_])")
 _WHAT = "a scale, a variance or a count"
@@ -176,7 +177,8 @@ def _out_of_reach(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     """What is left where no small number in the divisor's place mends it."""
     inverted = facts.op == "reciprocal" and not _is_count(facts, divisor)
     if divisor.numel > 1 and (inverted or facts.op in DIVISIONS):
-        return (Suggestion(_left_out(facts), fitting.left_out(facts.origin) or _KEPT),)
+        first = Suggestion(_left_out(facts), fitting.left_out(facts.origin) or _KEPT)
+        return (first,) if facts.origin.node is not None else (first, _CLAMPED)
     if divisor.numel > 1 or facts.op == "rsqrt" or facts.origin.phase == "optimizer":
         return ()
     code = fitting.divisor(facts.origin, lambda text: f"{text}.clamp_min(1)")
