@@ -52,7 +52,7 @@ RATIOS = {"addcdiv": 2}
 NODES = ("Div", "Reciprocal")
 _IN_ROOT = "Keep what is under the root away from zero: behind it the gradient would still be infinite there."
 _BY_INF = "Make the quotients 0 where the divisor is: by a small number in its place what is not 0 would be huge."
-_CLAMPED = Suggestion("Or clamp the quotient to the largest value that is still of use.")
+_CLAMPED = Suggestion("Or keep the divisor above the least that is of use, or clamp the quotient to the largest.")
 _KEPT = "y = a / torch.where(b != 0, b, torch.inf)"
 _COUNTS = re.compile(r"(?:^|[\W_])(?:n|num|numel|counts?|len|lengths?|steps|samples|tokens|batches|seen)(?:$|[\W_])")
 _WHAT = "a scale, a variance or a count"

@@ -372,7 +372,7 @@ def test_what_is_no_zero_itself_is_left_out_where_it_is_divided_by_one(at, by_ha
     below = {"(1 - a)": "1 - a"}.get(expression.partition(" / ")[2], expression.partition(" / ")[2])
     said = f"Where {below} is 0, give 0: a small number in its place would make the quotient huge."
     assert (first.code, first.text) == (code, said)
-    assert second.text.startswith("Or clamp the quotient")
+    assert second.text.startswith("Or keep the divisor above the least")
 
 
 def test_in_a_backward_what_is_left_out_is_a_gradient(at, by_hand):
@@ -394,7 +394,7 @@ def test_in_a_backward_what_is_left_out_is_a_gradient(at, by_hand):
 def test_one_over_zero_is_left_out_like_any_other_quotient(at, by_hand, expression, code):
     given = (by_hand.fact(zeros=2, min=0.0, max=8.0, absmax=8.0),)
     facts = at("reciprocal", given, (by_hand.fact(posinf=2),), **on(f"w = {expression}", expression))
-    assert codes(facts) == [code, None]
+    assert codes(facts)[0] == code
 
 
 @pytest.mark.parametrize(
