@@ -1,8 +1,8 @@
 """An optimizer's update that made weights bad is made again under the tracer, on what is left of its inputs (worker).
 
 The update has overwritten the values it started from. Gradients and finite state are still there; a bad parameter is
-stood in for by numbers of the size it had, in a first update then by zeros, as it may have begun, and bad state by
-zeros. So what is found is reconstructed, and said to be.
+stood in for by numbers of the size it had, where it was hardly written into before then by zeros, as it may have
+begun, and bad state by zeros. So what is found is reconstructed, and said to be.
 """
 
 from __future__ import annotations
@@ -32,9 +32,12 @@ from nandiag.runtime.memory.there import demand
 from nandiag.runtime.replay.rerun import written_by
 from nandiag.runtime.replay.trace import Op, Spot, Tracer
 from nandiag.runtime.tape.entries import Entry
+from nandiag.runtime.tape.packed.words import version_of
 from nandiag.runtime.tape.traceless import undo_all
 
 _MOST = 8
+# Two initialisers and an update.
+_FIRST_WRITES = 4
 _FINITE = "the update itself is finite when made again"
 BY_HAND = "not all that the update was made of is there any more"
 STOOD_IN = "the weight was bad when the step began, and the step is finite on numbers that stood in for it"
@@ -47,7 +50,7 @@ def look_again(
     bad = list(named.values())
     spot = Spot(None, None, stack(sys._getframe(1))[0], "optimizer", 0)
     try:
-        for size in (None, 0.0) if first else (None,):
+        for size in (None, 0.0) if first or any(_is_new(one, step) for one in bad) else (None,):
             with _as_before(optimizer, bad[:_MOST], size, first=first), contextlib.closing(overwritten):
                 op, given = _made_bad(optimizer, bad[:_MOST], spot, overwritten)
                 if given:
@@ -62,6 +65,11 @@ def look_again(
     whole = getattr(type(optimizer).step, "__module__", "").startswith("torch.optim.")
     reason = "made again, the update is finite"
     return Looked("finite", "replay", step, phase="optimizer", reason=reason, facts={"complete": whole})
+
+
+def _is_new(parameter: Tensor, step: int) -> bool:
+    """Whether it was hardly written into before: one that was trained was so in each of the steps."""
+    return version_of(parameter) < max(step + 1, _FIRST_WRITES)
 
 
 def _given(step: int, spot: Spot, names: list[str]) -> Looked:
