@@ -24,6 +24,7 @@ class Beneath(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.on = self.shut = False
+        self.owner: int | None = None  # the only thread that may open it, None for any
         self._thread = 0
         self._within = False
 
@@ -31,6 +32,8 @@ class Beneath(TorchFunctionMode):
         """Begin to see. What a call that was seen does within (DTensor's handlers are Python) is its own affair."""
         try:
             if self.on or self.shut or self._within or self.probe in RECORDER.darkened:
+                return
+            if self.owner is not None and self.owner != _ident():
                 return
             self.on = True
             self._thread = _ident()

@@ -131,7 +131,8 @@ class LateSentinel(Sentinel):
         reason = f"--sentinel-lag 1: it was read at the next step{told}, when the weights had moved"
         RECORDER.emit(Looked("refused", "replay", seen.step, reason=reason))
 
-    def _after_update(self, optimizer: Optimizer) -> None:
+    def _after_update(self, optimizer: Optimizer, step: int) -> None:
+        del step
         if not self.judge.lost:
             with quiet():
                 self._waiting = self.weights.scalars(optimizer, quick=False)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 import time
 from collections.abc import Callable
 from threading import get_ident as _ident
@@ -45,6 +46,9 @@ _CALLS_BY_HAND = 256
 _SHARE_BY_HAND = 0.02
 _OVER = 3
 _MOST_HABITS = 256
+# So many steps of another thread, in so long a time at least, without any of the taped one: that one trains no more.
+_STILL_STEPS = 64
+_STILL_SECONDS = 2.0
 
 # Asked several times a step, and a name in a module within a module is looked up twice.
 _stacked = torch._C._len_torch_function_stack
@@ -67,6 +71,8 @@ def _taping(function: F) -> F:
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if RECORDER.mute or "tape" in RECORDER.darkened:
+            return None
+        if args[0]._thread != _ident():  # taped no more since what is over now began
             return None
         try:
             if not _stacked():
@@ -99,6 +105,7 @@ class Capture:
         self.comm_hooks = False  # of a DDP
         self.in_function = False  # within a ``Function.apply`` of the script's own
         self.on_first_root: Callable[[], object] | None = None
+        self.on_other_thread: Callable[[], object] | None = None
         self.on_root_end: Callable[[], object] | None = None
         self.on_root: Callable[[Entry, tuple[Any, ...], dict[str, Any]], object] | None = None
         self.depth = 0
@@ -111,7 +118,8 @@ class Capture:
         self._python_random = True
         self._python_used = False
         self._thread: int | None = None
-        self.trained = self._steps = False
+        self.settled = self._trains = self._steps = False
+        self._beside = 0  # steps of other threads since the last of the taped one
         self._over = 0
         self._began = time.perf_counter()
         self.step_seconds = 1.0
@@ -137,7 +145,7 @@ class Capture:
             return True
 
     def _takes_this_thread(self) -> bool:
-        self._thread = _ident()
+        self._thread = self.window.owner = _ident()
         if self.window.on and not self.window.here:
             self.window.leave()
         return True
@@ -148,17 +156,42 @@ class Capture:
         return self._steps and self._thread != _ident()
 
     def trains(self) -> None:
-        """This thread makes a backward or an optimizer step: it is the one to tape if none has before it.
+        """This thread makes a backward or an optimizer step: tape it if none has before it, or if it is the main one.
 
         Until then the first that called a module is taken for it, which may have been there for a warm-up only.
         """
-        if not self.trained and not self.off and torch._C._current_graph_task_id() == -1:
-            if self._thread not in {None, _ident()}:
-                self.window.leave()
-                self.tape.clear(self.tape.step)
-                self.depth = 0
-                self._thread = _ident()
-            self.trained = True
+        if self.off or _graph_task() != -1:
+            return
+        main = threading.current_thread() is threading.main_thread()
+        if self._thread not in {None, _ident()}:
+            if (self._trains and not main) or self._tapes_just_now():
+                return
+            self._take_over()
+        self._takes_this_thread()
+        self._trains, self.settled = True, main
+
+    def stepped_elsewhere(self) -> bool:
+        """Another thread than the taped one made a step; tape it from now on, and return True, if that one is still."""
+        self._beside += 1
+        still = time.perf_counter() - self._began > max(_STILL_SECONDS, _STILL_STEPS * self.step_seconds)
+        over = self._thread not in sys._current_frames()
+        if not over and (self._beside < _STILL_STEPS or not still or self._tapes_just_now()):
+            return False
+        self._take_over()
+        return True
+
+    def _take_over(self) -> None:
+        self.window.leave()
+        self.tape.clear(self.tape.step)
+        self.depth = self.in_step = self._beside = 0
+        self._thread = self.window.owner = _ident()
+        if self.on_other_thread is not None:
+            self.on_other_thread()
+
+    def _tapes_just_now(self) -> bool:
+        """Whether the taped thread is in the middle of our own code: what it writes must not be taken from under it."""
+        frame = sys._current_frames().get(self._thread or 0)
+        return frame is not None and frame.f_globals.get("__name__", "").startswith("nandiag.")
 
     # ------------------------------------------------------------------ roots
 
@@ -204,8 +237,8 @@ class Capture:
         known = self._thread
         if not self.tape.step and not self.idle:
             self.window.open()
-        if not self._steps and not self.trained:
-            self._thread = known  # that it makes an optimizer does not tell that it will train
+        if not self._steps and not self._trains:
+            self._thread = self.window.owner = known  # that it makes an optimizer does not tell that it will train
 
     def _modules_make_it(self) -> None:
         """The script has modules after all, so that what it did before the first of them was to set itself up."""
@@ -303,9 +336,8 @@ class Capture:
     @_taping
     def step_ends(self, step: int) -> None:
         """An optimizer step is over (or was left out): nothing newer needs what was taped before it."""
-        if self.elsewhere:
-            return
-        self._steps = self._steps or self._thread == _ident()
+        self._steps = True
+        self._beside = 0
         self.training()
         self._keep_to_budget()
         self.tape.clear(step)

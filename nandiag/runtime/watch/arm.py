@@ -142,7 +142,7 @@ def _wrap_backward(sentinel: Sentinel, capture: Capture) -> None:
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
         if not isinstance(tensors, torch.Tensor | tuple | list):
             tensors = tuple(tensors)  # torch takes any iterable; it can be read only once
-        if not capture.trained:
+        if not capture.settled:
             trains()
         capture.training()
         outermost = begins(tensors)

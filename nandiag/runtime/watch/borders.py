@@ -55,6 +55,30 @@ class Nesting(threading.local):
         return bool(self._frames)
 
 
+class UnderWay(threading.local):
+    """What the ``step`` call that is under way leaves out; each thread that trains has its own.
+
+    ``scaler_skips``: whether a GradScaler makes it do nothing.
+    """
+
+    def __init__(self) -> None:
+        self.scaler_skips = False
+        self._hidden: list[tuple[Tensor, Tensor | None]] = []
+
+    def hide(self, parameters: Iterable[Tensor]) -> None:
+        """Take the gradients of ``parameters`` away for the time of the call: it then changes nothing."""
+        self._hidden = [(one, one.grad) for one in parameters]
+        for one, _ in self._hidden:
+            one.grad = None
+
+    def restore(self) -> bool:
+        """Give back what was hidden; returns whether anything was."""
+        hidden, self._hidden = self._hidden, []
+        for one, gradient in hidden:
+            one.grad = gradient
+        return bool(hidden)
+
+
 def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any] | None:
     """Return the closure that ``step(self, closure)`` was given, None when it was given none."""
     if len(args) == 1 and not kwargs:

@@ -37,23 +37,42 @@ class Clock:
         known = self._updates.get(optimizer)
         return 0 if known is None else known.updates
 
-    def updated(self, optimizer: torch.optim.Optimizer) -> None:
-        """Count one update and begin the next step's micro-steps."""
+    def updated(self, optimizer: torch.optim.Optimizer, *, beside: bool = False) -> int:
+        """Count one update and begin the next step's micro-steps; returns the step in which it was made.
+
+        One made ``beside`` the training, in another thread, moves no step on.
+        """
         newest, known = self._newest
         if newest() is not optimizer:
             known = self._of(optimizer)
             self._newest = weakref.ref(optimizer), known
         known.updates += 1
+        if beside:
+            return self.step
         self.updated_in = self.step
         self.step = max(self.step, known.updates + known.before)
         self.micro_step = 0
+        return self.updated_in
 
     def _of(self, optimizer: torch.optim.Optimizer) -> Count:
         known = self._updates.get(optimizer)
         if known is None:
-            # Where those before it are gone (a fold, a phase, a restart) it goes on counting.
-            known = self._updates[optimizer] = Count(0 if self._updates else self.step)
+            known = self._updates[optimizer] = Count(self._first())
         return known
+
+    def other_thread(self) -> None:
+        """Another thread is taken for the one that trains: what counts are its own steps."""
+        self.step = self._first()
+        self.micro_step = 0
+
+    def follow(self, optimizer: torch.optim.Optimizer) -> None:
+        """Stand where ``optimizer`` does, whose updates moved no step on so far."""
+        known = self._of(optimizer)
+        self.step = known.updates + known.before
+
+    def _first(self) -> int:
+        """Return where counting begins: where those before are gone (a fold, a phase, a restart) it goes on."""
+        return 0 if self._updates else self.step
 
     def backward_begins(self) -> None:
         """A backward call begins."""

@@ -34,7 +34,7 @@ from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.together.agreement import Agreement
 from nandiag.runtime.watch.assured import Assured
 from nandiag.runtime.watch.bare import Bare
-from nandiag.runtime.watch.borders import Nesting, closure_of, with_closure
+from nandiag.runtime.watch.borders import Nesting, UnderWay, closure_of, with_closure
 from nandiag.runtime.watch.clock import Clock
 from nandiag.runtime.watch.judge import Border, Judge, learning_rate, left_out_by_script
 from nandiag.runtime.watch.response import Action, Level, Response, decide, reason_of
@@ -66,11 +66,12 @@ class Sentinel:
         self._nesting = Nesting()
         self._assured = Assured(capture, self.weights)
         self._waiting: list[Tensor] = []
-        self._hidden: list[tuple[Tensor, Tensor | None]] = []
+        self._under_way = UnderWay()
         self._scale: Tensor | None = None
-        self._scaler_skips = self._ended = False
+        self._ended = False
         self._optimizer: Optimizer | None = None
         capture.on_first_root = self.weights.take_stock
+        capture.on_other_thread = self.clock.other_thread
 
     # ------------------------------------------------------------------ before a step
 
@@ -139,7 +140,7 @@ class Sentinel:
         return self.early.seen(look(losses, gradients, optimizer, self._scale, *more))
 
     def _judge(self, optimizer: Optimizer, sight: Sight, border: Border) -> None:
-        self._scaler_skips = sight.scaler_skips
+        self._under_way.scaler_skips = sight.scaler_skips
         self.judge.weights_of(optimizer, sight, border, self.clock.updated_in)
         if sight.fine and not border.harms:
             self._assured.begins(optimizer, sight, seen=not self.looker.live.here)
@@ -194,9 +195,7 @@ class Sentinel:
         reason = reason_of(border.harms) if border.harms else "another rank saw harm"
         action = self._response.act(level, self.clock.step, reason)
         if action is Action.SKIP and not closure and optimizer is not None:
-            self._hidden = [(parameter, parameter.grad) for parameter in parameters(optimizer)]
-            for parameter, _ in self._hidden:
-                parameter.grad = None
+            self._under_way.hide(parameters(optimizer))
 
     def _examine(self, optimizer: Optimizer | None, *, joint: bool, ends: bool = False) -> None:
         if self.judge.lost:
@@ -210,7 +209,7 @@ class Sentinel:
         self.looker.examine(case)
 
     def _joint(self, optimizer: Optimizer | None) -> bool:
-        if not self.agreement.possible:
+        if not self.agreement.possible or self.capture.elsewhere:  # each thread's border would meet any other's
             return False
         wanted = optimizer is not None and (
             self._response.policy in {"stop", "skip"} or self.weights.sharded(optimizer) or self.capture.communicates
@@ -224,27 +223,28 @@ class Sentinel:
         del args, kwargs
         if self.capture.off or capturing() or self._nesting.leave():
             return
-        hidden, self._hidden = self._hidden, []
-        for parameter, gradient in hidden:
-            parameter.grad = gradient
-        if self._scaler_skips:
+        hidden = self._under_way.restore()
+        if self._under_way.scaler_skips:
             self.scaler_skipped(None, optimizer)
             return
         if not hidden:
             self.skips.used()
-            self.clock.updated(optimizer)
-            self._after_update(optimizer)
-        self._next_step()
+            self._after_update(optimizer, self.clock.updated(optimizer, beside=self.capture.elsewhere))
+        self._next_step(optimizer)
 
-    def _next_step(self) -> None:
+    def _next_step(self, optimizer: Optimizer | None = None) -> None:
         self.losses.clear()
+        self._under_way.scaler_skips = False
+        if self.capture.elsewhere:
+            if self.capture.stepped_elsewhere() and optimizer is not None:
+                self.clock.follow(optimizer)
+            return
         self.clock.micro_step = 0
-        self._scaler_skips = False
         self.capture.step_ends(self.clock.step)
         self.looker.step_ends(self.clock.step)
         RECORDER.pulse(self.clock.step)
 
-    def _after_update(self, optimizer: Optimizer) -> None:
+    def _after_update(self, optimizer: Optimizer, step: int) -> None:
         if self.judge.lost:
             return
         with quiet():
@@ -254,11 +254,11 @@ class Sentinel:
                 return
             values = read(scalars)
             if all(map(math.isfinite, values)):
-                self.judge.finite_after = self.clock.updated_in
+                self.judge.finite_after = step
                 self._assured.looked(optimizer, values)
                 return
             border = Border()
-            held = self.judge.update_of(optimizer, border, self.clock.updated_in)
+            held = self.judge.update_of(optimizer, border, step)
         bad = {one.name: one.tensor for one in held if one.what == "parameter"} or {
             self.weights.name(one, optimizer): one for one in owners_of_state(optimizer, held)
         }
@@ -266,7 +266,7 @@ class Sentinel:
         def examine(ends: bool) -> None:  # noqa: FBT001 - as every examination is called
             first = self.clock.updates(optimizer) == 1 and not self.weights.filled(optimizer)
             updater = self._nesting.updater(optimizer, bad.values())
-            self.looker.examine_update(updater, bad, self.clock.updated_in, first=first, ends=ends)
+            self.looker.examine_update(updater, bad, step, first=first, ends=ends)
 
         if not self._joint(optimizer):
             self._settle(optimizer, border, examine=examine)
@@ -292,6 +292,8 @@ class Sentinel:
 
     def backward_ended(self) -> None:
         """Count a backward call; where no optimizer exists it is the border of a step."""
+        if self.capture.elsewhere:
+            return
         self.clock.backward_ended()
         self.looker.backward_ended(self.clock.micro_step)
         if not self.clock.has_optimizer:
@@ -309,7 +311,8 @@ class Sentinel:
 
     def _next_by_hand(self, sight: Sight) -> None:
         self._remember(None, sight)
-        self.clock.tick()
+        if not self.capture.elsewhere:
+            self.clock.tick()
         self._next_step()
 
     def scaler_skipped(self, scale: float | None, optimizer: Optimizer) -> None:

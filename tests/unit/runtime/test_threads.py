@@ -14,6 +14,7 @@ from torch import nn
 
 from nandiag.events import Harm, Looked, ProbeDark
 from nandiag.runtime.levels.ops.watch import OpWatch
+from nandiag.runtime.tape.capture import _STILL_STEPS
 
 BAD = 3
 SECONDS = 20
@@ -152,6 +153,94 @@ def test_a_second_thread_that_trains_is_looked_at_and_not_replayed_from_the_tape
     (looked,) = [one for one in worker.events(Looked) if one.step >= BAD][:1]
     assert looked.outcome == "refused"
     assert "another thread" in looked.reason
+
+
+def test_steps_of_a_thread_beside_the_training_are_not_the_trainings(work):
+    worker, model, other = work(), Net(), Net()
+    train(model, steps=2, bad=None)
+    at_work(train, other, 20, None)
+    train(model, steps=4, bad=1)
+    assert worker.sentinel.clock.micro_step == 0
+    assert {(one.what, one.step) for one in worker.harms} >= {("loss", 3), ("gradient", 3)}
+    assert worker.sentinel.finish().steps == 6
+
+
+def test_harm_of_a_thread_beside_the_training_is_told_at_the_step_that_the_training_is_in(work):
+    worker, model, other = work(), Net(), Net()
+    train(model, steps=2, bad=None)
+    at_work(train, other, 20, 10)
+    assert {one.step for one in worker.harms} == {2}
+
+
+def test_a_thread_that_follows_on_one_that_is_over_is_taped(work):
+    worker = work()
+    at_work(train, Net(), 3, None)
+    at_work(train, Net(), 6, 4)
+    assert found(worker) == ("found", "aten.log.default")
+    assert worker.harms[0].step == 7
+
+
+def test_a_thread_that_trains_on_while_the_taped_one_waits_for_it_is_taped(work, monkeypatch):
+    monkeypatch.setattr("nandiag.runtime.tape.capture._STILL_SECONDS", 0.0)
+    worker = work()
+    train(Net(), steps=1, bad=None)
+    worker.capture.step_seconds = 0.0
+    at_work(train, Net(), 2 * _STILL_STEPS, 2 * _STILL_STEPS - 1)
+    assert found(worker) == ("found", "aten.log.default")
+    assert worker.harms[0].step == 2 * _STILL_STEPS  # it counts on from the other, which is gone
+
+
+def test_the_main_thread_is_the_one_that_trains_though_another_began(work):
+    worker, model, other = work(), Net(), Net()
+    keeps = torch.optim.SGD(other.parameters(), lr=0.01)
+    at_work(train, other, 5, None)
+    train(model)
+    assert keeps
+    assert found(worker) == ("found", "aten.log.default")
+    assert worker.harms[0].step == BAD
+
+
+def test_a_module_that_ends_in_a_thread_that_is_not_taped_any_more_opens_nothing(work):
+    """It was called for an evaluation before anybody trained."""
+    worker, model, slow = work(), Net(), nn.Linear(4, 4)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def hook(*_):
+        inside.set()
+        go_on.wait(SECONDS)
+
+    slow.register_forward_hook(hook)
+    thread = threading.Thread(target=slow, args=(torch.ones(1, 4),))
+    thread.start()
+    inside.wait(SECONDS)
+    train(model, steps=2, bad=None)
+    go_on.set()
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+    assert worker.capture.window.here
+    train(model)
+    assert found(worker) == ("found", "aten.log.default")
+
+
+def test_what_an_update_leaves_out_is_known_to_the_thread_that_makes_it(work):
+    """A scaler that skips the update of one thread says nothing of another's that is under way."""
+    work(on_anomaly="skip")
+    model = Net()
+    train(model, steps=2, bad=None)
+
+    class Slow(torch.optim.SGD):
+        """Has another thread make a whole step in the middle of its own."""
+
+        def step(self):
+            at_work(train, Net(), 1, None)
+            return super().step()
+
+    optimizer, before = Slow(model.parameters(), lr=0.01), [one.detach().clone() for one in model.parameters()]
+    model.bad = True
+    model(torch.ones(3, 4)).mean().backward()
+    optimizer.step()
+    assert all(map(torch.equal, model.parameters(), before))
+    assert all(one.grad is not None for one in model.parameters())
 
 
 def test_a_step_of_another_thread_in_the_middle_of_a_replay(work):
