@@ -9,6 +9,13 @@ from scoring import commands
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def pytest_collection_modifyitems(items):
+    """Keep the tests that start processes with one worker: they take the cores that there are, one after another."""
+    for item in items:
+        if item.get_closest_marker("integration") or item.get_closest_marker("samples"):
+            item.add_marker(pytest.mark.xdist_group("processes"))
+
+
 @pytest.fixture(scope="session")
 def known_environment():
     """The environment of this process without anything that a launcher, a CI service or a terminal put there."""
