@@ -45,7 +45,8 @@ class Closed:
 
 def run(plan: Plan, typed: Sequence[str], started: datetime) -> Closed:
     """Carry out ``plan``; ``typed`` is the command line as typed. Raises UsageError when nothing could be started."""
-    _write_start(plan, _info(plan, typed, started))
+    info = _info(plan, typed, started)
+    _write_start(plan, info)
     watch = Watch(plan.folder, say, grace=Grace(hang=plan.settings.hang_timeout))
     watch.start()
     try:
@@ -54,7 +55,7 @@ def run(plan: Plan, typed: Sequence[str], started: datetime) -> Closed:
     finally:
         seen = watch.end()
     end = _agent_end(plan, ended, seen)
-    trouble = [*_keep_details(plan.folder.path, ended), *_write_end(plan, end)]
+    trouble = [*_keep_details(plan.folder.path, ended), *_write_end(plan, info, end)]
     if ended.usage and not seen.attached:
         raise UsageError(*trouble[:1], todo="`nandiag run --torchrun-help` lists torchrun's options.")
     # Of workers that nandiag ended torchrun calls the first one the root cause.
@@ -174,8 +175,11 @@ def _write_start(plan: Plan, info: RunInfo) -> None:
         ) from error
 
 
-def _write_end(plan: Plan, end: AgentEnd) -> list[str]:
+def _write_end(plan: Plan, info: RunInfo, end: AgentEnd) -> list[str]:
     try:
+        plan.folder.make()  # the script, or somebody, may have removed it
+        if not plan.folder.run_file.exists():
+            write_whole(plan.folder.run_file, info)
         write_whole(plan.folder.agent_end(end.name), end)
     except OSError as error:
         return [f"The end of the run could not be written to {plan.folder.path}: {error.strerror or error}."]

@@ -93,17 +93,20 @@ class Recorder:
             agent=self.settings.agent,
         )
 
-    def emit(self, event: Event, *, urgent: bool = False) -> None:
-        """Write ``event`` now (``urgent``: synced to the disk, for what may be the last word). Never raises."""
+    def emit(self, event: Event, *, urgent: bool = False) -> bool:
+        """Write ``event`` now (``urgent``: synced to the disk, for what may be the last word); tell whether it could.
+
+        Never raises.
+        """
         with self._lock:
             if self.mute:
-                return
+                return False
             if self._writer is None:
                 self._waiting.append((event, time.time(), urgent))
-            else:
-                self._write(event, time.time(), urgent=urgent)
+                return True
+            return self._write(event, time.time(), urgent=urgent)
 
-    def _write(self, event: Event, now: float, *, urgent: bool) -> None:
+    def _write(self, event: Event, now: float, *, urgent: bool) -> bool:
         try:
             if self._lost and self._writer is not None:
                 self._writer.write(
@@ -114,6 +117,8 @@ class Recorder:
                 self._writer.write(event, now, urgent=urgent)
         except (OSError, TypeError, ValueError):
             self._lost += 1
+            return False
+        return True
 
     def mark_stopped(self) -> None:
         """Leave a mark in the run folder, for workers that elastic may start anew. Never raises."""

@@ -39,6 +39,7 @@ class RankWriter:
         """Append one event; False when the file is full. ``urgent`` events may use the reserve and are synced."""
         if self.full and not urgent:
             return False
+        self._sure(now)
         if not urgent and (self.seq >= MAX_EVENTS or self.bytes >= MAX_BYTES):
             self.full = True
             event = Note(f"The event file is full after {self.seq} events; later ones were left out.")
@@ -49,14 +50,28 @@ class RankWriter:
             os.fsync(self._file)
         return not self.full
 
-    def _sure(self) -> None:
-        """Open the file anew when the script closed our descriptor: its number may be a file of the script's by now."""
+    def _sure(self, now: float) -> None:
+        """Open the file anew when the script closed our descriptor: its number may be a file of the script's by now.
+
+        Where somebody removed it, alone or with its folder, it is made again with all that was in it.
+        """
         if not _still(self._file, self._known):
             self._file = os.open(self.path, _FLAGS, 0o600)
             self._known = _identity(self._file)
+        elif not os.fstat(self._file).st_nlink:
+            self._make_again()
+            self.write(Note("Its log was removed while the run went on; what stood there was written again."), now)
+
+    def _make_again(self) -> None:
+        for folder in (self.path.parent.parent.parent, self.path.parent.parent, self.path.parent):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        kept = Path(f"/proc/self/fd/{self._file}").read_bytes()
+        file = os.open(self.path, _FLAGS, 0o600)
+        os.write(file, kept)
+        os.close(self._file)
+        self._file, self._known = file, _identity(file)
 
     def _append(self, line: bytes) -> None:
-        self._sure()
         if self._torn:
             os.write(self._file, b"\n")
             self._torn = False
@@ -69,7 +84,7 @@ class RankWriter:
 
     def pulse(self, step: int, now: float, moves: int = 0) -> None:
         """Note the newest completed step, and any other progress, in place: a file of fixed size."""
-        if self._pulse is None or not _still(self._pulse, self._pulse_known):
+        if self._pulse is None or not _still(self._pulse, self._pulse_known) or not os.fstat(self._pulse).st_nlink:
             flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
             self._pulse = os.open(pulse_of(self.path), flags, 0o600)
             self._pulse_known = _identity(self._pulse)

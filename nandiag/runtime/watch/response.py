@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from enum import IntEnum
-from typing import NoReturn
 
 from nandiag.events import Harm, Note, Skipped, Stopping
 from nandiag.runtime.inject import ending
@@ -51,8 +50,8 @@ class Response:
     def act(self, level: Level, step: int, reason: str) -> Action:
         """Decide; raises AnomalyStop when the answer is to stop."""
         action = decide(self.policy, level)
-        if action is Action.STOP:
-            self._stop(step, reason)
+        if action is Action.STOP and not self._stop(step, reason):
+            return Action.GO
         if action is Action.SKIP:
             RECORDER.emit(Stopping(step=step, policy=self.policy, action="skip", reason=reason))
         elif self.policy == "skip" and level is Level.LOST and not self._refused:
@@ -70,11 +69,14 @@ class Response:
         if (self.policy == "stop" and skip.collapsed) or (self.policy == "auto" and skip.hopeless):
             self._stop(skip.step, f"no update was made in {skip.in_a_row} steps in a row")
 
-    def _stop(self, step: int, reason: str) -> NoReturn:
+    def _stop(self, step: int, reason: str) -> bool:
+        """Raise AnomalyStop; a run whose stop cannot be written down goes on, for it would look like a good end."""
+        alone = not has_peers()
+        stopping = Stopping(step=step, policy=self.policy, action="stop", reason=reason, alone=alone)
+        if not RECORDER.emit(stopping, urgent=True):
+            return False
         ending.stopped()
         RECORDER.mark_stopped()
-        alone = not has_peers()
-        RECORDER.emit(Stopping(step=step, policy=self.policy, action="stop", reason=reason, alone=alone), urgent=True)
         if threading.current_thread() is not threading.main_thread():
             raise SystemExit(0)  # threading prints the traceback of any subclass
         raise AnomalyStop(f"nandiag stopped the run at step {step}: {reason}")

@@ -1,6 +1,8 @@
 """Writing a rank file: whole lines, bounded, and a full disk costs one line and no more."""
 
 import os
+import shutil
+import stat
 from itertools import count
 from pathlib import Path
 
@@ -105,6 +107,26 @@ def test_close_can_be_called_twice(path):
     made.pulse(1, 1.0)
     made.close()
     made.close()
+
+
+def test_a_folder_that_was_removed_is_made_again_with_all_that_stood_there(tmp_path):
+    path = tmp_path / "logs" / "run" / "ranks" / "r00000-a0-p7.jsonl"
+    path.parent.mkdir(parents=True)
+    made = RankWriter(path)
+    made.write(Note("before"), 1.0)
+    made.pulse(4, 1.0)
+    shutil.rmtree(tmp_path / "logs")
+    made.write(Note("after"), 2.0, urgent=True)
+    made.pulse(5, 2.0)
+    assert notes(path) == [
+        "before",
+        "Its log was removed while the run went on; what stood there was written again.",
+        "after",
+    ]
+    assert [decode(one).seq for one in path.read_text().splitlines()] == [0, 1, 2]
+    assert '"steps": 5' in pulse_of(path).read_text()
+    modes = [stat.S_IMODE(one.stat().st_mode) for one in (path, *path.parents[:3])]
+    assert modes == [0o600, 0o700, 0o700, 0o700]
 
 
 def test_a_link_is_not_written_through(path, tmp_path):

@@ -1,8 +1,10 @@
 """The small parts of the sentinel: the clock, nested steps, the policy, the ring of past steps."""
 
+import errno
 import itertools
 import math
 import sys
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from nandiag.runtime.watch.borders import Nesting, closure_of, with_closure
 from nandiag.runtime.watch.clock import Clock, global_step
 from nandiag.runtime.watch.response import Action, Level, Response, decide
 from nandiag.runtime.watch.told.history import LENGTH, Ring
+from nandiag.store.writer import RankWriter
 
 
 def optimizer():
@@ -159,6 +162,15 @@ def test_a_stop_is_written_before_it_is_raised(recording, kept_ending):
     assert str(stop.value) == "nandiag stopped the run at step 4: a reason"
     assert worker.events(Stopping) == [Stopping(4, "stop", "stop", "a reason", alone=True)]
     assert ending._state["stopped"]
+
+
+@pytest.mark.parametrize("policy", ["auto", "stop"])
+def test_a_run_is_not_stopped_where_nobody_could_be_told(policy, recording, kept_ending, monkeypatch):
+    worker = recording()
+    monkeypatch.setattr(RankWriter, "write", Mock(side_effect=OSError(errno.ENOSPC, "full")))
+    assert Response(policy).act(Level.LOST, 4, "a reason") is Action.GO
+    assert not ending._state["stopped"]
+    assert not worker.folder.stopped_file.exists()
 
 
 def test_a_skip_is_written(recording):
