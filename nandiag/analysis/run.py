@@ -127,6 +127,8 @@ def _same(text: str, other: str) -> bool:
 
 def _own_notes(log: RankLog) -> Iterable[str]:
     armed = broken = False
+    looks = [one.event for one in log.records if isinstance(one.event, Looked)]
+    found = {look.step for look in looks if look.outcome == "found"}
     for one in log.records:
         event = one.event
         armed |= isinstance(event, Armed)
@@ -136,7 +138,7 @@ def _own_notes(log: RankLog) -> Iterable[str]:
             broken |= event.probe == "arm"
             at = "" if event.step is None else f" at step {event.step}"
             yield f"the probe {event.probe} was switched off{at}: {event.reason}"
-        elif isinstance(event, Looked) and event.outcome in {"failed", "refused"}:
+        elif isinstance(event, Looked) and event.outcome in {"failed", "refused"} and event.step not in found:
             why = event.reason or "no reason was given"
             done = _REFUSED if event.method != "watch" else "was watched, but its origin was not seen"
             yield f"step {event.step} {done}: {why}"

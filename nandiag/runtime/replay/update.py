@@ -8,6 +8,7 @@ begun, and bad state by zeros. So what is found is reconstructed, and said to be
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
 import sys
 from collections.abc import Callable, Iterator
@@ -99,12 +100,22 @@ def _step(optimizer: torch.optim.Optimizer, tracer: Tracer) -> list[Tensor]:
     """Make the update; returns what other ranks would have written in it."""
     step = type(optimizer).step
     plain = getattr(step, "__wrapped__", step)  # without hooks: those are for real updates
+    if not _needs_no_more(plain, optimizer):
+        raise Refused("the update needs what only the script can give it, as a closure that brings the gradients")
     with alone() as made, torch.enable_grad(), tracer:
         plain(optimizer)
     return made.given
 
 
 BOUNDARIES.add(id(_step.__code__))
+
+
+def _needs_no_more(step: Callable[..., Any], optimizer: torch.optim.Optimizer) -> bool:
+    try:
+        inspect.signature(step).bind(optimizer)
+    except TypeError:
+        return False
+    return True
 
 
 def _written(optimizer: torch.optim.Optimizer, bad: list[Tensor]) -> list[Tensor]:

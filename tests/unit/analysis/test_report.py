@@ -393,3 +393,14 @@ def test_the_check_of_what_was_loaded_is_of_the_module_that_was(by_hand):
         harm = by_hand.loss(0, names={"model": "head"})
         verdict = analyse(by_hand.run(by_hand.rank(0, harm, look, world=1), world=1)).verdict
         assert verdict.suggestions[1].code == f"assert all(v.isfinite().all() for v in {model}.state_dict().values())"
+
+
+def test_a_rank_that_found_the_origin_does_not_say_of_another_look_at_that_step_that_it_failed(by_hand):
+    update = Looked("refused", "replay", 3, reason="the update needs what only the script can give it")
+    found, later = by_hand.found(3), by_hand.found(4)
+
+    def told(look):
+        return analyse(by_hand.run(by_hand.rank(0, look, update, Finished(4), world=1), world=1)).notes
+
+    assert told(found) == ()
+    assert told(later) == ("Rank 0: step 3 could not be run again: the update needs what only the script can give it",)

@@ -110,3 +110,22 @@ def test_a_weight_that_was_trained_is_not_taken_for_one_of_zeros(work):
     looked = worker.looked[0]
     assert looked.outcome == "finite", looked
     assert looked.facts["complete"] is False  # the optimizer is the script's, and need not do the same again
+
+
+def test_an_update_that_asks_for_its_gradients_itself_is_not_made_again(work):
+    """Its closure is the script's: without it there is nothing to make again."""
+    worker = work()
+    layer = nn.Linear(2, 1)
+    optimizer = torch.optim.LBFGS(layer.parameters(), lr=1e38)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = layer(torch.ones(1, 2)).square().sum()
+        loss.backward()
+        return loss
+
+    for _ in range(2):
+        optimizer.step(closure)
+    refused = [one for one in worker.looked if one.outcome == "refused"]
+    assert ["closure" in one.reason for one in refused] == [True]
+    assert "failed" not in [one.outcome for one in worker.looked]
