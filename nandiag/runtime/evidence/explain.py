@@ -132,6 +132,19 @@ def outputs_of(op: Op) -> tuple[TensorFact, ...]:
     )
 
 
+def masked_at(op: Op) -> dict[str, object]:
+    """Return where the script wrote the infinities that went into the op, as a mask."""
+    waiting, seen = [op], {id(op)}
+    while waiting:
+        one = waiting.pop()
+        frame = _frame(one.spot) if one.constant else None
+        if frame is not None:
+            return {"masked_at": [frame.file, frame.line]}
+        waiting += [parent for parent in one.parents if id(parent) not in seen]
+        seen.update(map(id, one.parents))
+    return {}
+
+
 def in_float64(op: Op) -> dict[str, object]:
     """Run the op again on the same inputs in float64: finite there means that the dtype's range was left."""
     given = tensors_in((op.words[0], list(op.words[1].values()))) if op.words is not None else []

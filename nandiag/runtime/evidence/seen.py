@@ -14,6 +14,7 @@ from nandiag.runtime.births.told import tell
 from nandiag.runtime.evidence.explain import (
     in_float64,
     inputs_of,
+    masked_at,
     of_weights,
     outputs_of,
     overgrown,
@@ -125,8 +126,8 @@ class Evidence:
         facts: dict[str, object] = {**known, **of_weights(op), **scalars_of(op)}
         if finding.source == "op":
             facts |= {**in_float64(op), **self._overgrown(op)}
-            if self._is_fed(op):
-                facts["fed"] = True
+            facts |= {"fed": True} if self._is_fed(op) else {}
+            facts |= masked_at(op) if op.sums else {}
         if op.spot.recompute:
             facts["recompute"] = True
         library = via(op.spot)

@@ -40,9 +40,9 @@ def origin(ends: list[Op]) -> Finding | None:
     first = min([*births, *received, *serious], key=lambda op: op.index, default=None)
     if first is None:
         # Infinities that the script wrote itself (masks) only harm where they turn into NaN.
-        first = next(iter(turned or taken or [op for op in chain if op.constant]), None)
-    elif turned and first in serious and _only_negative(first) and not births:
-        first = turned[0]
+        masks = [op for op in chain if op.constant]
+        brought = taken if taken and turned and _mixes(turned[0]) and not masks else []
+        first = next(iter(brought or turned or taken or [op for op in chain if op.sums and _only_negative(op)] or masks), None)
     return None if first is None else Finding(_laid_by(first, chain), _source(first), len(chain), _phase(first, chain))
 
 
@@ -83,15 +83,28 @@ def _source(op: Op) -> str:
 
 
 def _spoilt(op: Op) -> bool:
-    """Whether +inf came into it from outside as data do, and no op on two numbers is to blame for what it made of it.
+    """Whether an infinity came into it from outside as data do, and no op on two numbers is to blame for the NaN.
 
-    A norm, a softmax or a matrix product makes NaN of any infinity; a product with 0 is the line to mend.
+    A norm, a softmax or a matrix product makes NaN of any infinity; a product with 0 is the line to mend. -Inf is a
+    mask to a softmax, and none to a matrix product or a norm.
     """
-    plain = op.func._schema.name.partition("::")[2].rstrip("_") in _ON_TWO_NUMBERS
-    return not plain and any(one.fact.posinf for one in op.outside)
+    plain = _name(op) in _ON_TWO_NUMBERS
+    return not plain and any(one.fact.posinf or (one.fact.neginf and _mixes(op)) for one in op.outside)
+
+
+def _mixes(op: Op) -> bool:
+    """Whether it makes each number of many, with weights of any sign: no place for a mask of -inf."""
+    return _name(op) in _MIXING
+
+
+def _name(op: Op) -> str:
+    return str(op.func._schema.name).partition("::")[2].rstrip("_")
 
 
 _ON_TWO_NUMBERS = frozenset({"mul", "sub", "rsub", "add", "div", "addcmul", "addcdiv", "remainder", "where"})
+
+_MIXING = frozenset({"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "convolution", "linear"}
+    | {"native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit", "_fused_rms_norm"})  # fmt: skip
 
 
 def _serious(op: Op) -> bool:

@@ -34,6 +34,7 @@ _CONSTANTS = frozenset({
     "constant_pad_nd", "_to_copy", "where", "index_fill", "index_fill_",
 })  # fmt: skip
 COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "_dtensor::")
+_SUMS = frozenset({"sum", "mean", "dot", "nll_loss_forward", "nll_loss2d_forward"})
 _PLAIN_TYPES = (torch.Tensor, nn.Parameter)
 
 
@@ -101,6 +102,11 @@ class Op:
         """Whether it made NaN out of inputs that hold infinities but no NaN."""
         made = any(stat is not None and stat.nan for stat in self.outputs)
         return made and any(self.inputs) and not any(stat is not None and stat.nan for stat in self.inputs)
+
+    @property
+    def sums(self) -> bool:
+        """Whether it adds up, or picks, what a mask left at -inf together with what it left in."""
+        return self.func._schema.name.partition("::")[2] in _SUMS and any(self.inputs)
 
 
 class Tracer(TorchDispatchMode):
@@ -214,7 +220,7 @@ class Tracer(TorchDispatchMode):
     def _keep_facts(self, op: Op, written: list[Tensor], inside: set[int], *, mutable: bool) -> None:
         # Arguments and results are kept of ops that may prove to be the origin, of few, and never of the long tail of
         # ops that only hand bad values on.
-        if self.kept.room and (op.born or op.born_nan or op.outside or mutable):
+        if self.kept.room and (op.born or op.born_nan or op.outside or mutable or op.sums):
             op.results = [tensor.detach() for tensor in written]
             self.kept.keep(op, inside | {key_of(tensor) for tensor in written})
             if self.waits:  # a hook writes into its bucket in the end

@@ -918,3 +918,29 @@ def test_a_part_that_the_script_calls_by_itself_is_named_as_its_weights_are(work
     x.sum().backward()
     optimizer.step()
     assert (worker.looked[0].site.module, worker.looked[0].site.module_class) == ("layers.1", "Logarithm")
+
+
+@pytest.mark.parametrize("target", [0, 1], ids=["smoothed", "masked_target"])
+def test_a_mask_in_a_loss_is_told_at_the_loss(work, target):
+    worker = work(on_anomaly="continue")
+    model = net()
+    optimizer = sgd(model)
+    mask = torch.tensor([False, True, False])
+    scores = model(torch.randn(5, 4)).masked_fill(mask, -math.inf)
+    F.cross_entropy(scores, torch.full((5,), target), label_smoothing=0.1 * (target == 0)).backward()
+    optimizer.step()
+    look = worker.looked[0]
+    assert (look.source, look.site.op) == ("op", ("aten.sum.dim_IntList", "aten.nll_loss_forward.default")[target])
+    assert "label_smoothing" in look.site.source
+    assert look.facts["masked_at"][1] == look.site.line - 1
+
+
+def test_an_infinity_below_zero_in_the_data_is_no_mask_to_a_linear_layer(work):
+    worker = work(on_anomaly="continue")
+    model = net()
+    optimizer = sgd(model)
+    low = torch.from_numpy(np.array([[1.0, -math.inf, 2.0, 1.0]], dtype=np.float32))
+    model(low).square().mean().backward()
+    optimizer.step()
+    look = worker.looked[0]
+    assert (look.source, look.phase) == ("input", "data")
