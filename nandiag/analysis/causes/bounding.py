@@ -57,3 +57,23 @@ def base(origin: Origin, guard: fitting.Guard) -> str | None:
     if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Pow):
         return None
     return fitting.line_of(origin, found[0], found[1].left, guard)
+
+
+def beside(origin: Origin, op: str, guard: str) -> Origin:
+    """Return the origin with ``.guard`` at what goes into each other call of ``op`` in its line."""
+    try:
+        nodes = list(ast.walk(ast.parse((origin.source or "").strip())))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return origin
+    found = fitting.parsed(origin)
+    own = None if found is None else fitting.target(found[1], op)
+    given = [one for node in nodes if isinstance(node, ast.expr) and (one := fitting.target(node, op)) is not None]
+    others = [one for one in given if own is not None and ast.dump(one) != ast.dump(own) and not _is_guarded(one)]
+    plain = origin.source is not None and origin.source.isascii() and all(one.lineno == 1 for one in others)
+    return fitting.others(origin, others, lambda text: f"{text}.{guard}") if others and plain else origin
+
+
+def _is_guarded(node: ast.expr) -> bool:
+    """Whether something keeps it away from zero already, or it is a number."""
+    sums = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
+    return sums or isinstance(node, ast.Constant) or fitting.within_clamp(node) is not None

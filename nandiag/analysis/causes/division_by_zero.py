@@ -196,7 +196,7 @@ def _of_one_number(facts: Facts, name: str | None, counted: str) -> tuple[Sugges
     text = fitting.below(facts.origin)
     made = "what it is made of" if text is not None and "(" in text else "where it is set, updated or restored"
     why = f"{name or text or 'The divisor'} is 0, and what it divides is not: look at {made}"
-    if not _COUNTS.search(text or name or ""):
+    if not _COUNTS.search(text or name or "") and not _is_sum(facts, text):
         raised = bounding.bound_at_zero(facts.origin)
         if raised is not None:
             return (Suggestion(f"{text} is 0: raise its bound to the least that is of use.", raised),)
@@ -204,6 +204,14 @@ def _of_one_number(facts: Facts, name: str | None, counted: str) -> tuple[Sugges
     if name:  # what is kept from step to step: at least one is a wrong mean, and nobody would see it
         return (Suggestion(f"{why} (a buffer that was registered with persistent=False is in no checkpoint)."),)
     return Suggestion(f"{why}."), Suggestion("If it is a count: at least one.", counted)
+
+
+def _is_sum(facts: Facts, text: str | None) -> bool:
+    """Whether the divisor stands for ``mask.sum()``: that counts, where what is divided is a whole number too."""
+    meaning = facts.meaning(text or "")
+    above = facts.origin.inputs[0]
+    whole = above.numel == 1 and above.max is not None and above.max == int(above.max)
+    return whole and meaning is not None and meaning.text.endswith(".sum()")
 
 
 def _weight_of_zeros(facts: Facts) -> Suggestion | None:

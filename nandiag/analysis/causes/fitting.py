@@ -317,7 +317,7 @@ def line_of(origin: Origin, text: str, part: ast.expr, guard: Guard, *, everywhe
         return None
     fitted = put(text, part, guard)
     poles = isinstance(part, _WHOLE) and ".clamp_min(1e" in guard("x")  # other guards fit their own function
-    beside = _others(origin, _breakable((origin.source or "").strip(), part, poles=poles), guard)
+    beside = others(origin, _breakable((origin.source or "").strip(), part, poles=poles), guard)
     return whole(beside, fitted, of_two=beside is not origin) if everywhere or poles else whole(origin, fitted)
 
 
@@ -342,8 +342,8 @@ def _folded(text: str) -> str:
 _TWICE = re.compile(r"\.(clamp|clamp_min|clip)\((min=)?0(?:\.0?)?\)\.clamp_min\(([\d.e-]+)\)$")
 
 
-def _others(origin: Origin, places: list[ast.expr], guard: Guard) -> Origin:
-    """Return the origin with the same guard at the other ``places`` of its line."""
+def others(origin: Origin, places: list[ast.expr], guard: Guard) -> Origin:
+    """Return the origin with the guard at the other ``places`` of its line."""
     line, column = origin.source or "", origin.column or (0, 0)
     indent, found = len(line) - len(line.lstrip()), origin
     for node in sorted(places, key=lambda one: -one.col_offset):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 
 from nandiag.analysis.causes import bounding, determinants, fitting, meanings
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
@@ -114,11 +115,12 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     if asked is not None:
         return Cause("log_of_zero", (text,), (asked,))
     place = bounding.second if op == "xlogy" else fitting.argument
-    fitted = place(facts.origin, op, lambda inner: f"{inner}.{guard}")
+    within = replace(facts, origin=bounding.beside(facts.origin, op, guard))
+    fitted = place(within.origin, op, lambda inner: f"{inner}.{guard}")
     keep = _ratio(facts, op) or Suggestion(
         f"Keep the argument of the logarithm away from zero.{small}", fitted or f"x.{guard}.{op}()"
     )
-    known = _in_one_step(facts, op)
+    known = _in_one_step(within, op, of_two=within.origin is not facts.origin)
     steps = (
         (keep, *known) if fitted and any(one.text.startswith("Where it is taken") for one in known) else (*known, keep)
     )
@@ -154,12 +156,12 @@ _ONE = "Take both in one step, which stays finite: the logarithm has the scores 
 _SIGMOIDS, _SOFTMAX = ("sigmoid", "expit"), ("softmax",)
 
 
-def _of_scores(facts: Facts, op: str) -> str | None:
+def _of_scores(facts: Facts, op: str, *, of_two: bool) -> str | None:
     """Return the user's line with the logarithm of the scores in one step, where its text shows what made its input."""
     found = fitting.parsed(facts.origin)
     part = None if found is None or op != "log" else fitting.target(found[1], op)
     text = None if part is None else meanings.swapped(facts, part, lambda node: _one_step(facts, node))
-    return None if text is None else fitting.whole(facts.origin, text)
+    return None if text is None else fitting.whole(facts.origin, text, of_two=of_two)
 
 
 def _one_step(facts: Facts, node: ast.expr) -> str | None:
@@ -182,9 +184,9 @@ def _given_to(node: ast.expr, ops: tuple[str, ...]) -> ast.expr | None:
     return next((given for op in ops if (given := fitting.target(node, op)) is not None), None)
 
 
-def _in_one_step(facts: Facts, op: str) -> tuple[Suggestion, ...]:
+def _in_one_step(facts: Facts, op: str, *, of_two: bool = False) -> tuple[Suggestion, ...]:
     """Return the form that has the logarithm in it, where what made its input was seen."""
-    fitted = _of_scores(facts, op)
+    fitted = _of_scores(facts, op, of_two=of_two)
     if fitted is not None:
         return (Suggestion(_ONE, fitted),)
     nodes = facts.extra.get("made_by")

@@ -191,3 +191,15 @@ def test_weight_norm_of_a_layer_that_begins_at_zero(at, by_hand):
     assert "original0" in found.suggestions[0].code
     rows = by_hand.fact(min=0.5)
     assert explain(at("_weight_norm_interface", (rows, length), (by_hand.fact(nan=16),)))[1].slug != "division_by_zero"
+
+
+def test_each_logarithm_of_a_line_is_kept_away_from_zero(at, by_hand):
+    line = "return (p * (p.log() - q.log())).sum()"
+    facts = at("log", (by_hand.fact(zeros=1),), (by_hand.fact(neginf=1),), **on(line, "p.log()"))
+    assert first(facts) == "return (p * (p.clamp_min(1e-12).log() - q.clamp_min(1e-12).log())).sum()"
+
+
+def test_a_logarithm_beside_it_that_is_guarded_already_stays(at, by_hand):
+    line = "return p.log() - (q + 1e-9).log()"
+    facts = at("log", (by_hand.fact(zeros=1),), (by_hand.fact(neginf=1),), **on(line, "p.log()"))
+    assert first(facts) == "return p.clamp_min(1e-12).log() - (q + 1e-9).log()"
