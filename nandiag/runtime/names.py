@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from nandiag.runtime.frames import LIBRARY, kind_of
+
 _TRANSPARENT = frozenset({"_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module"})
 _WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel"})
 
@@ -107,3 +109,9 @@ def _flat(fqn: str, tensor: torch.Tensor) -> str:
         return fqn
     prefix = fqn.removesuffix("_flat_param")
     return ", ".join(prefix + part for part in parts)
+
+
+def is_library(kind: type) -> bool:
+    """Whether the forward of this class of modules is a library's."""
+    code = getattr(getattr(kind, "forward", None), "__code__", None)
+    return code is not None and kind_of(code.co_filename) == LIBRARY

@@ -55,6 +55,8 @@ _BY_INF = "Make the quotients 0 where the divisor is: by a small number in its p
 _CLAMPED = Suggestion("Or keep the divisor above the least that is of use, or clamp the quotient to the largest.")
 _KEPT = "y = a / torch.where(b != 0, b, torch.inf)"
 _COUNTS = re.compile(r"(?:^|[\W_])(?:n|num|numel|counts?|len|lengths?|steps|samples|tokens|batches|seen)(?:$|[\W_])")
+# The bias of an average that began at zero.
+_CORRECTION = re.compile(r"1(?:\.0)? - [\w.]+ \*\* ([A-Za-z_][\w.]*)")
 _WHAT = "a scale, a variance or a count"
 _KEEP = "Keep the divisor away from zero."
 
@@ -194,6 +196,10 @@ def _left_out(facts: Facts) -> str:
 def _of_one_number(facts: Facts, name: str | None, counted: str) -> tuple[Suggestion, ...]:
     """All is divided by it: nothing can be left out, and it was hardly meant to be 0."""
     text = fitting.below(facts.origin)
+    begun = _CORRECTION.fullmatch(text or "")
+    if begun is not None:
+        count = begun[1]
+        return (Suggestion(f"{text} is 0 while {count} is: count the update before this line.", f"{count} += 1"),)
     made = "what it is made of" if text is not None and "(" in text else "where it is set, updated or restored"
     why = f"{name or text or 'The divisor'} is 0, and what it divides is not: look at {made}"
     if not _COUNTS.search(text or name or "") and not _is_sum(facts, text):

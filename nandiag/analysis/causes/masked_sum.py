@@ -28,9 +28,13 @@ def explain(facts: Facts) -> Cause | None:
     if masked is None or any(one.nan or one.posinf for one in given):
         return None
     if facts.op in _PICKS:
-        text = f"the loss picks -inf of {words.count(masked.neginf, 'value')} that a mask left so: a target is masked out"
+        text = (
+            f"the loss picks -inf of {words.count(masked.neginf, 'value')} that a mask left so: a target is masked out"
+        )
         return Cause("domain_error", (text, *_mask(facts)), (_of_target(),), LIKELY)
-    text = f"{words.count(masked.neginf, 'value')} of {masked.numel:,} that go into {facts.op} are -inf, as a mask has it"
+    text = (
+        f"{words.count(masked.neginf, 'value')} of {masked.numel:,} that go into {facts.op} are -inf, as a mask has it"
+    )
     return Cause("domain_error", (text, *_mask(facts)), _advice(facts), LIKELY)
 
 
@@ -52,7 +56,9 @@ def _advice(facts: Facts) -> tuple[Suggestion, ...]:
     if plain is not None:
         text = "Label smoothing gives a share to every class, those at -inf as well: leave it out where classes are masked."
         return Suggestion(text, plain), _SMOOTHED
-    left_out = fitting.argument(facts.origin, facts.op or "", lambda text: f"{text}.masked_fill({text} == -torch.inf, 0)")
+    left_out = fitting.argument(
+        facts.origin, facts.op or "", lambda text: f"{text}.masked_fill({text} == -torch.inf, 0)"
+    )
     text = f"Leave out of the {facts.op} what the mask leaves out."
     return (Suggestion(text, left_out or "x.masked_fill(mask, 0).sum()"),)
 

@@ -141,7 +141,9 @@ def _how_seen(look: Looked) -> Iterable[str]:
     if look.method == "watch":
         yield from _watched(look)
     elif look.method == "record":
-        yield "Seen as it ran: what the script wrote before its first step was looked at."
+        within = look.facts.get("thread") is True
+        what = "another thread of the script made" if within else "the script wrote before its first step"
+        yield f"Seen as it ran: what {what} was looked at."
         if look.facts.get("stood_in") is True:
             yield "What it wrote into is gone: in its place the input shown holds numbers of that size."
     elif look.method == "check":

@@ -42,6 +42,8 @@ def _birth_summary(look: Looked | None, origin: Origin) -> str | None:
     named = [fact for fact in origin.outputs if fact.name == name]
     if not isinstance(name, str):
         kind = words.bad_kind(origin.outputs) or "NaN"
+        if look.facts.get("thread") is True:
+            return f"{kind} born in another thread on {words.ranks(origin.ranks)}, used at step {origin.step}"
         used = f", first used at step {origin.step}" if origin.step else ""
         return f"{kind} born on {words.ranks(origin.ranks)} before the first step{used}"
     last = look.facts["birth"] == "last"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +13,7 @@ from nandiag.events import Looked, Note
 from nandiag.runtime.births.known import LAST, Birth, Call
 from nandiag.runtime.births.prelude import Prelude
 from nandiag.runtime.births.record import Record
+from nandiag.runtime.births.threads import Threads
 from nandiag.runtime.births.told import tell
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.frames import places
@@ -36,6 +38,7 @@ class Births:
     def __init__(self) -> None:
         self.record = Record()
         self.prelude = Prelude(self.record)
+        self.threads = Threads()
         self.known: Looked | None = None
         self.unknown: tuple[int, list[Held]] = (-1, [])
 
@@ -97,9 +100,21 @@ class Births:
     def of(self, tensor: Tensor) -> Birth | None:
         """Return the birth of the bad values of ``tensor`` where it was seen."""
         with quiet():
-            birth = self.record.birth_of(tensor)
-        unsure = birth is None or birth.how == LAST or birth.facts.keys() & {"unsure", "through"}
-        return None if unsure else birth
+            found = self.record.birth_of(tensor)
+            if found is not None and _is_sure(found):
+                return found
+            births = (one.birth_of(tensor) for one in self.threads.records)
+            found = next((birth for birth in births if birth is not None and _is_sure(birth)), None)
+            return None if found is None else replace(found, facts={**found.facts, "thread": True})
+
+    def forget(self, tensor: Tensor) -> None:
+        """Something that is not looked at has written into ``tensor``."""
+        self.record.forget(tensor)
+        self.threads.forget(tensor)
+
+
+def _is_sure(birth: Birth) -> bool:
+    return birth.how != LAST and not birth.facts.keys() & {"unsure", "through"}
 
 
 def _named(content: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:

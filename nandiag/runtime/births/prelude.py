@@ -99,8 +99,8 @@ class Prelude(Beneath):
             return
         if torch._C._functorch.peek_interpreter_stack() is not None or torch._C._get_tracing_state() is not None:
             return
-        in_place = is_in_place(name) or words[1].get("out") is not None
-        target = _target(words) if in_place else None
+        in_place = writes(func, words[1])
+        target = target_of(words) if in_place else None
         if in_place and target is None:  # a list of tensors, as the functions of torch._foreach_* take it
             for one in tensors_in((list(words[0][:1]), words[1].get("out"))):
                 self.record.forget(one)
@@ -115,7 +115,12 @@ class Prelude(Beneath):
                 self.on_cut_short()  # what else sees such calls before training costs as much
 
 
-def _target(words: tuple[Any, Any]) -> Tensor | None:
+def writes(func: Any, kwargs: Any) -> bool:
+    """Whether a call writes into what it is given."""
+    return is_in_place(getattr(func, "__name__", "")) or kwargs.get("out") is not None
+
+
+def target_of(words: tuple[Any, Any]) -> Tensor | None:
     """Return what a function that writes in place writes into: torch.nn.init's are given it by name."""
     args, kwargs = words
     out = kwargs.get("out")

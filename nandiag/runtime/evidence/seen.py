@@ -95,14 +95,20 @@ class Evidence:
         op = finding.op
         if finding.source == "received":
             return self._received(case, finding)
-        if finding.source == "outside":
-            came, named = self._came(op)
-            copied = self._copied(came.tensor)
-            if copied is not None:
-                return self._made(case, copied, {"chain": finding.chain + copied.chain})
-            looked = self._outside(case, op, named, came)
-            return self._born(op, named, came.tensor, looked)
-        return self._made(case, finding, {"chain": finding.chain})
+        return (
+            self._brought(case, finding)
+            if finding.source == "outside"
+            else self._made(case, finding, {"chain": finding.chain})
+        )
+
+    def _brought(self, case: Case, finding: Finding) -> Looked:
+        """What is bad came into the step: tell what it is, and what wrote it where that is known."""
+        came, named = self._came(finding.op)
+        copied = self._copied(came.tensor)
+        if copied is not None:
+            return self._made(case, copied, {"chain": finding.chain + copied.chain})
+        looked = self._outside(case, finding.op, named, came)
+        return self._born(finding.op, named, came.tensor, looked)
 
     def _received(self, case: Case, finding: Finding) -> Looked:
         """Harm came to this rank through a collective; it may itself have put in before what came back to it."""
@@ -116,10 +122,19 @@ class Evidence:
         """Return what this rank put, bad by its own doing, into collectives before the op ``before``."""
         sent = [op for op in self.tracer.sent if before is None or op.index < before]
         given = origin(sent)
-        if given is None or given.source != "op":
+        if given is None or given.source == "received":
             return None
         through = [op.carrier.key for op in sent[:_MOST_SENT] if op.carrier is not None]
-        return self._made(case, given, {"sent": True, "sent_through": through})
+        facts: dict[str, object] = {"sent": True, "sent_through": through}
+        if given.source == "op":
+            return self._made(case, given, facts)
+        looked = self._brought(case, given) if self._is_frozen(given.op) else None
+        return None if looked is None else replace(looked, facts={**looked.facts, **facts})
+
+    def _is_frozen(self, op: Op) -> bool:
+        """Whether what came into it bad is a weight that no optimizer trains: nobody looked at that when it was written."""
+        named = self._came(op)[1]
+        return named is not None and named.what in _OWN and not named.tensor.requires_grad
 
     def _made(self, case: Case, finding: Finding, known: dict[str, object]) -> Looked:
         op = finding.op

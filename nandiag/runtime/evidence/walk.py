@@ -42,7 +42,9 @@ def origin(ends: list[Op]) -> Finding | None:
         # Infinities that the script wrote itself (masks) only harm where they turn into NaN.
         masks = [op for op in chain if op.constant]
         brought = taken if taken and turned and _mixes(turned[0]) and not masks else []
-        first = next(iter(brought or turned or taken or [op for op in chain if op.sums and _only_negative(op)] or masks), None)
+        first = next(
+            iter(brought or turned or taken or [op for op in chain if op.sums and _only_negative(op)] or masks), None
+        )
     return None if first is None else Finding(_laid_by(first, chain), _source(first), len(chain), _phase(first, chain))
 
 

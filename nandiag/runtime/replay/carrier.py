@@ -79,7 +79,7 @@ class Carriers:
             ranks = (dist.get_rank(), peer) if kind == "send" else (peer, dist.get_rank())
         key = (group.group_name, kind, ranks) if kind in _MESSAGES else (group.group_name,)
         self._counts[key] += 1
-        given = _put_in(func, words)
+        given = put_in(func, words)
         dtype = str(given[0].dtype).removeprefix("torch.") if given else None
         name = str(getattr(group, "group_desc", "") or group.group_name)
         return Carrier(kind, name, ranks, self._counts[key] - 1, dtype, _largest(given))
@@ -99,7 +99,7 @@ def _group(func: Any, words: list[Any]) -> Any:
     raise LookupError(func._schema.name)
 
 
-def _put_in(func: Any, words: list[Any]) -> list[Tensor]:
+def put_in(func: Any, words: list[Any]) -> list[Tensor]:
     """Return the tensors that this rank put in; where a schema names inputs, the others are there to be filled."""
     named = list(zip(words, func._schema.arguments, strict=False))
     return tensors_in([word for word, one in named if "input" in one.name]) or tensors_in(words)

@@ -18,12 +18,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nandiag.events import TensorFact
-from nandiag.runtime.frames import LIBRARY, Frame, kind_of, stack
+from nandiag.runtime.frames import Frame, stack
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, local
 from nandiag.runtime.memory.kept import Kept, copies
 from nandiag.runtime.memory.overwritten import Overwritten, written_by
-from nandiag.runtime.replay.carrier import Carrier, Carriers, wait_for
+from nandiag.runtime.replay.carrier import Carrier, Carriers, put_in, wait_for
 from nandiag.runtime.tape.entries import tensors_in
 
 EMPTY = frozenset({
@@ -141,7 +141,7 @@ class Tracer(TorchDispatchMode):
 
     def module_call(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Run a module's call with the module on the stack."""
-        from nandiag.runtime.names import class_name, is_wrapper
+        from nandiag.runtime.names import class_name, is_library, is_wrapper
 
         if is_wrapper(module):
             return original(module, *args, **kwargs)
@@ -200,7 +200,7 @@ class Tracer(TorchDispatchMode):
 
     def _written(self, op: Op, given: list[Tensor], written: list[Tensor], *, mutable: bool) -> None:
         """Look at what an op has written, and note the op as its writer where that is bad."""
-        if mutable:
+        if mutable or not op.func._schema.name.startswith("aten::"):
             self._garbage -= {key_of(tensor) for tensor in written}
         op.outputs = [self._stat(tensor) for tensor in written]
         inside = {key_of(tensor) for tensor in given}
@@ -233,7 +233,8 @@ class Tracer(TorchDispatchMode):
             raise Refused(f"the model communicates ({func._schema.name}) and not every rank takes part in this replay")
         given = tensors_in((args, list(kwargs.values())))
         spot = self._where(str(func))
-        stats = [self._stat(tensor) for tensor in given]
+        sent = {id(tensor) for tensor in put_in(func, [*args, *kwargs.values()])}
+        stats = [self._stat(tensor) if id(tensor) in sent else None for tensor in given]
         op = Op(self.ops, func, replace(spot, phase="collective"), [], stats, collective=True)
         self._parents(op, given)
         op.outside.clear()
@@ -359,12 +360,6 @@ def node_name(node: Any) -> str:
     return str(node.name()).rpartition("::")[2]
 
 
-def is_library(kind: type) -> bool:
-    """Whether the forward of this class of modules is a library's."""
-    code = getattr(getattr(kind, "forward", None), "__code__", None)
-    return code is not None and kind_of(code.co_filename) == LIBRARY
-
-
 def key_of(tensor: Tensor) -> int:
     """Return the identity of the memory that a tensor lies in."""
     try:
@@ -385,6 +380,8 @@ def _targets(name: str, given: list[Tensor], outputs: list[Tensor], *, mutable: 
     written = outputs if outputs or not mutable else given
     if "batch_norm" in name and "backward" not in name:
         return [*written, *given[1:]]  # running statistics are written without the schema saying so
+    if name == "all_gather_copy_in":
+        return outputs[:1]  # FSDP's own: this rank's part of a buffer that the others fill
     return written
 
 

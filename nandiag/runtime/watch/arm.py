@@ -77,9 +77,10 @@ def _record_births(sentinel: Sentinel, capture: Capture) -> None:
     """From now on see what the script writes into memory before it trains."""
     births = capture.births = Births()
     sentinel.judge.on_bad_start = births.bad_from_the_start
-    capture.window.wrote = births.record.forget
+    capture.window.wrote = births.forget
     births.prelude.on_cut_short = capture.window.close
     births.prelude.begin()
+    births.threads.begin()
 
 
 def _armed() -> Armed:

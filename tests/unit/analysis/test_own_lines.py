@@ -203,3 +203,15 @@ def test_a_logarithm_beside_it_that_is_guarded_already_stays(at, by_hand):
     line = "return p.log() - (q + 1e-9).log()"
     facts = at("log", (by_hand.fact(zeros=1),), (by_hand.fact(neginf=1),), **on(line, "p.log()"))
     assert first(facts) == "return p.clamp_min(1e-12).log() - (q + 1e-9).log()"
+
+
+def test_a_bias_correction_of_nothing_has_its_count_raised_before_it(at, by_hand):
+    line = "q.copy_(s / (1 - self.beta**self.t))"
+    facts = at(
+        "div",
+        (by_hand.fact(),),
+        (by_hand.fact(posinf=9),),
+        extra={"arg1": 0.0},
+        **on(line, "s / (1 - self.beta**self.t)"),
+    )
+    assert first(facts) == "self.t += 1"

@@ -7,6 +7,7 @@ the namespaces that it may touch before and after; a test holds that list comple
 import contextlib
 import gc
 import random
+import threading
 import warnings
 from types import SimpleNamespace
 
@@ -31,7 +32,7 @@ from nandiag.store.layout import RunFolder
 TOUCHED = (
     torch, torch.autograd, torch.func, torch.Tensor, torch.autograd.Function, torch.nn.Module, torch.nn.utils,
     torch.nn.parallel.DistributedDataParallel, torch.optim.Optimizer, GradScaler, dataloader._BaseDataLoaderIter,
-    dist, dist.distributed_c10d, functional, warnings,
+    dist, dist.distributed_c10d, functional, warnings, threading.Thread,
 )  # fmt: skip
 
 

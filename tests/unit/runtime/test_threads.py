@@ -3,6 +3,7 @@
 import contextlib
 import io
 import logging
+import math
 import queue
 import sys
 import threading
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 from nandiag.events import Harm, Looked, ProbeDark
+from nandiag.runtime.births.record import Record
 from nandiag.runtime.levels.ops.watch import OpWatch
 from nandiag.runtime.tape.capture import _STILL_STEPS
 
@@ -358,3 +360,61 @@ def test_many_threads_at_once(work):
     assert {one.what for one in worker.harms} >= {"loss", "gradient"}
     assert found(worker) == ("found", "aten.log.default")
     assert len(crowd.saved) <= 4
+
+
+def prefetched(batches, bad=-1):
+    for step in range(batches):
+        x = torch.ones(3, 4) * (step != bad)
+        yield x / x.sum()  # the line
+
+
+def test_what_a_thread_made_bad_has_its_line(work):
+    worker = work()
+    ready = queue.Queue(2)
+
+    def prepare():
+        for one in prefetched(6, bad=BAD):
+            ready.put(one)
+
+    threading.Thread(target=prepare, daemon=True).start()
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(6):
+        optimizer.zero_grad()
+        model(ready.get(timeout=SECONDS)).mean().backward()
+        optimizer.step()
+    look = worker.looked[0]
+    assert (look.step, look.phase, look.site.op, look.site.function) == (BAD, "data", "aten.div.Tensor", "prefetched")
+    assert look.facts["thread"] is True
+    assert worker.events(ProbeDark) == []
+
+
+def test_a_thread_that_calls_very_often_is_left_alone(work, monkeypatch):
+    worker = work()
+    monkeypatch.setattr(Record, "left", lambda _: -0.01)
+    left = []
+
+    def busy():
+        x = torch.ones(2)
+        for _ in range(5000):
+            x = x + 1
+        left.append(torch._C._len_torch_function_stack())
+
+    at_work(busy)
+    assert left == [0]
+    assert sys.getprofile() is None
+    assert worker.events(ProbeDark) == []
+
+
+def test_a_thread_that_has_no_time_for_looks_claims_nothing(work, monkeypatch):
+    worker = work()
+    made = []
+
+    def write():
+        x = torch.ones(4) / 0
+        monkeypatch.setattr(Record, "left", lambda _: -0.01)
+        made.append(x.zero_())
+
+    at_work(write)
+    made[0].numpy()[:] = math.inf
+    assert worker.capture.births.of(made[0]) is None

@@ -24,10 +24,10 @@ from nandiag.runtime.levels.naming import Names
 from nandiag.runtime.levels.ops.marks import Marks
 from nandiag.runtime.levels.ops.watched import Watched, all_finite, on_cpu, stat_of, traits
 from nandiag.runtime.look.extremes import Extremes, Look
-from nandiag.runtime.names import class_name, is_wrapper
+from nandiag.runtime.names import class_name, is_library, is_wrapper
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.carrier import Carriers
-from nandiag.runtime.replay.trace import COLLECTIVES, Outside, Spot, Tracer, is_constant, is_library, key_of, node_name
+from nandiag.runtime.replay.trace import COLLECTIVES, Outside, Spot, Tracer, is_constant, key_of, node_name
 from nandiag.runtime.tape.entries import tensors_in
 from nandiag.runtime.tracebacks import pass_on
 

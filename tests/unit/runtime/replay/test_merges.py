@@ -1,11 +1,16 @@
 """Weights that ranks average between steps: what the script writes into them behind an exchange is made again."""
 
 import copy
+import math
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+
+from nandiag.runtime.evidence.labels import storage
+from nandiag.runtime.evidence.walk import origin
+from nandiag.runtime.replay.trace import Tracer
 
 
 @pytest.fixture
@@ -122,3 +127,19 @@ def test_a_frozen_weight_is_not_said_to_be_spoiled_by_an_update(work, frozen, ph
             other.weight.detach().numpy()[:] = float("nan")
     looked = worker.looked[0]
     assert (looked.outcome, looked.source, looked.phase) == ("found", "parameter", phase), looked
+
+
+def test_what_a_sharded_copy_puts_in_is_traced_to_its_shard(group):
+    del group
+    from torch.distributed.fsdp import fully_shard
+
+    assert fully_shard  # FSDP2's own ops come with it
+    shard = torch.tensor([1.0, math.inf])
+    tracer = Tracer({}, joint=True)
+    with tracer:
+        whole = torch.empty(2)
+        own, whole = torch.ops.fsdp.all_gather_copy_in([shard], whole, [2], 2, 0)
+        dist.all_gather_into_tensor(whole, own)
+    found = origin(tracer.sent)
+    assert found.source == "outside"
+    assert storage(found.op.outside[0].tensor) == storage(shard)
