@@ -132,6 +132,8 @@ def _by_values(facts: Facts, bad: TensorFact) -> Cause:
 def _as_seen(facts: Facts) -> Cause:
     """The call by which it became bad was seen."""
     how, call = facts.extra.get("birth"), facts.extra.get("call")
+    if "saved_at" in facts.extra:
+        return _saved(facts)
     if how == "unwritten":
         return _unwritten(facts, f"{call} handed out memory here, and nothing wrote all of it before its first step.")
     if how == "file" or "key" in facts.extra:
@@ -142,6 +144,15 @@ def _as_seen(facts: Facts) -> Cause:
     if step and how == "last":
         seen = f"It was bad when its optimizer was first seen, before step {step}: it was written outside of a step."
     return Cause("init_nonfinite", (seen,), (check,), POSSIBLE, story=True, general=True)
+
+
+def _saved(facts: Facts) -> Cause:
+    """This run itself saved it bad, and loaded it again."""
+    check = Suggestion(
+        "Check what is saved before it is: a bad file takes the place of a good one.",
+        "assert all(v.isfinite().all() for v in state.values() if torch.is_tensor(v))",
+    )
+    return Cause("checkpoint_corruption", (), (check,), POSSIBLE, story=True, general=facts.extra.get("birth") == "op")
 
 
 def _from_file(facts: Facts) -> Cause:

@@ -54,7 +54,9 @@ def _of_target() -> Suggestion:
 def _advice(facts: Facts) -> tuple[Suggestion, ...]:
     plain = _without_smoothing(facts)
     if plain is not None:
-        text = "Label smoothing gives a share to every class, those at -inf as well: leave it out where classes are masked."
+        text = (
+            "Label smoothing gives every class a share, those at -inf as well: leave it out where classes are masked."
+        )
         return Suggestion(text, plain), _SMOOTHED
     left_out = fitting.argument(
         facts.origin, facts.op or "", lambda text: f"{text}.masked_fill({text} == -torch.inf, 0)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from nandiag.analysis.causes.facts import is_again, is_whole
 from nandiag.analysis.origin import Claim, is_held_too
@@ -137,15 +137,32 @@ def _look_facts(claim: Claim) -> Iterable[str]:
         yield "Not all of the script's code before that could be run again."
 
 
+def _recorded(facts: Mapping[str, object]) -> Iterable[str]:
+    if isinstance(facts.get("saved_at"), str):
+        yield from _saved(facts)
+        return
+    within = facts.get("thread") is True
+    what = "another thread of the script made" if within else "the script wrote before its first step"
+    yield f"Seen as it ran: what {what} was looked at."
+    if facts.get("stood_in") is True:
+        yield "What it wrote into is gone: in its place the input shown holds numbers of that size."
+
+
+def _saved(facts: Mapping[str, object]) -> Iterable[str]:
+    """Tell which file it lay in, who saved that, and who loaded it."""
+    step = facts.get("saved_step")
+    when = f", behind the update of step {step - 1}" if isinstance(step, int) and step else ""
+    yield f"It was bad already when {facts.get('file')} was saved at {facts['saved_at']}{when}."
+    yield f"{facts.get('file')} was loaded at {facts.get('loaded_at')}."
+    if facts.get("birth") == "op":
+        yield "What was saved was made again, and showed it."
+
+
 def _how_seen(look: Looked) -> Iterable[str]:
     if look.method == "watch":
         yield from _watched(look)
     elif look.method == "record":
-        within = look.facts.get("thread") is True
-        what = "another thread of the script made" if within else "the script wrote before its first step"
-        yield f"Seen as it ran: what {what} was looked at."
-        if look.facts.get("stood_in") is True:
-            yield "What it wrote into is gone: in its place the input shown holds numbers of that size."
+        yield from _recorded(look.facts)
     elif look.method == "check":
         yield "torch's own NaN check (anomaly mode) stopped there: the first NaN of that backward on this rank."
     if look.facts.get("reconstructed") is True:

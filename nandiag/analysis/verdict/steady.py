@@ -90,6 +90,10 @@ def held_bad(claim: Claim | None) -> tuple[Finding, ...]:
     # A last write may be one between two later steps.
     if claim is None or look is None or not look.step or look.facts.get("birth") == "last" or not isinstance(name, str):
         return ()
+    file = look.facts.get("file")
+    if isinstance(look.facts.get("saved_at"), str):
+        text = f"Not from {file}, nor from what was saved after it was loaded: {name} is bad there."
+        return (Finding("held_bad", "info", text, claim.ranks, look.step),)
     text = f"Mend {name} first: it was bad before the first step, and is so in what this run saved of it."
     return (Finding("held_bad", "info", text, claim.ranks, look.step),)
 

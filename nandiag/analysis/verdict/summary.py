@@ -47,6 +47,10 @@ def _birth_summary(look: Looked | None, origin: Origin) -> str | None:
         used = f", first used at step {origin.step}" if origin.step else ""
         return f"{kind} born on {words.ranks(origin.ranks)} before the first step{used}"
     last = look.facts["birth"] == "last"
+    if isinstance(look.facts.get("saved_at"), str):
+        held = f"{look.facts.get('weight_is') or 'parameter'} {name}"
+        kind = words.bad_kind(named) or "NaN"
+        return f"{kind} in {held} on {words.ranks(origin.ranks)} at step {origin.step}, loaded from what this run saved"
     when = "the first step" if origin.step == 0 or not last else f"step {origin.step}"
     used = f", first used at step {origin.step}" if origin.step and not last else ""
     what = look.facts.get("weight_is") or "parameter"

@@ -7,22 +7,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from nandiag.events import Looked, Note
+from nandiag.events import Looked, Note, Site
 from nandiag.runtime.births.known import LAST, Birth, Call
 from nandiag.runtime.births.prelude import Prelude
 from nandiag.runtime.births.record import Record
+from nandiag.runtime.births.saves import Saves
 from nandiag.runtime.births.threads import Threads
 from nandiag.runtime.births.told import tell
-from nandiag.runtime.evidence.labels import storage
+from nandiag.runtime.evidence.labels import labels_of, storage
 from nandiag.runtime.frames import places
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.look.weights import Held
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.batches import Batch
-from nandiag.runtime.tape.entries import Entry, tensors_in
+from nandiag.runtime.tape.entries import Entry, Tape, tensors_in
 
 _FRAMES = 6
 _DEEPEST = 6
@@ -39,6 +40,7 @@ class Births:
         self.record = Record()
         self.prelude = Prelude(self.record)
         self.threads = Threads()
+        self.saves = Saves(self.of)
         self.known: Looked | None = None
         self.unknown: tuple[int, list[Held]] = (-1, [])
 
@@ -54,12 +56,35 @@ class Births:
     @guarded("births")
     def loaded(self, file: Any, content: Any, frame: Any) -> None:
         """``torch.load(file)``, called from ``frame``, returned ``content``."""
+        call = Call("load", places(frame, _FRAMES)[0])
         if self.prelude.shut:
+            with quiet():
+                self.saves.loaded(file, _named(content), call)
             return
         path = os.fspath(file) if isinstance(file, str | os.PathLike) else None
-        call = Call("load", places(frame, _FRAMES)[0])
         with quiet():
             self.record.read(list(_named(content)), call, path if isinstance(path, str) else None)
+
+    @guarded("births")
+    def saved(self, file: Any, content: Any, frame: Any, tape: Tape | None, step: int) -> None:
+        """``torch.save(content, file)`` was called from ``frame`` in ``step``, by the thread of ``tape`` if given."""
+        with quiet():
+            self.saves.saved(file, _named(content), Call("save", places(frame, _FRAMES)[0]), tape, step)
+
+    @guarded("births")
+    def from_file(self, roots: list[nn.Module], step: int) -> Looked | None:
+        """Return whence a weight or buffer of ``roots`` is bad that came from a file which this run had saved bad."""
+        if not self.saves.any:
+            return None
+        with quiet():
+            for one in labels_of(roots, []).values():
+                own = one.what in {"parameter", "buffer"} and is_bad(one.tensor)
+                birth = self.saves.birth_of(one.name, one.tensor) if own else None
+                if birth is not None:
+                    looked = tell(one.tensor, Held(one.name, one.what, one.tensor), birth, step)
+                    site = replace(looked.site or Site(), module=one.module, module_class=one.module_class)
+                    return replace(looked, site=site)
+        return None
 
     @guarded("births")
     def explain(self, held: Sequence[Held], step: int) -> Looked | None:

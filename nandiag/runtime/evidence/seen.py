@@ -92,7 +92,6 @@ class Evidence:
 
     def found(self, case: Case, finding: Finding) -> Looked:
         """Return the event for an origin."""
-        op = finding.op
         if finding.source == "received":
             return self._received(case, finding)
         return (
@@ -132,7 +131,7 @@ class Evidence:
         return None if looked is None else replace(looked, facts={**looked.facts, **facts})
 
     def _is_frozen(self, op: Op) -> bool:
-        """Whether what came into it bad is a weight that no optimizer trains: nobody looked at that when it was written."""
+        """Whether what came into it bad is a weight that no optimizer trains: nobody looks at it when it is written."""
         named = self._came(op)[1]
         return named is not None and named.what in _OWN and not named.tensor.requires_grad
 

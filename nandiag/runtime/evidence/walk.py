@@ -105,8 +105,10 @@ def _name(op: Op) -> str:
 
 _ON_TWO_NUMBERS = frozenset({"mul", "sub", "rsub", "add", "div", "addcmul", "addcdiv", "remainder", "where"})
 
-_MIXING = frozenset({"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "convolution", "linear"}
-    | {"native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit", "_fused_rms_norm"})  # fmt: skip
+_MIXING = frozenset({
+    "mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "convolution", "linear", "native_layer_norm", "native_group_norm",
+    "native_batch_norm", "_native_batch_norm_legit", "_fused_rms_norm",
+})  # fmt: skip
 
 
 def _serious(op: Op) -> bool:

@@ -84,11 +84,18 @@ class Examiner:
         if (looked.outcome == "finite" and not case.joint) or "comm_hook" in looked.facts:
             looked = with_buckets(looked, roots_of(entries))
         with quiet():
-            looked = _of_weights(case, entries, looked)
+            looked = self._from_file(case, entries, _of_weights(case, entries, looked))
         looked = _timed(looked, time.perf_counter() - began)
         if looked.outcome == "found" or not case.unfinished:
             RECORDER.emit(looked, urgent=True)
         return looked
+
+    def _from_file(self, case: Case, entries: list[Entry], looked: Looked) -> Looked:
+        """Weights that were bad when the step began may have been loaded from a checkpoint that this run saved so."""
+        made_here = looked.outcome == "found" and looked.source == "op" and "written_in_place" not in looked.facts
+        if self._capture.births is None or made_here:
+            return looked
+        return self._capture.births.from_file(roots_of(entries), case.step) or looked
 
     def decline(self, case: Case) -> None:
         """This rank does not run the step again; where all are to do so together, the others ask, and hear of it."""

@@ -31,7 +31,7 @@ def install(capture: Capture) -> None:
     for name in ("grad", "grad_and_value", "jacrev", "jacfwd", "hessian", "vmap"):
         setattr(torch.func, name, _made_one_call(capture, getattr(torch.func, name)))
     torch.vmap = torch.func.vmap
-    torch.load = _load(capture, torch.load)
+    torch.load, torch.save = _load(capture, torch.load), _save(capture, torch.save)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         original = getattr(torch.nn.utils, name)
         setattr(torch.nn.utils, name, _as_one_call(capture, original))
@@ -196,9 +196,26 @@ def _load(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
                 capture.births.prelude.resume()
             if was_open:
                 capture.window.open()
-        if recorded:
+        if capture.births is not None and not capture.off:
             capture.births.loaded(args[0] if args else kwargs.get("f"), content, sys._getframe(1))
         return content
+
+    return wrapper
+
+
+def _save(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a wrap of ``torch.save`` behind which what was saved is looked at."""
+
+    @functools.wraps(original)
+    def wrapper(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            original(obj, f, *args, **kwargs)
+        except BaseException as error:
+            pass_on(error)
+            raise
+        if capture.births is not None and not capture.off:
+            tape = None if capture.elsewhere else capture.tape
+            capture.births.saved(f, obj, sys._getframe(1), tape, capture.tape.step)
 
     return wrapper
 

@@ -1,0 +1,166 @@
+"""Checkpoints that this run writes: which are saved bad, what made them so, and when they are loaded (worker).
+
+A file is known by its inode, so that one that was written under another name and moved is the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nandiag.runtime.births.known import FILE, OP, Birth, Call
+from nandiag.runtime.evidence.explain import in_float64, inputs_of, outputs_of, scalars_of
+from nandiag.runtime.evidence.walk import origin
+from nandiag.runtime.frames import Frame, best
+from nandiag.runtime.look.finite import fact, is_bad, local
+from nandiag.runtime.replay.rerun import Player
+from nandiag.runtime.replay.trace import Op, Tracer
+from nandiag.runtime.tape.entries import CALL, Entry
+from nandiag.runtime.tape.packed.descent import ancestors
+from nandiag.runtime.tape.state import generators
+
+if TYPE_CHECKING:
+    from nandiag.runtime.tape.entries import Tape
+
+_MOST_FILES, _MOST_LOADS, _MOST_TENSORS = 64, 4, 16
+_MOST_CALLS = 256
+_MOST_LOOKS = 16
+_LARGEST = 1 << 24
+Named = Iterable[tuple[str, Tensor]]
+
+
+class Saved(NamedTuple):
+    """A file as it was saved bad: where, in which step, and by key what is known of each bad tensor."""
+
+    call: Call
+    step: int
+    bad: dict[str, Birth | None]
+
+
+class Loaded(NamedTuple):
+    """A bad tensor that was loaded: its key in the file, where it is bad, and how it was saved."""
+
+    key: str
+    mask: Tensor
+    path: str
+    call: Call
+    saved: Saved
+
+
+class Saves:
+    """The bad files among those that this process wrote, and what was loaded of them."""
+
+    def __init__(self, known: Callable[[Tensor], Birth | None]) -> None:
+        self._known = known
+        self._files: dict[tuple[int, int], Saved] = {}
+        self._loaded: deque[Loaded] = deque(maxlen=_MOST_LOADS * _MOST_TENSORS)
+        self._looks = 0
+
+    @property
+    def any(self) -> bool:
+        """Whether anything bad was loaded from a file that this process had saved so."""
+        return bool(self._loaded)
+
+    def saved(self, file: Any, named: Named, call: Call, tape: Tape | None, step: int) -> None:
+        """``torch.save`` wrote these tensors to ``file``; must run without gradients, unseen by modes of ours."""
+        key = _inode(file)
+        if key is None:
+            return
+        self._files.pop(key, None)
+        bad = [(name, one) for name, one in named if _is_harmful(one)][:_MOST_TENSORS]
+        if bad and self._looks < _MOST_LOOKS:
+            self._looks += 1
+            self._files[key] = Saved(call, step, {name: self._birth(one, tape) for name, one in bad})
+            if len(self._files) > _MOST_FILES:
+                self._files.pop(next(iter(self._files)))
+
+    def loaded(self, file: Any, named: Named, call: Call) -> None:
+        """``torch.load`` read these tensors from ``file``."""
+        key = _inode(file) if self._files else None
+        saved = None if key is None else self._files.get(key)
+        if saved is None:
+            return
+        path = os.path.basename(str(getattr(file, "name", file)))
+        for name, one in named:
+            data = local(one) if name in saved.bad else None
+            if data is not None and data.numel() <= _LARGEST and is_bad(data):
+                self._loaded.append(Loaded(name, ~torch.isfinite(data), path, call, saved))
+
+    def birth_of(self, name: str, tensor: Tensor) -> Birth | None:
+        """Return the birth of the bad values of a weight, by its name, where they were loaded from such a file."""
+        data = local(tensor)
+        for one in reversed(self._loaded):
+            if data is not None and _is_called(one.key, name) and _holds(data, one.mask):
+                return _told(one)
+        return None
+
+    def _birth(self, tensor: Tensor, tape: Tape | None) -> Birth | None:
+        made = None if tape is None else tape.maker(tensor)
+        op = None if made is None else _again(*made)
+        if op is None:
+            return self._known(tensor)
+        call = Call(str(op.func), op.spot.frames)
+        return Birth(OP, call, str(op.func), inputs_of(op), outputs_of(op), {**scalars_of(op), **in_float64(op)})
+
+
+def _again(maker: Entry, index: int) -> Op | None:
+    """Make what the script computed without modules again, and return the op that made it bad of finite values."""
+    entries = sorted(ancestors([maker]), key=lambda entry: entry.number)
+    if len(entries) > _MOST_CALLS or any(entry.kind != CALL for entry in entries):
+        return None
+    tracer = Tracer({}, joint=False)
+    states = generators(full=True)
+    try:
+        with torch.no_grad(), tracer:
+            outputs = Player(tracer, {}, []).play(entries).outputs.get(id(maker), [])
+    except Exception:  # what cannot be made again shows nothing
+        return None
+    finally:
+        states.put_back()
+    op = tracer.writer(outputs[index]) if index < len(outputs) else None
+    found = origin([op]) if op is not None else None
+    return found.op if found is not None and found.source == OP else None
+
+
+def _told(one: Loaded) -> Birth:
+    facts: dict[str, object] = {
+        "file": one.path, "key": one.key, "saved_step": one.saved.step, "saved_at": _line(one.saved.call),
+        "loaded_at": _line(one.call),
+    }  # fmt: skip
+    known = one.saved.bad[one.key]
+    if known is None:
+        return Birth(FILE, one.saved.call, facts=facts)
+    return replace(known, facts={**{key: word for key, word in facts.items() if key != "key"}, **known.facts})
+
+
+def _line(call: Call) -> str:
+    frame = best(tuple(map(Frame._make, call.places)))
+    return "" if frame is None else f"{os.path.basename(frame.file)}:{frame.line}"
+
+
+def _inode(file: Any) -> tuple[int, int] | None:
+    try:
+        known = os.stat(file) if isinstance(file, str | os.PathLike) else os.fstat(file.fileno())
+    except (OSError, AttributeError, ValueError):
+        return None
+    return known.st_dev, known.st_ino
+
+
+def _is_harmful(tensor: Tensor) -> bool:
+    """-Inf alone is a mask, and one number may be the best loss so far."""
+    return tensor.is_floating_point() and tensor.numel() > 1 and is_bad(tensor) and not fact(tensor).only_neginf
+
+
+def _is_called(key: str, name: str) -> bool:
+    return key == name or key.endswith(f"[{name!r}]")
+
+
+def _holds(data: Tensor, mask: Tensor) -> bool:
+    """Whether ``data`` is bad wherever the file was."""
+    return data.shape == mask.shape and not bool(torch.isfinite(data)[mask.to(data.device)].any())

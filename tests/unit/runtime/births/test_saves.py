@@ -1,0 +1,87 @@
+"""Checkpoints that the run itself saved bad: what made them so is named when they are loaded again, masks are none."""
+
+import math
+
+import torch
+from torch import nn
+
+from nandiag.events import Looked, ProbeDark
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.register_buffer("seen", torch.full((3,), 6e4))
+        self.register_buffer("mask", torch.tensor([0.0, -math.inf, 0.0]))
+
+    def forward(self, x):
+        return self.layer(x) + self.seen / self.seen.sum() + 0 * self.mask.clamp(min=-1)
+
+
+def train(path, compact, steps=6, moved=None):
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).square().mean().backward()
+        optimizer.step()
+        model.seen += 5000
+        if step == 1:
+            torch.save({"model": compact(model.state_dict())}, moved or path)
+            if moved:
+                moved.replace(path)
+        if step == 3:
+            model.load_state_dict(torch.load(path)["model"])
+    return model
+
+
+def halved(state):
+    return {key: value.half() for key, value in state.items()}  # the line
+
+
+def found(worker):
+    assert worker.events(ProbeDark) == []
+    looks = [look for look in worker.events(Looked) if look.outcome == "found"]
+    return looks[0] if looks else None
+
+
+def test_what_made_a_saved_weight_bad_is_named_when_it_is_loaded(work, tmp_path):
+    worker = work()
+    train(tmp_path / "last.pt", halved, moved=tmp_path / "last.tmp")
+    look = found(worker)
+    assert (look.step, look.method, look.site.op, look.site.function) == (
+        4,
+        "record",
+        "aten._to_copy.default",
+        "<dictcomp>",
+    )
+    assert look.facts["weight"] == "seen"
+    assert (look.facts["saved_step"], look.facts["file"]) == (2, "last.pt")
+    assert look.facts["saved_at"].startswith("test_saves.py:")
+
+
+def test_a_state_that_is_saved_whole_is_no_matter(work, tmp_path):
+    worker = work()
+    train(tmp_path / "last.pt", dict)
+    assert found(worker) is None
+    assert worker.capture.births.saves.any is False
+
+
+def test_what_was_saved_bad_and_never_loaded_says_nothing(work, tmp_path):
+    worker = work()
+    train(tmp_path / "last.pt", halved, steps=3)
+    assert found(worker) is None
+
+
+def test_saving_changes_neither_the_file_nor_the_generators(work, tmp_path):
+    def noisy(state):
+        return {key: value / 0 + torch.randn(()) for key, value in state.items()}
+
+    states = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        train(tmp_path / "last.pt", noisy, steps=3)
+        states.append((torch.get_rng_state(), torch.load(tmp_path / "last.pt")["model"]["mask"]))
+        work()
+    assert torch.equal(states[0][0], states[1][0])
