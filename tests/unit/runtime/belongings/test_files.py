@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from nandiag.runtime.belongings.bystanders import Bystanders
-from nandiag.runtime.belongings.files import OpenFiles
+from nandiag.runtime.belongings.world.files import OpenFiles
 
 SECONDS = 20
 BAD = 2
@@ -171,6 +171,18 @@ def test_what_the_step_reads_stands_where_it_stood(work, here):
         assert file.readline() == f"row {steps}\n"
     assert seen.getvalue() == "0 0,1 1,2 2,3 3,"
     assert next(numbers) == steps
+
+
+def test_rows_that_the_step_takes_come_once(work, here):
+    Path("rows").write_text("".join(f"{one}\n" for one in range(5000)), encoding="utf-8")
+    seen = []
+    worker = work()
+    with Path("rows").open(encoding="utf-8", newline="") as file:
+        rows = csv.reader(file)
+        steps = train(lambda: seen.append(next(rows)[0]))
+        assert looked(worker)[0] == "found"
+        assert next(rows) == [str(steps)]
+    assert seen == ["0", "1", "2", "3"]
 
 
 def test_where_the_process_stands_and_its_variables(work, here, monkeypatch):

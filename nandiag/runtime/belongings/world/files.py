@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from nandiag.runtime.belongings.bystanders import Bystanders
+from nandiag.runtime.belongings.world.standing import is_open, position
 from nandiag.runtime.recorder import RECORDER
 
 _WRITES = ("write", "writelines", "truncate")
@@ -47,7 +48,7 @@ class OpenFiles:
         alone = not self._bystanders.threads and self._flush()
         if alone:
             self._undo += [keeper for one in self._memory if (keeper := _contents(one)) is not None]
-            self._undo += [keeper for one in self._topmost() if (keeper := _position(one)) is not None]
+            self._undo += [keeper for one in self._topmost() if (keeper := position(one)) is not None]
             for one in self._raw:
                 self._mute(one, ("write",))
             self._undo.append(self._flush)
@@ -98,7 +99,7 @@ def _files() -> Iterator[Any]:
     waiting += [getattr(one(), "stream", None) for one in list(logging._handlerList)]  # type: ignore[attr-defined]
     while waiting:
         one = waiting.pop()
-        if one is not None and id(one) not in known and _is_file(type(one), kinds) and _is_open(one):
+        if one is not None and id(one) not in known and _is_file(type(one), kinds) and is_open(one):
             known[id(one)] = one
             waiting.append(_inner(one))
             yield one
@@ -117,13 +118,6 @@ def _inner(one: Any) -> Any:
         return getattr(one, "buffer" if isinstance(one, io.TextIOBase) else "raw", None)
     except ValueError:  # it was detached
         return None
-
-
-def _is_open(one: Any) -> bool:
-    try:
-        return not one.closed
-    except Exception:  # a file of the script's own class
-        return False
 
 
 def _is_writable(one: Any) -> bool:
@@ -167,25 +161,12 @@ def _refill(one: Any, held: Any, position: int) -> None:
     one.seek(position)
 
 
-def _position(one: Any) -> Callable[[], object] | None:
-    """Return what puts a file where it stands; None for one that cannot tell (a terminal, a loop over its lines)."""
-    try:
-        return partial(_go_back, one, one.tell()) if one.seekable() else None
-    except Exception:
-        return None
-
-
 def _is_flushed(one: Any) -> bool:
     try:
         one.flush()
     except Exception:  # a full disk, a file of the script's own class
         return False
     return True
-
-
-def _go_back(one: Any, position: int) -> None:
-    if _is_open(one) and one.tell() != position:
-        one.seek(position)
 
 
 def _unmute(own: dict[str, Any], names: Iterable[str], before: dict[str, Any]) -> None:

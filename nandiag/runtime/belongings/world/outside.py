@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from nandiag.runtime.belongings.bystanders import Bystanders
-from nandiag.runtime.belongings.files import leads_out
+from nandiag.runtime.belongings.world.files import leads_out
 from nandiag.runtime.frames import INTERNAL, is_ours, kind_of
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.recorder import RECORDER
