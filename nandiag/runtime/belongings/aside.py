@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from nandiag.runtime.belongings.bystanders import Bystanders
+from nandiag.runtime.belongings.tracers import Untraced
 from nandiag.runtime.belongings.world.files import OpenFiles
 from nandiag.runtime.belongings.world.outside import Outside
-from nandiag.runtime.belongings.tracers import Untraced
 
 
 class Aside:

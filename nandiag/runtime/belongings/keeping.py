@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import itertools
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -14,14 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nandiag.runtime.belongings.bystanders import Bystanders
+from nandiag.runtime.belongings.instead.stand_ins import StandIns
 from nandiag.runtime.belongings.numbers import Numbers
 from nandiag.runtime.belongings.reach import (
-    ITERATORS,
     MAPS,
     form_of,
     is_array,
     is_filled,
     is_generator,
+    is_mapped,
     is_object,
     reached,
     slots_of,
@@ -32,14 +32,17 @@ from nandiag.runtime.belongings.theirs import Theirs
 class Belongings:
     """The contents of the containers, objects, closures and generators that can be reached from ``starts``.
 
-    Members are kept by identity, arrays by their numbers, generators by their state, and counters (``itertools.count``)
-    by a copy. What the script's other ``threads`` (their idents) write meanwhile is left to them. Tensors are kept as
-    to where their numbers lie: what is there, :class:`Overwritten` keeps. Raises Refused, with nothing changed, where
-    the run does not end (``ends``) and something reached could not be put back.
+    Members are kept by identity, arrays by their numbers, and generators of random numbers by their state; of iterators
+    the replay has copies (:class:`StandIns`). What the script's other threads write meanwhile is left to them. Tensors
+    are kept as to where their numbers lie: what is there, :class:`Overwritten` keeps. Raises Refused, with nothing
+    changed, where the run does not end (``ends``) and something reached could not be put back.
     """
 
-    def __init__(self, starts: Iterable[object], threads: Iterable[int] = (), *, ends: bool = True) -> None:
-        self._theirs = Theirs(threads)
+    def __init__(self, starts: Iterable[object], bystanders: Bystanders, *, ends: bool = True) -> None:
+        self._ends = ends
+        self._theirs = Theirs(bystanders.threads)
+        self._stand_ins = StandIns(bystanders, ends=ends)
+        self._kept: list[tuple[object, Collection[Any]]] = []
         self._numbers = Numbers(ends=ends, busy=bool(self._theirs.names))
         self._undo: list[Callable[[], object]] = [self._numbers.open]
         try:
@@ -49,10 +52,15 @@ class Belongings:
             self.put_back()
             raise
 
+    def begin(self) -> None:
+        """Put stand-ins where the script holds what the replay would use up; :meth:`put_back` takes them out."""
+        for one, left in self._kept:
+            self._stand_ins.put_into(one, left)
+
     def put_back(self) -> None:
         """Set everything to what it was that is not; raises the first error of one that refuses, when all are done."""
         errors: list[Exception] = []
-        for undo in self._undo:
+        for undo in [self._stand_ins.take_out, *self._undo]:
             try:
                 undo()
             except Exception as error:
@@ -65,20 +73,29 @@ class Belongings:
         if id(one) in self._theirs.containers:
             return
         left = self._theirs.names.get(id(one), ())
-        kept = self._numbers.keeper(one) if is_array(one) else _keeper(one, left)
+        self._kept.append((one, left))
+        kept = self._of_numbers(one) if is_array(one) else _keeper(one, left)
         if kept is not None:
             yield kept
         if is_object(one):
             yield from _slots(one, left)
+
+    def _of_numbers(self, one: Any) -> Callable[[], object] | None:
+        if not is_mapped(one):
+            return self._numbers.keeper(one)
+        if one.closed:
+            return None
+        # Others may see this memory: where the run goes on it is not written to, for a stand-in refuses.
+        return self._numbers.keeper(one) if self._ends else partial(one.seek, one.tell())
 
 
 def _keeper(one: Any, left: Collection[Any]) -> Callable[[], object] | None:
     form: Any = form_of(one)
     if form in MAPS:
         base = OrderedDict if form is OrderedDict else dict
-        return partial(_put_back_map, one, base, [(key, _as_it_is(value)) for key, value in base.items(one)], left)
+        return partial(_put_back_map, one, base, list(base.items(one)), left)
     if form is not None:
-        return partial(_put_back_list, one, form, [_as_it_is(value) for value in form.__iter__(one)])
+        return partial(_put_back_list, one, form, list(form.__iter__(one)))
     if type(one) is torch.Tensor:
         return partial(_put_back_memory, one, one.detach()) if one.layout is torch.strided else None
     if type(one) is FunctionType:
@@ -87,7 +104,7 @@ def _keeper(one: Any, left: Collection[Any]) -> Callable[[], object] | None:
         )
     if isinstance(one, type):
         return partial(_put_back_class, one, dict(vars(one)))
-    return _generator(one) if is_generator(one) else _iterator(one)
+    return _generator(one) if is_generator(one) else None
 
 
 def _slots(one: Any, left: Collection[Any]) -> Iterator[Callable[[], object]]:
@@ -95,7 +112,7 @@ def _slots(one: Any, left: Collection[Any]) -> Iterator[Callable[[], object]]:
         if slot.__name__ in left:
             continue
         if is_filled(slot, one):
-            yield partial(slot.__set__, one, _as_it_is(slot.__get__(one)))
+            yield partial(slot.__set__, one, slot.__get__(one))
         else:
             yield partial(_empty, slot, one)
 
@@ -119,15 +136,6 @@ def _generator(one: Any) -> Callable[[], object]:
     if hasattr(one, "bit_generator"):
         return partial(setattr, one.bit_generator, "state", one.bit_generator.state)
     return partial(one.set_state, one.get_state())
-
-
-def _iterator(one: Any) -> Callable[[], object] | None:
-    place = one.__reduce__()[2:] if type(one) in ITERATORS else ()  # nothing for one that has ended
-    return partial(one.__setstate__, *place) if place else None
-
-
-def _as_it_is(value: Any) -> Any:
-    return copy.copy(value) if type(value) is itertools.count else value
 
 
 def _put_back_map(one: Any, base: Any, items: list[tuple[Any, Any]], left: Collection[Any]) -> None:

@@ -6,7 +6,8 @@ Only containers, generators of random numbers, and objects of classes that the s
 from __future__ import annotations
 
 import array
-import itertools
+import gc
+import mmap
 import random
 import sys
 import threading
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from nandiag.runtime.belongings.instead.iterators import is_iterator
 from nandiag.runtime.frames import USER, kind_of
 
 MAPS = (dict, OrderedDict, Counter, defaultdict)
@@ -26,9 +28,7 @@ LISTS = (list, deque, set)
 _MOST = 100_000
 _LARGEST = 100_000
 _DEPTH = 16
-# Where these stand they can be set to stand again; of other iterators nothing tells where they stand.
-ITERATORS: tuple[type, ...] = (type(iter([])), type(iter(())), type(iter(range(0))), type(iter("")))
-_PLAIN = (FunctionType, MethodType, partial, itertools.count, threading.local, *ITERATORS)
+_PLAIN = (FunctionType, MethodType, partial, threading.local)
 
 
 def reached(starts: Iterable[object]) -> Iterator[object]:
@@ -60,7 +60,7 @@ def is_followed(one: object) -> bool:
     kind = type(one)
     if kind in MAPS or kind in LISTS or isinstance(one, tuple):
         return len(one) <= _LARGEST  # type: ignore[arg-type]
-    if kind in _PLAIN or kind is torch.Tensor or is_generator(one) or is_array(one):
+    if kind in _PLAIN or is_iterator(kind) or kind is torch.Tensor or is_generator(one) or is_array(one):
         return True
     if isinstance(one, type):
         return _defined_by_user(one)
@@ -78,8 +78,13 @@ def is_generator(one: object) -> bool:
 def is_array(one: object) -> bool:
     """Whether ``one`` holds numbers in memory of its own that no op of torch's writes: of numpy or of Python."""
     numpy = sys.modules.get("numpy")
-    arrays = (bytearray, array.array)
+    arrays = (bytearray, array.array, mmap.mmap)
     return isinstance(one, arrays if numpy is None else (*arrays, numpy.ndarray))
+
+
+def is_mapped(one: object) -> bool:
+    """Whether ``one`` is a file, or memory of other processes too, mapped into that of this one."""
+    return isinstance(one, mmap.mmap)
 
 
 def is_object(one: object) -> bool:
@@ -133,6 +138,8 @@ def _inside(one: Any) -> Iterable[object]:
         return (one.func, *one.args, *one.keywords.values())
     if isinstance(one, type):
         return list(vars(one).values())
+    if is_iterator(type(one)):
+        return gc.get_referents(one)
     return [*_members(one), *_attributes(one)]
 
 

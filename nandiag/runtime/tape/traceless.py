@@ -60,7 +60,7 @@ def traceless(
     aside, starts = Aside(bystanders, ends=ends), [*_datasets(capture), *roots, *starts_of(sys._getframe(1))]
     with quiet():
         versions = _versions([*parameters, *(buffer for buffer, _ in buffers), *contents.tensors])
-        belongings = Belongings(starts, bystanders.threads, ends=ends)  # last: it may close arrays
+        belongings = Belongings(starts, bystanders, ends=ends)  # last: it may close arrays
     # Made ready while nothing has changed yet: what fails up to here needs no undoing.
     undo: list[Callable[[], object]] = [partial(setattr, one, "grad", gradient) for one, gradient in gradients]
     undo += [partial(_restore, buffer, value) for buffer, value in [*written, *buffers]]
@@ -73,6 +73,7 @@ def traceless(
             for parameter in parameters:
                 parameter.grad = None
         aside.begin()
+        belongings.begin()
         yield
     finally:
         undo_all(undo)

@@ -61,19 +61,20 @@ def _among_lines(one: Any) -> Callable[[], object] | None:
 def _go_back_among_lines(one: io.TextIOWrapper, place: int, waiting: str) -> None:
     if is_open(one):
         _taken(one)
-        one.buffer.seek(place)
+        below: Any = one.buffer
+        below.seek(place)
         _hand_in(one, waiting)
 
 
 def _taken(one: io.TextIOWrapper) -> str:
     """Take what is decoded and not handed out, with what is missing of its last character or end of a line."""
-    more = _end_of_line(one.buffer)
+    more, below = _end_of_line(one.buffer), one.buffer
     for _ in range(_LONGEST):
         try:
             with _read_instead(one, more):
                 return one.read()
         except UnicodeDecodeError:
-            more += one.buffer.read(1)
+            more += below.read(1)
     raise OSError("a file in the midst of its lines holds bytes that stand for no character")
 
 
@@ -94,8 +95,8 @@ def _hand_in(one: io.TextIOWrapper, waiting: str) -> None:
 @contextlib.contextmanager
 def _read_instead(one: io.TextIOWrapper, words: bytes) -> Iterator[None]:
     """Have the text layer find ``words`` below, and nothing else."""
-    own = vars(one.buffer)
-    before = {name: own[name] for name in ("read", "read1") if name in own}
+    own: Any = vars(one.buffer)
+    before: dict[str, Any] = {name: own[name] for name in ("read", "read1") if name in own}
     own.update(read=lambda *_: words, read1=lambda *_: words)
     try:
         yield

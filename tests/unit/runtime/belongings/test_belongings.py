@@ -19,6 +19,18 @@ from nandiag.runtime.belongings.reach import starts_of
 from nandiag.runtime.guard import Refused
 
 
+class Alone:
+    """No other thread runs."""
+
+    threads = frozenset()
+
+    def here(self):
+        return False
+
+
+ALONE = Alone()
+
+
 class Tracker:
     calls = 0
 
@@ -38,7 +50,8 @@ def changed(tracker):
 
 def test_an_object_with_all_it_holds():
     tracker = Tracker()
-    keeping = Belongings([{"held": [tracker]}])
+    keeping = Belongings([{"held": [tracker]}], ALONE)
+    keeping.begin()
     expected = tracker.drawn.bit_generator.state
     changed(tracker)
     tracker.drawn.random()
@@ -59,7 +72,7 @@ def test_an_object_with_all_it_holds():
     ],
 )
 def test_a_generator_goes_on_where_it_was(generator, draw):
-    keeping = Belongings([[generator]])
+    keeping = Belongings([[generator]], ALONE)
     first = draw(generator)
     keeping.put_back()
     assert draw(generator) == first
@@ -73,7 +86,7 @@ def test_a_closure():
         count += 1
         return count
 
-    keeping = Belongings([call])
+    keeping = Belongings([call], ALONE)
     call()
     keeping.put_back()
     assert call() == 1
@@ -82,7 +95,7 @@ def test_a_closure():
 @pytest.mark.parametrize(("many", "change"), [([1, 2], list.pop), ({1, 2}, set.pop), ({"a": 1}, dict.popitem)])
 def test_a_container(many, change):
     before = many.copy()
-    keeping = Belongings([many])
+    keeping = Belongings([many], ALONE)
     change(many)
     keeping.put_back()
     assert many == before
@@ -91,13 +104,13 @@ def test_a_container(many, change):
 def test_circles_and_locks_and_modules_are_no_matter():
     ring = [threading.Lock(), torch, itertools]
     ring.append(ring)
-    Belongings([ring]).put_back()
+    Belongings([ring], ALONE).put_back()
     assert ring[3] is ring
 
 
 def test_operators_that_a_replay_was_the_first_to_use_stay():
     """Torch keeps plain pointers to them: taken away again, the next one of that name would end the process."""
-    belongings = Belongings(starts_of(sys._getframe()))
+    belongings = Belongings(starts_of(sys._getframe()), ALONE)
     namespace = "nandiag_test_of_operators"
     used = getattr(torch.ops, namespace)
     belongings.put_back()
@@ -119,7 +132,7 @@ def numbers_of(kind):
 @pytest.mark.parametrize("kind", ["ndarray", "complex", "objects", "view", "bytearray", "array"])
 def test_numbers_by_their_value(kind):
     one, expected = numbers_of(kind), numbers_of(kind)
-    keeping = Belongings([{"held": (one,)}])
+    keeping = Belongings([{"held": (one,)}], ALONE)
     one[0], one[1] = one[1], 7
     keeping.put_back()
     assert repr(one) == repr(expected)
@@ -127,7 +140,7 @@ def test_numbers_by_their_value(kind):
 
 def test_zeros_of_another_sign():
     one = np.zeros(1)
-    keeping = Belongings([[one]])
+    keeping = Belongings([[one]], ALONE)
     one[0] = -0.0
     keeping.put_back()
     assert not np.signbit(one[0])
@@ -147,7 +160,7 @@ class Row(typing.NamedTuple):
 
 def test_slots_and_what_they_hold():
     one = Slotted()
-    keeping = Belongings([one])
+    keeping = Belongings([one], ALONE)
     one.number += 1
     one.held[:] = 1
     one.unset = 1
@@ -164,7 +177,7 @@ def test_what_named_tuples_partials_defaults_and_decorated_functions_hold():
     def make(kept):
         return torch.no_grad()(lambda: kept)
 
-    keeping = Belongings([Row(sums[0]), functools.partial(add, sums[2]), make(sums[3])])
+    keeping = Belongings([Row(sums[0]), functools.partial(add, sums[2]), make(sums[3])], ALONE)
     for one in sums:
         one[0] += 1
     keeping.put_back()
@@ -180,7 +193,7 @@ class Recent(collections.OrderedDict):
 @pytest.mark.parametrize("kind", [dict, collections.OrderedDict, Recent])
 def test_the_order_of_a_map(kind):
     many = kind([("a", 1), ("b", 2), ("c", 3)])
-    keeping = Belongings([many])
+    keeping = Belongings([many], ALONE)
     many["a"] = many.pop("a")
     keeping.put_back()
     assert list(many.items()) == [("a", 1), ("b", 2), ("c", 3)]
@@ -191,7 +204,7 @@ def test_a_list_of_the_scripts_own_kind():
         pass
 
     many = Seen([np.zeros(1)])
-    keeping = Belongings([many])
+    keeping = Belongings([many], ALONE)
     many[0] += 1
     many.append(2)
     keeping.put_back()
@@ -200,7 +213,7 @@ def test_a_list_of_the_scripts_own_kind():
 
 def test_a_tensor_that_is_given_other_memory():
     one = torch.zeros(3)
-    keeping = Belongings([[one]])
+    keeping = Belongings([[one]], ALONE)
     one.data = torch.ones(2)
     keeping.put_back()
     assert one.tolist() == [0, 0, 0]
@@ -215,7 +228,7 @@ def little_room(monkeypatch):
 def test_a_large_array_cannot_be_written_to_while_the_run_is_to_go_on():
     small, large = np.zeros(2), np.zeros(100)
     view = large[:90]
-    keeping = Belongings([[small, view, large]], ends=False)
+    keeping = Belongings([[small, view, large]], ALONE, ends=False)
     for one in (large, view):
         with pytest.raises(ValueError, match="read-only"):
             one[0] = 1
@@ -228,7 +241,7 @@ def test_a_large_array_cannot_be_written_to_while_the_run_is_to_go_on():
 @pytest.mark.usefixtures("little_room")
 def test_a_large_array_is_left_alone_where_the_run_ends():
     large = np.zeros(100)
-    keeping = Belongings([[large]], ends=True)
+    keeping = Belongings([[large]], ALONE, ends=True)
     large[0] = 1
     keeping.put_back()
     assert large[0] == 1
@@ -238,5 +251,5 @@ def test_a_large_array_is_left_alone_where_the_run_ends():
 def test_what_can_neither_be_kept_nor_closed_is_refused_where_the_run_goes_on():
     large = np.zeros(100)
     with pytest.raises(Refused, match="the run goes on"):
-        Belongings([[large, bytearray(200)]], ends=False)
+        Belongings([[large, bytearray(200)]], ALONE, ends=False)
     large[0] = 1

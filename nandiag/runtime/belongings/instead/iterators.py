@@ -1,0 +1,57 @@
+"""Copies of iterators, for a replay to take from: the script's own stand where they stood (worker)."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Callable
+from types import WrapperDescriptorType
+from typing import Any
+
+_FILE = io.IOBase.__mro__[1]  # of every file, C's and Python's
+_READER = ("_csv", "reader")  # stands where the file stands that it reads
+_ENDLESS = type(iter(int, 1))
+# Two of these share what they have taken.
+_SHARING: type = type(itertools.tee(())[0])
+
+
+def is_iterator(kind: type) -> bool:
+    """Whether what ``kind`` makes is an iterator whose place is in no attribute: one of C's, but no file."""
+    return type(getattr(kind, "__next__", None)) is WrapperDescriptorType and _FILE not in kind.__mro__
+
+
+def is_reader(kind: type) -> bool:
+    """Whether it is a ``csv.reader``."""
+    return (kind.__module__, kind.__name__) == _READER
+
+
+def copied(one: Any, inner: Callable[[Any], Any]) -> Any:
+    """Return an iterator that goes on as ``one`` would; ``inner`` gives what it is to take from in its turn.
+
+    Raises TypeError where there is none: for a generator, and for iterators other than Python's own.
+    """
+    kind = type(one)
+    known = kind.__module__ in {"builtins", "itertools"} and kind is not _SHARING
+    if not known or not _has_own(kind, "__reduce__") or (kind is _ENDLESS and not _calls_a_function(one)):
+        raise TypeError(f"a {kind.__name__} has no copy")
+    make, words, *state = one.__reduce__()
+    copy = make(*map(inner, words))
+    if state and state[0] is not None:
+        copy.__setstate__(_state(state[0], inner))
+    return copy
+
+
+def _has_own(kind: type, name: str) -> bool:
+    return any(name in vars(base) for base in kind.__mro__[:-1])
+
+
+def _calls_a_function(one: Any) -> bool:
+    words = one.__reduce__()[1]
+    return bool(words) and (hasattr(words[0], "__code__") or hasattr(words[0], "__dict__"))
+
+
+def _state(state: Any, inner: Callable[[Any], Any]) -> Any:
+    # A list in it (what ``cycle`` has saved) is written to.
+    if type(state) is tuple:
+        return tuple(_state(one, inner) for one in state)
+    return list(state) if type(state) is list else inner(state)
