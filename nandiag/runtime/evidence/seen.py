@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from nandiag.events import Looked, Site, TensorFact
 from nandiag.runtime.births.known import OUTSIDE, UNWRITTEN
 from nandiag.runtime.births.told import tell
+from nandiag.runtime.evidence.data.refetch import Fetched, fetch_again
 from nandiag.runtime.evidence.explain import (
     in_float64,
     inputs_of,
@@ -23,7 +24,6 @@ from nandiag.runtime.evidence.explain import (
     via,
 )
 from nandiag.runtime.evidence.labels import Label, label, labels_of, storage
-from nandiag.runtime.evidence.refetch import Fetched, fetch_again
 from nandiag.runtime.evidence.walk import Finding, ancestors, origin
 from nandiag.runtime.frames import Frame
 from nandiag.runtime.look.finite import fact, is_bad
@@ -216,6 +216,9 @@ class Evidence:
             facts["complete"] = False
         if fetched is not None:
             facts |= {"dataset": fetched.dataset, "dataset_index": fetched.index}
+            if fetched.streamed is not None:
+                known = fetched.streamed
+                return replace(known, step=case.step, micro_step=op.spot.micro_step, facts={**facts, **known.facts})
             if fetched.numpy is not None:
                 return self._in_numpy(case, op, fetched.numpy, (_whole_fact(whole, came.fact, named), facts))
             if fetched.op is not None:

@@ -48,6 +48,11 @@ def origin(ends: list[Op]) -> Finding | None:
     return None if first is None else Finding(_laid_by(first, chain), _source(first), len(chain), _phase(first, chain))
 
 
+def is_brought(op: Op) -> bool:
+    """Whether the values came into torch with it, or right before it, as numpy's do: what made them stands before."""
+    return op.func._schema.name == "aten::lift_fresh" or not (op.born or op.born_nan)
+
+
 def _phase(first: Op, chain: list[Op]) -> str:
     """What was computed to be written into a weight is no data, though it ran before the model did.
 

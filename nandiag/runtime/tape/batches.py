@@ -6,11 +6,12 @@ The window is shut while a DataLoader fetches: collating a batch makes a hundred
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +27,16 @@ _KEPT = 8
 _ITERATOR = dataloader._BaseDataLoaderIter
 
 
+class Streamed(NamedTuple):
+    """Where in a stream a batch stood: the ``ordinal``-th of a ``worker`` (None: of the process itself), from 0 on."""
+
+    worker: int | None
+    ordinal: int
+    workers: int
+    base_seed: int
+    init: Callable[[int], object] | None
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """One batch: its tensors (weak) by name, its dataset and indices, how it was put together, the generators then."""
@@ -37,6 +48,7 @@ class Batch:
     collate: Callable[[Any], Any]
     indices: Any
     states: Generators
+    streamed: Streamed | None = None
 
     def name(self, storage: int) -> str | None:
         """Return what the tensor in the memory ``storage`` is called within the batch, None where it is no part."""
@@ -69,11 +81,23 @@ class Batches:
         if tensors:
             mapped = iterator._dataset_kind == dataloader._DatasetKind.Map
             made = (iterator._dataset, mapped, iterator._auto_collation, iterator._collate_fn)
-            self.newest.append(Batch(tensors, *made, indices, states))
+            self.newest.append(Batch(tensors, *made, indices, states, None if mapped else _streamed(iterator)))
 
     def of(self, storage: int) -> Batch | None:
         """Return the batch one of whose tensors lies in the memory ``storage``, None when no batch kept does."""
         return next((batch for batch in reversed(self.newest) if batch.name(storage) is not None), None)
+
+
+def _streamed(iterator: Any) -> Streamed | None:
+    """Return where in its stream the batch stood that the iterator returned last; workers take turns."""
+    workers = iterator._num_workers
+    if not workers:
+        return Streamed(None, iterator._num_yielded - 1, 0, 0, None)
+    began = getattr(type(iterator._workers[0]), "_start_method", None) or multiprocessing.get_start_method()
+    if began != "fork":
+        return None  # a worker that began anew has not what this process holds
+    number = iterator._rcvd_idx - 1
+    return Streamed(number % workers, number // workers, workers, iterator._base_seed, iterator._worker_init_fn)
 
 
 def _lies_in(tensor: Tensor, storage: int) -> bool:

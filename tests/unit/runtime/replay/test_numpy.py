@@ -38,7 +38,7 @@ def beside_a_guard(row):
 
 
 def in_two_places(row):
-    return (row - row.mean()) / row.std() + np.log(row - row)
+    return (row - row.mean()) / row.std() + np.log(row.std())
 
 
 def train(dataset):
@@ -180,3 +180,14 @@ def test_a_number_that_numpy_made_is_told_by_numpys_warning(work, said, places):
     look = worker.looked[0]
     assert (look.site.function, look.facts["number"], look.method) == ("share", True, "tape")
     assert look.facts["numpy"].startswith("invalid value encountered in")
+
+
+def in_decibels(row):
+    return np.log10(np.abs(row - 2.0))  # the line
+
+
+def test_an_infinity_below_zero_in_a_sample_has_its_line(work):
+    worker = work(on_anomaly="continue")
+    train(Series(in_decibels))
+    look = worker.looked[0]
+    assert (look.source, look.phase, look.site.function) == ("op", "data", "in_decibels")

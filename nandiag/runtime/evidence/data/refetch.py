@@ -9,8 +9,10 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import Subset
 
-from nandiag.runtime.evidence.numeric import Hearing
-from nandiag.runtime.evidence.walk import origin
+from nandiag.events import Looked
+from nandiag.runtime.evidence.data.numeric import Hearing
+from nandiag.runtime.evidence.data.stream import ask_stream
+from nandiag.runtime.evidence.walk import is_brought, origin
 from nandiag.runtime.frames import BOUNDARIES, Frame
 from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.memory.overwritten import Overwritten
@@ -23,13 +25,14 @@ from nandiag.runtime.tape.entries import tensors_in
 class Fetched:
     """Where a bad sample came from: the dataset's class, its index there, and the op that made it bad, if any.
 
-    ``numpy`` is what numpy complained of instead, and where.
+    ``numpy`` is what numpy complained of instead, and where. ``streamed`` tells it of a dataset that is a stream.
     """
 
     dataset: str
     index: int | str | None
     op: Op | None
     numpy: tuple[str, tuple[Frame, ...]] | None = None
+    streamed: Looked | None = None
 
 
 def fetch_again(batch: Batch, bad: Tensor, overwritten: Overwritten | None) -> Fetched:
@@ -41,13 +44,14 @@ def fetch_again(batch: Batch, bad: Tensor, overwritten: Overwritten | None) -> F
     index = _index(batch, positions[0] if positions else None)
     inner, shown = _beneath(batch.dataset, index)
     name = type(inner).__name__
-    if not batch.mapped or batch.indices is None:
+    if batch.indices is None:
         return Fetched(name, None, None)
+    if not batch.mapped:
+        return Fetched(name, None, None, streamed=ask_stream(batch, bad))
     hearing = Hearing()
     with hearing.listening():
         op = _trace(batch, hearing, overwritten)
-    # lift_fresh is how numpy's values come into torch: what made them stands before it.
-    brought = op is None or op.func._schema.name == "aten::lift_fresh"
+    brought = op is None or is_brought(op)
     others = [_index(batch, position) for position in positions[1:]]
     numpy = hearing.place(index, others) if brought and index is not None else None
     return Fetched(name, shown if isinstance(shown, int | str) else None, op, numpy)
