@@ -205,7 +205,8 @@ def _state_evidence(claim: Claim, at: list[Seen[Harm]]) -> Iterable[str]:
     if harm.since is not None:
         when = f"after step {harm.since}" if harm.since >= 0 else "before the first step"
         yield f"The {one} was finite {when}."
-    if harm.what == "optimizer_state" and harm.since is None and (look is None or look.outcome != "found"):
+    dated = harm.since is not None and harm.since >= harm.step - 1
+    if harm.what == "optimizer_state" and not dated and (look is None or look.outcome != "found"):
         yield "State is looked at in turns where steps are short: a few updates before this one may have made it."
     elif harm.phase == "optimizer" and not any(one.event.what in {"loss", "gradient"} for one in at):
         again = claim.look is not None and claim.look.event.outcome == "finite"

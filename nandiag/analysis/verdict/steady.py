@@ -187,12 +187,13 @@ def _finite_before(harm: Harm, own: list[Harm]) -> int:
 
     State that a step left bad whose own loss or gradient was, and none before, was made so by that step.
     """
-    if harm.since is not None:
+    if harm.since is not None and harm.what != "optimizer_state":
         return harm.since
     first = min(one.step for one in own)
     by_step = any(one.step == first and one.what in {"loss", "gradient"} for one in own)
     made = harm.what == "optimizer_state" and harm.phase == "optimizer" and harm.step == first and by_step
-    return harm.step - 1 if made else -1
+    known = -1 if harm.since is None else harm.since
+    return harm.step - 1 if made else known
 
 
 def _never_finite(look: Looked) -> bool:

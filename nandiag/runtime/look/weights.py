@@ -22,6 +22,8 @@ Optimizer: TypeAlias = torch.optim.Optimizer
 # Optimizer state beyond this many tensors is looked at in turns, so that a look stays far below the update's own cost.
 _ALL_STATE = 64
 _TURNS = 8
+# A step so far back says little of when state turned bad.
+_LONG_AGO = 32
 # FSDP1 shards into flat parameters, or into plain views of them, that do not show what they are.
 _FSDP1 = "FullyShardedDataParallel"
 
@@ -54,7 +56,9 @@ class Weights:
         self._filled: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._frozen = Frozen()
         self._turn = 0
+        self._whole: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self.in_turns = False
+        self.loads = 0
         self._fsdp = False
         self.suspects: list[Tensor] = []
 
@@ -94,6 +98,7 @@ class Weights:
 
     def loaded(self, optimizer: Optimizer) -> None:
         """Its state was loaded from somewhere: it is looked at before the next update."""
+        self.loads += 1
         self._begun.discard(optimizer)
         self._newest = _none
         self._filled.add(optimizer)
@@ -118,11 +123,22 @@ class Weights:
         ``quick``: steps are so short that state is looked at in turns however little there is of it; ``whole``: all of
         the state, whose turn it is or not.
         """
-        states = list(optimizer.state.values()) if whole else self._state_turn(optimizer, quick=quick)
+        states = list(optimizer.state.items()) if whole else self._state_turn(optimizer, quick=quick)
         tensors = [*parameters(optimizer), *_tensors_of(states)]
         if self._excused:
             tensors = [tensor for tensor in tensors if id(tensor) not in self._excused]
         return norms(tensors)
+
+    def seen_whole(self, optimizer: Optimizer, step: int) -> None:
+        """All of its state was seen finite after the update of ``step``."""
+        self._whole[optimizer] = step
+
+    def state_since(self, optimizer: Optimizer, step: int) -> int | None:
+        """Return the last step after which all of its state was seen finite; None if that is long before ``step``."""
+        if not self.in_turns:
+            return step - 1
+        known = self._whole.get(optimizer)
+        return known if known is not None and known < step <= known + _LONG_AGO else None
 
     def frozen(self) -> list[Tensor]:
         """Return 0-d tensors that are finite only if the buffers and frozen parameters written to since are."""
@@ -183,8 +199,8 @@ class Weights:
         """Whether some tensor may be bad."""
         return bool(self._excused)
 
-    def _state_turn(self, optimizer: Optimizer, *, quick: bool) -> Iterable[Any]:
-        states: Iterable[Any] = optimizer.state.values()
+    def _state_turn(self, optimizer: Optimizer, *, quick: bool) -> Iterable[tuple[Any, Any]]:
+        states: Iterable[tuple[Any, Any]] = optimizer.state.items()
         if quick or len(optimizer.state) > _ALL_STATE:
             self.in_turns = True  # what was left out once may have been bad for a while
             self._turn = (self._turn + 1) % _TURNS
@@ -196,14 +212,17 @@ def _none() -> None:
     """Stand in for a weak reference to no optimizer."""
 
 
-def _tensors_of(states: Iterable[Any]) -> list[Tensor]:
-    """Return the tensors among optimizer state that may turn bad; counts of steps are numbers, or 0-d."""
+def _tensors_of(states: Iterable[tuple[Any, Any]]) -> list[Tensor]:
+    """Return the tensors among optimizer state, by what it is of, that may turn bad.
+
+    Single numbers are counts and the like, or the optimizer's own affair, but where the parameter is one as well.
+    """
     return [
         value
-        for state in states
+        for of, state in states
         if isinstance(state, dict)
-        for value in state.values()
-        if isinstance(value, Tensor) and value.dim()
+        for key, value in state.items()
+        if isinstance(value, Tensor) and (value.dim() or (key != "step" and isinstance(of, Tensor) and not of.dim()))
     ]
 
 

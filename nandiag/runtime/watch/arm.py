@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.optim import optimizer as optimizers
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from nandiag.events import Armed
@@ -48,6 +49,8 @@ def arm() -> Sentinel:
     if place().world_size != 1:
         replicas = ReplicaCheck(sentinel.clock, capture, RECORDER.settings.check_replicas)
         register_optimizer_step_post_hook(guarded("replicas")(replicas.after_step))
+    _stay_last(optimizers._global_optimizer_pre_hooks, "register_optimizer_step_pre_hook")
+    _stay_last(optimizers._global_optimizer_post_hooks, "register_optimizer_step_post_hook")
     wraps.install(capture)
     sentinel.early.arm()
     os.register_at_fork(after_in_child=capture.window.close)  # a worker of a DataLoader is forked in the open window
@@ -71,6 +74,21 @@ def arm() -> Sentinel:
     if RECORDER.settings.level != "op":
         _record_births(sentinel, capture)
     return sentinel
+
+
+def _stay_last(hooks: dict[int, Any], name: str) -> None:
+    """Have our hooks come behind those of the script's: what these make of gradients and weights is looked at."""
+    original, ours = getattr(optimizers, name), list(hooks)
+
+    @functools.wraps(original)
+    def register(hook: Any) -> Any:
+        handle = original(hook)
+        for one in ours:
+            if one in hooks:
+                hooks[one] = hooks.pop(one)
+        return handle
+
+    setattr(optimizers, name, register)
 
 
 def _record_births(sentinel: Sentinel, capture: Capture) -> None:

@@ -148,8 +148,8 @@ class Judge:
         lost = any(one.what == "parameter" for one in held)
         make = self._harm(optimizer, phase, step=step, recoverable=not lost)
         for harm in describe(held, len(parameters(optimizer)), make):
-            if harm.what == "optimizer_state" and self.weights.in_turns:
-                border.add(replace(harm, since=None), Level.SEEN)  # it may have been bad for a few steps
+            if harm.what == "optimizer_state":  # it may have been bad for a few steps
+                border.add(replace(harm, since=self.weights.state_since(optimizer, step)), Level.SEEN)
             else:
                 border.add(harm, Level.LOST if harm.what == "parameter" else Level.SEEN)
 

@@ -255,7 +255,7 @@ class Sentinel:
             values = read(scalars)
             if all(map(math.isfinite, values)):
                 self.judge.finite_after = step
-                self._assured.looked(optimizer, values)
+                self._assured.looked(optimizer, values, step)
                 return
             border = Border()
             held = self.judge.update_of(optimizer, border, step)

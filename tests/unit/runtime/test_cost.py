@@ -83,8 +83,8 @@ def test_a_step_makes_few_calls_of_ours(loop):
     assert sum(counts.values()) / STEPS <= 224, counts.most_common(20)
 
 
-def test_a_step_looks_at_gradients_and_losses_and_seldom_at_the_weights(loop):
-    """These, and the state, are known to be finite after most updates."""
+def test_a_step_looks_at_gradients_losses_and_weights_and_seldom_at_the_state(loop):
+    """That is known to be finite after most updates; the weights are looked at side by side, without more ado."""
     counts = calls_of(loop)
     looks = counts["runtime/look/finite.py", "_norm"]
     assert STEPS <= looks <= STEPS + 1

@@ -141,6 +141,19 @@ def test_state_is_looked_at_and_named_by_its_parameter(net, optimizer):
     assert [id(one) for one in owners_of_state(optimizer, [held])] == [id(net.layer.bias)]
 
 
+def test_state_of_a_single_number_is_looked_at_but_not_what_else_is_one(net):
+    """A temperature has averages of one number; a count, or a least loss that begins at inf, is no harm."""
+    net.scale = nn.Parameter(torch.ones(()))
+    optimizer = stepped(net, torch.optim.Adam([net.layer.weight, net.scale]))
+    weights = Weights()
+    weights.begin(optimizer)
+    optimizer.state[net.layer.weight]["least"] = torch.tensor(math.inf)
+    optimizer.state[net.scale]["step"] = torch.tensor(math.inf)
+    assert finite(weights.scalars(optimizer, quick=False))
+    optimizer.state[net.scale]["exp_avg_sq"].fill_(math.inf)
+    assert not finite(weights.scalars(optimizer, quick=False))
+
+
 def test_state_in_turns_meets_each_state(net, optimizer):
     weights = Weights()
     weights.begin(optimizer)

@@ -1,11 +1,14 @@
 """Updates whose outcome is known to be finite are not looked at; nothing that can go wrong is missed for it."""
 
+import copy
 import itertools
 import math
+import threading
 
 import pytest
 import torch
 from torch import nn
+from torch.optim import optimizer as optimizers
 
 from nandiag.runtime.look.sight import Sight
 from nandiag.runtime.look.weights import Weights
@@ -23,7 +26,7 @@ def all_steps_are_short(monkeypatch):
 
 @pytest.fixture
 def looks(monkeypatch):
-    """How many looks at the weights were made after updates."""
+    """The looks at weights and state that were made after updates, other than those at weights alone."""
     made = []
     original = Weights.scalars
 
@@ -39,7 +42,8 @@ class Loop:
     """Trains a weight of which one half is never used; ``before`` is called before each update but the first few."""
 
     def __init__(self, make, before=lambda loop: None):
-        self.weight = nn.Parameter(torch.ones(8))
+        self.alias = torch.ones(8)
+        self.weight = nn.Parameter(self.alias)
         self.optimizer = make([self.weight])
         self.before = before
         self.made = 0
@@ -66,7 +70,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize(("kind", "options"), WAYS)
-def test_the_weights_are_looked_at_now_and_then(kind, options, work, looks):
+def test_the_state_is_looked_at_now_and_then(kind, options, work, looks):
     worker = work()
     loop = Loop(lambda weights: kind(weights, **options))
     loop(4 * UPDATES + 1)
@@ -82,41 +86,28 @@ def test_the_bounds_hold(kind, options, size):
     torch.manual_seed(0)
     weight = nn.Parameter(torch.randn(16))
     optimizer = kind([weight], **options)
-    bounds = Bounds(*[2.0 * float(weight.detach().norm())] * 3)
+    bounds = Bounds(0.0, 0.0)
     for number in range(UPDATES):
         weight.grad = torch.randn(16) * size * (-10.0) ** (number % 3 - 1)
-        bounds = bounds.after(optimizer.param_groups[0], float(weight.grad.norm()), decoupled=kind is AdamW)
+        norms = float(weight.grad.norm()), 2.0 * float(weight.detach().norm())
+        bounds = bounds.after(optimizer.param_groups[0], *norms, decoupled=kind is AdamW)
         optimizer.step()
         state = optimizer.state[weight]
         first = [state[key] for key in ("exp_avg", "momentum_buffer") if key in state]
         second = [state[key] for key in ("exp_avg_sq", "max_exp_avg_sq") if key in state]
-        for bound, tensors in zip(bounds, ([weight], first, second), strict=True):
-            assert all(float(one.detach().abs().max()) <= bound for one in tensors)
+        for bound, tensors in zip(bounds, (first, second), strict=True):
+            assert all(float(one.abs().max()) <= bound for one in tensors)
 
 
 def test_groups_of_one_optimizer_are_all_counted():
-    """Whatever their order, a bound is one of every group's weights."""
-    one, other = {"lr": 1.0, "weight_decay": 0.0, "momentum": 0.0, "dampening": 0.0}, None
-    other = {**one, "lr": 0.0, "momentum": 0.9}
+    """Whatever their order, a bound is one of every group's state."""
+    one = {"lr": 1.0, "weight_decay": 0.0, "momentum": 0.0, "dampening": 0.0}
+    other = {**one, "weight_decay": 0.5, "momentum": 0.9}
     for groups in itertools.permutations([one, other]):
-        bounds = Bounds(1.0, 5.0, 0.0)
+        bounds = Bounds(5.0, 0.0)
         for group in groups:
-            bounds = bounds.after(group, 1.0, decoupled=False)
-        assert bounds.weight >= 1.0 + 5.0
-        assert bounds.first >= 6.0
-
-
-def by_hand(loop):
-    with torch.no_grad():
-        loop.weight.clamp_(-10, 10)
-
-
-def by_data(loop):
-    loop.weight.data.clamp_(-10, 10)
-
-
-def by_new_data(loop):
-    loop.weight.data = loop.weight.data.clone()
+            bounds = bounds.after(group, 1.0, 10.0, decoupled=False)
+        assert bounds.first >= 5.0 + 1.0 + 0.5 * 10.0
 
 
 def with_a_hook(loop):
@@ -129,13 +120,6 @@ def with_a_hook_after(loop):
         loop.optimizer.register_step_post_hook(lambda *_: None)
 
 
-def rate(value):
-    def change(loop):
-        loop.optimizer.param_groups[0]["lr"] = value
-
-    return change
-
-
 def option(name, value):
     def change(loop):
         loop.optimizer.param_groups[0][name] = value
@@ -143,14 +127,32 @@ def option(name, value):
     return change
 
 
+def loaded(loop):
+    loop.optimizer.load_state_dict(loop.optimizer.state_dict())
+
+
+def by_hand(loop):
+    with torch.no_grad():
+        loop.weight.clamp_(-10, 10)
+
+
+def in_state(loop):
+    loop.optimizer.state[loop.weight]["exp_avg"].mul_(0.5)
+
+
 DOUBTS = [
-    by_hand, by_data, by_new_data, with_a_hook, with_a_hook_after, rate(1e4), rate(torch.tensor(1e-3)),
-    option("eps", 1e-32), option("weight_decay", 1e4),
-]  # fmt: skip
+    by_hand,
+    in_state,
+    with_a_hook,
+    with_a_hook_after,
+    loaded,
+    option("weight_decay", 1e4),
+    option("betas", (1.1, 0.9)),
+]
 
 
 @pytest.mark.parametrize("doubt", DOUBTS)
-def test_what_may_write_or_is_out_of_bounds_is_looked_at_each_time(doubt, work, looks):
+def test_state_that_may_be_written_or_is_out_of_bounds_is_looked_at_each_time(doubt, work, looks):
     work()
     loop = Loop(lambda weights: AdamW(weights, lr=1e-3), doubt)
     loop(5)
@@ -172,37 +174,112 @@ def test_a_huge_update_is_seen_in_its_step(work):
     assert [(harm.what, harm.step, harm.phase) for harm in worker.harms] == [("parameter", 20, "optimizer")]
 
 
-@pytest.mark.parametrize("way", ["in_place", "data", "new_data"])
-def test_a_bad_value_written_by_hand_is_seen_in_its_step(way, work):
-    def spoils(loop):
-        if loop.made != 20:
-            return
-        with torch.no_grad():
-            if way == "in_place":
-                loop.weight[7] = math.nan
-            elif way == "data":
-                loop.weight.data[7] = math.nan
-            else:
-                loop.weight.data = torch.cat([loop.weight.data[:7], torch.tensor([math.nan])])
-
-    worker = work()
-    Loop(lambda weights: AdamW(weights, lr=1e-3), spoils)(22)
-    assert [(harm.what, harm.step) for harm in worker.harms if harm.what == "parameter"] == [("parameter", 20)]
+def in_place(loop):
+    with torch.no_grad():
+        loop.weight[7] = math.nan
 
 
-def test_what_nobody_saw_written_is_found_by_the_next_look(work):
-    worker = work()
-    kept = []
+def data(loop):
+    loop.weight.data[7] = math.nan
+
+
+def new_data(loop):
+    loop.weight.data = torch.cat([loop.weight.data[:7], torch.tensor([math.nan])])
+
+
+def numpys(loop):
+    loop.weight.detach().numpy()[7] = math.nan
+
+
+def into_an_alias(loop):
+    torch.div(torch.ones(1), torch.zeros(1), out=loop.alias[7:])
+
+
+def in_a_thread(loop):
+    thread = threading.Thread(target=data, args=(loop,))
+    thread.start()
+    thread.join()
+
+
+def in_a_hook(loop):
+    def hook(_):
+        data(loop)
+        handle.remove()
+
+    handle = loop.weight.register_post_accumulate_grad_hook(hook)
+    (loop.weight[:4] * 0).sum().backward()
+
+
+@pytest.mark.parametrize("write", [in_place, data, new_data, numpys, into_an_alias, in_a_thread, in_a_hook])
+def test_a_bad_value_that_is_written_is_seen_in_its_step(write, work):
+    """However it is written, and were it by ways that nobody sees."""
 
     def spoils(loop):
         if loop.made == 20:
-            kept[0][7] = math.nan
+            write(loop)
 
-    loop = Loop(lambda weights: AdamW(weights, lr=1e-3), spoils)
-    kept.append(loop.weight.detach().numpy())
-    loop(20 + UPDATES)
-    (step,) = {harm.step for harm in worker.harms if harm.what == "parameter"}
-    assert 20 <= step < 20 + UPDATES
+    worker = work()
+    Loop(lambda weights: AdamW(weights, lr=1e-3), spoils)(22)
+    harms = [(harm.what, harm.step, harm.since) for harm in worker.harms if harm.what == "parameter"]
+    assert harms == [("parameter", 20, 19)]
+    assert worker.sentinel.judge.finite_after == 19
+
+
+@pytest.mark.parametrize("way", ["replaced", "loaded", "data"])
+def test_weights_that_edited_state_spoils_are_seen_in_their_step(way, work):
+    def spoils(loop):
+        if loop.made != 20:
+            return
+        state = loop.optimizer.state[loop.weight]
+        if way == "replaced":
+            state["exp_avg_sq"] = state["exp_avg_sq"] - 1
+        elif way == "data":
+            state["exp_avg_sq"].numpy()[:] -= 1
+        else:
+            edited = copy.deepcopy(loop.optimizer.state_dict())
+            edited["state"][0]["exp_avg_sq"] -= 1
+            loop.optimizer.load_state_dict(edited)
+
+    worker = work()
+    Loop(lambda weights: Adam(weights, lr=1e-3), spoils)(22)
+    assert [(harm.what, harm.step, harm.since) for harm in worker.harms[:1]] == [("parameter", 20, 19)]
+    assert worker.sentinel.judge.finite_after == 19
+
+
+def test_state_that_somebody_else_spoils_is_dated_to_the_last_look_at_all_of_it(work, looks):
+    def spoils(loop):
+        if loop.made == UPDATES + 4:
+            loop.optimizer.state[loop.weight]["exp_avg_sq"].numpy()[7] = math.inf
+
+    worker = work()
+    Loop(lambda weights: Adam(weights, lr=1e-3), spoils)(3 * UPDATES)
+    (harm,) = worker.harms
+    assert harm.what == "optimizer_state"
+    assert 0 <= harm.since < UPDATES + 4 <= harm.step <= harm.since + UPDATES
+
+
+@pytest.mark.parametrize("when", ["pre", "post"])
+def test_a_hook_on_all_optimizers_is_not_trusted_though_it_was_there_from_the_start(when, work, looks):
+    work()
+    register = getattr(optimizers, f"register_optimizer_step_{when}_hook")
+    handle = register(lambda *_: None)
+    Loop(lambda weights: AdamW(weights, lr=1e-3))(6)
+    handle.remove()
+    assert len(looks) == 6
+
+
+@pytest.mark.parametrize(("when", "what"), [("pre", "gradient"), ("post", "parameter")])
+def test_what_a_hook_on_all_optimizers_spoils_is_seen_in_its_step(when, what, work):
+    def spoils(optimizer, *_):
+        if loop.made == 20:
+            (loop.weight.grad if when == "pre" else loop.weight.data)[7] = math.inf
+
+    worker = work()
+    handle = getattr(optimizers, f"register_optimizer_step_{when}_hook")(spoils)
+    loop = Loop(lambda weights: Adam(weights, lr=1e-3))
+    loop(22)
+    handle.remove()
+    assert [(harm.what, harm.step, harm.since) for harm in worker.harms[:1]] == [(what, 20, 19)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
