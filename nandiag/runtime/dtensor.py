@@ -142,7 +142,12 @@ def global_isnan(tensor: DTensor) -> Tensor:
 def _without_partial(tensor: DTensor) -> DTensor:
     if not any(placement.is_partial() for placement in tensor.placements):
         return tensor
-    return tensor.redistribute(placements=[Replicate() if one.is_partial() else one for one in tensor.placements])
+    # Of one that needs a gradient torch 2.6 would detach the outcome in place, for which it has no rule.
+    plain: Any = tensor.detach()
+    whole: DTensor = plain.redistribute(
+        placements=[Replicate() if one.is_partial() else one for one in plain.placements]
+    )
+    return whole
 
 
 def _truth(reduction: str) -> Handler:

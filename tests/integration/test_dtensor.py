@@ -10,6 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+import torch
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -91,6 +92,7 @@ def test_the_smallest_backward_passes_here_and_fails_under_torchrun(launch):
     assert "_is_any_true" in theirs.stderr
 
 
+OLD = torch.__version__.startswith("2.6.")
 LINE = {"compile": "# the call"}
 
 
@@ -108,6 +110,7 @@ def clean_is_silent_and_the_planted_line_is_named(told):
                 assert LINE.get(case, "# the planted line") in word["forward"], where
 
 
+@pytest.mark.skipif(OLD, reason="torch 2.6 has no FSDP2 without an accelerator")
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_every_parallelism_is_silent_when_clean_and_names_the_line_of_a_fault(launch, ranks):
     done, told = launch(NANDIAG, "parallelisms.py", ranks)
@@ -137,6 +140,7 @@ def test_isnan_keeps_torchs_placements_and_collectives(truths):
         assert [word["placements"], word["collectives"]] == word["like"], word
 
 
+@pytest.mark.skipif(OLD, reason="torch 2.6 asks each rank for its own part")
 def test_arguments_of_a_distribution_are_validated_on_all_ranks(truths):
     assert [word["answer"] for word in truths["distribution"]] == ["ValueError"] * 2
     assert [word["answer"] for word in truths["distribution-good"]] == [[4, 2]] * 2
@@ -159,6 +163,7 @@ def test_a_dispatch_mode_between_the_engine_and_dtensor_changes_nothing(truths):
     assert {word["rank"]: word["answer"] for word in truths["mode"]} == {0: None, 1: "RuntimeError"}
 
 
+@pytest.mark.skipif(OLD, reason="torch 2.6 has no answer for nested tensors")
 def test_nested_tensors_are_checked_as_before(truths):
     assert {word["answer"] for word in truths["nested"]} == {None}
     assert {word["answer"] for word in truths["nested-bad"]} == {"RuntimeError"}
