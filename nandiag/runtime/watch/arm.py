@@ -71,8 +71,7 @@ def arm() -> Sentinel:
     ending.on_exit(sentinel.finish)
     _watch_raise(sentinel)
     RECORDER.emit(_armed())
-    if RECORDER.settings.level != "op":
-        _record_births(sentinel, capture)
+    _record_births(sentinel, capture)
     return sentinel
 
 
@@ -92,13 +91,16 @@ def _stay_last(hooks: dict[int, Any], name: str) -> None:
 
 
 def _record_births(sentinel: Sentinel, capture: Capture) -> None:
-    """From now on see what the script writes into memory before it trains."""
+    """From now on see what the script writes into memory before it trains, and what its threads write."""
     births = capture.births = Births()
     sentinel.judge.on_bad_start = births.bad_from_the_start
     capture.window.wrote = births.forget
     births.prelude.on_cut_short = capture.window.close
-    births.prelude.begin()
     births.threads.begin()
+    if RECORDER.settings.level == "op":
+        births.prelude.shut = True  # each op of this thread is looked at in any case
+    else:
+        births.prelude.begin()
 
 
 def _armed() -> Armed:

@@ -368,8 +368,9 @@ def prefetched(batches, bad=-1):
         yield x / x.sum()  # the line
 
 
-def test_what_a_thread_made_bad_has_its_line(work):
-    worker = work()
+@pytest.mark.parametrize("level", ["step", "op"])
+def test_what_a_thread_made_bad_has_its_line(work, level):
+    worker = work(level=level)
     ready = queue.Queue(2)
 
     def prepare():

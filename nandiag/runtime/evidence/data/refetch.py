@@ -19,6 +19,7 @@ from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.replay.trace import Op, Spot, Tracer
 from nandiag.runtime.tape.batches import Batch
 from nandiag.runtime.tape.entries import tensors_in
+from nandiag.runtime.tape.state import generators
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,12 @@ def fetch_again(batch: Batch, bad: Tensor, overwritten: Overwritten | None) -> F
         return Fetched(name, None, None)
     if not batch.mapped:
         return Fetched(name, None, None, streamed=ask_stream(batch, bad))
-    hearing = Hearing()
-    with hearing.listening():
-        op = _trace(batch, hearing, overwritten)
+    hearing, states = Hearing(), generators(full=True)
+    try:
+        with hearing.listening():
+            op = _trace(batch, hearing, overwritten)
+    finally:
+        states.put_back()
     brought = op is None or is_brought(op)
     others = [_index(batch, position) for position in positions[1:]]
     numpy = hearing.place(index, others) if brought and index is not None else None

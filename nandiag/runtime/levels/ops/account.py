@@ -8,6 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from nandiag.events import Looked
+from nandiag.runtime.births.births import Births
+from nandiag.runtime.evidence.heard import with_heard
 from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.evidence.walk import ancestors, origin
 from nandiag.runtime.levels.ops.watch import OpWatch
@@ -16,6 +18,7 @@ from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.rerun import Rerun
 from nandiag.runtime.replay.trace import Op
 from nandiag.runtime.tape.entries import Entry
+from nandiag.runtime.tape.warned import HEARD
 
 
 @dataclass(slots=True)
@@ -26,6 +29,7 @@ class Scene:
     gradients: list[Tensor] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
     batches: Any = None
+    births: Births | None = None
 
 
 def account(watch: OpWatch, scene: Scene, case: Case, bad: list[Tensor] | Op | None = None) -> Looked | None:
@@ -35,7 +39,7 @@ def account(watch: OpWatch, scene: Scene, case: Case, bad: list[Tensor] | Op | N
     """
     roots: list[nn.Module] = list({id(entry.function): entry.function for entry in scene.entries}.values())
     result = Rerun(losses=list(scene.losses), gradients=list(scene.gradients))
-    evidence = Evidence(watch, result, roots, scene.entries, scene.batches, narrow=False)
+    evidence = Evidence(watch, result, roots, scene.entries, scene.batches, narrow=False, births=scene.births)
     if isinstance(bad, Op):
         ends = [bad]
     elif bad is not None:
@@ -55,6 +59,9 @@ def _way_back(watch: OpWatch, evidence: Evidence, case: Case, ends: list[Op]) ->
     if isinstance(found.op, Watched):
         found.op.tell()
     looked = replace(evidence.found(case, found), method="watch")
+    if isinstance(found.op, Watched):
+        looked = replace(looked, facts={**looked.facts, **found.op.remembered})
+    looked = with_heard(looked, list(HEARD))
     made = found.op.step if isinstance(found.op, Watched) else watch.step
     return looked if made == watch.step else replace(looked, facts={**looked.facts, "made_at_step": made})
 

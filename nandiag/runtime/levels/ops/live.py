@@ -57,7 +57,6 @@ class Live:
         self._thread = threading.get_ident()
         self._capture.window.shut = True
         self._capture.window.close()
-        self._scene.batches = self._capture.batches
         self.watch.switch_on()
         if first:
             self._wrapped = True
@@ -165,6 +164,7 @@ class Live:
             with quiet(), self.watch.still(), torch.no_grad():
                 self.watch.read()
                 self._scene.entries = list(self._tape.loose)
+                self._scene.batches, self._scene.births = self._capture.batches, self._capture.births
                 looked = account(self.watch, self._scene, case, bad)
         except Exception as error:
             RECORDER.dark(_PROBE, error)

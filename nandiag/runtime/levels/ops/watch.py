@@ -153,13 +153,21 @@ class OpWatch(Tracer):
         if what.may_copy:
             given = {key_of(one) for one in tensors_in(words)}
             written = [one for one in written if key_of(one) not in given]
-        if what.empty:
+        if what.brings:
+            self._brought(written)
+        elif what.empty:
             self._garbage |= {key_of(tensor) for tensor in written}
         elif written:
             self._saw(func, words, written, before)
         elif what.name == "_local_scalar_dense" and isinstance(output, float):
             writer = None if math.isfinite(output) else self._writer.get(key_of(words[0][0]))
             self.last_number = output, writer if isinstance(writer, Watched) else None
+
+    def _brought(self, written: list[Tensor]) -> None:
+        """Whatever lies in this memory came from outside."""
+        for key in {key_of(tensor) for tensor in written}:
+            self._garbage.discard(key)
+            self._drop(key)
 
     def _before(self, targets: list[Tensor]) -> dict[int, Look | None]:
         if len(targets) > _MANY and on_cpu(targets[0]) and all_finite(targets):
@@ -373,7 +381,8 @@ def _shorten(op: Watched) -> None:
     """Keep of a kept op's ancestors the few that may be the origin, without what they hold."""
     chain = ancestors([op])
     for one in chain:
-        one.words, one.results = None, []
+        if isinstance(one, Watched):
+            one.remember()
     op.parents = [one for one in chain if one is not op and (one.born or one.outside or one.born_nan)][:8]
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from nandiag.events import TensorFact
+from nandiag.runtime.evidence.explain import in_float64, scalars_of
 from nandiag.runtime.look.extremes import Look
 from nandiag.runtime.look.finite import fact, norms
 from nandiag.runtime.memory.there import all_there
@@ -29,6 +30,7 @@ class Watched(Op):
     made: list[Look] = field(default_factory=list)
     step: int = 0
     grad: bool = False
+    remembered: dict[str, object] = field(default_factory=dict)
 
     @property
     def known(self) -> bool:
@@ -55,9 +57,19 @@ class Watched(Op):
         """Let go of every tensor that it holds."""
         self.words, self.results = None, []
 
+    def remember(self) -> None:
+        """Keep what its values tell, and let go of them: the step is over, and what it wrote is still bad."""
+        if self.words is not None and self.born and not self.constant:
+            self.tell()
+            self.remembered = {**scalars_of(self), **in_float64(self)}
+        self.forget_values()
+
     def tell(self) -> None:
         """Put into ``told`` what is known; keep ``words`` only where they are still what went in."""
+        if self.told[1]:
+            return
         if self.words is None or not all(_still_there(look) for look in self.looks):
+            self.remembered = scalars_of(self)
             self.words = None
         self.told = tuple(map(_told, self.looks[:_SHOWN])), tuple(map(_told, self.made[:_SHOWN]))
 
@@ -82,7 +94,8 @@ def stat_of(look: Look) -> Stat | None:
 class Traits(NamedTuple):
     """What an op does: its plain name, which arguments it writes (by place or name), whether it only gives a view.
 
-    ``may_copy``: its schema tells of a view, and where that cannot be it gives a copy.
+    ``may_copy``: its schema tells of a view, and where that cannot be it gives a copy. ``brings``: it lays a tensor
+    over memory that is there, as what comes from another process or from a file.
     """
 
     name: str
@@ -90,6 +103,7 @@ class Traits(NamedTuple):
     view: bool
     empty: bool
     may_copy: bool
+    brings: bool
 
     def targets(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
         """Return the tensors among the arguments that the op writes into."""
@@ -124,7 +138,8 @@ def traits(func: Any) -> Traits:
     aliases = [one.alias_info for one in schema.returns]
     view = bool(aliases) and not writes and all(alias is not None for alias in aliases) and name != "lift_fresh"
     may_copy = view and name in _MAY_COPY
-    return Traits(name, writes, view and not may_copy, name in EMPTY, may_copy)
+    brings = name == "set_" and func._overloadname.startswith("source_")
+    return Traits(name, writes, view and not may_copy, name in EMPTY and not brings, may_copy, brings)
 
 
 def all_finite(tensors: list[Tensor]) -> bool:

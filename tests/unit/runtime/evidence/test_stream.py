@@ -66,6 +66,13 @@ def test_the_line_in_the_stream_is_named(work, tmp_path, make, workers):
     assert look.facts["dataset"] == "Stream"
 
 
+def test_the_line_is_named_where_every_op_is_watched(work, tmp_path):
+    worker = work(level="op")
+    train(Stream(logarithm, tmp_path / "marks"), 2)
+    look = looked(worker)
+    assert (look.method, look.phase, look.site.function) == ("watch", "data", "logarithm")
+
+
 def test_what_comes_out_otherwise_is_not_believed(work, tmp_path):
     def other(number):
         return torch.full((4,), 0.5 + time.perf_counter() % 0.1) / number

@@ -237,3 +237,17 @@ def test_a_clean_loop_by_hand_finds_nothing_and_keeps_every_bit(work, level):
     assert bits() == plain
     assert worker.harms == []
     assert worker.sentinel.clock.step == 6
+
+
+def test_what_was_made_in_an_earlier_step_is_told_with_its_numbers(work):
+    worker = work(level="op")
+    weights = torch.ones(3) / torch.tensor([1.0, 0.0, 2.0])
+    model = nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        optimizer.zero_grad()
+        (model(torch.ones(2, 3)) * weights[int(step == 2)]).square().mean().backward()
+        optimizer.step()
+    look = worker.looked[0]
+    assert (look.site.op, look.facts["made_at_step"], look.facts["float64_finite"]) == ("aten.div.Tensor", 0, False)
+    assert look.inputs[1].zeros == 1
