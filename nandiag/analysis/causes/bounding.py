@@ -9,6 +9,7 @@ from nandiag.analysis.causes import fitting
 from nandiag.analysis.report import Origin
 
 _AT_ZERO = re.compile(r"\.(?:clamp|clamp_min|clip)\((?:min=)?0(?:\.0?)?\)$")
+_LARGEST_EPS = 1e-2
 
 
 def argument_of_method(origin: Origin, name: str, guard: fitting.Guard) -> str | None:
@@ -40,6 +41,36 @@ def second(origin: Origin, op: str, guard: fitting.Guard) -> str | None:
         return None
     given = [one for one in found[1].args if one is not first]
     return fitting.line_of(origin, found[0], given[0], guard) if len(given) == 1 else None
+
+
+def before_eps(origin: Origin, op: str, least: float) -> str | None:
+    """Return the user's line with x kept from below 0 where ``x + 1e-5`` goes into the underlined ``op``, or ``None``.
+
+    A bound around the sum would take the small number's place, and let the result be much larger than that was to.
+    ``least`` is the smallest number that the dtype does not round to 0.
+    """
+    found = fitting.parsed(origin)
+    given = None if found is None else fitting.target(found[1], op)
+    if found is None or given is None or (parts := with_eps(given, least)) is None:
+        return None
+    return fitting.line_of(origin, found[0], parts[0], lambda inner: f"{inner}.clamp_min(0)")
+
+
+def with_eps(node: ast.expr, least: float = 0.0) -> tuple[ast.expr, ast.expr] | None:
+    """Return x and eps of ``x + eps``, a small number or a name that says so."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
+        return None
+    for part, other in ((node.left, node.right), (node.right, node.left)):
+        if _is_eps(other, least):
+            return part, other
+    return None
+
+
+def _is_eps(node: ast.expr, least: float) -> bool:
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, float) and least < node.value <= _LARGEST_EPS
+    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return least == 0.0 and re.search(r"(?:^|_)eps(?:ilon)?$", name.lower()) is not None
 
 
 def bound_at_zero(origin: Origin) -> str | None:

@@ -6,7 +6,7 @@ import ast
 import posixpath
 
 from nandiag.analysis.causes import bounding, determinants, fitting, meanings
-from nandiag.analysis.causes.facts import Cause, Facts
+from nandiag.analysis.causes.facts import Cause, Facts, dtype_of
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
@@ -71,6 +71,8 @@ _LOOKS = frozenset(
     {"View", "UnsafeView", "Reshape", "Squeeze", "Unsqueeze", "Select", "Slice", "Split", "SplitWithSizes", "Unbind"}
     | {"Permute", "Transpose", "T", "Expand", "Alias", "Clone", "ToCopy", "Chunk", "Index"}
 )
+# In float16 what is smaller may be 0.
+_ROUNDS_AWAY = 1e-6
 # Rounding alone does not lead as far below 0.
 _ROUNDED = -1e-4
 _LEARNT = Suggestion(
@@ -110,15 +112,10 @@ def _suggestions(facts: Facts, op: str, guard: str) -> tuple[Suggestion, ...]:
     sized = determinants.in_one_step(facts, op)
     if sized is not None:
         return (sized,)
-    place = bounding.second if op == "xlogy" else fitting.argument
-    fitted = place(facts.origin, op, lambda text: f"{text}.{guard}")
-    first = Suggestion(
-        "Find out why the value leaves the domain; where rounding alone does it, clamp it.",
-        fitted or f"torch.{op}(x.{guard})",
-    )
+    first, own_eps = _clamped(facts, op, guard)
     squares = _of_squares(facts, op)
     if squares is not None:
-        return (squares, first)
+        return (first, squares) if own_eps else (squares, first)
     made = _positive(facts, op) if op in _POSITIVE else None
     if made is not None:
         return (made, first)
@@ -129,20 +126,44 @@ def _suggestions(facts: Facts, op: str, guard: str) -> tuple[Suggestion, ...]:
     return (_LEARNT, first) if trained else (first, _PARAMETRISED)
 
 
+def _clamped(facts: Facts, op: str, guard: str) -> tuple[Suggestion, bool]:
+    """Return the line with what leaves the domain clamped, and whether the script adds a small number itself."""
+    least = _ROUNDS_AWAY if dtype_of(facts.origin.inputs[0]) == "float16" else 0.0
+    within = bounding.before_eps(facts.origin, op, least) if op in _POSITIVE else None
+    if within is not None:
+        text = "Find out why the value leaves the domain; where rounding alone does it, clamp it, before the small "
+        return Suggestion(f"{text}number is added.", within), True
+    place = bounding.second if op == "xlogy" else fitting.argument
+    fitted = place(facts.origin, op, lambda text: f"{text}.{guard}")
+    text = "Find out why the value leaves the domain; where rounding alone does it, clamp it."
+    return Suggestion(text, fitted or f"torch.{op}(x.{guard})"), False
+
+
 def _of_squares(facts: Facts, op: str) -> Suggestion | None:
     """A variance taken as the mean of squares less the square of the mean, which loses its digits."""
     found = fitting.parsed(facts.origin)
     given = None if found is None else fitting.target(found[1], op)
-    if not isinstance(given, ast.BinOp) or not isinstance(given.op, ast.Sub):
+    made = None if given is None else meanings.behind(facts, _without_eps(given))
+    node = None if made is None else _without_eps(made.node)
+    if made is None or not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Sub) or not _square(node.right):
         return None
-    off = given.right
+    told = "The difference of two squares"
+    if made.meaning is not None:
+        where = "" if made.meaning.file == facts.origin.file else f" of {posixpath.basename(made.meaning.file)}"
+        told = f"{made.meaning.name}, of line {made.meaning.line}{where}, is the difference of two squares, and"
+    text = f"{told} loses its digits: if it is a variance, take the mean off before squaring."
+    return Suggestion(text, "((x - x.mean()) ** 2).mean()")
+
+
+def _without_eps(node: ast.expr) -> ast.expr:
+    parts = bounding.with_eps(node)
+    return node if parts is None else parts[0]
+
+
+def _square(off: ast.expr) -> bool:
     power = isinstance(off, ast.BinOp) and isinstance(off.op, ast.Pow) and ast.unparse(off.right) in {"2", "2.0"}
     twice = isinstance(off, ast.BinOp) and isinstance(off.op, ast.Mult) and ast.dump(off.left) == ast.dump(off.right)
-    called = fitting.target(off, "square") is not None or fitting.target(off, "pow") is not None
-    if not (power or twice or called):
-        return None
-    text = "The difference of two squares loses its digits: if it is a variance, take the mean off before squaring."
-    return Suggestion(text, "((x - x.mean()) ** 2).mean()")
+    return power or twice or any(fitting.target(off, name) is not None for name in ("square", "pow"))
 
 
 def _positive(facts: Facts, op: str) -> Suggestion | None:
@@ -205,7 +226,9 @@ def _root_of_a_negative(facts: Facts, given: TensorFact) -> Cause | None:
     if given.min is None or given.min >= 0 or (exponent is not None and exponent == int(exponent)):
         return None
     power = "a fractional power" if exponent is None else f"the power of {words.number(exponent)}"
-    fitted = fitting.argument(facts.origin, "pow", lambda text: f"{text}.clamp_min(1e-6)")
+    least = _ROUNDS_AWAY if dtype_of(given) == "float16" else 0.0
+    within = bounding.before_eps(facts.origin, "pow", least)
+    fitted = within or fitting.argument(facts.origin, "pow", lambda text: f"{text}.clamp_min(1e-6)")
     return Cause(
         slug="domain_error",
         evidence=(f"the base of pow goes to {words.number(given.min)}; a negative number to {power} is NaN",),

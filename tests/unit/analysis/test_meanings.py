@@ -79,7 +79,7 @@ def test_what_a_layer_makes_of_any_sign_is_made_positive_where_it_is_made(at, by
 
 
 def test_a_difference_that_rounding_makes_negative_is_clamped(at, by_hand):
-    facts = on(variance(at, by_hand, made_by=("SubBackward0", "AddmmBackward0")), ("var", "a - b * b"))
+    facts = on(variance(at, by_hand, made_by=("SubBackward0", "AddmmBackward0")), ("var", "a - b * c"))
     assert first(facts).code == "nll = torch.log(var.clamp_min(1e-12)) + d / var.clamp_min(1e-12)"
 
 
@@ -93,3 +93,29 @@ def test_an_exponential_that_is_divided_by_its_sum_below_is_a_softmax(at, by_han
     assert first(on(facts, uses=uses)).code == "rows = [torch.softmax(v @ r / t, dim=-1) for v in left]"
     assert "softmax" not in first(on(facts, uses=("y = rows.sum()",))).code
     assert first(on(facts, uses=("p = rows / rows.sum(1, keepdim=True)",))).code.endswith("dim=1) for v in left]")
+
+
+def test_the_scripts_own_small_number_stays_outside_of_the_clamp(at, by_hand):
+    line = "y = x / torch.sqrt(var + 1e-5)"
+    given = (by_hand.fact(min=-0.5),)
+    facts = at("sqrt", given, (by_hand.fact(nan=1),), text=line, column=(8, len(line)))
+    assert first(facts).code == "y = x / torch.sqrt(var.clamp_min(0) + 1e-5)"
+    told = explain(on(facts, ("var", "sq - mean.square()", "m.py", 19, False)))[1].suggestions
+    assert told[0] == first(facts)
+    assert told[1].text.startswith("var, of line 19 of m.py, is the difference of two squares, and loses its digits")
+
+
+@pytest.mark.parametrize(
+    ("op", "expression", "code", "dtype"),
+    [
+        ("rsqrt", "(a - b + self.eps).rsqrt()", "((a - b).clamp_min(0) + self.eps).rsqrt()", "float32"),
+        ("log", "torch.log(1e-8 + p)", "torch.log(1e-8 + p.clamp_min(0))", "float32"),
+        ("log", "torch.log(p + 1e-8)", "torch.log((p + 1e-8).clamp_min(1e-12))", "float16"),
+        ("sqrt", "torch.sqrt(p + 1.0)", "torch.sqrt((p + 1.0).clamp_min(1e-12))", "float32"),
+        ("sqrt", "torch.sqrt(p + steps)", "torch.sqrt((p + steps).clamp_min(1e-12))", "float32"),
+    ],
+)
+def test_only_what_is_small_stays_outside_of_the_clamp(at, by_hand, op, expression, code, dtype):
+    given = (by_hand.fact(min=-0.5, dtype=dtype),)
+    facts = at(op, given, (by_hand.fact(nan=1),), text=expression, column=(0, len(expression)))
+    assert first(facts).code == code

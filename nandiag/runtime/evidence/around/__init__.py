@@ -14,6 +14,7 @@ from dataclasses import replace
 from nandiag.events.site import Around, Meaning
 from nandiag.runtime.evidence.around.handed import handed_in
 from nandiag.runtime.evidence.around.place import Place, end_of, loaded, place_of
+from nandiag.runtime.evidence.around.returned import returned
 from nandiag.runtime.evidence.around.unchanged import bound, unchanged
 from nandiag.runtime.frames import Frame
 
@@ -63,6 +64,9 @@ def _meanings(place: Place, at: Place, callers: tuple[Frame, ...], depth: int = 
             yield Meaning(name, _text(value), place.file, getattr(value, "lineno", 0))
             if depth < _DEEPEST:
                 yield from _meanings(made, at, callers, depth + 1)
+        elif (back := _handed_back(place, name, at)) is not None:
+            value = back.nodes[-1]
+            yield Meaning(name, _text(value), place.file, getattr(value, "lineno", 0), inside=False)
         elif depth < _DEEPEST and (given := handed_in(at, name, callers)) is not None:
             yield from _of_caller(name, given, callers[1:], depth)
 
@@ -95,6 +99,18 @@ def _assigned(place: Place, name: str, at: Place) -> Place | None:
             sure = kept and unchanged(at, {name, *made}, end_of(statement))
             path = (*place.nodes[: place.nodes.index(inner)], statement, value)
             return Place(place.file, path) if sure and _text(value) else None
+    return None
+
+
+def _handed_back(place: Place, name: str, at: Place) -> Place | None:
+    """Return the expression that a function of the same file hands back as ``name`` before the expression."""
+    for block, inner in _blocks(place):
+        for statement in reversed(block[: block.index(inner)]):
+            if name not in {one for node in ast.walk(statement) for one in bound(node)}:
+                continue
+            made = returned(place, statement, name) if unchanged(at, (name,), end_of(statement)) else None
+            own = made.nodes[-1] if made is not None else None
+            return _assigned(made, own.id, made) if made is not None and isinstance(own, ast.Name) else made
     return None
 
 

@@ -173,3 +173,36 @@ def test_a_file_that_cannot_be_read_says_nothing():
     space = {"probe": probe}
     exec(compile("found = probe(1)", "gone.py", "exec"), space)  # noqa: S102
     assert space["found"] is None
+
+
+SHARES = "def shares(x):\n    mean = x + 1\n    var = x * x - mean * mean\n    return mean, var\n"
+
+
+def test_what_a_function_of_the_file_hands_back(run):
+    found = run(f"{SHARES}def f(x):\n    m, v = shares(x)\n    return probe(abs(v))\nfound = f(3)\n")
+    assert [(one.name, one.text, one.line, one.inside) for one in found.names] == [
+        ("v", "x * x - mean * mean", 3, False)
+    ]
+
+
+def test_what_a_method_of_the_same_object_hands_back(run):
+    text = (
+        "class Norm:\n    @torch.no_grad()\n    def shares(self, x):\n        return x + 1, x - 1\n"
+        "    def f(self, x):\n        m, v = self.shares(x)\n        return probe(v)\nfound = Norm().f(3)\n"
+    )
+    assert texts(run(text)) == {"v": "x - 1"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{SHARES}shares = abs\n",
+        f"{SHARES}def g(shares):\n    pass\nclass A:\n    def shares(self):\n        pass\n",
+        SHARES.replace("    return", "    if x > 9:\n        return 1, 2\n    return"),
+        SHARES.replace("    return", "    var += 1\n    return"),
+        f"import functools\n@functools.cache\n{SHARES}",
+    ],
+)
+def test_nothing_is_told_of_what_it_hands_back_where_another_may_run(run, text):
+    space = text.replace("shares = abs", "if False:\n    shares = abs")
+    assert texts(run(f"{space}def f(x):\n    m, v = shares(x)\n    return probe(v)\nfound = f(3)\n")) == {}

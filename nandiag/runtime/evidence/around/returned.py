@@ -1,0 +1,73 @@
+"""What a function of the same file hands back, where the text leaves no doubt of which is called (worker)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from nandiag.runtime.evidence.around.place import Function, Place
+from nandiag.runtime.evidence.around.unchanged import called
+
+_HARMLESS = frozenset({"torch.no_grad()", "torch.inference_mode()", "torch.enable_grad()"})
+
+
+def returned(place: Place, statement: ast.stmt, name: str) -> Place | None:
+    """Return what the function called by ``a, b = f(x)``, or by ``self.f(x)``, returns as ``name``.
+
+    It must be the one function of its name in the file, and have one ``return`` alone.
+    """
+    target = statement.targets[0] if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else None
+    if not isinstance(target, ast.Tuple) or not isinstance(statement, ast.Assign):
+        return None
+    names = [one.id if isinstance(one, ast.Name) else None for one in target.elts]
+    path = _function(place, statement.value) if names.count(name) == 1 else None
+    ends = [] if path is None else [one for one in _inner(path[-1]) if isinstance(one[-1], ast.Return)]
+    if path is None or len(ends) != 1:
+        return None
+    end = ends[0][-1]
+    value = end.value if isinstance(end, ast.Return) else None
+    if not isinstance(value, ast.Tuple) or len(value.elts) != len(names):
+        return None
+    part = value.elts[names.index(name)]
+    return None if isinstance(part, ast.Starred) else Place(place.file, (*path[:-1], *ends[0], value, part))
+
+
+def _function(place: Place, call: ast.expr) -> tuple[ast.AST, ...] | None:
+    """Return the function that is called, behind the nodes that hold it."""
+    tree, scope = place.nodes[0], place.scope
+    if not isinstance(call, ast.Call):
+        return None
+    known = [path for path in _inner(tree) if getattr(path[-1], "name", None) == called(call)]
+    if len(known) != 1 or not isinstance(known[0][-1], ast.FunctionDef) or not _is_plain(known[0][-1]):
+        return None
+    if isinstance(call.func, ast.Name):
+        bound = any(isinstance(one, ast.Name) and one.id == called(call) and not isinstance(one.ctx, ast.Load)
+                    for one in ast.walk(tree))  # fmt: skip
+        return known[0] if known[0][-2] is tree and not bound else None
+    owner = place.nodes[place.nodes.index(scope) - 1] if isinstance(scope, Function) else None
+    first = scope.args.args[0].arg if isinstance(scope, Function) and scope.args.args else None
+    own = isinstance(owner, ast.ClassDef) and known[0][-2] is owner and isinstance(call.func, ast.Attribute)
+    return known[0] if own and first is not None and _receiver(call) == first else None
+
+
+def _receiver(call: ast.Call) -> str | None:
+    value = call.func.value if isinstance(call.func, ast.Attribute) else None
+    return value.id if isinstance(value, ast.Name) else None
+
+
+def _is_plain(function: ast.FunctionDef) -> bool:
+    """Whether calling it runs its body and nothing else."""
+    decorators = {ast.unparse(one) for one in function.decorator_list}
+    others = (*Function.__args__, ast.Lambda, ast.Yield, ast.YieldFrom, ast.ClassDef)
+    inner = (one for one in ast.walk(function) if one is not function)
+    return decorators <= _HARMLESS and not any(isinstance(one, others) for one in inner)
+
+
+def _inner(node: ast.AST) -> Iterator[tuple[ast.AST, ...]]:
+    """Yield ``node`` and each statement within it, behind the nodes that hold it."""
+    waiting: list[tuple[ast.AST, ...]] = [(node,)]
+    while waiting:
+        path = waiting.pop()
+        yield path
+        waiting += [(*path, one) for one in ast.iter_child_nodes(path[-1])
+                    if isinstance(one, ast.stmt | ast.excepthandler | ast.match_case)]  # fmt: skip
