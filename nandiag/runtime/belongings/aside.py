@@ -38,6 +38,11 @@ class Aside:
         logging.Logger.handle = _let_through(self._handle, self._bystanders)  # type: ignore[method-assign]
         self._outside.begin()
 
+    @property
+    def led(self) -> dict[int, Callable[..., Any]]:
+        """What stands for which function, by its ``id``."""
+        return self._outside.led
+
     def close(self) -> None:
         """Put everything back; whoever kept one of the streams goes on writing to the script's own."""
         self._outside.close()

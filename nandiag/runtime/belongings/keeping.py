@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from types import FunctionType, MemberDescriptorType
 from typing import Any
@@ -52,8 +52,12 @@ class Belongings:
             self.put_back()
             raise
 
-    def begin(self) -> None:
-        """Put stand-ins where the script holds what the replay would use up; :meth:`put_back` takes them out."""
+    def begin(self, led: Mapping[int, Any]) -> None:
+        """Put stand-ins where the script holds what the replay would use up; :meth:`put_back` takes them out.
+
+        ``led`` is what stands for which function, by its ``id``.
+        """
+        self._stand_ins.led = led
         for one, left in self._kept:
             self._stand_ins.put_into(one, left)
 

@@ -5,16 +5,17 @@ Only containers, generators of random numbers, and objects of classes that the s
 
 from __future__ import annotations
 
+import argparse
 import array
 import gc
 import mmap
 import random
 import sys
 import threading
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from functools import partial
-from types import FrameType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from types import FrameType, FunctionType, MemberDescriptorType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -25,6 +26,8 @@ from nandiag.runtime.frames import USER, kind_of
 
 MAPS = (dict, OrderedDict, Counter, defaultdict)
 LISTS = (list, deque, set)
+# What the standard library has for a script to keep things in.
+_HOLDERS = (argparse.Namespace, SimpleNamespace, UserDict, UserList, ChainMap, threading.Semaphore)
 _MOST = 100_000
 _LARGEST = 100_000
 _DEPTH = 16
@@ -88,9 +91,9 @@ def is_mapped(one: object) -> bool:
 
 
 def is_object(one: object) -> bool:
-    """Whether ``one`` is an object, with attributes or slots, of a class that the script defines."""
+    """Whether ``one`` is an object, with attributes or slots, of the script's: of its class, or a plain holder."""
     kind = type(one)
-    if kind is ModuleType or isinstance(one, type) or not _defined_by_user(kind):
+    if kind is ModuleType or isinstance(one, type) or not (_defined_by_user(kind) or issubclass(kind, _HOLDERS)):
         return False
     return hasattr(one, "__dict__") or bool(slots_of(kind))
 

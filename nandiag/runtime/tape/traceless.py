@@ -73,7 +73,7 @@ def traceless(
             for parameter in parameters:
                 parameter.grad = None
         aside.begin()
-        belongings.begin()
+        belongings.begin(aside.led)
         yield
     finally:
         undo_all(undo)

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from mmap import mmap
-from types import AsyncGeneratorType, BuiltinMethodType, CoroutineType, FunctionType, GeneratorType, MethodWrapperType
+from types import (
+    AsyncGeneratorType,
+    BuiltinMethodType,
+    CoroutineType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+    MethodWrapperType,
+)
 from typing import Any
 
 from nandiag.runtime.belongings.bystanders import Bystanders
@@ -17,6 +25,7 @@ from nandiag.runtime.belongings.reach import LISTS, MAPS, content, form_of, is_f
 
 _RUNNING = (GeneratorType, AsyncGeneratorType, CoroutineType)
 _METHODS = (MethodWrapperType, BuiltinMethodType)
+_FUNCTIONS = (FunctionType, MethodType, BuiltinMethodType)
 _CLOSED = (("_queue", "SimpleQueue"), ("mmap", "mmap"))
 _DEPTH = 8
 _LONGEST = 1000
@@ -33,6 +42,7 @@ class StandIns:
         self._bystanders = bystanders
         self._ends = ends
         self._over = False
+        self.led: Mapping[int, Any] = {}
         self._kinds: dict[type, bool] = {}
         self._known: dict[int, tuple[Any, Any]] = {}
         self._undo: list[Callable[[], object]] = []
@@ -64,7 +74,7 @@ class StandIns:
         kind = type(value)
         found = self._kinds.get(kind)
         if found is None:
-            wraps = issubclass(kind, (tuple, partial, *_METHODS))
+            wraps = issubclass(kind, (tuple, partial, *_METHODS, *_FUNCTIONS))
             found = self._kinds[kind] = wraps or is_iterator(kind) or self._is_closed(kind)
         return found
 
@@ -83,12 +93,20 @@ class StandIns:
             called = value.func, *value.args
             words: Any = _rebuilt(called, inner)
             return value if words is called else partial(*words, **value.keywords)
-        if isinstance(value, _METHODS):
-            owner = inner(value.__self__)
-            return value if owner is value.__self__ else getattr(owner, value.__name__)
+        if isinstance(value, (*_FUNCTIONS, *_METHODS)):
+            return self._of_function(value, inner)
         if isinstance(value, mmap) and not value.closed and memoryview(value).readonly:
             return value
         return self._of_iterator(value, inner)
+
+    def _of_function(self, value: Any, inner: Callable[[Any], Any]) -> Any:
+        led = self.led.get(id(value.__func__ if isinstance(value, MethodType) else value))
+        if led is not None:
+            return MethodType(led, value.__self__) if isinstance(value, MethodType) else led
+        if not isinstance(value, _METHODS):
+            return value
+        owner = inner(value.__self__)
+        return value if owner is value.__self__ else getattr(owner, value.__name__)
 
     def _of_iterator(self, value: Any, inner: Callable[[Any], Any]) -> Any:
         if isinstance(value, GeneratorType) and value.gi_frame is None:

@@ -19,7 +19,9 @@ from typing import Any
 import torch
 
 from nandiag.runtime.belongings.bystanders import Bystanders
-from nandiag.runtime.belongings.world.files import leads_out
+from nandiag.runtime.belongings.world.descriptors import Descriptors
+from nandiag.runtime.belongings.world.handed import ways
+from nandiag.runtime.belongings.world.private import leads_nowhere, nowhere, private
 from nandiag.runtime.frames import INTERNAL, is_ours, kind_of
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.recorder import RECORDER
@@ -38,45 +40,44 @@ _FELT = {
     "open": "writes to a file",
     "sqlite3.connect": "opens a database",
 }
-# What hands work to other threads or processes of the script: module, class, method.
-_HANDED = (
-    ("queue", "Queue", "put"),
-    ("multiprocessing.queues", "Queue", "put"),
-    ("multiprocessing.process", "BaseProcess", "start"),
-    ("concurrent.futures.thread", "ThreadPoolExecutor", "submit"),
-    ("concurrent.futures.process", "ProcessPoolExecutor", "submit"),
-)
 _TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 class Outside:
-    """Stands between the replaying thread and the outside until it is closed; ``ends``: the run ends at this step."""
+    """Stands between the replaying thread and the outside until it is closed; ``ends``: the run ends at this step.
+
+    ``led`` is, by the ``id`` of a function, what stands for it, for those who hold the function itself.
+    """
 
     def __init__(self, bystanders: Bystanders, *, ends: bool) -> None:
         self._bystanders = bystanders
         self._ends = ends
+        self._descriptors = Descriptors(ends=ends)
         self._undo: list[Callable[[], object]] = []
+        self._over = False
         self._nowhere: set[str] = set()
+        self.led: dict[int, Callable[..., Any]] = {}
 
     def begin(self) -> None:
         """Stand there from now on."""
-        self._undo.append(_as_it_was())
+        self._undo += [_as_it_was(), self._descriptors.put_back]
         for module in (builtins, io):
             self._put(module, "open", self._opened)
         for name in ("replace", "rename", "remove", "unlink"):
             self._put(os, name, self._moved)
-        self._put(os, "open", _descriptor)
-        self._put(os, "write", _written)
+        self._put(os, "open", self._descriptor)
+        for name, instead in self._descriptors.ways():
+            if hasattr(os, name):
+                self._put(os, name, instead)
         self._put(torch, "save", _saved)
+        for owner, name, instead in ways(ends=self._ends, alone=not self._bystanders.threads):
+            self._put(owner, name, instead)
         if not self._ends:
-            for holder, kind, name in _HANDED:
-                owner = getattr(sys.modules.get(holder), kind, None)
-                if owner is not None:
-                    self._put(owner, name, self._refused)
             _listen(self)
 
     def close(self) -> None:
-        """Step aside; raises nothing."""
+        """Step aside, also where somebody has kept what stood for a function; raises nothing."""
+        self._over = True
         if self in _listening:
             _listening.remove(self)
         while self._undo:
@@ -87,48 +88,69 @@ class Outside:
 
     def heard(self, event: str, words: tuple[Any, ...]) -> None:
         """Python is about to do something; raises Refused where it would be done for the second time."""
-        if event == "open" and (not (words[2] or 0) & _TO_WRITE or words[0] == os.devnull):
+        if event == "open" and (not (words[2] or 0) & _TO_WRITE or _leads_nowhere(words[0])):
             return
         if not self._bystanders.here() and _is_scripts(sys._getframe(2)):
             raise Refused(f"the step {_FELT[event]} when it is run ({event}), and the run goes on after it")
 
     def _put(self, owner: Any, name: str, instead: Callable[..., Any]) -> None:
-        original = getattr(owner, name)
+        original, own = getattr(owner, name), name in vars(owner)
 
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if self._bystanders.here() or not _is_scripts(sys._getframe(1)):
+            if self._over or self._bystanders.here() or not _is_scripts(sys._getframe(1)):
                 return original(*args, **kwargs)
             return instead(original, *args, **kwargs)
 
-        self._undo.append(functools.partial(setattr, owner, name, original))
+        back = functools.partial(setattr, owner, name, original) if own else functools.partial(delattr, owner, name)
+        self._undo.append(back)
         setattr(owner, name, wrapper)
+        self.led[id(original)] = wrapper
 
     def _opened(self, original: Callable[..., Any], file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        writes = bool(set(mode) & set("wax")) and "+" not in mode
-        if not writes or isinstance(file, int) or kwargs.get("opener") is not None:
+        if not set(mode) & set("wax+") or isinstance(file, int):
+            return original(file, mode, *args, **kwargs)
+        if kwargs.get("opener") is not None:
+            number = kwargs.pop("opener")(file, _flags(mode) | os.O_CLOEXEC)
+            return _named(original(number, mode, *args, **kwargs), file)
+        led = private(file, _flags(mode)) if "+" in mode else None
+        if led is None and "+" in mode:
             return original(file, mode, *args, **kwargs)
         self._nowhere.add(os.path.abspath(os.fsdecode(file)))
-        return original(os.devnull, mode.replace("x", "w"), *args, **kwargs)
+        return _named(original(os.devnull if led is None else led, mode.replace("x", "w"), *args, **kwargs), file)
+
+    def _descriptor(self, original: Callable[..., int], path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        if flags & os.O_ACCMODE == os.O_RDONLY or kwargs.get("dir_fd") is not None:
+            return original(path, flags, *args, **kwargs)
+        led = nowhere() if flags & os.O_ACCMODE == os.O_WRONLY else private(path, flags)
+        if led is None:
+            return original(path, flags, *args, **kwargs)
+        self._nowhere.add(os.path.abspath(os.fsdecode(path)))
+        return led
 
     def _moved(self, original: Callable[..., None], path: Any, *args: Any, **kwargs: Any) -> None:
         """Leave out what is done to a file that was never written, and, where the run ends, what was done once."""
         if not self._ends and os.path.abspath(os.fsdecode(path)) not in self._nowhere:
             original(path, *args, **kwargs)
 
-    def _refused(self, original: Callable[..., Any], *_: Any, **__: Any) -> Any:
-        what = getattr(original, "__qualname__", "")
-        raise Refused(f"the step hands work to others when it is run ({what}), and the run goes on after it")
+
+def _flags(mode: str) -> int:
+    """Return what ``os.open`` is told where ``open`` is given ``mode``."""
+    anew = os.O_CREAT | (os.O_APPEND if "a" in mode else os.O_TRUNC)
+    return (os.O_RDWR if "+" in mode else os.O_WRONLY) | (0 if "r" in mode else anew)
 
 
-def _descriptor(original: Callable[..., int], path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
-    if flags & os.O_WRONLY:
-        return original(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    return original(path, flags, *args, **kwargs)
+def _named(opened: Any, name: Any) -> Any:
+    """Have a file bear the name of the one that it stands for."""
+    inner = opened
+    while (below := getattr(inner, "buffer", None) or getattr(inner, "raw", None)) is not None:
+        inner = below
+    inner.name = name
+    return opened
 
 
-def _written(original: Callable[..., int], number: int, data: Any) -> int:
-    return memoryview(data).nbytes if leads_out(number) else original(number, data)
+def _leads_nowhere(file: Any) -> bool:
+    return leads_nowhere(file) if isinstance(file, int) else file == os.devnull
 
 
 def _saved(original: Callable[..., Any], thing: Any, file: Any, *args: Any, **kwargs: Any) -> None:

@@ -1,5 +1,6 @@
 """Whatever a script's own code changes when it runs is put back: counters, generators, containers, closures."""
 
+import argparse
 import array
 import collections
 import functools
@@ -7,6 +8,7 @@ import itertools
 import random
 import sys
 import threading
+import types
 import typing
 
 import numpy as np
@@ -51,7 +53,7 @@ def changed(tracker):
 def test_an_object_with_all_it_holds():
     tracker = Tracker()
     keeping = Belongings([{"held": [tracker]}], ALONE)
-    keeping.begin()
+    keeping.begin({})
     expected = tracker.drawn.bit_generator.state
     changed(tracker)
     tracker.drawn.random()
@@ -182,6 +184,28 @@ def test_what_named_tuples_partials_defaults_and_decorated_functions_hold():
         one[0] += 1
     keeping.put_back()
     assert [float(one[0]) for one in sums] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("make", [argparse.Namespace, types.SimpleNamespace, Tracker])
+def test_the_attributes_of_a_holder_of_the_standard_library(make):
+    one = make()
+    one.calls, one.seen = 1, []
+    keeping = Belongings([{"args": one}], ALONE)
+    one.calls += 1
+    one.new = 1
+    one.seen.append(1)
+    keeping.put_back()
+    assert (one.calls, one.seen, hasattr(one, "new")) == (1, [], False)
+
+
+@pytest.mark.parametrize("make", [collections.UserDict, collections.ChainMap])
+def test_the_items_of_a_map_of_the_standard_library(make):
+    one = make({"calls": 1})
+    keeping = Belongings([[one]], ALONE)
+    one["calls"] += 1
+    one["new"] = 1
+    keeping.put_back()
+    assert dict(one) == {"calls": 1}
 
 
 class Recent(collections.OrderedDict):

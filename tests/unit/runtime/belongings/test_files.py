@@ -19,10 +19,12 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from nandiag.runtime.belongings.aside import Aside
 from nandiag.runtime.belongings.bystanders import Bystanders
 from nandiag.runtime.belongings.world.files import OpenFiles
 
@@ -98,6 +100,164 @@ def test_a_file_that_the_step_opens_is_written_once(act, work, here):
     steps = train(act)
     assert looked(worker)[0] == "found"
     assert lines("log") == ["line"] * steps
+
+
+def adds():
+    with open("log", "a+", encoding="utf-8") as file:  # noqa: PTH123
+        file.write("line\n")
+        file.seek(0)
+        assert file.read().endswith("line\n")
+        assert file.name == "log"
+
+
+def replaces():
+    Path("log").touch()
+    with Path("log").open("r+", encoding="utf-8") as file:
+        held = file.read()
+        file.seek(0)
+        file.write(held + "line\n")
+
+
+def begins_anew():
+    held = Path("log").read_text(encoding="utf-8") if Path("log").exists() else ""
+    with Path("log").open("w+b") as file:
+        file.write((held + "line\n").encode())
+
+
+def adds_below():
+    number = os.open("log", os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    os.write(number, b"line\n")
+    assert os.pread(number, 5, 0) == b"line\n"
+    os.close(number)
+
+
+def maps():
+    if not Path("log").exists():
+        Path("log").write_bytes(b"")
+    size = Path("log").stat().st_size
+    with Path("log").open("r+b") as file:
+        file.truncate(size + 5)
+    np.memmap("log", "u1", "r+", offset=0)[size:] = list(b"line\n")
+
+
+def temporary_by_name():
+    with tempfile.NamedTemporaryFile(mode="w", dir=".", delete=False) as file:
+        file.write("line\n")
+    appends()
+
+
+def temporary_without_name():
+    with tempfile.TemporaryFile(dir=".") as file:
+        file.write(b"line\n")
+        file.seek(0)
+        assert file.read() == b"line\n"
+    appends()
+
+
+UPDATES = [adds, replaces, begins_anew, adds_below, temporary_by_name, temporary_without_name]
+
+
+@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize("act", UPDATES)
+def test_a_file_that_the_step_opens_to_read_and_write_is_written_once(act, ends, work, here):
+    worker = work(on_anomaly="stop" if ends else "continue")
+    with contextlib.suppress(SystemExit):
+        train(act)
+    assert looked(worker)[0] == "found"
+    assert lines("log") == ["line"] * (BAD + 1 if ends else 4)
+    made = [one for one in here.iterdir() if one.name not in {"log", "run"}]
+    assert len(made) == (len(lines("log")) if act is temporary_by_name else 0)
+
+
+def by_a_name_of_its_own(number):
+    write = os.write
+    return lambda: write(number, b"line\n")
+
+
+def by_place(number):
+    return lambda: os.pwrite(number, b"line\n", os.fstat(number).st_size)
+
+
+def by_pieces(number):
+    return lambda: os.writev(number, [b"li", b"ne\n"])
+
+
+def by_pieces_at_a_place(number):
+    return lambda: os.pwritev(number, [b"li", b"ne\n"], os.fstat(number).st_size)
+
+
+def by_length(number):
+    return lambda: os.ftruncate(number, os.fstat(number).st_size + 5)
+
+
+def by_reading(number):
+    Path("rows").write_bytes(b"line\n" * 9)
+    rows = os.open("rows", os.O_RDONLY)
+
+    def act():
+        row = os.read(rows, 5)
+        os.pwrite(number, row, os.lseek(rows, 0, os.SEEK_CUR) - 5)
+
+    return act
+
+
+@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize(
+    "writer", [by_a_name_of_its_own, by_place, by_pieces, by_pieces_at_a_place, by_length, by_reading]
+)
+def test_a_file_that_is_open_by_its_number_is_written_once(writer, ends, work, here):
+    worker = work(on_anomaly="stop" if ends else "continue")
+    number = os.open("log", os.O_RDWR | os.O_CREAT)
+    with contextlib.suppress(SystemExit):
+        train(writer(number))
+    assert looked(worker)[0] == "found"
+    assert os.fstat(number).st_size == 5 * (BAD + 1 if ends else 4)
+    os.close(number)
+
+
+def test_an_array_is_dumped_once_where_the_run_ends(work, here):
+    worker = work(on_anomaly="stop")
+    with Path("log").open("wb") as file:
+        with pytest.raises(SystemExit):
+            train(lambda: np.ones(1).tofile(file))
+        assert looked(worker)[0] == "found"
+    assert Path("log").stat().st_size == 8 * (BAD + 1)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_step_that_waits_for_what_was_there_once_is_not_waited_for(ends, work):
+    worker, asked = work(on_anomaly="stop" if ends else "continue"), queue.Queue()
+    for one in range(BAD + 1 if ends else 4):
+        asked.put(one)
+    with contextlib.suppress(SystemExit):
+        train(lambda: asked.get(timeout=SECONDS))
+    assert looked(worker)[0] == "refused"
+    assert asked.qsize() == 0
+
+
+def test_a_semaphore_has_as_much_room_as_it_had(work):
+    worker, room = work(), threading.Semaphore(5)
+    steps = train(room.acquire)
+    assert looked(worker)[0] == "found"
+    assert room._value == 5 - steps  # its own methods are held, not found in the class
+
+
+def test_a_semaphore_that_is_full_is_not_waited_for(work):
+    worker, room = work(on_anomaly="stop"), threading.Semaphore(BAD + 1)
+    with pytest.raises(SystemExit):
+        train(room.acquire)
+    assert looked(worker)[0] == "refused"
+
+
+def test_a_semaphore_that_other_threads_use_is_refused_where_the_run_goes_on(work):
+    worker, room, over = work(), threading.Semaphore(4), threading.Event()
+    other = threading.Thread(target=over.wait, args=(SECONDS,))
+    other.start()
+    train(room.acquire)
+    over.set()
+    other.join(SECONDS)
+    assert looked(worker)[0] == "refused"
+    assert not room.acquire(blocking=False)
 
 
 def by_text(file):
@@ -212,13 +372,12 @@ def starts():
 
 
 def removes():
-    Path("log").touch()
-    Path("log").unlink()
+    Path("log").unlink(missing_ok=True)
 
 
 def renames():
-    Path("log").touch()
-    Path("log").replace("whole")
+    with contextlib.suppress(FileNotFoundError):
+        Path("log").replace("whole")
 
 
 def makes():
@@ -228,11 +387,6 @@ def makes():
 def stores():
     with contextlib.closing(sqlite3.connect("data")) as data:
         data.execute("create table if not exists t (n)")
-
-
-def updates():
-    with open("log", "a+", encoding="utf-8") as file:  # noqa: PTH123
-        file.write("line\n")
 
 
 def temporary():
@@ -247,19 +401,25 @@ def forks():
     os.waitpid(child, 0)
 
 
-@pytest.mark.parametrize("act", [starts, removes, renames, makes, stores, updates, temporary, forks])
+def dumps(held=[]):  # noqa: B006 - open from the first call on
+    if not held:
+        held.append(open("array", "wb"))  # noqa: PTH123, SIM115
+    np.ones(1).tofile(held[0])
+
+
+@pytest.mark.parametrize("act", [starts, removes, renames, makes, stores, temporary, forks, dumps])
 def test_what_cannot_be_led_nowhere_is_refused_where_the_run_goes_on(act, work, here):
-    worker, done = work(), queue.SimpleQueue()
+    worker, done = work(), logging.makeLogRecord({"count": 0})  # of a library: it is not put back
 
     def acts():
         act()
-        done.put(1)
+        done.count += 1
 
     steps = train(acts)
     outcome, reason = looked(worker)
     assert outcome == "refused"
     assert "the run goes on" in reason
-    assert done.qsize() == steps
+    assert done.count == steps
 
 
 def test_work_for_other_threads_is_refused_where_the_run_goes_on(work):
@@ -273,6 +433,26 @@ def test_work_for_other_threads_is_refused_where_the_run_goes_on(work):
     outcome, reason = looked(worker)
     assert (outcome, len(taken)) == ("refused", steps)
     assert "Queue.put" in reason
+
+
+def test_work_given_by_a_method_that_is_kept_is_refused_too(work):
+    worker, asked = work(), queue.Queue()
+    give = asked.put
+    steps = train(lambda: give(1))
+    assert looked(worker)[0] == "refused"
+    assert asked.qsize() == steps
+
+
+def test_what_was_kept_of_what_stood_for_a_function_does_its_work(here):
+    aside = Aside(Bystanders())
+    aside.begin()
+    kept = os.write
+    aside.close()
+    number = os.open("log", os.O_WRONLY | os.O_CREAT)
+    kept(number, b"line\n")
+    os.close(number)
+    assert kept is not os.write
+    assert lines("log") == ["line"]
 
 
 def test_a_pool_of_threads_is_refused_where_the_run_goes_on(work):

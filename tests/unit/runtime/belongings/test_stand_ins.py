@@ -161,7 +161,7 @@ def test_wherever_it_is_held_the_scripts_own_is_not_moved_on(place, ends):
     held, take = place(itertools.cycle([1, 2, 3]))
     assert take(held) == 1
     keeping = Belongings([held], ALONE, ends=ends)
-    keeping.begin()
+    keeping.begin({})
     assert [take(held), take(held), take(held)] == [2, 3, 1]
     keeping.put_back()
     assert take(held) == 2
@@ -172,7 +172,7 @@ def test_wherever_a_generator_is_held_it_is_not_taken_from(place):
     held, take = place(one for one in range(9))
     assert take(held) == 0
     keeping = Belongings([held], ALONE, ends=False)
-    keeping.begin()
+    keeping.begin({})
     with pytest.raises(Refused, match=r"generator.*the run goes on"):
         take(held)
     keeping.put_back()
@@ -183,7 +183,7 @@ def test_two_names_for_one_iterator_stay_names_for_one():
     rows = itertools.count()
     held = {"one": rows, "other": [rows]}
     keeping = Belongings([held], ALONE)
-    keeping.begin()
+    keeping.begin({})
     assert held["one"] is held["other"][0]
     next(held["one"])
     keeping.put_back()
@@ -204,7 +204,7 @@ def test_other_threads_take_from_the_scripts_own():
     thread = threading.Thread(target=other)
     thread.start()
     keeping = Belongings([held], Bystanders(), ends=False)
-    keeping.begin()
+    keeping.begin({})
     assert [next(held.count), next(held.count)] == [0, 1]
     go.set()
     done.wait(9)
@@ -217,7 +217,7 @@ def test_other_threads_take_from_the_scripts_own():
 def test_what_was_kept_of_a_stand_in_leads_to_what_it_stood_for():
     held, kept = {"rows": (one for one in "abc")}, []
     keeping = Belongings([held], ALONE, ends=False)
-    keeping.begin()
+    keeping.begin({})
     kept.append(held["rows"])
     keeping.put_back()
     assert next(kept[0]) == "a"
@@ -306,7 +306,7 @@ def test_mapped_memory_that_is_only_read_stands_where_it_stood(tmp_path):
         closed = mmap.mmap(-1, 10)
         closed.close()
         keeping = Belongings([{"room": room, "closed": closed}], ALONE, ends=False)
-        keeping.begin()
+        keeping.begin({})
         assert room.read(3) == b"012"
         keeping.put_back()
         assert room.read(3) == b"012"

@@ -1,0 +1,61 @@
+"""What a step hands to other threads and processes, or takes from them, which cannot be done a second time (worker)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from nandiag.runtime.guard import Refused
+
+# Module, class, methods.
+_WAYS = (
+    ("queue", "Queue", ("put", "get")),
+    ("multiprocessing.queues", "Queue", ("put", "get")),
+    ("multiprocessing.queues", "SimpleQueue", ("put", "get")),
+    ("multiprocessing.connection", "_ConnectionBase", ("send", "send_bytes", "recv", "recv_bytes", "recv_bytes_into")),
+    ("multiprocessing.process", "BaseProcess", ("start",)),
+    ("multiprocessing.pool", "Pool", ("apply_async", "_map_async", "imap", "imap_unordered")),
+    ("concurrent.futures.thread", "ThreadPoolExecutor", ("submit",)),
+    ("concurrent.futures.process", "ProcessPoolExecutor", ("submit",)),
+    ("socket", "socket", ("send", "sendall", "recv", "recv_into")),
+)
+_SHARED = (("threading", "Semaphore", ("acquire", "release")),)
+# What waits, maybe for ever, for what was there only once: module, class, method, what it is told not to wait by.
+_WAITING = (
+    ("queue", "Queue", "get", {"block": False}),
+    ("threading", "Semaphore", "acquire", {"blocking": False}),
+)
+
+
+def ways(*, ends: bool, alone: bool) -> Iterator[tuple[type, str, Callable[..., Any]]]:
+    """Yield class, method, and what stands for it while a step is run again, which is given the method and its words.
+
+    Where the run ``ends`` at that step all is done a second time, but nothing waits. What locks are open is put back
+    where the script is ``alone`` with them, without other threads.
+    """
+    refused = () if ends else _WAYS if alone else (*_WAYS, *_SHARED)
+    found = {(module, kind, name): _without_waiting(words) for module, kind, name, words in _WAITING}
+    found |= {(module, kind, name): _refused for module, kind, names in refused for name in names}
+    for (module, kind, name), instead in found.items():
+        owner = getattr(sys.modules.get(module), kind, None)
+        if owner is not None and hasattr(owner, name):
+            yield owner, name, instead
+
+
+def _refused(original: Callable[..., Any], *_: Any, **__: Any) -> Any:
+    what = getattr(original, "__qualname__", "")
+    raise Refused(f"the step hands work to others, or takes it, when it is run ({what}), and the run goes on after it")
+
+
+def _without_waiting(words: dict[str, bool]) -> Callable[..., Any]:
+    def at_once(original: Callable[..., Any], one: Any, *_: Any, **__: Any) -> Any:
+        try:
+            given = original(one, **words)
+        except Exception:
+            given = False
+        if given is False:
+            raise Refused(f"the step waits for what was there only once when it is run ({original.__qualname__})")
+        return given
+
+    return at_once
