@@ -40,7 +40,7 @@ class Births:
         self.record = Record()
         self.prelude = Prelude(self.record)
         self.threads = Threads()
-        self.saves = Saves(self.of)
+        self.saves = Saves(self.record, self.of)
         self.known: Looked | None = None
         self.unknown: tuple[int, list[Held]] = (-1, [])
 

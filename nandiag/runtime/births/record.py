@@ -160,6 +160,16 @@ class Record:
             return None if is_bad(given) else FINITE
         return Waiting(call, given, None, [None])
 
+    def finds_bad(self, tensor: Tensor) -> bool:
+        """Whether ``tensor`` is bad, as far as there is time to look; reads the host."""
+        data = local(tensor)
+        if data is None or data.nbytes / self._bytes_a_second > self.left():
+            return False
+        began = self._now()
+        found = is_bad(data)
+        self.spent += self._now() - began
+        return found
+
     def _look(self, tensor: Tensor) -> tuple[bool | None, Tensor | None]:
         """Return whether ``tensor`` is bad, None where it was not looked at, and a number on its device that tells."""
         data = local(tensor)

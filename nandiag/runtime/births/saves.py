@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from nandiag.runtime.births.known import FILE, OP, Birth, Call
+from nandiag.runtime.births.record import Record
 from nandiag.runtime.evidence.explain import in_float64, inputs_of, outputs_of, scalars_of
 from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.frames import Frame, best
@@ -56,7 +57,8 @@ class Loaded(NamedTuple):
 class Saves:
     """The bad files among those that this process wrote, and what was loaded of them."""
 
-    def __init__(self, known: Callable[[Tensor], Birth | None]) -> None:
+    def __init__(self, record: Record, known: Callable[[Tensor], Birth | None]) -> None:
+        self._record = record
         self._known = known
         self._files: dict[tuple[int, int], Saved] = {}
         self._loaded: deque[Loaded] = deque(maxlen=_MOST_LOADS * _MOST_TENSORS)
@@ -73,7 +75,7 @@ class Saves:
         if key is None:
             return
         self._files.pop(key, None)
-        bad = [(name, one) for name, one in named if _is_harmful(one)][:_MOST_TENSORS]
+        bad = [(name, one) for name, one in named if self._is_harmful(one)][:_MOST_TENSORS]
         if bad and self._looks < _MOST_LOOKS:
             self._looks += 1
             self._files[key] = Saved(call, step, {name: self._birth(one, tape) for name, one in bad})
@@ -99,6 +101,11 @@ class Saves:
             if data is not None and _is_called(one.key, name) and _holds(data, one.mask):
                 return _told(one)
         return None
+
+    def _is_harmful(self, tensor: Tensor) -> bool:
+        """-Inf alone is a mask, and one number may be the best loss so far."""
+        may_be = tensor.is_floating_point() and tensor.numel() > 1
+        return may_be and self._record.finds_bad(tensor) and not fact(tensor).only_neginf
 
     def _birth(self, tensor: Tensor, tape: Tape | None) -> Birth | None:
         made = None if tape is None else tape.maker(tensor)
@@ -150,11 +157,6 @@ def _inode(file: Any) -> tuple[int, int] | None:
     except (OSError, AttributeError, ValueError):
         return None
     return known.st_dev, known.st_ino
-
-
-def _is_harmful(tensor: Tensor) -> bool:
-    """-Inf alone is a mask, and one number may be the best loss so far."""
-    return tensor.is_floating_point() and tensor.numel() > 1 and is_bad(tensor) and not fact(tensor).only_neginf
 
 
 def _is_called(key: str, name: str) -> bool:

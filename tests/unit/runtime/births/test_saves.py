@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from nandiag.events import Looked, ProbeDark
+from nandiag.runtime.births.record import Record
 
 
 class Net(nn.Module):
@@ -85,3 +86,10 @@ def test_saving_changes_neither_the_file_nor_the_generators(work, tmp_path):
         states.append((torch.get_rng_state(), torch.load(tmp_path / "last.pt")["model"]["mask"]))
         work()
     assert torch.equal(states[0][0], states[1][0])
+
+
+def test_a_checkpoint_is_looked_at_while_there_is_time(work, tmp_path, monkeypatch):
+    worker = work()
+    monkeypatch.setattr(Record, "left", lambda _: 0.0)
+    train(tmp_path / "last.pt", halved, steps=3)
+    assert worker.capture.births.saves._files == {}
