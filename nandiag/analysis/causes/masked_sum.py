@@ -1,4 +1,4 @@
-"""-Inf that a mask has written, and that a sum, or a loss that picks it, does not leave out (reader side)."""
+"""The infinity of a mask that a sum does not leave out, or that is picked of what is masked (reader side)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
 
-_PICKS = frozenset({"nll_loss_forward", "nll_loss2d_forward"})
+_PICKS = frozenset({"nll_loss_forward", "nll_loss2d_forward", "gather"})
 _SUMS = frozenset({"sum", "mean", "dot"})
+_ENDS = frozenset({"amax", "amin", "max", "min"})
 _SMOOTHED = Suggestion(
     "Or give the share to the classes that are left alone.",
     "logp = logits.log_softmax(-1); left = logits.isfinite()\n"
@@ -20,33 +21,45 @@ _SMOOTHED = Suggestion(
 
 
 def explain(facts: Facts) -> Cause | None:
-    """Name the -inf of a mask that went into a sum: it is the whole sum then."""
-    given = facts.origin.inputs
-    if facts.source != "op" or facts.node is not None or not given or (facts.op or "") not in _PICKS | _SUMS:
+    """Name the infinities of a mask that went into a sum, or were picked: what comes out is infinite then."""
+    given, op = facts.origin.inputs, facts.op or ""
+    if facts.source != "op" or facts.node is not None or op not in _PICKS | _SUMS | _ENDS:
         return None
-    masked = next((one for one in given if one.only_neginf), None)
-    if masked is None or any(one.nan or one.posinf for one in given):
+    masked = next((one for one in given if one.posinf or one.neginf), None)
+    if masked is None or any(one.nan for one in given):
         return None
-    if facts.op in _PICKS:
-        text = (
-            f"the loss picks -inf of {words.count(masked.neginf, 'value')} that a mask left so: a target is masked out"
-        )
-        return Cause("domain_error", (text, *_mask(facts)), (_of_target(),), LIKELY)
-    text = (
-        f"{words.count(masked.neginf, 'value')} of {masked.numel:,} that go into {facts.op} are -inf, as a mask has it"
-    )
-    return Cause("domain_error", (text, *_mask(facts)), _advice(facts), LIKELY)
+    what = "Inf" if masked.posinf and masked.neginf else "+Inf" if masked.posinf else "-Inf"
+    if op in _ENDS:
+        text = f"all that {op} is taken of is {what} in places: the mask leaves nothing there"
+        return Cause("domain_error", (text, *_mask(facts, what)), (_of_nothing(facts),), LIKELY)
+    if op in _PICKS:
+        text = f"what is picked here is {what}, as a mask has it: the target, or the choice, is masked out"
+        return Cause("domain_error", (text, *_mask(facts, what)), (_of_target(op),), LIKELY)
+    count = words.count(masked.posinf + masked.neginf, "value")
+    text = f"{count} of {masked.numel:,} that go into {op} are {what}, as a mask has it"
+    return Cause("domain_error", (text, *_mask(facts, what)), _advice(facts), LIKELY)
 
 
-def _mask(facts: Facts) -> tuple[str, ...]:
-    """Tell where the -inf was written."""
+def _mask(facts: Facts, what: str) -> tuple[str, ...]:
+    """Tell where the infinity was written."""
     at = facts.extra.get("masked_at")
     if not isinstance(at, list) or len(at) != 2:
         return ()
-    return (f"The -inf was written at {posixpath.basename(str(at[0]))}:{at[1]}.",)
+    return (f"The {what} was written at {posixpath.basename(str(at[0]))}:{at[1]}.",)
 
 
-def _of_target() -> Suggestion:
+def _of_nothing(facts: Facts) -> Suggestion:
+    """Where nothing is left the extreme is the mask's own number, which is to go no further."""
+    found = facts.origin.source or ""
+    name = found.partition("=")[0].strip()
+    name = name if name.isidentifier() else "extreme"
+    text = "Leave such rows out of what follows: there is nothing to take the extreme of."
+    return Suggestion(text, f"{name} = {name}[{name}.isfinite()]")
+
+
+def _of_target(op: str) -> Suggestion:
+    if op == "gather":
+        return Suggestion("Look at how it was chosen: with the same mask, or with another one, or before it changed?")
     text = "Leave such targets out of the loss, or keep the target's own class out of the mask."
     return Suggestion(text, "target = target.masked_fill(mask.gather(1, target[:, None])[:, 0], -100)")
 
@@ -58,9 +71,7 @@ def _advice(facts: Facts) -> tuple[Suggestion, ...]:
             "Label smoothing gives every class a share, those at -inf as well: leave it out where classes are masked."
         )
         return Suggestion(text, plain), _SMOOTHED
-    left_out = fitting.argument(
-        facts.origin, facts.op or "", lambda text: f"{text}.masked_fill({text} == -torch.inf, 0)"
-    )
+    left_out = fitting.argument(facts.origin, facts.op or "", lambda text: f"{text}.masked_fill({text}.isinf(), 0)")
     text = f"Leave out of the {facts.op} what the mask leaves out."
     return (Suggestion(text, left_out or "x.masked_fill(mask, 0).sum()"),)
 

@@ -35,17 +35,20 @@ def origin(ends: list[Op]) -> Finding | None:
     births = [op for op in chain if op.born and not op.collective and not _is_mask(op)]
     received = [op for op in chain if op.collective and not op.parents]
     taken = [op for op in chain if op.outside]
-    turned = [op for op in chain if op.born_nan]
     serious = [op for op in taken if _serious(op)]
-    first = min([*births, *received, *serious], key=lambda op: op.index, default=None)
-    if first is None:
-        # Infinities that the script wrote itself (masks) only harm where they turn into NaN.
-        masks = [op for op in chain if op.constant]
-        brought = taken if taken and turned and _mixes(turned[0]) and not masks else []
-        first = next(
-            iter(brought or turned or taken or [op for op in chain if op.sums and _only_negative(op)] or masks), None
-        )
+    first = min([*births, *received, *serious], key=lambda op: op.index, default=None) or _of_masks(chain, taken)
     return None if first is None else Finding(_laid_by(first, chain), _source(first), len(chain), _phase(first, chain))
+
+
+def _of_masks(chain: list[Op], taken: list[Op]) -> Op | None:
+    """Infinities that the script wrote itself only harm where they turn into NaN, or where what they leave is read."""
+    turned = [op for op in chain if op.born_nan]
+    masks = [op for op in chain if op.constant]
+    summed = [op for op in chain if op.sums and not _holds_nan(op)]
+    if turned and turned[0].sums and not taken:
+        turned = summed[:1]  # what was read of a mask before two infinities met there
+    brought = taken if turned and _mixes(turned[0]) and not masks else []
+    return next(iter(brought or turned or taken or summed or masks), None)
 
 
 def is_brought(op: Op) -> bool:
@@ -119,6 +122,10 @@ _MIXING = frozenset({
 def _serious(op: Op) -> bool:
     """NaN and +inf from outside are bad input; -inf from outside is a mask."""
     return not _only_negative(op)
+
+
+def _holds_nan(op: Op) -> bool:
+    return any(stat is not None and stat.nan for stat in op.inputs)
 
 
 def _only_negative(op: Op) -> bool:

@@ -34,7 +34,9 @@ _CONSTANTS = frozenset({
     "constant_pad_nd", "_to_copy", "where", "index_fill", "index_fill_",
 })  # fmt: skip
 COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "_dtensor::")
-_SUMS = frozenset({"sum", "mean", "dot", "nll_loss_forward", "nll_loss2d_forward"})
+_SUMS = frozenset({
+    "sum", "mean", "dot", "nll_loss_forward", "nll_loss2d_forward", "gather", "amax", "amin", "max", "min",
+})  # fmt: skip
 _PLAIN_TYPES = (torch.Tensor, nn.Parameter)
 
 
@@ -105,7 +107,7 @@ class Op:
 
     @property
     def sums(self) -> bool:
-        """Whether it adds up, or picks, what a mask left at -inf together with what it left in."""
+        """Whether it adds up, or picks of, what a mask has made infinite and what it has left in."""
         return self.func._schema.name.partition("::")[2] in _SUMS and any(self.inputs)
 
 

@@ -215,3 +215,18 @@ def test_a_bias_correction_of_nothing_has_its_count_raised_before_it(at, by_hand
         **on(line, "s / (1 - self.beta**self.t)"),
     )
     assert first(facts) == "self.t += 1"
+
+
+@pytest.mark.parametrize(
+    ("op", "line", "code"),
+    [
+        ("sum", "loss = F.cross_entropy(z, y, label_smoothing=0.1)", "loss = F.cross_entropy(z, y)"),
+        ("mean", "loss = scores.mean()", "loss = scores.masked_fill(scores.isinf(), 0).mean()"),
+        ("amin", "near = d.amin(1)", "near = near[near.isfinite()]"),
+    ],
+)
+def test_what_a_mask_made_infinite_is_left_out(at, by_hand, line, op, code):
+    masked = by_hand.fact(posinf=3) if op == "amin" else by_hand.fact(neginf=3)
+    facts = at(op, (masked,), (by_hand.fact(posinf=1),), **on(line, line.partition("= ")[2]))
+    assert explain(facts)[1].slug == "domain_error"
+    assert first(facts) == code

@@ -944,3 +944,25 @@ def test_an_infinity_below_zero_in_the_data_is_no_mask_to_a_linear_layer(work):
     optimizer.step()
     look = worker.looked[0]
     assert (look.source, look.phase) == ("input", "data")
+
+
+def of_a_mask(work, fill, read):
+    worker = work(on_anomaly="continue")
+    model = net()
+    optimizer = sgd(model)
+    scores = model(torch.randn(2, 4)).masked_fill(torch.tensor([[True, True, True], [False, False, False]]), fill)
+    read(scores).mean().backward()
+    optimizer.step()
+    look = worker.looked[0]
+    assert look.source == "op"
+    assert "masked_at" in look.facts
+    return look.site.op
+
+
+def test_a_row_of_which_a_mask_leaves_nothing_is_told_where_its_least_is_taken(work):
+    assert of_a_mask(work, math.inf, lambda scores: scores.amin(1)) == "aten.amin.default"
+
+
+def test_a_choice_that_is_masked_out_is_told_where_it_is_picked(work):
+    chosen = torch.ones(2, 1, dtype=torch.long)
+    assert of_a_mask(work, -math.inf, lambda scores: scores.gather(1, chosen)) == "aten.gather.default"
