@@ -12,6 +12,7 @@ ways spoils weights, or is seen by the next look at all of it.
 from __future__ import annotations
 
 import math
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -30,8 +31,10 @@ from nandiag.runtime.tape.capture import Capture
 Optimizer: TypeAlias = torch.optim.Optimizer
 # So many updates' state is taken on trust; then all is looked at again.
 UPDATES = 16
-# Steps, in seconds: where they are longer a look costs nothing to speak of; in the shortest state is seen in turns.
-_SHORT, _SHORTEST = 0.2, 1e-3
+# A look at all that takes no larger a part of a step than this costs nothing to speak of.
+_SHARE = 0.002
+# Steps, in seconds: where they are shorter state is seen in turns.
+_SHORTEST = 1e-3
 # Far below the end of float32: gradients that share an element (sparse ones) may add up to more than their norm.
 _ROOM = 1e30
 # Gradients with squares that come near the end of what state may hold.
@@ -81,6 +84,7 @@ class Assured:
         self._left = self._in_vain = self._written = self._loads = self._hooks = 0
         self._norm: float | None = None
         self._weight = math.inf
+        self._took = math.inf  # the newest look at all, in seconds
         self._addresses: list[int] = []
         self._whole = self._doubtful = False
 
@@ -101,9 +105,9 @@ class Assured:
     def _may_trust(self, sight: Sight) -> bool:
         # Gradients that still have a loss scale in them are not what the update is made of.
         capture = self._capture
-        short = capture.step_seconds < _SHORT
+        dear = self._took > _SHARE * capture.step_seconds
         unseen = capture.narrow or RECORDER.darkened or self._weights.excuses
-        return short and sight.scale is None and not unseen
+        return dear and sight.scale is None and not unseen
 
     def _is_changed(self, optimizer: Optimizer) -> bool:
         own = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
@@ -121,7 +125,11 @@ class Assured:
             return self._look_at_weights(optimizer)
         quick = self._capture.step_seconds < _SHORTEST
         whole, self._doubtful = self._whole or self._doubtful, False
-        return self._weights.scalars(optimizer, quick=quick, whole=whole)
+        began = time.perf_counter()
+        scalars = self._weights.scalars(optimizer, quick=quick, whole=whole)
+        if whole:
+            self._took = time.perf_counter() - began
+        return scalars
 
     def _look_at_weights(self, optimizer: Optimizer) -> list[Tensor]:
         weights = parameters(optimizer)

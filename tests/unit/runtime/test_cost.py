@@ -49,7 +49,7 @@ def loop(work, monkeypatch):
     # What is done seldom where steps are short must not hang on how long these take, profiled on a busy machine.
     monkeypatch.setattr(jots, "_SHORT", math.inf)
     monkeypatch.setattr(inputs, "_SHORT_STEP", math.inf)
-    monkeypatch.setattr(assured, "_SHORT", math.inf)
+    monkeypatch.setattr(assured, "_SHARE", 0.0)
     monkeypatch.setattr(assured, "_SHORTEST", math.inf)
     gc.collect()
     gc.freeze()  # modules that an earlier test left behind would be watched for a change

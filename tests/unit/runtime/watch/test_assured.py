@@ -20,8 +20,8 @@ UPDATES = assured.UPDATES
 
 
 @pytest.fixture(autouse=True)
-def all_steps_are_short(monkeypatch):
-    monkeypatch.setattr(assured, "_SHORT", math.inf)
+def all_looks_are_dear(monkeypatch):
+    monkeypatch.setattr(assured, "_SHARE", 0.0)
 
 
 @pytest.fixture
@@ -289,6 +289,16 @@ def test_narrow_weights_are_looked_at_each_time(dtype, work, looks):
     loop.weight.data = loop.weight.data.to(dtype)
     loop(6)
     assert len(looks) == 6
+
+
+@pytest.mark.parametrize(("share", "all_are_looked_at"), [(0.0, False), (math.inf, True)])
+def test_a_look_is_left_out_only_where_it_takes_a_part_of_the_step_to_speak_of(
+    share, all_are_looked_at, work, looks, monkeypatch
+):
+    monkeypatch.setattr(assured, "_SHARE", share)
+    work()
+    Loop(AdamW)(3 * UPDATES)
+    assert (len(looks) == 3 * UPDATES) is all_are_looked_at
 
 
 def test_what_lies_on_a_device_is_not_asked_for_all_at_once(work):
