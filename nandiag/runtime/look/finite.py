@@ -9,22 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from operator import attrgetter, ge
+from operator import attrgetter
 from typing import TypeAlias
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from nandiag.events import TensorFact
-from nandiag.runtime.memory.there import is_there
+from nandiag.runtime.memory.there import alike, is_there
 
 Tensor: TypeAlias = torch.Tensor
 _HALF = (torch.float16, torch.bfloat16)
 _PLAIN = (torch.float32, torch.float64, *_HALF)
-_PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
-_STRIDED = torch.strided
-_sort, _bytes, _on_host = attrgetter("dtype", "device", "layout"), attrgetter("nbytes"), attrgetter("is_cpu")
-_storage, _storage_bytes = torch.Tensor.untyped_storage, torch.UntypedStorage.nbytes
+_on_host = attrgetter("is_cpu")
 _grad_enabled, _set_grad = torch.is_grad_enabled, torch._C._set_grad_enabled
 _Unseen, _dispatched = torch._C.DisableTorchFunction, torch._C._len_torch_dispatch_stack
 _CHUNK, _LONG = 1 << 24, 1 << 13
@@ -85,7 +82,7 @@ def norms(tensors: Iterable[Tensor]) -> list[Tensor]:
     many = tensors if isinstance(tensors, list) else list(tensors)
     if not many:
         return []
-    if _alike(many):
+    if many[0].dtype in _PLAIN and alike(many):
         return [_norm(many, many[0].dtype)]
     groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for data in map(local, many):
@@ -108,23 +105,6 @@ def each_norm(tensors: Sequence[Tensor]) -> list[Tensor | None]:
         for index, norm in zip(indices, each, strict=True):
             found[index] = norm
     return found
-
-
-def _alike(many: list[Tensor]) -> bool:
-    """Whether all are plain floating-point tensors of one dtype on one device, as they nearly always are.
-
-    Asked for each gradient and each weight of each step, so it is asked of all of them together, without a loop here.
-    """
-    if not _PLAIN_TYPES.issuperset(map(type, many)):
-        return False
-    sorts = set(map(_sort, many))
-    if len(sorts) > 1:
-        return False
-    ((dtype, device, layout),) = sorts
-    if dtype not in _PLAIN or layout is not _STRIDED or device.type == "meta":
-        return False
-    # Not an expanded one, nor one that FSDP freed when it had gathered it: reading that would end the process.
-    return all(map(ge, map(_storage_bytes, map(_storage, many)), map(_bytes, many)))
 
 
 def _norm(group: list[Tensor], dtype: torch.dtype) -> Tensor:

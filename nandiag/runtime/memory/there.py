@@ -6,12 +6,17 @@ same. Neither the version nor the address of a tensor tells. So what was kept is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from operator import attrgetter, ge
 
 import torch
 from torch import Tensor
 
 from nandiag.runtime.guard import Refused
+
+_PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
+_sort, _bytes = attrgetter("dtype", "device", "layout"), attrgetter("nbytes")
+_storage, _storage_bytes = Tensor.untyped_storage, torch.UntypedStorage.nbytes
 
 
 def is_there(tensor: Tensor) -> bool:
@@ -51,6 +56,23 @@ def all_there(tensors: Iterable[Tensor]) -> bool:
         return all(map(is_there, tensors))
     except (RuntimeError, NotImplementedError):  # a subclass without a storage of its own: its ops are its own affair
         return True
+
+
+def alike(many: Sequence[Tensor]) -> bool:
+    """Whether all are plain strided tensors of one dtype on one device that can be read, as they nearly always are.
+
+    Asked of each gradient, weight and buffer of each step, so it is asked of all of them together, without a loop here.
+    """
+    if not _PLAIN_TYPES.issuperset(map(type, many)):
+        return False
+    sorts = set(map(_sort, many))
+    if len(sorts) != 1:
+        return False
+    ((_, device, layout),) = sorts
+    if layout is not torch.strided or device.type == "meta":
+        return False
+    # Not an expanded one, nor one that FSDP freed when it had gathered it: reading that would end the process.
+    return all(map(ge, map(_storage_bytes, map(_storage, many)), map(_bytes, many)))
 
 
 def demand(tensors: Iterable[Tensor]) -> None:

@@ -218,39 +218,6 @@ def under(kept: Modes) -> Iterator[None]:
 _SMALL = 1 << 16
 
 
-def _side_by_side(group: list[Tensor]) -> Tensor:
-    if len(group) == 1:  # of one alone torch would return the very memory
-        return group[0].detach().flatten().clone()
-    flat: Tensor = torch._C._nn.flatten_dense_tensors([one.detach() for one in group])
-    return flat
-
-
-class Copies:
-    """What buffers hold now; small ones are copied side by side, for batch normalisation has three in each layer.
-
-    Iterates over (buffer, what it held).
-    """
-
-    __slots__ = ("_alone", "_together")
-
-    def __init__(self, buffers: Sequence[Tensor]) -> None:
-        groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-        self._alone: list[tuple[Tensor, Tensor]] = []
-        for one in buffers:
-            if type(one) is Tensor and one.layout is torch.strided and one.numel() <= _SMALL:
-                groups.setdefault((one.dtype, one.device), []).append(one)
-            else:
-                self._alone.append((one, one.detach().clone()))
-        self._together = [(group, _side_by_side(group)) for group in groups.values()]
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each buffer with what it held, of its shape."""
-        yield from self._alone
-        for group, flat in self._together:
-            for one, held in zip(group, flat.split([one.numel() for one in group]), strict=True):
-                yield one, held.view(one.shape)
-
-
 _SIMPLE = (int, float, bool, str, type(None))
 Names: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
 

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from nandiag.runtime.memory.there import is_there
+from nandiag.runtime.tape.packed.copies import Shelves
 from nandiag.runtime.tape.packed.sides import Sides
 from nandiag.runtime.tape.packed.words import version_of
-from nandiag.runtime.tape.state import Attributes, Copies, equal, keep_attributes
+from nandiag.runtime.tape.state import Attributes, equal, keep_attributes
 
 if TYPE_CHECKING:
     from nandiag.runtime.tape.entries import Entry
@@ -28,7 +29,7 @@ class Habit:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = weakref.ref(module)
-        self._known: dict[tuple[bool, bool], tuple[list[Tensor], list[nn.Module]]] = {}
+        self._known: dict[tuple[bool, bool], tuple[Shelves | None, list[nn.Module]]] = {}
         self.generators = [
             value for one in module.modules() for value in one.__dict__.values() if isinstance(value, torch.Generator)
         ]
@@ -47,12 +48,12 @@ class Habit:
                 (one, version_of(one)) for one in module.buffers() if one.numel() <= _LARGEST_BUFFER and is_there(one)
             ]
             self._first = (watched, Attributes(module))
-            entry.buffers = Copies([buffer for buffer, _ in watched])
+            entry.buffers = Shelves(buffer for buffer, _ in watched).copies()
             entry.attributes = keep_attributes(list(module.modules()))
             return
-        buffers, modules = known
-        if buffers:
-            entry.buffers = Copies(list(filter(is_there, buffers)))
+        shelves, modules = known
+        if shelves is not None:
+            entry.buffers = shelves.copies()
         if modules:
             entry.attributes = keep_attributes(modules)
 
@@ -60,7 +61,7 @@ class Habit:
         """Keep what a call may change that is made with other buffers than the module's own, new ones each time."""
         module = entry.function
         self.sides.begin((module.training, entry.grad))
-        entry.buffers = Copies([one for one in module.buffers() if one.numel() <= _LARGEST_BUFFER])
+        entry.buffers = Shelves(one for one in module.buffers() if one.numel() <= _LARGEST_BUFFER).copies()
         entry.attributes = keep_attributes(list(module.modules()))
 
     def end(self, entry: Entry) -> None:
@@ -70,7 +71,7 @@ class Habit:
             # By value too: batch normalisation writes its running statistics without moving their version.
             kept = {id(buffer): value for buffer, value in entry.buffers}
             written = [one for one, version in watched if version_of(one) != version or not equal(one, kept[id(one)])]
-            self._known[self._manner] = written, attributes.changed()
+            self._known[self._manner] = Shelves(written) if written else None, attributes.changed()
             self._first = None
         known = self._known.get(self._manner)
         if known is not None and known[1]:

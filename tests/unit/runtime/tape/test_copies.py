@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from nandiag.runtime.tape.state import Copies, keep_attributes
+from nandiag.runtime.tape.packed.copies import Shelves
+from nandiag.runtime.tape.state import keep_attributes
 
 MANY = [
     torch.randn(3, 4).t(), torch.tensor(7), torch.tensor(8), torch.randn(()), torch.randn(5, dtype=torch.float64),
@@ -16,7 +17,7 @@ MANY = [
 def test_a_copy_keeps_the_bits_and_shares_no_memory(buffers):
     buffers = [one.clone(memory_format=torch.preserve_format) for one in buffers]
     before = [one.clone() for one in buffers]
-    copies = Copies(buffers)
+    copies = Shelves(buffers).copies()
     for one in buffers:
         one.logical_not_() if one.dtype is torch.bool else one.fill_(3)
     held = {id(one): value for one, value in copies}
@@ -39,6 +40,20 @@ def test_a_forward_of_many_layers_copies_its_buffers_by_few_calls(work):
     assert len(capture.tape.entries[-1].buffers._together) == 2  # one copy of floats, one of counts
     assert capture.tape.entries[-1].buffers._alone == []
     assert len([*capture.tape.entries[-1].buffers]) == 120
+
+
+@pytest.mark.parametrize("way", ["dtype", "shape", "memory"])
+def test_a_buffer_that_was_changed_since_they_were_sorted_is_copied_as_it_is(way):
+    buffers = [torch.ones(4), torch.full((4,), 2.0)]
+    shelves = Shelves(buffers)
+    if way == "memory":
+        buffers[0].untyped_storage().resize_(0)
+    else:
+        buffers[0].data = torch.ones(4, dtype=torch.float64) if way == "dtype" else torch.ones(2, 3)
+    held = list(shelves.copies())
+    assert [value.dtype for _, value in held] == [one.dtype for one, _ in held]
+    assert [value.shape for _, value in held] == [one.shape for one, _ in held]
+    assert [one.tolist() for one, _ in held] == [one.tolist() for one in buffers[way == "memory" :]]
 
 
 def test_a_view_into_memory_written_since_is_no_attribute_to_keep():
