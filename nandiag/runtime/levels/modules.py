@@ -6,12 +6,13 @@ by itself; it is told when the sentinel has seen harm in that step.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from nandiag.events import Looked, Note, Site
 from nandiag.runtime.guard import guarded
@@ -25,6 +26,9 @@ from nandiag.runtime.tape.entries import tensors_in
 
 _MOST_CALLS = 1 << 14
 _SHOWN = 4
+# In one step of so many it is measured how large each output is; between these, of large ones, of those that grew.
+_EACH = 8
+_ANY, _NONE = math.inf, -1.0
 
 
 class Call:
@@ -71,6 +75,7 @@ class ModuleWatch:
         self._names = Names()
         self._calls: list[Call] = []
         self._known: dict[int, Look] = {}
+        self._usual: dict[tuple[int, int], float] = {}
         self._lock = threading.Lock()
         self._open = threading.local()
         self._left_out = 0
@@ -87,7 +92,7 @@ class ModuleWatch:
             return None
         one = Call(module, self._micro_step(), getattr(self._open, "call", None))
         with quiet():
-            one.inputs = self._looks((args, kwargs))  # now: the module may write into what it is given
+            one.inputs = self._given((args, kwargs))  # now: the module may write into what it is given
         self._open.call = one
         return one
 
@@ -100,23 +105,39 @@ class ModuleWatch:
     def ended(self, call: Call, output: Any) -> None:
         """The call returned ``output``: look at it."""
         with quiet():
-            call.outputs = self._looks(output)
+            call.outputs = self._made(call.module, output)
+            if not all(look.finite for look in call.outputs):
+                for look in call.inputs:
+                    self.extremes.measure(look)  # now: what it was given may be gone when that is asked for
         with self._lock:
             self._calls.append(call)
         if call.outer is None:
             self._root_ended(call.module, output)
 
-    def _looks(self, thing: Any) -> list[Look]:
+    def _given(self, words: Any) -> list[Look]:
+        looks = [self._look(tensor, _ANY) for tensor in tensors_in(words)]
+        return [look for look in looks if look is not None]
+
+    def _made(self, module: nn.Module, output: Any) -> list[Look]:
         found = []
-        for tensor in tensors_in(thing):
-            look = self._known.get(id(tensor))
-            if look is None or not look.is_of(tensor):
-                look = self.extremes.look(tensor)
-                if look is None:
-                    continue
-                self._known[id(tensor)] = look
+        for at, tensor in enumerate(tensors_in(output)):
+            usual = self._usual.get((id(module), at), _NONE)
+            look = self._look(tensor, usual)
+            if look is None:
+                continue
+            if look.exceeds(usual):
+                self.extremes.measure(look)  # a look at the same values as an input of some module need not have been
+                self._usual[id(module), at] = look.norm or 0.0
             found.append(look)
         return found
+
+    def _look(self, tensor: Tensor, usual: float) -> Look | None:
+        look = self._known.get(id(tensor))
+        if look is None or not look.is_of(tensor):
+            look = self.extremes.look(tensor, usual)
+            if look is not None:
+                self._known[id(tensor)] = look
+        return look
 
     # ------------------------------------------------------------------ at a border
 
@@ -128,6 +149,8 @@ class ModuleWatch:
         with self._lock:
             calls, self._calls = self._calls, []
             self._known.clear()
+        if step % _EACH == 0:
+            self._usual.clear()
         self.maxima.add(self.step, self._peaks(calls))
         self.step = step
         if self._left_out:

@@ -1,7 +1,7 @@
 """The least and the greatest value of tensors, worked out where they lie and brought to the host together (worker).
 
 One small kernel a tensor; the host is read once, by :meth:`Extremes.read`, at a step border. What lies on the CPU is
-there already and is known at once.
+there already and is known at once. There the two take two passes over memory; that all is finite is told by one.
 """
 
 from __future__ import annotations
@@ -22,19 +22,25 @@ _PLAIN = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16}
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 _MOST_WAITING = 1 << 15
 _MOST_FACTS = 32
+# From so many elements on a second pass over memory is felt; half precision is too narrow for a norm of its own.
+_LARGE = 1 << 13
+_WIDE = frozenset({torch.float32, torch.float64})
+_GREW = 1.5
 
 
 class Look:
     """What is known of one tensor's values: ``low`` and ``high``, NaN both where any element is, NaN until read too.
 
-    ``fact`` is on the whole tensor where it was bad and still there when that was found out.
+    ``norm`` is the 2-norm of a large one on the CPU, which may be all that is known. ``fact`` is on the whole tensor
+    where it was bad and still there when that was found out.
     """
 
-    __slots__ = ("device", "dtype", "fact", "high", "known", "low", "numel", "of", "shape", "version")
+    __slots__ = ("device", "dtype", "fact", "high", "known", "low", "norm", "numel", "of", "shape", "version")
 
     def __init__(self, tensor: Tensor) -> None:
         self.low = self.high = math.nan
         self.known = False
+        self.norm: float | None = None
         self.fact: TensorFact | None = None
         self.dtype, self.shape, self.numel, self.device = tensor.dtype, tensor.shape, tensor.numel(), tensor.device
         self.of = weakref.ref(tensor)
@@ -54,6 +60,10 @@ class Look:
     def absmax(self) -> float | None:
         """The largest magnitude, None where an element is not finite or nothing is known yet."""
         return max(abs(self.low), abs(self.high)) if self.known and self.finite else None
+
+    def exceeds(self, usual: float) -> bool:
+        """Whether the norm is known, and is not finite or far above the ``usual``."""
+        return self.norm is not None and not (math.isfinite(self.norm) and self.norm <= _GREW * usual)
 
     def is_of(self, tensor: Tensor) -> bool:
         """Whether this look is at the values that ``tensor`` holds now."""
@@ -80,24 +90,40 @@ class Extremes:
         self._waiting: list[tuple[Look, Tensor, Tensor]] = []
         self._facts = 0
 
-    def look(self, tensor: Tensor) -> Look | None:
+    def look(self, tensor: Tensor, usual: float | None = None) -> Look | None:
         """Take the extremes of ``tensor`` where it lies; None where it holds no floating-point values on this rank.
 
+        ``usual``: a 2-norm; of a large tensor on the CPU whose own is not far above it no more is made sure of than
+        that it is finite.
         The caller keeps autograd and modes off (:class:`nandiag.runtime.look.finite.quiet`).
         """
         data = _values(tensor)
         if data is None:
             return None
-        low, high = extent(data)
         look = Look(tensor)
+        if usual is not None and look.numel >= _LARGE and data.is_cpu and data.dtype in _WIDE:
+            look.norm = torch.linalg.vector_norm(data).item()
+            if not look.exceeds(usual):
+                return look
+        return look if self._measure(look, data) else None
+
+    def measure(self, look: Look) -> None:
+        """Take the extremes of a tensor of which only the norm is known, where it still is what it was."""
+        tensor = look.of()
+        data = None if look.known or look.norm is None or tensor is None or not look.is_of(tensor) else _values(tensor)
+        if data is not None:
+            self._measure(look, data)
+
+    def _measure(self, look: Look, data: Tensor) -> bool:
+        low, high = extent(data)
         if low.device.type == "cpu":
             self._settle(look, low.item(), high.item())
-            return look
+            return True
         with self._lock:
             if len(self._waiting) >= _MOST_WAITING:
-                return None
+                return False
             self._waiting.append((look, low, high))
-        return look
+        return True
 
     def read(self) -> None:
         """Bring what waits to the host, by one transfer a device, and forget how many facts were taken."""

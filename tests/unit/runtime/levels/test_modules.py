@@ -1,5 +1,6 @@
 """``--level module``: which module is named, that masks are not, and that the host is asked at a border alone."""
 
+import math
 import threading
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from nandiag.runtime.look.extremes import Extremes, Look
 
 STEPS = 4
 BAD = 2
+LARGE = 1 << 13
 
 
 class Pair(NamedTuple):
@@ -196,6 +198,58 @@ def test_each_kind_is_told_from_the_others(dtype, value, kind):
     assert not look.finite
     assert look.masked == (kind == "neginf")
     assert getattr(look.told(), kind) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("usual", [math.inf, 1.0, -1.0])
+def test_a_large_tensor_that_is_not_finite_is_measured_whatever_its_usual_norm(dtype, value, usual):
+    x = torch.ones(LARGE, dtype=dtype)
+    x[3] = value
+    look = Extremes().look(x, usual)
+    assert look.known
+    assert not look.finite
+    assert look.masked == (value == -torch.inf)
+
+
+def test_finite_values_whose_norm_overflows_are_finite():
+    look = Extremes().look(torch.full((LARGE,), 1e30), 1.0)
+    assert (look.known, look.finite) == (True, True)
+    assert look.absmax == pytest.approx(1e30)
+
+
+class Scales(nn.Module):
+    """Gives back its input times ``by``."""
+
+    by = 1.0
+
+    def forward(self, x):
+        return x * self.by
+
+
+def test_large_outputs_are_measured_now_and_then_and_where_they_grew(work):
+    worker = work(level="module")
+    model, one = nn.Sequential(Scales()), nn.Parameter(torch.ones(()))
+    optimizer = torch.optim.SGD([one], lr=0.0)
+    for step in range(11):
+        model[0].by = 10.0 if step == 5 else 1.0
+        (one * model(torch.ones(LARGE)).mean()).backward()
+        optimizer.step()
+    worker.sentinel.finish()
+    event = worker.sentinel.looker.last_words()
+    sizes = event.absmax[event.module.index("0")]
+    assert sizes == (1.0, None, None, None, None, 10.0, None, None, 1.0, None, None)
+
+
+def test_what_went_into_a_module_that_broke_is_told_though_it_was_not_measured(work):
+    """Also where it is gone when harm is seen."""
+    worker = work(level="module", max_replays=0)
+    net = Net(Breaks(nan))
+    net.stem, net.head = nn.Linear(4, LARGE), nn.Linear(LARGE, 2)
+    train(net)
+    fact = found(worker).inputs[0]
+    assert (fact.shape, fact.nan, fact.counted) == ((3, LARGE), 0, True)
+    assert fact.min < 0 < fact.max
 
 
 def test_integers_and_empty_tensors_are_passed_over():
