@@ -48,14 +48,17 @@ class Frozen:
 
     def changed(self) -> list[Tensor]:
         """Return those written to since the last call."""
-        found = []
-        for place, tensor in self._now():
-            stamp = _stamp(tensor)
-            if self._version.get(place) != stamp or place in self._silent:
-                self._version[place] = stamp
-                if place not in self._always:
-                    found.append(tensor)
-        return found
+        always, silent = self._always, self._silent
+        return [
+            tensor
+            for place, tensor in self._now()
+            if place not in always and (place in silent or self._moved(place, tensor))
+        ]
+
+    def _moved(self, place: Place, tensor: Tensor) -> bool:
+        before, now = self._version.get(place), _stamp(tensor)
+        self._version[place] = now
+        return now != before
 
     def bad(self) -> list[tuple[str, str, Tensor]]:
         """Return (name, what, tensor) of each that was finite once and is not now; each is told once."""

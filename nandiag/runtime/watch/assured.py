@@ -91,7 +91,8 @@ class Assured:
     def begins(self, optimizer: Optimizer, sight: Sight, *, seen: bool) -> None:
         """An update is about to be made by gradients that were finite at ``sight``; ``seen``: by the script's tape."""
         self._norm = None
-        self._doubtful = (sight.grad_norm or 0.0) > _steep(optimizer)
+        norm = sight.grad_norm or 0.0
+        self._doubtful = norm > _STEEP_IN_HALF and norm > _steep(optimizer)
         if type(optimizer) not in _KINDS or self._in_vain >= _IN_VAIN or not (seen and self._may_trust(sight)):
             self._bounds = None
             return
