@@ -10,7 +10,7 @@ class Meaning:
     """``name`` stands for the expression ``text``, at ``line`` of ``file``.
 
     ``inside`` tells that this is in the function of the expression itself: the text can be put in the name's place.
-    Else it is what a caller hands in.
+    Else it is what a caller hands in. ``divides`` tells that the function divides by the name elsewhere as well.
     """
 
     name: str
@@ -18,6 +18,7 @@ class Meaning:
     file: str
     line: int
     inside: bool = True
+    divides: bool = False
 
 
 @dataclass(frozen=True, slots=True)

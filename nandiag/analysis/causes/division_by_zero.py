@@ -139,6 +139,7 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     found = [
         Suggestion(_keep(facts, divisor), _guarded(facts, divisor)) if rooted is None else Suggestion(in_root, rooted)
     ]
+    found[:0] = _where_made(facts, divisor) if rooted is None else ()
     callee = fitting.called_alone(facts.origin) if facts.origin.phase != "optimizer" else None
     if callee is not None:
         text = f"The division is in {callee}: keep what that divides by above zero where it is made, {_WHAT}."
@@ -218,6 +219,17 @@ def _is_sum(facts: Facts, text: str | None) -> bool:
     above = facts.origin.inputs[0]
     whole = above.numel == 1 and above.max is not None and above.max == int(above.max)
     return whole and meaning is not None and meaning.text.endswith(".sum()")
+
+
+def _where_made(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
+    """What the function divides by more than once is mended where it is made, for all of them."""
+    name = fitting.below(facts.origin) or ""
+    meaning = facts.meaning(name)
+    if meaning is None or not (meaning.divides and meaning.inside and meaning.text) or (divisor.min or 0.0) < 0:
+        return ()
+    eps = "1" if _is_count(facts, divisor) else small(divisor)
+    text = f"{name} divides further on as well: keep it away from zero where it is made, in line {meaning.line}."
+    return (Suggestion(text, f"{name} = ({fitting.unbracketed(meaning.text)}).clamp_min({eps})"),)
 
 
 def _weight_of_zeros(facts: Facts) -> Suggestion | None:

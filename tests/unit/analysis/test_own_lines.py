@@ -1,5 +1,7 @@
 """Mends of whole lines: in place, means of nothing, casts, reciprocals, and whose function a backward belongs to."""
 
+from dataclasses import replace
+
 import pytest
 
 from nandiag.analysis.causes import Facts, explain
@@ -230,3 +232,13 @@ def test_what_a_mask_made_infinite_is_left_out(at, by_hand, line, op, code):
     facts = at(op, (masked,), (by_hand.fact(posinf=1),), **on(line, line.partition("= ")[2]))
     assert explain(facts)[1].slug == "domain_error"
     assert first(facts) == code
+
+
+def test_a_divisor_of_several_lines_is_mended_where_it_is_made(at, by_hand):
+    line = "zero = torch.round(-low / scale)"
+    facts = at(
+        "div", (by_hand.fact(), by_hand.fact(zeros=1, min=0.0)), (by_hand.fact(nan=1),), **on(line, "-low / scale")
+    )
+    around = Around((Meaning("scale", "(high - low) / 255", "train.py", 6, divides=True),))
+    facts = replace(facts, look=Looked("found", "replay", 1, source="op", site=Site(around=around)))
+    assert first(facts) == "scale = ((high - low) / 255).clamp_min(1e-6)"

@@ -61,7 +61,8 @@ def _meanings(place: Place, at: Place, callers: tuple[Frame, ...], depth: int = 
         made = _assigned(place, name, at)
         if made is not None:
             value = made.nodes[-1]
-            yield Meaning(name, _text(value), place.file, getattr(value, "lineno", 0))
+            divides = not depth and _divides_elsewhere(place, name)
+            yield Meaning(name, _text(value), place.file, getattr(value, "lineno", 0), divides=divides)
             if depth < _DEEPEST:
                 yield from _meanings(made, at, callers, depth + 1)
         elif (back := _handed_back(place, name, at)) is not None:
@@ -69,6 +70,13 @@ def _meanings(place: Place, at: Place, callers: tuple[Frame, ...], depth: int = 
             yield Meaning(name, _text(value), place.file, getattr(value, "lineno", 0), inside=False)
         elif depth < _DEEPEST and (given := handed_in(at, name, callers)) is not None:
             yield from _of_caller(name, given, callers[1:], depth)
+
+
+def _divides_elsewhere(place: Place, name: str) -> bool:
+    """Whether the function divides by ``name`` in another expression than this one."""
+    own = set(map(id, ast.walk(place.nodes[-1])))
+    divisions = [node for node in ast.walk(place.scope) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)]
+    return any(isinstance(one.right, ast.Name) and one.right.id == name and id(one) not in own for one in divisions)
 
 
 def _of_caller(name: str, given: Place, callers: tuple[Frame, ...], depth: int) -> Iterator[Meaning]:

@@ -206,3 +206,9 @@ def test_what_a_method_of_the_same_object_hands_back(run):
 def test_nothing_is_told_of_what_it_hands_back_where_another_may_run(run, text):
     space = text.replace("shares = abs", "if False:\n    shares = abs")
     assert texts(run(f"{space}def f(x):\n    m, v = shares(x)\n    return probe(v)\nfound = f(3)\n")) == {}
+
+
+@pytest.mark.parametrize(("rest", "divides"), [("if x / n else y", True), ("if x * n else y", False), ("", False)])
+def test_a_name_that_divides_elsewhere_in_the_function_is_told_so(run, rest, divides):
+    text = f"def f(x):\n    n = abs(x)\n    y = probe(x / n)\n    return y {rest}\nfound = f(2)\n"
+    assert [one.divides for one in run(text).names if one.name == "n"] == [divides]
