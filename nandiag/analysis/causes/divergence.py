@@ -166,7 +166,7 @@ def _one_step(facts: Facts, course: Course, strength: int) -> Cause | None:
     if row.norm >= (_STEEP / 10 if wide and plain else _STEEP) * max(abs(row.loss or 0.0), 1.0):
         return Cause("gradient_explosion", (text, *_clips(facts)), _clip(facts), strength, story=facts.clip is None)
     if plain and wide and (row.lr or 0.0) * row.norm >= _LONG:
-        return Cause("lr_divergence", (text,), _slower(facts, course), strength, story=True)
+        return Cause("lr_divergence", (text,), _slower(facts, course, strength), strength, story=True)
     return None
 
 
@@ -202,7 +202,7 @@ def _by_rate(facts: Facts, course: Course, strength: int) -> Cause:
     else:
         told = f"It grew from the first updates on, at a learning rate of {words.number(high)}."
     evidence = (course.grown(), told, *_besides(facts))
-    return Cause("lr_divergence", evidence, _slower(facts, course), strength, story=True)
+    return Cause("lr_divergence", evidence, _slower(facts, course, strength), strength, story=True)
 
 
 def _groups(facts: Facts) -> tuple[GroupRate, ...]:
@@ -219,7 +219,7 @@ def _told(groups: tuple[GroupRate, ...]) -> str:
     return f"Of the optimizer's groups, {high.format('a learning rate of ')}, {low.format('')}."
 
 
-def _slower(facts: Facts, course: Course) -> tuple[Suggestion, ...]:
+def _slower(facts: Facts, course: Course, strength: int) -> tuple[Suggestion, ...]:
     """Say which learning rate to try: the one that went well, or a tenth of the one that never did."""
     high, low = course.rate_at_end, course.rate_of_calm
     groups = _groups(facts)
@@ -234,7 +234,10 @@ def _slower(facts: Facts, course: Course) -> tuple[Suggestion, ...]:
     else:
         name = facts.harm.optimizer if facts.harm is not None and facts.harm.optimizer else "the optimizer"
         code = f"{name}(..., lr={high / 10:.1g})" if name != "the optimizer" else None
-        first = Suggestion("Lower the learning rate; a tenth of it is a first try. Then warm up to more.", code)
+        lower = "Lower the learning rate; a tenth of it is a first try. Then warm up to more."
+        if strength < LIKELY:
+            lower = f"Where nothing else is meant to make it grow: l{lower[1:]}"
+        first = Suggestion(lower, code)
     scale = Suggestion("Check what scales the loss: a sum in the place of a mean multiplies the learning rate.")
     if facts.clip is not None:
         return first, scale

@@ -124,6 +124,17 @@ def argument(origin: Origin, op: str, guard: Guard) -> str | None:
     return None if found is None or part is None else line_of(origin, found[0], part, guard)
 
 
+def renamed(origin: Origin, op: str, other: str) -> str | None:
+    """Return the user's line with ``other`` called in the place of the underlined ``op``, or ``None``."""
+    found = parsed(origin)
+    call = None if found is None else found[1]
+    if found is None or not isinstance(call, ast.Call) or target(call, op) is None:
+        return None
+    last = call.func.end_col_offset or 0
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    return whole(origin, f"{found[0][: last - len(name)]}{other}{found[0][last:]}") if name == op else None
+
+
 def clamped(origin: Origin, op: str) -> str | None:
     """Return the x where ``x.clamp(...)`` goes into the underlined call of ``op``, else ``None``."""
     found = parsed(origin)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from nandiag.analysis.causes import bounding, determinants, fitting, meanings
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
 from nandiag.analysis.explained.explanation import Explanation
-from nandiag.analysis.report import Suggestion
+from nandiag.analysis.report import Origin, Suggestion
 from nandiag.events import TensorFact, words
 
 EXPLAIN = Explanation(
@@ -114,17 +114,32 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     asked = _at_edge_of_support(facts)
     if asked is not None:
         return Cause("log_of_zero", (text,), (asked,))
+    counted = _of_counts(facts, op)
+    if counted is not None:
+        return Cause("log_of_zero", (text,), counted)
     place = bounding.second if op == "xlogy" else fitting.argument
     within = replace(facts, origin=bounding.beside(facts.origin, op, guard))
     fitted = place(within.origin, op, lambda inner: f"{inner}.{guard}")
     keep = _ratio(facts, op) or Suggestion(
         f"Keep the argument of the logarithm away from zero.{small}", fitted or f"x.{guard}.{op}()"
     )
-    known = _in_one_step(within, op, of_two=within.origin is not facts.origin)
-    steps = (
-        (keep, *known) if fitted and any(one.text.startswith("Where it is taken") for one in known) else (*known, keep)
-    )
-    return Cause("log_of_zero", (text,), steps)
+    known = _of_scores(within, op, of_two=within.origin is not facts.origin)
+    if known is not None:
+        return Cause("log_of_zero", (text,), (Suggestion(_ONE, known), keep))
+    forms = _in_one_step(facts)
+    # What can be put in the line's place as it stands comes before what is to be done where its input is made.
+    elsewhere = fitted is not None and all(one.code != _TANH for one in forms)
+    return Cause("log_of_zero", (text,), (keep, *forms) if elsewhere else (*forms, keep))
+
+
+def _of_counts(facts: Facts, op: str) -> tuple[Suggestion, ...] | None:
+    """The logarithm of whole numbers: behind a bound it would be a number far from all others."""
+    if facts.extra.get("whole") is not True or op != "log" or facts.node is not None:
+        return None
+    code = fitting.renamed(facts.origin, "log", "log1p")
+    text = "It is taken of whole numbers: if they are counts, take log(1 + x), which is 0 at 0."
+    missing = "If 0 stands for what is missing: leave it out before this line."
+    return Suggestion(text, code or "torch.log1p(x)"), Suggestion(missing)
 
 
 def _ratio(facts: Facts, op: str) -> Suggestion | None:
@@ -150,6 +165,30 @@ def _at_edge_of_support(facts: Facts) -> Suggestion | None:
         "The value lies at the end of the distribution's support, where the density is 0 or infinite: keep it within."
     )
     return None if code is None else Suggestion(text, code)
+
+
+_BOTH = "It is the binary cross-entropy of a sigmoid: let torch take it of the scores, which the sigmoid is given."
+
+
+def _cross_entropy(origin: Origin) -> str | None:
+    """Return torch's form where the line has log(p) and log(1 - p), each times something."""
+    try:
+        nodes = list(ast.walk(ast.parse((origin.source or "").strip())))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    products = [node for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)]
+    sides = [pair for node in products for pair in ((node.left, node.right), (node.right, node.left))]
+    logged = [(other, given) for other, side in sides if (given := fitting.target(side, "log")) is not None]
+    for target, given in logged:
+        if any(_is_rest(other, given) and _is_rest(beside, target) for beside, other in logged):
+            return f"torch.nn.functional.binary_cross_entropy_with_logits(scores, {ast.unparse(target)})"
+    return None
+
+
+def _is_rest(node: ast.expr, of: ast.expr) -> bool:
+    """Whether ``node`` is 1 less the other."""
+    less = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and ast.unparse(node.left) in {"1", "1.0"}
+    return less and isinstance(node, ast.BinOp) and ast.dump(node.right) == ast.dump(of)
 
 
 _ONE = "Take both in one step, which stays finite: the logarithm has the scores before it."
@@ -184,15 +223,14 @@ def _given_to(node: ast.expr, ops: tuple[str, ...]) -> ast.expr | None:
     return next((given for op in ops if (given := fitting.target(node, op)) is not None), None)
 
 
-def _in_one_step(facts: Facts, op: str, *, of_two: bool = False) -> tuple[Suggestion, ...]:
+def _in_one_step(facts: Facts) -> tuple[Suggestion, ...]:
     """Return the form that has the logarithm in it, where what made its input was seen."""
-    fitted = _of_scores(facts, op, of_two=of_two)
-    if fitted is not None:
-        return (Suggestion(_ONE, fitted),)
     nodes = facts.extra.get("made_by")
-    made = [str(node) for node in nodes] if isinstance(nodes, list) else []
-    while made and made[0].startswith(_HANDED_ON):
-        made.pop(0)
+    named = [str(node) for node in nodes] if isinstance(nodes, list) else []
+    made = [node for node in named if not node.startswith(_HANDED_ON)]
+    both = _cross_entropy(facts.origin) if any(node.startswith("Sigmoid") for node in made) else None
+    if both is not None:
+        return (Suggestion(_BOTH, both),)
     for form, text, code in _FORMS:
         if len(made) >= len(form) and all(node.startswith(names) for node, names in zip(made, form, strict=False)):
             return (Suggestion(text, code),)

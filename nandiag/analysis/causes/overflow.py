@@ -133,7 +133,8 @@ def _widened(facts: Facts, dtype: str, limit: float) -> str:
     largest = facts.number("float64_absmax")
     if largest is None or largest <= limit:
         return f"in float64 the same op is finite; on the way {dtype} was left, which ends at {words.number(limit)}"
-    return f"in float64 the result goes to {words.number(largest)}; {dtype} ends at {words.number(limit)}"
+    what = "gradient" if facts.node is not None else "result"
+    return f"in float64 the {what} goes to {words.number(largest)}; {dtype} ends at {words.number(limit)}"
 
 
 def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
@@ -214,11 +215,11 @@ def _fits_float32(facts: Facts) -> bool:
 
 def _half(facts: Facts) -> tuple[Suggestion, ...]:
     wide = _bfloat16(facts)
+    scaled = _loss_scale(facts)
+    if scaled is not None:
+        return (scaled, wide)
     if facts.op in CASTS:
-        own = fitting.brought_to_bfloat16(facts.origin)
-        if own is not None:
-            return (Suggestion("Keep this tensor in bfloat16, which has the range of float32, or in float32.", own),)
-        return (Suggestion("Keep this tensor in float32, or bring it to scale first.", "(x / scale).half()"), wide)
+        return _cast(facts, wide)
     if facts.origin.phase == "optimizer":
         return (Suggestion("Keep the weights and the optimizer in float32.", "model.float()"), wide)
     masked = _mask(facts)
@@ -228,6 +229,34 @@ def _half(facts: Facts) -> tuple[Suggestion, ...]:
     if bounds and exponents.stable(facts.origin, facts.op or "exp") is not None:
         return (*bounds, wide, _lifted(facts))
     return (wide, _lifted(facts), *bounds)
+
+
+def _cast(facts: Facts, wide: Suggestion) -> tuple[Suggestion, ...]:
+    if facts.node is not None:
+        return (wide,)  # autograd casts a gradient as forward had cast what it is of: no line of the script's does
+    own = fitting.brought_to_bfloat16(facts.origin)
+    if own is not None:
+        return (Suggestion("Keep this tensor in bfloat16, which has the range of float32, or in float32.", own),)
+    return Suggestion("Keep this tensor in float32, or bring it to scale first.", "(x / scale).half()"), wide
+
+
+def _loss_scale(facts: Facts) -> Suggestion | None:
+    """A gradient that is too large by the factor alone which the script multiplies its loss by."""
+    factor, largest = facts.number("loss_factor"), facts.number("float64_absmax")
+    at = facts.extra.get("loss_factor_at")
+    if facts.node is None or factor is None or largest is None or abs(factor) <= 1.0 or not isinstance(at, list):
+        return None
+    without = largest / abs(factor)
+    if without > LARGEST["float16"]:
+        return None
+    where = "" if at[0] is None else f" at {str(at[0]).replace(chr(92), '/').rpartition('/')[2]}:{at[1]}"
+    text = (
+        f"The script multiplies its loss by {words.number(factor)} before backward(){where}; without that the gradient "
+        f"goes to {words.number(without)}. Lower that number, or let GradScaler choose it, which leaves out the update "
+        "where it was too high."
+    )
+    code = "scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()"
+    return Suggestion(text, f'scaler = torch.amp.GradScaler("{_device(facts)}"); {code}')
 
 
 def _mask(facts: Facts) -> Suggestion | None:

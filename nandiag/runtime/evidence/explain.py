@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nandiag.events import Site, TensorFact
+from nandiag.events import Site, TensorFact, words
 from nandiag.runtime.evidence.around import around
 from nandiag.runtime.frames import LIBRARY, USER, Frame, best, columns, source
 from nandiag.runtime.look.finite import fact, is_bad
@@ -21,6 +21,7 @@ _LARGEST = 1 << 27
 # Weights of a network that learns are not so large; what has grown that far runs away.
 _NO_WEIGHT = 1e15
 # A norm has its input, weight and bias before its statistics.
+_LOGS, _FEW = frozenset({"log", "log2", "log10"}), 4
 _SHOWN, _GIVEN, _NODES = 4, 6, 3
 
 
@@ -93,6 +94,18 @@ def of_weights(op: Op) -> dict[str, object]:
     if not trained and _in_function(op.spot.frames):
         return {}
     return {"of_weights": trained, "made_by": _made_by(given[0])}
+
+
+def _whole_numbers(op: Op) -> dict[str, object]:
+    """Return whether a logarithm was given whole numbers from 0 on that no gradient leads back to, as counts are."""
+    given = _given(op)
+    if words.op(str(op.func)).rstrip("_") not in _LOGS or len(given) != 1 or given[0].requires_grad:
+        return {}
+    (data,) = given
+    if data.numel() < _FEW or not data.is_floating_point() or data.is_sparse or not all_there(given):
+        return {}
+    whole = bool((data == data.round()).all()) and float(data.min()) == 0.0 and float(data.max()) > 1.0
+    return {"whole": True} if whole else {}
 
 
 def _in_function(frames: Iterable[Frame]) -> bool:
@@ -180,9 +193,9 @@ def _wide(thing: Any) -> Any:
 
 
 def scalars_of(op: Op) -> dict[str, object]:
-    """Return the numbers among the op's arguments, by position or name, for the causes to read."""
+    """Return the numbers among the op's arguments, by position or name, and what is told of a logarithm's."""
     if op.words is None:
         return {}
     numbers = {f"arg{index}": word for index, word in enumerate(op.words[0]) if type(word) in (int, float, bool)}
     numbers |= {key: word for key, word in op.words[1].items() if type(word) in (int, float, bool)}
-    return dict(numbers)
+    return {**numbers, **_whole_numbers(op)}

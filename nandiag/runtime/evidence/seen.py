@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -142,6 +143,7 @@ class Evidence:
             facts |= {**in_float64(op), **self._overgrown(op)}
             facts |= {"fed": True} if self._is_fed(op) else {}
             facts |= masked_at(op) if op.sums else {}
+            facts |= self._multiplied() if op.spot.node is not None else {}
         if op.spot.recompute:
             facts["recompute"] = True
         library = via(op.spot)
@@ -152,6 +154,15 @@ class Evidence:
             source=finding.source, site=site_of(op.spot, str(op.func)), inputs=inputs_of(op, self._name()),
             outputs=outputs_of(op), facts=facts,
         )  # fmt: skip
+
+    def _multiplied(self) -> dict[str, object]:
+        """Return the number that the script multiplies its losses by before backward, and where it calls that."""
+        factors = set(self.result.factors)
+        if len(factors) != 1 or factors == {1.0} or not all(map(math.isfinite, factors)):
+            return {}
+        called = next(entry for entry in self.entries if entry.kind == BACKWARD)
+        site = site_of(Spot(None, None, called.frames, "backward", 0), None)
+        return {"loss_factor": factors.pop(), "loss_factor_at": [site.file, site.line]}
 
     def _overgrown(self, op: Op) -> dict[str, object]:
         """Return which weight that went in has run away, and where the script last wrote into it in this step."""

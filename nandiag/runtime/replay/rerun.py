@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.frames import BOUNDARIES
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.leaves import is_leaf
-from nandiag.runtime.look.finite import fact
+from nandiag.runtime.look.finite import fact, quiet
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.replay.trace import Spot, Tracer
 from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Tape, tensors_in
@@ -33,12 +33,14 @@ _grad = torch.autograd.grad
 class Rerun:
     """What came of running the tape again: the roots of backward calls, and what could not be as it had been.
 
+    ``factors`` are the numbers that the losses were multiplied by as the last thing before backward, 1 where none was.
     ``rewritten`` are, by storage, the copies that took the script's writes into tensors from outside: modules that hold
     such a tensor ran with the tensor itself.
     """
 
     losses: list[tuple[Tensor, int]] = field(default_factory=list)
     gradients: list[Tensor] = field(default_factory=list)
+    factors: list[float] = field(default_factory=list)
     stale: list[Tensor] = field(default_factory=list)
     unmade: list[tuple[Entry, Tensor]] = field(default_factory=list)
     cut: bool = False
@@ -139,6 +141,7 @@ class Player:
             if not root.requires_grad:
                 raise Refused("a loss was made by code that the tape did not see")
             self.result.losses.append((root, entry.micro_step))
+            self.result.factors.append(_factor_of(root))
         _backward(*args, **kwargs)
         with self.tracer.still():
             # Now, before the script divides or clips them: what an exchange between ranks would be given.
@@ -337,3 +340,13 @@ def _as_ddp_gives(ddp: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     device = torch.device(ddp.device_type, ddp.device_ids[0])
     moved = _to_kwargs(args, kwargs, device, ddp.use_side_stream_for_tensor_copies)
     return moved[0][0], moved[1][0]
+
+
+def _factor_of(loss: Tensor) -> float:
+    """Return the number that ``loss`` is a product with; before its backward, which lets go of what it needs."""
+    with suppress(RuntimeError), quiet():
+        node = loss.grad_fn
+        other = getattr(node, "_saved_other", None) if node is not None and "MulBackward" in node.name() else None
+        if isinstance(other, Tensor) and other.numel() == 1 and not other.requires_grad:
+            return float(other)
+    return 1.0

@@ -696,3 +696,20 @@ def test_the_logarithm_of_a_ratio_of_data_has_both_sides_above_zero(at, by_hand,
     line = on("r = torch.log(price / yesterday)", "torch.log(price / yesterday)")
     given = (by_hand.fact(zeros=1, min=0.0),)
     assert code in codes(at("log", given, (by_hand.fact(neginf=1),), extra={"of_weights": trained}, **line))
+
+
+@pytest.mark.parametrize(("factor", "told"), [(32768.0, True), (1.0, False), (4.0, False)])
+def test_a_gradient_that_is_too_large_by_the_scripts_own_loss_scale(at, by_hand, factor, told):
+    given, bad = by_hand.fact(max=1.87e6, absmax=1.87e6), by_hand.fact(posinf=3, dtype="float16")
+    extra = {
+        "loss_factor": factor, "loss_factor_at": ["a/train.py", 19], "float64_finite": True, "float64_absmax": 1.87e6,
+    }  # fmt: skip
+    line = on("loss = (out - y).pow(2).mean()", "out - y")
+    facts = at("_to_copy", (given,), (bad,), node="SubBackward0", forward_op="aten.sub.Tensor", extra=extra, **line)
+    found = mechanism(facts)
+    assert found.evidence[0].startswith("in float64 the gradient goes to 1.87e6")
+    assert any("GradScaler" in (one.code or "") for one in found.suggestions) is told
+    assert not any("half()" in (one.code or "") for one in found.suggestions)
+    texts = [one.text for one in found.suggestions]
+    assert any("by 32768 before backward() at train.py:19; without that the gradient goes to 57" in one
+               for one in texts) is told  # fmt: skip

@@ -119,3 +119,21 @@ def test_only_what_is_small_stays_outside_of_the_clamp(at, by_hand, op, expressi
     given = (by_hand.fact(min=-0.5, dtype=dtype),)
     facts = at(op, given, (by_hand.fact(nan=1),), text=expression, column=(0, len(expression)))
     assert first(facts).code == code
+
+
+def test_the_cross_entropy_of_a_sigmoid_is_named(at, by_hand):
+    line = "return -(y * torch.log(p) + (1 - y) * torch.log(1 - p)).mean()"
+    facts = logarithm(at, by_hand, line, "torch.log(1 - p)", made_by=["RsubBackward1", "SqueezeBackward1",
+                                                                     "SigmoidBackward0"])  # fmt: skip
+    keep, both = explain(facts)[1].suggestions
+    assert ".clamp_min(1e-12) +" not in (keep.code or "")
+    assert "(p.clamp_min(1e-12))" in keep.code
+    assert both.code == "torch.nn.functional.binary_cross_entropy_with_logits(scores, y)"
+
+
+def test_of_counts_another_logarithm_is_taken(at, by_hand):
+    counts = logarithm(at, by_hand, "h = lin(torch.log(x))", "torch.log(x)", whole=True)
+    assert first(counts).code == "h = lin(torch.log1p(x))"
+    assert not any("clamp" in (one.code or "") for one in explain(counts)[1].suggestions)
+    assert first(logarithm(at, by_hand, "y = (a + b).log()", "(a + b).log()", whole=True)).code == "y = (a + b).log1p()"
+    assert first(logarithm(at, by_hand, "y = take(x)", "take(x)", whole=True)).code == "torch.log1p(x)"

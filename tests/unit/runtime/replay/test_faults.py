@@ -966,3 +966,25 @@ def test_a_row_of_which_a_mask_leaves_nothing_is_told_where_its_least_is_taken(w
 def test_a_choice_that_is_masked_out_is_told_where_it_is_picked(work):
     chosen = torch.ones(2, 1, dtype=torch.long)
     assert of_a_mask(work, -math.inf, lambda scores: scores.gather(1, chosen)) == "aten.gather.default"
+
+
+@pytest.mark.parametrize("factor", [1.0, 1024.0])
+def test_the_number_that_a_loss_is_multiplied_by_before_backward(work, factor):
+    worker = work(on_anomaly="continue")
+    model = net()
+    optimizer = sgd(model)
+    loss = (model(torch.randn(5, 4)) * 0).sqrt().sum()
+    (loss * factor).backward()
+    optimizer.step()
+    look = worker.looked[0]
+    assert (look.phase, look.facts.get("loss_factor")) == ("backward", None if factor == 1.0 else factor), look
+
+
+@pytest.mark.parametrize(("last", "whole"), [(3.0, True), (3.5, None)])
+def test_a_logarithm_of_counts(work, last, whole):
+    worker = work(on_anomaly="continue")
+    model = net()
+    optimizer = sgd(model)
+    model(torch.log(torch.tensor([[0.0, 1.0, 7.0, last]]))).sum().backward()
+    optimizer.step()
+    assert worker.looked[0].facts.get("whole") is whole, worker.looked
