@@ -26,8 +26,9 @@ Name = Callable[[Tensor, Any], str]
 
 
 class Pair(NamedTuple):
-    """The two moments of one parameter, as this rank holds them, and what is added to the root of the second."""
+    """The two moments of one parameter, by its ``place``, as this rank holds them, and what is added to their root."""
 
+    place: int
     parameter: Tensor
     first: Tensor
     second: Tensor
@@ -55,17 +56,17 @@ class Moments:
                 return
             ratios = [pair.first / pair.second.sqrt().add_(pair.eps) for pair in pairs]
             sizes = [ratio.abs_().amax() for ratio in ratios]
-        known = [weakref.ref(pair.parameter) for pair in pairs]
-        self._warner.reads.later(sizes, partial(self._looked, weakref.ref(optimizer), known, step))
+        places = [pair.place for pair in pairs]
+        self._warner.reads.later(sizes, partial(self._looked, weakref.ref(optimizer), places, step))
 
     def _turn(self, optimizer: Any) -> list[Pair]:
         """Return the next few parameters' moments, of a bounded number of elements."""
-        group_of = [(one, group) for group in optimizer.param_groups for one in group["params"] if "eps" in group]
+        group_of = _trained(optimizer)
         pairs: list[Pair] = []
         left = _MOST_ELEMENTS
         for _ in range(len(group_of)):
-            parameter, group = group_of[self._at % len(group_of)]
-            pair = _pair(parameter, optimizer.state.get(parameter), group["eps"])
+            place = self._at % len(group_of)
+            pair = _pair(optimizer, place, group_of)
             if pair is not None and pair.first.numel() > left:
                 if pairs:
                     break
@@ -76,19 +77,15 @@ class Moments:
                 left -= pair.first.numel()
         return pairs
 
-    def _looked(
-        self, reference: weakref.ref[Any], known: list[weakref.ref[Tensor]], step: int, sizes: Sequence[float]
-    ) -> None:
+    def _looked(self, reference: weakref.ref[Any], places: list[int], step: int, sizes: Sequence[float]) -> None:
         optimizer = reference()
         worst = max(range(len(sizes)), key=lambda index: sizes[index] if not math.isnan(sizes[index]) else 0.0)
-        parameter = known[worst]()
-        if optimizer is None or parameter is None or not sizes[worst] > self._warner.limits.moments:
+        if optimizer is None or not sizes[worst] > self._warner.limits.moments:
             return
-        eps = next((group["eps"] for group in optimizer.param_groups if _holds(group, parameter)), 0.0)
-        pair = _pair(parameter, optimizer.state.get(parameter), eps)
+        pair = _pair(optimizer, places[worst], _trained(optimizer))
         if pair is not None:
             with quiet():
-                self._say(pair, sizes[worst], step, self._name(parameter, optimizer))
+                self._say(pair, sizes[worst], step, self._name(pair.parameter, optimizer))
 
     def _say(self, pair: Pair, size: float, step: int, name: str) -> None:
         # A large ratio over a second moment that is no underflow is some other optimizer's own arithmetic.
@@ -102,7 +99,11 @@ class Moments:
         self._warner.say(("second_moment_underflow", facts), step, name)
 
 
-def _pair(parameter: Tensor, state: Any, eps: Any) -> Pair | None:
+def _pair(optimizer: Any, place: int, trained: Sequence[tuple[Tensor, dict[str, Any]]]) -> Pair | None:
+    if place >= len(trained):
+        return None
+    parameter, group = trained[place]
+    state, eps = optimizer.state.get(parameter), group["eps"]
     if not isinstance(state, dict) or not isinstance(eps, float | int):
         return None
     moments = [state.get(key) for key in ("exp_avg", "exp_avg_sq")]
@@ -111,12 +112,13 @@ def _pair(parameter: Tensor, state: Any, eps: Any) -> Pair | None:
     first, second = (local(one) for one in moments if one is not None)
     if first is None or second is None or first.shape != second.shape:
         return None
-    return Pair(parameter, first, second, float(eps))
+    return Pair(place, parameter, first, second, float(eps))
 
 
 def _cut(pair: Pair, most: int) -> Pair:
     return pair._replace(first=pair.first.flatten()[:most], second=pair.second.flatten()[:most])
 
 
-def _holds(group: dict[str, Any], parameter: Tensor) -> bool:
-    return any(one is parameter for one in group["params"])
+def _trained(optimizer: Any) -> list[tuple[Tensor, dict[str, Any]]]:
+    """Return the parameters that have moments, each with its group."""
+    return [(one, group) for group in optimizer.param_groups for one in group["params"] if "eps" in group]

@@ -19,7 +19,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from nandiag.runtime.frames import Frame, Place, Trail, places_on
 from nandiag.runtime.leaves import BUILT_IN, is_leaf, unseen
 from nandiag.runtime.tape.packed.carried import Carried
-from nandiag.runtime.tape.packed.descent import ancestors, forget_consumed, unheld
+from nandiag.runtime.tape.packed.descent import ancestors, forget_consumed, part, unheld
 from nandiag.runtime.tape.packed.jots import Jots, Versions
 from nandiag.runtime.tape.packed.sides import Side
 from nandiag.runtime.tape.packed.swaps import Swapped
@@ -240,6 +240,10 @@ class Tape:
             self.jots.settle()
         self._made.pop(id(tensor), None)
 
+    def let_go(self, tensors: Sequence[Tensor]) -> None:
+        """Have nothing refer to ``tensors`` any more: what they hold is about to be that of others."""
+        part((*self._entries, *self.loose), self._made, tensors)
+
     def maker(self, tensor: Tensor) -> tuple[Entry, int] | None:
         """Return the entry that made ``tensor`` and the index among its outputs, None when it is not on the tape."""
         if self.jots.many:
@@ -386,12 +390,7 @@ class Tape:
     def whole(
         self, wanted: Iterable[Tensor] = (), without: Sequence[Entry] = (), also: Iterable[Entry] = ()
     ) -> list[Entry]:
-        """Return the step's entries but those ``without``, what made the tensors ``wanted``, and every ancestor needed.
-
-        ``also`` are calls of this step that are wanted besides.
-
-        Oldest first.
-        """
+        """Return the step's entries but ``without``, those ``also``, and what made ``wanted``, ancestors and all."""
         makers = [known[0] for known in map(self.maker, wanted) if known is not None and known[0].args is not None]
         makers += also
         left_out = {id(entry): entry for entry in without}

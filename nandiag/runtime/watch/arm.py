@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim import optimizer as optimizers
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -24,6 +25,7 @@ from nandiag.runtime.collectives.placement import Placement, nccl_version
 from nandiag.runtime.guard import guarded, guarded_alone
 from nandiag.runtime.inject import ending
 from nandiag.runtime.lag.sentinel import LateSentinel
+from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.look.weights import parameters
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.hooked import watch_hooks
@@ -60,6 +62,7 @@ def arm() -> Sentinel:
     collectives.install()
     watch_hooks(capture)
     _watch_placement(sentinel, capture)
+    _watch_swaps(sentinel, capture)
     _watch_standstill()
     _wrap_backward(sentinel, capture)
     _wrap_grad(sentinel)
@@ -127,6 +130,23 @@ def _watch_placement(sentinel: Sentinel, capture: Capture) -> None:
     capture.on_first_root = first_root
     ending.on_raise(lambda _error, _step: placement.tell())
     ending.on_leave(placement.tell)
+
+
+def _watch_swaps(sentinel: Sentinel, capture: Capture) -> None:
+    """Let go of tensors that are about to take each other's content, which is refused where anybody refers to them."""
+
+    @guarded("tape")
+    def let_go(tensors: tuple[Tensor, ...]) -> None:
+        if not any(map(weakref.getweakrefcount, tensors)):
+            return
+        with quiet():
+            capture.tape.let_go(tensors)
+            sentinel.bare.let_go(tensors)
+            if capture.births is not None:
+                for one in tensors:
+                    capture.births.record.forget(one)
+
+    wraps.watch_swaps(capture, let_go)
 
 
 def _watch_standstill() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol
 
@@ -44,6 +44,11 @@ class Bare:
         """A backward call from ``roots`` begins: look at what the last update by hand has left."""
         self._leaves = leaves_of(roots)
         self._look_at_weights(self._leaves)
+
+    def let_go(self, tensors: Iterable[Tensor]) -> None:
+        """Hold no reference to these any more: they are seen finite again before they are told to have been so."""
+        for one in tensors:
+            self._finite.pop(id(one), None)
 
     def ended(self) -> Sight:
         """The backward call is over: the leaves have their gradients, and no update by hand has used them yet."""

@@ -32,7 +32,7 @@ from nandiag.store.layout import RunFolder
 TOUCHED = (
     torch, torch.autograd, torch.func, torch.Tensor, torch.autograd.Function, torch.nn.Module, torch.nn.utils,
     torch.nn.parallel.DistributedDataParallel, torch.optim.Optimizer, GradScaler, dataloader._BaseDataLoaderIter,
-    dist, dist.distributed_c10d, functional, warnings, optimizers, threading.Thread,
+    dist, dist.distributed_c10d, functional, warnings, optimizers, torch.utils, threading.Thread,
 )  # fmt: skip
 
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from nandiag.runtime.tape.packed.words import Made
+from torch import Tensor
+
+from nandiag.runtime.tape.packed.words import Given, Made
 
 if TYPE_CHECKING:
     from nandiag.runtime.tape.entries import Entry
+
+
+class _Nothing:
+    """What a weak reference referred to that refers to nothing."""
+
+
+_GONE: Any = weakref.ref(_Nothing())
 
 
 def ancestors(entries: list[Entry], known: dict[int, Entry] | None = None) -> Iterable[Entry]:
@@ -42,3 +52,21 @@ def forget_consumed(backward: Entry) -> None:
         entry = waiting.pop()
         waiting += [word.entry for word in entry.words if type(word) is Made and word.entry.grad]
         entry.forget()
+
+
+def part(entries: Iterable[Entry], made: dict[int, Made], tensors: Iterable[Tensor]) -> None:
+    """Have ``entries``, what was ``made``, and their ancestors be without ``tensors``, as if these were gone."""
+    parted = set(map(id, tensors))
+    makers = [one.entry for one in made.values()]
+    for key in parted:
+        made.pop(key, None)
+    for entry in ancestors([*entries, *makers]):
+        for word in entry.words:
+            if type(word) is Made and id(word.tensor()) in parted:
+                word.tensor = _nothing if word.taken else _GONE
+            elif type(word) is Given and id(word.get()) in parted:
+                word.let_go()
+
+
+def _nothing() -> None:
+    """Stand in for a tensor that was to be taken as it is."""

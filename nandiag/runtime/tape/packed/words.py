@@ -88,6 +88,10 @@ class Given:
         tensor = self.get()
         self._tensor = _gone if tensor is None else weakref.ref(tensor)
 
+    def let_go(self) -> None:
+        """Refer to nothing any more."""
+        self._tensor = _gone
+
     def hold(self) -> bool:
         """Make the reference strong; False when the tensor is gone."""
         tensor = self.get()
