@@ -91,8 +91,10 @@ class Threads:
 
     def begin(self) -> None:
         """See what threads do that begin from now on; those of a process forked meanwhile are none of ours."""
+        original = getattr(threading.Thread, "_bootstrap_inner", None)
+        if original is None:
+            return
         os.register_at_fork(after_in_child=self._end)
-        original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 
         @functools.wraps(original)
         def bootstrap_inner(thread: threading.Thread) -> None:
