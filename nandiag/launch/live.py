@@ -144,6 +144,8 @@ def _of_look(rank: int, look: Looked) -> str:
         what = f"{kind} was read; what made it is not known yet"
     else:
         what = f"{where} made {made_kind(look.outputs, look.inputs) or kind}"
+    if look.facts.get("birth") == "op" and look.source == "op" and not {"saved_at", "thread"} & look.facts.keys():
+        return f"{ranks([rank])}, before the first step: {what}{f', used at step {look.step}' if look.step else ''}"
     return f"{ranks([rank])}, step {look.step}, {look.phase or 'phase unknown'}: {what}"
 
 

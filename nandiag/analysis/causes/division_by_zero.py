@@ -57,6 +57,7 @@ _KEPT = "y = a / torch.where(b != 0, b, torch.inf)"
 _COUNTS = re.compile(r"(?:^|[\W_])(?:n|num|numel|counts?|len|lengths?|steps|samples|tokens|batches|seen)(?:$|[\W_])")
 # The bias of an average that began at zero.
 _CORRECTION = re.compile(r"1(?:\.0)? - [\w.]+ \*\* ([A-Za-z_][\w.]*)")
+_IN_PLACE = re.compile(r"[\w.\[\]]+\.(?:mul|div)_\(")
 _WHAT = "a scale, a variance or a count"
 _KEEP = "Keep the divisor away from zero."
 
@@ -140,10 +141,9 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
         Suggestion(_keep(facts, divisor), _guarded(facts, divisor)) if rooted is None else Suggestion(in_root, rooted)
     ]
     found[:0] = _where_made(facts, divisor) if rooted is None else ()
-    callee = fitting.called_alone(facts.origin) if facts.origin.phase != "optimizer" else None
-    if callee is not None:
-        text = f"The division is in {callee}: keep what that divides by above zero where it is made, {_WHAT}."
-        return (Suggestion(text, "torch.nn.functional.softplus(z) + 1e-6"),)
+    elsewhere = _elsewhere(facts, divisor, in_root=rooted is not None)
+    if elsewhere:
+        return elsewhere
     empty = _weight_of_zeros(facts)
     if empty is not None:
         found.insert(0, empty)
@@ -165,6 +165,20 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
         # What has lost its digits cannot be clamped back: where one number is the divisor that is the likelier mend.
         found.insert(0 if divisor.numel == 1 else 1, Suggestion(text, _in_float32(facts)))
     return tuple(found)
+
+
+def _elsewhere(facts: Facts, divisor: TensorFact, *, in_root: bool) -> tuple[Suggestion, ...]:
+    """Return what is to be done where no number in the divisor's place mends it: at another line, or before this."""
+    callee = fitting.called_alone(facts.origin) if facts.origin.phase != "optimizer" else None
+    if callee is not None:
+        text = f"The division is in {callee}: keep what that divides by above zero where it is made, {_WHAT}."
+        return (Suggestion(text, "torch.nn.functional.softplus(z) + 1e-6"),)
+    nothing = _nothing_to_scale(facts, divisor)
+    if nothing is not None:
+        return (nothing,)
+    # Before training no gradient goes through it: the quotient by a small number is finite, and far too large.
+    begins = in_root and "birth" in facts.extra and _is_infinite(facts) and divisor.numel == 1
+    return _of_one_number(facts, None, None) if begins else ()
 
 
 def _in_update(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
@@ -194,7 +208,19 @@ def _left_out(facts: Facts) -> str:
     return f"Where {below} is 0, give {zero}: a small number in its place would make the quotient huge."
 
 
-def _of_one_number(facts: Facts, name: str | None, counted: str) -> tuple[Suggestion, ...]:
+def _nothing_to_scale(facts: Facts, divisor: TensorFact) -> Suggestion | None:
+    """What lies in place is multiplied by 1/0 between two updates: by 1 over a small number it would be 0, or huge."""
+    text = fitting.below(facts.origin)
+    line = (facts.origin.source or "").strip()
+    counts = facts.op == "reciprocal" and divisor.numel == 1 and facts.origin.phase == "optimizer"
+    if not counts or text is None or not _IN_PLACE.match(line) or "(" in text:
+        return None
+    own = (facts.origin.function or "").isidentifier()
+    told = f"Where {text} is 0 there is nothing to average: leave before anything is written, on all ranks alike."
+    return Suggestion(told, f"if {text} == 0: return" if own else None)
+
+
+def _of_one_number(facts: Facts, name: str | None, counted: str | None) -> tuple[Suggestion, ...]:
     """All is divided by it: nothing can be left out, and it was hardly meant to be 0."""
     text = fitting.below(facts.origin)
     begun = _CORRECTION.fullmatch(text or "")
@@ -207,6 +233,8 @@ def _of_one_number(facts: Facts, name: str | None, counted: str) -> tuple[Sugges
         raised = bounding.bound_at_zero(facts.origin)
         if raised is not None:
             return (Suggestion(f"{text} is 0: raise its bound to the least that is of use.", raised),)
+        return (Suggestion(f"{why}."),)
+    if counted is None:
         return (Suggestion(f"{why}."),)
     if name:  # what is kept from step to step: at least one is a wrong mean, and nobody would see it
         return (Suggestion(f"{why} (a buffer that was registered with persistent=False is in no checkpoint)."),)

@@ -30,9 +30,19 @@ def divisor(origin: Origin, guard: Guard) -> str | None:
     Where the line divides by the same once more, it is guarded there as well.
     """
     found = parsed(origin)
-    if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Div | ast.Mod):
-        return None
-    return line_of(origin, found[0], found[1].right, guard, everywhere=True)
+    below = None if found is None else _right(found[1])
+    return None if found is None or below is None else line_of(origin, found[0], below, guard, everywhere=True)
+
+
+def _right(node: ast.expr) -> ast.expr | None:
+    """Return the b of ``a / b``, ``a % b``, ``a.div_(b)`` and ``torch.div(a, b)``."""
+    if isinstance(node, ast.BinOp):
+        return node.right if isinstance(node.op, ast.Div | ast.Mod) else None
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None  # a function of the script's own may be called div as well
+    above = next((one for name in ("div", "true_divide", "divide") if (one := target(node, name)) is not None), None)
+    given = [one for one in node.args if one is not above] if above is not None else []
+    return given[0] if len(given) == 1 and not isinstance(given[0], ast.Starred) else None
 
 
 def below(origin: Origin) -> str | None:
@@ -48,7 +58,7 @@ def left_out(origin: Origin) -> str | None:
     below = None if found is None else divided_by(found[1])
     if found is None or below is None:
         return None
-    left = divisor if isinstance(found[1], ast.BinOp) else _inverted
+    left = divisor if _right(found[1]) is not None else _inverted
     named = len(ast.unparse(below)) > _SHORT or any(isinstance(one, ast.Call) for one in ast.walk(below))
     if not named:
         return left(origin, lambda text: f"torch.where({text} != 0, {text}, torch.inf)")
@@ -93,7 +103,7 @@ def divided_by(node: ast.expr) -> ast.expr | None:
     """Return the b of ``a / b``, and of ``b.reciprocal()``."""
     if isinstance(node, ast.BinOp):
         return node.right if isinstance(node.op, ast.Div) else None
-    return target(node, "reciprocal")
+    return target(node, "reciprocal") or _right(node)
 
 
 def called_alone(origin: Origin) -> str | None:
@@ -202,17 +212,6 @@ _LOSSES = frozenset(
     {"cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy"}
     | {"binary_cross_entropy_with_logits"}
 )
-
-
-def brought_to_bfloat16(origin: Origin) -> str | None:
-    """Return the user's line with bfloat16 in the place of the float16 that the underlined expression casts to."""
-    found = parsed(origin)
-    changed = None if found is None else _HALF.sub(lambda one: _WIDER[one[0]], found[0])
-    return None if found is None or changed is None or changed == found[0] else whole(origin, changed)
-
-
-_WIDER = {".half()": ".bfloat16()", "torch.float16": "torch.bfloat16", "torch.half": "torch.bfloat16"}
-_HALF = re.compile(r"\.half\(\)|torch\.(float16|half)\b")
 
 
 def filled(origin: Origin) -> str | None:

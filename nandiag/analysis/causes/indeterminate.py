@@ -103,14 +103,32 @@ def _advice(facts: Facts, given: tuple[TensorFact, ...]) -> tuple[Suggestion, ..
 def _of_number(facts: Facts, other: TensorFact, endless: TensorFact) -> Suggestion:
     """Say how to lay an infinity in where a mask is, which no product can do."""
     is_mask = facts.op == "mul" and (dtype_of(other) == "bool" or (other.min == 0.0 and other.max in {0.0, 1.0}))
-    if not is_mask:
-        return Suggestion(f"Look at what makes the number that goes into {facts.op}: torch was given it as it is.")
+    # Zeros alone are a mask that leaves nothing out, or anything else.
+    if not is_mask or not (other.max or dtype_of(other) == "bool" or _is_written(facts)):
+        kind = words.bad_kind([endless])
+        what = _only_name(facts) or f"the number that goes into {facts.op}"
+        return Suggestion(f"Look at what makes {what}, which is {kind} here: a division by 0, as a rule.")
     text = "0 times an infinity is not 0: put the infinity only where the mask has it."
     sign = "" if endless.posinf else "-"
     made = facts.origin.outputs[0].dtype if facts.origin.outputs else other.dtype
     cast = "" if dtype_of(other) == made.removeprefix("torch.") else f", dtype=torch.{made.removeprefix('torch.')}"
     code = _laid(facts, f'float("{sign}inf")', cast)
     return Suggestion(text, code or f'torch.zeros_like(mask{cast}).masked_fill(mask == 1, float("{sign}inf"))')
+
+
+def _is_written(facts: Facts) -> bool:
+    """Whether the infinity is written in the underlined expression, by a number or a name for it."""
+    shown = (facts.origin.source or "")[slice(*(facts.origin.column or (0, 0)))]
+    found = fitting.parsed(facts.origin)
+    nodes = () if found is None else ast.walk(found[1])
+    return any(isinstance(one, ast.expr) and _is_number(one) for one in nodes) or "inf" in shown.lower()
+
+
+def _only_name(facts: Facts) -> str | None:
+    """Return the one thing that the underlined method is given, where that is a name."""
+    found = fitting.parsed(facts.origin)
+    given = found[1].args if found is not None and isinstance(found[1], ast.Call) else []
+    return ast.unparse(given[0]) if len(given) == 1 and isinstance(given[0], ast.Name | ast.Attribute) else None
 
 
 def _laid(facts: Facts, infinity: str, cast: str) -> str | None:

@@ -34,6 +34,8 @@ EXPLAIN = Explanation(
     ),
 )
 
+_CHECK = Suggestion("Check the optimizer's eps, and what it does with a gradient of zeros.", "eps=1e-8")
+
 
 def explain(facts: Facts) -> Cause | None:
     """Add to a division in an update what it belongs to: a parameter whose gradient, or second moment, is zero."""
@@ -50,7 +52,8 @@ def explain(facts: Facts) -> Cause | None:
     return Cause(
         slug="optimizer_division",
         evidence=(f"The update{of} divides by a quantity that is 0, as that of a gradient of zeros is.",),
-        suggestions=(Suggestion("Check the optimizer's eps, and what it does with a gradient of zeros.", "eps=1e-8"),),
+        # Where the script's own line divides, the mend is there: an eps that the optimizer has may stand elsewhere.
+        suggestions=(_CHECK,) if called else (),
         strength=LIKELY,
         story=True,
         leads=called,

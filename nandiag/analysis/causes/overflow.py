@@ -234,7 +234,7 @@ def _half(facts: Facts) -> tuple[Suggestion, ...]:
 def _cast(facts: Facts, wide: Suggestion) -> tuple[Suggestion, ...]:
     if facts.node is not None:
         return (wide,)  # autograd casts a gradient as forward had cast what it is of: no line of the script's does
-    own = fitting.brought_to_bfloat16(facts.origin)
+    own = widening.brought_to_bfloat16(facts.origin)
     if own is not None:
         return (Suggestion("Keep this tensor in bfloat16, which has the range of float32, or in float32.", own),)
     return Suggestion("Keep this tensor in float32, or bring it to scale first.", "(x / scale).half()"), wide

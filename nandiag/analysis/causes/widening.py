@@ -7,6 +7,7 @@ the operands must then not be a module: its float32 weights would meet a half in
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 
 from nandiag.analysis.causes import fitting
@@ -34,6 +35,17 @@ def outside_autocast(origin: Origin, device: str) -> str | None:
         return None
     line = f'with torch.autocast("{device}", enabled=False): {fitting.whole(origin, _lifted(found[0], parts))}'
     return line if len(line) <= fitting.LONGEST_LINE else None
+
+
+def brought_to_bfloat16(origin: Origin) -> str | None:
+    """Return the user's line with bfloat16 in the place of the float16 that the underlined expression casts to."""
+    found = fitting.parsed(origin)
+    changed = None if found is None else _HALF.sub(lambda one: _WIDER[one[0]], found[0])
+    return None if found is None or changed is None or changed == found[0] else fitting.whole(origin, changed)
+
+
+_WIDER = {".half()": ".bfloat16()", "torch.float16": "torch.bfloat16", "torch.half": "torch.bfloat16"}
+_HALF = re.compile(r"\.half\(\)|torch\.(float16|half)\b")
 
 
 def _operands(node: ast.expr) -> list[ast.expr]:

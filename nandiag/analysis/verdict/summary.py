@@ -72,15 +72,20 @@ def _look_summary(look: Looked | None, origin: Origin, where: str) -> str:
     updated = facts.get("parameters")
     if isinstance(updated, list) and updated:
         return f"{born} on {where} in the update of {words.few([str(name) for name in updated], most=1)}"
-    return f"{born} on {where} in {_code(facts) or _place(origin)}"
+    return f"{born} on {where} in {_code(facts, origin) or _place(origin)}"
 
 
-def _code(facts: Mapping[str, object]) -> str | None:
+_PLAIN = frozenset({"list", "tuple", "dict", "range"})
+
+
+def _code(facts: Mapping[str, object], origin: Origin) -> str | None:
     """Return whose code it was where that is no module's."""
     if facts.get("heard") is True:
         return "arithmetic of numpy's"
     if "dataset" in facts:
-        return f"the code of {facts['dataset']}"
+        # A list has no code of its own: what made a batch of its samples has.
+        plain = facts["dataset"] in _PLAIN and (origin.function or "").isidentifier()
+        return f"{origin.function}(), as the batch was made" if plain else f"the code of {facts['dataset']}"
     return f"the communication hook {facts['comm_hook']}" if "comm_hook" in facts else None
 
 

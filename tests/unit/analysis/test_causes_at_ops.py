@@ -713,3 +713,43 @@ def test_a_gradient_that_is_too_large_by_the_scripts_own_loss_scale(at, by_hand,
     texts = [one.text for one in found.suggestions]
     assert any("by 32768 before backward() at train.py:19; without that the gradient goes to 57" in one
                for one in texts) is told  # fmt: skip
+
+
+def by_zero(at, by_hand, line, expression, *, op="div", nan=0, zero=None, **more):
+    zero = zero or by_hand.fact(zeros=1, shape=(), min=0.0, max=0.0)
+    given = (zero,) if op == "reciprocal" else (by_hand.fact(), zero)
+    bad = by_hand.fact(nan=1) if nan else by_hand.fact(posinf=1)
+    return at(op, given, (bad,), **on(line, expression), **more)
+
+
+def test_an_average_of_nothing_is_left_out(at, by_hand):
+    line = "p.mul_(self.seen / total)"
+    facts = by_zero(at, by_hand, line, "self.seen / total", op="reciprocal", phase="optimizer", function="average")
+    assert codes(facts) == ["if total == 0: return"]
+    facts = by_zero(at, by_hand, "s = seen / total", "seen / total", op="reciprocal", phase="optimizer")
+    assert codes(facts)[0] == "s = seen / total.clamp_min(1e-6)"
+
+
+def test_a_division_by_method_is_guarded_in_the_scripts_own_words(at, by_hand):
+    line = "p.grad.div_(scale)"
+    assert codes(by_zero(at, by_hand, line, line, nan=1))[0] == "p.grad.div_(scale.clamp_min(1e-6))"
+    line = "y = torch.div(a, b + c)"
+    assert codes(by_zero(at, by_hand, line, line[4:], nan=1))[0] == "y = torch.div(a, (b + c).clamp_min(1e-6))"
+
+
+def test_a_deviation_at_birth_is_not_made_huge(at, by_hand):
+    line = "std = 0.02 / depth.sqrt()"
+    facts = by_zero(at, by_hand, line, "0.02 / depth.sqrt()", extra={"birth": "op"}, phase="init")
+    assert codes(facts) == [None]
+    assert "clamp_min" in codes(by_zero(at, by_hand, line, "0.02 / depth.sqrt()"))[0]
+
+
+def test_a_number_without_end_that_is_no_mask(at, by_hand):
+    zeros = by_hand.fact(zeros=16, min=0.0, max=0.0)
+    line = "p.grad.mul_(scale)"
+    facts = at("mul", (zeros,), (by_hand.fact(nan=16),), extra={"arg1": "inf"}, **on(line, line))
+    (only,) = mechanism(facts).suggestions
+    assert (only.text.partition(",")[0], only.code) == ("Look at what makes scale", None)
+    line = 'y = mask * float("-inf")'
+    facts = at("mul", (zeros,), (by_hand.fact(nan=16),), extra={"arg1": "-inf"}, **on(line, line[4:]))
+    assert "masked_fill" in codes(facts)[0]

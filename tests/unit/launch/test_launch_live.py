@@ -276,3 +276,9 @@ def test_only_descendants_are_signalled():
     for pid in (-1, 0, 1, os.getpid(), os.getppid(), 2**31):
         with pytest.raises(ProcessLookupError):
             signal_own(pid, 0)
+
+
+def test_what_was_made_before_the_first_step_is_said_to_be():
+    look = Looked("found", "record", 14, phase="data", source="op", site=Site(op="aten.div.Tensor"), outputs=(INF,),
+                  facts={"birth": "op", "call": "div"})  # fmt: skip
+    assert seen((0, look)).line() == "rank 0, before the first step: div made +Inf, used at step 14"
