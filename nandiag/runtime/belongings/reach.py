@@ -12,6 +12,7 @@ import mmap
 import random
 import sys
 import threading
+import weakref
 from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -27,9 +28,14 @@ from nandiag.runtime.frames import USER, kind_of
 MAPS = (dict, OrderedDict, Counter, defaultdict)
 LISTS = (list, deque, set)
 # What the standard library has for a script to keep things in.
-_HOLDERS = (argparse.Namespace, SimpleNamespace, UserDict, UserList, ChainMap, threading.Semaphore)
+_HOLDERS = (
+    argparse.Namespace, SimpleNamespace, UserDict, UserList, ChainMap, threading.Semaphore,
+    weakref.WeakKeyDictionary, weakref.WeakValueDictionary,
+)  # fmt: skip
 _MOST = 100_000
-_LARGEST = 100_000
+# Of a container larger than the first only its members are kept, not what they hold; of one larger than that, nothing.
+_FOLLOWED = 100_000
+_LARGEST = 2_000_000
 _DEPTH = 16
 _PLAIN = (FunctionType, MethodType, partial, threading.local)
 
@@ -62,7 +68,7 @@ def is_followed(one: object) -> bool:
     """Whether ``one`` is of a kind that a script changes by running, and that can be put back."""
     kind = type(one)
     if kind in MAPS or kind in LISTS or isinstance(one, tuple):
-        return len(one) <= _LARGEST  # type: ignore[arg-type]
+        return len(one) <= (_FOLLOWED if isinstance(one, tuple) else _LARGEST)  # type: ignore[arg-type]
     if kind in _PLAIN or is_iterator(kind) or kind is torch.Tensor or is_generator(one) or is_array(one):
         return True
     if isinstance(one, type):
@@ -156,6 +162,8 @@ def _inside_function(one: FunctionType) -> list[object]:
 
 def _members(one: Any) -> list[object]:
     form: Any = tuple if isinstance(one, tuple) else form_of(one)
+    if form is not None and form.__len__(one) > _FOLLOWED:
+        return []
     if form in MAPS:
         return list(dict.values(one))
     return [] if form is None else list(form.__iter__(one))

@@ -29,6 +29,7 @@ _FUNCTIONS = (FunctionType, MethodType, BuiltinMethodType)
 _CLOSED = (("_queue", "SimpleQueue"), ("mmap", "mmap"))
 _DEPTH = 8
 _LONGEST = 1000
+_LARGEST = 100_000
 
 
 class StandIns:
@@ -124,6 +125,8 @@ class StandIns:
     def _places(self, one: Any) -> Iterator[tuple[Any, Any, Callable[[Any], object]]]:
         """Yield what ``one`` holds that may need a stand-in: its name, itself, and what puts another there."""
         form: Any = form_of(one)
+        if form is not None and len(one) > _LARGEST:
+            return
         if form in MAPS:
             held = [(key, value) for key, value in dict.items(one) if self._may_need(value)]
             yield from ((key, value, partial(dict.__setitem__, one, key)) for key, value in held)

@@ -10,6 +10,7 @@ import sys
 import threading
 import types
 import typing
+import weakref
 
 import numpy as np
 import pytest
@@ -206,6 +207,25 @@ def test_the_items_of_a_map_of_the_standard_library(make):
     one["new"] = 1
     keeping.put_back()
     assert dict(one) == {"calls": 1}
+
+
+def test_the_items_of_a_map_that_holds_its_keys_weakly():
+    key, one = Tracker(), weakref.WeakKeyDictionary()
+    one[key] = 1
+    keeping = Belongings([{"held": one}], ALONE)
+    one[key] += 1
+    keeping.put_back()
+    assert dict(one) == {key: 1}
+
+
+@pytest.mark.parametrize("make", [list, collections.deque, set, dict.fromkeys, collections.Counter])
+def test_a_large_container(make):
+    one = make(range(150_000))
+    before = one.copy()
+    keeping = Belongings([[one]], ALONE)
+    (one.pop if make is not set else one.remove)(*([0] if make in {set, dict.fromkeys, collections.Counter} else []))
+    keeping.put_back()
+    assert one == before
 
 
 class Recent(collections.OrderedDict):
