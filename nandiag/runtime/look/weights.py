@@ -57,7 +57,7 @@ class Weights:
         self._frozen = Frozen()
         self._turn = 0
         self._whole: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
-        self.in_turns = False
+        self.in_turns = self.in_parts = False
         self.loads = 0
         self._fsdp = False
         self.suspects: list[Tensor] = []
@@ -135,8 +135,13 @@ class Weights:
 
     def state_since(self, optimizer: Optimizer, step: int) -> int | None:
         """Return the last step after which all of its state was seen finite; None if that is long before ``step``."""
-        if not self.in_turns:
-            return step - 1
+        return self._since(optimizer, step) if self.in_turns else step - 1
+
+    def weights_since(self, optimizer: Optimizer, step: int) -> int | None:
+        """Return the same of all of its weights."""
+        return self._since(optimizer, step) if self.in_parts else step - 1
+
+    def _since(self, optimizer: Optimizer, step: int) -> int | None:
         known = self._whole.get(optimizer)
         return known if known is not None and known < step <= known + _LONG_AGO else None
 

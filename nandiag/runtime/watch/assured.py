@@ -86,7 +86,7 @@ class Assured:
         self._weight = math.inf
         self._took = math.inf  # the newest look at all, in seconds
         self._addresses: list[int] = []
-        self._whole = self._doubtful = False
+        self._whole = self._doubtful = self._sparse = False
 
     def begins(self, optimizer: Optimizer, sight: Sight, *, seen: bool) -> None:
         """An update is about to be made by gradients that were finite at ``sight``; ``seen``: by the script's tape."""
@@ -136,6 +136,9 @@ class Assured:
         weights = parameters(optimizer)
         if len(weights) == len(self._addresses) and list(map(_address, weights)) == self._addresses:
             return [_norm(_side_by_side(weights))]
+        if self._sparse and not any(group.get("momentum") for group in optimizer.param_groups):
+            self._weights.in_parts = True
+            weights = list(map(_touched, weights))
         return norms(weights)
 
     def _holds(self, optimizer: Optimizer) -> bool:
@@ -174,6 +177,7 @@ class Assured:
         if not _fits(optimizer, weights) or _is_hooked():
             self._in_vain = _IN_VAIN
             return
+        self._sparse = any(map(_is_sparse, weights))
         self._addresses = list(map(_address, weights)) if _are_few(weights) else []
         self._written, self._loads, self._hooks = self._capture.window.writes, self._weights.loads, _hooks()
         self._of, self._bounds, self._left = weakref.ref(optimizer), Bounds(self._weight, self._weight), UPDATES
@@ -207,6 +211,20 @@ def _fits(optimizer: Optimizer, weights: Sequence[Tensor]) -> bool:
     state = [one for kept in optimizer.state.values() for one in kept.values() if isinstance(one, Tensor)]
     plain = all(type(one) in _TYPES and one.dtype in _DTYPES for one in (*weights, *state))
     return plain and getattr(type(optimizer).step, "__module__", "").startswith("torch.optim.")
+
+
+def _is_sparse(weight: Tensor) -> bool:
+    """Whether it is large and its gradient is of a few rows: to look at all of it would take longer than the step."""
+    gradient = weight.grad
+    return gradient is not None and gradient.layout is torch.sparse_coo and weight.numel() > _FEW
+
+
+def _touched(weight: Tensor) -> Tensor:
+    """Return what an update by a sparse gradient has written into, without a momentum that goes on."""
+    gradient = weight.grad
+    if gradient is None or not _is_sparse(weight):
+        return weight
+    return weight.detach()[tuple(gradient._indices())]
 
 
 def _are_few(weights: Sequence[Tensor]) -> bool:

@@ -150,8 +150,10 @@ class Judge:
         for harm in describe(held, len(parameters(optimizer)), make):
             if harm.what == "optimizer_state":  # it may have been bad for a few steps
                 border.add(replace(harm, since=self.weights.state_since(optimizer, step)), Level.SEEN)
+            elif harm.what == "parameter":
+                border.add(replace(harm, since=self.weights.weights_since(optimizer, step)), Level.LOST)
             else:
-                border.add(harm, Level.LOST if harm.what == "parameter" else Level.SEEN)
+                border.add(harm, Level.SEEN)
 
     def _harm(self, optimizer: Optimizer | None, phase: str, **known: Any) -> Callable[..., Harm]:
         step = known.pop("step", self.clock.step)
