@@ -38,6 +38,8 @@ _CHANNEL_LOOKS = 3
 _TIMES_AFTER = 3.0
 _DEVIATIONS_AFTER = 4.0
 _ENOUGH_AFTER = 8
+# In the first steps little is known of what is usual: only what is out of all proportion is told, and only at a harm.
+_TIMES_OF_FEW, _FEW_AFTER = 100.0, 3
 # What is kept until the step is made, where steps are short: the newest few batches of at most so many elements.
 _SMALL, _MOST_PASSED = 1 << 16, 8
 # Sizes that wait for the end of their step: more come only of scripts that make no step.
@@ -213,12 +215,14 @@ class Inputs:
 
     def _judge(self, batch: Batch, tensor: Tensor, *, at_harm: bool) -> None:
         usual = self._usual.get(batch.path)
-        if usual is None or usual.mask or usual.count < _ENOUGH_AFTER or not is_there(tensor):
+        few = _FEW_AFTER if at_harm else _ENOUGH_AFTER
+        if usual is None or usual.mask or usual.count < few or not is_there(tensor):
             return
         if not at_harm and any(one is usual for _, one, _ in self._fresh):
             return  # it was looked at as it went in, and is not unusual enough for a word without harm
         size = max(abs(float(end)) for end in extent(tensor))
-        if _TIMES_AFTER * usual.largest < size < math.inf and usual.score(size) > _DEVIATIONS_AFTER:
+        times = _TIMES_AFTER if usual.count >= _ENOUGH_AFTER else _TIMES_OF_FEW
+        if times * usual.largest < size < math.inf and usual.score(size) > _DEVIATIONS_AFTER:
             self._say(batch, size, at_harm=at_harm)
 
 

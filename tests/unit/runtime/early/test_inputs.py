@@ -163,3 +163,16 @@ def test_an_evaluation_is_not_looked_at(work):
         for features in plain(100):
             model(features * 1e3)
     assert worker.sentinel.early.waiting() == []
+
+
+@pytest.mark.parametrize(("steps", "size", "named"), [(5, 9999.0, 1), (5, 40.0, 0), (2, 9999.0, 0)])
+def test_at_a_harm_in_the_first_steps_what_is_out_of_all_proportion_is_named(work, steps, size, named):
+    worker = work()
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    for features in (*plain(steps), torch.full((8, 4), size)):
+        loss = model(features).square().mean()
+        (loss * (torch.inf if features.max() == size else 1.0)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert [event.step for event in outliers(worker)] == [steps] * named
