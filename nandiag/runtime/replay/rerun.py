@@ -19,7 +19,7 @@ from nandiag.runtime.look.finite import fact, quiet
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.replay.trace import Spot, Tracer
 from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Tape, tensors_in
-from nandiag.runtime.tape.packed.outputs import given_out
+from nandiag.runtime.tape.packed.outputs import given_out, shards_of
 from nandiag.runtime.tape.packed.sides import left_at
 from nandiag.runtime.tape.packed.swaps import Swapped
 from nandiag.runtime.tape.packed.words import Given, Made, Rebuilt, version_of
@@ -113,6 +113,8 @@ class Player:
             if entry.function is _grad:
                 self.result.losses += [(root, entry.micro_step) for root in tensors_in(args[0])]
                 self.result.gradients += outputs
+            if entry.kind == CALL:
+                outputs += shards_of(outputs)
 
     def _words(self, entry: Entry) -> tuple[Any, Any, Swapped | None] | None:
         """Return the arguments, None where one is gone that no gradient flows through: what needs it will refuse."""
@@ -296,6 +298,8 @@ def _phase(index: int, entry: Entry, models: list[int], backwards: list[int]) ->
         return "optimizer"  # between backward and the step, or in a step that uses what earlier backwards left
     if entry.in_place and _is_weight(entry):
         return "init" if entry.step == 0 else "optimizer"
+    if not models and not backwards and not entry.grad:
+        return "data"
     if not models or index in models:
         return "forward"
     return _phase_round_model(index, entry, models, backwards)

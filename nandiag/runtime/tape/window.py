@@ -24,6 +24,7 @@ from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entries import CALL, Entry, Tape, tensors_in
 from nandiag.runtime.tape.packed.jots import LARGEST, versions_of
+from nandiag.runtime.tape.packed.outputs import shards_of
 from nandiag.runtime.tape.state import Generators, generators, modes
 from nandiag.runtime.tracebacks import pass_on
 
@@ -179,7 +180,7 @@ class Window(Beneath):
         what = traits(func)
         if (what.remakes or what.from_data) and self._is_given(what, words, output):
             return None
-        outputs = (output,) if isinstance(output, Tensor) else tensors_in(output)
+        outputs = [output] if isinstance(output, Tensor) else tensors_in(output)
         if not outputs and not what.mutates:
             return None
         known = modes()
@@ -191,7 +192,7 @@ class Window(Beneath):
         self.tape.add(entry, args, kwargs)
         if what.in_place and not grad:
             self.tape.hold_update(entry, args)
-        self.tape.made(entry, outputs)
+        self.tape.made(entry, [*outputs, *shards_of(outputs)])
         if not grad and entry.name in _COPIES and isinstance(output, Tensor) and output.layout is torch.strided:
             self.tape.copied(entry, output)
         return entry

@@ -22,6 +22,7 @@ from nandiag.runtime.collectives import stacks
 from nandiag.runtime.collectives import wraps as collectives
 from nandiag.runtime.collectives.lookout import LOOKOUT
 from nandiag.runtime.collectives.placement import Placement, nccl_version
+from nandiag.runtime.collectives.ring import RING
 from nandiag.runtime.guard import guarded, guarded_alone
 from nandiag.runtime.inject import ending
 from nandiag.runtime.lag.sentinel import LateSentinel
@@ -72,6 +73,7 @@ def arm() -> Sentinel:
     anomaly_mode.arm()
     watch_scaler(sentinel.clock.updates, sentinel.scaler_skipped, sentinel.scaled)
     ending.on_exit(sentinel.finish)
+    RING.listeners.append(guarded("last look")(sentinel.last.begins))
     _watch_raise(sentinel)
     RECORDER.emit(_armed())
     _record_births(sentinel, capture)
@@ -164,7 +166,7 @@ def _watch_standstill() -> None:
 
 
 def _watch_raise(sentinel: Sentinel) -> None:
-    ends = guarded("sentinel")(sentinel.script_ends)
+    ends = guarded("sentinel")(sentinel.last.take)
 
     def raised(error: BaseException, step: int) -> None:
         del error, step

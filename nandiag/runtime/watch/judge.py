@@ -139,6 +139,13 @@ class Judge:
             self.finite_after = step
         return held
 
+    def written_of(self, optimizer: Optimizer, border: Border) -> list[Held]:
+        """Parameters that something behind the newest update left non-finite; returns them."""
+        held = [one for one in self.weights.bad(optimizer) if one.what == "parameter"]
+        self._add(optimizer, border, held, self.clock.step, "optimizer")
+        self.lost |= bool(held)
+        return held
+
     def frozen_of(self, optimizer: Optimizer, border: Border) -> None:
         """Buffers and frozen parameters that turned bad since the last look, in this step's forward as a rule."""
         self._add(optimizer, border, self.weights.bad_frozen(), self.clock.step, "forward")

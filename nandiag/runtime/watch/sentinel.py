@@ -39,6 +39,7 @@ from nandiag.runtime.watch.clock import Clock
 from nandiag.runtime.watch.judge import Border, Judge, learning_rate, left_out_by_script
 from nandiag.runtime.watch.response import Action, Level, Response, decide, reason_of
 from nandiag.runtime.watch.told.harm import Teller
+from nandiag.runtime.watch.told.last import LastLook
 from nandiag.runtime.watch.told.skips import Skips
 from nandiag.settings import Settings
 
@@ -62,13 +63,13 @@ class Sentinel:
         examiner = Examiner(capture, self.agreement, settings.max_replays)
         self.looker = Looker(examiner, capture, settings.level, self.clock, self._settle)
         self.bare = Bare(self.judge, self.looker, self._settle)
+        self.last = LastLook(self)
         self._response = Response(settings.on_anomaly)
         self._nesting = Nesting()
         self._assured = Assured(capture, self.weights)
         self._waiting: list[Tensor] = []
         self._under_way = UnderWay()
         self._scale: Tensor | None = None
-        self._ended = False
         self._optimizer: Optimizer | None = None
         capture.on_first_root = self.weights.take_stock
         capture.on_other_thread = self.clock.other_thread
@@ -344,37 +345,15 @@ class Sentinel:
             self.losses.drop()
             self.capture.gradients_dropped()
 
-    def script_ends(self) -> None:
-        """The script ends, by an error or not: look at a step that it began and did not finish.
-
-        Most scripts guard their loss themselves (an assertion, an exit): then no border is ever reached with it.
-        """
-        if self._ended or self.capture.off or self.judge.lost or not RECORDER.attached:
-            return
-        self._ended = True
-        self.looker.script_ends()
-        optimizer = self._optimizer or next(iter(self.weights.known()), None)
-        if self.losses.pending and optimizer is not None:
-            self._judge_unfinished(optimizer)
-        elif self.capture.tape.unfinished() or self.looker.unfinished:
-            looked = self.looker.examine(Case(self.clock.step, [], joint=False, unfinished=True, ends=True))
-            if looked is not None and looked.outcome == "found":
-                RECORDER.emit(self.judge.unseen_loss(optimizer, looked), urgent=True)
-
-    def _judge_unfinished(self, optimizer: Optimizer) -> None:
-        border = Border()
-        with quiet():
-            sight = self._sight(optimizer)
-            self.judge.losses_of(optimizer, sight, border)
-            self.judge.gradients_of(optimizer, sight, border)
-        if self.teller.tell(border):
-            self._examine(optimizer, joint=False, ends=True)
-        self.losses.clear()
+    @property
+    def optimizer(self) -> Optimizer | None:
+        """The optimizer that made the newest step, else one that was made and still lives."""
+        return self._optimizer or next(iter(self.weights.known()), None)
 
     def finish(self) -> Finished:
         """Give the last words: what still waits to be read, the history, and how far the run came."""
         try:
-            self.script_ends()
+            self.last.take()
         except Exception as error:
             RECORDER.dark("last look", error)
         border = Border()

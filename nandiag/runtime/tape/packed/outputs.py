@@ -1,7 +1,8 @@
-"""The tensors that a root module gives out, in an object of the script's or a distribution too (worker)."""
+"""The tensors that a call gives out: a root module in an object of the script's too, a DTensor its shard (worker)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from nandiag.runtime.tape.entries import tensors_in
 
+_SHARD = "_local_tensor"  # of a DTensor
 _DEPTH = 3
 _MOST = 64
 _OPAQUE = (nn.Module, type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
@@ -24,6 +26,11 @@ def given_out(output: Any) -> list[Tensor]:
     found = tensors_in(output)
     _attributes(output, found, _DEPTH)
     return found
+
+
+def shards_of(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Return what this rank holds of the DTensors among ``tensors``: they hand it out by no call of torch's."""
+    return [getattr(one, _SHARD) for one in tensors if type(one) is not Tensor and hasattr(type(one), _SHARD)]
 
 
 def _attributes(thing: Any, found: list[Tensor], depth: int) -> None:

@@ -4,6 +4,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 
 class Outer(torch.optim.Optimizer):
@@ -129,3 +131,28 @@ def test_an_update_that_asks_for_its_gradients_itself_is_not_made_again(work):
     refused = [one for one in worker.looked if one.outcome == "refused"]
     assert ["closure" in one.reason for one in refused] == [True]
     assert "failed" not in [one.outcome for one in worker.looked]
+
+
+@torch.no_grad()
+def clip(parameters, most):
+    total = sum(one.grad.to_local().square().sum() for one in parameters)
+    factor = most / total.sqrt()
+    if factor < 1 or factor.isinf():
+        for one in parameters:
+            one.grad.mul_(factor)
+
+
+def test_gradients_that_are_clipped_by_their_shards_lead_to_the_line(work, group):
+    """What a clip wrote is in the old shard, which ``to_local()`` gave by no call of torch's."""
+    worker = work()
+    mesh = init_device_mesh("cpu", (1,))
+    weight = nn.Parameter(distribute_tensor(torch.ones(2, 2), mesh, [Shard(0)]))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for scale in (1.0, 1.0, 0.0):
+        optimizer.zero_grad()
+        (weight.square().sum() * scale).to_local().backward()
+        clip([weight], 1.0)
+        optimizer.step()
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source, looked.site.op) == ("found", "op", "aten.reciprocal.default"), looked
+    assert looked.site.source.strip() == "factor = most / total.sqrt()"

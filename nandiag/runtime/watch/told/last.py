@@ -1,0 +1,87 @@
+"""The last look: at a step that was begun and not finished, and at weights written into behind the last (worker)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from nandiag.runtime.collectives.ring import Call
+from nandiag.runtime.look.finite import quiet, read
+from nandiag.runtime.look.weights import Optimizer, parameters
+from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.replay.case import Case
+from nandiag.runtime.watch.judge import Border
+
+if TYPE_CHECKING:
+    from nandiag.runtime.watch.sentinel import Sentinel
+
+
+class LastLook:
+    """Looks once, when the script ends, by an error or not: then no border is ever reached again.
+
+    Most scripts guard their loss themselves (an assertion, an exit); weights that are averaged, merged or put back
+    behind the last update may be what is saved, or given to others, next.
+    """
+
+    def __init__(self, sentinel: Sentinel) -> None:
+        self._sentinel = sentinel
+        self.taken = False
+
+    def take(self) -> None:
+        """Look at what no border will see."""
+        sentinel = self._sentinel
+        if self.taken or sentinel.capture.off or sentinel.judge.lost or not RECORDER.attached:
+            return
+        self.taken = True
+        looker = sentinel.looker
+        looker.script_ends()
+        optimizer = sentinel.optimizer
+        if sentinel.losses.pending and optimizer is not None:
+            self._unfinished(optimizer)
+        elif sentinel.capture.tape.unfinished() or looker.unfinished:
+            looked = looker.examine(Case(sentinel.clock.step, [], joint=False, unfinished=True, ends=True))
+            if looked is not None and looked.outcome == "found":
+                RECORDER.emit(sentinel.judge.unseen_loss(optimizer, looked), urgent=True)
+        self.at_weights()
+
+    def _unfinished(self, optimizer: Optimizer) -> None:
+        sentinel, border = self._sentinel, Border()
+        with quiet():
+            sight = sentinel._sight(optimizer)
+            sentinel.judge.losses_of(optimizer, sight, border)
+            sentinel.judge.gradients_of(optimizer, sight, border)
+        if sentinel.teller.tell(border):
+            sentinel._examine(optimizer, joint=False, ends=True)
+        sentinel.losses.clear()
+
+    def at_weights(self) -> None:
+        """Look at the weights as they are now; those that the last update left finite were written into since."""
+        sentinel = self._sentinel
+        if sentinel.clock.updated_in < 0 or sentinel.teller.told or sentinel.capture.off or not RECORDER.attached:
+            return
+        for optimizer in sentinel.weights.known():
+            if not self._finite(optimizer):
+                self._written(optimizer)
+
+    def _finite(self, optimizer: Optimizer) -> bool:
+        with quiet():
+            return all(map(math.isfinite, read(self._sentinel.weights.scalars(optimizer, quick=False))))
+
+    def _written(self, optimizer: Optimizer) -> None:
+        sentinel, border = self._sentinel, Border()
+        with quiet():
+            held = sentinel.judge.written_of(optimizer, border)
+        if held and sentinel.teller.tell(border):
+            self._examine(optimizer, tuple(one.tensor for one in held))
+
+    def _examine(self, optimizer: Optimizer, bad: tuple[Tensor, ...]) -> None:
+        step, trained = self._sentinel.clock.step, parameters(optimizer)
+        case = Case(step, trained, joint=False, suspects=bad, weights_were_finite=True, ends=True)
+        self._sentinel.looker.examine(case)
+
+    def begins(self, call: Call) -> None:
+        """Where the script lets go of its process group it has trained; at the exit its model may be gone."""
+        if call.op == "destroy_process_group":
+            self.at_weights()

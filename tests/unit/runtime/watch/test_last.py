@@ -1,0 +1,85 @@
+"""What the script does to its weights behind its last step, where no border follows that would see it."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from nandiag.events import ProbeDark
+
+
+def trained(steps=3):
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).mean().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+@torch.no_grad()
+def average(model, seen):
+    total = torch.tensor(float(seen))
+    for one in model.parameters():
+        one.mul_(seen / total)
+
+
+def told(worker):
+    return [(one.what, one.step, one.since) for one in worker.harms]
+
+
+def test_weights_that_are_spoiled_behind_the_last_update_are_told_with_the_line(work):
+    worker = work()
+    kept = trained()
+    average(kept[0], 0)
+    assert worker.sentinel.finish().steps == 3
+    assert told(worker) == [("parameter", 3, 2)]
+    found = worker.looked[0]
+    assert found.outcome == "found", found
+    assert found.site.source.strip() == "one.mul_(seen / total)"
+
+
+def test_weights_that_are_finite_at_the_end_are_not_told(work):
+    worker = work()
+    kept = trained()
+    average(kept[0], 2)
+    worker.sentinel.finish()
+    assert told(worker) == []
+    assert worker.looked == []
+
+
+def test_a_mask_of_the_scripts_in_its_weights_is_none(work):
+    worker = work()
+    model = nn.Linear(4, 1)
+    with torch.no_grad():
+        model.weight[0, 0] = -torch.inf
+    optimizer = torch.optim.SGD([model.bias], lr=0.01)
+    model.bias.sum().backward()
+    optimizer.step()
+    worker.sentinel.finish()
+    assert [one.what for one in worker.harms if one.step >= 1] == []
+
+
+def test_the_model_of_a_function_is_looked_at_where_the_process_group_ends(work, tmp_path):
+    worker = work()
+
+    def main():
+        dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+        model, _optimizer = trained()
+        average(model, 0)
+        dist.destroy_process_group()
+
+    main()
+    worker.sentinel.finish()
+    assert told(worker) == [("parameter", 3, 2)]
+    assert worker.events(ProbeDark) == []
+
+
+def test_harm_that_was_told_before_is_not_told_again_at_the_end(work):
+    worker = work(on_anomaly="continue")
+    model, optimizer = trained()
+    (model(torch.ones(2, 4)) * torch.nan).mean().backward()
+    optimizer.step()
+    before = told(worker)
+    worker.sentinel.finish()
+    assert told(worker) == before
