@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -57,17 +57,19 @@ class Evidence:
     def ends(self, case: Case) -> list[Op]:
         """Return the ops at which the harm ended: the bad losses', else the bad gradients', else the bad buffers'."""
         if case.unfinished:
-            return self._end_of_forward()
+            return self._writers(one for one in self.result.gradients if is_bad(one)) or self._end_of_forward()
         losses = [loss for loss, _ in self.result.losses if is_bad(loss)]
         given = [*self.result.gradients, *(one.grad for one in case.parameters if one.grad is not None)]
         gradients = [one for one in given if is_bad(one)]
         # Last, gradients of other leaves: where the optimizer owns copies of the weights, backward writes to these.
         others = [one.grad for root in self.roots for one in root.parameters() if one.grad is not None]
         for group in (losses, gradients, [one for one in (*case.suspects, *others) if is_bad(one)]):
-            ops = [op for op in (self.tracer.writer(tensor) for tensor in group) if op is not None]
-            if ops:
+            if ops := self._writers(group):
                 return ops
         return []
+
+    def _writers(self, tensors: Iterable[Tensor]) -> list[Op]:
+        return [op for op in map(self.tracer.writer, tensors) if op is not None]
 
     @property
     def backwards(self) -> int:

@@ -75,7 +75,7 @@ class Looker:
         if self.live.here:
             self._examiner.decline(case)
             self._found_by_any(case, None)
-            bad = list(case.suspects) if case.suspects and not case.gradients else None
+            bad = list(case.spoken or case.suspects) if case.spoken or (case.suspects and not case.gradients) else None
             seen = self.live.explain(case, bad)
             return self._saw(replace(seen, phase="optimizer") if bad and case.weights_were_finite else seen)
         looked = self._examiner.examine(case)

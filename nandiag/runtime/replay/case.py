@@ -12,6 +12,7 @@ class Case:
     """The harmful step as it is handed over: what the border saw, and with whom it is to be run again.
 
     ``ends``: the run ends after the replay in any case.
+    ``spoken``: what the error that the script ends by speaks of.
     ``by_hand``: no optimizer made the updates, so that the tape begins with the one before this step.
     """
 
@@ -25,3 +26,4 @@ class Case:
     unfinished: bool = False
     by_hand: bool = False
     ends: bool = False
+    spoken: tuple[Tensor, ...] = ()

@@ -75,7 +75,7 @@ class Examiner:
         tape = self._capture.tape
         with quiet():
             copies = [entry for one in case.parameters if (entry := tape.copier(storage(one))) is not None]
-        entries, self._partial = still_held(tape.whole(case.gradients, without=updates, also=copies))
+        entries, self._partial = still_held(tape.whole((*case.gradients, *case.spoken), without=updates, also=copies))
         began = time.perf_counter()
         looked = self._refusal(case, entries) or self._replay(case, entries)
         self._hooks.stand_apart(case, roots_of(entries))
@@ -154,7 +154,7 @@ class Examiner:
                 # In a context of its own, for what the step sets in context variables.
                 result = contextvars.copy_context().run(player.play, entries)
                 through()
-                result.gradients += player.made_again(self._capture.tape, case.gradients)
+                result.gradients += player.made_again(self._capture.tape, (*case.gradients, *case.spoken))
                 with tracer.still(), torch.no_grad():
                     kept = self._capture.batches, self._capture.narrow, frozenset(self._capture.received)
                     seen = Evidence(

@@ -169,8 +169,8 @@ def _watch_raise(sentinel: Sentinel) -> None:
     ends = guarded("sentinel")(sentinel.last.take)
 
     def raised(error: BaseException, step: int) -> None:
-        del error, step
-        ends()
+        del step
+        ends(error)
 
     ending.on_raise(raised)
 

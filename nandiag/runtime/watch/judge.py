@@ -75,10 +75,16 @@ class Judge:
         self.lost |= level is Level.LOST
         return level
 
-    def unseen_loss(self, optimizer: Optimizer | None, looked: Looked) -> Harm:
-        """A loss that the script computed, and ended on before it called backward; a replay showed it to be bad."""
-        make = self._harm(optimizer, "loss", micro_step=looked.micro_step)
-        return make(what="loss", tensors=looked.outputs[:1], bad=1, total=1)
+    def unseen(self, optimizer: Optimizer | None, looked: Looked | None, spoken: Sequence[Tensor]) -> Harm:
+        """What the script ended on before it called backward: what its error has ``spoken`` of, else a loss.
+
+        That the loss is bad is what a replay ``looked`` at.
+        """
+        make = self._harm(optimizer, "loss", micro_step=None if looked is None else looked.micro_step)
+        if spoken:
+            facts = tuple(fact(one) for one in spoken)
+            return make(what="output", tensors=facts, bad=len(facts), total=len(facts))
+        return make(what="loss", tensors=() if looked is None else looked.outputs[:1], bad=1, total=1)
 
     def gradients_of(self, optimizer: Optimizer, sight: Sight, border: Border) -> None:
         """Gradients that are not finite and that no scaler will keep from the weights."""

@@ -13,6 +13,7 @@ from nandiag.runtime.look.weights import Optimizer, parameters
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.watch.judge import Border
+from nandiag.runtime.watch.told.spoken import spoken_of
 
 if TYPE_CHECKING:
     from nandiag.runtime.watch.sentinel import Sentinel
@@ -29,8 +30,8 @@ class LastLook:
         self._sentinel = sentinel
         self.taken = False
 
-    def take(self) -> None:
-        """Look at what no border will see."""
+    def take(self, error: BaseException | None = None) -> None:
+        """Look at what no border will see; ``error``: the one that the script ends by."""
         sentinel = self._sentinel
         if self.taken or sentinel.capture.off or sentinel.judge.lost or not RECORDER.attached:
             return
@@ -40,11 +41,19 @@ class LastLook:
         optimizer = sentinel.optimizer
         if sentinel.losses.pending and optimizer is not None:
             self._unfinished(optimizer)
-        elif sentinel.capture.tape.unfinished() or looker.unfinished:
-            looked = looker.examine(Case(sentinel.clock.step, [], joint=False, unfinished=True, ends=True))
-            if looked is not None and looked.outcome == "found":
-                RECORDER.emit(sentinel.judge.unseen_loss(optimizer, looked), urgent=True)
+        else:
+            self._before_loss(optimizer, () if error is None else spoken_of(error))
         self.at_weights()
+
+    def _before_loss(self, optimizer: Optimizer | None, spoken: tuple[Tensor, ...]) -> None:
+        """The script ended before it called backward: on its loss, or on what its error speaks of."""
+        sentinel = self._sentinel
+        if not (spoken or sentinel.capture.tape.unfinished() or sentinel.looker.unfinished):
+            return
+        case = Case(sentinel.clock.step, [], joint=False, unfinished=True, ends=True, spoken=spoken)
+        looked = sentinel.looker.examine(case)
+        if spoken or (looked is not None and looked.outcome == "found"):
+            RECORDER.emit(sentinel.judge.unseen(optimizer, looked, spoken), urgent=True)
 
     def _unfinished(self, optimizer: Optimizer) -> None:
         sentinel, border = self._sentinel, Border()
