@@ -105,7 +105,8 @@ class Player:
             function = _without_collectives(entry.function) if entry.kind == ROOT else entry.function
             if entry.kind == ROOT and function is not entry.function:
                 args, kwargs = _as_ddp_gives(entry.function, args, kwargs)
-            output = function(*args, **kwargs)
+            with self.tracer.still() if _of_numpy(args) else nullcontext():  # what comes of it was made before
+                output = function(*args, **kwargs)
             outputs = self._outputs[id(entry)] = (given_out if entry.kind == ROOT else tensors_in)(output)
             outputs += left_at(entry.sides)
             self._left |= {(id(names), name): value for names, values in entry.left for name, value in values.items()}
@@ -214,6 +215,13 @@ class Player:
                 stand_in = self._stand_ins[id(tensor)] = tensor.detach().requires_grad_()
             return stand_in
         return tensor
+
+
+def _of_numpy(args: Any) -> bool:
+    """Whether a call takes what numpy made, an array or a list of them: torch makes a tensor of it, and no numbers."""
+    first = args[0] if isinstance(args, tuple) and args else None
+    some = first[:1] if isinstance(first, list | tuple) else [first]
+    return any(type(one).__module__ == "numpy" for one in some)
 
 
 def _there(buffers: Iterable[tuple[Tensor, Tensor]]) -> Iterable[tuple[Tensor, Tensor]]:

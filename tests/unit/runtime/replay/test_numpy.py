@@ -191,3 +191,27 @@ def test_an_infinity_below_zero_in_a_sample_has_its_line(work):
     train(Series(in_decibels))
     look = worker.looked[0]
     assert (look.source, look.phase, look.site.function) == ("op", "data", "in_decibels")
+
+
+def in_units_of_its_spread(rewards):
+    return (rewards - rewards.mean()) / rewards.std()  # the line
+
+
+@pytest.mark.parametrize("taken", [torch.as_tensor, torch.tensor, lambda one: torch.tensor([one])[0]])
+def test_what_torch_takes_of_numpy_is_not_said_to_be_made_by_torch(work, said, taken):
+    worker = work(on_anomaly="continue")
+    model = nn.Linear(6, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        rewards = np.full(4, 0.5, dtype=np.float32)
+        rewards[0] += step < 2
+        target = in_units_of_its_spread(rewards)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # torch's, of a list of arrays
+            loss = (model(torch.ones(1, 6)) - taken(target)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    look = worker.looked[0]
+    assert look.site.source.endswith("# the line"), look
+    assert look.facts["numpy"].startswith("invalid value encountered in")
