@@ -223,7 +223,7 @@ def _written_later(facts: Facts) -> Cause:
     """A tensor that was first looked at in the middle of the run: another optimizer, or written since the last step."""
     step = facts.origin.step
     if facts.basis == "look":
-        seen = f"It was bad when step {step} first used it; the updates before left it finite, or were not watched."
+        seen = f"It was bad when step {step} first used it, and no update that was watched made it so."
     else:
         seen = f"It was bad when its optimizer was first seen, before step {step}: it was written outside of a step."
     return Cause(

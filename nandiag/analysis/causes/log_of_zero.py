@@ -150,9 +150,29 @@ def _ratio(facts: Facts, op: str) -> Suggestion | None:
         return None
     if found is None or facts.extra.get("of_weights") is not False or dtype_of(facts.origin.inputs[0]) in HALF:
         return None
+    odd = _odds(part)
+    if odd is not None:
+        return odd
     sides = f"({ast.unparse(part.left)} + 1e-12) / ({ast.unparse(part.right)} + 1e-12)"
     code = fitting.line_of(facts.origin, found[0], part, lambda _: sides)
     return Suggestion("Keep both sides of the ratio away from zero: what is 0 above may be 0 below next.", code)
+
+
+def _odds(part: ast.BinOp) -> Suggestion | None:
+    """(1 + a) / (1 - a), p / (1 - p): what is 0 or infinite there is so in other forms of the same a, further down."""
+    below = part.right
+    if not isinstance(below, ast.BinOp) or not isinstance(below.op, ast.Sub) or ast.unparse(below.left) not in _ONES:
+        return None
+    name, above = ast.unparse(below.right), ast.unparse(part.left)
+    both = above in {f"{one} + {name}" for one in _ONES} | {f"{name} + {one}" for one in _ONES}
+    if not isinstance(below.right, ast.Name) or not (both or above == name):
+        return None
+    low = "-1 + 1e-6" if both else "1e-6"
+    text = f"Keep {name} within its range, away from both ends, before this line: what comes behind may use it too."
+    return Suggestion(text, f"{name} = {name}.clamp({low}, 1 - 1e-6)")
+
+
+_ONES = ("1", "1.0")
 
 
 def _at_edge_of_support(facts: Facts) -> Suggestion | None:

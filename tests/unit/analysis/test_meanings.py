@@ -137,3 +137,16 @@ def test_of_counts_another_logarithm_is_taken(at, by_hand):
     assert not any("clamp" in (one.code or "") for one in explain(counts)[1].suggestions)
     assert first(logarithm(at, by_hand, "y = (a + b).log()", "(a + b).log()", whole=True)).code == "y = (a + b).log1p()"
     assert first(logarithm(at, by_hand, "y = take(x)", "take(x)", whole=True)).code == "torch.log1p(x)"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "code"),
+    [
+        ("(1 + a) / (1 - a)", "a = a.clamp(-1 + 1e-6, 1 - 1e-6)"),
+        ("p / (1 - p)", "p = p.clamp(1e-6, 1 - 1e-6)"),
+        ("a / (1 - b)", "u = torch.log((a + 1e-12) / (1 - b + 1e-12))"),
+    ],
+)
+def test_the_ends_of_a_range_are_kept_from_where_the_value_comes(at, by_hand, ratio, code):
+    facts = logarithm(at, by_hand, f"u = torch.log({ratio})", f"torch.log({ratio})", of_weights=False)
+    assert first(facts).code == code
