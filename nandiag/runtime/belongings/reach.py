@@ -97,11 +97,16 @@ def is_mapped(one: object) -> bool:
 
 
 def is_object(one: object) -> bool:
-    """Whether ``one`` is an object, with attributes or slots, of the script's: of its class, or a plain holder."""
+    """Whether ``one`` is an object, with attributes or slots, of the script's class, or such a library's."""
     kind = type(one)
-    if kind is ModuleType or isinstance(one, type) or not (_defined_by_user(kind) or issubclass(kind, _HOLDERS)):
+    if kind is ModuleType or isinstance(one, type) or not (_defined_by_user(kind) or _keeps_its_place(kind)):
         return False
     return hasattr(one, "__dict__") or bool(slots_of(kind))
+
+
+def _keeps_its_place(kind: type) -> bool:
+    """Whether what a library's ``kind`` makes keeps in attributes what a script moves on: holders, and iterators."""
+    return issubclass(kind, _HOLDERS) or type(getattr(kind, "__next__", None)) is FunctionType
 
 
 def slots_of(kind: type) -> list[MemberDescriptorType]:

@@ -4,7 +4,9 @@ import contextlib
 import io
 import logging
 import math
+import os
 import queue
+import select
 import sys
 import threading
 import time
@@ -67,15 +69,15 @@ class Clerk:
     """A thread of the script's that works when it is asked to, in the middle of a replay too."""
 
     def __init__(self):
-        self.asked, self.answered = queue.SimpleQueue(), queue.SimpleQueue()  # of C: unseen by a replay
+        self.asked, self.answered = os.pipe(), os.pipe()  # what goes through them goes through in a replay too
         self.written, self.number = [], 0
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
 
     def run(self):
-        while self.asked.get() is not None:
+        while os.read(self.asked[0], 1) == b"1":
             self.work()
-            self.answered.put(None)
+            os.write(self.answered[1], b"1")
 
     def work(self):
         print("clerk")  # noqa: T201
@@ -84,8 +86,9 @@ class Clerk:
         self.number += 1
 
     def ask(self):
-        self.asked.put(1)
-        self.answered.get(timeout=SECONDS)
+        os.write(self.asked[1], b"1")
+        assert select.select([self.answered[0]], [], [], SECONDS)[0]
+        os.read(self.answered[0], 1)
 
 
 @pytest.fixture(autouse=True)
@@ -101,8 +104,10 @@ def clerk():
     """One clerk; ends with the test."""
     one = Clerk()
     yield one
-    one.asked.put(None)
+    os.write(one.asked[1], b"0")
     one.thread.join(SECONDS)
+    for number in (*one.asked, *one.answered):
+        os.close(number)
 
 
 def test_what_another_thread_says_and_writes_in_a_replay_is_kept(work, clerk, caplog):
@@ -119,13 +124,14 @@ def test_what_another_thread_says_and_writes_in_a_replay_is_kept(work, clerk, ca
 
 
 def test_a_stream_kept_from_a_replay_goes_on_as_the_scripts_own(work):
-    worker, model, held = work(), Net(), queue.SimpleQueue()  # what a list had got would be taken out of it again
-    model.during = lambda: held.put(sys.stdout)
+    # What a list of the script's had got would be taken out of it again.
+    worker, model, held = work(), Net(), logging.makeLogRecord({"streams": []})
+    model.during = lambda: held.streams.append(sys.stdout)
     with contextlib.redirect_stdout(io.StringIO()) as out:
         train(model)
         before = out.getvalue()
         assert worker.looked[0].outcome == "found"
-        plain, kept = held.get(), held.get()
+        plain, kept = held.streams
         assert kept is not plain
         kept.write("later")
     assert out.getvalue() == before + "later"

@@ -2,6 +2,7 @@
 
 import collections
 import csv
+import fileinput
 import functools
 import itertools
 import mmap
@@ -310,6 +311,20 @@ def test_mapped_memory_that_is_only_read_stands_where_it_stood(tmp_path):
         assert room.read(3) == b"012"
         keeping.put_back()
         assert room.read(3) == b"012"
+
+
+def test_an_iterator_of_a_librarys_class_stands_where_it_stood():
+    rows = fileinput.FileInput(["there"])  # noqa: SIM115 - nothing is opened
+    rows.place = 0
+    rows._files = (one for one in ["there"])
+    keeping = Belongings([{"rows": rows}], ALONE, ends=False)
+    keeping.begin({})
+    rows.place += 1
+    with pytest.raises(Refused):
+        next(rows._files)
+    keeping.put_back()
+    assert rows.place == 0
+    assert next(rows._files) == "there"
 
 
 def test_iterators_that_the_step_takes_from_stand_where_they_stood(work):
