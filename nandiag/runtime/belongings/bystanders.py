@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
+from types import FrameType
+
+from nandiag.runtime.frames import is_ours
 
 
 class Bystanders:
@@ -14,8 +17,18 @@ class Bystanders:
     """
 
     def __init__(self) -> None:
-        self.threads = frozenset(sys._current_frames()) - {threading.get_ident()}
+        frames = sys._current_frames()
+        self.threads = frozenset(frames) - {threading.get_ident()}
+        # What nandiag began itself uses nothing of the script's.
+        self.strangers = frozenset(one for one in self.threads if not _begun_by_us(frames[one]))
 
     def here(self) -> bool:
         """Whether the caller is one of them."""
         return threading.get_ident() in self.threads
+
+
+def _begun_by_us(frame: FrameType) -> bool:
+    """Whether a thread runs code of nandiag's from its first frame on; one of the script's begins in ``threading``."""
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return is_ours(frame.f_code.co_filename)

@@ -45,7 +45,7 @@ class OpenFiles:
 
     def begin(self) -> None:
         """Swallow from now on; what is done so far is undone by :meth:`close` even where this raises."""
-        alone = not self._bystanders.threads and self._flush()
+        alone = not self._bystanders.strangers and self._flush()
         if alone:
             self._undo += [keeper for one in self._memory if (keeper := _contents(one)) is not None]
             self._undo += [keeper for one in self._topmost() if (keeper := position(one)) is not None]

@@ -70,7 +70,7 @@ class Outside:
             if hasattr(os, name):
                 self._put(os, name, instead)
         self._put(torch, "save", _saved)
-        for owner, name, instead in ways(ends=self._ends, alone=not self._bystanders.threads):
+        for owner, name, instead in ways(ends=self._ends, alone=not self._bystanders.strangers):
             self._put(owner, name, instead)
         if not self._ends:
             _listen(self)
