@@ -7,13 +7,26 @@ import pytest
 from scoring import commands
 
 ROOT = Path(__file__).resolve().parents[1]
+# All others start real worker processes.
+TOGETHER = ("tests/unit/", "tests/golden/", "tests/fuzz/")
 
 
-def pytest_collection_modifyitems(items):
-    """Keep the tests that start processes with one worker: they take the cores that there are, one after another."""
-    for item in items:
-        if item.get_closest_marker("integration") or item.get_closest_marker("samples"):
-            item.add_marker(pytest.mark.xdist_group("processes"))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Share the tests out by file (``-n 2 --dist loadscope``), those that start processes as if they were one file.
+
+    They take the cores that there are, and so come one after another.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        """The files of tests, as xdist shares out scopes."""
+
+        def _split_scope(self, nodeid):
+            file = nodeid.partition("::")[0]
+            return file if file.startswith(TOGETHER) else "processes"
+
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session")
