@@ -21,6 +21,7 @@ class Bystanders:
         self.threads = frozenset(frames) - {threading.get_ident()}
         # What nandiag began itself uses nothing of the script's.
         self.strangers = frozenset(one for one in self.threads if not _begun_by_us(frames[one]))
+        frames.clear()  # this very frame is among them, and would hold itself, and its callers', until it is collected
 
     def here(self) -> bool:
         """Whether the caller is one of them."""

@@ -6,6 +6,7 @@ the namespaces that it may touch before and after; a test holds that list comple
 
 import contextlib
 import gc
+import os
 import random
 import threading
 import warnings
@@ -21,6 +22,7 @@ from torch.utils.data import dataloader
 
 from nandiag.events import Harm, Looked, decode
 from nandiag.runtime import anomaly_mode
+from nandiag.runtime.belongings import bystanders
 from nandiag.runtime.collectives.ring import RING
 from nandiag.runtime.frames import BOUNDARIES
 from nandiag.runtime.inject import after_import, ending
@@ -52,6 +54,13 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def no_strangers_of_the_runner(monkeypatch):
+    """A thread that pytest-xdist has beside the tests is none of a script's."""
+    ours = bystanders.is_ours
+    monkeypatch.setattr(bystanders, "is_ours", lambda name: ours(name) or f"{os.sep}execnet{os.sep}" in name)
 
 
 @pytest.fixture(autouse=True)
