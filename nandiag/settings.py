@@ -295,6 +295,11 @@ def error_file(environ: Mapping[str, str] | None = None) -> str | None:
     return environ.get("TORCHELASTIC_ERROR_FILE") or None
 
 
+def columns() -> int | None:
+    """Return how wide the user wants text to be (``COLUMNS``), None where nothing is said."""
+    return _first_int(os.environ, ("COLUMNS",)) or None
+
+
 def environment() -> dict[str, str]:
     """Return a copy of this process's environment, for a launcher that plans what its workers inherit."""
     return dict(os.environ)

@@ -47,8 +47,6 @@ def close(closing: Closing) -> int:
     closed = closing.closed
     if closed.banner:
         tell(closed.banner)
-    if closed.end.signal is not None:
-        tell(f"nandiag: the run was ended by {signal_name(closed.end.signal)}, which was handed on to the workers.")
     tell(*(f"nandiag: {sentence}" for sentence in closed.trouble))
     if closed.watch_failure is not None:
         own_bug(closed.watch_failure, "watching the run", closing.folder.path)
@@ -59,8 +57,11 @@ def close(closing: Closing) -> int:
         report = _report(closing.folder)
     except Exception as error:  # noqa: BLE001 - the user gets a sentence, the details go into the run folder
         own_bug(error, "reading the run", closing.folder.path)
+        _tell_signal(closed, "")
         return _without_report(closing)
-    if speaker == presence.name():
+    shows = speaker == presence.name()
+    _tell_signal(closed, report.verdict.summary if shows else "")
+    if shows:
         _write(report, closing)
         _show(report, closing.folder)
     else:
@@ -75,6 +76,13 @@ def decide(run: int, report: Report, fail_on: str) -> int:
     bad = {"anomaly"} if fail_on == "anomaly" else {"anomaly", "warning"}
     seen = report.verdict.anomaly or any(finding.severity in bad for finding in report.findings)
     return Exit.ANOMALY if seen else Exit.OK
+
+
+def _tell_signal(closed: Closed, told: str) -> None:
+    """Say what signal ended the run, unless what is ``told`` of it says so."""
+    signal = closed.end.signal
+    if signal is not None and signal_name(signal) not in told:
+        tell(f"nandiag: the run was ended by {signal_name(signal)}, which was handed on to the workers.")
 
 
 def _point(report: Report, closing: Closing, speaker: str) -> None:

@@ -15,6 +15,7 @@ from nandiag.cli.problems import complain
 from nandiag.errors import Exit, NandiagError, UsageError
 
 VERBS = ("run", "report", "explain", "doctor")
+OWN = ("--help", "-h", "--version")
 
 
 def build(verb: str | None = None) -> typer.Typer:
@@ -42,7 +43,7 @@ def main() -> int:
     """Run the command line of this process and return its exit code."""
     hook = sys.excepthook
     try:
-        _refuse_script(sys.argv[1:])
+        _refuse_misplaced(sys.argv[1:])
         build(sys.argv[1] if len(sys.argv) > 1 else None)(prog_name="nandiag")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else Exit.OK if end.code is None else Exit.SCRIPT_FAILED
@@ -55,12 +56,30 @@ def main() -> int:
     return Exit.OK
 
 
-def _refuse_script(words: Sequence[str]) -> None:
-    """Raise UsageError where a script stands in the place of the verb."""
-    if words and words[0] not in VERBS and words[0].endswith(".py"):
-        raise UsageError(
-            f"There is no command {words[0]!r}.", todo=f"Did you mean `{shlex.join(['nandiag', 'run', *words])}`?"
-        )
+def _refuse_misplaced(words: Sequence[str]) -> None:
+    """Raise UsageError where a script, or an option that is a verb's, stands in the place of the verb."""
+    first = words[0] if words else ""
+    if first in VERBS or first in OWN:
+        return
+    if first.startswith("-") and first != "-":
+        raise UsageError(f"{first} stands before the verb, and belongs behind it.", todo=_behind_verb(words))
+    if first.endswith(".py"):
+        raise UsageError(f"There is no command {first!r}.", todo=f"Did you mean `{_typed('run', *words)}`?")
+
+
+def _behind_verb(words: Sequence[str]) -> str:
+    """Return what was probably meant by words that begin with an option."""
+    verb = next((word for word in words if word in VERBS), None)
+    if verb is not None:
+        at = words.index(verb)
+        return f"Did you mean `{_typed(verb, *words[:at], *words[at + 1 :])}`?"
+    if len(words) > 1:
+        return f"Did you mean `{_typed('run', *words)}`?"
+    return f"The verbs are {', '.join(VERBS)}; `nandiag VERB --help` lists what each of them takes."
+
+
+def _typed(*words: str) -> str:
+    return shlex.join(["nandiag", *words])
 
 
 def _show_version(value: bool) -> None:  # noqa: FBT001 - the shape of a typer callback

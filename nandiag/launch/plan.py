@@ -137,16 +137,28 @@ def _torchrun_values(arguments: Arguments, folder: RunFolder) -> argparse.Namesp
 
 def _sizes(values: argparse.Namespace) -> tuple[int, int | None]:
     """Return workers per node and nodes (None for a range); raises UsageError where torchrun would refuse."""
-    from torch.distributed.run import determine_local_world_size, parse_min_max_nnodes
+    from torch.distributed.run import determine_local_world_size
 
     try:
         nproc = determine_local_world_size(str(values.nproc_per_node))
-        least, most = parse_min_max_nnodes(str(values.nnodes))
     except (ValueError, RuntimeError) as error:
         raise UsageError(f"torchrun cannot start: {str(error).rstrip('.')}.") from error
-    if nproc < 1 or not 0 < least <= most:
-        raise UsageError(f"torchrun cannot start {nproc} workers on {values.nnodes} nodes.")
+    if nproc < 1:
+        raise UsageError(f"--nproc {nproc}: each node needs 1 worker at least.")
+    least, most = _nodes(str(values.nnodes))
     return nproc, most if least == most else None
+
+
+def _nodes(text: str) -> tuple[int, int]:
+    from torch.distributed.run import parse_min_max_nnodes
+
+    try:
+        least, most = parse_min_max_nnodes(text)
+    except (ValueError, RuntimeError):
+        least = most = 0
+    if not 0 < least <= most:
+        raise UsageError(f"--nnodes {text}: give a number of nodes, 1 at least, or a range such as 1:4.")
+    return least, most
 
 
 def _python_path(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:

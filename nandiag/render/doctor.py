@@ -10,10 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from nandiag.analysis.doctor import OK, SKIPPED, STATES, WARNING, WRONG, Check, Doctor
-from nandiag.render.text import clean, encodable
+from nandiag.render.text import clean, encodable, wide
 
-WIDTH_WITHOUT_TERMINAL = 100
-NARROWEST = 40
 MOST_NAME = 24
 _STYLES = {OK: "green", WARNING: "bold yellow", WRONG: "bold red", SKIPPED: "dim"}
 
@@ -21,9 +19,9 @@ _STYLES = {OK: "green", WARNING: "bold yellow", WRONG: "bold red", SKIPPED: "dim
 def show(doctor: Doctor, block: Sequence[str], file: TextIO) -> None:
     """Write table, sum and block to ``file``; colours follow the terminal and NO_COLOR. Raises OSError."""
     console = Console(file=file, highlight=False, markup=False, emoji=False)
-    width = max(console.width if file.isatty() else WIDTH_WITHOUT_TERMINAL, NARROWEST)
+    console.width = wide(console.width if file.isatty() else None)
     with console.capture() as taken:
-        for line in lines(doctor, block, width):
+        for line in lines(doctor, block, console.width):
             console.print(line, soft_wrap=True)
     file.write(encodable(taken.get(), getattr(file, "encoding", None)))
     file.flush()

@@ -21,10 +21,8 @@ from nandiag.render import hang as hangs
 from nandiag.render import nccl
 from nandiag.render.frame import MOST, REST, STYLES, Frame, hanging
 from nandiag.render.snippet import snippet
-from nandiag.render.text import clean, encodable
+from nandiag.render.text import clean, encodable, wide
 
-WIDTH_WITHOUT_TERMINAL = 100
-NARROWEST = 40
 _WHAT = {"optimizer_state": "optimizer state", "frozen": "frozen parameters", "gradient": "gradients"}
 _TOLD = {"stopped", "went_on", "update_left_out", "rank_victim"}
 
@@ -65,12 +63,13 @@ class Place:
 def show(report: Report, place: Place, file: TextIO) -> None:
     """Write the summary of ``report`` to ``file``.
 
-    Colours follow the terminal and NO_COLOR; without a terminal the text is 100 columns wide. Raises OSError.
+    Colours follow the terminal and NO_COLOR; without a terminal the text is as wide as COLUMNS says, or 100. Raises
+    OSError.
     """
     mirror = _Mirror(file)
-    width = None if mirror.isatty() else WIDTH_WITHOUT_TERMINAL
-    console = Console(file=mirror, width=width, highlight=False, markup=False, emoji=False)
-    for line in lines(report, place, max(console.width, NARROWEST)):
+    console = Console(file=mirror, highlight=False, markup=False, emoji=False)
+    console.width = wide(console.width if mirror.isatty() else None)
+    for line in lines(report, place, console.width):
         console.print(line, soft_wrap=True)
     file.write(encodable(mirror.getvalue(), getattr(file, "encoding", None)))
     file.flush()

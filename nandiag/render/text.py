@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from nandiag.events.visible import LONGEST, clean, clean_line
+from nandiag.settings import columns
 
-__all__ = ["LONGEST", "clean", "clean_line", "encodable"]
+__all__ = ["LONGEST", "clean", "clean_line", "encodable", "wide"]
+
+WIDTH_WITHOUT_TERMINAL = 100
+NARROWEST = 40
+
+
+def wide(terminal: int | None) -> int:
+    """Return how many columns text gets: those of the ``terminal`` where there is one, else those of ``COLUMNS``."""
+    return max(terminal or columns() or WIDTH_WITHOUT_TERMINAL, NARROWEST)
 
 
 def encodable(text: str, encoding: str | None) -> str:

@@ -68,6 +68,17 @@ def test_a_bug_of_ours_leaves_a_known_exit_code_alone(codes, tmp_path, monkeypat
     assert "ZeroDivisionError" in (tmp_path / "nandiag-error.txt").read_text()
 
 
+@pytest.mark.parametrize(
+    "summary", ["the run was ended by signal 2 (SIGINT); no anomaly in 1 rank", "NaN born on rank 0"]
+)
+def test_what_signal_ended_the_run_is_said_once(summary, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(closing_module, "_report", lambda _folder: replace(CLEAN, verdict=Verdict(False, summary)))
+    told = closing(tmp_path, 130)
+    told = replace(told, closed=replace(told.closed, end=replace(told.closed.end, signal=2), nodes=(presence.name(),)))
+    assert close(told) == 130
+    assert capsys.readouterr().err.count("signal 2 (SIGINT)") == 1
+
+
 @pytest.mark.parametrize("reported", ["no", "before", "after"])
 def test_a_launcher_of_another_node_points_to_the_report(tmp_path, monkeypatch, capsys, reported):
     monkeypatch.setattr(closing_module, "_report", lambda _folder: BAD)

@@ -117,9 +117,10 @@ def test_an_id_of_the_user_is_kept_and_that_of_an_outer_run_is_not():
         ("--inject exec --no-python sh", "do not go together"),
         ("--inject exec --launcher none sh", "needs torchrun"),
         ("--nproc gpus train.py", "gpus"),
-        ("--nproc 0 train.py", "0 workers"),
-        ("--nnodes x train.py", "torchrun cannot start"),
-        ("--nnodes 3:2 train.py", "3:2 nodes"),
+        ("--nproc 0 train.py", "--nproc 0: each node needs 1 worker"),
+        ("--nnodes x train.py", "--nnodes x: give a number"),
+        ("--nnodes 0 train.py", "--nnodes 0: give a number"),
+        ("--nnodes 3:2 train.py", "--nnodes 3:2: give a number"),
     ],
 )
 def test_what_cannot_be_started_is_said_before(words, text, tmp_path, monkeypatch):

@@ -197,6 +197,19 @@ def test_a_file_gets_no_colour_and_a_hundred_columns(harmed, monkeypatch, name):
     assert file.getvalue() == HARMED
 
 
+def test_a_file_is_as_wide_as_columns_says(harmed, monkeypatch):
+    def widest(columns):
+        monkeypatch.setenv("COLUMNS", columns)
+        file = io.StringIO()
+        terminal.show(harmed, terminal.Place(FOLDER), file)
+        prose = [line for line in file.getvalue().splitlines() if "note:" in line or line.startswith("error")]
+        return max(map(len, prose))
+
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert widest("60") <= 60 < widest("160")
+    assert widest("none") == widest("0") == widest("100")
+
+
 def test_a_terminal_gets_colour(harmed, monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):

@@ -118,7 +118,7 @@ class StandIns:
             again = copied(value, inner)
         except Exception:
             again = None
-        if again is not None and not self._bystanders.threads:
+        if again is not None and not self._bystanders.strangers:
             return again
         return value if again is None and self._ends else Instead(value, again, self._may_use)
 

@@ -192,6 +192,17 @@ def test_two_names_for_one_iterator_stay_names_for_one():
     assert next(rows) == 0
 
 
+def test_where_no_thread_but_nandiags_own_is_there_the_copy_itself_stands():
+    held, beside = {"rows": iter([1, 2])}, Bystanders()
+    beside.threads, beside.strangers = frozenset({1}), frozenset()
+    keeping = Belongings([held], beside)
+    keeping.begin({})
+    assert type(held["rows"]) is type(iter([]))  # what C code asks for by its type
+    assert list(held["rows"]) == [1, 2]
+    keeping.put_back()
+    assert list(held["rows"]) == [1, 2]
+
+
 def test_other_threads_take_from_the_scripts_own():
     go, done = threading.Event(), threading.Event()
     held, got = Holder(), []
