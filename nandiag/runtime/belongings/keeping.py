@@ -143,20 +143,21 @@ def _generator(one: Any) -> Callable[[], object]:
 
 
 def _put_back_map(one: Any, base: Any, items: list[tuple[Any, Any]], left: Collection[Any]) -> None:
-    # Key by key, for other threads may be reading these very globals.
+    # Key by key, for other threads may be reading these very globals; and copied by one call first, for they may write.
     before = dict(items)
-    for key in [key for key in base.keys(one) if key not in before and key not in left]:
-        base.__delitem__(one, key)
+    for key in [key for key in list(base.keys(one)) if key not in before and key not in left]:
+        base.pop(one, key, None)
     for key, value in items:
         if key not in left and (not base.__contains__(one, key) or base.__getitem__(one, key) is not value):
             base.__setitem__(one, key, value)
     if (
         not left
         and "__builtins__" not in before
-        and any(a is not b for a, b in zip(base.keys(one), before, strict=False))
+        and any(a is not b for a, b in zip(list(base.keys(one)), before, strict=False))
     ):
-        for key in before:
-            base.__setitem__(one, key, base.pop(one, key))
+        for key, value in items:
+            base.pop(one, key, None)
+            base.__setitem__(one, key, value)
 
 
 def _put_back_list(one: Any, form: Any, members: list[Any]) -> None:
@@ -168,7 +169,7 @@ def _put_back_list(one: Any, form: Any, members: list[Any]) -> None:
 
 
 def _put_back_class(one: type, before: dict[str, Any]) -> None:
-    for name in [name for name in vars(one) if name not in before]:
+    for name in [name for name in list(vars(one)) if name not in before]:
         delattr(one, name)
     for name, value in before.items():
         if vars(one).get(name) is not value:

@@ -128,15 +128,15 @@ class StandIns:
         if form is not None and len(one) > _LARGEST:
             return
         if form in MAPS:
-            held = [(key, value) for key, value in dict.items(one) if self._may_need(value)]
+            held = [(key, value) for key, value in list(dict.items(one)) if self._may_need(value)]
             yield from ((key, value, partial(dict.__setitem__, one, key)) for key, value in held)
         elif form in LISTS and form is not set:
-            members = [(index, value) for index, value in enumerate(form.__iter__(one)) if self._may_need(value)]
+            members = [(index, value) for index, value in enumerate(list(form.__iter__(one))) if self._may_need(value)]
             yield from ((index, value, partial(form.__setitem__, one, index)) for index, value in members)
         elif isinstance(one, FunctionType):
             yield from self._in_function(one)
         elif isinstance(one, type):
-            names = [(name, value) for name, value in vars(one).items() if self._may_need(value)]
+            names = [(name, value) for name, value in list(vars(one).items()) if self._may_need(value)]
             yield from ((name, value, partial(type.__setattr__, one, name)) for name, value in names)
         if is_object(one):
             filled = [slot for slot in slots_of(type(one)) if is_filled(slot, one)]

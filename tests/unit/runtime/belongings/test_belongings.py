@@ -243,6 +243,24 @@ def test_the_order_of_a_map(kind):
     assert list(many.items()) == [("a", 1), ("b", 2), ("c", 3)]
 
 
+def test_a_map_that_grows_while_it_is_put_back():
+    many = {"a": 1, "b": 2}
+    keeping = Belongings([many], ALONE)
+    calls = itertools.count()
+
+    def writes(_frame, _event, _arg):
+        many[f"of another thread {next(calls)}"] = 0
+
+    many["of the replay"] = 3
+    sys.setprofile(writes)
+    try:
+        keeping.put_back()
+    finally:
+        sys.setprofile(None)
+    assert {"a": 1, "b": 2}.items() <= many.items()
+    assert "of the replay" not in many
+
+
 def test_a_list_of_the_scripts_own_kind():
     class Seen(list):
         pass
