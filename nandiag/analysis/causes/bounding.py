@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from nandiag.analysis.causes import fitting
+from nandiag.analysis.causes import fitting, quotients
 from nandiag.analysis.report import Origin
 
 _AT_ZERO = re.compile(r"\.(?:clamp|clamp_min|clip)\((?:min=)?0(?:\.0?)?\)$")
@@ -76,7 +76,7 @@ def _is_eps(node: ast.expr, least: float) -> bool:
 def bound_at_zero(origin: Origin) -> str | None:
     """Return the user's line with the bound raised where it divides by ``x.clamp(min=0)``, or ``None``."""
     found = fitting.parsed(origin)
-    below = None if found is None else fitting.divided_by(found[1])
+    below = None if found is None else quotients.divided_by(found[1])
     if found is None or below is None or not _AT_ZERO.search(ast.unparse(below)):
         return None
     return fitting.line_of(origin, found[0], below, lambda inner: f"{inner}.clamp_min(1e-2)")

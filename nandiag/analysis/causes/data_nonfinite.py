@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nandiag.analysis.causes import bounding, fitting
+from nandiag.analysis.causes import bounding, fitting, quotients
 from nandiag.analysis.causes.facts import LIKELY, PROVEN, Cause, Facts
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -112,7 +112,7 @@ def _guarded(facts: Facts) -> str | None:
         code = fitting.argument(facts.origin, op, lambda text, least=least: _at_least(text, least))  # type: ignore[misc]
         if code is not None:
             return code
-    divisor = fitting.divisor(facts.origin, lambda text: _at_least(text, "1e-6"))
+    divisor = quotients.divisor(facts.origin, lambda text: _at_least(text, "1e-6"))
     return divisor or bounding.base(facts.origin, lambda text: _at_least(text, "1e-6"))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from nandiag.analysis.causes import bounding, exponents, fitting
+from nandiag.analysis.causes import bounding, exponents, fitting, quotients
 from nandiag.analysis.causes.empty_reduction import divides_by_no_target
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share, small
 from nandiag.analysis.explained.explanation import Explanation
@@ -99,7 +99,7 @@ def _by_number(facts: Facts) -> tuple[Suggestion, ...]:
     counts = type(facts.extra["arg1"]) is int  # a whole number is a count
     least = "1" if counts or _is_infinite(facts) else "1e-6"
     code = (
-        fitting.divisor(facts.origin, lambda text: f"max({fitting.unbracketed(text)}, {least})")
+        quotients.divisor(facts.origin, lambda text: f"max({fitting.unbracketed(text)}, {least})")
         or f"a / max(n, {least})"
     )
     if counts or not _is_infinite(facts):
@@ -135,7 +135,7 @@ def _divisor(facts: Facts) -> TensorFact | None:
 
 def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     within = "1e-6" if dtype_of(divisor) == "float16" else "1e-12"
-    rooted = fitting.rooted(facts.origin, lambda text: f"{text}.clamp_min({within})")
+    rooted = quotients.rooted(facts.origin, lambda text: f"{text}.clamp_min({within})")
     in_root = _KEEP if facts.origin.phase == "optimizer" else _IN_ROOT  # no gradient goes through an update
     found = [
         Suggestion(_keep(facts, divisor), _guarded(facts, divisor)) if rooted is None else Suggestion(in_root, rooted)
@@ -149,14 +149,14 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
         found.insert(0, empty)
     if rooted is None and _is_infinite(facts) and "int" not in dtype_of(divisor):
         found = list(_out_of_reach(facts, divisor)) or found
-    elif rooted is None and fitting.divides_again(facts.origin):
-        twice = fitting.left_out(facts.origin)
+    elif rooted is None and quotients.divides_again(facts.origin):
+        twice = quotients.left_out(facts.origin)
         found = found if twice is None else [Suggestion(_BY_INF, twice)]
     share = exponents.share(facts.origin)
     if share is not None:
         text = "Where what is divided by its own sum is the exponential of a score, it is a softmax: let torch do it."
         found.append(Suggestion(text, share))
-    normal = fitting.normalised(facts.origin)
+    normal = quotients.normalised(facts.origin)
     if normal is not None:
         found.append(Suggestion("Or let torch do it, with its own eps.", normal))
     if dtype_of(divisor) in HALF and not _is_count(facts, divisor):
@@ -169,7 +169,7 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
 
 def _elsewhere(facts: Facts, divisor: TensorFact, *, in_root: bool) -> tuple[Suggestion, ...]:
     """Return what is to be done where no number in the divisor's place mends it: at another line, or before this."""
-    callee = fitting.called_alone(facts.origin) if facts.origin.phase != "optimizer" else None
+    callee = quotients.called_alone(facts.origin) if facts.origin.phase != "optimizer" else None
     if callee is not None:
         text = f"The division is in {callee}: keep what that divides by above zero where it is made, {_WHAT}."
         return (Suggestion(text, "torch.nn.functional.softplus(z) + 1e-6"),)
@@ -184,8 +184,8 @@ def _elsewhere(facts: Facts, divisor: TensorFact, *, in_root: bool) -> tuple[Sug
 def _in_update(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     """No gradient flows through an update: an eps outside of the root is enough."""
     eps = "1e-4" if dtype_of(divisor) == "float16" else "1e-8"
-    code = fitting.divisor(facts.origin, lambda text: f"({fitting.unbracketed(text)} + {eps})")
-    if code is None or fitting.rooted(facts.origin, str) is None:
+    code = quotients.divisor(facts.origin, lambda text: f"({fitting.unbracketed(text)} + {eps})")
+    if code is None or quotients.rooted(facts.origin, str) is None:
         return _suggestions(facts, divisor)
     return (Suggestion("Add a small number to the divisor, as the eps of torch's optimizers is.", code),)
 
@@ -194,23 +194,23 @@ def _out_of_reach(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     """What is left where no small number in the divisor's place mends it."""
     inverted = facts.op == "reciprocal" and not _is_count(facts, divisor)
     if divisor.numel > 1 and (inverted or facts.op in DIVISIONS):
-        first = Suggestion(_left_out(facts), fitting.left_out(facts.origin) or _KEPT)
+        first = Suggestion(_left_out(facts), quotients.left_out(facts.origin) or _KEPT)
         return (first,) if facts.origin.node is not None else (first, _CLAMPED)
     if divisor.numel > 1 or facts.op == "rsqrt" or facts.origin.phase == "optimizer":
         return ()
-    code = fitting.divisor(facts.origin, lambda text: f"{text}.clamp_min(1)")
+    code = quotients.divisor(facts.origin, lambda text: f"{text}.clamp_min(1)")
     return _of_one_number(facts, divisor.name, code or "total / count.clamp_min(1)")
 
 
 def _left_out(facts: Facts) -> str:
     zero = "0 as gradient" if facts.origin.node is not None else "0"
-    below = fitting.below(facts.origin) or "the divisor"
+    below = quotients.below(facts.origin) or "the divisor"
     return f"Where {below} is 0, give {zero}: a small number in its place would make the quotient huge."
 
 
 def _nothing_to_scale(facts: Facts, divisor: TensorFact) -> Suggestion | None:
     """What lies in place is multiplied by 1/0 between two updates: by 1 over a small number it would be 0, or huge."""
-    text = fitting.below(facts.origin)
+    text = quotients.below(facts.origin)
     line = (facts.origin.source or "").strip()
     counts = facts.op == "reciprocal" and divisor.numel == 1 and facts.origin.phase == "optimizer"
     if not counts or text is None or not _IN_PLACE.match(line) or "(" in text:
@@ -222,7 +222,7 @@ def _nothing_to_scale(facts: Facts, divisor: TensorFact) -> Suggestion | None:
 
 def _of_one_number(facts: Facts, name: str | None, counted: str | None) -> tuple[Suggestion, ...]:
     """All is divided by it: nothing can be left out, and it was hardly meant to be 0."""
-    text = fitting.below(facts.origin)
+    text = quotients.below(facts.origin)
     begun = _CORRECTION.fullmatch(text or "")
     if begun is not None:
         count = begun[1]
@@ -251,7 +251,7 @@ def _is_sum(facts: Facts, text: str | None) -> bool:
 
 def _where_made(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     """What the function divides by more than once is mended where it is made, for all of them."""
-    name = fitting.below(facts.origin) or ""
+    name = quotients.below(facts.origin) or ""
     meaning = facts.meaning(name)
     if meaning is None or not (meaning.divides and meaning.inside and meaning.text) or (divisor.min or 0.0) < 0:
         return ()
@@ -282,16 +282,16 @@ def _guarded(facts: Facts, divisor: TensorFact) -> str:
         return fitting.argument(facts.origin, "rsqrt", lambda text: f"{text} + {eps}") or f"torch.rsqrt(x + {eps})"
     if divisor.min is not None and divisor.min < 0:
         # Clamping would turn negative divisors round.
-        code = fitting.divisor(
+        code = quotients.divisor(
             facts.origin,
             lambda text: f"torch.where({fitting.unbracketed(text)} == 0, {eps}, {fitting.unbracketed(text)})",
         )
         return code or f"a / torch.where(b == 0, {eps}, b)"
     if facts.op == "reciprocal":
         code = fitting.argument(facts.origin, "reciprocal", lambda text: f"{text}.clamp_min({eps})")
-        code = code or fitting.divisor(facts.origin, lambda text: f"{text}.clamp_min({eps})")  # 1 / x
+        code = code or quotients.divisor(facts.origin, lambda text: f"{text}.clamp_min({eps})")  # 1 / x
         return code or f"x.clamp_min({eps}).reciprocal()"
-    code = fitting.divisor(facts.origin, lambda text: f"{text}.clamp_min({eps})")
+    code = quotients.divisor(facts.origin, lambda text: f"{text}.clamp_min({eps})")
     return code or f"a / b.clamp_min({eps})"
 
 
@@ -299,7 +299,7 @@ def _is_count(facts: Facts, divisor: TensorFact) -> bool:
     """Whether the divisor holds whole numbers, as far as it is known, and is called a count."""
     ends = (divisor.min, divisor.max)
     whole = all(end is not None and end >= 0 and end == int(end) for end in ends)
-    return whole and _COUNTS.search(fitting.below(facts.origin) or divisor.name or "") is not None
+    return whole and _COUNTS.search(quotients.below(facts.origin) or divisor.name or "") is not None
 
 
 def _in_float32(facts: Facts) -> str:

@@ -14,7 +14,6 @@ from dataclasses import replace
 from nandiag.analysis.report import Origin
 
 LONGEST_LINE = 120
-_SHORT = 40
 NAMED = re.compile(r"return|[\w., ]+ =")
 _MODULES = ("torch", "F", "functional", "special", "fft", "linalg", "np", "numpy")
 _POLES = ("log", "log2", "log10", "sqrt", "rsqrt", "reciprocal")
@@ -22,109 +21,6 @@ _CLAMPS = ("clamp", "clip", "clamp_max", "clamp_min", "hardtanh")
 _WHOLE = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
 
 Guard = Callable[[str], str]
-
-
-def divisor(origin: Origin, guard: Guard) -> str | None:
-    """Return the user's line with the divisor of the underlined division guarded, or ``None``.
-
-    Where the line divides by the same once more, it is guarded there as well.
-    """
-    found = parsed(origin)
-    below = None if found is None else _right(found[1])
-    return None if found is None or below is None else line_of(origin, found[0], below, guard, everywhere=True)
-
-
-def _right(node: ast.expr) -> ast.expr | None:
-    """Return the b of ``a / b``, ``a % b``, ``a.div_(b)`` and ``torch.div(a, b)``."""
-    if isinstance(node, ast.BinOp):
-        return node.right if isinstance(node.op, ast.Div | ast.Mod) else None
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-        return None  # a function of the script's own may be called div as well
-    above = next((one for name in ("div", "true_divide", "divide") if (one := target(node, name)) is not None), None)
-    given = [one for one in node.args if one is not above] if above is not None else []
-    return given[0] if len(given) == 1 and not isinstance(given[0], ast.Starred) else None
-
-
-def below(origin: Origin) -> str | None:
-    """Return what the underlined division divides by, as it is written."""
-    found = parsed(origin)
-    divided = None if found is None else divided_by(found[1])
-    return None if divided is None else ast.unparse(divided)
-
-
-def left_out(origin: Origin) -> str | None:
-    """Return the user's line with 0 for the quotient where the divisor is 0; a long one gets a name before it."""
-    found = parsed(origin)
-    below = None if found is None else divided_by(found[1])
-    if found is None or below is None:
-        return None
-    left = divisor if _right(found[1]) is not None else _inverted
-    named = len(ast.unparse(below)) > _SHORT or any(isinstance(one, ast.Call) for one in ast.walk(below))
-    if not named:
-        return left(origin, lambda text: f"torch.where({text} != 0, {text}, torch.inf)")
-    code = left(origin, lambda _: "torch.where(divisor != 0, divisor, torch.inf)")
-    alone = NAMED.match((origin.source or "").strip()) is not None and "divisor" not in (origin.source or "")
-    return f"divisor = {ast.unparse(below)}; {code}" if alone and code is not None else None
-
-
-def _inverted(origin: Origin, guard: Guard) -> str | None:
-    return argument(origin, "reciprocal", guard)
-
-
-def divides_again(origin: Origin) -> bool:
-    """Whether the line divides by the same more than once: of what else it divides nothing is known."""
-    found = parsed(origin)
-    if found is None or not isinstance(found[1], ast.BinOp):
-        return False
-    return len(_breakable((origin.source or "").strip(), found[1].right, poles=False)) > 1
-
-
-def assigned(found: tuple[str, ast.expr]) -> str:
-    """Return ``a = `` where the underlined division is ``a /= b``, for what takes the place of all of it."""
-    text, node = found
-    division = isinstance(node, ast.BinOp) and "/=" in text[: node.right.col_offset]
-    return f"{ast.unparse(node.left)} = " if division and isinstance(node, ast.BinOp) else ""
-
-
-def rooted(origin: Origin, guard: Guard) -> str | None:
-    """Return the user's line with the argument of the root that the underlined division divides by guarded.
-
-    ``None`` where the divisor is no root: behind ``sqrt`` a guard comes too late for the gradient.
-    """
-    found = parsed(origin)
-    divided = None if found is None else divided_by(found[1])
-    if found is None or divided is None:
-        return None
-    inner = target(divided, "sqrt") or _half_power(divided)
-    return None if inner is None else line_of(origin, found[0], inner, guard)
-
-
-def divided_by(node: ast.expr) -> ast.expr | None:
-    """Return the b of ``a / b``, and of ``b.reciprocal()``."""
-    if isinstance(node, ast.BinOp):
-        return node.right if isinstance(node.op, ast.Div) else None
-    return target(node, "reciprocal") or _right(node)
-
-
-def called_alone(origin: Origin) -> str | None:
-    """Return what the underlined expression calls, where it divides nothing itself: the callee does."""
-    found = parsed(origin)
-    if found is None or not isinstance(found[1], ast.Call) or not isinstance(found[1].func, ast.Name | ast.Attribute):
-        return None
-    name = ast.unparse(found[1].func)
-    divides = any(isinstance(one, ast.BinOp) and isinstance(one.op, ast.Div | ast.Mod) for one in ast.walk(found[1]))
-    return None if divides or name.rpartition(".")[2].rstrip("_") in _DIVIDES else name
-
-
-_DIVIDES = frozenset(
-    {"div", "divide", "true_divide", "reciprocal", "rsqrt", "pow", "addcdiv", "remainder", "fmod", "float_power"}
-)
-
-
-def _half_power(node: ast.expr) -> ast.expr | None:
-    """Return the x of ``x ** 0.5``."""
-    power = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and isinstance(node.right, ast.Constant)
-    return node.left if power and isinstance(node, ast.BinOp) and ast.unparse(node.right) == "0.5" else None
 
 
 def argument(origin: Origin, op: str, guard: Guard) -> str | None:
@@ -251,23 +147,6 @@ def _fill(node: ast.AST) -> tuple[str, ast.expr] | None:
     return (ast.unparse(node.func.value), node.args[1]) if fills else None
 
 
-def normalised(origin: Origin) -> str | None:
-    """Return ``F.normalize(x, dim=-1)`` where the underlined expression is ``x / x.norm(dim=-1, keepdim=True)``."""
-    found = parsed(origin)
-    if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Div):
-        return None
-    left, right = found[1].left, found[1].right
-    if not isinstance(right, ast.Call) or not isinstance(right.func, ast.Attribute) or right.func.attr != "norm":
-        return None
-    if ast.dump(left) != ast.dump(right.func.value) or right.args:
-        return None
-    words = {one.arg: ast.unparse(one.value) for one in right.keywords}
-    if set(words) != {"dim", "keepdim"} or words["keepdim"] != "True":
-        return None
-    unit = f"torch.nn.functional.normalize({ast.unparse(left)}, dim={words['dim']})"
-    return whole(origin, assigned(found) + unit)
-
-
 def parsed(origin: Origin) -> tuple[str, ast.expr] | None:
     """Return the underlined expression and its tree, or ``None`` where it is none, or not told."""
     if origin.source is None or origin.column is None:
@@ -327,8 +206,15 @@ def line_of(origin: Origin, text: str, part: ast.expr, guard: Guard, *, everywhe
         return None
     fitted = put(text, part, guard)
     poles = isinstance(part, _WHOLE) and ".clamp_min(1e" in guard("x")  # other guards fit their own function
-    beside = others(origin, _breakable((origin.source or "").strip(), part, poles=poles), guard)
+    beside = others(origin, breakable((origin.source or "").strip(), part, poles=poles), guard)
     return whole(beside, fitted, of_two=beside is not origin) if everywhere or poles else whole(origin, fitted)
+
+
+def assigned(found: tuple[str, ast.expr]) -> str:
+    """Return ``a = `` where the underlined division is ``a /= b``, for what takes the place of all of it."""
+    text, node = found
+    division = isinstance(node, ast.BinOp) and "/=" in text[: node.right.col_offset]
+    return f"{ast.unparse(node.left)} = " if division and isinstance(node, ast.BinOp) else ""
 
 
 def put(text: str, part: ast.expr, guard: Guard) -> str:
@@ -341,7 +227,21 @@ def put(text: str, part: ast.expr, guard: Guard) -> str:
         called = before.isalnum() or before in {"_", ")", "]"}
         first, last = (first - 1, last + 1) if bracketed and not called else (first, last)
         inner = f"({inner})"
-    return text[:first] + _folded(guard(inner)) + text[last:]
+    guarded = _folded(guard(inner))
+    alone = text[:first].rstrip()[-1:] in _OPENS and text[last:].lstrip()[:1] in _ENDS
+    return text[:first] + (guarded if alone or _is_one(guarded) else f"({guarded})") + text[last:]
+
+
+_OPENS, _ENDS = ("(", "[", ",", "="), (")", "]", ",")
+
+
+def _is_one(text: str) -> bool:
+    """Whether an expression keeps its meaning whatever stands beside it."""
+    try:
+        node = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return isinstance(node, (*_WHOLE, ast.Constant, ast.Tuple)) or unbracketed(text) != text
 
 
 def _folded(text: str) -> str:
@@ -367,12 +267,9 @@ def others(origin: Origin, places: list[ast.expr], guard: Guard) -> Origin:
     return found
 
 
-def _breakable(source: str, part: ast.expr, *, poles: bool) -> list[ast.expr]:
+def breakable(source: str, part: ast.expr, *, poles: bool) -> list[ast.expr]:
     """Return where ``part`` stands as a divisor, and with ``poles`` as what goes into a function with one at zero."""
-    try:
-        nodes = list(ast.walk(ast.parse(f"{source} pass" if source.endswith(":") else source)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
+    nodes = nodes_of(source)
     divisors = [node.right for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)]
     calls = [node for node in nodes if poles and isinstance(node, ast.Call)]
     given = [one for node in calls for op in _POLES if (one := target(node, op)) is not None]
@@ -380,7 +277,7 @@ def _breakable(source: str, part: ast.expr, *, poles: bool) -> list[ast.expr]:
     return found if source.isascii() else []  # offsets of the parser count bytes
 
 
-def whole(origin: Origin, expression: str, *, of_two: bool = False) -> str:
+def whole(origin: Origin, expression: str, *, of_two: bool = False) -> str | None:
     """Return the whole line with ``expression`` in the place of the underlined one; the expression where too long.
 
     What only gives the expression a name, or returns it, stays before it; so does all of a line that is mended in two
@@ -389,5 +286,16 @@ def whole(origin: Origin, expression: str, *, of_two: bool = False) -> str:
     source, column = origin.source or "", origin.column or (0, 0)
     before, behind = source[: column[0]], source[column[1] :]
     line = (before + expression + behind).strip()
+    if nodes_of(source) and not nodes_of(line):
+        return None
     only = of_two or (not behind.strip() and NAMED.fullmatch(before.strip()))
     return line if len(line) <= LONGEST_LINE or only else expression
+
+
+def nodes_of(line: str) -> list[ast.AST]:
+    """Return all nodes of a line, which may be the head of a block; none where it is no Python as it stands."""
+    text = line.strip()
+    try:
+        return list(ast.walk(ast.parse(f"{text} pass" if text.endswith(":") else text)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []

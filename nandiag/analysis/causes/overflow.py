@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from nandiag.analysis.causes import exponents, fitting, widening
+from nandiag.analysis.causes import exponents, fitting, quotients, widening
 from nandiag.analysis.causes.facts import HALF, LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Origin, Suggestion
@@ -185,7 +185,7 @@ def _advice(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
         return _exponential(facts, dtype)
     tiny = _tiny_divisor(facts)
     if tiny is not None:
-        guarded = fitting.divisor(facts.origin, lambda text: f"{text}.clamp_min(1e-6)")
+        guarded = quotients.divisor(facts.origin, lambda text: f"{text}.clamp_min(1e-6)")
         text = f"It is divided by as little as {words.number(tiny)}: keep the divisor away from zero."
         return (Suggestion(text, guarded or "a / b.clamp_min(1e-6)"),)
     return (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nandiag.analysis.causes import fitting, widening
+from nandiag.analysis.causes import fitting, quotients, widening
 from nandiag.analysis.report import Origin
 
 
@@ -13,6 +13,10 @@ def at(line, expression):
 
 def clamped(text):
     return f"{text}.clamp_min(1e-6)"
+
+
+def raised(text):
+    return f"{text} + 1e-6"
 
 
 @pytest.mark.parametrize(
@@ -29,7 +33,7 @@ def clamped(text):
     ],
 )
 def test_a_divisor(line, expression, fitted):
-    assert fitting.divisor(at(line, expression), clamped) == fitted
+    assert quotients.divisor(at(line, expression), clamped) == fitted
 
 
 @pytest.mark.parametrize(
@@ -48,6 +52,35 @@ def test_a_divisor(line, expression, fitted):
 )
 def test_an_argument(line, expression, op, fitted):
     assert fitting.argument(at(line, expression), op, clamped) == fitted
+
+
+@pytest.mark.parametrize(
+    ("line", "expression", "fitted"),
+    [
+        ("r = (a / b).rsqrt()[0]", "(a / b).rsqrt()", "r = ((a / b) + 1e-6).rsqrt()[0]"),
+        ("r = x.rsqrt()", "x.rsqrt()", "r = (x + 1e-6).rsqrt()"),
+        ("r = 2 * rsqrt(x)", "rsqrt(x)", "r = 2 * rsqrt(x + 1e-6)"),
+        ("r = torch.rsqrt(a * b, out=c)", "torch.rsqrt(a * b, out=c)", "r = torch.rsqrt((a * b) + 1e-6, out=c)"),
+    ],
+)
+def test_a_sum_in_the_place_of_what_a_method_is_called_on_is_bracketed(line, expression, fitted):
+    assert fitting.argument(at(line, expression), "rsqrt", raised) == fitted
+
+
+def test_what_is_no_python_is_not_given():
+    assert fitting.argument(at("y = log(p)", "log(p)"), "log", lambda text: f"{text} + * 1") is None
+
+
+@pytest.mark.parametrize(
+    ("line", "fitted"),
+    [
+        ("y = a / b.sum(1)", "divisor = b.sum(1); y = a / torch.where(divisor != 0, divisor, torch.inf)"),
+        ("f = lambda b: a / b.sum(1)", "f = lambda b: a / torch.where(b.sum(1) != 0, b.sum(1), torch.inf)"),
+        ("y = [a / b.sum(1) for b in c]", "y = [a / torch.where(b.sum(1) != 0, b.sum(1), torch.inf) for b in c]"),
+    ],
+)
+def test_a_divisor_gets_a_name_where_it_is_known_before_the_line(line, fitted):
+    assert quotients.left_out(at(line, "a / b.sum(1)")) == fitted
 
 
 @pytest.mark.parametrize(
@@ -75,16 +108,16 @@ def test_a_keyword(expression, fitted):
     ],
 )
 def test_a_vector_divided_by_its_norm(expression, fitted):
-    assert fitting.normalised(at(f"y = {expression}", expression)) == fitted
+    assert quotients.normalised(at(f"y = {expression}", expression)) == fitted
 
 
 def test_a_line_that_would_be_too_long_is_left_to_its_expression():
     line = "y = " + "x + " * 40 + "a / b"
-    assert fitting.divisor(at(line, "a / b"), clamped) == "a / b.clamp_min(1e-6)"
+    assert quotients.divisor(at(line, "a / b"), clamped) == "a / b.clamp_min(1e-6)"
 
 
 def test_nothing_is_fitted_without_a_place():
-    assert fitting.divisor(Origin("nan", 0, (0,), 5), clamped) is None
+    assert quotients.divisor(Origin("nan", 0, (0,), 5), clamped) is None
 
 
 @pytest.mark.parametrize(
@@ -153,14 +186,14 @@ def test_what_cannot_be_lifted_for_sure_is_left(expression):
     ],
 )
 def test_a_divisor_that_is_a_root(line, expression, fitted):
-    assert fitting.rooted(at(line, expression), clamped) == fitted
+    assert quotients.rooted(at(line, expression), clamped) == fitted
 
 
 def test_a_zero_that_breaks_two_places_of_the_line_is_kept_out_of_both():
     line = "return (0.5 * torch.log(var) + 0.5 * (y - mean) ** 2 / var - var).mean()"
     both = "return (0.5 * torch.log(var.clamp_min(1e-6)) + 0.5 * (y - mean) ** 2 / var.clamp_min(1e-6) - var).mean()"
     assert fitting.argument(at(line, "torch.log(var)"), "log", clamped) == both
-    assert fitting.divisor(at(line, "0.5 * (y - mean) ** 2 / var"), clamped) == both
+    assert quotients.divisor(at(line, "0.5 * (y - mean) ** 2 / var"), clamped) == both
     assert fitting.argument(at("y = torch.log(p) / q", "torch.log(p)"), "log", clamped) == (
         "y = torch.log(p.clamp_min(1e-6)) / q"
     )
@@ -177,12 +210,12 @@ def test_a_zero_that_breaks_two_places_of_the_line_is_kept_out_of_both():
     ],
 )
 def test_a_line_that_divides_twice_by_the_same_is_mended_twice(line, expression, fitted):
-    assert fitting.divisor(at(line, expression), clamped) == fitted
+    assert quotients.divisor(at(line, expression), clamped) == fitted
 
 
 def test_of_a_line_that_is_mended_twice_no_half_is_given_though_it_is_long():
     line = f"return {'left.' * 9}a / n, {'right.' * 9}b / n"
-    fitted = fitting.divisor(at(line, f"{'left.' * 9}a / n"), clamped)
+    fitted = quotients.divisor(at(line, f"{'left.' * 9}a / n"), clamped)
     assert fitted == line.replace("/ n", "/ n.clamp_min(1e-6)")
 
 
