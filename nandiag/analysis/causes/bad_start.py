@@ -157,7 +157,7 @@ def _saved(facts: Facts) -> Cause:
 
 def _from_file(facts: Facts) -> Cause:
     key, file = facts.extra.get("key"), facts.extra.get("file")
-    held = f"{key} of {file}" if file else f"{key} of what torch.load read"
+    held = f"{key} of {file}" if file else f"{key} of what was read from a file"
     sure = facts.extra.get("birth") == "file"
     seen = f"It was bad already in {held}." if sure else f"It was last written from {held}."
     steps = (

@@ -66,7 +66,9 @@ def _born(facts: Facts) -> Cause:
     told: tuple[str, ...] = ()
     sample = facts.extra.get("came_as")
     if "key" in facts.extra:
-        told = (f"It was bad already in {facts.extra['key']} of {facts.extra.get('file') or 'what torch.load read'}.",)
+        told = (
+            f"It was bad already in {facts.extra['key']} of {facts.extra.get('file') or 'what was read from a file'}.",
+        )
     text = f"Look at what this line makes, and at {sample}: drop or repair this sample and others like it."
     mend = _CHECK if sample is None else Suggestion(text)
     return Cause("data_nonfinite", told, (mend,), LIKELY - 1, story=True, general=sample is None)

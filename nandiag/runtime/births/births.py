@@ -10,10 +10,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from nandiag.events import Looked, Note, Site
+from nandiag.runtime.births.files.saves import Saves
 from nandiag.runtime.births.known import LAST, Birth, Call
 from nandiag.runtime.births.prelude import Prelude
 from nandiag.runtime.births.record import Record
-from nandiag.runtime.births.saves import Saves
 from nandiag.runtime.births.threads import Threads
 from nandiag.runtime.births.told import tell
 from nandiag.runtime.evidence.labels import labels_of, storage
@@ -55,7 +55,7 @@ class Births:
 
     @guarded("births")
     def loaded(self, file: Any, content: Any, frame: Any) -> None:
-        """``torch.load(file)``, called from ``frame``, returned ``content``."""
+        """``content`` was read from ``file``, by a call from ``frame``."""
         call = Call("load", places(frame, _FRAMES)[0])
         if self.prelude.shut:
             with quiet():
@@ -67,13 +67,13 @@ class Births:
 
     @guarded("births")
     def saved(self, file: Any, content: Any, frame: Any, tape: Tape | None, step: int) -> None:
-        """``torch.save(content, file)`` was called from ``frame`` in ``step``, by the thread of ``tape`` if given."""
+        """``content`` was saved to ``file`` from ``frame`` in ``step``, by the thread of ``tape`` if given."""
         with quiet():
             self.saves.saved(file, _named(content), Call("save", places(frame, _FRAMES)[0]), tape, step)
 
     @guarded("births")
     def from_file(self, roots: list[nn.Module], step: int) -> Looked | None:
-        """Return whence a weight or buffer of ``roots`` is bad that came from a file which this run had saved bad."""
+        """Return whence a weight or buffer of ``roots`` is bad that was so in a file which was loaded."""
         if not self.saves.any:
             return None
         with quiet():

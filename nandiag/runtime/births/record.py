@@ -95,7 +95,7 @@ class Record:
 
     def saw(self, call: Call, words: Words, output: Any) -> None:
         """A call returned ``output``; must run without gradients, and without modes that see what it does itself."""
-        if call.name in SILENT:
+        if call.name in SILENT or _onto_itself(call, words):
             return
         began = self._now()
         for target in _written(words, output):
@@ -276,6 +276,15 @@ def _is_whole(call: Call, target: Tensor) -> bool:
     """Whether the call wrote all of the memory that ``target`` lies in."""
     data = getattr(target, "_local_tensor", target)
     return call.name not in _PARTIAL and data.nbytes >= data.untyped_storage().nbytes()
+
+
+def _onto_itself(call: Call, words: Words) -> bool:
+    """Whether a tensor was copied onto the memory that it lies in: what a state dict was read into is given back so."""
+    source = words.args[1] if call.name == "copy_" and len(words.args) > 1 else None
+    if words.target is None or not isinstance(source, Tensor):
+        return False
+    data, given = local(words.target), local(source)
+    return data is not None and given is not None and data.data_ptr() == given.data_ptr() and data.numel() > 0
 
 
 def _fills(call: Call, target: Tensor) -> bool:

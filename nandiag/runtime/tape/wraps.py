@@ -31,7 +31,6 @@ def install(capture: Capture) -> None:
     for name in ("grad", "grad_and_value", "jacrev", "jacfwd", "hessian", "vmap"):
         setattr(torch.func, name, _made_one_call(capture, getattr(torch.func, name)))
     torch.vmap = torch.func.vmap
-    torch.load, torch.save = _load(capture, torch.load), _save(capture, torch.save)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         original = getattr(torch.nn.utils, name)
         setattr(torch.nn.utils, name, _as_one_call(capture, original))
@@ -200,47 +199,6 @@ def _wrap_compile(capture: Capture) -> None:
         return _as_one_call(capture, compiled)
 
     torch.compile = compile_
-
-
-def _load(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a wrap of ``torch.load`` during which nothing is taped: what it returns is given."""
-
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        was_open = capture.window.on and not capture.idle and capture.window.close()
-        recorded = capture.births is not None and capture.births.prelude.pause()
-        try:
-            content = original(*args, **kwargs)
-        except BaseException as error:
-            pass_on(error)
-            raise
-        finally:
-            if recorded:
-                capture.births.prelude.resume()
-            if was_open:
-                capture.window.open()
-        if capture.births is not None and not capture.off:
-            capture.births.loaded(args[0] if args else kwargs.get("f"), content, sys._getframe(1))
-        return content
-
-    return wrapper
-
-
-def _save(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a wrap of ``torch.save`` behind which what was saved is looked at."""
-
-    @functools.wraps(original)
-    def wrapper(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
-        try:
-            original(obj, f, *args, **kwargs)
-        except BaseException as error:
-            pass_on(error)
-            raise
-        if capture.births is not None and not capture.off:
-            tape = None if capture.elsewhere else capture.tape
-            capture.births.saved(f, obj, sys._getframe(1), tape, capture.tape.step)
-
-    return wrapper
 
 
 def _as_one_call(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from nandiag.events import Armed
 from nandiag.runtime import anomaly_mode
 from nandiag.runtime.births.births import Births
+from nandiag.runtime.births.files.wraps import watch_files
 from nandiag.runtime.collectives import stacks
 from nandiag.runtime.collectives import wraps as collectives
 from nandiag.runtime.collectives.lookout import LOOKOUT
@@ -55,6 +56,7 @@ def arm() -> Sentinel:
     _stay_last(optimizers._global_optimizer_pre_hooks, "register_optimizer_step_pre_hook")
     _stay_last(optimizers._global_optimizer_post_hooks, "register_optimizer_step_post_hook")
     wraps.install(capture)
+    watch_files(capture)
     sentinel.early.arm()
     os.register_at_fork(after_in_child=capture.window.close)  # a worker of a DataLoader is forked in the open window
     warned.install(lambda: None if capture.off else capture.tape.step)
@@ -103,6 +105,7 @@ def _record_births(sentinel: Sentinel, capture: Capture) -> None:
     births.prelude.on_cut_short = capture.window.close
     births.threads.begin()
     if RECORDER.settings.level == "op":
+        births.saves.watched = sentinel.looker.live.maker
         births.prelude.shut = True  # each op of this thread is looked at in any case
     else:
         births.prelude.begin()

@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+import torch.distributed.checkpoint as sharded
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import optimizer as optimizers
 from torch.utils.data import dataloader
@@ -35,6 +36,7 @@ TOUCHED = (
     torch, torch.autograd, torch.func, torch.Tensor, torch.autograd.Function, torch.nn.Module, torch.nn.utils,
     torch.nn.parallel.DistributedDataParallel, torch.optim.Optimizer, GradScaler, dataloader._BaseDataLoaderIter,
     dist, dist.distributed_c10d, functional, warnings, optimizers, torch.utils, threading.Thread,
+    sharded.state_dict_loader, sharded.state_dict_saver,
 )  # fmt: skip
 
 

@@ -11,12 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from nandiag.events import Looked
+from nandiag.runtime.births.known import OP
+from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.inject.after_import import after_import
 from nandiag.runtime.levels.calls import listen
 from nandiag.runtime.levels.ops.account import Scene, account
 from nandiag.runtime.levels.ops.marks import BACKWARD, MODEL, UPDATE
 from nandiag.runtime.levels.ops.watch import OpWatch
+from nandiag.runtime.levels.ops.watched import Watched
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import Case
@@ -24,6 +27,7 @@ from nandiag.runtime.replay.trace import Op
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import ROOT, Entry, Tape
 from nandiag.runtime.tape.state import modes
+from nandiag.runtime.tape.traceless import roots_of
 
 _PROBE = "ops"
 
@@ -166,11 +170,32 @@ class Live:
                 self._scene.entries = list(self._tape.loose)
                 self._scene.batches, self._scene.births = self._capture.batches, self._capture.births
                 looked = account(self.watch, self._scene, case, bad)
+                looked = looked if bad is not None else self._from_file(case, looked)
         except Exception as error:
             RECORDER.dark(_PROBE, error)
             looked = None
         reason = "none of the ops that were watched wrote the bad values"
         return looked or Looked("failed", "watch", case.step, reason=reason)
+
+    def maker(self, tensor: Tensor) -> Op | None:
+        """Return the op that made ``tensor`` bad of finite values, None where none was seen."""
+        if not self.here:
+            return None
+        with self.watch.still():
+            self.watch.read()
+            op = self.watch.writer(tensor)
+            found = None if op is None else origin([op])
+            if found is None or found.source != OP:
+                return None
+            if isinstance(found.op, Watched):
+                found.op.tell()
+            return found.op
+
+    def _from_file(self, case: Case, looked: Looked | None) -> Looked | None:
+        """What was made by no op that was seen may have been bad in a file that was loaded."""
+        if self._capture.births is None or (looked is not None and looked.source == OP):
+            return looked
+        return self._capture.births.from_file(roots_of(self._scene.entries), case.step) or looked
 
 
 def _eagerly(module: object) -> None:

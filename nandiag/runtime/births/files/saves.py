@@ -45,17 +45,17 @@ class Saved(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """A bad tensor that was loaded: its key in the file, where it is bad, and how it was saved."""
+    """A bad tensor that was loaded: its key in the file, where it is bad, and how this process had saved it, if so."""
 
     key: str
     mask: Tensor
     path: str
     call: Call
-    saved: Saved
+    saved: Saved | None
 
 
 class Saves:
-    """The bad files among those that this process wrote, and what was loaded of them."""
+    """The bad files among those that this process wrote, and what was bad in those that it loaded."""
 
     def __init__(self, record: Record, known: Callable[[Tensor], Birth | None]) -> None:
         self._record = record
@@ -63,14 +63,15 @@ class Saves:
         self._files: dict[tuple[int, int], Saved] = {}
         self._loaded: deque[Loaded] = deque(maxlen=_MOST_LOADS * _MOST_TENSORS)
         self._looks = 0
+        self.watched: Callable[[Tensor], Op | None] | None = None  # where each op is looked at, which one made a tensor
 
     @property
     def any(self) -> bool:
-        """Whether anything bad was loaded from a file that this process had saved so."""
+        """Whether anything bad was loaded."""
         return bool(self._loaded)
 
     def saved(self, file: Any, named: Named, call: Call, tape: Tape | None, step: int) -> None:
-        """``torch.save`` wrote these tensors to ``file``; must run without gradients, unseen by modes of ours."""
+        """These tensors were saved to ``file``; must run without gradients, unseen by modes of ours."""
         key = _inode(file)
         if key is None:
             return
@@ -83,19 +84,27 @@ class Saves:
                 self._files.pop(next(iter(self._files)))
 
     def loaded(self, file: Any, named: Named, call: Call) -> None:
-        """``torch.load`` read these tensors from ``file``."""
+        """These tensors were read from ``file``."""
         key = _inode(file) if self._files else None
         saved = None if key is None else self._files.get(key)
-        if saved is None:
-            return
         path = os.path.basename(str(getattr(file, "name", file)))
+        met = 0
         for name, one in named:
-            data = local(one) if name in saved.bad else None
-            if data is not None and data.numel() <= _LARGEST and is_bad(data):
-                self._loaded.append(Loaded(name, ~torch.isfinite(data), path, call, saved))
+            mask = self._mask(name, one, saved)
+            if mask is not None and met < _MOST_TENSORS:
+                met += 1
+                self._loaded.append(Loaded(name, mask, path, call, saved if saved and name in saved.bad else None))
+
+    def _mask(self, name: str, tensor: Tensor, saved: Saved | None) -> Tensor | None:
+        """Return where a tensor that was loaded is bad, None where it is not, or there is no time to look."""
+        data = local(tensor)
+        if data is None or data.numel() > _LARGEST:
+            return None
+        bad = is_bad(data) if saved is not None and name in saved.bad else self._is_harmful(tensor)
+        return ~torch.isfinite(data) if bad else None
 
     def birth_of(self, name: str, tensor: Tensor) -> Birth | None:
-        """Return the birth of the bad values of a weight, by its name, where they were loaded from such a file."""
+        """Return the birth of the bad values of a weight, by its name, where they were loaded from a file."""
         data = local(tensor)
         for one in reversed(self._loaded):
             if data is not None and _is_called(one.key, name) and _holds(data, one.mask):
@@ -109,7 +118,7 @@ class Saves:
 
     def _birth(self, tensor: Tensor, tape: Tape | None) -> Birth | None:
         made = None if tape is None else tape.maker(tensor)
-        op = None if made is None else _again(*made)
+        op = self.watched(tensor) if self.watched is not None else None if made is None else _again(*made)
         if op is None:
             return self._known(tensor)
         call = Call(str(op.func), op.spot.frames)
@@ -136,6 +145,8 @@ def _again(maker: Entry, index: int) -> Op | None:
 
 
 def _told(one: Loaded) -> Birth:
+    if one.saved is None:
+        return Birth(FILE, one.call, facts={"file": one.path, "key": one.key})
     facts: dict[str, object] = {
         "file": one.path, "key": one.key, "saved_step": one.saved.step, "saved_at": _line(one.saved.call),
         "loaded_at": _line(one.call),
@@ -160,7 +171,9 @@ def _inode(file: Any) -> tuple[int, int] | None:
 
 
 def _is_called(key: str, name: str) -> bool:
-    return key == name or key.endswith(f"[{name!r}]")
+    """Whether a tensor of a file, by the way to it there, may be the weight ``name`` of a model or of its part."""
+    last = key.rpartition("['")[2].removesuffix("']")
+    return last == name or name.endswith(f".{last}") or last.endswith(f".{name}")
 
 
 def _holds(data: Tensor, mask: Tensor) -> bool:

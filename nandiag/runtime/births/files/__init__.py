@@ -1,0 +1,1 @@
+"""Files that the script reads its weights from and writes them to (worker)."""
