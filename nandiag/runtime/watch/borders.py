@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
@@ -20,7 +21,7 @@ class Nesting(threading.local):
 
     def __init__(self) -> None:
         self._frames: list[FrameType] = []
-        self._within: list[Optimizer] = []
+        self._within: list[weakref.ref[Optimizer]] = []
 
     def enter(self, frame: FrameType, optimizer: Optimizer) -> bool:
         """Take the frame of one more ``step`` call; returns whether it is the outermost."""
@@ -32,13 +33,13 @@ class Nesting(threading.local):
         if len(self._frames) == 1:
             self._within.clear()
             return True
-        self._within.append(optimizer)
+        self._within.append(weakref.ref(optimizer))
         return False
 
     def updater(self, optimizer: Optimizer, bad: Iterable[Tensor]) -> Optimizer:
         """Return which optimizer changed the ``bad`` parameters: the last that the outermost one stepped, or itself."""
         wanted = set(map(id, bad))
-        for one in reversed(self._within):
+        for one in (held for within in reversed(self._within) if (held := within()) is not None):
             if any(id(parameter) in wanted for group in one.param_groups for parameter in group["params"]):
                 return one
         return optimizer

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+import weakref
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
@@ -70,7 +71,8 @@ class Sentinel:
         self._waiting: list[Tensor] = []
         self._under_way = UnderWay()
         self._scale: Tensor | None = None
-        self._optimizer: Optimizer | None = None
+        # Weakly: a script that lets go of a model may need its memory for the next one.
+        self._newest: Callable[[], Optimizer | None] = lambda: None
         capture.on_first_root = self.weights.take_stock
         capture.on_other_thread = self.clock.other_thread
 
@@ -85,7 +87,7 @@ class Sentinel:
         self.capture.window.close()
         if not self._nesting.enter(sys._getframe(_HOOK_DEPTH), optimizer):
             return None
-        self._optimizer = optimizer
+        self._newest = weakref.ref(optimizer)
         closure = closure_of(args, kwargs)
         if closure is None:
             self._border(optimizer)
@@ -348,7 +350,7 @@ class Sentinel:
     @property
     def optimizer(self) -> Optimizer | None:
         """The optimizer that made the newest step, else one that was made and still lives."""
-        return self._optimizer or next(iter(self.weights.known()), None)
+        return self._newest() or next(iter(self.weights.known()), None)
 
     def finish(self) -> Finished:
         """Give the last words: what still waits to be read, the history, and how far the run came."""
@@ -360,9 +362,10 @@ class Sentinel:
         with quiet():
             sight = look(self.losses.pending, [], None, None, self._waiting, [])
             self._waiting = []
-            if not sight.weights_finite and self._optimizer is not None:
-                self.judge.update_of(self._optimizer, border, self.clock.updated_in)
-            self.judge.losses_of(self._optimizer, sight, border)
+            newest = self._newest()
+            if not sight.weights_finite and newest is not None:
+                self.judge.update_of(newest, border, self.clock.updated_in)
+            self.judge.losses_of(newest, sight, border)
         self.losses.clear()
         self.teller.tell(border)
         self.agreement.close()

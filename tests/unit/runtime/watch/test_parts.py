@@ -80,8 +80,11 @@ def test_the_global_step_is_the_optimizers_own(value, nothing_told):
 # ---------------------------------------------------------------------- borders
 
 
+OPTIMIZER = torch.optim.SGD([torch.ones(1)])
+
+
 def step(nesting, inner=lambda: None):
-    outermost = nesting.enter(sys._getframe(0), None)
+    outermost = nesting.enter(sys._getframe(0), OPTIMIZER)
     inner()
     return outermost, nesting.leave()
 
@@ -95,7 +98,7 @@ def test_only_the_outermost_step_is_a_border():
 
 
 def fails(nesting):
-    nesting.enter(sys._getframe(0), None)
+    nesting.enter(sys._getframe(0), OPTIMIZER)
     assert nesting
     raise ValueError("in the step")
 

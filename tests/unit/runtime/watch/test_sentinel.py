@@ -1,6 +1,8 @@
 """The armed sentinel in ordinary loops: what it calls harm, what not, what the policies do, and that it fails open."""
 
+import gc
 import math
+import weakref
 
 import pytest
 import torch
@@ -524,3 +526,34 @@ def test_a_scripted_module_beside_the_model_disarms_nothing(work):
     assert worker.events(ProbeDark) == []
     assert worker.harms[0].step == 1
     del scripted
+
+
+class Around(torch.optim.Optimizer):
+    """Steps another optimizer in its own step."""
+
+    def __init__(self, inner):
+        super().__init__(inner.param_groups, {})
+        self.inner = inner
+
+    def step(self):
+        self.inner.step()
+
+
+@pytest.mark.parametrize("around", [False, True])
+def test_a_model_that_the_script_lets_go_of_is_gone_with_its_optimizer(work, around):
+    worker = work()
+
+    def fold():
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.Adam(model.parameters())
+        optimizer = Around(optimizer) if around else optimizer
+        for _ in range(2):
+            model(torch.ones(2, 4)).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return weakref.ref(model), weakref.ref(optimizer), weakref.ref(model.weight)
+
+    left = fold()
+    gc.collect()
+    assert [one() for one in left] == [None, None, None]
+    assert worker.sentinel.finish().steps == 2
