@@ -53,6 +53,7 @@ class Weights:
         self._met: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._begun: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._newest: Callable[[], Optimizer | None] = _none
+        self.on_begun: Callable[[Optimizer], object] = _none_of
         self._filled: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._frozen = Frozen()
         self._turn = 0
@@ -91,6 +92,7 @@ class Weights:
         if optimizer in self._begun:
             return []
         self._begun.add(optimizer)
+        self.on_begun(optimizer)
         self.take_stock(optimizer)
         found = self.bad(optimizer)
         self.excuse([one for one in found if _asleep(one)])
@@ -215,6 +217,10 @@ class Weights:
 
 def _none() -> None:
     """Stand in for a weak reference to no optimizer."""
+
+
+def _none_of(_: Optimizer) -> None:
+    """Stand in for nobody who would hear of an optimizer."""
 
 
 def _tensors_of(states: Iterable[tuple[Any, Any]]) -> list[Tensor]:

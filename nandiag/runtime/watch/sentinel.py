@@ -39,6 +39,7 @@ from nandiag.runtime.watch.borders import Nesting, UnderWay, closure_of, with_cl
 from nandiag.runtime.watch.clock import Clock
 from nandiag.runtime.watch.judge import Border, Judge, learning_rate, left_out_by_script
 from nandiag.runtime.watch.response import Action, Level, Response, decide, reason_of
+from nandiag.runtime.watch.told.departed import Departures
 from nandiag.runtime.watch.told.harm import Teller
 from nandiag.runtime.watch.told.last import LastLook
 from nandiag.runtime.watch.told.skips import Skips
@@ -65,6 +66,7 @@ class Sentinel:
         self.looker = Looker(examiner, capture, settings.level, self.clock, self._settle)
         self.bare = Bare(self.judge, self.looker, self._settle)
         self.last = LastLook(self)
+        self.weights.on_begun = Departures(guarded("last look")(self.last.gone)).follow
         self._response = Response(settings.on_anomaly)
         self._nesting = Nesting()
         self._assured = Assured(capture, self.weights)

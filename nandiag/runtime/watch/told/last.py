@@ -67,27 +67,45 @@ class LastLook:
 
     def at_weights(self) -> None:
         """Look at the weights as they are now; those that the last update left finite were written into since."""
-        sentinel = self._sentinel
-        if sentinel.clock.updated_in < 0 or sentinel.teller.told or sentinel.capture.off or not RECORDER.attached:
+        if self._matters():
+            for optimizer in self._sentinel.weights.known():
+                if not self._finite(optimizer):
+                    self._written(optimizer, ends=True)
+
+    def gone(self, optimizer: Optimizer) -> None:
+        """Look at what an optimizer trained that goes with the function it lived in: the script itself goes on."""
+        capture = self._sentinel.capture
+        under_way = capture.tracer is not None or capture.depth or capture.in_step or capture.elsewhere
+        if self.taken or under_way or not self._matters():
             return
-        for optimizer in sentinel.weights.known():
+        was_open = capture.window.close()
+        try:
             if not self._finite(optimizer):
-                self._written(optimizer)
+                self._written(optimizer, ends=False)
+        finally:
+            if was_open:
+                capture.window.open()
+
+    def _matters(self) -> bool:
+        """Whether weights were trained, and nothing was told of them yet."""
+        sentinel = self._sentinel
+        trained = sentinel.clock.updated_in >= 0 and not sentinel.teller.told
+        return trained and not sentinel.capture.off and RECORDER.attached
 
     def _finite(self, optimizer: Optimizer) -> bool:
         with quiet():
             return all(map(math.isfinite, read(self._sentinel.weights.scalars(optimizer, quick=False))))
 
-    def _written(self, optimizer: Optimizer) -> None:
+    def _written(self, optimizer: Optimizer, *, ends: bool) -> None:
         sentinel, border = self._sentinel, Border()
         with quiet():
             held = sentinel.judge.written_of(optimizer, border)
         if held and sentinel.teller.tell(border):
-            self._examine(optimizer, tuple(one.tensor for one in held))
+            self._examine(optimizer, tuple(one.tensor for one in held), ends=ends)
 
-    def _examine(self, optimizer: Optimizer, bad: tuple[Tensor, ...]) -> None:
+    def _examine(self, optimizer: Optimizer, bad: tuple[Tensor, ...], *, ends: bool) -> None:
         step, trained = self._sentinel.clock.step, parameters(optimizer)
-        case = Case(step, trained, joint=False, suspects=bad, weights_were_finite=True, ends=True)
+        case = Case(step, trained, joint=False, suspects=bad, weights_were_finite=True, ends=ends)
         self._sentinel.looker.examine(case)
 
     def begins(self, call: Call) -> None:

@@ -1,5 +1,7 @@
 """What the script does to its weights behind its last step, where no border follows that would see it."""
 
+import weakref
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -73,6 +75,37 @@ def test_the_model_of_a_function_is_looked_at_where_the_process_group_ends(work,
     worker.sentinel.finish()
     assert told(worker) == [("parameter", 3, 2)]
     assert worker.events(ProbeDark) == []
+
+
+def test_the_model_of_a_function_is_looked_at_when_the_function_returns(work):
+    worker = work()
+
+    def main():
+        model, _optimizer = trained()
+        average(model, 0)
+
+    main()
+    assert told(worker) == [("parameter", 3, 2)]
+    found = worker.looked[0]
+    assert found.outcome == "found", found
+    assert found.site.source.strip() == "one.mul_(seen / total)"
+    assert worker.sentinel.finish().steps == 3
+    assert len(worker.harms) == 1
+    assert worker.events(ProbeDark) == []
+
+
+def test_models_that_go_finite_are_not_told_and_not_kept(work):
+    worker = work()
+
+    def fold():
+        model, _optimizer = trained()
+        average(model, 2)
+        return weakref.ref(model.weight)
+
+    kept = [fold() for _ in range(3)]
+    assert [one() for one in kept[:2]] == [None, None]  # the last was written into behind its last step
+    worker.sentinel.finish()
+    assert (told(worker), worker.looked, worker.events(ProbeDark)) == ([], [], [])
 
 
 def test_harm_that_was_told_before_is_not_told_again_at_the_end(work):

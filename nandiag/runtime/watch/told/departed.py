@@ -1,0 +1,51 @@
+"""An optimizer that is no more: what it trained is looked at when it goes, with the function that it lived in (worker)."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from nandiag.runtime.look.weights import Optimizer
+
+
+class Departed:
+    """What is left of an optimizer, as those who look at weights ask for it."""
+
+    __slots__ = ("__weakref__", "param_groups", "state")
+
+    def __init__(self, groups: list[dict[str, Any]]) -> None:
+        self.param_groups = groups
+        self.state: dict[Any, Any] = {}
+
+
+class Departures:
+    """Calls ``look`` with what is left of each optimizer that goes; keeps its parameters no longer than it lives."""
+
+    def __init__(self, look: Callable[[Any], object]) -> None:
+        self._look = look
+        self._followed: weakref.WeakKeyDictionary[Optimizer, Any] = weakref.WeakKeyDictionary()
+
+    def follow(self, optimizer: Optimizer) -> None:
+        """Have the end of ``optimizer`` heard, with the parameters that it has now."""
+        before = self._followed.pop(optimizer, None)
+        if before is not None:
+            before.detach()
+        heard = weakref.finalize(optimizer, self._gone, optimizer.param_groups, type(optimizer).__name__)
+        heard.atexit = False
+        self._followed[optimizer] = heard
+
+    def _gone(self, groups: list[dict[str, Any]], name: str) -> None:
+        if _is_quiet():
+            self._look(type(name, (Departed,), {"__slots__": ()})(groups))
+
+
+def _is_quiet() -> bool:
+    """Whether nothing of torch's is under way here: the collector of cycles may come at any time."""
+    return (
+        torch._C._current_graph_task_id() == -1
+        and not torch._C._len_torch_dispatch_stack()
+        and torch._C._functorch.peek_interpreter_stack() is None
+    )
