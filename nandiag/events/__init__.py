@@ -24,7 +24,7 @@ from nandiag.events.kinds import (
     Unknown,
     Warned,
 )
-from nandiag.events.site import Around, Meaning, Site
+from nandiag.events.site import Around, Meaning, Site, Written
 
 __all__ = [
     "PHASES",
@@ -53,6 +53,7 @@ __all__ = [
     "TensorFact",
     "Unknown",
     "Warned",
+    "Written",
     "decode",
     "encode",
 ]

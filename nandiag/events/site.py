@@ -22,17 +22,27 @@ class Meaning:
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """The lines of the expression's file that write ``name``, a variable or an attribute; it has no others."""
+
+    name: str
+    lines: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Around:
     """The names in an expression, with what they stand for, nearest first; and what is done with the result.
 
     ``statement`` is the statement on one line where the expression takes several in the file, ``column`` the
     expression in it. ``uses`` are the statements behind it, in the same function, that use what it is assigned to.
+    ``written`` tells where the file writes what the expression names.
     """
 
     names: tuple[Meaning, ...] = ()
     uses: tuple[str, ...] = ()
     statement: str | None = None
     column: tuple[int, int] | None = None
+    written: tuple[Written, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,12 @@ def _spans(ordered: Sequence[int]) -> list[tuple[int, int]]:
     return spans
 
 
+def lines(numbers: Sequence[int]) -> str:
+    """Return ``line 3``, ``lines 3 and 7`` or ``lines 3, 7 and 9``."""
+    *first, last = map(str, numbers)
+    return f"lines {', '.join(first)} and {last}" if first else f"line {last}"
+
+
 def few(names: Sequence[str], total: int | None = None, most: int = 3) -> str:
     """Return ``a, b, c and 12 more``; ``total`` counts those without a name too."""
     shown = names[:most]

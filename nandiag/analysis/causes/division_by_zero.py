@@ -227,7 +227,7 @@ def _of_one_number(facts: Facts, name: str | None, counted: str | None) -> tuple
     if begun is not None:
         count = begun[1]
         return (Suggestion(f"{text} is 0 while {count} is: count the update before this line.", f"{count} += 1"),)
-    made = "what it is made of" if text is not None and "(" in text else "where it is set, updated or restored"
+    made = "what it is made of" if text is not None and "(" in text else _where_set(facts, text)
     why = f"{name or text or 'The divisor'} is 0, and what it divides is not: look at {made}"
     if not _COUNTS.search(text or name or "") and not _is_sum(facts, text):
         raised = bounding.bound_at_zero(facts.origin)
@@ -239,6 +239,13 @@ def _of_one_number(facts: Facts, name: str | None, counted: str | None) -> tuple
     if name:  # what is kept from step to step: at least one is a wrong mean, and nobody would see it
         return (Suggestion(f"{why} (a buffer that was registered with persistent=False is in no checkpoint)."),)
     return Suggestion(f"{why}."), Suggestion("If it is a count: at least one.", counted)
+
+
+def _where_set(facts: Facts, text: str | None) -> str:
+    lines = facts.written(text or "")
+    if not lines:
+        return "where it is set, updated or restored"
+    return f"where it is set: {words.lines(lines)}"
 
 
 def _is_sum(facts: Facts, text: str | None) -> bool:

@@ -85,6 +85,12 @@ class Facts:
         names = site.around.names if site is not None and site.around is not None else ()
         return next((one for one in names if one.name == name), None)
 
+    def written(self, name: str) -> tuple[int, ...]:
+        """Return the lines of the origin's file that write ``name``, where all of them are known."""
+        site = self.look.site if self.source is not None and self.look is not None else None
+        found = site.around.written if site is not None and site.around is not None else ()
+        return next((one.lines for one in found if one.name == name), ())
+
     @property
     def uses(self) -> tuple[str, ...]:
         """Statements behind the underlined one that use what it is assigned to."""

@@ -6,7 +6,7 @@ import pytest
 
 from nandiag.analysis.causes import Facts, explain
 from nandiag.analysis.report import Origin
-from nandiag.events import Looked, Meaning, Site, words
+from nandiag.events import Looked, Meaning, Site, Written, words
 from nandiag.events.site import Around
 
 
@@ -242,3 +242,17 @@ def test_a_divisor_of_several_lines_is_mended_where_it_is_made(at, by_hand):
     around = Around((Meaning("scale", "(high - low) / 255", "train.py", 6, divides=True),))
     facts = replace(facts, look=Looked("found", "replay", 1, source="op", site=Site(around=around)))
     assert first(facts) == "scale = ((high - low) / 255).clamp_min(1e-6)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [((), "where it is set, updated or restored."), ((9,), "where it is set: line 9."),
+     ((3, 9, 14), "where it is set: lines 3, 9 and 14.")],
+)  # fmt: skip
+def test_the_lines_that_set_a_divisor_of_one_number_are_told(at, by_hand, lines, told):
+    line = "z = logits / temperature"
+    facts = at("div", (by_hand.fact(),), (by_hand.fact(posinf=4),), **on(line, "logits / temperature"))
+    around = Around(written=(Written("temperature", lines),) if lines else ())
+    look = Looked("found", "replay", 1, source="op", site=Site(around=around), facts={"arg1": 0.0})
+    found = explain(replace(facts, look=look))[1].suggestions
+    assert [one.text for one in found] == [f"temperature is 0, and what it divides is not: look at {told}"]

@@ -16,6 +16,7 @@ from nandiag.runtime.evidence.around.handed import handed_in
 from nandiag.runtime.evidence.around.place import Place, end_of, loaded, place_of
 from nandiag.runtime.evidence.around.returned import returned
 from nandiag.runtime.evidence.around.unchanged import bound, unchanged
+from nandiag.runtime.evidence.around.written import written
 from nandiag.runtime.frames import Frame
 
 _MOST_NAMES, _MOST_USES, _DEEPEST, _LONGEST = 8, 4, 4, 200
@@ -38,7 +39,8 @@ def _around(frames: tuple[Frame, ...]) -> Around | None:
         return None
     statement, column = _on_one_line(place)
     names = tuple(_meanings(place, place, frames[1:]))[:_MOST_NAMES]
-    return Around(names, tuple(_uses(place))[:_MOST_USES], statement, column)
+    uses = tuple(_uses(place))[:_MOST_USES]
+    return Around(names, uses, statement, column, tuple(written(place)))
 
 
 def _on_one_line(place: Place) -> tuple[str | None, tuple[int, int] | None]:

@@ -1,4 +1,4 @@
-"""An optimizer that is no more: what it trained is looked at when it goes, with the function that it lived in (worker)."""
+"""An optimizer that is no more: what it trained is looked at when it goes with the function it lived in (worker)."""
 
 from __future__ import annotations
 

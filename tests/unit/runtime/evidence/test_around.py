@@ -212,3 +212,47 @@ def test_nothing_is_told_of_what_it_hands_back_where_another_may_run(run, text):
 def test_a_name_that_divides_elsewhere_in_the_function_is_told_so(run, rest, divides):
     text = f"def f(x):\n    n = abs(x)\n    y = probe(x / n)\n    return y {rest}\nfound = f(2)\n"
     assert [one.divides for one in run(text).names if one.name == "n"] == [divides]
+
+
+def lines(found):
+    return {one.name: one.lines for one in found.written}
+
+
+def test_where_a_variable_of_the_function_is_written(run):
+    text = (
+        "def f():\n    scale = 1.0\n    low, high = 0, 1\n    for step in range(2):\n        found = probe(1 / scale)\n"
+        "        scale *= 0.5\n        def other(scale):\n            scale = 3\n    return found\nscale = 9\nfound = f()\n"
+    )
+    assert lines(run(text)) == {"scale": (2, 6)}
+
+
+def test_where_a_variable_of_the_file_is_written(run):
+    text = (
+        "scale = torch.ones(1)\ndef anneal():\n    global scale\n    scale = scale / 2\ndef hide():\n    scale = 1\n"
+        "anneal()\nscale.mul_(2)\ndef f():\n    return probe(1 / scale)\nfound = f()\n"
+    )
+    assert lines(run(text)) == {"scale": (1, 4, 8)}
+
+
+def test_where_an_attribute_is_written(run):
+    text = (
+        "class M(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.register_buffer('scale', torch.ones(1))\n    def update(self, x):\n        self.scale.copy_(x)\n"
+        "    def forward(self):\n        return probe(1 / self.scale)\n"
+        "m = M()\nm.scale = torch.zeros(1)\nm.update(1)\nfound = m()\n"
+    )
+    assert lines(run(text)) == {"self.scale": (4, 6, 10)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import math\nfound = probe(math)\n",
+        "def f(scale):\n    return probe(scale)\nfound = f(2)\n",
+        "def f():\n    return probe(len)\nfound = f()\n",
+        "def f(g):\n    return probe(g.scale)\nfound = f(torch.finfo)\n".replace("g.scale", "g.max"),
+    ],
+    ids=["a module", "a parameter", "a builtin", "an attribute of elsewhere"],
+)
+def test_what_the_file_does_not_write_has_no_lines(run, text):
+    assert lines(run(text)) == {}

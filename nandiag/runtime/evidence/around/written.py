@@ -1,0 +1,96 @@
+"""Where the script's text writes what an expression names: a name, or an attribute of an object (worker).
+
+Which of these lines ran last the text cannot tell; it tells that there are no others in the file.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from nandiag.events.site import Written
+from nandiag.runtime.evidence.around.place import Function, Place
+from nandiag.runtime.evidence.around.unchanged import bound, called
+
+_MOST_NAMES, _MOST_LINES = 6, 6
+_NOT_VALUES = (*Function.__args__, ast.ClassDef, ast.alias)
+
+
+def written(place: Place) -> Iterator[Written]:
+    """Yield the lines that write what the expression of ``place`` names, where there are a few."""
+    nodes = [node for node in ast.walk(place.nodes[-1]) if isinstance(node, ast.Name | ast.Attribute)]
+    texts = dict.fromkeys(ast.unparse(node) for node in nodes if isinstance(node.ctx, ast.Load))
+    for text in list(texts)[:_MOST_NAMES]:
+        lines = sorted(set(_of_attribute(place, text) if "." in text else _of_name(place, text)))
+        if 0 < len(lines) <= _MOST_LINES:
+            yield Written(text, tuple(lines))
+
+
+def _of_name(place: Place, name: str) -> Iterator[int]:
+    """Yield the lines that write a variable, in the function or module that it belongs to."""
+    scopes = [node for node in reversed(place.nodes) if isinstance(node, (*Function.__args__, ast.Module))]
+    for scope in scopes:
+        if isinstance(scope, Function) and _is_parameter(scope, name):
+            return
+        own = list(_within(scope, name))
+        binding = [node for node in own if name in bound(node)]
+        if any(isinstance(node, _NOT_VALUES) for node in binding):
+            return
+        elsewhere = isinstance(scope, Function) and _declares(_within(scope, ""), name)
+        if binding and not elsewhere:
+            yield from (_line(node) for node in own if name in bound(node) or _changes(node, name))
+            return
+
+
+def _within(scope: ast.AST, name: str) -> Iterator[ast.AST]:
+    """Yield the nodes of a scope, and those of the functions within it that declare its ``name`` to be not their own."""
+    for child in ast.iter_child_nodes(scope):
+        yield child
+        inner = isinstance(child, (*Function.__args__, ast.ClassDef, ast.Lambda))
+        if not inner or _declares(ast.walk(child), name):
+            yield from _within(child, name)
+
+
+def _declares(nodes: Iterable[ast.AST], name: str) -> bool:
+    return any(isinstance(node, ast.Global | ast.Nonlocal) and name in node.names for node in nodes)
+
+
+def _is_parameter(scope: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:
+    given = scope.args
+    rest = [one for one in (given.vararg, given.kwarg) if one is not None]
+    return name in {one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs, *rest)}
+
+
+def _of_attribute(place: Place, text: str) -> Iterator[int]:
+    """Yield the lines of the file that write an attribute of this name, of whichever object."""
+    name = text.rpartition(".")[2]
+    for node in ast.walk(place.nodes[0]):
+        stored = isinstance(node, ast.Attribute) and node.attr == name and not isinstance(node.ctx, ast.Load)
+        if stored or _changes(node, name) or _registers(node, name):
+            yield _line(node)
+
+
+def _changes(node: ast.AST, name: str) -> bool:
+    """Whether ``node`` writes into what is called ``name``, or is an attribute of that name."""
+    if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+        return _last(node.value) == name
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    own = called(node)
+    return own.endswith("_") and not own.endswith("__") and own != "requires_grad_" and _last(node.func.value) == name
+
+
+def _last(node: ast.AST) -> str | None:
+    while isinstance(node, ast.Attribute) and node.attr in {"data", "grad"}:
+        node = node.value
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else None
+
+
+def _registers(node: ast.AST, name: str) -> bool:
+    if not isinstance(node, ast.Call) or called(node) not in {"register_buffer", "register_parameter", "setattr"}:
+        return False
+    return any(isinstance(one, ast.Constant) and one.value == name for one in node.args)
+
+
+def _line(node: ast.AST) -> int:
+    return getattr(node, "lineno", 0)
