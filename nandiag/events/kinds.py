@@ -105,6 +105,7 @@ class Harm:
     ``untouched`` are those tensors that hold nothing but NaN and that nothing wrote to since they were made, in a run
     in which torch fills memory that it hands out unwritten with NaN.
     ``rates`` are the groups of the optimizer with the highest and the lowest learning rate; empty where all have one.
+    ``behind``: the script wrote it behind the newest update; no update of ``step`` was made.
     """
 
     what: str
@@ -124,6 +125,7 @@ class Harm:
     names: dict[str, str] = field(default_factory=dict)
     untouched: tuple[str, ...] = ()
     rates: tuple[GroupRate, ...] = ()
+    behind: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from nandiag.events.facts import TensorFact
+from nandiag.events.forms import NON_FINITE
 
 MOST_RANGES = 6
 _EXACT = 17  # digits that tell any two numbers apart
@@ -92,6 +93,33 @@ def bad_value(value: float | None) -> str | None:
     if value is None or math.isfinite(value):
         return None
     return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+
+
+def as_number(word: object) -> float | None:
+    """Return a number that was noted, ``nan``, ``inf`` and ``-inf`` as words; ``None`` for anything else."""
+    if isinstance(word, str) and word in NON_FINITE:
+        return NON_FINITE[word]
+    return float(word) if isinstance(word, int | float) and not isinstance(word, bool) else None
+
+
+_LAYS = frozenset(
+    {"copy", "fill", "full", "full_like", "new_full", "masked_fill", "index_fill", "index_put", "scatter"}
+    | {"lift_fresh", "scalar_tensor"}
+)
+_NUMBERS = ("arg0", "arg1", "arg2", "arg3", "value", "fill_value")
+
+
+def laid(name: str, inputs: Sequence[TensorFact], facts: Mapping[str, object]) -> str | None:
+    """Return ``NaN`` or ``+Inf`` where the op ``name`` only lays a number that is not finite into a tensor.
+
+    A number that is laid in by an index is a tensor of one value then, the last that goes in.
+    """
+    if op(name).rstrip("_") not in _LAYS:
+        return None
+    numbers = (value for word in _NUMBERS if (value := as_number(facts.get(word))) is not None)
+    bad = next((bad_value(value) for value in numbers if not math.isfinite(value)), None)
+    last = inputs[-1:]
+    return bad or (bad_kind(last) if any(not fact.shape and fact.bad for fact in last) else None)
 
 
 def bad_kind(facts: Iterable[TensorFact]) -> str | None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from nandiag.analysis.causes.course import Course, courses
 from nandiag.analysis.causes.divergence import CALM_ENOUGH, sudden
-from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, as_number, dtype_of
+from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
 from nandiag.analysis.causes.overflow import EXPONENTIALS, overflows
 from nandiag.analysis.early.texts import told
 from nandiag.analysis.explained.explanation import Explanation
@@ -93,7 +93,7 @@ def _only_size(facts: Facts) -> bool:
 
 def _explains(facts: Facts, seen: Warned) -> bool:
     """Whether a value far beyond all before came in the very step that left the range: without it the op had held."""
-    size, largest = (as_number(seen.facts.get(name)) for name in ("size", "largest"))
+    size, largest = (words.as_number(seen.facts.get(name)) for name in ("size", "largest"))
     far = size is not None and largest is not None and size >= _FAR * largest
     return far and seen.step == facts.origin.step and overflows(facts)
 

@@ -20,7 +20,6 @@ LARGEST = {
     "float8_e5m2": 57344.0,
 }
 HALF = ("float16", "bfloat16")
-_WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _LOADED = re.compile(r"([A-Za-z_][\w.]*)\.load_state_dict\(")
 _ENGINE_CALLS = ("backward(", "autograd.grad(")
 
@@ -114,7 +113,7 @@ class Facts:
 
     def number(self, name: str) -> float | None:
         """Return a number among the op's arguments (``arg1``, ``correction``); written as a word where not finite."""
-        return as_number(self.extra.get(name))
+        return words.as_number(self.extra.get(name))
 
     @property
     def bad_numbers(self) -> tuple[float, ...]:
@@ -211,13 +210,6 @@ class Cause:
     general: bool = False
     leads: bool = False
     follows: bool = False
-
-
-def as_number(word: object) -> float | None:
-    """Return a number that was noted, ``nan``, ``inf`` and ``-inf`` as words; ``None`` for anything else."""
-    if isinstance(word, str) and word in _WORDS:
-        return _WORDS[word]
-    return float(word) if isinstance(word, int | float) and not isinstance(word, bool) else None
 
 
 def dtype_of(fact: TensorFact) -> str:

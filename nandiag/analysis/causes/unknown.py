@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from nandiag.analysis.causes.facts import Cause, Facts, is_again, is_whole
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -60,12 +58,6 @@ _PARTLY = (
 )
 _LIVE = Suggestion("Or have every op watched as it runs, from the first line on.", "nandiag run --level op")
 
-_LAYS = frozenset(
-    {"copy", "fill", "full", "full_like", "new_full", "masked_fill", "index_fill", "index_put", "scatter"}
-    | {"lift_fresh", "scalar_tensor"}
-)
-_NUMBERS = ("arg0", "arg1", "arg2", "arg3", "value", "fill_value")
-
 
 def explain(facts: Facts) -> Cause | None:
     """Say where to look, by what was seen."""
@@ -98,6 +90,8 @@ def _used(facts: Facts) -> tuple[str, ...]:
 
 def _updates(facts: Facts) -> str:
     name = facts.bad_state.name if facts.bad_state is not None else None
+    if facts.harm is not None and facts.harm.behind:
+        return f"Look at what the script does behind its last update that writes into {name or 'these weights'}."
     optimizer = facts.harm.optimizer if facts.harm is not None else None
     if optimizer is None:
         return (
@@ -120,7 +114,12 @@ def _place(facts: Facts) -> str | None:
     came = words.bad_kind(facts.origin.inputs) if facts.source == "op" and facts.outputs_nan else None
     if came is not None and "NaN" not in came:
         return f"{came} went into {facts.op or 'this op'}, and NaN came out: {_PUT}"
-    return _OUTSIDE if facts.source == "outside" else _number(facts) or _PLACES.get(facts.basis)
+    return _OUTSIDE if facts.source == "outside" else _number(facts) or _by_basis(facts)
+
+
+def _by_basis(facts: Facts) -> str | None:
+    behind = facts.basis == "state" and facts.harm is not None and facts.harm.behind
+    return _updates(facts) if behind else _PLACES.get(facts.basis)
 
 
 def _number(facts: Facts) -> str | None:
@@ -137,16 +136,9 @@ def _behind(look: Looked, basis: str) -> str:
 
 
 def _written(facts: Facts) -> str | None:
-    """Return ``NaN`` or ``+Inf`` where the op only lays a number that is not finite into a tensor.
-
-    A number that is laid in by an index is a tensor of one value then, the last that goes in.
-    """
-    if facts.source != "op" or facts.op not in _LAYS:
-        return None
-    numbers = (value for name in _NUMBERS if (value := facts.number(name)) is not None)
-    bad = next((words.bad_value(value) for value in numbers if not math.isfinite(value)), None)
-    laid = facts.origin.inputs[-1:]
-    return bad or (words.bad_kind(laid) if any(not fact.shape and fact.bad for fact in laid) else None)
+    """Return ``NaN`` or ``+Inf`` where the op only lays a number that is not finite into a tensor."""
+    name = facts.origin.op if facts.source == "op" else None
+    return None if name is None else words.laid(name, facts.origin.inputs, facts.extra)
 
 
 def _bad_numbers(facts: Facts) -> tuple[str, ...]:

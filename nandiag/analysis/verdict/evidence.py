@@ -208,7 +208,7 @@ def _state_evidence(claim: Claim, at: list[Seen[Harm]]) -> Iterable[str]:
     dated = harm.since is not None and harm.since >= harm.step - 1
     if harm.what == "optimizer_state" and not dated and (look is None or look.outcome != "found"):
         yield "State is looked at in turns where steps are short: a few updates before this one may have made it."
-    elif look is not None and look.facts.get("began_bad"):
+    elif harm.behind or (look is not None and look.facts.get("began_bad")):
         yield "What wrote into it is the script's own code behind that step: no update was made since."
     elif harm.phase == "optimizer" and not any(one.event.what in {"loss", "gradient"} for one in at):
         again = claim.look is not None and claim.look.event.outcome == "finite"

@@ -77,7 +77,8 @@ class Looker:
             self._found_by_any(case, None)
             bad = list(case.spoken or case.suspects) if case.spoken or (case.suspects and not case.gradients) else None
             seen = self.live.explain(case, bad)
-            return self._saw(replace(seen, phase="optimizer") if bad and case.weights_were_finite else seen)
+            seen = replace(seen, phase="optimizer") if bad and case.weights_were_finite else seen
+            return self._saw(seen) if case.is_told(seen) or case.unfinished else seen
         looked = self._examiner.examine(case)
         self._may_take_over(case, looked)
         if self.modules is None or (looked is not None and looked.outcome == "found"):

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from nandiag.events import Looked, words
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -13,6 +15,7 @@ class Case:
 
     ``ends``: the run ends after the replay in any case.
     ``spoken``: what the error that the script ends by speaks of.
+    ``behind``: the weights were written into behind the last update, and are looked at for the last time.
     ``by_hand``: no optimizer made the updates, so that the tape begins with the one before this step.
     """
 
@@ -27,3 +30,14 @@ class Case:
     by_hand: bool = False
     ends: bool = False
     spoken: tuple[Tensor, ...] = ()
+    behind: bool = False
+
+    def is_told(self, looked: Looked) -> bool:
+        """Whether what a look found is worth a word: not where nothing else says that there is harm at all.
+
+        What the script writes down as a number that is not finite, at its end, it means.
+        """
+        found = looked.outcome == "found"
+        if self.behind and found and looked.site is not None:
+            return words.laid(looked.site.op or "", looked.inputs, looked.facts) is None
+        return found or not self.unfinished

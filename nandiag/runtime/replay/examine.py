@@ -86,7 +86,7 @@ class Examiner:
         with quiet():
             looked = self._from_file(case, entries, _of_weights(case, entries, looked))
         looked = _timed(looked, time.perf_counter() - began)
-        if looked.outcome == "found" or not case.unfinished:
+        if case.is_told(looked):
             RECORDER.emit(looked, urgent=True)
         return looked
 

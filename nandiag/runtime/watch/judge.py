@@ -145,12 +145,18 @@ class Judge:
             self.finite_after = step
         return held
 
-    def written_of(self, optimizer: Optimizer, border: Border) -> list[Held]:
-        """Parameters that something behind the newest update left non-finite; returns them."""
+    def written_of(self, optimizer: Optimizer) -> list[Held]:
+        """Parameters that something behind the newest update left non-finite; -Inf alone is a mask there."""
         held = [one for one in self.weights.bad(optimizer) if one.what == "parameter"]
-        self._add(optimizer, border, held, self.clock.step, "optimizer")
+        return [one for one in held if not fact(one.tensor).only_neginf]
+
+    def written(self, optimizer: Optimizer, held: Sequence[Held], border: Border) -> None:
+        """What :meth:`written_of` returned is harm."""
+        found = Border()
+        self._add(optimizer, found, held, self.clock.step, "optimizer")
+        for harm in found.harms:
+            border.add(replace(harm, behind=True), found.level)
         self.lost |= bool(held)
-        return held
 
     def frozen_of(self, optimizer: Optimizer, border: Border) -> None:
         """Buffers and frozen parameters that turned bad since the last look, in this step's forward as a rule."""

@@ -168,6 +168,14 @@ def test_a_parameter_gone_bad_with_finite_gradients_is_the_update(by_hand):
     assert "The losses and gradients of this step were finite: the update itself made it." in verdict.evidence
 
 
+def test_a_parameter_written_bad_behind_the_last_update_is_no_update_s(by_hand):
+    record = by_hand.run(by_hand.rank(0, replace(by_hand.state(7, since=6), behind=True)))
+    verdict = analyse(record).verdict
+    assert verdict.summary == "NaN in parameter fc.weight on rank 0, written behind the update of step 6"
+    assert "the update itself made it" not in " ".join(verdict.evidence)
+    assert "behind its last update that writes into fc.weight" in verdict.suggestions[0].text
+
+
 def test_a_parameter_gone_bad_after_its_gradient_is_spread(by_hand):
     record = by_hand.run(*(by_hand.rank(n, by_hand.gradient(7), by_hand.state(7, since=6)) for n in (0, 1)))
     verdict = analyse(record).verdict

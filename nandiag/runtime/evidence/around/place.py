@@ -40,7 +40,7 @@ class Place:
 
 def place_of(frame: Frame) -> Place | None:
     """Return the expression that ``frame`` runs; ``None`` where its columns or its file are not known."""
-    at, tree = span(frame), _tree(frame.file) if frame.kind == USER else None
+    at, tree = span(frame), tree_of(frame.file) if frame.kind == USER else None
     if at is None or tree is None:
         return None
     nodes: list[ast.AST] = [tree]
@@ -50,7 +50,8 @@ def place_of(frame: Frame) -> Place | None:
 
 
 @lru_cache(maxsize=8)
-def _tree(file: str) -> ast.Module | None:
+def tree_of(file: str) -> ast.Module | None:
+    """Return the tree of a file, None where there is none, or its text is no Python."""
     text = "".join(linecache.getlines(file))
     try:
         return ast.parse(text) if 0 < len(text) < _LARGEST else None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from nandiag.runtime.collectives.ring import Call
-from nandiag.runtime.look.finite import quiet, read
+from nandiag.runtime.look.finite import fact, quiet, read
 from nandiag.runtime.look.weights import Optimizer, parameters
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import Case
@@ -52,7 +52,8 @@ class LastLook:
             return
         case = Case(sentinel.clock.step, [], joint=False, unfinished=True, ends=True, spoken=spoken)
         looked = sentinel.looker.examine(case)
-        if spoken or (looked is not None and looked.outcome == "found"):
+        found = looked is not None and looked.outcome == "found" and case.is_told(looked)
+        if found or any(map(_is_sure, spoken)):
             RECORDER.emit(sentinel.judge.unseen(optimizer, looked, spoken), urgent=True)
 
     def _unfinished(self, optimizer: Optimizer) -> None:
@@ -99,16 +100,27 @@ class LastLook:
     def _written(self, optimizer: Optimizer, *, ends: bool) -> None:
         sentinel, border = self._sentinel, Border()
         with quiet():
-            held = sentinel.judge.written_of(optimizer, border)
-        if held and sentinel.teller.tell(border):
-            self._examine(optimizer, tuple(one.tensor for one in held), ends=ends)
-
-    def _examine(self, optimizer: Optimizer, bad: tuple[Tensor, ...], *, ends: bool) -> None:
-        step, trained = self._sentinel.clock.step, parameters(optimizer)
-        case = Case(step, trained, joint=False, suspects=bad, weights_were_finite=True, ends=ends)
-        self._sentinel.looker.examine(case)
+            held = sentinel.judge.written_of(optimizer)
+        if not held:
+            return
+        bad = tuple(one.tensor for one in held)
+        case = Case(
+            sentinel.clock.step, parameters(optimizer), joint=False, suspects=bad,
+            weights_were_finite=True, ends=ends, behind=True,
+        )  # fmt: skip
+        looked = sentinel.looker.examine(case)
+        if looked is None or case.is_told(looked):
+            with quiet():
+                sentinel.judge.written(optimizer, held, border)
+            sentinel.teller.tell(border)
 
     def begins(self, call: Call) -> None:
         """Where the script lets go of its process group it has trained; at the exit its model may be gone."""
         if call.op == "destroy_process_group":
             self.at_weights()
+
+
+def _is_sure(tensor: Tensor) -> bool:
+    """Whether it is no mask, and nothing that begins there: NaN is in it, or +Inf that the script looked for."""
+    counted = fact(tensor)
+    return bool(counted.nan or counted.posinf)

@@ -2,6 +2,8 @@
 
 import weakref
 
+import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -116,3 +118,31 @@ def test_harm_that_was_told_before_is_not_told_again_at_the_end(work):
     before = told(worker)
     worker.sentinel.finish()
     assert told(worker) == before
+
+
+@torch.no_grad()
+def bans(model):
+    model.bias[0] = -torch.inf
+
+
+def poisons(model):
+    for one in model.parameters():
+        one.data.fill_(float("nan"))
+
+
+@pytest.mark.parametrize("writes", [bans, poisons])
+def test_a_number_that_the_script_writes_down_behind_its_training_is_meant(work, writes):
+    worker = work()
+    kept = trained()
+    writes(kept[0])
+    worker.sentinel.finish()
+    assert told(worker) == []
+    assert worker.looked == []
+
+
+def test_what_nobody_saw_written_is_told_as_written_behind_the_last_update(work):
+    worker = work()
+    kept = trained()
+    kept[0].weight.data = torch.from_numpy(np.full((1, 4), np.nan, np.float32))
+    worker.sentinel.finish()
+    assert [(one.what, one.step, one.behind) for one in worker.harms] == [("parameter", 3, True)]

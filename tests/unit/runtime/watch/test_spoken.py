@@ -1,5 +1,8 @@
 """An error that ends the script and speaks of NaN or infinities: what it speaks of is led back to the line."""
 
+import math
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -84,10 +87,118 @@ def test_nan_goes_before_a_mask_and_the_innermost_frame_before_its_callers():
 def test_the_words_decide(words, told):
     def fails():
         held = torch.tensor([torch.inf])
-        raise RuntimeError(words) if len(held) else KeyError
+        if not held.isfinite().all():
+            raise RuntimeError(words)
 
     assert len(spoken_of(raised(fails))) == told
 
 
 def test_an_error_without_a_traceback_speaks_of_nothing():
     assert spoken_of(ValueError("nan")) == ()
+
+
+class StopError(Exception):
+    pass
+
+
+def names_a_sampler(held):
+    raise RuntimeError("The sampler is infinite: give max_steps")
+
+
+def misses_a_key(held):
+    return {}["inf"]
+
+
+def finds_no_file(held):
+    return Path("no/such/folder/nan.txt").read_text()
+
+
+def shows_the_best_so_far(held):
+    best = torch.tensor(torch.inf)
+    raise StopError(f"patience is over, best={best.item()}")
+
+
+def has_no_word_for_it(held):
+    return torch.isnan(held, foo=1)
+
+
+def is_configured_badly(held):
+    table = torch.full((3,), torch.nan)
+    wanted = {"lr": "nan"}
+    assert "rate" in wanted, f"NaN not allowed in config, nor in {len(held)} others"
+    return table
+
+
+def checks_another(held):
+    other, table = torch.ones(2), torch.full((3,), torch.nan)
+    if other.isfinite().all():
+        raise ValueError("isfinite check failed to run")
+    return table
+
+
+@pytest.mark.parametrize(
+    "fails",
+    [names_a_sampler, misses_a_key, finds_no_file, shows_the_best_so_far, has_no_word_for_it, is_configured_badly,
+     checks_another],
+)  # fmt: skip
+@pytest.mark.parametrize("value", [-torch.inf, torch.inf])
+def test_an_error_that_is_spelt_like_one_is_no_harm_of_the_masks_and_tables_beside_it(work, fails, value):
+    worker, sampler = work(), Sampler()
+    kept = trained(sampler, 3)
+    mask = torch.full((2, 2), value).triu(1)
+    worker.sentinel.last.take(raised(fails, mask))
+    assert worker.harms == []
+    assert worker.looked == []
+    assert kept
+
+
+def by_a_number(loss):
+    value = float(loss)
+    if math.isnan(value):
+        raise ValueError("the loss is nan")
+
+
+def by_an_assertion(loss):
+    fine = torch.isfinite(loss)
+    assert fine.all(), "not finite"
+
+
+def by_its_message(loss):
+    raise RuntimeError(f"diverged: {loss} is NaN")
+
+
+def in_a_loop(loss):
+    for one in [torch.ones(1), loss]:
+        if not one.isfinite().all():
+            raise FloatingPointError("non-finite")
+
+
+@pytest.mark.parametrize("fails", [by_a_number, by_an_assertion, by_its_message, in_a_loop])
+def test_what_the_script_asked_is_led_back_to_what_it_asked_it_of(work, fails):
+    worker, sampler = work(), Sampler()
+    kept = trained(sampler, 3)
+
+    def checked():
+        other = torch.full((3,), torch.nan)
+        loss = (torch.zeros(1) / torch.zeros(1)).squeeze()
+        fails(loss)
+        return other
+
+    worker.sentinel.last.take(raised(checked))
+    assert [one.shape for one in worker.harms[0].tensors] == [()] or fails is in_a_loop
+    assert worker.looked[0].site.op == "aten.div.Tensor"
+    assert kept
+
+
+def test_a_mask_that_the_very_call_refuses_has_its_line(work):
+    worker, sampler = work(), Sampler()
+    kept = trained(sampler, 3)
+
+    def picks():
+        scores = torch.ones(4).masked_fill(torch.tensor([True, False, False, True]), -torch.inf)
+        return torch.multinomial(scores, 1)
+
+    worker.sentinel.last.take(raised(picks))
+    assert worker.harms[0].what == "output"
+    assert worker.looked[0].site.source.strip().startswith("scores = torch.ones(4).masked_fill(")
+    assert kept
