@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import threading
+import traceback
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, TypeVar, cast
 
 from nandiag.runtime.public import AnomalyStop
@@ -30,6 +33,25 @@ def _renew() -> None:
 os.register_at_fork(after_in_child=_renew)
 
 
+def handlers() -> dict[int, Callable[[int, FrameType | None], Any]]:
+    """Return the functions, the script's or Python's own, that signals call, by the signal's number."""
+    found = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    return {number: one for number, one in found.items() if callable(one)}
+
+
+def is_of_signal(error: BaseException) -> bool:
+    """Whether ``error`` was raised by a handler of a signal, which came while we were at work: it is the script's."""
+    codes = {_code(one) for one in handlers().values()}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _code(handler: Any) -> object:
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    method = handler if hasattr(handler, "__code__") else getattr(handler, "__func__", type(handler).__call__)
+    return getattr(method, "__code__", None)
+
+
 def guarded(probe: str) -> Callable[[F], F]:
     """Make a function return None once its ``probe`` has failed; only our own AnomalyStop passes through."""
 
@@ -43,6 +65,8 @@ def guarded(probe: str) -> Callable[[F], F]:
             except (AnomalyStop, Refused):
                 raise
             except Exception as error:
+                if is_of_signal(error):
+                    raise
                 RECORDER.dark(probe, error)
                 return None
 
@@ -73,6 +97,8 @@ def guarded_alone(probe: str) -> Callable[[F], F]:
             except (AnomalyStop, Refused):
                 raise
             except Exception as error:
+                if is_of_signal(error):
+                    raise
                 RECORDER.dark(probe, error)
                 return None
 

@@ -24,7 +24,7 @@ class Aside:
     def __init__(self, bystanders: Bystanders, *, ends: bool = True) -> None:
         self._bystanders = bystanders
         self._before = sys.stdout, sys.stderr
-        self._files = OpenFiles(bystanders)  # before there are any of ours
+        self._files = OpenFiles(bystanders, ends=ends)  # before there are any of ours
         self._split = _Split(sys.stdout, bystanders), _Split(sys.stderr, bystanders)
         self._handle = logging.Logger.handle
         self._outside = Outside(bystanders, ends=ends)
@@ -42,6 +42,10 @@ class Aside:
     def led(self) -> dict[int, Callable[..., Any]]:
         """What stands for which function, by its ``id``."""
         return self._outside.led
+
+    def settle(self) -> None:
+        """Wait for what the step has others do; before anything is put back."""
+        self._outside.settle()
 
     def close(self) -> None:
         """Put everything back; whoever kept one of the streams goes on writing to the script's own."""

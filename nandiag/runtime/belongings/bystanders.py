@@ -27,6 +27,10 @@ class Bystanders:
         """Whether the caller is one of them."""
         return threading.get_ident() in self.threads
 
+    def forget(self) -> None:
+        """Take out those that have ended meanwhile: a thread that begins may be given the number of one of them."""
+        self.threads &= frozenset(sys._current_frames())
+
 
 def _begun_by_us(frame: FrameType) -> bool:
     """Whether a thread runs code of nandiag's from its first frame on; one of the script's begins in ``threading``."""

@@ -137,9 +137,10 @@ def _generator(one: Any) -> Callable[[], object]:
         return partial(one.set_state, one.get_state())
     if isinstance(one, random.Random):
         return partial(one.setstate, one.getstate())
-    if hasattr(one, "bit_generator"):
-        return partial(setattr, one.bit_generator, "state", one.bit_generator.state)
-    return partial(one.set_state, one.get_state())
+    if hasattr(one, "set_state"):  # of numpy, in its old manner
+        return partial(one.set_state, one.get_state())
+    bits = getattr(one, "bit_generator", one)
+    return partial(setattr, bits, "state", bits.state)
 
 
 def _put_back_map(one: Any, base: Any, items: list[tuple[Any, Any]], left: Collection[Any]) -> None:

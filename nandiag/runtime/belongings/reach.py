@@ -81,7 +81,7 @@ def is_generator(one: object) -> bool:
     if isinstance(one, torch.Generator | random.Random):
         return True
     numpy = sys.modules.get("numpy.random")
-    return numpy is not None and isinstance(one, numpy.RandomState | numpy.Generator)
+    return numpy is not None and isinstance(one, numpy.RandomState | numpy.Generator | numpy.BitGenerator)
 
 
 def is_array(one: object) -> bool:
@@ -166,6 +166,8 @@ def _inside_function(one: FunctionType) -> list[object]:
 
 
 def _members(one: Any) -> list[object]:
+    if getattr(getattr(one, "dtype", None), "hasobject", False) and is_array(one):
+        return list(one.flat) if one.size <= _FOLLOWED and one.dtype == object else []
     form: Any = tuple if isinstance(one, tuple) else form_of(one)
     if form is not None and form.__len__(one) > _FOLLOWED:
         return []

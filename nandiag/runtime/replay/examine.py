@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from nandiag.events import Looked
+from nandiag.runtime.belongings.signals import postponed
+from nandiag.runtime.belongings.world.patience import patience
 from nandiag.runtime.evidence.buckets import with_buckets
 from nandiag.runtime.evidence.exchanged import with_exchange
 from nandiag.runtime.evidence.heard import with_heard
@@ -61,6 +63,7 @@ class Examiner:
         self._partial = False
         self._hooks = Hooks()
 
+    @postponed()
     def examine(self, case: Case) -> Looked | None:
         """Look at the step again; never raises, and leaves no trace."""
         if self._left <= 0 or self._capture.off:
@@ -102,6 +105,7 @@ class Examiner:
         if case.joint:
             self.agreement.any(flag=True)
 
+    @postponed()
     def examine_update(
         self, optimizer: torch.optim.Optimizer, bad: dict[str, Tensor], step: int, *, first: bool, ends: bool = False
     ) -> None:
@@ -152,7 +156,8 @@ class Examiner:
                 player = Player(tracer, ones, held)
                 spoiled = stand_in_for_spoiled(entries, tracer)
                 # In a context of its own, for what the step sets in context variables.
-                result = contextvars.copy_context().run(player.play, entries)
+                with contextlib.nullcontext() if case.joint else patience():
+                    result = contextvars.copy_context().run(player.play, entries)
                 through()
                 result.gradients += player.made_again(self._capture.tape, (*case.gradients, *case.spoken))
                 with tracer.still(), torch.no_grad():

@@ -62,7 +62,8 @@ def traceless(
         versions = _versions([*parameters, *(buffer for buffer, _ in buffers), *contents.tensors])
         belongings = Belongings(starts, bystanders, ends=ends)  # last: it may close arrays
     # Made ready while nothing has changed yet: what fails up to here needs no undoing.
-    undo: list[Callable[[], object]] = [partial(setattr, one, "grad", gradient) for one, gradient in gradients]
+    undo: list[Callable[[], object]] = [aside.settle]
+    undo += [partial(setattr, one, "grad", gradient) for one, gradient in gradients]
     undo += [partial(_restore, buffer, value) for buffer, value in [*written, *buffers]]
     # Output comes back when what the step made is gone again, and has said what it says as it goes.
     undo += [contents.put_back, belongings.put_back, versions.close, aside.close, states.put_back]

@@ -69,15 +69,15 @@ class Clerk:
     """A thread of the script's that works when it is asked to, in the middle of a replay too."""
 
     def __init__(self):
-        self.asked, self.answered = os.pipe(), os.pipe()  # what goes through them goes through in a replay too
+        self.asked, self.answered = os.eventfd(0), os.eventfd(0)  # what goes through them goes through in a replay too
         self.written, self.number = [], 0
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
 
     def run(self):
-        while os.read(self.asked[0], 1) == b"1":
+        while os.eventfd_read(self.asked) == 1:
             self.work()
-            os.write(self.answered[1], b"1")
+            os.eventfd_write(self.answered, 1)
 
     def work(self):
         print("clerk")  # noqa: T201
@@ -86,9 +86,9 @@ class Clerk:
         self.number += 1
 
     def ask(self):
-        os.write(self.asked[1], b"1")
-        assert select.select([self.answered[0]], [], [], SECONDS)[0]
-        os.read(self.answered[0], 1)
+        os.eventfd_write(self.asked, 1)
+        assert select.select([self.answered], [], [], SECONDS)[0]
+        os.eventfd_read(self.answered)
 
 
 @pytest.fixture(autouse=True)
@@ -104,9 +104,9 @@ def clerk():
     """One clerk; ends with the test."""
     one = Clerk()
     yield one
-    os.write(one.asked[1], b"0")
+    os.eventfd_write(one.asked, 2)
     one.thread.join(SECONDS)
-    for number in (*one.asked, *one.answered):
+    for number in (one.asked, one.answered):
         os.close(number)
 
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from nandiag.runtime.belongings.world.files import leads_out
+from nandiag.runtime.belongings.world.files import leads_out, sends
 from nandiag.runtime.belongings.world.private import leads_nowhere, nowhere
 from nandiag.runtime.guard import Refused
 
@@ -43,6 +43,8 @@ class Descriptors:
     def _written(self, name: str, where: int) -> Callable[..., Any]:
         def written(original: Callable[..., Any], *words: Any, **named: Any) -> Any:
             number = words[where] if len(words) > where else None
+            if type(number) is int and not self._ends and sends(number):
+                raise Refused(f"the step writes to a pipe or a socket when it is run (os.{name}), and the run goes on")
             if type(number) is int and (leads_nowhere(number) or not leads_out(number)):
                 return original(*words, **named)
             return _swallowed(original, name, words, named)

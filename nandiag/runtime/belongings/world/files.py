@@ -17,6 +17,7 @@ from typing import Any
 
 from nandiag.runtime.belongings.bystanders import Bystanders
 from nandiag.runtime.belongings.world.standing import is_open, position
+from nandiag.runtime.guard import Refused
 from nandiag.runtime.recorder import RECORDER
 
 _WRITES = ("write", "writelines", "truncate")
@@ -35,12 +36,13 @@ class OpenFiles:
     share a buffer, what the replaying thread calls on a file is.
     """
 
-    def __init__(self, bystanders: Bystanders) -> None:
+    def __init__(self, bystanders: Bystanders, *, ends: bool = True) -> None:
         self._bystanders = bystanders
         files = list(_files())
-        self._raw = [one for one in files if isinstance(one, io.FileIO) and one.writable() and _leads_out(one)]
+        self._raw = [one for one in files if isinstance(one, io.FileIO) and _leads_out(one)]
         self._layers = [one for one in files if not isinstance(one, _IN_MEMORY) and not isinstance(one, io.FileIO)]
         self._memory = [one for one in files if isinstance(one, _IN_MEMORY)]
+        self._sent = [] if ends else [one for one in files if _is_sent(one)]
         self._undo: list[Callable[[], object]] = []
 
     def begin(self) -> None:
@@ -49,13 +51,15 @@ class OpenFiles:
         if alone:
             self._undo += [keeper for one in self._memory if (keeper := _contents(one)) is not None]
             self._undo += [keeper for one in self._topmost() if (keeper := position(one)) is not None]
-            for one in self._raw:
+            for one in filter(_is_writable, self._raw):
                 self._mute(one, ("write",))
             self._undo.append(self._flush)
         muted = [*self._layers, *([] if alone else [*self._memory, *self._unbuffered()])]
-        for one in muted:
-            if _is_writable(one) and _leads_out(one):
+        for one in filter(_is_writable, muted):
+            if _leads_out(one):
                 self._mute(one, _WRITES if alone else (*_WRITES, "flush", "seek"))
+        for one in filter(_is_writable, self._sent):
+            self._instead(one, {name: _never(name, getattr(one, name), self._bystanders) for name in _WRITES})
 
     def close(self) -> None:
         """Give every file its own methods again, in the order that leads back; raises nothing."""
@@ -66,12 +70,15 @@ class OpenFiles:
                 RECORDER.dark("files", error)
 
     def _mute(self, one: Any, names: Iterable[str]) -> None:
+        self._instead(one, {name: _only_theirs(name, getattr(one, name), self._bystanders) for name in names})
+
+    def _instead(self, one: Any, methods: dict[str, Callable[..., Any]]) -> None:
         own = getattr(one, "__dict__", None)
         if own is None:
             return
-        before = {name: own[name] for name in names if name in own}
-        self._undo.append(partial(_unmute, own, names, before))
-        own.update({name: _only_theirs(name, getattr(one, name), self._bystanders) for name in names})
+        before = {name: own[name] for name in methods if name in own}
+        self._undo.append(partial(_unmute, own, methods, before))
+        own.update(methods)
 
     def _flush(self) -> bool:
         """Have buffers written out, those of text first; returns whether all could be."""
@@ -143,6 +150,21 @@ def leads_out(number: int) -> bool:
         return False
 
 
+def _is_sent(one: Any) -> bool:
+    try:
+        return sends(one.fileno())
+    except Exception:  # as above
+        return False
+
+
+def sends(number: int) -> bool:
+    """Whether what is written there is another's from then on: a pipe or a socket, but for the standard streams."""
+    try:
+        return number not in _STANDARD and stat.S_IFMT(os.fstat(number).st_mode) in {stat.S_IFIFO, stat.S_IFSOCK}
+    except OSError:
+        return False
+
+
 def _contents(one: Any) -> Callable[[], object] | None:
     """Return what gives a file in memory what it holds, and where it stands; None for one that cannot tell."""
     try:
@@ -173,6 +195,15 @@ def _unmute(own: dict[str, Any], names: Iterable[str], before: dict[str, Any]) -
     for name in names:
         own.pop(name, None)
     own.update(before)
+
+
+def _never(name: str, method: Callable[..., Any], bystanders: Bystanders) -> Callable[..., Any]:
+    def never(*words: Any) -> Any:
+        if bystanders.here():
+            return method(*words)
+        raise Refused(f"the step writes to a pipe or a socket when it is run ({name}), and the run goes on after it")
+
+    return never
 
 
 def _only_theirs(name: str, method: Callable[..., Any], bystanders: Bystanders) -> Callable[..., Any]:

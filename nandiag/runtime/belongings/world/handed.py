@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
+from nandiag.runtime.frames import USER, kind_of
 from nandiag.runtime.guard import Refused
 
 # Module, class, methods.
@@ -18,9 +20,14 @@ _WAYS = (
     ("multiprocessing.pool", "Pool", ("apply_async", "_map_async", "imap", "imap_unordered")),
     ("concurrent.futures.thread", "ThreadPoolExecutor", ("submit",)),
     ("concurrent.futures.process", "ProcessPoolExecutor", ("submit",)),
+    ("asyncio.base_events", "BaseEventLoop", ("call_soon_threadsafe",)),
     ("socket", "socket", ("send", "sendall", "recv", "recv_into")),
 )
-_SHARED = (("threading", "Semaphore", ("acquire", "release")),)
+# Of interest to other threads only.
+_SHARED = (
+    ("threading", "Semaphore", ("acquire", "release")),
+    ("threading", "Condition", ("notify", "notify_all")),
+)
 # What waits, maybe for ever, for what was there only once: module, class, method, what it is told not to wait by.
 _WAITING = (
     ("queue", "Queue", "get", {"block": False}),
@@ -37,6 +44,11 @@ def ways(*, ends: bool, alone: bool) -> Iterator[tuple[type, str, Callable[..., 
     refused = () if ends else _WAYS if alone else (*_WAYS, *_SHARED)
     found = {(module, kind, name): _without_waiting(words) for module, kind, name, words in _WAITING}
     found |= {(module, kind, name): _refused for module, kind, names in refused for name in names}
+    if not ends and not alone:
+        found |= {
+            ("threading", "Event", name): partial(_told, now=now) for name, now in (("set", True), ("clear", False))
+        }
+        found["threading", "Condition", "__enter__"] = _entered
     for (module, kind, name), instead in found.items():
         owner = getattr(sys.modules.get(module), kind, None)
         if owner is not None and hasattr(owner, name):
@@ -46,6 +58,18 @@ def ways(*, ends: bool, alone: bool) -> Iterator[tuple[type, str, Callable[..., 
 def _refused(original: Callable[..., Any], *_: Any, **__: Any) -> Any:
     what = getattr(original, "__qualname__", "")
     raise Refused(f"the step hands work to others, or takes it, when it is run ({what}), and the run goes on after it")
+
+
+def _told(original: Callable[..., None], event: Any, *, now: bool) -> None:
+    if event.is_set() is not now:  # it is so already where nobody has answered the step itself
+        _refused(original)
+
+
+def _entered(original: Callable[..., Any], condition: Any) -> Any:
+    # What is put into a list under it would be there a second time before anybody is told; a library only looks.
+    if kind_of(sys._getframe(2).f_code.co_filename) == USER:
+        _refused(original)
+    return original(condition)
 
 
 def _without_waiting(words: dict[str, bool]) -> Callable[..., Any]:

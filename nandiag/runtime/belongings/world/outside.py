@@ -6,12 +6,16 @@ file that is removed, a message to another machine) is refused where the run goe
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import contextlib
 import functools
 import io
 import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -22,7 +26,7 @@ from nandiag.runtime.belongings.bystanders import Bystanders
 from nandiag.runtime.belongings.world.descriptors import Descriptors
 from nandiag.runtime.belongings.world.handed import ways
 from nandiag.runtime.belongings.world.private import leads_nowhere, nowhere, private
-from nandiag.runtime.frames import INTERNAL, is_ours, kind_of
+from nandiag.runtime.frames import INTERNAL, USER, is_ours, kind_of
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.recorder import RECORDER
 from nandiag.settings import keep_variables
@@ -40,6 +44,8 @@ _FELT = {
     "open": "writes to a file",
     "sqlite3.connect": "opens a database",
 }
+# What a thread of the step's is given to come to its end, in s.
+_PATIENCE = 5.0
 _TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -56,24 +62,40 @@ class Outside:
         self._undo: list[Callable[[], object]] = []
         self._over = False
         self._nowhere: set[str] = set()
+        self._begun: list[threading.Thread] = []
         self.led: dict[int, Callable[..., Any]] = {}
 
     def begin(self) -> None:
         """Stand there from now on."""
         self._undo += [_as_it_was(), self._descriptors.put_back]
-        for module in (builtins, io):
-            self._put(module, "open", self._opened)
-        for name in ("replace", "rename", "remove", "unlink"):
-            self._put(os, name, self._moved)
-        self._put(os, "open", self._descriptor)
-        for name, instead in self._descriptors.ways():
-            if hasattr(os, name):
-                self._put(os, name, instead)
-        self._put(torch, "save", _saved)
+        for owner, name, instead in self._ways():
+            if hasattr(owner, name):
+                self._put(owner, name, instead)
         for owner, name, instead in ways(ends=self._ends, alone=not self._bystanders.strangers):
             self._put(owner, name, instead)
         if not self._ends:
             _listen(self)
+
+    def _ways(self) -> list[tuple[Any, str, Callable[..., Any]]]:
+        found: list[tuple[Any, str, Callable[..., Any]]]
+        found = [(module, "open", self._opened) for module in (builtins, io)]
+        found += [(os, name, self._moved) for name in ("replace", "rename", "remove", "unlink")]
+        found += [(os, name, instead) for name, instead in [("open", self._descriptor), *self._descriptors.ways()]]
+        found += [(signal, name, instead) for name, instead in _ALARMS.items()]
+        found += [
+            (torch, "save", _saved),
+            (atexit, "register", _registered),
+            (threading.Thread, "start", self._started),
+        ]
+        return found
+
+    def settle(self) -> None:
+        """Have the threads that the step began come to their end, as long as what they do leads nowhere yet."""
+        until = time.monotonic() + _PATIENCE
+        for one in self._begun:
+            if isinstance(one, threading.Timer):
+                one.cancel()
+            one.join(max(0.0, until - time.monotonic()))
 
     def close(self) -> None:
         """Step aside, also where somebody has kept what stood for a function; raises nothing."""
@@ -128,6 +150,12 @@ class Outside:
         self._nowhere.add(os.path.abspath(os.fsdecode(path)))
         return led
 
+    def _started(self, original: Callable[..., None], thread: threading.Thread) -> None:
+        self._bystanders.forget()
+        original(thread)
+        if _is_of_script(thread):
+            self._begun.append(thread)
+
     def _moved(self, original: Callable[..., None], path: Any, *args: Any, **kwargs: Any) -> None:
         """Leave out what is done to a file that was never written, and, where the run ends, what was done once."""
         if not self._ends and os.path.abspath(os.fsdecode(path)) not in self._nowhere:
@@ -156,6 +184,27 @@ def _leads_nowhere(file: Any) -> bool:
 def _saved(original: Callable[..., Any], thing: Any, file: Any, *args: Any, **kwargs: Any) -> None:
     if not isinstance(file, str | os.PathLike):  # such a file torch itself opens, in C++
         original(thing, file, *args, **kwargs)
+
+
+def _registered(original: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
+    # The step itself has registered what is the script's; weakref does so once, and remembers it.
+    if getattr(function, "__module__", None) == "weakref":
+        return original(function, *args, **kwargs)
+    return function
+
+
+# What the step itself has asked for, and maybe taken back, by the name in ``signal``.
+_ALARMS: dict[str, Callable[..., Any]] = {
+    "alarm": lambda _, __: 0,
+    "setitimer": lambda _, which, *__: signal.getitimer(which),
+    "signal": lambda _, number, __: signal.getsignal(number),
+}
+
+
+def _is_of_script(thread: threading.Thread) -> bool:
+    """Whether its work is the script's: those of a library's pool wait for more of it, and do not end."""
+    code = getattr(getattr(thread, "_target", None), "__code__", None)
+    return isinstance(thread, threading.Timer) or (code is not None and kind_of(code.co_filename) == USER)
 
 
 def _as_it_was() -> Callable[[], object]:

@@ -25,7 +25,7 @@ from nandiag.runtime.guard import Refused
 class Alone:
     """No other thread runs."""
 
-    threads = frozenset()
+    threads = strangers = frozenset()
 
     def here(self):
         return False

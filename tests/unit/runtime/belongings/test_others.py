@@ -1,0 +1,283 @@
+"""What a step does together with other threads and processes: led nowhere, waited for, or refused, and never hung."""
+
+import atexit
+import collections
+import io
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import types
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from nandiag.events import ProbeDark
+from nandiag.runtime.belongings.world import patience
+
+SECONDS = 20
+BAD = 2
+
+
+class Net(nn.Module):
+    """Does ``act`` each time that it runs; in one step a logarithm is given a zero."""
+
+    def __init__(self, act):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.act = act
+        self.bad = False
+
+    def forward(self, x):
+        self.act()
+        return (self.layer(x).square() * (not self.bad)).log()
+
+
+def train(act, steps=4, after=lambda: None):
+    model = Net(act)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(steps):
+        model.bad = step == BAD
+        optimizer.zero_grad()
+        model(torch.ones(3, 4)).mean().backward()
+        for one in model.parameters():
+            one.grad.nan_to_num_(0.0, 0.0, 0.0)
+        optimizer.step()
+        after()
+    return steps
+
+
+def looked(worker):
+    return worker.looked[0].outcome, worker.looked[0].reason or ""
+
+
+@pytest.fixture
+def not_alone():
+    """One thread that stays until the test is over, as most scripts have one."""
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    yield
+    over.set()
+    thread.join(SECONDS)
+
+
+@pytest.mark.parametrize("begin", [threading.Thread, lambda target: threading.Timer(0.05, target)])
+def test_what_a_thread_that_the_step_starts_writes_is_there_once(begin, work, tmp_path):
+    worker, begun = work(), []
+
+    def writes():
+        time.sleep(0.05)
+        with (tmp_path / "log").open("a", encoding="utf-8") as file:
+            file.write("line\n")
+
+    def starts():
+        begun.append(begin(target=writes))
+        begun[-1].start()
+
+    steps = train(starts, after=lambda: begun[-1].join(SECONDS))
+    assert looked(worker)[0] == "found"
+    assert len(begun) == steps
+    assert (tmp_path / "log").read_text(encoding="utf-8").count("line") == steps
+
+
+def test_a_lock_that_the_loop_lets_go_is_not_waited_for_for_ever(work, monkeypatch):
+    monkeypatch.setattr(patience, "SECONDS", 0.5)
+    worker, lock = work(), threading.Lock()
+    began = time.monotonic()
+    train(lock.acquire, after=lock.release)
+    assert time.monotonic() - began < SECONDS
+    assert looked(worker)[0] == "refused"
+    assert "waits" in looked(worker)[1]
+    assert not lock.locked()
+
+
+def test_a_step_that_works_for_long_is_not_taken_for_one_that_waits(work, monkeypatch):
+    monkeypatch.setattr(patience, "SECONDS", 0.5)
+    worker = work()
+
+    def works(seconds=1.5):
+        until = time.process_time() + seconds
+        while time.process_time() < until:
+            sum(range(1000))
+
+    train(works)
+    assert looked(worker)[0] == "found"
+
+
+class Sender:
+    """Hands on what it is given in a thread of its own, as those that report numbers to a server do."""
+
+    def __init__(self):
+        self.waiting, self.sent = collections.deque(), []
+        self.told, self.over = threading.Condition(), False
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self):
+        while True:
+            with self.told:
+                self.told.wait_for(lambda: self.waiting or self.over)
+                if not self.waiting:
+                    return
+                item = self.waiting.popleft()
+            self.sent.append(item)
+
+    def send(self):
+        with self.told:
+            self.waiting.append(1)
+            self.told.notify()
+
+    def close(self):
+        with self.told:
+            self.over = True
+            self.told.notify()
+        self.thread.join(SECONDS)
+
+
+def test_what_is_handed_to_a_thread_that_waits_is_handed_once(work):
+    worker, sender = work(), Sender()
+    try:
+        steps = train(sender.send)
+    finally:
+        sender.close()
+    assert looked(worker)[0] == "refused"
+    assert len(sender.sent) == steps
+
+
+def test_an_event_that_is_set_already_may_be_set_again(work, not_alone):
+    worker, event = work(), threading.Event()
+    train(event.set)
+    assert looked(worker)[0] == "found"
+
+
+def test_what_goes_into_a_pipe_goes_there_once(work):
+    worker = work()
+    reader, writer = os.pipe()
+    steps = train(lambda: os.write(writer, b"1"))
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        assert len(file.read()) == steps
+    assert looked(worker)[0] == "refused"
+
+
+def test_what_another_process_reads_is_written_once(work):
+    worker = work()
+    child = subprocess.Popen([sys.executable, "-c", "print(len(input()))"], stdin=-1, stdout=-1, text=True)
+    steps = train(lambda: child.stdin.write("1"))
+    out, _ = child.communicate("\n", timeout=SECONDS)
+    assert int(out) == steps
+    assert looked(worker)[0] == "refused"
+
+
+def test_what_waits_in_the_buffer_of_a_socket_waits_once(work):
+    worker = work()
+    one, other = socket.socketpair()
+    with one, other, one.makefile("w") as file:
+        steps = train(lambda: print(1, file=file, flush=True))
+        assert other.recv(100) == b"1\n" * steps
+    assert looked(worker)[0] == "refused"
+
+
+def test_a_file_without_a_buffer_is_read_on_where_it_stood(work, tmp_path):
+    (tmp_path / "data").write_bytes(bytes(range(20)))
+    worker, seen = work(), []
+    with open(tmp_path / "data", "rb", buffering=0) as file:  # noqa: PTH123
+        assert isinstance(file, io.FileIO)
+        steps = train(lambda: seen.append(file.read(1)))
+    assert looked(worker)[0] == "found"
+    assert b"".join(seen) == bytes(range(steps))
+
+
+def test_what_the_end_of_the_process_is_to_do_is_said_once(work):
+    worker, calls = work(), []
+    here = atexit._ncallbacks()
+    try:
+        steps = train(lambda: atexit.register(calls.append, 1))
+        assert atexit._ncallbacks() - here == steps
+    finally:
+        atexit.unregister(calls.append)
+    assert looked(worker)[0] == "found"
+
+
+def test_bits_of_numpys_without_a_generator_go_on_where_they_were(work):
+    worker, bits, seen = work(), np.random.PCG64(0), []
+    train(lambda: seen.append(bits.random_raw()))
+    assert looked(worker)[0] == "found"
+    assert seen == np.random.PCG64(0).random_raw(4).tolist()
+
+
+def test_what_an_array_of_objects_holds_is_put_back(work):
+    worker, rows = work(), np.empty(2, dtype=object)
+    rows[:] = [[], []]
+    holder = [rows]
+    steps = train(lambda: holder[0][0].append(1))
+    assert looked(worker)[0] == "found"
+    assert len(rows[0]) == steps
+
+
+class Preempted:
+    """What a cluster's signal is answered with: a flag, a word, a file."""
+
+    def __init__(self, folder, error=None):
+        self.folder, self.error, self.flag = folder, error, False
+
+    def __call__(self, *_):
+        self.flag = True
+        (self.folder / "saved").touch()
+        if self.error is not None:
+            raise self.error
+
+    def signal_in(self, call):
+        """Return what sends the signal in the middle of the ``call``-th run of the step."""
+        seen = types.SimpleNamespace(calls=0)  # in what a replay does not put back
+
+        def act():
+            seen.calls += 1
+            if seen.calls == call:
+                signal.raise_signal(signal.SIGUSR1)
+
+        return act
+
+
+@pytest.fixture
+def answered():
+    """Answer SIGUSR1 with a function until the test is over."""
+    before = signal.getsignal(signal.SIGUSR1)
+    yield lambda one: signal.signal(signal.SIGUSR1, one)
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_signal_that_comes_in_a_replay_is_answered_when_it_is_over(work, tmp_path, answered):
+    worker, one = work(), Preempted(tmp_path)
+    answered(one)
+    train(one.signal_in(BAD + 2))
+    assert looked(worker)[0] == "found"
+    assert one.flag
+    assert (tmp_path / "saved").exists()
+    assert signal.getsignal(signal.SIGUSR1) is one
+
+
+def test_what_a_handler_raises_in_a_replay_reaches_the_script(work, tmp_path, answered):
+    worker, one = work(), Preempted(tmp_path, TimeoutError("preempted"))
+    answered(one)
+    with pytest.raises(TimeoutError, match="preempted"):
+        train(one.signal_in(BAD + 2))
+    assert looked(worker)[0] == "found"
+    assert worker.events(ProbeDark) == []
+
+
+def test_an_alarm_of_the_step_is_set_once(work):
+    worker, rings = work(), []
+    before = signal.signal(signal.SIGALRM, lambda *_: rings.append(1))
+    try:
+        train(lambda: signal.setitimer(signal.ITIMER_REAL, 60 if signal.getitimer(signal.ITIMER_REAL)[0] == 0 else 30))
+        assert looked(worker)[0] == "found"
+        assert 0 < signal.setitimer(signal.ITIMER_REAL, 0)[0] <= 30
+    finally:
+        signal.signal(signal.SIGALRM, before)
