@@ -43,7 +43,7 @@ def _of_name(place: Place, name: str) -> Iterator[int]:
 
 
 def _within(scope: ast.AST, name: str) -> Iterator[ast.AST]:
-    """Yield the nodes of a scope, and those of the functions within it that declare its ``name`` to be not their own."""
+    """Yield the nodes of a scope, and those of the functions in it that declare its ``name`` to be not their own."""
     for child in ast.iter_child_nodes(scope):
         yield child
         inner = isinstance(child, (*Function.__args__, ast.ClassDef, ast.Lambda))

@@ -221,7 +221,8 @@ def lines(found):
 def test_where_a_variable_of_the_function_is_written(run):
     text = (
         "def f():\n    scale = 1.0\n    low, high = 0, 1\n    for step in range(2):\n        found = probe(1 / scale)\n"
-        "        scale *= 0.5\n        def other(scale):\n            scale = 3\n    return found\nscale = 9\nfound = f()\n"
+        "        scale *= 0.5\n        def other(scale):\n            scale = 3\n    return found\n"
+        "scale = 9\nfound = f()\n"
     )
     assert lines(run(text)) == {"scale": (2, 6)}
 
