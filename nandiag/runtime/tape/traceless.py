@@ -51,7 +51,7 @@ def traceless(
     """
     roots = roots_of(entries)
     with quiet():
-        gradients = [(parameter, parameter.grad) for parameter in parameters]
+        gradients = [(parameter, "grad", parameter.grad) for parameter in parameters]
         written = _copied(parameters) if weights_written else []
         buffers = _copied([buffer for root in roots for buffer in root.buffers()])
         contents = Contents(roots)
@@ -62,8 +62,7 @@ def traceless(
         versions = _versions([*parameters, *(buffer for buffer, _ in buffers), *contents.tensors])
         belongings = Belongings(starts, bystanders, ends=ends)  # last: it may close arrays
     # Made ready while nothing has changed yet: what fails up to here needs no undoing.
-    undo: list[Callable[[], object]] = [aside.settle]
-    undo += [partial(setattr, one, "grad", gradient) for one, gradient in gradients]
+    undo: list[Callable[[], object]] = [aside.settle, *(partial(setattr, *one) for one in gradients)]
     undo += [partial(_restore, buffer, value) for buffer, value in [*written, *buffers]]
     # Output comes back when what the step made is gone again, and has said what it says as it goes.
     undo += [contents.put_back, belongings.put_back, versions.close, aside.close, states.put_back]
