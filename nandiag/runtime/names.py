@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -115,3 +116,8 @@ def is_library(kind: type) -> bool:
     """Whether the forward of this class of modules is a library's."""
     code = getattr(getattr(kind, "forward", None), "__code__", None)
     return code is not None and kind_of(code.co_filename) == LIBRARY
+
+
+def node_name(node: Any) -> str:
+    """Return the name of an autograd node without its namespace."""
+    return str(node.name()).rpartition("::")[2]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
-from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, Cause, Facts
+from nandiag.analysis.causes import fitting
+from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, PROVEN, Cause, Facts
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact
@@ -111,10 +112,28 @@ _WRITE = Suggestion(
 
 def explain(facts: Facts) -> Cause | None:
     """Tell a bad checkpoint, unwritten memory and a bad initialisation apart, as far as the values do."""
+    if facts.source == "op" and facts.op in _HANDED_OUT:
+        return _left_unwritten(facts, facts.op)
     bad = facts.bad_state
     if bad is None or facts.origin.phase not in _STARTS:
         return None
     return _as_seen(facts) if facts.weight is not None else _by_values(facts, bad)
+
+
+_HANDED_OUT = {
+    "empty": "zeros", "empty_like": "zeros_like", "new_empty": "new_zeros", "empty_strided": "", "empty_permuted": "",
+    "new_empty_strided": "",
+}  # fmt: skip
+
+
+def _left_unwritten(facts: Facts, op: str) -> Cause:
+    """Memory was used of which a part was left as it was handed out."""
+    fitted = (fitting.renamed(facts.origin, name, other) for name, other in _HANDED_OUT.items() if other)
+    code = next((line for line in fitted if line is not None), "torch.zeros_like(x)")
+    zeros = Suggestion("Begin with zeros, where nothing is to stand in what is left out.", code)
+    every = Suggestion("Or write every element before it is used: look at what the lines behind this one leave out.")
+    text = f"{op} hands out memory as it lies; a part that nothing wrote was used"
+    return Cause("uninitialised_memory", (text,), (zeros, every), PROVEN)
 
 
 def _by_values(facts: Facts, bad: TensorFact) -> Cause:

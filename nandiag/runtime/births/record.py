@@ -19,7 +19,7 @@ from nandiag.runtime.births.again import Kept, Words
 from nandiag.runtime.births.known import FILE, FINITE, LAST, OP, OUTSIDE, UNWRITTEN, Birth, Call, Filed, Finite, Waiting
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.look.finite import fact, is_bad, local, norms
-from nandiag.runtime.replay.trace import EMPTY
+from nandiag.runtime.memory.unwritten import EMPTY
 from nandiag.runtime.tape.entries import tensors_in
 
 State: TypeAlias = Birth | Filed | Finite | Waiting | Kept | None

@@ -23,12 +23,11 @@ from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, local
 from nandiag.runtime.memory.kept import Kept, copies
 from nandiag.runtime.memory.overwritten import Overwritten, written_by
+from nandiag.runtime.memory.unwritten import EMPTY, Unwritten, hands_out, taken_for_values
+from nandiag.runtime.names import class_name, is_library, is_wrapper, node_name
 from nandiag.runtime.replay.carrier import Carrier, Carriers, put_in, wait_for
 from nandiag.runtime.tape.entries import tensors_in
 
-EMPTY = frozenset({
-    "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "resize_", "set_",
-})  # fmt: skip
 _CONSTANTS = frozenset({
     "masked_fill", "masked_fill_", "full", "fill_", "fill", "full_like", "new_full", "scalar_tensor", "lift_fresh",
     "constant_pad_nd", "_to_copy", "where", "index_fill", "index_fill_",
@@ -125,7 +124,7 @@ class Tracer(TorchDispatchMode):
         self.ops = 0
         self.spot = Spot(None, None, (), "forward", 0)
         self._writer: dict[int, Op | None] = {}
-        self._garbage: set[int] = set()
+        self._garbage = Unwritten()
         self._made_by: dict[int, tuple[Spot, str]] = {}
         self._modules: list[tuple[str | None, str, bool]] = []
         self._called: list[nn.Module] = []
@@ -143,8 +142,6 @@ class Tracer(TorchDispatchMode):
 
     def module_call(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Run a module's call with the module on the stack."""
-        from nandiag.runtime.names import class_name, is_library, is_wrapper
-
         if is_wrapper(module):
             return original(module, *args, **kwargs)
         self._modules.append((self.names.get(id(module)), class_name(module), is_library(type(module))))
@@ -182,6 +179,7 @@ class Tracer(TorchDispatchMode):
         name = func._schema.name.partition("::")[2]
         spot = self._where(str(func))
         given = tensors_in((args, list(kwargs.values())))
+        self._begin(taken_for_values(func, given, [key_of(one) in self._garbage for one in given]))
         # lift_fresh brings a Python number into a tensor: a constant, not something from outside.
         stats: list[Stat | None] = [None if name == "lift_fresh" else self._stat(tensor) for tensor in given]
         mutable = bool(func._schema.is_mutable)
@@ -193,7 +191,7 @@ class Tracer(TorchDispatchMode):
         outputs = tensors_in(output)
         self._pin(outputs, given)
         if name in EMPTY:
-            self._garbage |= {key_of(tensor) for tensor in outputs}
+            self._garbage.handed_out(map(key_of, outputs), Op(self.ops, func, spot, [], []))
             self._forget(outputs, set())
             return output
         op = Op(self.ops, func, spot, [], stats, words=words)
@@ -203,7 +201,7 @@ class Tracer(TorchDispatchMode):
     def _written(self, op: Op, given: list[Tensor], written: list[Tensor], *, mutable: bool) -> None:
         """Look at what an op has written, and note the op as its writer where that is bad."""
         if mutable or not op.func._schema.name.startswith("aten::"):
-            self._garbage -= {key_of(tensor) for tensor in written}
+            self._begin(written)
         op.outputs = [self._stat(tensor) for tensor in written]
         inside = {key_of(tensor) for tensor in given}
         if not any(op.outputs):
@@ -214,7 +212,7 @@ class Tracer(TorchDispatchMode):
         self._keep_facts(op, written, inside, mutable=mutable)
         for tensor, stat in zip(written, op.outputs, strict=True):
             key = key_of(tensor)
-            if stat is not None:
+            if stat is not None and not (mutable and op.parents and all(map(hands_out, op.parents))):
                 self._writer[key] = op
             elif key not in inside:
                 self._writer.pop(key, None)
@@ -256,7 +254,7 @@ class Tracer(TorchDispatchMode):
         writes = func._schema.is_mutable or func._schema.name.startswith("c10d::")
         for tensor in [*(given if writes else []), *tensors_in(output)]:
             self._writer[key_of(tensor)] = op
-            self._garbage.discard(key_of(tensor))
+            self._garbage.written([key_of(tensor)])
         return output
 
     def _parents(self, op: Op, given: list[Tensor]) -> None:
@@ -269,6 +267,10 @@ class Tracer(TorchDispatchMode):
                 op.outside.append(Outside(tensor, fact(tensor), self._own(tensor)))
             elif writer not in op.parents:
                 op.parents.append(writer)
+                if not writer.outputs and hands_out(writer):
+                    writer.outputs, writer.told = [stat], ((), (fact(tensor),))
+        if op.outside or not all(map(hands_out, op.parents)):  # what is left may be written over yet
+            op.parents = [one for one in op.parents if not hands_out(one)]
 
     def _put_aside(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.overwritten is not None:
@@ -297,6 +299,10 @@ class Tracer(TorchDispatchMode):
             if parameter is not None and key_of(parameter) == key:
                 return f"{name}.{own}" if name else own
         return None
+
+    def _begin(self, written: list[Tensor]) -> None:
+        """Memory that nobody wrote before is written into: what is left of it comes of whoever handed it out."""
+        self._writer.update(self._garbage.written(map(key_of, written)))
 
     def _forget(self, written: list[Tensor], inside: set[int]) -> None:
         for tensor in written:
@@ -355,11 +361,6 @@ class Tracer(TorchDispatchMode):
         )
         self._made_by.setdefault(torch._C._autograd._get_sequence_nr() - 1, (spot, name))
         return spot
-
-
-def node_name(node: Any) -> str:
-    """Return the name of an autograd node without its namespace."""
-    return str(node.name()).rpartition("::")[2]
 
 
 def key_of(tensor: Tensor) -> int:

@@ -256,3 +256,18 @@ def test_the_lines_that_set_a_divisor_of_one_number_are_told(at, by_hand, lines,
     look = Looked("found", "replay", 1, source="op", site=Site(around=around), facts={"arg1": 0.0})
     found = explain(replace(facts, look=look))[1].suggestions
     assert [one.text for one in found] == [f"temperature is 0, and what it divides is not: look at {told}"]
+
+
+@pytest.mark.parametrize(
+    ("op", "line", "expression", "code"),
+    [
+        ("empty_like", "h = torch.empty_like(x)", "torch.empty_like(x)", "h = torch.zeros_like(x)"),
+        ("empty", "h = torch.empty(3, 4)", "torch.empty(3, 4)", "h = torch.zeros(3, 4)"),
+        ("empty", "h = x.new_empty(3)", "x.new_empty(3)", "h = x.new_zeros(3)"),
+        ("empty", "h = made(3)", "made(3)", "torch.zeros_like(x)"),
+    ],
+)
+def test_memory_that_was_left_unwritten_is_to_begin_with_zeros(at, by_hand, op, line, expression, code):
+    facts = at(op, (), (by_hand.fact(nan=3),), **on(line, expression))
+    assert explain(facts)[1].slug == "uninitialised_memory"
+    assert first(facts) == code

@@ -24,10 +24,10 @@ from nandiag.runtime.levels.naming import Names
 from nandiag.runtime.levels.ops.marks import Marks
 from nandiag.runtime.levels.ops.watched import Watched, all_finite, on_cpu, stat_of, traits
 from nandiag.runtime.look.extremes import Extremes, Look
-from nandiag.runtime.names import class_name, is_library, is_wrapper
+from nandiag.runtime.names import class_name, is_library, is_wrapper, node_name
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.carrier import Carriers
-from nandiag.runtime.replay.trace import COLLECTIVES, Outside, Spot, Tracer, is_constant, key_of, node_name
+from nandiag.runtime.replay.trace import COLLECTIVES, Outside, Spot, Tracer, is_constant, key_of
 from nandiag.runtime.tape.entries import tensors_in
 from nandiag.runtime.tracebacks import pass_on
 
@@ -65,6 +65,7 @@ class OpWatch(Tracer):
         self._alive: dict[int, StorageWeakRef] = {}
         self._nodes: dict[int, tuple[list[Place], Inside, str, int]] = {}
         self._newest_node = -1
+        self._unwritten: set[int] = set()
         self._bytes = 0
         self.begin_step(0)
 
@@ -156,7 +157,7 @@ class OpWatch(Tracer):
         if what.brings:
             self._brought(written)
         elif what.empty:
-            self._garbage |= {key_of(tensor) for tensor in written}
+            self._unwritten |= {key_of(tensor) for tensor in written}
         elif written:
             self._saw(func, words, written, before)
         elif what.name == "_local_scalar_dense" and isinstance(output, float):
@@ -166,7 +167,7 @@ class OpWatch(Tracer):
     def _brought(self, written: list[Tensor]) -> None:
         """Whatever lies in this memory came from outside."""
         for key in {key_of(tensor) for tensor in written}:
-            self._garbage.discard(key)
+            self._unwritten.discard(key)
             self._drop(key)
 
     def _before(self, targets: list[Tensor]) -> dict[int, Look | None]:
@@ -175,8 +176,8 @@ class OpWatch(Tracer):
         return {id(target): self._look(target) for target in targets}
 
     def _saw(self, func: Any, words: tuple[Any, Any], written: list[Tensor], before: dict[int, Look | None]) -> None:
-        if self._garbage:
-            self._garbage -= {key_of(tensor) for tensor in written}
+        if self._unwritten:
+            self._unwritten -= {key_of(tensor) for tensor in written}
         if len(written) > _MANY and on_cpu(written[0]) and all_finite(written):
             made = []
         else:
@@ -257,7 +258,7 @@ class OpWatch(Tracer):
             op.forget_values()
 
     def _look(self, tensor: Tensor) -> Look | None:
-        if self._garbage and key_of(tensor) in self._garbage:
+        if self._unwritten and key_of(tensor) in self._unwritten:
             return None  # memory that nobody has written yet
         return self.extremes.look(tensor)
 
@@ -287,7 +288,7 @@ class OpWatch(Tracer):
         # What arrives is not there yet: its value is known where it is used.
         writes = func._schema.is_mutable or func._schema.name.startswith("c10d::")
         arrived = [*(tensors_in(args) if writes else []), *tensors_in(output)]
-        self._garbage -= {key_of(tensor) for tensor in arrived}
+        self._unwritten -= {key_of(tensor) for tensor in arrived}
         self._take(op, arrived)
         if op.carrier is not None:
             self._collected = op
@@ -356,7 +357,7 @@ class OpWatch(Tracer):
     def begin_step(self, step: int) -> None:
         """Forget all but who wrote the bad values that are still alive, and let go of the values themselves."""
         self.read()
-        self._garbage.clear()
+        self._unwritten.clear()
         self._collected, self._carriers = None, Carriers()
         self.sent.clear()
         self._kept = self._bytes = 0

@@ -1,0 +1,78 @@
+"""Memory that was handed out and that nobody has written yet: what lies in it is no value of anything (worker)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from nandiag.runtime.frames import USER, source
+
+if TYPE_CHECKING:
+    from nandiag.runtime.replay.trace import Op
+
+EMPTY = frozenset({
+    "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "resize_", "set_",
+})  # fmt: skip
+# By their names without a last underscore: what they write into they read as well, or leave in parts as it is.
+_PARTLY = frozenset({
+    "index_put", "_index_put_impl", "index_copy", "index_fill", "index_add", "index_reduce", "scatter", "scatter_add",
+    "scatter_reduce", "masked_fill", "masked_scatter", "add", "sub", "mul", "div", "addcmul", "addcdiv", "lerp",
+    "clamp", "pow",
+})  # fmt: skip
+
+
+class Unwritten:
+    """Such memory by its key, with the op that handed it out where the script's own line called for it.
+
+    Torch itself, and libraries, hand out memory that C++ fills unseen: nothing is said of theirs.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[int, Op | None] = {}
+
+    def __contains__(self, key: int) -> bool:
+        """Whether nobody has written there yet."""
+        return key in self._made
+
+    def handed_out(self, keys: Iterable[int], op: Op) -> None:
+        """``op`` has handed out this memory."""
+        frame = next(iter(op.spot.frames), None)
+        own = frame is not None and frame.kind == USER and "empty" in (source(frame, frame.line) or "")
+        self._made.update(dict.fromkeys(keys, op if own else None))
+
+    def written(self, keys: Iterable[int]) -> list[tuple[int, Op]]:
+        """Somebody writes there: returns who handed it out, for what is left of it as it was."""
+        found = [(key, self._made.pop(key)) for key in keys if key in self._made]
+        return [(key, op) for key, op in found if op is not None]
+
+
+def taken_for_values(func: Any, given: list[Tensor], unwritten: list[bool]) -> list[Tensor]:
+    """Return those of ``given`` that an op takes for values though nobody wrote them, as far as that is certain.
+
+    What an op reads that writes nothing may have been written by others, such as numpy, unless it is as torch fills it.
+    """
+    if not any(unwritten):
+        return []
+    if any(word.alias_info is not None for word in func._schema.arguments):  # it writes, or hands out a view
+        return given[:1] if unwritten[0] and _keeps_parts(func) else []
+    return [one for one, bare in zip(given, unwritten, strict=True) if bare and _as_filled(one)]
+
+
+def _keeps_parts(func: Any) -> bool:
+    """Whether an op that writes into memory may leave parts of it as they are, or reads it first."""
+    space, _, name = func._schema.name.partition("::")
+    return space == "aten" and name.endswith("_") and name.rstrip("_") in _PARTLY
+
+
+def _as_filled(tensor: Tensor) -> bool:
+    fills = getattr(torch.utils.deterministic, "fill_uninitialized_memory", False)
+    as_filled = fills and torch.are_deterministic_algorithms_enabled() and tensor.is_floating_point()
+    return bool(as_filled and tensor.numel() and tensor.isnan().all())
+
+
+def hands_out(op: Op) -> bool:
+    """Whether an op handed out memory: what is bad there is what nobody wrote."""
+    return op.func._schema.name.partition("::")[2] in EMPTY
