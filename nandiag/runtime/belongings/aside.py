@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import io
 import logging
 import sys
@@ -29,10 +30,12 @@ class Aside:
         self._handle = logging.Logger.handle
         self._outside = Outside(bystanders, ends=ends)
         self._untraced = Untraced()
+        self._collects = gc.isenabled()
 
     def begin(self) -> None:
         """Swallow from now on."""
         self._untraced.begin()
+        gc.disable()  # it may have the script's own objects say their last words, which are no part of the replay
         sys.stdout, sys.stderr = self._split
         self._files.begin()
         logging.Logger.handle = _let_through(self._handle, self._bystanders)  # type: ignore[method-assign]
@@ -56,6 +59,8 @@ class Aside:
             one._over = True
         self._files.close()
         self._untraced.close()
+        if self._collects:
+            gc.enable()
 
 
 class _Split:

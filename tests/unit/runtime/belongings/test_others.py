@@ -2,6 +2,7 @@
 
 import atexit
 import collections
+import gc
 import io
 import os
 import signal
@@ -281,3 +282,16 @@ def test_an_alarm_of_the_step_is_set_once(work):
         assert 0 < signal.setitimer(signal.ITIMER_REAL, 0)[0] <= 30
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_the_collector_does_not_run_in_a_replay(collects, work):
+    worker, seen = work(), types.SimpleNamespace(all=[])  # in what a replay does not put back
+    (gc.enable if collects else gc.disable)()
+    try:
+        train(lambda: seen.all.append(gc.isenabled()))
+        assert gc.isenabled() is collects
+    finally:
+        gc.enable()
+    assert looked(worker)[0] == "found"
+    assert seen.all == [collects, collects, collects, False, collects]
