@@ -25,6 +25,11 @@ class Reads:
             self._tensors += tensors
             self._takers.append((len(tensors), then))
 
+    @property
+    def waits(self) -> bool:
+        """Whether anything waits."""
+        return bool(self._tensors)
+
     def take(self) -> list[Tensor]:
         """Return all that wait: their values are given back by :meth:`give`."""
         if not self._tensors:

@@ -42,6 +42,11 @@ class Early:
         if step >= self._half.due:
             self._half.root_begins(entry)
 
+    @property
+    def waits(self) -> bool:
+        """Whether :meth:`waiting` would return anything."""
+        return self._warner.reads.waits
+
     def waiting(self) -> list[Tensor]:
         """Return the 0-d tensors to be read with the sight; their values go to :meth:`read`."""
         return self._warner.reads.take()

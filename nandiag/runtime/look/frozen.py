@@ -19,7 +19,7 @@ class Frozen:
     """Buffers and parameters that no optimizer trains: harm when they turn bad, none when they always were (masks)."""
 
     def __init__(self) -> None:
-        self._places: list[tuple[weakref.ref[nn.Module], str, str, str]] = []
+        self.places: list[tuple[weakref.ref[nn.Module], str, str, str]] = []
         self._version: dict[Place, tuple[int, int]] = {}
         self._always: set[Place] = set()
         self._silent: set[Place] = set()
@@ -29,14 +29,14 @@ class Frozen:
         """Find them below ``roots``; those that are bad at their first sight are masks or scratch, and no harm."""
         self._trained = trained
         # A parameter that was met before its optimizer was is no place any more.
-        self._places = [place for place in self._places if _still_untrained(place, trained)]
-        known = {(id(place[0]()), place[1]) for place in self._places}
+        self.places = [place for place in self.places if _still_untrained(place, trained)]
+        known = {(id(place[0]()), place[1]) for place in self.places}
         for root in roots:
             for name, module in walk(root):
                 for key, what, tensor in _untrained(module, trained):
                     if (id(module), key) not in known:
                         known.add((id(module), key))
-                        self._places.append((weakref.ref(module), key, f"{name}.{key}" if name else key, what))
+                        self.places.append((weakref.ref(module), key, f"{name}.{key}" if name else key, what))
                         self._first_sight(module, key, tensor)
 
     def _first_sight(self, module: nn.Module, key: str, tensor: Tensor) -> None:
@@ -63,7 +63,7 @@ class Frozen:
     def bad(self) -> list[tuple[str, str, Tensor]]:
         """Return (name, what, tensor) of each that was finite once and is not now; each is told once."""
         found = []
-        names = {(id(ref()), key): (name, what) for ref, key, name, what in self._places}
+        names = {(id(ref()), key): (name, what) for ref, key, name, what in self.places}
         for place, tensor in self._now():
             if place not in self._always and is_bad(tensor):
                 self._always.add(place)
@@ -71,7 +71,7 @@ class Frozen:
         return found
 
     def _now(self) -> Iterator[tuple[Place, Tensor]]:
-        for ref, key, _, _ in self._places:
+        for ref, key, _, _ in self.places:
             module = ref()
             if module is None:
                 continue

@@ -52,7 +52,7 @@ class Weights:
         self._sharded: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
         self._met: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._begun: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self._newest: Callable[[], Optimizer | None] = _none
+        self.newest: Callable[[], Optimizer | None] = _none
         self.on_begun: Callable[[Optimizer], object] = _none_of
         self._filled: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._frozen = Frozen()
@@ -86,9 +86,9 @@ class Weights:
 
         A frozen parameter that an optimizer was given all the same is a mask or scratch if it is bad from the start.
         """
-        if self._newest() is optimizer:
+        if self.newest() is optimizer:
             return []
-        self._newest = weakref.ref(optimizer)
+        self.newest = weakref.ref(optimizer)
         if optimizer in self._begun:
             return []
         self._begun.add(optimizer)
@@ -102,7 +102,7 @@ class Weights:
         """Its state was loaded from somewhere: it is looked at before the next update."""
         self.loads += 1
         self._begun.discard(optimizer)
-        self._newest = _none
+        self.newest = _none
         self._filled.add(optimizer)
 
     def filled(self, optimizer: Optimizer) -> bool:
@@ -146,6 +146,11 @@ class Weights:
     def _since(self, optimizer: Optimizer, step: int) -> int | None:
         known = self._whole.get(optimizer)
         return known if known is not None and known < step <= known + _LONG_AGO else None
+
+    @property
+    def watches_frozen(self) -> bool:
+        """Whether there are buffers or frozen parameters to look at."""
+        return bool(self._frozen.places)
 
     def frozen(self) -> list[Tensor]:
         """Return 0-d tensors that are finite only if the buffers and frozen parameters written to since are."""

@@ -11,6 +11,7 @@ ways spoils weights, or is seen by the next look at all of it.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 import weakref
@@ -48,6 +49,7 @@ _TYPES = frozenset({Tensor, torch.nn.Parameter})
 _KINDS = frozenset({torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW})
 _on_host, _address = attrgetter("is_cpu"), Tensor.data_ptr
 _side_by_side, _norm = torch._C._nn.flatten_dense_tensors, torch.linalg.vector_norm
+_grad_enabled, _set_grad = torch.is_grad_enabled, torch._C._set_grad_enabled
 
 
 class Bounds(NamedTuple):
@@ -93,7 +95,9 @@ class Assured:
         self._norm = None
         norm = sight.grad_norm or 0.0
         self._doubtful = norm > _STEEP_IN_HALF and norm > _steep(optimizer)
-        if type(optimizer) not in _KINDS or self._in_vain >= _IN_VAIN or not (seen and self._may_trust(sight)):
+        # Gradients that still have a loss scale in them are not what the update is made of.
+        known = seen and sight.scale is None and self._may_trust()
+        if type(optimizer) not in _KINDS or self._in_vain >= _IN_VAIN or not known:
             self._bounds = None
             return
         if self._bounds is None or self._is_changed(optimizer):
@@ -103,12 +107,24 @@ class Assured:
                 return
         self._norm = sight.grad_norm
 
-    def _may_trust(self, sight: Sight) -> bool:
-        # Gradients that still have a loss scale in them are not what the update is made of.
+    def trusts(self, optimizer: Optimizer) -> bool:
+        """Whether the next update's state can be taken on trust, and weights are few, if gradients are well."""
+        return (
+            self._bounds is not None and self._left > 1 and bool(self._addresses)
+            and self._in_vain < _IN_VAIN and self._may_trust() and not self._is_changed(optimizer)
+        )  # fmt: skip
+
+    def begins_plainly(self, norm: float) -> bool:
+        """Do what :meth:`begins` does where it :meth:`trusts` the optimizer; False, and nothing, where it may not."""
+        if norm > _STEEP_IN_HALF:
+            return False
+        self._norm, self._doubtful = norm, False
+        return True
+
+    def _may_trust(self) -> bool:
         capture = self._capture
         dear = self._took > _SHARE * capture.step_seconds
-        unseen = capture.narrow or RECORDER.darkened or self._weights.excuses
-        return dear and sight.scale is None and not unseen
+        return dear and not (capture.narrow or RECORDER.darkened or self._weights.excuses)
 
     def _is_changed(self, optimizer: Optimizer) -> bool:
         own = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
@@ -141,6 +157,36 @@ class Assured:
             weights = list(map(_touched, weights))
         return norms(weights)
 
+    def look_plainly(self, optimizer: Optimizer) -> bool:
+        """An update was made that :meth:`begins_plainly` was told of: look at its weights, and return that all is well.
+
+        Nothing is changed where it is not, or where the state is to be looked at as well.
+        """
+        norm, bounds, weights = self._norm, self._bounds, parameters(optimizer)
+        if norm is None or bounds is None or list(map(_address, weights)) != self._addresses:
+            return False
+        bounds = self._after(optimizer, bounds, norm)
+        if not max(bounds) < _ROOM:
+            return False
+        grad = _grad_enabled()
+        _set_grad(False)  # noqa: FBT003 - C++ takes no keywords
+        try:
+            weight = _norm(_side_by_side(weights)).item()
+        finally:
+            _set_grad(grad)
+        if not math.isfinite(weight):
+            return False
+        self._norm, self._bounds, self._weight = None, bounds, 2.0 * weight
+        self._left -= 1
+        self._whole = self._weights.in_turns = True
+        return True
+
+    def _after(self, optimizer: Optimizer, bounds: Bounds, norm: float) -> Bounds:
+        for group in optimizer.param_groups:
+            decoupled = type(optimizer) is torch.optim.AdamW or bool(group.get("decoupled_weight_decay"))
+            bounds = bounds.after(group, norm, self._weight, decoupled=decoupled) if _is_plain(group) else _NONE
+        return bounds
+
     def _holds(self, optimizer: Optimizer) -> bool:
         norm, self._norm = self._norm, None
         bounds, self._bounds = self._bounds, None
@@ -151,9 +197,7 @@ class Assured:
         if self._left <= 0:
             self._in_vain = 0
             return False
-        for group in optimizer.param_groups:
-            decoupled = type(optimizer) is torch.optim.AdamW or bool(group.get("decoupled_weight_decay"))
-            bounds = bounds.after(group, norm, self._weight, decoupled=decoupled) if _is_plain(group) else _NONE
+        bounds = self._after(optimizer, bounds, norm)
         if max(bounds) < _ROOM:
             self._bounds = bounds
             return True
@@ -201,8 +245,14 @@ def _is_hooked() -> bool:
 def _is_plain(group: dict[str, Any]) -> bool:
     """Whether the numbers of a group are such that the bounds hold; they may be set anew in each step."""
     betas = group.get("betas")
-    shares = betas or (group["momentum"],)
-    numbers = (group["weight_decay"], *(() if betas else (abs(group["dampening"]),)), *shares)
+    if betas:
+        return _are_plain(group["weight_decay"], *betas)
+    return _are_plain(group["weight_decay"], group["momentum"]) and _are_plain(abs(group["dampening"]), 0.0)
+
+
+@functools.lru_cache(maxsize=64)
+def _are_plain(number: Any, *shares: Any) -> bool:
+    numbers = (number, *shares)
     return all(type(one) in {float, int} and 0.0 <= one <= _HIGHEST for one in numbers) and max(shares) <= 1.0
 
 

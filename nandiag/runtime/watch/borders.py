@@ -51,6 +51,11 @@ class Nesting(threading.local):
             self._frames.pop()
         return inner
 
+    @property
+    def depth(self) -> int:
+        """How many ``step`` calls are under way, one within the other."""
+        return len(self._frames)
+
     def __bool__(self) -> bool:
         """Whether any ``step`` call is under way."""
         return bool(self._frames)
@@ -71,6 +76,11 @@ class UnderWay(threading.local):
         self._hidden = [(one, one.grad) for one in parameters]
         for one, _ in self._hidden:
             one.grad = None
+
+    @property
+    def hides(self) -> bool:
+        """Whether gradients are hidden."""
+        return bool(self._hidden)
 
     def restore(self) -> bool:
         """Give back what was hidden; returns whether anything was."""

@@ -30,6 +30,7 @@ from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.examine import Examiner
 from nandiag.runtime.replay.ready import gradients_used
+from nandiag.runtime.steady.borders import STOCK, Borders
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.together.agreement import Agreement
@@ -45,7 +46,6 @@ from nandiag.runtime.watch.told.last import LastLook
 from nandiag.runtime.watch.told.skips import Skips
 from nandiag.settings import Settings
 
-_STOCK_STEPS = frozenset({10, 100, 1000})
 _on_host = attrgetter("is_cpu")
 
 
@@ -68,13 +68,14 @@ class Sentinel:
         self.last = LastLook(self)
         self.weights.on_begun = Departures(guarded("last look")(self.last.gone)).follow
         self._response = Response(settings.on_anomaly)
-        self._nesting = Nesting()
-        self._assured = Assured(capture, self.weights)
+        self.nesting = Nesting()
+        self.assured = Assured(capture, self.weights)
         self._waiting: list[Tensor] = []
         self._under_way = UnderWay()
         self._scale: Tensor | None = None
         # Weakly: a script that lets go of a model may need its memory for the next one.
         self._newest: Callable[[], Optimizer | None] = lambda: None
+        self._borders = Borders(self)
         capture.on_first_root = self.weights.take_stock
         capture.on_other_thread = self.clock.other_thread
 
@@ -87,7 +88,10 @@ class Sentinel:
         if self.capture.off or capturing():
             return None
         self.capture.window.close()
-        if not self._nesting.enter(sys._getframe(_HOOK_DEPTH), optimizer):
+        if self._borders.begins(optimizer, args, kwargs):
+            self.nesting.enter(sys._getframe(_HOOK_DEPTH), optimizer)
+            return None
+        if not self.nesting.enter(sys._getframe(_HOOK_DEPTH), optimizer):
             return None
         self._newest = weakref.ref(optimizer)
         closure = closure_of(args, kwargs)
@@ -127,14 +131,15 @@ class Sentinel:
         if not RECORDER.attached and not attach_late():
             return
         with quiet():
-            if self.clock.step in _STOCK_STEPS and not closure:
+            if self.clock.step in STOCK and not closure:
                 self.weights.take_stock(optimizer)
             border = self.judge.begin(optimizer)
             sight = self._sight(optimizer)
             if self.losses.dropped:
                 sight = self._judge_left_out(sight)
             self._judge(optimizer, sight, border)
-            self._remember(optimizer, sight)
+            loss = mean_loss(sight, self.losses.pending)
+            self._remember(optimizer, loss, sight.grad_norm, sight.scale)
         self._settle(optimizer, border, closure=closure)
 
     def _sight(self, optimizer: Optimizer) -> Sight:
@@ -148,10 +153,10 @@ class Sentinel:
         self._under_way.scaler_skips = sight.scaler_skips
         self.judge.weights_of(optimizer, sight, border, self.clock.updated_in)
         if sight.fine and not border.harms:
-            self._assured.begins(optimizer, sight, seen=not self.looker.live.here)
+            self.assured.begins(optimizer, sight, seen=not self.looker.live.here)
             self.teller.looked(border)
             return
-        self._assured.doubts()
+        self.assured.doubts()
         if not sight.frozen_finite:
             self.judge.frozen_of(optimizer, border)
         self.judge.losses_of(optimizer, sight, border)
@@ -171,11 +176,11 @@ class Sentinel:
             self.capture.tape.cut(self.capture.mark)
         return sight
 
-    def _remember(self, optimizer: Optimizer | None, sight: Sight) -> None:
-        loss = mean_loss(sight, self.losses.pending)
+    def _remember(
+        self, optimizer: Optimizer | None, loss: float | None, norm: float | None, scale: float | None = None
+    ) -> None:
         early = self.early
-        norm, rate = early.norm(sight.grad_norm), learning_rate(optimizer)
-        step = Step(self.clock.step, loss, norm, rate, sight.scale, early.activation)
+        step = Step(self.clock.step, loss, early.norm(norm), learning_rate(optimizer), scale, early.activation)
         self.teller.history.add(step, optimizer, early.clip())
         if early.on:
             early.border(optimizer, step)
@@ -226,7 +231,9 @@ class Sentinel:
     def after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Count the step and look at the weights: at once on the CPU, before the next step elsewhere."""
         del args, kwargs
-        if self.capture.off or capturing() or self._nesting.leave():
+        if self._borders.ended(optimizer):
+            return
+        if self.capture.off or capturing() or self.nesting.leave():
             return
         hidden = self._under_way.restore()
         if self._under_way.scaler_skips:
@@ -253,14 +260,14 @@ class Sentinel:
         if self.judge.lost:
             return
         with quiet():
-            scalars = self._assured.look(optimizer)
+            scalars = self.assured.look(optimizer)
             if not all(map(_on_host, scalars)):
                 self._waiting = scalars
                 return
             values = read(scalars)
             if all(map(math.isfinite, values)):
                 self.judge.finite_after = step
-                self._assured.looked(optimizer, values, step)
+                self.assured.looked(optimizer, values, step)
                 return
             border = Border()
             held = self.judge.update_of(optimizer, border, step)
@@ -270,7 +277,7 @@ class Sentinel:
 
         def examine(ends: bool) -> None:  # noqa: FBT001 - as every examination is called
             first = self.clock.updates(optimizer) == 1 and not self.weights.filled(optimizer)
-            updater = self._nesting.updater(optimizer, bad.values())
+            updater = self.nesting.updater(optimizer, bad.values())
             self.looker.examine_update(updater, bad, step, first=first, ends=ends)
 
         if not self._joint(optimizer):
@@ -315,7 +322,7 @@ class Sentinel:
             self._next_by_hand(self.bare.returned(given, roots_of(gradients)))
 
     def _next_by_hand(self, sight: Sight) -> None:
-        self._remember(None, sight)
+        self._remember(None, mean_loss(sight, self.losses.pending), sight.grad_norm, sight.scale)
         if not self.capture.elsewhere:
             self.clock.tick()
         self._next_step()
@@ -343,7 +350,7 @@ class Sentinel:
 
     def gradients_dropped(self, owner: Any) -> None:
         """``owner.zero_grad()`` is called: where a backward had no step, the script left it out by itself."""
-        if not self.losses.pending or self._nesting or not self.clock.has_optimizer or self.capture.off:
+        if not self.losses.pending or self.nesting or not self.clock.has_optimizer or self.capture.off:
             return
         if self.weights.drops_all(owner):
             self.losses.drop()

@@ -24,10 +24,10 @@ class Teller:
         self._at_harm = at_harm
         self._open: set[str] = set()
 
-    def looked(self, border: Border) -> None:
-        """A border was looked at: what it does not show any more is new when it comes again."""
+    def looked(self, border: Border | None) -> None:
+        """A border was looked at (None: nothing is wrong): what is not there any more is new when it comes again."""
         if self._open:
-            self._open &= {harm.what for harm in border.harms}
+            self._open &= {harm.what for harm in border.harms} if border is not None else set()
 
     def tell(self, border: Border) -> bool:
         """Write what is new; returns whether anything was."""

@@ -352,9 +352,9 @@ def test_what_lies_on_a_device_is_not_asked_for_all_at_once(work):
     weight = nn.Parameter(torch.ones(2, device="meta"))
     sight = Sight((), 1.0, False, None, True, True, fine=True)
     worker.capture.step_seconds = 1e-4
-    worker.sentinel._assured.begins(SGD([weight]), sight, seen=True)
-    worker.sentinel._assured.look(SGD([weight]))
-    assert not worker.sentinel._assured._whole
+    worker.sentinel.assured.begins(SGD([weight]), sight, seen=True)
+    worker.sentinel.assured.look(SGD([weight]))
+    assert not worker.sentinel.assured._whole
 
 
 def test_an_optimizer_of_the_scripts_own_is_looked_at_each_time(work, looks):

@@ -1,0 +1,186 @@
+"""Plain short steps have their borders looked at by few calls, and nothing that goes wrong in one is missed for it."""
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+
+from nandiag.events import ProbeDark
+from nandiag.runtime.steady.borders import Borders
+from nandiag.runtime.watch import assured
+
+# The first batches are all looked at.
+WARM = 75
+
+
+class Loop:
+    """Trains a small model; ``change(loop)`` is called before the backward of each step from ``at`` on."""
+
+    def __init__(self, kind=torch.optim.AdamW, **options):
+        self.model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        self.optimizer = kind(self.model.parameters(), lr=1e-3, **options)
+        self.x = torch.randn(8, 4)
+        self.made = 0
+
+    def __call__(self, count=1, before=lambda: None, between=lambda: None, factor=1.0):
+        for _ in range(count):
+            loss = self.model(self.x).square().mean() * factor
+            self.optimizer.zero_grad()
+            before()
+            loss.backward()
+            between()
+            self.optimizer.step()
+            self.made += 1
+
+
+@pytest.fixture(autouse=True)
+def all_looks_are_dear(monkeypatch):
+    monkeypatch.setattr(assured, "_SHARE", 0.0)
+
+
+@pytest.fixture
+def plainly(monkeypatch):
+    """How many borders were looked at here, by ``begins`` and ``ended``."""
+    counts = Counter()
+
+    def counted(name, original):
+        def wrapper(*args):
+            answer = original(*args)
+            counts[name] += answer
+            return answer
+
+        return wrapper
+
+    for name in ("begins", "ended"):
+        monkeypatch.setattr(Borders, name, counted(name, getattr(Borders, name)))
+    return counts
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
+def test_most_steps_are_plain_and_tell_the_same(kind, work, plainly):
+    worker = work()
+    Loop(kind)(2 * WARM)
+    assert plainly["begins"] == plainly["ended"] > 50
+    assert worker.sentinel.clock.step == 2 * WARM
+    assert worker.sentinel.judge.finite_after == 2 * WARM - 1
+    assert not worker.harms
+    history = worker.sentinel.teller.history.event()
+    assert list(history.step) == list(range(2 * WARM))
+    assert None not in (*history.loss, *history.grad_norm, *history.lr)
+    assert worker.sentinel.losses.pending == []
+    assert not worker.sentinel.nesting
+
+
+def test_the_numbers_are_those_of_the_sentinel(work, plainly, monkeypatch):
+    torch.manual_seed(1)
+    worker = work()
+    loop = Loop()
+    norms = []
+
+    def between():
+        norms.append(math.sqrt(sum(float(one.grad.square().sum()) for one in loop.model.parameters())))
+
+    loop(WARM, between=between)
+    told = worker.sentinel.teller.history.event().grad_norm
+    assert plainly["begins"]
+    assert told == pytest.approx(norms, rel=1e-5)
+
+
+def spoilt_gradient(loop):
+    next(loop.model.parameters()).grad[0, 0] = math.inf
+
+
+def test_a_gradient_that_goes_bad_is_told_before_the_weights_change(work, plainly):
+    worker = work(on_anomaly="continue")
+    loop = Loop()
+    loop(WARM)
+    before = plainly["begins"]
+    loop(between=lambda: spoilt_gradient(loop))
+    assert before
+    assert plainly["begins"] == before
+    assert next((harm.what, harm.step) for harm in worker.harms) == ("gradient", WARM)
+
+
+def test_a_loss_that_goes_bad_is_told_in_its_step(work, plainly):
+    worker = work(on_anomaly="continue")
+    loop = Loop()
+    loop(WARM)
+    loop(factor=math.nan)
+    assert plainly["begins"]
+    assert {(harm.what, harm.step) for harm in worker.harms} >= {("loss", WARM), ("gradient", WARM)}
+
+
+def test_weights_that_an_update_spoils_are_told_in_its_step(work, plainly):
+    worker = work(on_anomaly="continue")
+    loop = Loop(torch.optim.SGD)
+    loop(WARM)
+    ended = plainly["ended"]
+    loop.optimizer.param_groups[0]["lr"] = math.inf
+    loop()
+    assert plainly["begins"] == ended + 1
+    assert plainly["ended"] == ended
+    assert [(harm.what, harm.step) for harm in worker.harms] == [("parameter", WARM)]
+    assert worker.sentinel.judge.finite_after == WARM - 1
+
+
+def two_backwards(loop, worker):
+    (loop.model(loop.x).sum() * 0.1).backward()
+
+
+def by_an_inner_optimizer(loop, worker):
+    torch.optim.SGD(loop.model.parameters(), lr=0.0).step()
+
+
+def without_a_gradient(loop, worker):
+    next(loop.model.parameters()).grad = None
+
+
+def by_a_sparse_gradient(loop, worker):
+    weight = next(loop.model.parameters())
+    weight.grad = None
+    weight.grad = torch.zeros_like(weight).to_sparse()
+
+
+def with_a_number_that_waits(loop, worker):
+    worker.sentinel.early._warner.reads.later([torch.ones(())], lambda values: None)
+
+
+@pytest.mark.parametrize("what", [two_backwards, by_an_inner_optimizer, without_a_gradient, with_a_number_that_waits])
+def test_a_step_that_is_otherwise_is_the_sentinels(what, work, plainly):
+    worker = work()
+    loop = Loop()
+    loop(WARM)
+    before = plainly["begins"]
+    loop(between=lambda: what(loop, worker))
+    assert plainly["begins"] == before
+    assert not worker.harms
+    assert worker.events(ProbeDark) == []
+    loop(WARM)
+    assert plainly["begins"] > before + 10
+
+
+def test_a_sparse_gradient_darkens_nothing(work, plainly):
+    worker = work()
+    loop = Loop(torch.optim.SGD)
+    loop(WARM)
+    loop(10, between=lambda: by_a_sparse_gradient(loop, worker))
+    assert worker.events(ProbeDark) == []
+    assert not worker.harms
+
+
+def test_a_step_under_way_when_it_fails_is_none(work, plainly):
+    """What raises within the update leaves no border behind."""
+    worker = work()
+    loop = Loop(torch.optim.SGD)
+    loop(WARM)
+    group = loop.optimizer.param_groups[0]
+    group["weight_decay"] = "none"
+    with pytest.raises(TypeError):
+        loop()
+    group["weight_decay"] = 0.0
+    loop(WARM)
+    assert worker.sentinel.clock.step == 2 * WARM
+    assert worker.sentinel.judge.finite_after == 2 * WARM - 1
+    assert not worker.harms
