@@ -174,12 +174,8 @@ def _take_nproc(head: list[str], tail: list[str], parser: _Parser) -> tuple[list
         return head, tail, ()
     start, end, count = found
     rest = [*tail[:start], *tail[end:]]
-    note = f"--nproc {count} was taken as nandiag's, the script's arguments are: {' '.join(rest) or 'none'}"
-    return (
-        [*head[:-1], f"--nproc={count}", head[-1]],
-        rest,
-        (f"{note}.",),
-    )
+    note = f"--nproc {count} was taken as nandiag's, the script's arguments are: {' '.join(rest)}."
+    return [*head[:-1], f"--nproc={count}", head[-1]], rest, (note,) if rest else ()
 
 
 def _find_nproc(words: list[str]) -> tuple[int, int, str] | None:

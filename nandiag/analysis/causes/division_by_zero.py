@@ -95,7 +95,31 @@ def _of_weight_norm(facts: Facts) -> Cause | None:
     )
 
 
+def _correction(facts: Facts) -> Suggestion | None:
+    """What is divided by 1 - beta ** t is the average of t updates: of none there is nothing to correct."""
+    name = quotients.below(facts.origin) or ""
+    meaning = facts.meaning(name)
+    text = meaning.text if meaning is not None else name
+    found = _CORRECTION.fullmatch(text)
+    if found is None:
+        return None
+    count = found[1]
+    if not _is_infinite(facts):
+        why = f"{text} is 0 while {count} is: nothing was averaged yet. Update the average before it is read, or leave."
+        return Suggestion(why, f"if {count} == 0: return" if (facts.origin.function or "").isidentifier() else None)
+
+    def later(part: str) -> str:
+        return re.sub(rf"\*\*\s*{re.escape(count)}(?![\w.])", f"** ({count} + 1)", part)
+
+    code = f"{name} = {later(text)}" if name != text else quotients.divisor(facts.origin, later)
+    why = f"{text} is 0 while {count} is: let it count from 1 on, here and wherever else it corrects."
+    return Suggestion(why, code)
+
+
 def _by_number(facts: Facts) -> tuple[Suggestion, ...]:
+    begun = _correction(facts)
+    if begun is not None:
+        return (begun,)
     counts = type(facts.extra["arg1"]) is int  # a whole number is a count
     least = "1" if counts or _is_infinite(facts) else "1e-6"
     code = (
@@ -223,10 +247,9 @@ def _nothing_to_scale(facts: Facts, divisor: TensorFact) -> Suggestion | None:
 def _of_one_number(facts: Facts, name: str | None, counted: str | None) -> tuple[Suggestion, ...]:
     """All is divided by it: nothing can be left out, and it was hardly meant to be 0."""
     text = quotients.below(facts.origin)
-    begun = _CORRECTION.fullmatch(text or "")
+    begun = _correction(facts)
     if begun is not None:
-        count = begun[1]
-        return (Suggestion(f"{text} is 0 while {count} is: count the update before this line.", f"{count} += 1"),)
+        return (begun,)
     made = "what it is made of" if text is not None and "(" in text else _where_set(facts, text)
     why = f"{name or text or 'The divisor'} is 0, and what it divides is not: look at {made}"
     if not _COUNTS.search(text or name or "") and not _is_sum(facts, text):

@@ -16,10 +16,10 @@ from nandiag.analysis.report import Origin
 
 @dataclass(frozen=True, slots=True)
 class Stable:
-    """A form that torch has a function for: what it is called, and the user's line with it."""
+    """A form that torch has a function for: what it is called, and the user's line with it, where one line does."""
 
     name: str
-    code: str
+    code: str | None
 
 
 Form = Callable[[ast.expr], tuple[str, str] | None]
@@ -81,7 +81,8 @@ def shared(origin: Origin, uses: tuple[str, ...]) -> str | None:
 def logged(origin: Origin, uses: tuple[str, ...]) -> Stable | None:
     """Return the form without overflow where the line sums its exponential and statements behind take the logarithm.
 
-    Where more than the sum happens to it in the line (a sum over ranks), the largest is subtracted by itself.
+    Where more than the sum happens to it in the line (a sum over ranks), more lines than this one are to be changed:
+    half of that would train, and on a wrong loss.
     """
     line = origin.source or ""
     if origin.column is None or not line.isascii() or not any(_LOG.search(use) for use in uses):
@@ -97,9 +98,7 @@ def logged(origin: Origin, uses: tuple[str, ...]) -> Stable | None:
         head, behind = source[: node.col_offset], source[end:]
         if not behind and fitting.NAMED.fullmatch(head.strip()):
             return Stable("logsumexp", f"{head}torch.logsumexp({ast.unparse(given)}, dim={summed[1]})")
-        text, dim = fitting.bracketed(given), summed[1].partition(", ")[0]
-        own = f"{head}({text} - largest).exp().sum({summed[1]}){behind}"
-        return Stable("sum over parts", f"largest = {text}.detach().amax({dim}, keepdim=True); {own}")
+        return Stable("sum over parts", None)
     return None
 
 

@@ -226,9 +226,17 @@ def _half(facts: Facts) -> tuple[Suggestion, ...]:
     if masked is not None:
         return (masked, wide)
     bounds = _exponential(facts, "float16") if facts.op in EXPONENTIALS else ()
-    if bounds and exponents.stable(facts.origin, facts.op or "exp") is not None:
+    if bounds and _fits_the_line(facts):
         return (*bounds, wide, _lifted(facts))
     return (wide, _lifted(facts), *bounds)
+
+
+def _fits_the_line(facts: Facts) -> bool:
+    """Whether torch has a form of what the line, with those behind it, writes out by hand."""
+    if exponents.stable(facts.origin, facts.op or "exp") is not None:
+        return True
+    shared = exponents.shared(facts.origin, facts.uses) is not None
+    return shared or (facts.op == "exp" and exponents.logged(facts.origin, facts.uses) is not None)
 
 
 def _cast(facts: Facts, wide: Suggestion) -> tuple[Suggestion, ...]:

@@ -207,16 +207,30 @@ def test_a_logarithm_beside_it_that_is_guarded_already_stays(at, by_hand):
     assert first(facts) == "return p.clamp_min(1e-12).log() - (q + 1e-9).log()"
 
 
-def test_a_bias_correction_of_nothing_has_its_count_raised_before_it(at, by_hand):
+def corrected(at, by_hand, line, expression, bad, meanings=()):
+    facts = at("div", (by_hand.fact(),), (by_hand.fact(**bad),), extra={"arg1": 0.0}, **on(line, expression))
+    look = replace(facts.look, site=Site(around=Around(meanings)))
+    return replace(facts, look=look)
+
+
+def test_a_bias_correction_of_nothing_counts_from_one_wherever_the_line_stands(at, by_hand):
     line = "q.copy_(s / (1 - self.beta**self.t))"
-    facts = at(
-        "div",
-        (by_hand.fact(),),
-        (by_hand.fact(posinf=9),),
-        extra={"arg1": 0.0},
-        **on(line, "s / (1 - self.beta**self.t)"),
+    facts = corrected(at, by_hand, line, "s / (1 - self.beta**self.t)", {"posinf": 9})
+    assert first(facts) == "q.copy_(s / (1 - self.beta** (self.t + 1)))"
+
+
+def test_a_bias_correction_by_a_name_is_mended_where_the_name_is_made(at, by_hand):
+    named = (Meaning("corr", "1 - decay ** t", "train.py", 3),)
+    assert (
+        first(corrected(at, by_hand, "q = s / corr", "s / corr", {"posinf": 9}, named)) == "corr = 1 - decay ** (t + 1)"
     )
-    assert first(facts) == "self.t += 1"
+
+
+def test_an_average_of_nothing_is_not_read(at, by_hand):
+    named = (Meaning("corr", "1 - self.decay ** self.updates", "train.py", 3),)
+    facts = corrected(at, by_hand, "v.copy_(s / corr)", "s / corr", {"nan": 9}, named)
+    assert "nothing was averaged yet" in explain(facts)[1].suggestions[0].text
+    assert "1e-6" not in (first(facts) or "")
 
 
 @pytest.mark.parametrize(

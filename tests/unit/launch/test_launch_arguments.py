@@ -125,6 +125,10 @@ def test_no_option_is_offered_that_nothing_heeds():
         read(["--strength", "op", "t.py"], Settings())
 
 
+def test_nothing_needs_saying_where_the_script_has_no_arguments_of_its_own():
+    assert read(["t.py", "--nproc", "2"], Settings()).notes == ()
+
+
 def test_says_how_words_after_the_script_were_read():
     taken, left = read(["t.py", "--lr", "1", "--nproc", "2", "--on-anomaly", "stop"], Settings()).notes
     assert "--nproc 2 was taken" in taken
