@@ -2,6 +2,7 @@
 
 import atexit
 import collections
+import ctypes
 import gc
 import io
 import os
@@ -11,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-import types
 
 import numpy as np
 import pytest
@@ -236,11 +236,11 @@ class Preempted:
 
     def signal_in(self, call):
         """Return what sends the signal in the middle of the ``call``-th run of the step."""
-        seen = types.SimpleNamespace(calls=0)  # in what a replay does not put back
+        calls = ctypes.c_int(0)  # which a replay does not put back
 
         def act():
-            seen.calls += 1
-            if seen.calls == call:
+            calls.value += 1
+            if calls.value == call:
                 signal.raise_signal(signal.SIGUSR1)
 
         return act
@@ -286,12 +286,18 @@ def test_an_alarm_of_the_step_is_set_once(work):
 
 @pytest.mark.parametrize("collects", [True, False])
 def test_the_collector_does_not_run_in_a_replay(collects, work):
-    worker, seen = work(), types.SimpleNamespace(all=[])  # in what a replay does not put back
+    worker, seen = work(), (ctypes.c_char * 5)()  # which a replay does not put back
+    count = ctypes.c_int(0)
+
+    def act():
+        seen[count.value] = b"1" if gc.isenabled() else b"0"
+        count.value += 1
+
     (gc.enable if collects else gc.disable)()
     try:
-        train(lambda: seen.all.append(gc.isenabled()))
+        train(act)
         assert gc.isenabled() is collects
     finally:
         gc.enable()
     assert looked(worker)[0] == "found"
-    assert seen.all == [collects, collects, collects, False, collects]
+    assert seen.raw == (b"11101" if collects else b"00000")
