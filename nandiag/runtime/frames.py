@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import os
+import re
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import islice
 from types import CodeType, FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,6 +29,8 @@ USER, LIBRARY, INTERNAL, TORCH = "user", "library", "internal", "torch"
 
 # How torch comes from the call of a module to its forward, where no hook of any kind is in the way.
 _CALLS = frozenset({"_wrapped_call_impl", "_call_impl"})
+
+_HANDLERS = frozenset({"__torch_function__", "__torch_dispatch__"})
 
 Place = tuple[CodeType, int, bool]
 Trail = Sequence[tuple[CodeType, int]]
@@ -70,6 +74,22 @@ def kind_of(filename: str) -> str:
     if filename.startswith((_OURS, *_STDLIB, "<frozen")):
         return INTERNAL
     return USER
+
+
+def foreign_modes() -> bool:
+    """Whether a dispatch mode is on that is none of the script's own: of tracing, of fake tensors, a counter of torch's.
+
+    What such a mode holds could not be put back after a replay, or what runs under it is no computation.
+    """
+    count = torch._C._len_torch_dispatch_stack()
+    return any(is_foreign(torch._C._get_dispatch_stack_at(place)) for place in range(count))
+
+
+def is_foreign(mode: Any) -> bool:
+    """Whether the script's own code has not written a dispatch mode."""
+    handler = inspect.unwrap(type(mode).__torch_dispatch__)  # torch wraps each of them
+    code = getattr(handler, "__code__", None)
+    return code is None or kind_of(code.co_filename) != USER
 
 
 def is_ours(filename: str) -> bool:
@@ -135,8 +155,23 @@ def places_on(walk: Iterable[tuple[CodeType, int]], most: int) -> tuple[list[Pla
 
 
 def best(frames: tuple[Frame, ...]) -> Frame | None:
-    """Return the innermost frame of the user's own code, a library's where there is none of the user's."""
-    return next((frame for frame in frames if frame.kind == USER), frames[0] if frames else None)
+    """Return the innermost frame of the user's own code, a library's where there is none of the user's.
+
+    A mode of the script's own sees every call of torch and makes it: the line is that of the call that it was handed.
+    """
+    own = [frame for frame in frames if frame.kind == USER]
+    return next((frame for frame in own if not _hands_on(frame)), next(iter(own or frames), None))
+
+
+def _hands_on(frame: Frame) -> bool:
+    """Whether the frame is a handler of a mode, or of a class of tensors, that calls what it was handed."""
+    if frame.code.co_name not in _HANDLERS:
+        return False
+    place = columns(frame)
+    text = source(frame, frame.line) or ""
+    text = text if place is None else text[place[1] : place[2]]
+    names = "|".join(map(re.escape, frame.code.co_varnames[:2]))  # of a method the second, else the first
+    return re.search(rf"(?:^|[^\w.])(?:{names})\(|super\(.*\)\.__torch_", text) is not None
 
 
 def span(frame: Frame) -> tuple[int, int, int, int] | None:

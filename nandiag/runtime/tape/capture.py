@@ -5,6 +5,7 @@ Each wrap is put in place once, right after torch was imported, and passes strai
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import threading
@@ -15,9 +16,10 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from nandiag.runtime.belongings.bystanders import Bystanders
-from nandiag.runtime.frames import trail
+from nandiag.runtime.frames import foreign_modes, trail
 from nandiag.runtime.guard import Refused, guarded
 from nandiag.runtime.public import AnomalyStop
 from nandiag.runtime.recorder import RECORDER
@@ -58,12 +60,14 @@ _functorch = torch._C._functorch.peek_interpreter_stack
 _graph_task = torch._C._current_graph_task_id
 
 
+_nothing: contextlib.nullcontext[None] = contextlib.nullcontext()
+
 # A method below is called by its guard, that by the wrap of what the script called.
 _WRAPPED = 2
 
 
 def _taping(function: F) -> F:
-    """Guard what feeds the tape, and keep what it asks of tensors from the script's own function modes.
+    """Guard what feeds the tape, and keep what it asks of tensors from the script's own modes.
 
     Those see property reads too. In one, for each wrap on the hot path is paid for several times a step.
     """
@@ -75,9 +79,9 @@ def _taping(function: F) -> F:
         if args[0]._thread != _ident():  # taped no more since what is over now began
             return None
         try:
-            if not _stacked():
+            if not _stacked() and not _dispatched():
                 return function(*args, **kwargs)
-            with torch._C.DisableTorchFunction():
+            with torch._C.DisableTorchFunction(), _disable_current_modes() if _dispatched() else _nothing:
                 return function(*args, **kwargs)
         except (AnomalyStop, Refused):
             raise
@@ -131,7 +135,7 @@ class Capture:
             if (
                 self.off
                 or RECORDER.mute
-                or _dispatched()
+                or (_dispatched() and foreign_modes())
                 or _traced() is not None
                 or _functorch() is not None
                 or capturing()

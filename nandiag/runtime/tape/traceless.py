@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from nandiag.runtime.belongings.aside import Aside
 from nandiag.runtime.belongings.bystanders import Bystanders
 from nandiag.runtime.belongings.keeping import Belongings
 from nandiag.runtime.belongings.reach import starts_of
+from nandiag.runtime.frames import foreign_modes, is_foreign
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.tape.capture import Capture
@@ -74,9 +75,31 @@ def traceless(
                 parameter.grad = None
         aside.begin()
         belongings.begin(aside.led)
-        yield
+        with _without_counters():
+            yield
     finally:
         undo_all(undo)
+
+
+@contextlib.contextmanager
+def _without_counters() -> Iterator[None]:
+    """Take dispatch modes that are not the script's own off the stack: what they count cannot be put back."""
+    if not foreign_modes():
+        yield
+        return
+    modes = [torch._C._pop_torch_dispatch_stack(None) for _ in range(torch._C._len_torch_dispatch_stack())][::-1]
+    try:
+        _push(one for one in modes if not is_foreign(one))
+        yield
+    finally:
+        while torch._C._len_torch_dispatch_stack():
+            torch._C._pop_torch_dispatch_stack(None)
+        _push(modes)
+
+
+def _push(modes: Iterable[Any]) -> None:
+    for one in modes:
+        torch._C._push_on_torch_dispatch_stack(one)
 
 
 def _copied(tensors: list[Tensor]) -> list[tuple[Tensor, Tensor]]:

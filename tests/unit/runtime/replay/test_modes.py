@@ -1,0 +1,107 @@
+"""Modes of the script's own round its training: the line is the script's, and what they count is as without a replay."""
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from nandiag.events import Looked, ProbeDark
+
+
+class Functions(TorchFunctionMode):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.calls += 1
+        return func(*args, **(kwargs or {}))
+
+
+class Dispatched(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.calls += 1
+        return func(*args, **(kwargs or {}))
+
+
+class Spoils(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        output = func(*args, **(kwargs or {}))
+        return output / (output - output) if getattr(func, "__name__", "") == "square" else output
+
+
+class Wrapped(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def train(mode, wrap=lambda x: x, bad=3, steps=5):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with mode:
+        for step in range(steps):
+            x = wrap(torch.ones(2, 4) * (step != bad))
+            unit = x / x.norm(dim=1, keepdim=True)
+            loss = model(unit).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return mode
+
+
+def found(worker):
+    assert worker.events(ProbeDark) == []
+    return next((look for look in worker.events(Looked) if look.outcome == "found"), None)
+
+
+@pytest.mark.parametrize("mode", [Functions, Dispatched])
+def test_the_line_is_that_of_the_call_which_the_mode_was_handed(work, mode):
+    worker = work()
+    train(mode())
+    look = found(worker)
+    assert (look.step, look.site.op, look.site.function) == (3, "aten.div.Tensor", "train")
+    assert look.site.source.strip() == "unit = x / x.norm(dim=1, keepdim=True)"
+
+
+def test_the_line_is_that_of_the_call_which_a_class_of_tensors_was_handed(work):
+    worker = work()
+    train(Functions(), wrap=lambda x: x.as_subclass(Wrapped))
+    assert found(worker).site.source.strip() == "unit = x / x.norm(dim=1, keepdim=True)"
+
+
+def test_what_a_mode_itself_makes_bad_has_its_line(work):
+    worker = work()
+    train(Spoils(), bad=None)
+    assert (found(worker).site.function, found(worker).site.op) == ("__torch_function__", "aten.div.Tensor")
+
+
+@pytest.mark.parametrize("mode", [Functions, Dispatched])
+def test_what_a_mode_counts_is_as_without_a_replay(work, mode):
+    plain = train(mode()).calls
+    worker = work()
+    assert train(mode()).calls == plain
+    assert found(worker) is not None
+
+
+def test_a_counter_of_torchs_counts_no_replay(work):
+    plain = train(FlopCounterMode(display=False)).get_total_flops()
+    worker = work()
+    assert train(FlopCounterMode(display=False)).get_total_flops() == plain
+    assert worker.events(ProbeDark) == []
+
+
+def test_fake_tensors_are_not_taped(work):
+    worker = work()
+    with FakeTensorMode():
+        nn.Linear(4, 1)(torch.ones(2, 4)).sum()
+    assert worker.capture.tape.entries == []
+    assert worker.events(ProbeDark) == []
