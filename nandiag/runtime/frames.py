@@ -77,7 +77,7 @@ def kind_of(filename: str) -> str:
 
 
 def foreign_modes() -> bool:
-    """Whether a dispatch mode is on that is none of the script's own: of tracing, of fake tensors, a counter of torch's.
+    """Whether a dispatch mode is on that is none of the script's own: for tracing, fake tensors or counting.
 
     What such a mode holds could not be put back after a replay, or what runs under it is no computation.
     """

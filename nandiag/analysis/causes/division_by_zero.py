@@ -58,6 +58,7 @@ _COUNTS = re.compile(r"(?:^|[\W_])(?:n|num|numel|counts?|len|lengths?|steps|samp
 # The bias of an average that began at zero.
 _CORRECTION = re.compile(r"1(?:\.0)? - [\w.]+ \*\* ([A-Za-z_][\w.]*)")
 _IN_PLACE = re.compile(r"[\w.\[\]]+\.(?:mul|div)_\(")
+_OWN_NORM = re.compile(r"[\w.\[\]]*\.grad\.")
 _WHAT = "a scale, a variance or a count"
 _KEEP = "Keep the divisor away from zero."
 
@@ -239,6 +240,8 @@ def _nothing_to_scale(facts: Facts, divisor: TensorFact) -> Suggestion | None:
     counts = facts.op == "reciprocal" and divisor.numel == 1 and facts.origin.phase == "optimizer"
     if not counts or text is None or not _IN_PLACE.match(line) or "(" in text:
         return None
+    if _OWN_NORM.match(line) and "norm" in text.lower():
+        return None  # gradients whose norm is 0 are 0, and stay so by any factor
     own = (facts.origin.function or "").isidentifier()
     told = f"Where {text} is 0 there is nothing to average: leave before anything is written, on all ranks alike."
     return Suggestion(told, f"if {text} == 0: return" if own else None)

@@ -42,6 +42,8 @@ _NORMS = ("linalg_vector_norm", "linalg_norm", "linalg_matrix_norm", "linalg_cro
 _JITTER = "{0} + 1e-6 * torch.eye({0}.shape[-1], device={0}.device)"
 _NOISE = "{0} + torch.diag(1e-4 * torch.rand({0}.shape[-1], device={0}.device))"
 
+_VALUES = {"svd": "svdvals", "eig": "eigvals"}
+
 
 def explain(facts: Facts) -> Cause | None:
     """Name repeated eigenvalues behind a gradient, or a singular matrix behind a factorisation."""
@@ -76,10 +78,16 @@ def _gradient(facts: Facts) -> Cause:
                 "Tell equal values apart by a little noise on the diagonal; the same number on all of it does not.",
                 _fitted(facts, facts.forward_op, _NOISE) or _NOISE.format("A"),
             ),
-            Suggestion("Or use the values alone, whose gradient has no such division.", "torch.linalg.eigvalsh(A)"),
+            Suggestion("Or use the values alone, whose gradient has no such division.", _values_alone(facts)),
         ),
         strength=LIKELY,
     )
+
+
+def _values_alone(facts: Facts) -> str:
+    """Return the function that gives the values of the same factorisation without its vectors."""
+    name = (facts.forward_op or "").lstrip("_").removeprefix("linalg_")
+    return f"torch.linalg.{_VALUES.get(name, 'eigvalsh')}(A)"
 
 
 def _fitted(facts: Facts, op: str | None, guard: str) -> str | None:

@@ -120,16 +120,15 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     place = bounding.second if op == "xlogy" else fitting.argument
     within = replace(facts, origin=bounding.beside(facts.origin, op, guard))
     fitted = place(within.origin, op, lambda inner: f"{inner}.{guard}")
-    keep = _ratio(facts, op) or Suggestion(
-        f"Keep the argument of the logarithm away from zero.{small}", fitted or f"x.{guard}.{op}()"
-    )
+    bound = Suggestion(f"Keep the argument of the logarithm away from zero.{small}", fitted or f"x.{guard}.{op}()")
+    keep, *bounded = _ratio(facts, op, bound)
     known = _of_scores(within, op, of_two=within.origin is not facts.origin)
     if known is not None:
         return Cause("log_of_zero", (text,), (Suggestion(_ONE, known), keep))
     forms = _in_one_step(facts)
     # What can be put in the line's place as it stands comes before what is to be done where its input is made.
     elsewhere = fitted is not None and all(one.code != _TANH for one in forms)
-    return Cause("log_of_zero", (text,), (keep, *forms) if elsewhere else (*forms, keep))
+    return Cause("log_of_zero", (text,), (keep, *bounded, *forms) if elsewhere else (*forms, keep, *bounded))
 
 
 def _of_counts(facts: Facts, op: str) -> tuple[Suggestion, ...] | None:
@@ -142,20 +141,24 @@ def _of_counts(facts: Facts, op: str) -> tuple[Suggestion, ...] | None:
     return Suggestion(text, code or "torch.log1p(x)"), Suggestion(missing)
 
 
-def _ratio(facts: Facts, op: str) -> Suggestion | None:
-    """The logarithm of a ratio of data: the 0 above the line may stand below it next, and 0/0 no bound mends."""
+_ABOVE = "Where what stands below is never 0, a bound around the quotient is enough."
+
+
+def _ratio(facts: Facts, op: str, bound: Suggestion) -> tuple[Suggestion, ...]:
+    """The logarithm of a ratio of data: the 0 above the line may stand below it next, and 0/0 no ``bound`` mends."""
     found = fitting.parsed(facts.origin)
     part = None if found is None or op not in {"log", "log2", "log10"} else fitting.target(found[1], op)
     if not isinstance(part, ast.BinOp) or not isinstance(part.op, ast.Div) or isinstance(part.right, ast.Constant):
-        return None
+        return (bound,)
     if found is None or facts.extra.get("of_weights") is not False or dtype_of(facts.origin.inputs[0]) in HALF:
-        return None
+        return (bound,)
     odd = _odds(part)
     if odd is not None:
-        return odd
+        return (odd,)
     sides = f"({ast.unparse(part.left)} + 1e-12) / ({ast.unparse(part.right)} + 1e-12)"
     code = fitting.line_of(facts.origin, found[0], part, lambda _: sides)
-    return Suggestion("Keep both sides of the ratio away from zero: what is 0 above may be 0 below next.", code)
+    both = Suggestion("Keep both sides of the ratio away from zero: what is 0 above may be 0 below next.", code)
+    return (both, replace(bound, text=_ABOVE))
 
 
 def _odds(part: ast.BinOp) -> Suggestion | None:

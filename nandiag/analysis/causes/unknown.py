@@ -114,7 +114,7 @@ def _place(facts: Facts) -> str | None:
     came = words.bad_kind(facts.origin.inputs) if facts.source == "op" and facts.outputs_nan else None
     if came is not None and "NaN" not in came:
         return f"{came} went into {facts.op or 'this op'}, and NaN came out: {_PUT}"
-    return _OUTSIDE if facts.source == "outside" else _number(facts) or _by_basis(facts)
+    return _outside(facts) if facts.source == "outside" else _number(facts) or _by_basis(facts)
 
 
 def _by_basis(facts: Facts) -> str | None:
@@ -122,9 +122,24 @@ def _by_basis(facts: Facts) -> str | None:
     return _updates(facts) if behind else _PLACES.get(facts.basis)
 
 
+def _outside(facts: Facts) -> str:
+    name = facts.extra.get("script_name")
+    return f"{name} was bad before this line used it: look at {_set(facts, name)}." if name else _OUTSIDE
+
+
+def _set(facts: Facts, name: object) -> str:
+    """Return where the file sets what the script calls so."""
+    lines = facts.written(str(name))
+    return f"where it is set, {words.lines(lines)}" if lines else "where it is set"
+
+
 def _number(facts: Facts) -> str | None:
     if not _bad_numbers(facts) or not facts.finite_inputs:
         return None
+    name = facts.extra.get("script_name")
+    if name:
+        bad = words.number(facts.bad_numbers[0])
+        return f"{name} is {bad}: look at {_set(facts, name)}. Torch was given it as it is."
     return f"Look at what makes the number that goes into {facts.op or 'the op'}: torch was given it as it is."
 
 

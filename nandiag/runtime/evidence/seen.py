@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from nandiag.events import Looked, Site, TensorFact
 from nandiag.runtime.births.known import OUTSIDE, UNWRITTEN
 from nandiag.runtime.births.told import tell
+from nandiag.runtime.evidence.around.whose import name_of, name_of_number
 from nandiag.runtime.evidence.data.refetch import Fetched, fetch_again
 from nandiag.runtime.evidence.explain import (
     in_float64,
@@ -146,6 +147,8 @@ class Evidence:
             facts |= {"fed": True} if self._is_fed(op) else {}
             facts |= masked_at(op) if op.sums else {}
             facts |= self._multiplied() if op.spot.node is not None else {}
+        number = name_of_number(op.spot.frames) if any(map(_is_bad_number, facts.values())) else None
+        facts |= {} if number is None else {"script_name": number}
         if op.spot.recompute:
             facts["recompute"] = True
         library = via(op.spot)
@@ -224,6 +227,8 @@ class Evidence:
         facts: dict[str, object] = {"first_used_by": str(op.func)}
         if named is not None and named.what in {"parameter", "buffer"}:
             site = _at_module(site, named)
+        own = name_of(tensor, op.spot.frames) if named is None else None
+        facts |= {"script_name": own} if own is not None else {}
         fetched = self._fetched(whole) if source == "input" else None
         if source == "input" and fetched is None and self.narrow:
             facts["complete"] = False
@@ -345,6 +350,10 @@ _MOST_SENT = 64
 _GONE = "what the gradient held before was overwritten; this is the script's last write into it"
 _OWN = frozenset({"parameter", "buffer"})
 _PHASES = {"parameter": "init", "buffer": "init", "input": "data", "received": "collective"}
+
+
+def _is_bad_number(word: object) -> bool:
+    return type(word) is float and not math.isfinite(word)
 
 
 def _whole_fact(whole: Tensor, used: TensorFact, named: Label | None) -> TensorFact:

@@ -285,3 +285,51 @@ def test_memory_that_was_left_unwritten_is_to_begin_with_zeros(at, by_hand, op, 
     facts = at(op, (), (by_hand.fact(nan=3),), **on(line, expression))
     assert explain(facts)[1].slug == "uninitialised_memory"
     assert first(facts) == code
+
+
+def test_what_came_bad_into_a_line_has_the_scripts_name_and_the_lines_that_set_it(at, by_hand):
+    line = "loss = (error / scale).pow(2).mean()"
+    facts = at("div", (by_hand.fact(nan=1),), (by_hand.fact(nan=4),), **on(line, "error / scale"))
+    around = Around(written=(Written("scale", (10, 19)),))
+    look = Looked("found", "replay", 1, source="outside", site=Site(around=around), facts={"script_name": "scale"})
+    found = explain(replace(facts, look=look))[1].suggestions
+    assert found[0].text == "scale was bad before this line used it: look at where it is set, lines 10 and 19."
+
+
+def test_a_number_that_is_bad_has_the_scripts_name_and_the_lines_that_set_it(at, by_hand):
+    line = "loss = mean * factor"
+    facts = at("mul", (by_hand.fact(),), (by_hand.fact(nan=1),), **on(line, "mean * factor"))
+    around = Around(written=(Written("factor", (12,)),))
+    known = {"script_name": "factor", "arg1": "nan"}
+    look = Looked("found", "replay", 1, source="op", site=Site(around=around), facts=known)
+    found = explain(replace(facts, look=look))[1].suggestions
+    assert found[0].text == "factor is nan: look at where it is set, line 12. Torch was given it as it is."
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("p.grad.mul_(1.0 / norm)", "p.grad.mul_(1.0 / norm.clamp_min(1e-6))"),
+        ("p.mul_(1.0 / total)", None),
+    ],
+)
+def test_gradients_whose_norm_is_zero_stay_so_by_any_factor(at, by_hand, line, code):
+    zero = by_hand.fact(zeros=1, shape=(), min=0.0, max=0.0, absmax=0.0)
+    known = on(line, line.partition("(")[2][:-1])
+    facts = at("reciprocal", (zero,), (by_hand.fact(posinf=1, shape=()),), phase="optimizer", **known)
+    assert first(facts) == code
+
+
+def test_the_values_alone_are_those_of_the_same_factorisation(at, by_hand):
+    line = on("u, s, v = torch.linalg.svd(a)", "torch.linalg.svd(a)")
+    given, bad = by_hand.fact(zeros=2), by_hand.fact(nan=2)
+    facts = at(
+        "div",
+        (given,),
+        (bad,),
+        node="LinalgSvdBackward0",
+        forward_op="aten._linalg_svd.default",
+        phase="backward",
+        **line,
+    )
+    assert "torch.linalg.svdvals(A)" in [one.code for one in explain(facts)[1].suggestions]

@@ -1,4 +1,4 @@
-"""Modes of the script's own round its training: the line is the script's, and what they count is as without a replay."""
+"""Modes of the script's own round its training: the line is the script's, and they count as without a replay."""
 
 import pytest
 import torch

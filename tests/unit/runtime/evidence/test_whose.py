@@ -1,0 +1,86 @@
+"""What came bad into a line has the script's own name told, where a frame that still runs holds it."""
+
+import math
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from nandiag.events import Looked, ProbeDark
+
+pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="columns are known from Python 3.11 on")
+
+
+class Keeper:
+    def __init__(self):
+        self.scale = torch.ones(())
+
+
+def found(worker):
+    assert worker.events(ProbeDark) == []
+    return next(look for look in worker.events(Looked) if look.outcome == "found")
+
+
+def test_a_running_statistic_that_went_bad_after_the_step_before(work):
+    worker = work()
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scale = torch.ones(())
+    for step in range(6):
+        error = model(torch.randn(2 if step != 3 else 1, 4))
+        loss = (error / scale).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with pytest.warns(UserWarning, match="degrees") if step == 3 else torch.no_grad():
+            scale = 0.9 * scale + 0.1 * error.detach().std()
+        if step == 4:
+            break
+    look = found(worker)
+    assert (look.step, look.source, look.facts["script_name"]) == (4, "outside", "scale")
+    assert [(one.name, len(one.lines)) for one in look.site.around.written if one.name == "scale"] == [("scale", 2)]
+
+
+def test_an_attribute_of_an_object(work):
+    worker = work()
+    model, keeper = nn.Linear(4, 1), Keeper()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        if step == 2:
+            keeper.scale = torch.frombuffer(bytearray(b"\x00\x00\xc0\x7f"), dtype=torch.float32)
+        loss = (model(torch.ones(2, 4)) * keeper.scale).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert found(worker).facts["script_name"] == "keeper.scale"
+
+
+def test_a_number_of_pythons(work):
+    worker = work()
+    model, factor = nn.Linear(4, 1), 1.0
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        loss = model(torch.ones(2, 4)).square().mean() * factor
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        factor *= math.inf if step == 1 else 1.0
+        factor = factor - factor if step == 1 else factor
+    assert (found(worker).site.op, found(worker).facts["script_name"]) == ("aten.mul.Tensor", "factor")
+
+
+def test_a_name_that_no_frame_holds_any_more_is_not_guessed(work):
+    worker = work()
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loss_of(output, factor):
+        return output.mean() * factor
+
+    for _ in range(2):
+        loss = loss_of(model(torch.ones(2, 4)), math.nan)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert "script_name" not in found(worker).facts
