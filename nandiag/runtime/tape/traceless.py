@@ -70,15 +70,19 @@ def traceless(
     undo += [partial(_on_again, capture), *([capture.window.open] if capture.window.close() else [])]
     try:
         capture.bystanders, capture.off = bystanders, True
-        with quiet():
-            for parameter in parameters:
-                parameter.grad = None
+        _drop_gradients(parameters)
         aside.begin()
         belongings.begin(aside.led)
         with _without_counters():
             yield
     finally:
         undo_all(undo)
+
+
+def _drop_gradients(parameters: list[Tensor]) -> None:
+    with quiet():
+        for parameter in parameters:
+            parameter.grad = None
 
 
 @contextlib.contextmanager
