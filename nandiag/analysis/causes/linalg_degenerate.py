@@ -42,6 +42,7 @@ _NORMS = ("linalg_vector_norm", "linalg_norm", "linalg_matrix_norm", "linalg_cro
 _JITTER = "{0} + 1e-6 * torch.eye({0}.shape[-1], device={0}.device)"
 _NOISE = "{0} + torch.diag(1e-4 * torch.rand({0}.shape[-1], device={0}.device))"
 
+_ALSO = {"inv": "inverse", "inverse": "inv", "slogdet": "logdet"}
 _VALUES = {"svd": "svdvals", "eig": "eigvals"}
 
 
@@ -93,6 +94,6 @@ def _values_alone(facts: Facts) -> str:
 def _fitted(facts: Facts, op: str | None, guard: str) -> str | None:
     """Return the user's line with the matrix that goes into ``op`` guarded."""
     name = (op or "").lstrip("_").removeprefix("linalg_").removesuffix("_ex")
-    names = {name, "inverse" if name == "inv" else name, "inv" if name == "inverse" else name}
+    names = {name, _ALSO.get(name, name)}
     lines = (fitting.argument(facts.origin, one, guard.format) for one in sorted(names))
     return next((line for line in lines if line is not None), None)

@@ -333,3 +333,8 @@ def test_the_values_alone_are_those_of_the_same_factorisation(at, by_hand):
         **line,
     )
     assert "torch.linalg.svdvals(A)" in [one.code for one in explain(facts)[1].suggestions]
+
+
+def test_the_matrix_of_a_determinants_logarithm_is_guarded_in_its_own_line(at, by_hand):
+    facts = at("_linalg_slogdet", (by_hand.fact(),), (by_hand.fact(neginf=1),), **on("loss = -logdet(c)", "logdet(c)"))
+    assert first(facts) == "loss = -logdet(c + 1e-6 * torch.eye(c.shape[-1], device=c.device))"
