@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from nandiag.analysis.causes import overflow
-from nandiag.analysis.causes.facts import HALF, LARGEST, LIKELY, POSSIBLE, Cause, Facts, dtype_of
+from nandiag.analysis.causes.facts import HALF, LARGEST, LIKELY, POSSIBLE, PROVEN, Cause, Facts, dtype_of
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
@@ -50,6 +50,8 @@ def explain(facts: Facts) -> Cause | None:
     hook = facts.extra.get("comm_hook")
     if isinstance(hook, str) and any(dtype_of(one) in HALF for one in facts.origin.outputs if one.bad):
         return _in_hook(facts, hook)
+    if (facts.op or "").startswith("fsdp.chunk_cat"):
+        return _in_policy(facts)
     if facts.basis != "exchange" or not facts.exchanged or not is_too_large(facts):
         return None
     name = exchange_of(facts)
@@ -77,6 +79,19 @@ def _in_hook(facts: Facts, hook: str) -> Cause | None:
     low = Suggestion(f"Or bring the gradients to scale before {hook}, and back after it.")
     text = f"{hook} exchanges gradients in {dtype_of(facts.origin.outputs[0])}"
     return Cause("collective_overflow", (text,), (wide, low), op.strength, story=True)
+
+
+def _in_policy(facts: Facts) -> Cause | None:
+    """FSDP2 lays the gradients together in the dtype that they are reduced in."""
+    narrow = next((dtype_of(one) for one in facts.origin.outputs if one.bad and dtype_of(one) in HALF), None)
+    if narrow is None or not facts.finite_inputs:
+        return None
+    largest = max((fact.absmax or 0.0 for fact in facts.origin.inputs), default=0.0)
+    end = f"{narrow} ends at {words.number(LARGEST[narrow])}"
+    text = f"FSDP2 reduces gradients in {narrow}: they go to {words.number(largest)}, and {end}"
+    wide = Suggestion("Reduce in float32, by the policy.", "MixedPrecisionPolicy(reduce_dtype=torch.float32)")
+    low = Suggestion("Or bring the loss to scale: a mean in the place of a sum, targets of ordinary size.")
+    return Cause("collective_overflow", (text,), (wide, low), PROVEN, story=True)
 
 
 def is_too_large(facts: Facts) -> bool:

@@ -163,6 +163,8 @@ def _outside(origin: Origin, phase: str) -> str:
 
 
 def _in_backward(origin: Origin) -> str:
+    if origin.node is None and "backward(" in (origin.source or "")[slice(*(origin.column or (0, 0)))]:
+        return "what follows on the gradients at the end of backward()"
     if origin.node is None:
         return "code between backward() and the step"
     if origin.node == words.HOOK:

@@ -12,6 +12,7 @@ from nandiag.events import Site, TensorFact, words
 from nandiag.runtime.evidence.around import around
 from nandiag.runtime.frames import LIBRARY, USER, Frame, best, columns, source
 from nandiag.runtime.look.finite import fact, is_bad
+from nandiag.runtime.memory.overwritten import outs_of
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.replay.trace import Op, Spot
 from nandiag.runtime.tape.entries import tensors_in
@@ -133,7 +134,10 @@ def _made_by(tensor: Tensor) -> list[str]:
 
 
 def _given(op: Op) -> list[Tensor]:
-    return [] if op.words is None else tensors_in((op.words[0], list(op.words[1].values())))
+    if op.words is None:
+        return []
+    given, outs = tensors_in((op.words[0], list(op.words[1].values()))), outs_of(op.func, op.words[1])
+    return [one for one in given if not any(one is out for out in outs)]
 
 
 def outputs_of(op: Op) -> tuple[TensorFact, ...]:
@@ -165,7 +169,8 @@ def in_float64(op: Op) -> dict[str, object]:
         return {}
     try:
         with torch.no_grad():
-            output = tensors_in(op.func(*_wide(op.words[0]), **{key: _wide(word) for key, word in op.words[1].items()}))
+            named = {key: _wide(word) for key, word in op.words[1].items()}
+            output = tensors_in(op.func(*_wide(op.words[0]), **named)) or outs_of(op.func, named)
     except (RuntimeError, NotImplementedError, TypeError):
         return {}
     wide = [fact(tensor) for tensor in output if tensor.is_floating_point()]

@@ -75,6 +75,12 @@ def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list
     return tensors_in([args[place] if place < len(args) else kwargs.get(one.name) for place, one in marked])
 
 
+def outs_of(func: Any, kwargs: dict[str, Any]) -> list[Tensor]:
+    """Return the tensors that an op is given to put its results in (``out=``): what they held is no input of it."""
+    outs = [one for one in func._schema.arguments if one.kwarg_only and one.alias_info and one.alias_info.is_write]
+    return tensors_in([kwargs.get(one.name) for one in outs if one.name.startswith("out")])
+
+
 def _place(one: Tensor) -> tuple[Any, ...]:
     if one.layout is not torch.strided:
         return (id(one),)

@@ -22,7 +22,7 @@ from nandiag.runtime.frames import Frame, stack
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, local
 from nandiag.runtime.memory.kept import Kept, copies
-from nandiag.runtime.memory.overwritten import Overwritten, written_by
+from nandiag.runtime.memory.overwritten import Overwritten, outs_of, written_by
 from nandiag.runtime.memory.unwritten import EMPTY, Unwritten, hands_out, taken_for_values
 from nandiag.runtime.names import class_name, is_library, is_wrapper, node_name
 from nandiag.runtime.replay.carrier import Carrier, Carriers, put_in, wait_for
@@ -181,11 +181,12 @@ class Tracer(TorchDispatchMode):
         given = tensors_in((args, list(kwargs.values())))
         self._begin(taken_for_values(func, given, [key_of(one) in self._garbage for one in given]))
         # lift_fresh brings a Python number into a tensor: a constant, not something from outside.
-        stats: list[Stat | None] = [None if name == "lift_fresh" else self._stat(tensor) for tensor in given]
+        outs = outs_of(func, kwargs) if kwargs else []
+        stats = [self._stat(one) if name != "lift_fresh" and not any(one is out for out in outs) else None
+                 for one in given]  # fmt: skip
         mutable = bool(func._schema.is_mutable)
         words = copies(args, kwargs) if mutable else (args, kwargs)
-        if mutable:
-            self.kept.written(map(key_of, given))
+        self.kept.written(map(key_of, given) if mutable else ())
         self._put_aside(func, args, kwargs)
         output = func(*args, **kwargs)
         outputs = tensors_in(output)
@@ -195,7 +196,7 @@ class Tracer(TorchDispatchMode):
             self._forget(outputs, set())
             return output
         op = Op(self.ops, func, spot, [], stats, words=words)
-        self._written(op, given, _targets(name, given, outputs, mutable=mutable), mutable=mutable)
+        self._written(op, given, _targets(name, given, outputs or outs, mutable=mutable), mutable=mutable)
         return output
 
     def _written(self, op: Op, given: list[Tensor], written: list[Tensor], *, mutable: bool) -> None:
@@ -223,7 +224,7 @@ class Tracer(TorchDispatchMode):
         if self.kept.room and (op.born or op.born_nan or op.outside or mutable or op.sums):
             op.results = [tensor.detach() for tensor in written]
             self.kept.keep(op, inside | {key_of(tensor) for tensor in written})
-            if self.waits:  # a hook writes into its bucket in the end
+            if self.waits or op.func.namespace != "aten":  # C++ writes into a bucket in the end
                 op.words, op.results = (copies(*op.words) if op.words else None), copies(op.results, {})[0]
         else:
             op.words = None
@@ -343,8 +344,7 @@ class Tracer(TorchDispatchMode):
         node: Any = torch._C._current_autograd_node()  # None outside of a backward, whatever the stub says
         frames, in_engine = stack(sys._getframe(1), 8)
         if node is not None and not (in_engine and frames):
-            made = self._made_by.get(node._sequence_nr())
-            spot, forward_op = made if made is not None else (self.spot, None)
+            spot, forward_op = self._made_by.get(node._sequence_nr()) or (self.spot, None)
             return replace(
                 spot, phase="backward", node=node_name(node), forward_op=forward_op, micro_step=self.spot.micro_step
             )

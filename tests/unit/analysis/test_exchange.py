@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from nandiag.analysis import analyse
-from nandiag.events import Looked, Site, TensorFact
+from nandiag.analysis.causes import explain
+from nandiag.events import History, Looked, Site, TensorFact
 
 PLACE = Site(op="c10d.allreduce_.default", file="train.py", line=32, function="share", source="dist.all_reduce(g)")
 
@@ -165,3 +166,16 @@ def test_a_rank_that_ran_only_a_part_of_the_step_again_is_not_cleared_by_it(by_h
     ran = "Rank 0 could run only a part of the step again, with finite values"
     assert f"{ran}: that no fault is there as well is inferred." in told.verdict.evidence
     assert not any("received the damage" in text for text in told.verdict.evidence)
+
+
+def test_a_reduction_of_fsdp_in_float16_is_the_cause_whatever_the_course_of_the_loss(at, by_hand):
+    given = by_hand.fact(min=-67360.0, max=-55418.0, absmax=67360.0)
+    rows = {"loss": tuple(10.0**n for n in range(5)), "grad_norm": tuple(10.0**n for n in range(5))}
+    course = History(tuple(range(5)), lr=(0.001,) * 5, scale=(None,) * 5, **rows)
+    out = by_hand.fact(dtype="float16", posinf=0, neginf=3)
+    facts = at("fsdp.chunk_cat.default", (given,), (out,), extra={"float64_finite": True}, history=course)
+    facts = replace(facts, origin=replace(facts.origin, op="fsdp.chunk_cat.default"))
+    story, _ = explain(facts)
+    assert story.slug == "collective_overflow"
+    assert story.suggestions[0].code == "MixedPrecisionPolicy(reduce_dtype=torch.float32)"
+    assert "67360" in story.evidence[0]

@@ -134,3 +134,18 @@ def test_what_a_write_itself_makes_is_told_as_its(work):
     found = worker.looked[0]
     assert found.site.source.rstrip().endswith("# <-")
     assert found.outputs[0].posinf
+
+
+def test_what_is_put_into_memory_that_is_given_for_it_is_told_and_not_what_lay_there(work):
+    buffer = torch.full((4, 4), torch.nan)
+
+    def into_a_buffer(x, kind):
+        torch.div(torch.ones(4, 4), (kind != BAD).float()[:, None], out=buffer)  # <-
+        return x * buffer
+
+    worker = work()
+    assert train(Filled(into_a_buffer))
+    found = worker.looked[0]
+    assert found.site.source.rstrip().endswith("# <-")
+    assert [one.bad for one in found.inputs] == [0, 0]
+    assert found.outputs[0].posinf == 4
