@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from nandiag.runtime.memory.there import is_there
-from nandiag.runtime.tape.packed.copies import Shelves
+from nandiag.runtime.tape.packed.copies import Copies, Shelves, Unwritten
 from nandiag.runtime.tape.packed.sides import Sides
 from nandiag.runtime.tape.packed.words import version_of
 from nandiag.runtime.tape.state import Attributes, equal, keep_attributes
@@ -35,6 +37,7 @@ class Habit:
         ]
         self.sides = Sides(module)
         self._manner = False, False
+        self._unwritten: dict[tuple[bool, bool], Unwritten] = {}
         self._first: tuple[list[tuple[Tensor, int]], Attributes] | None = None
 
     def begin(self, entry: Entry) -> None:
@@ -52,7 +55,11 @@ class Habit:
             entry.attributes = keep_attributes(list(module.modules()))
             return
         shelves, modules = known
-        if shelves is not None:
+        unwritten = self._unwritten.get(self._manner)
+        if unwritten is not None:
+            unwritten = self._unwritten[self._manner] = unwritten.renewed()
+            entry.buffers = unwritten if shelves is None else _Both(shelves.copies(), unwritten)
+        elif shelves is not None:
             entry.buffers = shelves.copies()
         if modules:
             entry.attributes = keep_attributes(modules)
@@ -72,7 +79,28 @@ class Habit:
             kept = {id(buffer): value for buffer, value in entry.buffers}
             written = [one for one, version in watched if version_of(one) != version or not equal(one, kept[id(one)])]
             self._known[self._manner] = Shelves(written) if written else None, attributes.changed()
+            self._others(watched, written)
             self._first = None
         known = self._known.get(self._manner)
         if known is not None and known[1]:
             entry.left = keep_attributes(known[1])
+
+    def _others(self, watched: list[tuple[Tensor, int]], written: list[Tensor]) -> None:
+        """Keep what the first call left alone as it is: a later one may write it."""
+        known = set(map(id, written))
+        left = [one for one, _ in watched if id(one) not in known]
+        if left:
+            self._unwritten[self._manner] = Unwritten.of(left, version_of)
+
+
+@dataclass(frozen=True, slots=True)
+class _Both:
+    """What is copied before each call, and what was written by none so far."""
+
+    copies: Copies
+    unwritten: Unwritten
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield each buffer that may have been written with what it held."""
+        yield from self.copies
+        yield from self.unwritten

@@ -50,3 +50,38 @@ def test_a_call_in_another_manner_comes_first(counts, first, work):
         first(model)
     looked = worker.looked[0]  # from then on the weights are bad
     assert (looked.outcome, looked.step, looked.site.op) == ("found", BAD, "aten.div.Tensor")
+
+
+class Joining(nn.Module):
+    """A part that joins at step BAD, and there writes its buffer for the first time."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.joins = nn.Linear(4, 4), False
+        self.register_buffer("u", torch.ones(4))
+
+    def forward(self, x):
+        h = self.layer(x)
+        if self.joins:
+            v = self.u * 0
+            v = v / v.norm()
+            self.u.copy_(v)
+            h = h * self.u.clone()
+        return h
+
+
+@pytest.mark.parametrize("before", [BAD, 0])
+def test_a_buffer_that_is_written_for_the_first_time_in_the_bad_step(before, work):
+    worker = work()
+    model = Joining()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(BAD + 1):
+        model.joins = step == BAD
+        if step == before:
+            model.u.mul_(2)  # by the loop itself, outside of any call
+        loss = model(torch.randn(3, 4)).square().mean() + model(torch.randn(3, 4)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.step, looked.site.op) == ("found", BAD, "aten.div.Tensor")
