@@ -15,10 +15,11 @@ from torch import Tensor
 
 from nandiag.runtime.births.known import OP, Birth, Call
 from nandiag.runtime.evidence.explain import in_float64, inputs_of, outputs_of, scalars_of
+from nandiag.runtime.evidence.op import Op, Spot
 from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.frames import BOUNDARIES, TORCH, Frame, kind_of
 from nandiag.runtime.memory.there import all_there
-from nandiag.runtime.replay.trace import Op, Spot, Tracer
+from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.update import stand_in
 from nandiag.runtime.tape.entries import tensors_in
 from nandiag.runtime.tape.state import generators

@@ -9,10 +9,10 @@ from torch import Tensor
 from nandiag.events import Looked
 from nandiag.runtime.births.known import FILE, LAST, OP, OUTSIDE, Birth
 from nandiag.runtime.evidence.explain import site_of
+from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import Frame
 from nandiag.runtime.look.finite import fact
 from nandiag.runtime.look.weights import Held
-from nandiag.runtime.replay.trace import Spot
 
 _THROUGH = "what it went through on its way into the weight was not looked at and is gone"
 _LAST = "this is the last write into it that was seen; what made the values was not looked at"

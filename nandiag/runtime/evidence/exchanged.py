@@ -9,7 +9,7 @@ from torch import nn
 
 from nandiag.events import Looked
 from nandiag.runtime.evidence.explain import site_of
-from nandiag.runtime.replay.trace import Spot
+from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.tape.exchange import Exchange
 
 _OPS = {

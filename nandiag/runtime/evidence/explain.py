@@ -10,11 +10,11 @@ from torch import Tensor
 
 from nandiag.events import Site, TensorFact, words
 from nandiag.runtime.evidence.around import around
+from nandiag.runtime.evidence.op import Op, Spot
 from nandiag.runtime.frames import LIBRARY, USER, Frame, best, columns, source
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.memory.overwritten import outs_of
 from nandiag.runtime.memory.there import all_there
-from nandiag.runtime.replay.trace import Op, Spot
 from nandiag.runtime.tape.entries import tensors_in
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)

@@ -26,13 +26,14 @@ from nandiag.runtime.evidence.explain import (
     via,
 )
 from nandiag.runtime.evidence.labels import Label, label, labels_of, storage
+from nandiag.runtime.evidence.op import Op, Outside, Spot
 from nandiag.runtime.evidence.walk import Finding, ancestors, origin
 from nandiag.runtime.frames import Frame
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.look.weights import Held
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.rerun import Rerun, written_by
-from nandiag.runtime.replay.trace import Op, Outside, Spot, Tracer
+from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.tape.batches import Batch, Batches
 from nandiag.runtime.tape.entries import BACKWARD, Entry
 from nandiag.runtime.together.census import has_peers

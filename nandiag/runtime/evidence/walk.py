@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nandiag.runtime.replay.trace import Op
+from nandiag.runtime.evidence.op import Op
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from nandiag.runtime.memory.there import all_there
 
 if TYPE_CHECKING:
-    from nandiag.runtime.replay.trace import Op
+    from nandiag.runtime.evidence.op import Op
 
 _MOST = 256
 _COPY_LIMIT = 10_000_000

@@ -11,7 +11,7 @@ from torch import Tensor
 from nandiag.runtime.frames import USER, source
 
 if TYPE_CHECKING:
-    from nandiag.runtime.replay.trace import Op
+    from nandiag.runtime.evidence.op import Op
 
 EMPTY = frozenset({
     "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "resize_", "set_",

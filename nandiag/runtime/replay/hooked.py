@@ -22,13 +22,14 @@ from torch import Tensor, nn
 from nandiag.events import Looked
 from nandiag.runtime.belongings.reach import content
 from nandiag.runtime.evidence.exchanged import hook_of
+from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.frames import BOUNDARIES, Frame, stack
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.replay.case import Case
-from nandiag.runtime.replay.trace import Spot, Tracer
+from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.together.census import all_joined, has_peers, members, own_store, stand_apart
 from nandiag.runtime.together.vigil import together

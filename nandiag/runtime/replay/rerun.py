@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from nandiag.runtime.evidence.labels import storage
+from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import BOUNDARIES
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.look.finite import fact, quiet
 from nandiag.runtime.memory.there import all_there
-from nandiag.runtime.replay.trace import Spot, Tracer
+from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Tape, tensors_in
 from nandiag.runtime.tape.packed.outputs import given_out, shards_of
 from nandiag.runtime.tape.packed.sides import left_at

@@ -9,7 +9,7 @@ import contextlib
 import math
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,15 +17,15 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nandiag.events import TensorFact
-from nandiag.runtime.frames import Frame, stack
+from nandiag.runtime.evidence.op import Op, Outside, Spot, Stat
+from nandiag.runtime.frames import stack
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, local
 from nandiag.runtime.memory.kept import Kept, copies
 from nandiag.runtime.memory.overwritten import Overwritten, outs_of, written_by
 from nandiag.runtime.memory.unwritten import EMPTY, Unwritten, hands_out, taken_for_values
 from nandiag.runtime.names import class_name, is_library, is_wrapper, node_name
-from nandiag.runtime.replay.carrier import Carrier, Carriers, put_in, wait_for
+from nandiag.runtime.replay.carrier import Carriers, put_in, wait_for
 from nandiag.runtime.tape.entries import tensors_in
 
 _CONSTANTS = frozenset({
@@ -33,81 +33,7 @@ _CONSTANTS = frozenset({
     "constant_pad_nd", "_to_copy", "where", "index_fill", "index_fill_",
 })  # fmt: skip
 COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "_dtensor::")
-_SUMS = frozenset({
-    "sum", "mean", "dot", "nll_loss_forward", "nll_loss2d_forward", "gather", "amax", "amin", "max", "min",
-})  # fmt: skip
 _PLAIN_TYPES = (torch.Tensor, nn.Parameter)
-
-
-@dataclass(frozen=True, slots=True)
-class Stat:
-    """Which non-finite values a tensor holds."""
-
-    nan: bool
-    posinf: bool
-    neginf: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Spot:
-    """Where an op ran: module, user frames innermost first, phase, and for backward the node and its forward op."""
-
-    module: str | None
-    module_class: str | None
-    frames: tuple[Frame, ...]
-    phase: str
-    micro_step: int
-    node: str | None = None
-    forward_op: str | None = None
-    recompute: bool = False
-    library: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Outside:
-    """A bad input that no op of the replay wrote: facts as it was used, and its FQN where it is a parameter in use."""
-
-    tensor: Tensor
-    fact: TensorFact
-    parameter: str | None
-
-
-@dataclass(slots=True)
-class Op:
-    """One op with a non-finite output; ``parents`` wrote its bad inputs, ``outside`` are those that no op wrote.
-
-    ``told`` are facts on inputs and outputs that are gone, where nothing is kept in ``words`` and ``results``.
-    """
-
-    index: int
-    func: Any
-    spot: Spot
-    outputs: list[Stat | None]
-    inputs: list[Stat | None]
-    parents: list[Op] = field(default_factory=list)
-    outside: list[Outside] = field(default_factory=list)
-    constant: bool = False
-    collective: bool = False
-    carrier: Carrier | None = None
-    words: tuple[Any, Any] | None = None
-    results: list[Tensor] = field(default_factory=list)
-    told: tuple[tuple[TensorFact, ...], tuple[TensorFact, ...]] = ((), ())
-
-    @property
-    def born(self) -> bool:
-        """Whether it made non-finite values out of finite ones."""
-        return not any(self.inputs) and not self.outside
-
-    @property
-    def born_nan(self) -> bool:
-        """Whether it made NaN out of inputs that hold infinities but no NaN."""
-        made = any(stat is not None and stat.nan for stat in self.outputs)
-        return made and any(self.inputs) and not any(stat is not None and stat.nan for stat in self.inputs)
-
-    @property
-    def sums(self) -> bool:
-        """Whether it adds up, or picks of, what a mask has made infinite and what it has left in."""
-        return self.func._schema.name.partition("::")[2] in _SUMS and any(self.inputs)
 
 
 class Tracer(TorchDispatchMode):

@@ -24,6 +24,7 @@ from nandiag.runtime.collectives.wraps import alone
 from nandiag.runtime.early.schedule import set_at
 from nandiag.runtime.evidence.explain import in_float64, inputs_of, outputs_of, scalars_of, site_of
 from nandiag.runtime.evidence.labels import storage
+from nandiag.runtime.evidence.op import Op, Spot
 from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.frames import BOUNDARIES, Frame, stack
 from nandiag.runtime.guard import Refused
@@ -31,7 +32,7 @@ from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.memory.there import demand
 from nandiag.runtime.replay.rerun import written_by
-from nandiag.runtime.replay.trace import Op, Spot, Tracer
+from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.tape.entries import Entry
 from nandiag.runtime.tape.packed.words import version_of
 from nandiag.runtime.tape.traceless import undo_all

@@ -17,11 +17,12 @@ from torch import Tensor
 from nandiag.runtime.births.known import FILE, OP, Birth, Call
 from nandiag.runtime.births.record import Record
 from nandiag.runtime.evidence.explain import in_float64, inputs_of, outputs_of, scalars_of
+from nandiag.runtime.evidence.op import Op
 from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.frames import Frame, best
 from nandiag.runtime.look.finite import fact, is_bad, local
 from nandiag.runtime.replay.rerun import Player
-from nandiag.runtime.replay.trace import Op, Tracer
+from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.tape.entries import CALL, Entry
 from nandiag.runtime.tape.packed.descent import ancestors
 from nandiag.runtime.tape.state import generators

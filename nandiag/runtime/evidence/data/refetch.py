@@ -12,11 +12,12 @@ from torch.utils.data import Subset
 from nandiag.events import Looked
 from nandiag.runtime.evidence.data.numeric import Hearing
 from nandiag.runtime.evidence.data.stream import ask_stream
+from nandiag.runtime.evidence.op import Op, Spot
 from nandiag.runtime.evidence.walk import is_brought, origin
 from nandiag.runtime.frames import BOUNDARIES, Frame
 from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.memory.overwritten import Overwritten
-from nandiag.runtime.replay.trace import Op, Spot, Tracer
+from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.tape.batches import Batch
 from nandiag.runtime.tape.entries import tensors_in
 from nandiag.runtime.tape.state import generators

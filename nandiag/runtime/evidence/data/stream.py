@@ -28,11 +28,12 @@ from nandiag.events import Looked
 from nandiag.events.codec import Record, decode, encode
 from nandiag.runtime.evidence.data.numeric import Hearing
 from nandiag.runtime.evidence.explain import in_float64, inputs_of, outputs_of, scalars_of, site_of
+from nandiag.runtime.evidence.op import Op, Spot
 from nandiag.runtime.evidence.walk import is_brought, origin
 from nandiag.runtime.frames import BOUNDARIES
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.replay.trace import Op, Spot, Tracer
+from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.tape.batches import Batch, Streamed
 from nandiag.runtime.tape.entries import tensors_in
 

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from nandiag.events import Looked
 from nandiag.runtime.births.births import Births
 from nandiag.runtime.evidence.heard import with_heard
+from nandiag.runtime.evidence.op import Op
 from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.evidence.walk import ancestors, origin
 from nandiag.runtime.levels.ops.watch import OpWatch
 from nandiag.runtime.levels.ops.watched import Watched
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.rerun import Rerun
-from nandiag.runtime.replay.trace import Op
 from nandiag.runtime.tape.entries import Entry
 from nandiag.runtime.tape.warned import HEARD
 

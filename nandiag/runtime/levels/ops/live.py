@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from nandiag.events import Looked
 from nandiag.runtime.births.known import OP
+from nandiag.runtime.evidence.op import Op
 from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.inject.after_import import after_import
@@ -23,7 +24,6 @@ from nandiag.runtime.levels.ops.watched import Watched
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import Case
-from nandiag.runtime.replay.trace import Op
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import ROOT, Entry, Tape
 from nandiag.runtime.tape.state import modes

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from nandiag.runtime.evidence.op import Outside, Spot
 from nandiag.runtime.evidence.walk import ancestors
 from nandiag.runtime.frames import Frame, Place, places
 from nandiag.runtime.guard import guarded
@@ -27,7 +28,7 @@ from nandiag.runtime.look.extremes import Extremes, Look
 from nandiag.runtime.names import class_name, is_library, is_wrapper, node_name
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.carrier import Carriers
-from nandiag.runtime.replay.trace import COLLECTIVES, Outside, Spot, Tracer, is_constant, key_of
+from nandiag.runtime.replay.trace import COLLECTIVES, Tracer, is_constant, key_of
 from nandiag.runtime.tape.entries import tensors_in
 from nandiag.runtime.tracebacks import pass_on
 

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from nandiag.events import TensorFact
 from nandiag.runtime.evidence.explain import in_float64, scalars_of
+from nandiag.runtime.evidence.op import Op, Stat
 from nandiag.runtime.look.extremes import Look
 from nandiag.runtime.look.finite import fact, norms
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.memory.unwritten import EMPTY
-from nandiag.runtime.replay.trace import Op, Stat
 from nandiag.runtime.tape.entries import tensors_in
 
 _SHOWN = 4

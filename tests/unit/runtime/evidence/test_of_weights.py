@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from nandiag.runtime.evidence.explain import of_weights
+from nandiag.runtime.evidence.op import Op, Spot
 from nandiag.runtime.frames import stack
-from nandiag.runtime.replay.trace import Op, Spot
 
 
 def op_on(tensor):

@@ -8,6 +8,7 @@ from torch import nn
 
 from nandiag.runtime.evidence.explain import in_float64, inputs_of, outputs_of
 from nandiag.runtime.evidence.labels import storage
+from nandiag.runtime.evidence.op import Op, Spot
 from nandiag.runtime.levels.ops.watch import OpWatch
 from nandiag.runtime.levels.ops.watched import Watched, _told, all_finite
 from nandiag.runtime.look.extremes import Extremes, Look
@@ -19,7 +20,7 @@ from nandiag.runtime.memory.kept import copies
 from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.replay.carrier import _largest
 from nandiag.runtime.replay.rerun import Player
-from nandiag.runtime.replay.trace import Op, Spot, Tracer
+from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.update import _as_before, stand_in
 from nandiag.runtime.tape.entries import Given
 from nandiag.runtime.tape.state import Contents, equal
