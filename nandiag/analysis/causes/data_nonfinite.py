@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from typing import TypeVar
+
 from nandiag.analysis.causes import bounding, fitting, quotients
 from nandiag.analysis.causes.facts import LIKELY, PROVEN, Cause, Facts
 from nandiag.analysis.explained.explanation import Explanation
@@ -36,6 +39,7 @@ EXPLAIN = Explanation(
     ),
 )
 
+Node = TypeVar("Node", bound=ast.AST)
 _ASKED = frozenset({"__getitem__", "__getitems__"})  # not the code of a collate_fn, which is called with the samples
 _CHECK = Suggestion(
     "Check the data right after this line, before training, and drop or repair such samples.",
@@ -45,6 +49,7 @@ _LIVE = Suggestion(
     "For its line, where torch makes it in the main thread: have every op watched as it runs.",
     "nandiag run --level op",
 )
+_WEIGHTS = frozenset({"weight", "pos_weight"})
 _DROP = Suggestion("Or drop or repair, while loading, what breaks it.")
 
 
@@ -69,9 +74,30 @@ def _born(facts: Facts) -> Cause:
         told = (
             f"It was bad already in {facts.extra['key']} of {facts.extra.get('file') or 'what was read from a file'}.",
         )
+    weights = _weights(facts)
+    if weights is not None:
+        return Cause("data_nonfinite", (), (_of_classes(weights),), LIKELY - 1, story=True)
     text = f"Look at what this line makes, and at {sample}: drop or repair this sample and others like it."
     mend = _CHECK if sample is None else Suggestion(text)
     return Cause("data_nonfinite", told, (mend,), LIKELY - 1, story=True, general=sample is None)
+
+
+def _weights(facts: Facts) -> str | None:
+    """Return what the line assigns, where the script hands it to a loss as the weights of its classes."""
+    names = [node.id for node in _nodes(facts.origin.source or "", ast.Name) if isinstance(node.ctx, ast.Store)]
+    words = [word for use in facts.uses for word in _nodes(use, ast.keyword) if word.arg in _WEIGHTS]
+    given = {word.value.id for word in words if isinstance(word.value, ast.Name)}
+    partly = any(fact.bad < fact.numel for fact in facts.origin.outputs)
+    return names[0] if partly and len(names) == 1 and names[0] in given else None
+
+
+def _nodes(line: str, kind: type[Node]) -> list[Node]:
+    return [node for node in fitting.nodes_of(line) if isinstance(node, kind)]
+
+
+def _of_classes(name: str) -> Suggestion:
+    text = f"{name} weighs classes in a loss: one that has no sample, as a rule, is to weigh nothing, behind this line."
+    return Suggestion(text, f"{name}[~{name}.isfinite()] = 0")
 
 
 def _in_dataset(facts: Facts, sample: str | None) -> Cause:

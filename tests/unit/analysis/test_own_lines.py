@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from nandiag.analysis.causes import Facts, explain
+from nandiag.analysis.causes import Facts, data_nonfinite, explain
 from nandiag.analysis.report import Origin
 from nandiag.events import Looked, Meaning, Site, Written, words
 from nandiag.events.site import Around
@@ -338,3 +338,22 @@ def test_the_values_alone_are_those_of_the_same_factorisation(at, by_hand):
 def test_the_matrix_of_a_determinants_logarithm_is_guarded_in_its_own_line(at, by_hand):
     facts = at("_linalg_slogdet", (by_hand.fact(),), (by_hand.fact(neginf=1),), **on("loss = -logdet(c)", "logdet(c)"))
     assert first(facts) == "loss = -logdet(c + 1e-6 * torch.eye(c.shape[-1], device=c.device))"
+
+
+@pytest.mark.parametrize(
+    ("use", "bad", "told"),
+    [
+        ("loss = F.cross_entropy(z, y, weight=w, label_smoothing=0.1)", 2, "w[~w.isfinite()] = 0"),
+        ("criterion = nn.BCEWithLogitsLoss(pos_weight=w)", 2, "w[~w.isfinite()] = 0"),
+        ("loss = F.mse_loss(model(w), y)", 2, "assert torch.isfinite(x).all()"),
+        ("loss = F.cross_entropy(z, y, weight=w)", 16, "assert torch.isfinite(x).all()"),
+    ],
+    ids=["in a call", "in a module", "a sample", "nothing of it is left"],
+)
+def test_weights_of_a_loss_are_no_samples(at, by_hand, use, bad, told):
+    line = "w = torch.tensor(n / counts)"
+    facts = at(None, (), (by_hand.fact(posinf=bad),), phase="data", **on(line, "torch.tensor(n / counts)"))
+    site = Site(around=Around(uses=(use,)))
+    look = Looked("found", "record", 0, source="outside", site=site, facts={"birth": "outside"})
+    found = data_nonfinite.explain(replace(facts, look=look))
+    assert [one.code for one in found.suggestions] == [told]
