@@ -94,7 +94,7 @@ class Births:
             if not known:
                 return None
             one, birth = min(known, key=lambda pair: pair[1].how == LAST)
-            return tell(one.tensor, one, birth, step)
+            return tell(one.tensor, one, self.saves.of_own_file(birth), step)
 
     @guarded("births")
     def last_write(self, step: int, writes: Sequence[tuple[Entry, Tensor]]) -> Looked | None:

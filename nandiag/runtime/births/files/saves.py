@@ -109,8 +109,16 @@ class Saves:
         data = local(tensor)
         for one in reversed(self._loaded):
             if data is not None and _is_called(one.key, name) and _holds(data, one.mask):
-                return _told(one)
+                return _told(one.key, one.path, one.call, one.saved)
         return None
+
+    def of_own_file(self, birth: Birth) -> Birth:
+        """Return what made a tensor bad before this very process saved it to the file that it was read from."""
+        path, key = birth.facts.get("file"), birth.facts.get("key")
+        saved = self._files.get(_inode(path) or (-1, -1)) if isinstance(path, str) else None
+        if birth.how != FILE or saved is None or not isinstance(key, str) or key not in saved.bad:
+            return birth
+        return _told(key, os.path.basename(str(path)), birth.call, saved)
 
     def _is_harmful(self, tensor: Tensor) -> bool:
         """-Inf alone is a mask, and one number may be the best loss so far."""
@@ -145,17 +153,17 @@ def _again(maker: Entry, index: int) -> Op | None:
     return found.op if found is not None and found.source == OP else None
 
 
-def _told(one: Loaded) -> Birth:
-    if one.saved is None:
-        return Birth(FILE, one.call, facts={"file": one.path, "key": one.key})
+def _told(key: str, path: str, call: Call, saved: Saved | None) -> Birth:
+    """Return the birth of what was read from ``path`` by ``call``."""
+    if saved is None:
+        return Birth(FILE, call, facts={"file": path, "key": key})
     facts: dict[str, object] = {
-        "file": one.path, "key": one.key, "saved_step": one.saved.step, "saved_at": _line(one.saved.call),
-        "loaded_at": _line(one.call),
+        "file": path, "key": key, "saved_step": saved.step, "saved_at": _line(saved.call), "loaded_at": _line(call),
     }  # fmt: skip
-    known = one.saved.bad[one.key]
+    known = saved.bad[key]
     if known is None:
-        return Birth(FILE, one.saved.call, facts=facts)
-    return replace(known, facts={**{key: word for key, word in facts.items() if key != "key"}, **known.facts})
+        return Birth(FILE, saved.call, facts=facts)
+    return replace(known, facts={**{name: word for name, word in facts.items() if name != "key"}, **known.facts})
 
 
 def _line(call: Call) -> str:

@@ -93,3 +93,34 @@ def test_a_checkpoint_is_looked_at_while_there_is_time(work, tmp_path, monkeypat
     monkeypatch.setattr(Record, "left", lambda _: 0.0)
     train(tmp_path / "last.pt", halved, steps=3)
     assert worker.capture.births.saves._files == {}
+
+
+def folded(layer, std):
+    return {"0.weight": layer.weight * (1 / std)[:, None], "0.bias": layer.bias.detach()}  # the line
+
+
+def test_a_file_that_was_saved_and_loaded_before_training_has_the_line_under_another_name(work, tmp_path):
+    worker = work()
+    torch.save(folded(nn.Linear(4, 3), torch.tensor([1.0, 0.0, 2.0])), tmp_path / "folded.pt")
+    state = torch.load(tmp_path / "folded.pt")
+    model = nn.Linear(4, 3)
+    model.load_state_dict({key.replace("0.", ""): value for key, value in state.items()})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(2, 4)).mean().backward()
+    optimizer.step()
+    look = found(worker)
+    assert (look.site.op, look.site.function, look.facts["file"]) == ("aten.reciprocal.default", "folded", "folded.pt")
+    assert look.facts["saved_at"].startswith("test_saves.py:")
+
+
+def test_a_file_that_is_there_from_before_is_named_itself(work, tmp_path):
+    torch.save({"weight": torch.full((3, 4), math.nan), "bias": torch.zeros(3)}, tmp_path / "old.pt")
+    worker = work()
+    model = nn.Linear(4, 3)
+    model.load_state_dict(torch.load(tmp_path / "old.pt"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(2, 4)).mean().backward()
+    optimizer.step()
+    look = found(worker)
+    assert (look.facts["birth"], look.facts["key"]) == ("file", "weight")
+    assert "saved_at" not in look.facts
