@@ -28,6 +28,8 @@ _CHUNK, _LONG = 1 << 24, 1 << 13
 _INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 # Up to this many elements it is cheaper to lay all side by side than to look at each.
 _FEW_ELEMENTS = 1 << 16
+# On the CPU, so is each of those among many that is no larger than this: batch normalisation's, say, and biases.
+_SMALL = 1 << 12
 
 
 def local(tensor: Tensor) -> Tensor | None:
@@ -110,12 +112,22 @@ def each_norm(tensors: Sequence[Tensor]) -> list[Tensor | None]:
 def _norm(group: list[Tensor], dtype: torch.dtype) -> Tensor:
     # In half precision a norm overflows at once, so it is accumulated in float32.
     wide = torch.float32 if dtype in _HALF else None
-    if len(group) > 1 and sum(map(Tensor.numel, group)) <= _FEW_ELEMENTS:
-        flat: Tensor = torch._C._nn.flatten_dense_tensors(group)
-        norm: Tensor = torch.linalg.vector_norm(flat, dtype=wide)
-        return norm
-    each = torch._foreach_norm(group, 2, dtype=wide)
+    sizes = list(map(Tensor.numel, group))
+    if len(group) > 1 and sum(sizes) <= _FEW_ELEMENTS:
+        return _together(group, wide)
+    small = [one for one, size in zip(group, sizes, strict=True) if size <= _SMALL] if group[0].is_cpu else []
+    if len(small) > 1:
+        large = [one for one, size in zip(group, sizes, strict=True) if size > _SMALL]
+        each = [*(torch._foreach_norm(large, 2, dtype=wide) if large else ()), _together(small, wide)]
+    else:
+        each = list(torch._foreach_norm(group, 2, dtype=wide))
     return torch.linalg.vector_norm(torch.stack(each)) if len(each) > 1 else each[0]
+
+
+def _together(group: list[Tensor], wide: torch.dtype | None) -> Tensor:
+    flat: Tensor = torch._C._nn.flatten_dense_tensors(group)
+    norm: Tensor = torch.linalg.vector_norm(flat, dtype=wide)
+    return norm
 
 
 def read(scalars: Sequence[Tensor]) -> list[float]:

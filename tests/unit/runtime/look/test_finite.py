@@ -133,7 +133,9 @@ def test_views_and_expanded_tensors():
     assert is_bad(base.requires_grad_())
 
 
-@pytest.mark.parametrize("sizes", [(3,), (3, 3), (1 << 16, 1 << 10), (1, 1, 1)])
+@pytest.mark.parametrize(
+    "sizes", [(3,), (3, 3), (1 << 16, 1 << 10), (1, 1, 1), (1 << 16, 7, 7, 5000), (1 << 12,) * 18, (5000,) * 15]
+)
 def test_groups_of_every_size(sizes):
     """Small groups are laid side by side, large ones looked at tensor by tensor: each must see the last element."""
     for place in range(len(sizes)):
@@ -155,6 +157,8 @@ def test_a_norm_is_the_norm():
     tensors = [torch.randn(20, 3), torch.randn(7)]
     expected = torch.cat([one.flatten() for one in tensors]).norm()
     torch.testing.assert_close(norms(tensors)[0], expected)
+    many = [torch.randn(size) for size in (1 << 16, 9, 100, 1 << 13, 1)]
+    torch.testing.assert_close(norms(many)[0], torch.cat(many).norm())
 
 
 def test_reading_keeps_the_order():
