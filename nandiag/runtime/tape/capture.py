@@ -25,7 +25,6 @@ from nandiag.runtime.public import AnomalyStop
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Tape
 from nandiag.runtime.tape.packed.habits import Habit
-from nandiag.runtime.tape.packed.jots import versions_of
 from nandiag.runtime.tape.packed.outputs import given_out
 from nandiag.runtime.tape.packed.sides import Sides
 from nandiag.runtime.tape.packed.swaps import swapped_by
@@ -223,10 +222,7 @@ class Capture:
         else:
             habit.begin_swapped(entry)
         entry.generators = generators(full=self._python_random, private=habit.generators)
-        versions = versions_of(args, kwargs) if grad and swapped is None and self.tape.jots.on else None
-        if versions is not None:
-            self.tape.jots.add(entry, (args, kwargs), versions)
-        else:
+        if not (grad and swapped is None and self.tape.jots.on and self.tape.jots.begun(entry, (args, kwargs))):
             self.tape.add(entry, args, kwargs)
         if swapped is not None:
             entry.swapped = swapped._replace(tensors=self.tape.pack(swapped.tensors, grad))
@@ -308,13 +304,11 @@ class Capture:
     def backward_begins(self, words: tuple[Any, Any], frame: Any) -> None:
         """``torch.autograd.backward(*args, **kwargs)`` is called."""
         self.window.close()
+        if self.tape.jots.on and self.tape.jots.called(torch.autograd.backward, words, None, frame):
+            return
         entry = Entry(BACKWARD, torch.autograd.backward, grad=True, modes=modes())
         entry.trail = trail(frame)
-        versions = versions_of(*words) if self.tape.jots.on else None
-        if versions is not None:
-            self.tape.jots.add(entry, words, versions)
-        else:
-            self.tape.add(entry, *words)
+        self.tape.add(entry, *words)
 
     @guarded("tape")
     def backward_ends(self) -> None:

@@ -20,7 +20,7 @@ from nandiag.runtime.frames import Frame, Place, Trail, places_on
 from nandiag.runtime.leaves import BUILT_IN, is_leaf, unseen
 from nandiag.runtime.tape.packed.carried import Carried
 from nandiag.runtime.tape.packed.descent import ancestors, forget_consumed, part, unheld
-from nandiag.runtime.tape.packed.jots import Jots, Versions
+from nandiag.runtime.tape.packed.jots import Jots
 from nandiag.runtime.tape.packed.sides import Side
 from nandiag.runtime.tape.packed.swaps import Swapped
 from nandiag.runtime.tape.packed.words import PLAIN, Given, Made, Rebuilt, version_of
@@ -48,9 +48,6 @@ class Entry:
     kwargs: Any = _NO_WORDS
     words: Sequence[Made | Given] = ()
     trail: Trail = ()
-    versions: Versions = ()
-    after: Versions | None = None
-    output: Tensor | None = None
     generators: Generators | None = None
     buffers: Iterable[tuple[Tensor, Tensor]] = ()
     attributes: Sequence[tuple[dict[str, Any], dict[str, Any]]] = ()

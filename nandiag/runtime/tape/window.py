@@ -23,7 +23,7 @@ from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entries import CALL, Entry, Tape, tensors_in
-from nandiag.runtime.tape.packed.jots import LARGEST, versions_of
+from nandiag.runtime.tape.packed.jots import LARGEST
 from nandiag.runtime.tape.packed.outputs import shards_of
 from nandiag.runtime.tape.state import Generators, generators, modes
 from nandiag.runtime.tracebacks import pass_on
@@ -126,15 +126,11 @@ class Window(Beneath):
     def _take(self, func: Any, words: tuple[Any, Any], output: Any, kept: _Kept | None) -> None:
         """Take a call as it is where it may be put on the tape later, else put it there."""
         frame, jots = sys._getframe(2), self.tape.jots
-        if jots.on and traits(func).plain and type(output) is Tensor and output.numel() <= LARGEST:
-            versions = versions_of(*words)
-            known = modes()
-            grad = known[0] and output.requires_grad
-            if versions is not None and (grad or jots.may_wait(words[0], output)):
-                entry = Entry(CALL, func, grad=grad, modes=known)
-                entry.trail = trail(frame)
-                jots.add(entry, words, versions, output)
-                return
+        if (
+            jots.on and traits(func).plain and type(output) is Tensor and output.numel() <= LARGEST
+            and jots.called(func, words, output, frame)
+        ):  # fmt: skip
+            return
         taped = self.tape_call(func, words, output, frame)
         if kept is not None and taped is not None:
             taped.generators, taped.before = kept

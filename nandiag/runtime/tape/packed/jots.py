@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Size, Tensor
 from torch.nn import Parameter
 
+from nandiag.runtime.frames import trail
 from nandiag.runtime.tape.packed.words import PLAIN
+from nandiag.runtime.tape.state import modes
 
 if TYPE_CHECKING:
     from nandiag.runtime.tape.entries import Entry, Tape
@@ -31,6 +34,11 @@ _RETAINS = id(True)  # noqa: FBT003 - among the words of a backward
 
 
 Versions = Sequence[int | None]
+# One call, as it was given: the entry of a root module's, else None; the function, and whether a gradient flows
+# through it; the modes, the trail; arguments by position and by name; their versions before, and behind a root; what it
+# returned (None: a backward, or a root under way); the micro-step. No class of its own: five are made in each step.
+Note: TypeAlias = tuple[Any, ...]
+_GRAD, _ARGS, _KWARGS, _OUTPUT = 2, 5, 6, 9
 
 
 class Jots:
@@ -39,43 +47,71 @@ class Jots:
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
         self.on = False
-        self.many: list[Entry] = []
+        self.many: list[Note] = []
         self._in_a_row = self._in_vain = 0
 
-    def add(self, entry: Entry, words: tuple[Any, Any], versions: Versions, output: Tensor | None = None) -> None:
-        """Note a call of flat arguments with their versions, and its output; a backward has none, nor a root yet."""
+    def called(self, function: Any, words: tuple[Any, Any], output: Tensor | None, frame: FrameType | None) -> bool:
+        """Note a call with its output, or a backward, which has none; False where it must be put on the tape now."""
+        args, kwargs = words
+        versions = versions_of(args, kwargs)
+        if versions is None:
+            return False
+        known = modes()
+        grad = output is None or (known[0] and output.requires_grad)
+        if not grad and output is not None and not self.may_wait(args, output):
+            return False
         if len(self.many) >= MOST:
             self.settle()
-        entry.args, entry.kwargs = words
-        entry.versions, entry.output = versions, output
-        entry.micro_step = self._tape.micro_step
-        self.many.append(entry)
+        micro = self._tape.micro_step
+        self.many.append((None, function, grad, known, trail(frame), args, kwargs, versions, None, output, micro))
+        return True
+
+    def begun(self, entry: Entry, words: tuple[Any, Any]) -> bool:
+        """Note that a root module is called; False where that must be put on the tape now."""
+        versions = versions_of(*words)
+        if versions is None:
+            return False
+        if len(self.many) >= MOST:
+            self.settle()
+        self.many.append((entry, None, entry.grad, None, None, *words, versions, None, None, self._tape.micro_step))
+        return True
 
     def ended(self, entry: Entry, output: Any) -> bool:
         """The call of ``entry`` is over and has returned ``output``; False where that must be put on the tape now."""
-        if not self.many or self.many[-1] is not entry or type(output) is not Tensor or output.numel() > LARGEST:
+        if not self.many or type(output) is not Tensor or output.numel() > LARGEST:
             return False
-        entry.after, entry.output = versions_of(entry.args, entry.kwargs), output
+        known, *_, args, kwargs, versions, _, _, micro = self.many[-1]
+        if known is not entry:
+            return False
+        after = versions_of(args, kwargs)
+        self.many[-1] = (entry, None, entry.grad, None, None, args, kwargs, versions, after, output, micro)
         return True
 
     def settle(self) -> None:
         """Put all that was noted on the tape."""
         many, self.many = self.many, []
         now = self._tape.micro_step
-        for entry in many:
-            self._tape.micro_step = entry.micro_step
-            self._put(entry)
+        for note in many:
+            self._tape.micro_step = note[-1]
+            self._put(note)
         if many:
             self._tape.micro_step = now
 
-    def _put(self, entry: Entry) -> None:
-        words, output = (entry.args, entry.kwargs), entry.output
-        entry.kwargs, entry.output = {}, None
-        self._tape.add(entry, *words)
-        pairs = zip(entry.versions, entry.after or entry.versions, strict=True)
-        used = [(one, end) for one, end in pairs if one is not None and end is not None]
-        for word, (version, after) in zip(entry.words, used, strict=True):
-            word.used(version, after)
+    def _put(self, note: Note) -> None:
+        from nandiag.runtime.tape.entries import BACKWARD, CALL, Entry  # which have jots of their own
+
+        entry, function, grad, known, where, args, kwargs, versions, after, output, _ = note
+        if entry is None:
+            entry = Entry(BACKWARD if output is None else CALL, function, grad=grad, modes=known)
+            entry.trail = where
+        self._tape.add(entry, args, kwargs)
+        used = [
+            (one, end)
+            for one, end in zip(versions, after or versions, strict=True)
+            if one is not None and end is not None
+        ]
+        for word, (version, end) in zip(entry.words, used, strict=True):
+            word.used(version, end)
         if output is not None:
             self._tape.made(entry, (output,))
 
@@ -85,7 +121,7 @@ class Jots:
             return False
         for word in words:
             if isinstance(word, Tensor):
-                graph = word.requires_grad and not any(entry.output is word for entry in self.many)
+                graph = word.requires_grad and not any(note[_OUTPUT] is word for note in self.many)
                 if graph or word.numel() > LARGEST:
                     return False
         return True
@@ -124,19 +160,16 @@ def versions_of(args: Sequence[Any], kwargs: Any) -> Versions | None:
         return None
 
 
-def _all_consumed(many: Sequence[Entry]) -> bool:
+def _all_consumed(many: Sequence[Note]) -> bool:
     """Whether each call with a gradient is one that a backward went through, and of which it left no graph."""
     used: set[int] = set()
-    for entry in reversed(many):
-        if not entry.grad:
+    for note in reversed(many):
+        if not note[_GRAD]:
             continue
-        given = set(map(id, entry.args))
-        if entry.kwargs:
-            given.update(map(id, entry.kwargs.values()))
-        if entry.output is None:
-            if _RETAINS in given:
-                return False
-        elif id(entry.output) not in used:
+        given, output = [*map(id, note[_ARGS])], note[_OUTPUT]
+        if note[_KWARGS]:
+            given += map(id, note[_KWARGS].values())
+        if _RETAINS in given if output is None else id(output) not in used:
             return False
-        used |= given
+        used.update(given)
     return True
