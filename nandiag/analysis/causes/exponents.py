@@ -28,7 +28,7 @@ Form = Callable[[ast.expr], tuple[str, str] | None]
 def stable(origin: Origin, op: str = "exp") -> Stable | None:
     """Return the form around the underlined ``op`` that the line writes out by hand, or ``None``.
 
-    That is a softmax, a softplus, a logsumexp or a sigmoid of an exponential, or the logarithm of a cosh.
+    That is a softmax, a softplus, a logsumexp, a sigmoid or a tanh of exponentials, or the logarithm of a cosh.
     """
     forms = {"exp": _FORMS, "cosh": (_logcosh,)}.get(op, ())
     line = origin.source or ""
@@ -184,6 +184,48 @@ def _sigmoid(node: ast.expr) -> tuple[str, str] | None:
     return None
 
 
+def _pair(node: ast.expr) -> tuple[str, str] | None:
+    """``exp(a) / (exp(a) + exp(b))``, and ``log(exp(a) + exp(b))``."""
+    logged = _argument(node, "log")
+    over = logged if logged is not None else node.right if isinstance(node, ast.BinOp) else None
+    both = _two(over, ast.Add) if over is not None else None
+    if both is None:
+        return None
+    if logged is not None:
+        return "logaddexp", f"torch.logaddexp({both[0]}, {both[1]})"
+    above = _exponent(node.left) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) else None
+    if above is None or ast.unparse(above) not in both:
+        return None
+    one = ast.unparse(above)
+    other = both[1] if both[0] == one else both[0]
+    return "sigmoid", f"torch.sigmoid({_operand(one)} - {_operand(other)})"
+
+
+def _tanh(node: ast.expr) -> tuple[str, str] | None:
+    """``(exp(x) - exp(-x)) / (exp(x) + exp(-x))``."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
+        return None
+    above, below = _two(node.left, ast.Sub), _two(node.right, ast.Add)
+    if above is None or below is None or set(above) != set(below):
+        return None
+    x, minus = above[0], ast.parse(above[1], mode="eval").body
+    opposite = isinstance(minus, ast.UnaryOp) and isinstance(minus.op, ast.USub) and ast.unparse(minus.operand) == x
+    return ("tanh", f"torch.tanh({x})") if opposite else None
+
+
+def _two(node: ast.expr, kind: type[ast.operator]) -> tuple[str, str] | None:
+    """Return the texts of the a and b of ``exp(a) + exp(b)``, or of another operator's."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, kind):
+        return None
+    left, right = _exponent(node.left), _exponent(node.right)
+    return None if left is None or right is None else (ast.unparse(left), ast.unparse(right))
+
+
+def _operand(text: str) -> str:
+    """Return ``text`` in brackets where it is more than one value."""
+    return fitting.bracketed(ast.parse(text, mode="eval").body)
+
+
 def _logcosh(node: ast.expr) -> tuple[str, str] | None:
     """``log(cosh(x))``: it is ``|x| + softplus(-2 |x|) - log(2)``."""
     inner = _argument(node, "log")
@@ -196,7 +238,7 @@ def _logcosh(node: ast.expr) -> tuple[str, str] | None:
 
 
 _KEEPS = frozenset({"keepdim", "keepdims"})
-_FORMS: tuple[Form, ...] = (_softmax, _softplus, _logsumexp, _sigmoid)
+_FORMS: tuple[Form, ...] = (_softmax, _softplus, _logsumexp, _sigmoid, _tanh, _pair)
 
 
 def _argument(node: ast.expr, name: str) -> ast.expr | None:

@@ -30,6 +30,18 @@ def argument(origin: Origin, op: str, guard: Guard) -> str | None:
     return None if found is None or part is None else line_of(origin, found[0], part, guard)
 
 
+def arguments(origin: Origin, op: str, guard: Guard) -> str | None:
+    """Return the user's line with what goes into each call of ``op`` in it guarded, or ``None``."""
+    source = (origin.source or "").strip()
+    calls = [node for node in nodes_of(source) if isinstance(node, ast.Call)] if source.isascii() else []
+    beside = others(origin, [one for call in calls if (one := target(call, op)) is not None], guard)
+    found = parsed(beside)
+    part = None if found is None else target(found[1], op)
+    if found is None or part is None or part.end_col_offset is None:
+        return None
+    return whole(beside, put(found[0], part, guard), of_two=beside is not origin)
+
+
 def renamed(origin: Origin, op: str, other: str) -> str | None:
     """Return the user's line with ``other`` called in the place of the underlined ``op``, or ``None``."""
     found = parsed(origin)

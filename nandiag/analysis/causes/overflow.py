@@ -337,5 +337,5 @@ def _bounded(origin: Origin, op: str, most: str) -> Suggestion:
     if within is not None:
         code = fitting.argument(origin, op, lambda _: f"{within}.{clamp}")
         return Suggestion(f"It is clamped already, and not enough: it need not go {there}.", code)
-    code = fitting.argument(origin, op, lambda text: f"{text}.{clamp}")
+    code = fitting.arguments(origin, op, lambda text: f"{text}.{clamp}")  # the others break at the same values
     return Suggestion(f"Bound what goes into it, where it need not go {there}.", code or f"torch.{op}(x.{clamp})")

@@ -8,7 +8,17 @@ from nandiag.analysis.causes import explain, exponents
 from nandiag.analysis.report import Origin
 from nandiag.events import Around, Site
 
-CALLS = ("torch.exp(h)", "torch.exp(s)", "torch.exp(a * b)", "torch.exp(-z)", "torch.exp(z)", "h.exp()", "s.exp()")
+CALLS = (
+    "torch.exp(h)",
+    "torch.exp(s)",
+    "torch.exp(a * b)",
+    "torch.exp(-z)",
+    "torch.exp(z)",
+    "h.exp()",
+    "s.exp()",
+    "(2 * a).exp()",
+    "a.exp()",
+)
 
 
 def on(line, expression):
@@ -34,6 +44,10 @@ def origin(line, expression):
         ("n = s.exp().sum(1, keepdim=True).log()", "logsumexp", "n = torch.logsumexp(s, dim=1, keepdim=True)"),
         ("g = 1 / (1 + torch.exp(-z))", "sigmoid", "g = torch.sigmoid(z)"),
         ("g = torch.exp(z) / (1 + torch.exp(z))", "sigmoid", "g = torch.sigmoid(z)"),
+        ("y = (torch.exp(z) - torch.exp(-z)) / (torch.exp(-z) + torch.exp(z))", "tanh", "y = torch.tanh(z)"),
+        ("y = -torch.log(a.exp() + b.exp()).mean()", "logaddexp", "y = -torch.logaddexp(a, b).mean()"),
+        ("y = a.exp() / (b.exp() + a.exp())", "sigmoid", "y = torch.sigmoid(a - b)"),
+        ("y = (2 * a).exp() / ((2 * a).exp() + (b - c).exp())", "sigmoid", "y = torch.sigmoid((2 * a) - (b - c))"),
     ],
 )
 def test_what_torch_has_a_function_for(line, name, code):
@@ -51,6 +65,10 @@ def test_what_torch_has_a_function_for(line, name, code):
         "p = torch.exp(s) / torch.exp(s).sum(-1)",
         "p = torch.exp(s) / torch.exp(s).sum((1, 2), keepdim=True)",
         "g = 1 / (1 + torch.exp(z))",
+        "y = (torch.exp(a - b) - torch.exp(-a - b)) / (torch.exp(a - b) + torch.exp(-a - b))",
+        "y = (torch.exp(-a) - torch.exp(a)) / (torch.exp(-a) + torch.exp(a))",
+        "y = a.exp() / (b.exp() + c.exp())",
+        "y = torch.log(a.exp() - b.exp())",
         "if torch.exp(h)",
         "y = torch.log(1 + größe.exp())",
     ],
@@ -196,3 +214,14 @@ def test_of_half_precision_the_softmax_that_the_lines_write_out_comes_before_a_w
     codes = [one.code for one in explain(facts)[1].suggestions]
     assert codes[0] == "w = torch.softmax(scores, dim=1)"
     assert any("bfloat16" in code for code in codes[1:])
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("y = a.exp() + x", "y = a.clamp(max=20).exp() + x"),
+        ("y = a.exp() - torch.exp(-b)", "y = a.clamp(max=20).exp() - torch.exp((-b).clamp(max=20))"),
+    ],
+)
+def test_each_exponential_of_a_line_is_bounded(at, by_hand, line, code):
+    assert code in [one.code for one in overflow(at, by_hand, line, "a.exp()", max=900.0)]
