@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
 
-from nandiag.events import Looked
+from nandiag.events import Looked, words
 from nandiag.runtime.births.births import Births
+from nandiag.runtime.births.known import OP
+from nandiag.runtime.evidence.explain import scalars_of
 from nandiag.runtime.evidence.heard import with_heard
-from nandiag.runtime.evidence.op import Op
+from nandiag.runtime.evidence.op import Op, Stat
 from nandiag.runtime.evidence.seen import Evidence
-from nandiag.runtime.evidence.walk import ancestors, origin
+from nandiag.runtime.evidence.walk import Finding, ancestors, origin
 from nandiag.runtime.levels.ops.watch import OpWatch
 from nandiag.runtime.levels.ops.watched import Watched
 from nandiag.runtime.replay.case import Case
@@ -50,14 +53,15 @@ def account(watch: OpWatch, scene: Scene, case: Case, bad: list[Tensor] | Op | N
 
 
 def _way_back(watch: OpWatch, evidence: Evidence, case: Case, ends: list[Op]) -> Looked | None:
-    for op in ancestors(ends):
-        if not op.spot.phase:
-            op.spot = replace(op.spot, phase=watch.marks.phase(op.index))
-    found = origin(ends)
+    found = _origin(watch, ends)
     if found is None:
         return None
     if isinstance(found.op, Watched):
         found.op.tell()
+    before = _by_way_of_python(watch, found)
+    if before is not None:
+        looked = evidence.found(case, before)
+        return replace(looked, method="tape", reason=_FROM_NUMBER.format(words.op(str(found.op.func))))
     looked = replace(evidence.found(case, found), method="watch")
     if isinstance(found.op, Watched):
         looked = replace(looked, facts={**looked.facts, **found.op.remembered})
@@ -70,3 +74,37 @@ def _last_numbers(watch: OpWatch) -> list[Op]:
     """Return the last op of an unfinished forward that made a bad single number: the loss, as a rule."""
     numbers = [op for op in watch.bad_ops() if op.index >= watch.marks.last_backward and op.makes_bad_number]
     return [max(numbers, key=lambda op: op.index)] if numbers else []
+
+
+def _origin(watch: OpWatch, ends: list[Op]) -> Finding | None:
+    for op in ancestors(ends):
+        if not op.spot.phase:
+            op.spot = replace(op.spot, phase=watch.marks.phase(op.index))
+    return origin(ends)
+
+
+_FROM_NUMBER = (
+    "{} was given a number of Python's that is not finite, and this is the origin of the last such values that were "
+    "seen before it"
+)
+
+
+def _by_way_of_python(watch: OpWatch, found: Finding) -> Finding | None:
+    """A number that was read to Python (``.tolist()``) and given to an op again comes of what was bad before that."""
+    given = {**scalars_of(found.op), **(found.op.remembered if isinstance(found.op, Watched) else {})}
+    numbers = [words.as_number(word) for name, word in given.items() if not name.startswith(("float64", "dtype"))]
+    bad = next((one for one in numbers if one is not None and not math.isfinite(one)), None)
+    if found.source != OP or not found.op.born or bad is None:
+        return None
+    earlier = [op for op in watch.bad_ops() if op.index < found.op.index and any(map(_is_value, op.outputs))]
+    before = _origin(watch, [max(earlier, key=lambda op: op.index)]) if earlier else None
+    if before is None or before.source != OP or before.op.constant:
+        return None
+    if isinstance(before.op, Watched):
+        before.op.tell()
+    return before
+
+
+def _is_value(stat: Stat | None) -> bool:
+    """Whether it is more than a mask of -inf."""
+    return stat is not None and (stat.nan or stat.posinf)

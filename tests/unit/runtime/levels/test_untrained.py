@@ -128,6 +128,30 @@ def test_without_a_module_the_last_number_read_is_the_output(work):
     assert worker.looked[0].site.op == "aten.exp.default"
 
 
+@pytest.mark.parametrize("number_of", [lambda made: max(made.tolist()), lambda made: float(made.max())])
+def test_a_number_that_went_by_way_of_python_is_led_back_to_what_was_bad_before(work, number_of):
+    worker = work(level="op")
+    mask = torch.full((3,), -torch.inf)
+    index = torch.ones(3) / torch.zeros(3)
+    total = torch.zeros(()) + number_of(index)
+    (total / 2).item()
+    worker.sentinel.finish()
+    (looked,) = worker.looked
+    assert (looked.outcome, looked.site.op, looked.method) == ("found", "aten.div.Tensor", "tape")
+    assert looked.reason.startswith("add was given a number")
+    assert looked.phase
+    assert len(mask) == len(index)
+
+
+def test_a_number_that_the_script_gives_itself_is_named_where_it_is_given(work):
+    worker = work(level="op")
+    mask = torch.full((3,), -torch.inf)
+    (torch.zeros(()) + float("nan")).item()
+    worker.sentinel.finish()
+    assert worker.looked[0].site.op == "aten.add.Tensor"
+    assert len(mask) == 3
+
+
 def test_a_number_on_the_way_is_no_output(work):
     worker = work(level="op")
     torch.tensor(torch.nan).item()
