@@ -263,7 +263,8 @@ def test_a_hook_on_all_optimizers_is_not_trusted_though_it_was_there_from_the_st
     work()
     register = getattr(optimizers, f"register_optimizer_step_{when}_hook")
     handle = register(lambda *_: None)
-    Loop(lambda weights: AdamW(weights, lr=1e-3))(6)
+    loop = Loop(lambda weights: AdamW(weights, lr=1e-3))  # kept: there is a last look when an optimizer goes
+    loop(6)
     handle.remove()
     assert len(looks) == 6
 
@@ -297,7 +298,8 @@ def test_a_look_is_left_out_only_where_it_takes_a_part_of_the_step_to_speak_of(
 ):
     monkeypatch.setattr(assured, "_SHARE", share)
     work()
-    Loop(AdamW)(3 * UPDATES)
+    loop = Loop(AdamW)
+    loop(3 * UPDATES)
     assert (len(looks) == 3 * UPDATES) is all_are_looked_at
 
 
@@ -362,7 +364,8 @@ def test_an_optimizer_of_the_scripts_own_is_looked_at_each_time(work, looks):
         pass
 
     work()
-    Loop(lambda weights: Mine(weights, lr=1e-3))(6)
+    loop = Loop(lambda weights: Mine(weights, lr=1e-3))
+    loop(6)
     assert len(looks) == 6
 
 
