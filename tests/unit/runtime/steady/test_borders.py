@@ -1,5 +1,6 @@
 """Plain short steps have their borders looked at by few calls, and nothing that goes wrong in one is missed for it."""
 
+import gc
 import math
 from collections import Counter
 
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 
 from nandiag.events import ProbeDark
+from nandiag.runtime.early.data import inputs
 from nandiag.runtime.steady.borders import Borders
 from nandiag.runtime.watch import assured
 
@@ -38,6 +40,9 @@ class Loop:
 @pytest.fixture(autouse=True)
 def all_looks_are_dear(monkeypatch):
     monkeypatch.setattr(assured, "_SHARE", 0.0)
+    monkeypatch.setattr(inputs, "_SHORT_STEP", math.inf)
+    gc.collect()
+    gc.freeze()  # buffers of modules that an earlier test left behind would be looked at
 
 
 @pytest.fixture
