@@ -145,10 +145,43 @@ def _by_tensor(facts: Facts) -> Cause | None:
     inverse = RECIPROCALS.get(facts.op or "")
     result = "0/0 is NaN" if facts.outputs_nan else f"{inverse or 'x/0'} is Inf"
     what = "input" if facts.op == "rsqrt" else "divisor"
+    seen = f"the {what} of {facts.op} {'is' if held == '0' else 'holds'} {held}; {result}"
+    if "vanished" in facts.extra:
+        return Cause("division_by_zero", (seen, _of_exponentials(facts, divisor)), _shifted(facts))
     return Cause(
         slug="division_by_zero",
-        evidence=(f"the {what} of {facts.op} {'is' if held == '0' else 'holds'} {held}; {result}",),
+        evidence=(seen,),
         suggestions=(_in_update if facts.in_update else _suggestions)(facts, divisor),
+    )
+
+
+def _of_exponentials(facts: Facts, divisor: TensorFact) -> str:
+    least, where = facts.number("vanished") or 0.0, _exponentials_at(facts)
+    return f"it is made of exponentials alone{where}; those of {least:.4g} and below are 0 in {dtype_of(divisor)}"
+
+
+def _exponentials_at(facts: Facts) -> str:
+    at = facts.extra.get("vanished_at")
+    if not isinstance(at, list | tuple) or len(at) != 2:
+        return ""
+    return f" in line {at[1]}" if at[0] == facts.origin.file else f" at {at[0]}:{at[1]}"
+
+
+def _shifted(facts: Facts) -> tuple[Suggestion, ...]:
+    """A bound of the divisor would squash the small quotients that are meant, and leave an overflow as it is."""
+    where = _exponentials_at(facts)
+    ranks = ", on all ranks alike" if facts.world > 1 else ""
+    text = f"Subtract from the exponents{where} the largest of those that are summed together{ranks}: the quotients"
+    largest = Suggestion(f"{text} stay the same, and each sum holds a 1.")
+    if (facts.origin.op or "").startswith("aten.div_"):  # by sums over rows, then over columns: a shift helps but one
+        text = "and take exp at the end: in place of each division by a sum, subtract torch.logsumexp of the same."
+        return (Suggestion(f"Compute with the exponents{where} themselves, {text}"),)
+    softmax = exponents.share(facts.origin)
+    if softmax is None:
+        return (largest,)
+    return (
+        Suggestion("It is a softmax: let torch do it, which subtracts the largest exponent first.", softmax),
+        largest,
     )
 
 
@@ -234,11 +267,12 @@ def _left_out(facts: Facts) -> str:
 
 
 def _nothing_to_scale(facts: Facts, divisor: TensorFact) -> Suggestion | None:
-    """What lies in place is multiplied by 1/0 between two updates: by 1 over a small number it would be 0, or huge."""
+    """What lies in place is multiplied by 1/0, or 0/0: with a small number as divisor it would be huge, or 0."""
     text = quotients.below(facts.origin)
     line = (facts.origin.source or "").strip()
-    counts = facts.op == "reciprocal" and divisor.numel == 1 and facts.origin.phase == "optimizer"
-    if not counts or text is None or not _IN_PLACE.match(line) or "(" in text:
+    inverts = facts.op == "reciprocal" and facts.origin.phase == "optimizer"
+    weighs = facts.op in DIVISIONS and facts.outputs_nan and facts.origin.inputs[0].numel == 1
+    if not (inverts or weighs) or divisor.numel != 1 or text is None or not _IN_PLACE.match(line) or "(" in text:
         return None
     if _OWN_NORM.match(line) and "norm" in text.lower():
         return None  # gradients whose norm is 0 are 0, and stay so by any factor

@@ -162,6 +162,15 @@ def masked_at(op: Op) -> dict[str, object]:
     return {}
 
 
+def vanished_at(op: Op) -> dict[str, object]:
+    """Return where the exponential stands of whose zeros both sides of a division are made, and of what it is 0."""
+    if op.vanished is None:
+        return {}
+    frame = _frame(op.vanished.op.spot)
+    at = [] if frame is None else [frame.file, frame.line]
+    return {"vanished": op.vanished.exponent, "vanished_at": at}
+
+
 def in_float64(op: Op) -> dict[str, object]:
     """Run the op again on the same inputs in float64: finite there means that the dtype's range was left."""
     given = tensors_in((op.words[0], list(op.words[1].values()))) if op.words is not None else []

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nandiag.events import TensorFact
 from nandiag.runtime.frames import Frame
+from nandiag.runtime.memory.vanished import Vanished
 from nandiag.runtime.replay.carrier import Carrier
 
 _SUMS = frozenset({
@@ -54,6 +55,7 @@ class Op:
     """One op with a non-finite output; ``parents`` wrote its bad inputs, ``outside`` are those that no op wrote.
 
     ``told`` are facts on inputs and outputs that are gone, where nothing is kept in ``words`` and ``results``.
+    ``vanished`` is the exponential of whose zeros both sides of a division are made.
     """
 
     index: int
@@ -69,6 +71,7 @@ class Op:
     words: tuple[Any, Any] | None = None
     results: list[Tensor] = field(default_factory=list)
     told: tuple[tuple[TensorFact, ...], tuple[TensorFact, ...]] = ((), ())
+    vanished: Vanished | None = None
 
     @property
     def born(self) -> bool:

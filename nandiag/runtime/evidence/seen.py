@@ -23,6 +23,7 @@ from nandiag.runtime.evidence.explain import (
     overgrown,
     scalars_of,
     site_of,
+    vanished_at,
     via,
 )
 from nandiag.runtime.evidence.labels import Label, label, labels_of, storage
@@ -144,7 +145,7 @@ class Evidence:
         op = finding.op
         facts: dict[str, object] = {**known, **of_weights(op), **scalars_of(op)}
         if finding.source == "op":
-            facts |= {**in_float64(op), **self._overgrown(op)}
+            facts |= {**in_float64(op), **self._overgrown(op), **vanished_at(op)}
             facts |= {"fed": True} if self._is_fed(op) else {}
             facts |= masked_at(op) if op.sums else {}
             facts |= self._multiplied() if op.spot.node is not None else {}

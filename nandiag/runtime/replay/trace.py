@@ -24,6 +24,7 @@ from nandiag.runtime.look.finite import fact, local
 from nandiag.runtime.memory.kept import Kept, copies
 from nandiag.runtime.memory.overwritten import Overwritten, outs_of, written_by
 from nandiag.runtime.memory.unwritten import EMPTY, Unwritten, hands_out, taken_for_values
+from nandiag.runtime.memory.vanished import Vanishing
 from nandiag.runtime.names import class_name, is_library, is_wrapper, node_name
 from nandiag.runtime.replay.carrier import Carriers, put_in, wait_for
 from nandiag.runtime.tape.entries import tensors_in
@@ -51,6 +52,7 @@ class Tracer(TorchDispatchMode):
         self.spot = Spot(None, None, (), "forward", 0)
         self._writer: dict[int, Op | None] = {}
         self._garbage = Unwritten()
+        self._vanishing = Vanishing()
         self._made_by: dict[int, tuple[Spot, str]] = {}
         self._modules: list[tuple[str | None, str, bool]] = []
         self._called: list[nn.Module] = []
@@ -122,7 +124,10 @@ class Tracer(TorchDispatchMode):
             self._forget(outputs, set())
             return output
         op = Op(self.ops, func, spot, [], stats, words=words)
-        self._written(op, given, _targets(name, given, outputs or outs, mutable=mutable), mutable=mutable)
+        written = _targets(name, given, outputs or outs, mutable=mutable)
+        with self.still():
+            self._vanishing.ran(op, _by_key(given), _by_key(written))
+        self._written(op, given, written, mutable=mutable)
         return output
 
     def _written(self, op: Op, given: list[Tensor], written: list[Tensor], *, mutable: bool) -> None:
@@ -295,6 +300,10 @@ def key_of(tensor: Tensor) -> int:
         return int(tensor.untyped_storage()._cdata)
     except (RuntimeError, NotImplementedError):
         return id(tensor)
+
+
+def _by_key(tensors: list[Tensor]) -> list[tuple[int, Tensor]]:
+    return [(key_of(one), one) for one in tensors]
 
 
 def _stat_of(data: Tensor) -> Stat | None:

@@ -357,3 +357,43 @@ def test_weights_of_a_loss_are_no_samples(at, by_hand, use, bad, told):
     look = Looked("found", "record", 0, source="outside", site=site, facts={"birth": "outside"})
     found = data_nonfinite.explain(replace(facts, look=look))
     assert [one.code for one in found.suggestions] == [told]
+
+
+def of_exponentials(at, by_hand, line, expression, op="div"):
+    given = (by_hand.fact(zeros=9, min=0.0), by_hand.fact(zeros=2, min=0.0))
+    extra = {"vanished": -104.25, "vanished_at": ["train.py", 5]}
+    return at(op, given, (by_hand.fact(nan=3),), extra=extra, **on(line, expression))
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [("a = w / total[dst]", None), ("a = w / w.sum(1, keepdim=True)", "torch.softmax(score, dim=1)")],
+)
+def test_exponentials_that_vanish_are_shifted_and_their_sum_is_not_bent(at, by_hand, line, code):
+    _, cause = explain(of_exponentials(at, by_hand, line, line[4:]))
+    assert cause.suggestions[0].code == code
+    assert not any("clamp" in (one.code or "") for one in cause.suggestions)
+    assert "line 5 the largest" in cause.suggestions[-1].text
+    assert any("alone in line 5; those of -104.2 and below are 0 in float32" in one for one in cause.evidence)
+
+
+def test_exponentials_that_are_divided_by_their_sums_in_turn_are_kept_as_logarithms(at, by_hand):
+    line = "q /= q.sum(1, keepdim=True)"
+    (help,) = explain(of_exponentials(at, by_hand, line, line, "div_"))[1].suggestions  # noqa: A001 - what it is
+    assert "subtract torch.logsumexp" in help.text
+    assert help.code is None
+
+
+@pytest.mark.parametrize(
+    ("line", "numel", "code"),
+    [
+        ("p.mul_(weight / total)", 1, "if total == 0: return"),
+        ("loss = loss_sum / total", 1, "loss = loss_sum / total.clamp_min(1e-6)"),
+        ("p.mul_(weight / total)", 8, "p.mul_(weight / total.clamp_min(1e-6))"),
+    ],
+)
+def test_a_weight_of_nothing_does_not_wipe_out_what_it_weighs(at, by_hand, line, numel, code):
+    given = (by_hand.fact(zeros=numel, shape=(numel,), min=0.0), by_hand.fact(zeros=numel, shape=(numel,), min=0.0))
+    expression = line[line.index("weight") if "weight" in line else line.index("loss_") :].rstrip(")")
+    facts = at("div", given, (by_hand.fact(nan=numel, shape=(numel,)),), **on(line, expression), function="aggregate")
+    assert first(facts) == code
