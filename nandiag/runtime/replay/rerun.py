@@ -69,16 +69,29 @@ class Player:
         self._stand_ins: dict[int, Tensor] = dict(scales)
 
     def play(self, entries: list[Entry]) -> Rerun:
-        """Run all entries; raises whatever the script's code raises, and Refused."""
+        """Run all entries; raises whatever the script's code raises, and Refused.
+
+        A backward that raises by itself, as it did before, is the end of the step, where its loss is bad already.
+        """
         began = time.perf_counter()
         with self.tracer.still():
             self._stand_in_for_written(entries)
         last = max((entry.micro_step for entry in entries if entry.kind == BACKWARD), default=0)
         for entry, phase in zip(entries, phases_of(entries), strict=True):
             self.tracer.spot = Spot(None, None, entry.frames, phase, min(entry.micro_step, last))
-            self._play(entry)
+            try:
+                self._play(entry)
+            except Exception as error:
+                if not self._may_end_with(entry, error):
+                    raise
+                break
         self.result.seconds = time.perf_counter() - began
         return self.result
+
+    def _may_end_with(self, entry: Entry, error: Exception) -> bool:
+        if entry.kind != BACKWARD or self.tracer.joint or isinstance(error, Refused):
+            return False
+        return any(self.tracer.bad(loss) for loss, _ in self.result.losses)
 
     def made_again(self, tape: Tape, gradients: Iterable[Tensor]) -> list[Tensor]:
         """Return what gradients came out as that the script did not leave to ``backward`` but made by calls."""

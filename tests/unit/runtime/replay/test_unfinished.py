@@ -1,5 +1,6 @@
 """A replay that did not come to its end: what shards weights is put back to where it is between two steps."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -43,3 +44,23 @@ def test_a_replay_of_one_rank_alone_that_breaks_off_resets_the_sharding(work):
     (looked, *_) = worker.looked
     assert (looked.outcome, looked.step) == ("failed", 2), looked
     assert model.state.resets == 1
+
+
+def test_a_bad_loss_whose_backward_raises_by_itself_has_its_line(work):
+    worker, model = work(), nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def unit(x):
+        y = x - x.detach()
+        w = (y / y.abs().sum(1, keepdim=True)).sigmoid()  # <-
+        w.mul_(2)  # in place on what its backward needs
+        return w
+
+    loss = unit(model(torch.ones(3, 4))).mean()
+    optimizer.zero_grad()
+    with pytest.raises(RuntimeError, match="inplace") as caught:
+        loss.backward()
+    worker.sentinel.last.take(caught.value)
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.site.op) == ("found", "aten.div.Tensor")
+    assert looked.site.source.rstrip().endswith("# <-")
