@@ -81,6 +81,8 @@ def explain(facts: Facts) -> Cause | None:
         return _cause(facts, facts.op, f"the input of {facts.op} {what} {share(given.zeros, given)}; log(0) is -inf")
     if facts.node is None and facts.op == "log1p" and given.min == -1.0:
         return _cause(facts, "log1p", "the input of log1p goes to -1; log(0) is -inf")
+    if facts.node is None and facts.op == "special_xlog1py" and facts.origin.inputs[-1].min == -1.0:
+        return _cause(facts, "xlog1py", "the second input of xlog1py goes to -1; log(0) is -inf")
     if facts.forward_op in LOGS:
         return _gradient(facts, facts.origin.inputs[1:] or (given,))
     return None
@@ -110,14 +112,16 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
         return Cause("log_of_zero", (text,), (sized,))
     dtypes = {dtype_of(fact) for fact in facts.origin.inputs}
     small = " A small constant like 1e-8 is itself 0 in float16." if "float16" in dtypes else ""
-    guard = f"{'float().' if dtypes & set(HALF) else ''}clamp_min({'-1 + 1e-6' if op == 'log1p' else '1e-12'})"
+    guard = (
+        f"{'float().' if dtypes & set(HALF) else ''}clamp_min({'-1 + 1e-6' if op in {'log1p', 'xlog1py'} else '1e-12'})"
+    )
     asked = _at_edge_of_support(facts)
     if asked is not None:
         return Cause("log_of_zero", (text,), (asked,))
     counted = _of_counts(facts, op)
     if counted is not None:
         return Cause("log_of_zero", (text,), counted)
-    place = bounding.second if op == "xlogy" else fitting.argument
+    place = bounding.second if op in {"xlogy", "xlog1py"} else fitting.argument
     within = replace(facts, origin=bounding.beside(facts.origin, op, guard))
     fitted = place(within.origin, op, lambda inner: f"{inner}.{guard}")
     bound = Suggestion(f"Keep the argument of the logarithm away from zero.{small}", fitted or f"x.{guard}.{op}()")

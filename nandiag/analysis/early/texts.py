@@ -66,9 +66,9 @@ def _lr_jump(warned: Warned) -> str:
 
 
 def _scale_falling(warned: Warned) -> str:
-    falls = words.count(int(_value(warned, "falls") or 0), "time")
+    left_out = words.count(int(_value(warned, "falls") or 0), "update")
     now, before = _number(warned, "scale"), _number(warned, "before")
-    return f"the loss scale fell {falls} in a row, from {before} to {now}, and no step was made meanwhile"
+    return f"{left_out} in a row were left out, while the loss scale fell from {before} to {now}"
 
 
 def _batch_outlier(warned: Warned) -> str:

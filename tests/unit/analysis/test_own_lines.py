@@ -397,3 +397,11 @@ def test_a_weight_of_nothing_does_not_wipe_out_what_it_weighs(at, by_hand, line,
     expression = line[line.index("weight") if "weight" in line else line.index("loss_") :].rstrip(")")
     facts = at("div", given, (by_hand.fact(nan=numel, shape=(numel,)),), **on(line, expression), function="aggregate")
     assert first(facts) == code
+
+
+def test_xlog1py_at_minus_one_is_a_logarithm_of_zero(at, by_hand):
+    line = "y = torch.special.xlog1py(a, b)"
+    given = (by_hand.fact(), by_hand.fact(min=-1.0, max=2.0))
+    facts = at("special_xlog1py", given, (by_hand.fact(neginf=1),), **on(line, "torch.special.xlog1py(a, b)"))
+    assert explain(facts)[1].slug == "log_of_zero"
+    assert first(facts) == "y = torch.special.xlog1py(a, b.clamp_min(-1 + 1e-6))"
