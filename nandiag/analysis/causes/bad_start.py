@@ -114,6 +114,8 @@ def explain(facts: Facts) -> Cause | None:
     """Tell a bad checkpoint, unwritten memory and a bad initialisation apart, as far as the values do."""
     if facts.source == "op" and facts.op in _HANDED_OUT:
         return _left_unwritten(facts, facts.op)
+    if "as_filled" in facts.extra:
+        return _left_unwritten(facts, str(facts.extra.get("call")))
     bad = facts.bad_state
     if bad is None or facts.origin.phase not in _STARTS:
         return None

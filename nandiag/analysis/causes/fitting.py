@@ -46,7 +46,7 @@ def renamed(origin: Origin, op: str, other: str) -> str | None:
     """Return the user's line with ``other`` called in the place of the underlined ``op``, or ``None``."""
     found = parsed(origin)
     call = None if found is None else found[1]
-    if found is None or not isinstance(call, ast.Call) or target(call, op) is None:
+    if found is None or not isinstance(call, ast.Call):
         return None
     last = call.func.end_col_offset or 0
     name = call.func.attr if isinstance(call.func, ast.Attribute) else ""

@@ -32,6 +32,7 @@ from nandiag.runtime.evidence.walk import Finding, ancestors, origin
 from nandiag.runtime.frames import Frame
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.look.weights import Held
+from nandiag.runtime.memory.unwritten import as_filled
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.rerun import Rerun, written_by
 from nandiag.runtime.replay.trace import Tracer
@@ -258,13 +259,20 @@ class Evidence:
             if birth is None:
                 return looked
             held = Held(named.name, named.what, tensor) if named is not None and named.what in _OWN else None
-            if birth.how == UNWRITTEN and held is None and has_peers():
-                return looked  # a buffer to receive into is filled where no call of torch is seen to write
+            bare = birth.how == UNWRITTEN and held is None
+            filled = bare and as_filled(tensor)
+            if bare and has_peers() and not filled:
+                return looked  # a buffer to receive into may be filled where no call of torch is seen to write
             born = tell(tensor, held, birth, looked.step)
         if birth.how == OUTSIDE and looked.source == "input":
             return replace(looked, facts={**looked.facts, **_came_in(born.site)})
         site = born.site if named is None or held is None or born.site is None else _at_module(born.site, named)
-        facts = {**born.facts, **_came_as(looked), "first_used_by": str(op.func)}
+        facts = {
+            **born.facts,
+            **_came_as(looked),
+            "first_used_by": str(op.func),
+            **({"as_filled": True} if filled else {}),
+        }
         return replace(born, site=site, facts=facts)
 
     def _end_of_forward(self) -> list[Op]:

@@ -58,7 +58,7 @@ def taken_for_values(func: Any, given: list[Tensor], unwritten: list[bool]) -> l
         return []
     if any(word.alias_info is not None for word in func._schema.arguments):  # it writes, or hands out a view
         return given[:1] if unwritten[0] and _keeps_parts(func) else []
-    return [one for one, bare in zip(given, unwritten, strict=True) if bare and _as_filled(one)]
+    return [one for one, bare in zip(given, unwritten, strict=True) if bare and as_filled(one) and one.isnan().all()]
 
 
 def _keeps_parts(func: Any) -> bool:
@@ -67,10 +67,12 @@ def _keeps_parts(func: Any) -> bool:
     return space == "aten" and name.endswith("_") and name.rstrip("_") in _PARTLY
 
 
-def _as_filled(tensor: Tensor) -> bool:
+def as_filled(tensor: Tensor) -> bool:
+    """Whether torch fills what it hands out, and what is bad in ``tensor`` is what it fills with, which is NaN."""
     fills = getattr(torch.utils.deterministic, "fill_uninitialized_memory", False)
-    as_filled = fills and torch.are_deterministic_algorithms_enabled() and tensor.is_floating_point()
-    return bool(as_filled and tensor.numel() and tensor.isnan().all())
+    if not (fills and torch.are_deterministic_algorithms_enabled() and tensor.is_floating_point()):
+        return False
+    return bool(tensor.numel() and not tensor.isinf().any())
 
 
 def hands_out(op: Op) -> bool:

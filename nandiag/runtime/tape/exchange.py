@@ -109,6 +109,9 @@ def _written(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]]
     at, word = _WRITTEN.get(name, (0, "tensor"))
     given = args[at] if at < len(args) else kwargs.get(word)
     own = own_part(name, args, kwargs, given) if len(capture.exchanges) <= _MOST_HELD else None
+    if capture.births is not None:
+        for tensor in asked or tensors_in([given]):
+            capture.births.forget(tensor)
     for tensor in asked or tensors_in([given]) if name in _RECEIVES or not _after_backward(capture) else ():
         if own is not None and tensor is own.written:
             _passed_on(capture, own, caller)

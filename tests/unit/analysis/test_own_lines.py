@@ -277,6 +277,7 @@ def test_the_lines_that_set_a_divisor_of_one_number_are_told(at, by_hand, lines,
     [
         ("empty_like", "h = torch.empty_like(x)", "torch.empty_like(x)", "h = torch.zeros_like(x)"),
         ("empty", "h = torch.empty(3, 4)", "torch.empty(3, 4)", "h = torch.zeros(3, 4)"),
+        ("empty", "h = torch.empty(*n, 4)", "torch.empty(*n, 4)", "h = torch.zeros(*n, 4)"),
         ("empty", "h = x.new_empty(3)", "x.new_empty(3)", "h = x.new_zeros(3)"),
         ("empty", "h = made(3)", "made(3)", "torch.zeros_like(x)"),
     ],

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from nandiag.events import Looked, Note, ProbeDark
 from nandiag.runtime.births.known import FINITE, LAST, OP, OUTSIDE, UNWRITTEN
 from nandiag.runtime.births.record import Record
+from nandiag.runtime.evidence import seen
 
 
 def train(model, optimizer=None):
@@ -105,6 +106,28 @@ def test_memory_that_nothing_filled(work):
     train(layer)
     assert found(worker).facts["birth"] == UNWRITTEN
     assert found(worker).site.source.strip() == "rows = torch.empty(3, 4)"
+
+
+@pytest.mark.parametrize(("of_peers", "told"), [(False, True), (True, False)])
+def test_data_with_a_part_that_nothing_filled_though_there_are_peers_that_could(work, monkeypatch, of_peers, told):
+    monkeypatch.setattr(seen, "has_peers", lambda: True)
+    worker = work()
+    layer = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    torch.use_deterministic_algorithms(True)
+    try:
+        halo = torch.empty(1, 4)
+        if of_peers:  # as a receive into it does
+            worker.sentinel.capture.births.forget(halo)
+        loss = layer(torch.cat([halo, torch.ones(2, 4)])).sum()
+        loss.backward()
+        optimizer.step()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    looked = worker.looked[0]
+    assert (looked.facts.get("birth") == UNWRITTEN) is told
+    assert (looked.site.source.strip() == "halo = torch.empty(1, 4)") is told
+    assert ("as_filled" in looked.facts) is told
 
 
 def test_a_file_that_held_it_already(work, tmp_path):
