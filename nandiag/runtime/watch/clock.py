@@ -62,7 +62,7 @@ class Clock:
 
     def other_thread(self) -> None:
         """Another thread is taken for the one that trains: what counts are its own steps."""
-        self.step = self._first()
+        self.step = 0
         self.micro_step = 0
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
