@@ -16,7 +16,7 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None
     """Yield what supports, or limits, the choice of rank and place, but for what the story ``cause`` has said."""
     at = [one for one in timeline.harms if (one.attempt, one.event.step) == (claim.attempt, claim.step)]
     if claim.basis == "loss" and claim.confidence == "inferred":
-        yield f"At this step only {words.ranks(claim.ranks)} had a bad loss: that it began there is inferred."
+        yield _loss_of(claim, timeline)
     yield from _first_place(claim, origin)
     yield from _exchanged(claim)
     if cause != "received_nonfinite":
@@ -38,6 +38,14 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None
     for other in claim.others:
         where = other.event.site.module if other.event.site else None
         yield f"Rank {other.rank} went bad in the same step by itself" + (f", in {where}." if where else ".")
+
+
+def _loss_of(claim: Claim, timeline: Timeline) -> str:
+    at = [one for one in timeline.looks if (one.attempt, one.event.step) == (claim.attempt, claim.step)]
+    ranks = words.ranks(claim.ranks)
+    if set(claim.ranks) <= {one.rank for one in at if one.event.source == "received"}:
+        return f"At this step only {ranks} had a bad loss, and what came there from another rank was bad already."
+    return f"At this step only {ranks} had a bad loss: that it began there is inferred."
 
 
 def _held_too(timeline: Timeline, claim: Claim) -> Iterable[str]:

@@ -13,7 +13,7 @@ def carried(look: Looked) -> tuple[object, ...] | None:
     ranks = _ranks(look)
     if not ranks:
         return None
-    return look.facts.get("carried_by"), ranks, look.facts.get("number")
+    return _kind(look.facts.get("carried_by")), ranks, look.facts.get("number")
 
 
 def sent_through(look: Looked) -> set[tuple[object, ...]]:
@@ -22,8 +22,13 @@ def sent_through(look: Looked) -> set[tuple[object, ...]]:
     found: set[tuple[object, ...]] = set()
     for key in keys if isinstance(keys, list) else ():
         if isinstance(key, list) and len(key) == 3 and isinstance(key[1], list):
-            found.add((key[0], tuple(key[1]), key[2]))
+            found.add((_kind(key[0]), tuple(key[1]), key[2]))
     return found
+
+
+def _kind(name: object) -> object:
+    # The two ends of one message.
+    return "send" if name == "recv" else name
 
 
 def _ranks(look: Looked) -> tuple[int, ...]:

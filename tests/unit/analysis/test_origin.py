@@ -466,6 +466,22 @@ def test_a_rank_without_harm_that_put_it_in_is_the_origin(by_hand):
     assert report.verdict.origin.ranks == (1,)
 
 
+def test_a_message_has_two_ends_and_is_one(by_hand):
+    received = by_hand.found(3, source="received", phase="collective", facts=through(0, kind="recv"))
+    sent = by_hand.found(3, facts=through(0, sent=True, kind="send"))
+    report = analyse(by_hand.run(by_hand.rank(0, sent), by_hand.rank(1, by_hand.loss(3), received)))
+    assert report.verdict.origin.ranks == (0,)
+
+
+def test_a_loss_made_of_what_was_received_is_not_said_to_have_begun_there(by_hand):
+    received = by_hand.found(3, source="received", phase="collective", facts=through(0, kind="recv"))
+    finite = by_hand.rank(0, by_hand.gradient(3), by_hand.finite(3))
+    report = analyse(by_hand.run(finite, by_hand.rank(1, by_hand.loss(3), received)))
+    told = " ".join(report.verdict.evidence)
+    assert "began there" not in told
+    assert "what came there from another rank was bad already" in told
+
+
 @pytest.mark.parametrize(
     ("sizes", "dtype", "cause"),
     [((50_000.0, 50_000.0), "float16", "collective_overflow"), ((1.0, 2.0), "float32", "hardware_corruption")],
