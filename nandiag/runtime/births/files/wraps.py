@@ -84,6 +84,9 @@ def _reads(capture: Capture, original: Callable[..., Any], ear: Ear) -> Callable
         recorded = capture.births is not None and capture.births.prelude.pause()
         try:
             return heard(*args, **kwargs)
+        except BaseException as error:
+            pass_on(error)
+            raise
         finally:
             if recorded:
                 capture.births.prelude.resume()
