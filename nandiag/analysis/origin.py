@@ -190,7 +190,7 @@ def _was_received(sent: Seen[Looked], scene: Scene) -> bool:
 
 
 def _confidence(look: Looked) -> str:
-    if look.method in {"check", "watch", "record"}:
+    if look.method in {"check", "watch", "record", "message"}:
         return "observed"
     if look.method == "replay" and look.source in STATE:
         return "observed"  # it was bad before the replay, which shows no more than who used it

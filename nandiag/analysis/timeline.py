@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from nandiag.events import PHASES, Harm, Looked, Printed, Skipped, Stopping, Warned
+from nandiag.events import PHASES, Harm, Looked, Printed, Sent, Skipped, Stopping, Warned
 from nandiag.store.reader import RankLog
 
 E = TypeVar("E")
@@ -39,6 +39,7 @@ class Timeline:
     stops: tuple[Seen[Stopping], ...]
     warned: tuple[Seen[Warned], ...] = ()
     printed: tuple[Seen[Printed], ...] = ()
+    sent: tuple[Seen[Sent], ...] = ()
 
 
 def build(logs: tuple[RankLog, ...]) -> Timeline:
@@ -51,6 +52,7 @@ def build(logs: tuple[RankLog, ...]) -> Timeline:
         stops=tuple(sorted(of[Stopping], key=_in_order)),
         warned=tuple(sorted(of[Warned], key=_in_order)),
         printed=tuple(sorted(of[Printed], key=_in_order)),
+        sent=tuple(of[Sent]),
     )
 
 
@@ -59,7 +61,7 @@ def _in_order(one: Seen[Any]) -> tuple[int, int, int, int]:
 
 
 def _by_kind(logs: tuple[RankLog, ...]) -> dict[type, list[Seen[Any]]]:
-    found: dict[type, list[Seen[Any]]] = {kind: [] for kind in (Harm, Looked, Skipped, Stopping, Warned, Printed)}
+    found: dict[type, list[Seen[Any]]] = {kind: [] for kind in (Harm, Looked, Skipped, Stopping, Warned, Printed, Sent)}
     for log in logs:
         for record in log.records:
             many = found.get(type(record.event))

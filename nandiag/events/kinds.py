@@ -135,8 +135,9 @@ class Looked:
     ``outcome``: ``found`` (``site`` is the origin as this rank sees it), ``finite`` (nothing bad in this rank's own
     run: the damage was received, or did not reproduce), ``failed`` or ``refused`` (``reason`` says why).
     ``method`` names the kind of look: ``modules``, ``replay``, ``watch`` (no second look: it was seen as it happened,
-    by ``--level module`` or ``op``), ``check`` (no second look: torch's own NaN check, anomaly mode, ended this rank;
-    what went into the op was not seen) or ``record`` (no second look: what the script wrote before its first step was
+    by ``--level module`` or ``op``), ``message`` (no second look: it was seen when it was given to other ranks),
+    ``check`` (no second look: torch's own NaN check, anomaly mode, ended this rank; what went into the op was not
+    seen) or ``record`` (no second look: what the script wrote before its first step was
     looked at as it ran). ``source`` says what the origin is: ``op`` (finite inputs, bad output),
     ``module`` (the same of a whole module), ``parameter``, ``buffer``, ``input`` (a bad tensor that the model was
     given, named in ``inputs``), ``outside`` (a bad tensor of unknown provenance) or ``received`` (came through a
@@ -155,6 +156,22 @@ class Looked:
     facts: dict[str, object] = field(default_factory=dict)
     reason: str | None = None
     seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """This rank gave to others what was not finite; no harm by itself, for they may mean to get it.
+
+    ``way`` is ``send`` (a message), ``scatter``, ``broadcast`` or ``gather``, ``ranks`` are sender and receiver of a
+    message, else the members of the group, and ``number`` counts from 0 what went the same way in ``group``. ``look``
+    is how this rank came by it, in this rank's own step; of method ``message`` where only its going out was seen.
+    """
+
+    way: str
+    ranks: tuple[int, ...]
+    number: int
+    group: str
+    look: Looked
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +320,6 @@ class Unknown:
 
 
 Event = (
-    Attached | Armed | ProbeDark | Note | Harm | Looked | Skipped | Warned | Replicas | Stopping | Raised | History
-    | Activations | Listening | Placed | Printed | Finished | Unknown
+    Attached | Armed | ProbeDark | Note | Harm | Looked | Sent | Skipped | Warned | Replicas | Stopping | Raised
+    | History | Activations | Listening | Placed | Printed | Finished | Unknown
 )  # fmt: skip

@@ -150,7 +150,8 @@ def _recorded(facts: Mapping[str, object]) -> Iterable[str]:
         yield from _saved(facts)
         return
     within = facts.get("thread") is True
-    what = "another thread of the script made" if within else "the script wrote before its first step"
+    before = "any step of that rank" if "handed_on" in facts else "its first step"
+    what = "another thread of the script made" if within else f"the script wrote before {before}"
     yield f"Seen as it ran: what {what} was looked at."
     if facts.get("stood_in") is True:
         yield "What it wrote into is gone: in its place the input shown holds numbers of that size."
@@ -171,6 +172,9 @@ def _how_seen(look: Looked) -> Iterable[str]:
         yield from _watched(look)
     elif look.method == "record":
         yield from _recorded(look.facts)
+    elif look.method == "message":
+        why = f" could not be run again: {look.reason}" if look.reason else " was not run again"
+        yield f"Seen when it was sent; what made it{why}."
     elif look.method == "check":
         yield "torch's own NaN check (anomaly mode) stopped there: the first NaN of that backward on this rank."
     if look.facts.get("reconstructed") is True:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Origin
 from nandiag.analysis.timeline import STATE
+from nandiag.analysis.ways.messages import given_of
 from nandiag.events import Looked, TensorFact, words
 
 
@@ -42,6 +43,8 @@ def _birth_summary(look: Looked | None, origin: Origin) -> str | None:
     named = [fact for fact in origin.outputs if fact.name == name]
     if not isinstance(name, str):
         kind = words.bad_kind(origin.outputs) or "NaN"
+        if "handed_on" in look.facts:
+            return f"{kind} born on {words.ranks(origin.ranks)}, in {given_of(look)}, used at step {origin.step}"
         if look.facts.get("thread") is True:
             return f"{kind} born in another thread on {words.ranks(origin.ranks)}, used at step {origin.step}"
         used = f", first used at step {origin.step}" if origin.step else ""
@@ -66,6 +69,8 @@ def _look_summary(look: Looked | None, origin: Origin, where: str) -> str:
         name = next((fact.name for fact in origin.inputs if fact.bad and fact.name), None)
         known = "" if name is None else name if name.partition(" ")[0] == "input" else f"input {name}"
         return f"in the data of {where}" + (f": {known}" if known else "")
+    if look is not None and look.method == "message":
+        return f"first seen on {where} in {given_of(look)}"
     # A mask's -Inf may go in where NaN is born: what the look calls an op is one.
     finite = bool(origin.inputs) and not any(fact.bad for fact in origin.inputs)
     born = "born" if finite or (look is not None and look.source == "op" and origin.outputs) else "first seen"

@@ -5,7 +5,8 @@ with each call of ``torch.distributed`` that the script, or a library in Python,
 in C++ are not among them (but move :attr:`Call.native`). It holds references to shapes, dtypes and code objects only,
 never to tensors, reads nothing from the device, and is bounded. Readers: :meth:`Ring.newest`, :attr:`Ring.groups`;
 :attr:`Ring.listeners` are called with each call as it begins, :attr:`Ring.ended` with the name, the arguments and the
-caller's frame of each that returned.
+caller's frame of each that returned, :attr:`Ring.handing` as calls of ``torch.distributed`` begin, with these (of a
+batch one for each message), their arguments and the caller's frame.
 """
 
 from __future__ import annotations
@@ -100,6 +101,7 @@ class Ring:
         self.groups: dict[str, Group] = {}
         self.listeners: list[Callable[[Call], None]] = []
         self.ended: list[Callable[[str, tuple[Any, ...], dict[str, Any], FrameType], object]] = []
+        self.handing: list[Callable[[list[Call], tuple[Any, ...], dict[str, Any], FrameType], object]] = []
         self.life = 0
         self.on_new: Callable[[Call], None] | None = None
         self._kinds: dict[tuple[Any, ...], Frame | None] = {}

@@ -167,6 +167,8 @@ def _wrapped(original: Callable[..., Any], shape: _Shape) -> Callable[..., Any]:
             return original(*args, **kwargs)
         calls = _begin(shape, args, kwargs, sys._getframe(1))
         _depth.inside = True
+        for hand in RING.handing if calls and shape.resolve is None else ():
+            hand(calls, args, kwargs, sys._getframe(1))
         try:
             result = original(*args, **kwargs)
         except BaseException as error:

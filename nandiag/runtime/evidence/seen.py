@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from nandiag.events import Looked, Site, TensorFact
 from nandiag.runtime.births.known import OUTSIDE, UNWRITTEN
 from nandiag.runtime.births.told import tell
+from nandiag.runtime.collectives.messages import ARRIVALS
 from nandiag.runtime.evidence.around.whose import name_of, name_of_number
 from nandiag.runtime.evidence.data.refetch import Fetched, fetch_again
 from nandiag.runtime.evidence.explain import (
@@ -60,11 +61,11 @@ class Evidence:
 
     def ends(self, case: Case) -> list[Op]:
         """Return the ops at which the harm ended: the bad losses', else the bad gradients', else the bad buffers'."""
-        if case.unfinished:
-            return self._writers(one for one in self.result.gradients if is_bad(one)) or self._end_of_forward()
-        losses = [loss for loss, _ in self.result.losses if is_bad(loss)]
         given = [*self.result.gradients, *(one.grad for one in case.parameters if one.grad is not None)]
         gradients = [one for one in given if is_bad(one)]
+        if case.unfinished:
+            return self._writers(gradients) or ([] if case.handed else self._end_of_forward())
+        losses = [loss for loss, _ in self.result.losses if is_bad(loss)]
         # Last, gradients of other leaves: where the optimizer owns copies of the weights, backward writes to these.
         others = [one.grad for root in self.roots for one in root.parameters() if one.grad is not None]
         for group in (losses, gradients, [one for one in (*case.suspects, *others) if is_bad(one)]):
@@ -228,6 +229,8 @@ class Evidence:
         site = site_of(op.spot, str(op.func))
         whole = named.tensor if named is not None else tensor
         facts: dict[str, object] = {"first_used_by": str(op.func)}
+        arrival = ARRIVALS.of(tensor) if source == "received" else None
+        facts |= {} if arrival is None else arrival.facts()
         if named is not None and named.what in {"parameter", "buffer"}:
             site = _at_module(site, named)
         own = name_of(tensor, op.spot.frames) if named is None else None

@@ -86,6 +86,11 @@ class Looker:
         named = self.modules.explain(case.step)
         return looked if named is None else self._saw(named)
 
+    def examine_handed(self, tensor: Tensor) -> Looked | None:
+        """Look at how this rank made what it hands to others; nobody is told of it here."""
+        case = Case(self._clock.step, [], joint=False, unfinished=True, spoken=(tensor,), handed=True)
+        return self.live.explain(case, [tensor]) if self.live.here else self._examiner.examine_handed(case)
+
     def examine_update(
         self, optimizer: torch.optim.Optimizer, bad: dict[str, Tensor], step: int, *, first: bool, ends: bool
     ) -> None:

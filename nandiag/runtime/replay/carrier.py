@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from nandiag.runtime.collectives.messages import ARRIVALS, Message
 from nandiag.runtime.look.finite import local
 from nandiag.runtime.tape.entries import tensors_in
 
@@ -31,7 +32,8 @@ _MESSAGES = frozenset({"send", "recv"})
 class Carrier:
     """One collective, or one message; ``number`` counts from 0 in the step, on its group (a message: with its peer).
 
-    ``dtype`` and ``absmax`` are those of what this rank put in; ``absmax`` is None where that was not all finite.
+    ``message`` is which one it is in the run, where that is known. ``dtype`` and ``absmax`` are those of what this rank
+    put in; ``absmax`` is None where that was not all finite.
     """
 
     kind: str
@@ -40,6 +42,7 @@ class Carrier:
     number: int
     dtype: str | None = None
     absmax: float | None = None
+    message: Message | None = None
 
     @property
     def key(self) -> list[object]:
@@ -48,7 +51,9 @@ class Carrier:
 
     def facts(self) -> dict[str, object]:
         """Return it as facts of a look."""
+        known = {} if self.message is None else self.message.facts()
         return {
+            **known,
             "carried_by": self.kind,
             "group": self.group,
             "group_ranks": list(self.ranks),
@@ -59,9 +64,10 @@ class Carrier:
 
 
 class Carriers:
-    """Counts the collectives of one replay."""
+    """Counts the collectives of one replay; ``live``: of a step as it happens."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, live: bool = False) -> None:
+        self._live = live
         self._counts: Counter[tuple[object, ...]] = Counter()
 
     def of(self, func: Any, words: list[Any]) -> Carrier | None:
@@ -82,7 +88,11 @@ class Carriers:
         given = put_in(func, words)
         dtype = str(given[0].dtype).removeprefix("torch.") if given else None
         name = str(getattr(group, "group_desc", "") or group.group_name)
-        return Carrier(kind, name, ranks, self._counts[key] - 1, dtype, _largest(given))
+        return Carrier(kind, name, ranks, self._counts[key] - 1, dtype, _largest(given), self._message(words))
+
+    def _message(self, words: list[Any]) -> Message | None:
+        known = map(ARRIVALS.of, tensors_in(words)) if self._live else ()
+        return next((one for one in known if one is not None), None)
 
 
 def _kind(func: Any) -> str:

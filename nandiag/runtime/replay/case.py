@@ -16,6 +16,7 @@ class Case:
     ``ends``: the run ends after the replay in any case.
     ``spoken``: what the error that the script ends by speaks of.
     ``behind``: the weights were written into behind the last update, and are looked at for the last time.
+    ``handed``: this rank is about to give to others what is ``spoken`` of; there need be no harm at all.
     ``by_hand``: no optimizer made the updates, so that the tape begins with the one before this step.
     """
 
@@ -31,6 +32,7 @@ class Case:
     ends: bool = False
     spoken: tuple[Tensor, ...] = ()
     behind: bool = False
+    handed: bool = False
 
     def is_told(self, looked: Looked) -> bool:
         """Whether what a look found is worth a word: not where nothing else says that there is harm at all.

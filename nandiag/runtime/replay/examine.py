@@ -93,6 +93,24 @@ class Examiner:
             RECORDER.emit(looked, urgent=True)
         return looked
 
+    @postponed()
+    def examine_handed(self, case: Case) -> Looked | None:
+        """Look at how what this rank hands to others was made; it counts for no replay, and nobody is told of it here.
+
+        What the step did so far is run again, on this rank alone.
+        """
+        if self._capture.off:
+            return None
+        tape = self._capture.tape
+        with quiet():
+            keys = {storage(one) for one in case.spoken}
+            copies = [entry for key in keys if (entry := tape.copier(key)) is not None]
+            entries, self._partial = still_held(tape.whole(case.spoken, also=copies))
+            leaves = all_that_gather([], roots_of(entries), entries)
+            own = [one for one in leaves if one.grad is not None and storage(one.grad) in keys]
+        case = replace(case, parameters=own)
+        return self._refusal(case, entries) or self._replay(case, entries)
+
     def _from_file(self, case: Case, entries: list[Entry], looked: Looked) -> Looked:
         """Weights that were bad when the step began may have been loaded from a checkpoint that this run saved so."""
         made_here = looked.outcome == "found" and looked.source == "op" and "written_in_place" not in looked.facts
@@ -212,7 +230,7 @@ class Examiner:
         if self._partial:
             doubts.append("earlier micro-batches of the step were too large to keep")
         looked = _nothing(case, "finite", "; ".join(["run again, the step is finite on this rank", *doubts]))
-        if self._capture.narrow:
+        if self._capture.narrow and not case.handed:
             self._capture.widen()
         looked = replace(looked, facts={"complete": not doubts, "joint": case.joint})
         own = [one for one in self._capture.exchanges if one.micro_step >= seen.backwards]

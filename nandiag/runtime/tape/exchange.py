@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nandiag.runtime.collectives.messages import ARRIVALS
 from nandiag.runtime.collectives.own_part import OwnPart, own_part
 from nandiag.runtime.collectives.ring import RING, Call
 from nandiag.runtime.frames import Frame, stack
@@ -125,6 +126,7 @@ def _written(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]]
             if taped is not None and _is_weight(tensor):
                 taped.in_place = True
             capture.received.add(after.after.untyped_storage()._cdata)
+            ARRIVALS.note(after.after, ARRIVALS.of(tensor))
 
 
 def _passed_on(capture: Capture, own: OwnPart, caller: FrameType) -> None:

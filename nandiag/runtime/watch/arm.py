@@ -19,6 +19,7 @@ from nandiag.events import Armed
 from nandiag.runtime import anomaly_mode
 from nandiag.runtime.births.births import Births
 from nandiag.runtime.births.files.wraps import watch_files
+from nandiag.runtime.births.handed import Handed
 from nandiag.runtime.collectives import stacks
 from nandiag.runtime.collectives import wraps as collectives
 from nandiag.runtime.collectives.lookout import LOOKOUT
@@ -62,6 +63,7 @@ def arm() -> Sentinel:
     warned.install(lambda: None if capture.off else capture.tape.step)
     capture.batches = watch_batches(capture)
     watch_exchanges(capture)
+    Handed(capture, sentinel.looker.examine_handed).watch()
     collectives.install()
     watch_hooks(capture)
     _watch_placement(sentinel, capture)

@@ -12,12 +12,13 @@ OWN_DATA = (
     "ddp", "ddp_static", "ddp_hook", "ddp_power", "ddp_no_sync", "join", "zero", "sharded_adam", "fsdp1", "fsdp1_flat",
     "fsdp2", "fsdp2_keep", "fsdp2_half", "sp", "experts", "context", "context_plain", "gpipe", "one_f_one_b", "by_hand",
     "contrast_own", "contrast_gather", "contrast_functional", "own_hooks", "fsdp1_narrow",
+    "frozen_by_hand", "scattered",
 )  # fmt: skip
 ON_FOUR = ("hsdp", "hsdp1")
 SPLIT = ("tp", "lossp")
 SPLIT_ON_FOUR = ("fsdp2_tp",)
 # The last of these covers what only ranks that replay together can see: harm that came back to where it was made.
-FAST = (("fsdp2", 2, 1), ("contrast_own", 2, 1), ("experts", 2, 1), ("lossp", 2, 1))
+FAST = (("fsdp2", 2, 1), ("contrast_own", 2, 1), ("experts", 2, 1), ("lossp", 2, 1), ("frozen_by_hand", 2, 0))
 
 
 def cases():

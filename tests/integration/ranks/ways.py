@@ -596,6 +596,41 @@ def by_hand():
         optimizer.step()
 
 
+def frozen_by_hand():
+    """Stages that train nothing send on what they make, without waiting for anybody; the last one alone trains."""
+    torch.manual_seed(0)
+    module, x = Stage(), torch.empty(ROWS, WIDTH)
+    last = RANK == WORLD - 1
+    optimizer = torch.optim.SGD(module.parameters(), lr=1e-3) if last else None
+    for step in range(STEPS):
+        if RANK:
+            dist.recv(x, RANK - 1)
+        else:
+            x = batch(step, own=False)
+        if not last:
+            with torch.no_grad():
+                dist.send(module(x), RANK + 1)
+            continue
+        optimizer.zero_grad()
+        (module(x) - 1).square().mean().backward()
+        optimizer.step()
+
+
+def scattered():
+    """The faulty rank makes the rows of all; its own are finite."""
+    model = nn.Linear(WIDTH, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for step in range(STEPS):
+        x = torch.empty(ROWS, WIDTH)
+        rows = [Unit()(batch(step, own=False)) for _ in range(WORLD)] if RANK == FAULTY else None
+        if rows:
+            rows[RANK] = torch.ones(ROWS, WIDTH)
+        dist.scatter(x, rows, src=FAULTY)
+        optimizer.zero_grad()
+        (model(x) - 1).square().mean().backward()
+        optimizer.step()
+
+
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     globals()[sys.argv[1]]()

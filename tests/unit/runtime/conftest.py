@@ -81,7 +81,11 @@ def put_back():
     """Undo what arming does to torch and to our own state."""
     names = [dict(vars(owner)) for owner in TOUCHED]
     hooks = [dict(one) for one in (optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks)]
-    state, boundaries, listeners = dict(ending._state), set(BOUNDARIES), (list(RING.listeners), list(RING.ended))
+    state, boundaries, listeners = (
+        dict(ending._state),
+        set(BOUNDARIES),
+        (list(RING.listeners), list(RING.ended), list(RING.handing)),
+    )
     try:
         yield
     finally:
@@ -96,7 +100,7 @@ def put_back():
             kept.clear()
             kept.update(before)
         after_import.forget()
-        RING.listeners[:], RING.ended[:] = listeners
+        RING.listeners[:], RING.ended[:], RING.handing[:] = listeners
         ending._state.update(state)
         ending._closing.clear()
         ending._raising.clear()

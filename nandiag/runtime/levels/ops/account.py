@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -54,6 +55,7 @@ def account(watch: OpWatch, scene: Scene, case: Case, bad: list[Tensor] | Op | N
 
 def _way_back(watch: OpWatch, evidence: Evidence, case: Case, ends: list[Op]) -> Looked | None:
     found = _origin(watch, ends)
+    _tell_phases(watch, watch.sent)
     if found is None:
         return None
     if isinstance(found.op, Watched):
@@ -77,10 +79,14 @@ def _last_numbers(watch: OpWatch) -> list[Op]:
 
 
 def _origin(watch: OpWatch, ends: list[Op]) -> Finding | None:
-    for op in ancestors(ends):
+    _tell_phases(watch, ends)
+    return origin(ends)
+
+
+def _tell_phases(watch: OpWatch, ends: Sequence[Op]) -> None:
+    for op in ancestors(list(ends)):
         if not op.spot.phase:
             op.spot = replace(op.spot, phase=watch.marks.phase(op.index))
-    return origin(ends)
 
 
 _FROM_NUMBER = (

@@ -359,7 +359,7 @@ class OpWatch(Tracer):
         """Forget all but who wrote the bad values that are still alive, and let go of the values themselves."""
         self.read()
         self._unwritten.clear()
-        self._collected, self._carriers = None, Carriers()
+        self._collected, self._carriers = None, Carriers(live=True)
         self.sent.clear()
         self._kept = self._bytes = 0
         kept = [key for key, op in self._writer.items() if op and not op.collective and not self._alive[key].expired()]

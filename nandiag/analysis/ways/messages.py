@@ -1,0 +1,72 @@
+"""Who sent what was received: the look of a rank that handed bad values on is put where they did harm (reader side).
+
+A rank that only sends sees no harm, and may be steps ahead by then. What it sent counts only where another rank's look
+at a harmful step says that this very message brought the harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from nandiag.analysis.timeline import Seen, Timeline
+from nandiag.events import Looked, Sent
+
+Key = tuple[object, ...]
+
+
+def with_senders(timeline: Timeline) -> Timeline:
+    """Return the timeline with a look of each rank that sent what a look of another rank received."""
+    sent: dict[Key, list[Seen[Sent]]] = {}
+    for one in timeline.sent:
+        sent.setdefault((one.attempt, *_key_of(one.event)), []).append(one)
+    found = [own for one in timeline.looks for own in _behind(one, sent, timeline.looks)] if sent else []
+    if not found:
+        return timeline
+    every = sorted((*timeline.looks, *_once(found)), key=lambda one: (one.attempt, one.event.step, one.rank, one.seq))
+    return replace(timeline, looks=tuple(every))
+
+
+def _once(found: Iterable[Seen[Looked]]) -> list[Seen[Looked]]:
+    return list({(one.attempt, one.rank, one.event.step): one for one in found}.values())
+
+
+def _behind(
+    received: Seen[Looked], sent: dict[Key, list[Seen[Sent]]], looks: tuple[Seen[Looked], ...]
+) -> list[Seen[Looked]]:
+    """Return the looks of the senders on the way back from one look, nearest first."""
+    step, found, waiting = received.event.step, [], [received]
+    at = [one for one in looks if (one.attempt, one.event.step) == (received.attempt, step)]
+    told = {one.rank for one in at if one.event.outcome == "found" and one.event.source != "received"}
+    while waiting:
+        key = _key(waiting.pop().event)
+        for one in sent.get((received.attempt, *key), ()) if key is not None else ():
+            if one.rank in told:
+                continue
+            told.add(one.rank)
+            look = one.event.look
+            facts = {**look.facts, "handed_on": list(_key_of(one.event))[:2], "own_step": look.step}
+            found.append(Seen(one.rank, one.attempt, one.pid, one.seq, one.time, replace(look, step=step, facts=facts)))
+            waiting.append(found[-1])
+    return found
+
+
+def _key(look: Looked) -> Key | None:
+    """Return which message brought what a look received, None where it is not known."""
+    handed = look.facts.get("handed") if look.source == "received" else None
+    if not isinstance(handed, list) or len(handed) != 4 or not isinstance(handed[1], list):
+        return None
+    return handed[0], tuple(handed[1]), handed[2], handed[3]
+
+
+def _key_of(sent: Sent) -> Key:
+    return sent.way, sent.ranks, sent.number, sent.group
+
+
+def given_of(look: Looked) -> str:
+    """Return in words what a rank handed on, of a look of :func:`with_senders`."""
+    handed = look.facts.get("handed_on")
+    way, ranks = handed if isinstance(handed, list) and len(handed) == 2 else (None, ())
+    if way == "send" and isinstance(ranks, list | tuple) and ranks:
+        return f"what it sent to rank {ranks[-1]}"
+    return f"what it gave to other ranks ({way})" if isinstance(way, str) else "what it gave to other ranks"

@@ -1,0 +1,110 @@
+"""What this rank hands to others bad, looked at before it goes: there it may be the first harm that anybody sees.
+
+A rank that only sends (a stage of a pipeline by hand, one that makes the data, a server of features) never sees harm of
+its own, and may be steps ahead when others do. Small looks take the same share of the time as those at what the script
+writes before it trains; running again what the step did so far takes as much, but for the first two. Worker.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from nandiag.events import Looked, Sent
+from nandiag.runtime.births.told import tell
+from nandiag.runtime.collectives.messages import ARRIVALS, Message, Post
+from nandiag.runtime.collectives.ring import RING, Call
+from nandiag.runtime.evidence.explain import site_of
+from nandiag.runtime.evidence.op import Spot
+from nandiag.runtime.frames import stack
+from nandiag.runtime.guard import guarded
+from nandiag.runtime.look.finite import fact, quiet
+from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.tape.capture import Capture
+
+if TYPE_CHECKING:
+    from nandiag.runtime.births.births import Births
+
+_FREE, _SHARE, _MOST_TOLD, _FRAMES = 2, 0.01, 64, 4
+_OPS = {"send": "c10d::send", "scatter": "c10d::scatter_", "broadcast": "c10d::broadcast_", "gather": "c10d::gather_"}
+Examine = Callable[[Tensor], Looked | None]
+
+
+class Handed:
+    """Listens to what is handed over; ``examine`` tells how this rank made a tensor in this step, if it can."""
+
+    def __init__(self, capture: Capture, examine: Examine) -> None:
+        self._capture = capture
+        self._examine = examine
+        self._post = Post()
+        self._told = self._looks = 0
+        self._began, self._spent = time.perf_counter(), 0.0
+
+    def watch(self) -> None:
+        """Begin to listen."""
+        RING.handing.append(guarded("handed")(self.begins))
+
+    def begins(self, calls: list[Call], args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> None:
+        """Calls of ``torch.distributed`` begin."""
+        births = self._capture.births
+        for part in self._post.parts(calls, args, kwargs):
+            if births is None or self._capture.off:
+                continue
+            with quiet():
+                for tensor in part.asked:
+                    ARRIVALS.note(tensor, part.message)
+                bad = next((one for one in part.given if self._is_harmful(births, one)), None)
+            if bad is not None and self._told < _MOST_TOLD:
+                self._told += 1
+                self._tell(births, part.message, bad, caller)
+
+    @staticmethod
+    def _is_harmful(births: Births, tensor: Tensor) -> bool:
+        """-Inf alone is a mask, and one number may be the best so far; what lies on a device is not waited for."""
+        if tensor.device.type != "cpu" or not tensor.is_floating_point() or not births.record.finds_bad(tensor):
+            return False
+        found = fact(tensor)
+        return found.nan > 0 or (found.posinf > 0 and found.numel > 1)
+
+    def _tell(self, births: Births, message: Message, bad: Tensor, caller: FrameType) -> None:
+        step = self._capture.tape.step
+        looked = self._again(bad)
+        if looked is None or looked.outcome != "found":
+            reason = None if looked is None else looked.reason
+            looked = self._born(births, bad, step) or self._here(message, bad, caller, reason)
+        looked = replace(looked, step=step)
+        RECORDER.emit(Sent(message.kind, message.ranks, message.number, message.group, looked), urgent=True)
+
+    def _again(self, bad: Tensor) -> Looked | None:
+        """Return what running the step again, as far as it has come, showed; None where there is no time for it."""
+        capture = self._capture
+        taped = not (capture.idle or capture.depth or capture.in_step or capture.communicates)
+        passed = time.perf_counter() - self._began
+        if not (taped or capture.window.shut) or (self._looks >= _FREE and self._spent > _SHARE * passed):
+            return None
+        self._looks += 1
+        began = time.perf_counter()
+        looked = self._examine(bad)
+        self._spent += time.perf_counter() - began
+        return looked
+
+    @staticmethod
+    def _born(births: Births, bad: Tensor, step: int) -> Looked | None:
+        birth = births.of(bad)
+        with quiet():
+            return None if birth is None else tell(bad, None, birth, step)
+
+    def _here(self, message: Message, bad: Tensor, caller: FrameType, reason: str | None) -> Looked:
+        """Where it was handed over is all that is known."""
+        spot = Spot(None, None, stack(caller, _FRAMES)[0], "collective", self._capture.tape.micro_step)
+        with quiet():
+            return Looked(
+                outcome="found", method="message", step=0, micro_step=spot.micro_step, phase="collective",
+                source="outside", site=site_of(spot, f"{_OPS[message.kind]}.default"), inputs=(fact(bad),),
+                reason=reason,
+            )  # fmt: skip

@@ -1,0 +1,138 @@
+"""What ranks hand each other by hand: messages, and what one rank gives to, or takes from, all of a group (worker).
+
+Both ends count what goes the same way, in the order of the calls, so that they speak of the same one where all that
+names it is the same. What several ranks give at once (a reduction) is none of it: their own harm tells who gave it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+from torch import Tensor
+
+from nandiag.runtime.collectives.ring import Call, Group
+from nandiag.runtime.evidence.labels import storage
+from nandiag.runtime.tape.entries import tensors_in
+
+_SENDS, _ASKS = frozenset({"send", "isend"}), frozenset({"recv", "irecv"})
+# Whether the one rank gives, and where each call has a tensor for each rank, by position and name.
+_ONE_GIVES = {"scatter": True, "broadcast": True, "gather": False}
+_LISTS = {"scatter": (1, "scatter_list"), "gather": (1, "gather_list")}
+_MOST = 256
+_TAG = {"send": 3, "isend": 3, "recv": 3, "irecv": 3}
+
+
+class Message(NamedTuple):
+    """What was handed over: ``ranks`` are sender and receiver of a message, else the members of the group.
+
+    ``number`` counts from 0, in the run, what goes the same way; ``group`` names the process group (of a message, with
+    its tag).
+    """
+
+    kind: str
+    ranks: tuple[int, ...]
+    number: int
+    group: str
+
+    def facts(self) -> dict[str, object]:
+        """Return it as facts of a look."""
+        facts = {"carried_by": self.kind, "group_ranks": list(self.ranks)}
+        return {**facts, "handed": [self.kind, list(self.ranks), self.number, self.group]}
+
+
+class Part(NamedTuple):
+    """This rank's part in it: what it gives, and what it asks to be filled."""
+
+    message: Message
+    given: list[Tensor]
+    asked: list[Tensor]
+
+
+class Arrivals:
+    """By which message the memory that was given last to be filled is filled."""
+
+    def __init__(self) -> None:
+        self._by_memory: dict[int, Message | None] = {}
+
+    def note(self, tensor: Tensor, message: Message | None) -> None:
+        """The memory of ``tensor`` is to be filled by ``message``."""
+        key = storage(tensor)
+        if key is None:
+            return
+        self._by_memory.pop(key, None)
+        if len(self._by_memory) >= _MOST:
+            self._by_memory.pop(next(iter(self._by_memory)))
+        self._by_memory[key] = message
+
+    def of(self, tensor: Tensor) -> Message | None:
+        """Return the message; of memory that was handed out again since, that of whoever had it before."""
+        return self._by_memory.get(storage(tensor) or 0)
+
+
+ARRIVALS = Arrivals()
+
+
+class Post:
+    """Counts the messages of this rank."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[object, ...]] = Counter()
+        self._from_anybody: set[str] = set()
+
+    def parts(self, calls: list[Call], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Part]:
+        """Yield this rank's part in each message of calls that begin, and count them."""
+        if len(calls) == 1 and calls[0].op in _ONE_GIVES:
+            yield from self._with_one(calls[0], args, kwargs)
+            return
+        batch = args[0] if args else kwargs.get("p2p_op_list")
+        many = batch if isinstance(batch, list) else None
+        for index, call in enumerate(calls):
+            if call.op not in _SENDS and call.op not in _ASKS:
+                continue
+            one = many[index] if many is not None and index < len(many) else None
+            tensor = one.tensor if one is not None else _word(args, kwargs, 0, "tensor")
+            tag = one.tag if one is not None else _word(args, kwargs, _TAG[call.op], "tag")
+            message = self._message(call, tag or 0)
+            if message is not None:
+                tensors = tensors_in([tensor])
+                yield Part(message, tensors, []) if call.op in _SENDS else Part(message, [], tensors)
+
+    def _message(self, call: Call, tag: int) -> Message | None:
+        if call.group is None:
+            return None
+        group, me = _name(call.group), dist.get_rank()
+        if call.peer is None:  # whoever comes first: how many came from each is not known from here on
+            self._from_anybody.add(group)
+        if call.peer is None or (call.op in _ASKS and group in self._from_anybody):
+            return None
+        ranks = (me, call.peer) if call.op in _SENDS else (call.peer, me)
+        key = (group, ranks, tag)
+        self._counts[key] += 1
+        return Message("send", ranks, self._counts[key] - 1, f"{group}/{tag}")
+
+    @staticmethod
+    def _with_one(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Part]:
+        """Yield the part in a call that has one rank give to all, or take from all."""
+        if call.group is None:
+            return
+        members, me = call.group.members, dist.get_rank()
+        one = 0 if call.peer is None else call.peer
+        many = _word(args, kwargs, *_LISTS[call.op]) if call.op in _LISTS else None
+        own = tensors_in([_word(args, kwargs, 0, "tensor")])
+        ends = own if many is None else tensors_in(many)
+        gives = (me == one) is _ONE_GIVES[call.op]
+        message = Message(call.op, members, call.seq, _name(call.group))
+        mine = ends if me == one else own
+        yield Part(message, mine, []) if gives else Part(message, [], mine)
+
+
+def _name(group: Group) -> str:
+    """Return the name of a group; one that is made again under its name is another one."""
+    return f"{group.name}#{group.life}"
+
+
+def _word(args: tuple[Any, ...], kwargs: dict[str, Any], at: int, name: str) -> Any:
+    return args[at] if at < len(args) else kwargs.get(name)

@@ -1,0 +1,64 @@
+"""A rank that handed bad values on is the origin where another one's harm came by that very message."""
+
+from nandiag.analysis import analyse
+from nandiag.events import Sent
+
+
+def received(by_hand, step, *handed):
+    facts = {"carried_by": "send", "group_ranks": list(handed[1]), "handed": [handed[0], list(handed[1]), *handed[2:]]}
+    return by_hand.found(step, source="received", phase="collective", outputs=(), facts=facts)
+
+
+def report(by_hand, sent, look, *more):
+    logs = (by_hand.rank(0, sent, world=3), by_hand.rank(1, by_hand.loss(5), look, world=3), *more)
+    return analyse(by_hand.run(*logs, world=3))
+
+
+def test_the_sender_is_the_origin_with_the_step_of_the_harm(by_hand):
+    sent = Sent("send", (0, 1), 5, "0#0/0", by_hand.found(0))
+    told = report(by_hand, sent, received(by_hand, 5, "send", (0, 1), 5, "0#0/0"))
+    assert (told.verdict.origin.ranks, told.verdict.origin.step, told.verdict.origin.line) == ((0,), 5, 12)
+    assert told.verdict.cause == "log_of_zero"
+    assert "What rank 1 got from other ranks was bad already." in told.verdict.evidence
+
+
+def test_another_message_is_no_origin(by_hand):
+    sent = Sent("send", (0, 1), 4, "0#0/0", by_hand.found(4))
+    told = report(by_hand, sent, received(by_hand, 5, "send", (0, 1), 5, "0#0/0"))
+    assert told.verdict.origin.ranks == (1,)
+
+
+def test_what_was_sent_is_no_anomaly(by_hand):
+    told = analyse(by_hand.run(by_hand.rank(0, Sent("send", (0, 1), 5, "0#0/0", by_hand.found(0)))))
+    assert told.verdict.anomaly is False
+
+
+def test_the_way_goes_on_through_a_rank_that_only_passed_it_on(by_hand):
+    passed = Sent("send", (2, 1), 3, "0#0/0", received(by_hand, 0, "send", (0, 2), 8, "0#0/0"))
+    first = Sent("send", (0, 2), 8, "0#0/0", by_hand.found(0))
+    last = received(by_hand, 5, "send", (2, 1), 3, "0#0/0")
+    told = report(by_hand, first, last, by_hand.rank(2, passed, world=3))
+    assert told.verdict.origin.ranks == (0,)
+    assert "What ranks 1-2 got from other ranks was bad already." in told.verdict.evidence
+
+
+def test_where_only_the_handing_over_was_seen_it_is_said_so(by_hand):
+    look = by_hand.found(
+        0, method="message", source="outside", phase="collective", inputs=(by_hand.fact(nan=1),), outputs=(),
+        reason="nothing of this step was taped",
+    )  # fmt: skip
+    sent = Sent("send", (0, 1), 5, "0#0/0", look)
+    told = report(by_hand, sent, received(by_hand, 5, "send", (0, 1), 5, "0#0/0"))
+    assert (told.verdict.origin.ranks, told.verdict.confidence) == ((0,), "observed")
+    assert told.verdict.summary == "NaN first seen on rank 0 at step 5 in what it sent to rank 1"
+    assert any(text.startswith("Seen when it was sent; what made it") for text in told.verdict.evidence)
+
+
+def test_harm_that_came_back_to_the_rank_that_sent_it_first(by_hand):
+    """A stage gets a bad gradient for what it had sent bad itself: both ranks look, and both have only received."""
+    forth = Sent("send", (0, 1), 5, "0#0/0", by_hand.found(5))
+    back = Sent("send", (1, 0), 5, "0#0/0", received(by_hand, 5, "send", (0, 1), 5, "0#0/0"))
+    first = by_hand.rank(0, forth, by_hand.gradient(5), received(by_hand, 5, "send", (1, 0), 5, "0#0/0"))
+    second = by_hand.rank(1, by_hand.loss(5), received(by_hand, 5, "send", (0, 1), 5, "0#0/0"), back)
+    told = analyse(by_hand.run(first, second))
+    assert (told.verdict.origin.ranks, told.verdict.origin.line) == ((0,), 12)

@@ -1,0 +1,124 @@
+"""What a rank hands to others bad is looked at before it goes, and told where another rank's harm needs it."""
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from nandiag.events import Sent
+from nandiag.runtime.collectives.messages import Post
+from nandiag.runtime.collectives.ring import Call, Group
+
+
+@pytest.fixture
+def alone(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+class Unit(nn.Module):
+    def forward(self, x):
+        return x / x.norm(dim=1, keepdim=True)  # zero rows
+
+
+def line_of(words):
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return next(number for number, text in enumerate(lines, 1) if text.endswith(words))
+
+
+def hand(*many):
+    return [dist.scatter(torch.empty_like(one), [one], src=0) for one in many]
+
+
+def test_what_was_made_in_this_step_is_run_again(work, alone):
+    worker = work()
+    model = Unit()
+    with torch.no_grad():
+        for step in range(3):
+            x = torch.rand(4, 6)
+            if step == 1:
+                x[2] = 0.0
+            hand(model(x))
+    sent = worker.events(Sent)
+    assert [(one.way, one.ranks, one.number, one.look.outcome, one.look.method) for one in sent] == [
+        ("scatter", (0,), 1, "found", "replay")
+    ]
+    assert (sent[0].look.site.line, sent[0].look.site.op) == (line_of("# zero rows"), "aten.div.Tensor")
+    assert worker.harms == worker.looked == []
+
+
+def test_a_gradient_that_is_handed_on_is_run_again(work, alone):
+    worker = work()
+    weight = nn.Parameter(torch.zeros(3))
+    torch.optim.SGD([weight], lr=0.1)
+    loss = torch.sqrt(weight).sum()  # steep at 0
+    loss.backward()
+    hand(weight.grad)
+    (sent,) = worker.events(Sent)
+    assert (sent.look.site.line, sent.look.site.node) == (line_of("# steep at 0"), "SqrtBackward0")
+
+
+def test_where_nothing_shows_what_made_it_the_line_that_hands_it_on_is_told(work, alone):
+    worker = work()
+    x = torch.rand(4)
+    x.numpy()[1] = float("nan")
+    hand(x)  # handed on
+    (sent,) = worker.events(Sent)
+    assert (sent.look.method, sent.look.source, sent.look.phase) == ("message", "outside", "collective")
+    assert sent.look.site.line == line_of("return [dist.scatter(torch.empty_like(one), [one], src=0) for one in many]")
+
+
+def test_masks_and_finite_values_are_not_told(work, alone):
+    worker = work()
+    hand(torch.full((4,), -torch.inf), torch.ones(4), torch.ones(4, dtype=torch.int64), torch.tensor(torch.inf))
+    assert worker.events(Sent) == []
+
+
+def test_running_again_is_within_a_share_of_the_time(work, alone, monkeypatch):
+    worker = work()
+    looks = []
+
+    def look(case):
+        time.sleep(0.02)
+        looks.append(case)
+
+    monkeypatch.setattr(worker.sentinel.looker._examiner, "examine_handed", look)
+    hand(*(torch.full((4,), torch.nan) for _ in range(100)))
+    assert len(looks) == 2
+    assert len(worker.events(Sent)) == 64
+
+
+def test_handing_on_counts_for_no_replay_and_leaves_the_step_as_it_was(work, alone):
+    worker = work(max_replays=1)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        y = model(torch.rand(2, 3)).log()
+        before = torch.get_rng_state()
+        hand(y.detach() * torch.nan)
+        assert torch.equal(torch.get_rng_state(), before)
+    y.sum().backward()
+    optimizer.step()
+    assert len(worker.looked) == 1
+
+
+def test_messages_are_counted_by_their_ends_and_their_tag(alone):
+    group, post = Group(dist.group.WORLD, "0", 0), Post()
+
+    def message(op, peer, tag=0):
+        call = Call(op, group, None)
+        call.peer = peer
+        return [part.message for part in post.parts([call], (torch.ones(1),), {"tag": tag})]
+
+    calls = [("send", 1), ("isend", 1), ("recv", 1), ("send", 2), ("send", 1, 7), ("irecv", 1)]
+    told = [(one.ranks, one.number, one.group) for call in calls for one in message(*call)]
+    assert told == [
+        ((0, 1), 0, "0#0/0"), ((0, 1), 1, "0#0/0"), ((1, 0), 0, "0#0/0"), ((0, 2), 0, "0#0/0"), ((0, 1), 0, "0#0/7"),
+        ((1, 0), 1, "0#0/0"),
+    ]  # fmt: skip
+    assert message("recv", None) == message("recv", 1) == []
+    assert len(message("send", 1)) == 1
