@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import NamedTuple
 
 from nandiag.runtime.evidence.around.place import Function, end_of, loaded, tree_of
 
 _ROUNDS = 3
 _HEADS = ("test", "iter", "items", "subject")
+# What a tensor is asked for that no value of it has a part in.
+_METADATA = frozenset({"shape", "dtype", "device", "ndim", "layout", "requires_grad", "size", "dim", "numel"})
+_OF_A_KIND = frozenset({"len", "isinstance", "type", "id", "hasattr"})
 
 
 class Meant(NamedTuple):
-    """Names that decided that the error is raised (``asked``), and those that its message shows alone (``told``)."""
+    """Names that decided that the error is raised (``asked``), and those that its message shows alone (``told``).
 
-    asked: set[str]
-    told: set[str]
+    ``made``: what those of a call were made of; ``decided``: the statement itself raises or asserts.
+    """
+
+    asked: Set[str]
+    told: Set[str] = frozenset()
+    made: Set[str] = frozenset()
+    decided: bool = False
 
 
 def meant(file: str, line: int) -> Meant | None:
@@ -34,12 +42,14 @@ def meant(file: str, line: int) -> Meant | None:
     scope = next((index for index in range(len(path) - 1, -1, -1) if isinstance(path[index], Function)), 0)
     message: list[ast.AST]
     if isinstance(statement, ast.Raise):
-        asked, message = {name for one in path[scope:-1] for part in _tests(one) for name in loaded(part)}, [statement]
+        asked, message = {name for one in path[scope:-1] for part in _tests(one) for name in _valued(part)}, [statement]
     elif isinstance(statement, ast.Assert):
-        asked, message = set(loaded(statement.test)), [statement.msg] if statement.msg is not None else []
+        asked, message = set(_valued(statement.test)), [statement.msg] if statement.msg is not None else []
     else:
-        return Meant({name for part in _heads(statement) for name in loaded(part)}, set())
-    return Meant(asked | _made_of(path[scope], asked, line), {name for part in message for name in loaded(part)})
+        asked = {name for part in _heads(statement) for name in _valued(part)}
+        return Meant(asked, made=_made_of(path[scope], asked, line))
+    told = {name for part in message for name in loaded(part)}
+    return Meant(asked | _made_of(path[scope], asked, line), told, decided=True)
 
 
 def _path(tree: ast.AST, line: int) -> Iterator[ast.AST]:
@@ -70,11 +80,25 @@ def _tests(node: ast.AST) -> list[ast.AST]:
     return [node.test] if isinstance(node, ast.If | ast.While) else []
 
 
+def _valued(node: ast.AST) -> Iterator[str]:
+    """Yield the names whose values ``node`` reads: not those of which it asks for a shape or a length alone."""
+    if isinstance(node, ast.Attribute) and (node.attr in _METADATA or node.attr.startswith("is_")):
+        return
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _OF_A_KIND:
+        return
+    if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Is | ast.IsNot):
+        return
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        yield node.id
+    for child in ast.iter_child_nodes(node):
+        yield from _valued(child)
+
+
 def _made_of(scope: ast.AST, names: set[str], line: int) -> set[str]:
     """Return the names that ``names`` were made of before ``line``."""
     known = set(names)
     for _ in range(_ROUNDS):
-        known |= {name for target, value in _assignments(scope, line) if target in known for name in loaded(value)}
+        known |= {name for target, value in _assignments(scope, line) if target in known for name in _valued(value)}
     return known - names
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from types import FrameType
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+from nandiag.runtime.frames import USER, kind_of
 from nandiag.runtime.look.finite import fact, is_bad, quiet
 from nandiag.runtime.watch.told.meant import Meant, meant
 
@@ -28,34 +30,76 @@ _OTHER = (
     LookupError, OSError, AttributeError, ImportError, NameError, TypeError, NotImplementedError, StopIteration,
     SyntaxError, MemoryError,
 )  # fmt: skip
-_MOST_FRAMES, _MOST, _MASK = 32, 8, 2
+_MOST_FRAMES, _MOST, _INFINITY, _MASK = 32, 8, 1, 2
+# What torch, numpy and scipy say of NaN without its name: a range it is out of, a matrix that no factor is found of.
+_REFUSALS = re.compile(
+    r"between 0 and 1|>= ?0 && .{1,9}<= ?1|must be in \[0, 1\]|positive.?(?:semi)?.?definite|is singular"
+    r"|did not converge|failed to converge|invalid numeric entries|satisfy the constraint",
+    re.IGNORECASE,
+)
+_NAN_AS_INTEGER = (str(-(1 << 63)), str(-(1 << 31)))
 
 
 def spoken_of(error: BaseException) -> tuple[Tensor, ...]:
     """Return the tensors that are not finite in the innermost frame of ``error`` that means any, the worst kind alone.
 
-    Empty where the words of the error are not of such numbers. NaN goes before +Inf, and that before -Inf, which may be
-    a mask, and is none only where the very call that raised was given it.
+    Empty where the error is not of such numbers. NaN goes before +Inf, and that before -Inf, which may be a mask, and
+    is none only where the very call that raised was given it. Where no word of the error is of them, NaN alone counts,
+    and only where the text of the script shows that its value was asked for.
     """
-    if isinstance(error, _OTHER) or not _WORDS.search(str(error)):
+    if isinstance(error, LookupError):
+        held = _behind_an_index(error)
+    elif isinstance(error, _OTHER):
         return ()
+    else:
+        held = _held(error) if _WORDS.search(str(error)) else _refused(error)
     with quiet(), torch.no_grad():
-        for depth, held in enumerate(_held(error)):
-            worst = [(one, rank) for one in held if (rank := _rank(one)) < (math.inf if depth == 0 else _MASK)]
+        for most, tensors in held:
+            worst = [(one, rank) for one in tensors if (rank := _rank(one)) < most]
             if worst:
                 least = min(rank for _, rank in worst)
                 return tuple(one for one, rank in worst if rank == least)[:_MOST]
     return ()
 
 
-def _held(error: BaseException) -> Iterator[list[Tensor]]:
+_Held: TypeAlias = Iterator[tuple[float, list[Tensor]]]
+
+
+def _held(error: BaseException) -> _Held:
     """Yield the tensors among the local variables of each frame that the error may be of, from the innermost on."""
+    for depth, (frame, line) in enumerate(_frames(error)):
+        yield _MASK if depth else math.inf, list(_in_frame(frame, meant(frame.f_code.co_filename, line)))
+
+
+def _refused(error: BaseException) -> _Held:
+    """Yield what a function of torch's or a library's refused, or the script's own condition was asked of."""
+    of_numbers = _REFUSALS.search(str(error)) is not None
+    for depth, (frame, line) in enumerate(_frames(error)):
+        names = meant(frame.f_code.co_filename, line)
+        own = depth == 0 and kind_of(frame.f_code.co_filename) == USER
+        if names is not None and (of_numbers or (names.decided and own)):
+            yield _INFINITY, list(_named(frame, names.asked))
+
+
+def _behind_an_index(error: LookupError) -> _Held:
+    """Yield what the index was made of, where that is what NaN becomes as an integer."""
+    if any(number in str(error) for number in _NAN_AS_INTEGER):
+        for frame, line in _frames(error):
+            names = meant(frame.f_code.co_filename, line)
+            if names is not None:
+                yield _INFINITY, list(_named(frame, names.asked | names.made))
+
+
+def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
     frames, trace = [], error.__traceback__
     while trace is not None:
         frames.append((trace.tb_frame, trace.tb_lineno))
         trace = trace.tb_next
-    for frame, line in frames[: -_MOST_FRAMES - 1 : -1]:
-        yield list(_in_frame(frame, meant(frame.f_code.co_filename, line)))
+    return frames[: -_MOST_FRAMES - 1 : -1]
+
+
+def _named(frame: FrameType, names: Set[str]) -> Iterator[Tensor]:
+    yield from (one for name, one in list(frame.f_locals.items()) if name in names and isinstance(one, Tensor))
 
 
 def _in_frame(frame: FrameType, names: Meant | None) -> Iterator[Tensor]:
@@ -71,4 +115,4 @@ def _rank(tensor: Tensor) -> float:
     if not is_bad(tensor):
         return math.inf
     counted = fact(tensor)
-    return 0 if counted.nan else 1 if counted.posinf else _MASK
+    return 0 if counted.nan else _INFINITY if counted.posinf else _MASK

@@ -202,3 +202,70 @@ def test_a_mask_that_the_very_call_refuses_has_its_line(work):
     assert worker.harms[0].what == "output"
     assert worker.looked[0].site.source.strip().startswith("scores = torch.ones(4).masked_fill(")
     assert kept
+
+
+def of_an_entropy(bad):
+    return nn.functional.binary_cross_entropy(bad.view(-1), torch.ones(bad.numel()))
+
+
+def of_a_chance(bad):
+    return torch.bernoulli(bad)
+
+
+def of_a_factor(bad):
+    return torch.linalg.cholesky(torch.eye(2) * bad.view(-1)[0])
+
+
+def of_boxes(bad):
+    corners = bad.view(1, -1).repeat(1, 4)
+    if not (corners[:, 2:] >= corners[:, :2]).all():
+        raise AssertionError
+
+
+def of_an_index(bad):
+    table, places = torch.arange(4), bad.view(-1).long()
+    return table[places[0]]
+
+
+@pytest.mark.parametrize("fails", [of_an_entropy, of_a_chance, of_a_factor, of_boxes, of_an_index])
+def test_a_refusal_of_nan_in_other_words_has_its_line(work, fails):
+    worker, sampler = work(), Sampler()
+    kept = trained(sampler, 3)
+
+    def checked():
+        chance = torch.zeros(1, 1) / torch.zeros(1, 1)
+        return fails(chance)
+
+    worker.sentinel.last.take(raised(checked))
+    assert worker.harms[0].tensors[0].nan
+    assert worker.looked[0].site.op == "aten.div.Tensor"
+    assert kept
+
+
+def has_other_rows(held):
+    return torch.ones(2, 3) @ held.repeat(2, 2)
+
+
+def asks_of_another(held):
+    sizes = torch.ones(3)
+    if sizes.sum() != held.numel():
+        raise AssertionError("rows were lost")
+
+
+def refuses_a_finite_chance(held):
+    return nn.functional.binary_cross_entropy(torch.full((2,), 3.0), torch.ones(2))
+
+
+def leaves_the_table(held):
+    return torch.arange(3)[int(7 + held.numel())]
+
+
+@pytest.mark.parametrize("fails", [has_other_rows, asks_of_another, refuses_a_finite_chance, leaves_the_table])
+def test_a_refusal_that_nan_has_no_part_in_is_no_harm_of_the_padding_beside_it(work, fails):
+    worker, sampler = work(), Sampler()
+    kept = trained(sampler, 3)
+    padded = torch.full((1, 4), torch.nan)
+    worker.sentinel.last.take(raised(fails, padded))
+    assert worker.harms == []
+    assert worker.looked == []
+    assert kept
