@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from math import prod
 
 from nandiag.analysis.causes import fitting
@@ -104,6 +105,14 @@ _FILLED = (
     "It is NaN throughout, and nothing wrote to it since it was made: so is what torch.empty hands out in the "
     "deterministic mode of this run. In another mode it holds what lay in memory."
 )
+# Modules of torch's with a ``reset_parameters`` of their own.
+_RESETS_ITSELF = frozenset(
+    {"Linear", "Bilinear", "Embedding", "EmbeddingBag", "LayerNorm", "RMSNorm", "GroupNorm", "PReLU"}
+    | {"BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm", "InstanceNorm1d", "InstanceNorm2d"}
+    | {"Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"}
+    | {"RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell"}
+)
+_EMPTIED = re.compile(r"([A-Za-z_][\w.]*)\.to_empty\(")
 _WRITE = Suggestion(
     "Write every element after torch.empty or to_empty: initialise the tensor.",
     "torch.nn.init.normal_(p, std=0.02)",
@@ -227,7 +236,17 @@ def _checkpoint(facts: Facts) -> Cause:
 
 
 def _unwritten(facts: Facts, text: str) -> Cause:
-    return Cause("uninitialised_memory", (text,), (_write(facts),), LIKELY, story=True)
+    return Cause("uninitialised_memory", (text,), (*_reset(facts), _write(facts)), LIKELY, story=True)
+
+
+def _reset(facts: Facts) -> list[Suggestion]:
+    """Tell what fills modules of torch's own again: a script that writes ``reset_parameters`` leaves some out."""
+    emptied = _EMPTIED.search(facts.origin.source or "")
+    if emptied is None or facts.origin.module_class not in _RESETS_ITSELF:
+        return []
+    code = f"[m.reset_parameters() for m in {emptied[1]}.modules() if hasattr(m, 'reset_parameters')]"
+    text = "Have each module fill its parameters behind this line; what a module resets does not reset its submodules."
+    return [Suggestion(text, code)]
 
 
 def _write(facts: Facts) -> Suggestion:

@@ -66,6 +66,7 @@ _GAMMAS = frozenset({"lgamma", "digamma", "polygamma", "mvlgamma", "special_gamm
 _POSITIVE = _LOGS | {"sqrt", "rsqrt"}
 _SOFTPLUS = "torch.nn.functional.softplus"
 _PLUS = "let it make a number that is positive by construction."
+_CHANCE = "let it make a number between 0 and 1 by construction."
 _LINEAR = frozenset({"Addmm", "Mm", "Bmm", "Baddbmm", "Convolution", "Linear", "Addmv", "Mv", "Dot"})
 _LOOKS = frozenset(
     {"View", "UnsafeView", "Reshape", "Squeeze", "Unsqueeze", "Select", "Slice", "Split", "SplitWithSizes", "Unbind"}
@@ -175,15 +176,48 @@ def _positive(facts: Facts, op: str) -> Suggestion | None:
     if made is None:
         return None
     text, meaning = ast.unparse(made.node), made.meaning
+    made_so, told = (_chance, _CHANCE) if _of_a_chance(facts, op) else (_plus, _PLUS)
     if meaning is None and not isinstance(made.node, ast.Name):
-        line = fitting.argument(facts.origin, op, lambda inner: f"({_SOFTPLUS}({inner}) + 1e-6)")
-        return Suggestion(f"The model makes it, of any sign: {_PLUS}", line)
+        line = fitting.argument(facts.origin, op, lambda inner: f"({made_so(inner)})")
+        return Suggestion(f"The model makes it, of any sign: {told}", line)
     if not made.inside and meaning is not None:
         where = f"{posixpath.basename(meaning.file)}:{meaning.line}"
-        return Suggestion(f"The model makes it, of any sign, at {where}: {_PLUS}", f"{_SOFTPLUS}({text}) + 1e-6")
+        return Suggestion(f"The model makes it, of any sign, at {where}: {told}", made_so(text))
     name = meaning.name if meaning is not None else text
     where = f"in line {meaning.line}" if meaning is not None else "before this line"
-    return Suggestion(f"The model makes it, of any sign: {where}, {_PLUS}", f"{name} = {_SOFTPLUS}({text}) + 1e-6")
+    return Suggestion(f"The model makes it, of any sign: {where}, {told}", f"{name} = {made_so(text)}")
+
+
+def _plus(text: str) -> str:
+    return f"{_SOFTPLUS}({text}) + 1e-6"
+
+
+def _chance(text: str) -> str:
+    # In float32 the sigmoid itself is 1 from about 17 on.
+    return f"torch.sigmoid({text}).clamp(1e-6, 1 - 1e-6)"
+
+
+def _of_a_chance(facts: Facts, op: str) -> bool:
+    """Whether the line takes the logarithm of one less the same number too: then it is to be below one as well."""
+    found = fitting.parsed(facts.origin)
+    given = None if found is None or op not in _LOGS else fitting.target(found[1], op)
+    line = None if given is None else _tree(facts.origin.source or "")
+    if given is None or line is None:
+        return False
+    rests = [rest for node in ast.walk(line) if isinstance(node, ast.Call) and (rest := fitting.target(node, op))]
+    return any(_is_rest(one, of=given) or _is_rest(given, of=one) for one in rests)
+
+
+def _tree(source: str) -> ast.AST | None:
+    try:
+        return ast.parse(source.strip())
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _is_rest(node: ast.expr, *, of: ast.expr) -> bool:
+    one = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and isinstance(node.left, ast.Constant)
+    return one and node.left.value == 1 and ast.dump(node.right) == ast.dump(of)
 
 
 def _of_any_sign(facts: Facts) -> bool:

@@ -292,6 +292,21 @@ def test_a_weight_first_seen_bad_within_the_run_is_not_said_to_be_bad_from_the_s
     assert "between steps 14 and 15" in story.suggestions[0].text
 
 
+@pytest.mark.parametrize(("kind", "line", "code"), [
+    ("Linear", 'net.to_empty(device="cpu")',
+     "[m.reset_parameters() for m in net.modules() if hasattr(m, 'reset_parameters')]"),
+    ("ScaleNorm", 'net.to_empty(device="cpu")', "torch.nn.init.normal_(self.weight, std=0.02)"),
+    ("Linear", "w = torch.empty(3, 3)", "torch.nn.init.normal_(self.weight, std=0.02)"),
+])  # fmt: skip
+def test_what_to_empty_left_unwritten_is_filled_by_modules_that_know_how(by_hand, kind, line, code):
+    bad = by_hand.fact("layers.0.weight", nan=3)
+    origin = Origin("nan", 0, (0,), 0, phase="init", inputs=(bad,), source=line, module_class=kind)
+    told = {"weight": "layers.0.weight", "birth": "unwritten", "call": "empty_like"}
+    look = Looked("found", "record", 0, source="parameter", facts=told)
+    facts = Facts(origin, "look", harm=Harm("parameter", 0, "init", (bad,), 1, 4), look=look, born_bad=bad)
+    assert explain(facts)[0].suggestions[0].code == code
+
+
 def overflowing(at, by_hand, **rest):
     big = by_hand.fact(max=300.0, absmax=300.0, dtype="float16")
     return explain(at("mm", (big, big), (by_hand.fact(posinf=1, dtype="float16"),), phase="forward", **rest))

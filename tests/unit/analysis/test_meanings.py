@@ -78,6 +78,18 @@ def test_what_a_layer_makes_of_any_sign_is_made_positive_where_it_is_made(at, by
     assert code == "nll = torch.log((torch.nn.functional.softplus(self.head(h)) + 1e-6)) + d / var"
 
 
+def test_what_is_the_chance_of_something_is_made_to_lie_between_0_and_1(at, by_hand):
+    line = "nll = -(y * torch.log(p) + (1 - y) * torch.log(1 - p)).mean()"
+    facts = at(
+        "log", (by_hand.fact(min=-0.5),), (by_hand.fact(nan=1),), text=line, column=(12, 24),
+        extra={"made_by": ["SqueezeBackward0", "ViewBackward0", "ConvolutionBackward0"]},
+    )  # fmt: skip
+    found = first(on(facts))
+    assert found.code == "p = torch.sigmoid(p).clamp(1e-6, 1 - 1e-6)"
+    assert "between 0 and 1" in found.text
+    assert first(on(variance(at, by_hand))).code == "var = torch.nn.functional.softplus(var) + 1e-6"
+
+
 def test_a_difference_that_rounding_makes_negative_is_clamped(at, by_hand):
     facts = on(variance(at, by_hand, made_by=("SubBackward0", "AddmmBackward0")), ("var", "a - b * c"))
     assert first(facts).code == "nll = torch.log(var.clamp_min(1e-12)) + d / var.clamp_min(1e-12)"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from nandiag.runtime.evidence.around.place import Function, end_of, loaded, tree_of
@@ -21,9 +22,9 @@ class Meant(NamedTuple):
     ``made``: what those of a call were made of; ``decided``: the statement itself raises or asserts.
     """
 
-    asked: Set[str]
-    told: Set[str] = frozenset()
-    made: Set[str] = frozenset()
+    asked: AbstractSet[str]
+    told: AbstractSet[str] = frozenset()
+    made: AbstractSet[str] = frozenset()
     decided: bool = False
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from types import FrameType
 from typing import TypeAlias
 
@@ -98,7 +99,7 @@ def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
     return frames[: -_MOST_FRAMES - 1 : -1]
 
 
-def _named(frame: FrameType, names: Set[str]) -> Iterator[Tensor]:
+def _named(frame: FrameType, names: AbstractSet[str]) -> Iterator[Tensor]:
     yield from (one for name, one in list(frame.f_locals.items()) if name in names and isinstance(one, Tensor))
 
 
