@@ -216,8 +216,9 @@ def _tree(source: str) -> ast.AST | None:
 
 
 def _is_rest(node: ast.expr, *, of: ast.expr) -> bool:
-    one = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and isinstance(node.left, ast.Constant)
-    return one and node.left.value == 1 and ast.dump(node.right) == ast.dump(of)
+    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and isinstance(node.left, ast.Constant)):
+        return False
+    return node.left.value == 1 and ast.dump(node.right) == ast.dump(of)
 
 
 def _of_any_sign(facts: Facts) -> bool:
