@@ -52,6 +52,13 @@ def _code(handler: Any) -> object:
     return getattr(method, "__code__", None)
 
 
+def disarm(probe: str, error: BaseException) -> None:
+    """Switch a ``probe`` off that failed; what a handler of signals raised in the midst of it is raised on."""
+    if is_of_signal(error):
+        raise error
+    RECORDER.dark(probe, error)
+
+
 def guarded(probe: str) -> Callable[[F], F]:
     """Make a function return None once its ``probe`` has failed; only our own AnomalyStop passes through."""
 
@@ -65,9 +72,7 @@ def guarded(probe: str) -> Callable[[F], F]:
             except (AnomalyStop, Refused):
                 raise
             except Exception as error:
-                if is_of_signal(error):
-                    raise
-                RECORDER.dark(probe, error)
+                disarm(probe, error)
                 return None
 
         return cast("F", wrapper)
@@ -97,9 +102,7 @@ def guarded_alone(probe: str) -> Callable[[F], F]:
             except (AnomalyStop, Refused):
                 raise
             except Exception as error:
-                if is_of_signal(error):
-                    raise
-                RECORDER.dark(probe, error)
+                disarm(probe, error)
                 return None
 
         return cast("F", wrapper)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from types import TracebackType
 
-from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.guard import disarm
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -31,7 +31,7 @@ def pass_on(error: BaseException) -> None:
     try:
         hide_own_frames(error)
     except Exception as failure:  # the script sees frames of ours, and no error of ours
-        RECORDER.dark("tracebacks", failure)
+        disarm("tracebacks", failure)
 
 
 def _without_own(trace: TracebackType | None) -> TracebackType | None:

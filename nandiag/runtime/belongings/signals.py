@@ -29,10 +29,13 @@ def postponed() -> Iterator[None]:
         before = handlers()
         for number in before:
             signal.signal(number, keep)
+        # Who waits for signals by it (asyncio) is told of them when they are raised, and not before as well.
+        told = signal.set_wakeup_fd(-1)
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+            signal.set_wakeup_fd(told)
             for number in reversed(dict.fromkeys(came)):
                 later.callback(signal.raise_signal, number)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from nandiag.runtime.guard import disarm
 from nandiag.runtime.recorder import RECORDER
 
 _stacked = torch._C._len_torch_function_stack
@@ -46,7 +47,7 @@ class Beneath(TorchFunctionMode):
             lowest = int(bool(stacked) and stacked[0] is device)
             _push_all([*stacked[:lowest], self, *stacked[lowest:]])
         except Exception as error:  # the wraps call this where nothing is above them but the script
-            RECORDER.dark(self.probe, error)
+            disarm(self.probe, error)
 
     def close(self) -> bool:
         """Stop seeing; returns whether it did see."""
@@ -59,7 +60,7 @@ class Beneath(TorchFunctionMode):
             else:
                 _push_all([mode for mode in _pop_all() if mode is not self])
         except Exception as error:
-            RECORDER.dark(self.probe, error)
+            disarm(self.probe, error)
             return False
         return True
 

@@ -19,7 +19,7 @@ from nandiag.runtime.births.beneath import Beneath
 from nandiag.runtime.births.known import Call, is_in_place
 from nandiag.runtime.births.record import SILENT, Record
 from nandiag.runtime.frames import places
-from nandiag.runtime.guard import guarded
+from nandiag.runtime.guard import disarm, guarded
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entries import tensors_in
@@ -70,7 +70,7 @@ class Prelude(Beneath):
                 self.record.keep_bad()
         except Exception as error:
             self.shut = True
-            RECORDER.dark(self.probe, error)
+            disarm(self.probe, error)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run the call, then have it recorded; an error of ours goes dark, an error of the call is the script's."""
@@ -90,7 +90,7 @@ class Prelude(Beneath):
         try:
             self._record(name, func, (args, kwargs), output)
         except Exception as error:
-            RECORDER.dark(self.probe, error)
+            disarm(self.probe, error)
             self.shut = True
         return output
 

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from nandiag.events.standing import DONE, ISSUED, RAISED
 from nandiag.runtime.collectives.lookout import LOOKOUT
 from nandiag.runtime.collectives.ring import MOST_SHAPES, RING, Call, user_frame
+from nandiag.runtime.guard import disarm
 from nandiag.runtime.inject.after_import import after_import
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tracebacks import pass_on
@@ -131,7 +132,7 @@ def _install_functional(module: Any) -> None:
             if original is not None:
                 setattr(module, name, _wrapped(original, _shape(name, original, tensors, _resolver(module))))
     except Exception as error:
-        RECORDER.dark("collectives", error)
+        disarm("collectives", error)
 
 
 def _resolver(module: Any) -> Callable[[Any], Any]:
@@ -201,7 +202,7 @@ def _begin(shape: _Shape, args: tuple[Any, ...], kwargs: dict[str, Any], frame: 
                 return [_message(one, frame) for one in _taken(args, kwargs, (0, "p2p_op_list")) or ()]
             return [_begin_one(shape, args, kwargs, frame)]
     except Exception as error:
-        RECORDER.dark("collectives", error)
+        disarm("collectives", error)
         return []
 
 

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from nandiag.runtime.belongings.bystanders import Bystanders
 from nandiag.runtime.frames import foreign_modes, trail
-from nandiag.runtime.guard import Refused, guarded
+from nandiag.runtime.guard import Refused, disarm, guarded
 from nandiag.runtime.public import AnomalyStop
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Tape
@@ -85,7 +85,7 @@ def _taping(function: F) -> F:
         except (AnomalyStop, Refused):
             raise
         except Exception as error:
-            RECORDER.dark("tape", error)
+            disarm("tape", error)
             return None
 
     return cast("F", wrapper)
@@ -144,7 +144,7 @@ class Capture:
                 return True
             return bool(_graph_task() != -1)
         except Exception as error:  # the wraps ask this where nothing is above them but the script
-            RECORDER.dark("tape", error)
+            disarm("tape", error)
             return True
 
     def _takes_this_thread(self) -> bool:
@@ -285,7 +285,7 @@ class Capture:
             if self.births is not None and self.births.prelude.on:
                 self.births.prelude.end()
         except Exception as error:  # as above
-            RECORDER.dark("births", error)
+            disarm("births", error)
 
     @_taping
     def root_raised(self, entry: Entry | None) -> None:

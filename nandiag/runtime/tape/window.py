@@ -18,10 +18,10 @@ from torch import Tensor
 from nandiag.runtime.births.beneath import Beneath
 from nandiag.runtime.births.known import is_in_place
 from nandiag.runtime.frames import trail
+from nandiag.runtime.guard import disarm
 from nandiag.runtime.leaves import unseen
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.memory.there import all_there
-from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entries import CALL, Entry, Tape, tensors_in
 from nandiag.runtime.tape.packed.jots import LARGEST
 from nandiag.runtime.tape.packed.outputs import shards_of
@@ -99,7 +99,7 @@ class Window(Beneath):
             careful = what.careful or (kwargs and "generator" in kwargs)
             kept = unseen(self._kept, what, args, kwargs) if careful else None
         except Exception as error:
-            RECORDER.dark("window", error)
+            disarm("window", error)
             return func(*args, **(kwargs or {}))
         self.on, self._within = False, True
         try:
@@ -120,7 +120,7 @@ class Window(Beneath):
                     else:
                         self._take(*words)
             except Exception as error:
-                RECORDER.dark("window", error)
+                disarm("window", error)
         return output
 
     def _take(self, func: Any, words: tuple[Any, Any], output: Any, kept: _Kept | None) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import torch.distributed as dist
 
 from nandiag.events import Note
+from nandiag.runtime.guard import is_of_signal
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.together.census import (
     PATIENCE,
@@ -87,7 +88,7 @@ class Agreement:
             else:
                 self._disarm(why)
         except Exception as error:  # whatever gloo or the store raises: the run goes on without agreement
-            self._disarm(_first_line(error))
+            self._failed(error)
 
     def any(self, *, flag: bool, what: int = VOTE) -> bool:
         """Return whether any rank passed True; this rank's own flag where no agreement can be had."""
@@ -101,7 +102,7 @@ class Agreement:
             self._borders += what == BORDER
             agreed: int = self._ours.most(level, 3 * self._borders + what, self._patience())
         except Exception as error:
-            self._disarm(_first_line(error))
+            self._failed(error)
             return level
         self._last = time.monotonic()
         return agreed
@@ -115,6 +116,11 @@ class Agreement:
 
     def _grace(self) -> float:
         return min(PATIENCE, max(_LEAST_GRACE, _STEPS * self._step))
+
+    def _failed(self, error: Exception) -> None:
+        self._disarm(_first_line(error))
+        if is_of_signal(error):
+            raise error
 
     def _disarm(self, why: str) -> None:
         self._disarmed = True

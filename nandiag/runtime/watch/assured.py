@@ -169,8 +169,8 @@ class Assured:
         if not max(bounds) < _ROOM:
             return False
         grad = _grad_enabled()
-        _set_grad(False)  # noqa: FBT003 - C++ takes no keywords
         try:
+            _set_grad(False)  # noqa: FBT003 - C++ takes no keywords
             weight = _norm(_side_by_side(weights)).item()
         finally:
             _set_grad(grad)

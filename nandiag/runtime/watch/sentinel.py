@@ -19,7 +19,7 @@ from torch import Tensor
 from nandiag.events import Finished
 from nandiag.runtime.early.warner import Step
 from nandiag.runtime.early.watch import Early
-from nandiag.runtime.guard import Refused, guarded
+from nandiag.runtime.guard import Refused, disarm, guarded
 from nandiag.runtime.inject.late import attach_late
 from nandiag.runtime.levels.looker import Looker
 from nandiag.runtime.look.finite import quiet, read
@@ -366,7 +366,7 @@ class Sentinel:
         try:
             self.last.take()
         except Exception as error:
-            RECORDER.dark("last look", error)
+            disarm("last look", error)
         border = Border()
         with quiet():
             sight = look(self.losses.pending, [], None, None, self._waiting, [])

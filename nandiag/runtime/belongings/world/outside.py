@@ -193,11 +193,12 @@ def _registered(original: Callable[..., Any], function: Any, *args: Any, **kwarg
     return function
 
 
-# What the step itself has asked for, and maybe taken back, by the name in ``signal``.
+# What the step itself has asked for, and maybe taken back, or has had answered, by the name in ``signal``.
 _ALARMS: dict[str, Callable[..., Any]] = {
     "alarm": lambda _, __: 0,
     "setitimer": lambda _, which, *__: signal.getitimer(which),
     "signal": lambda _, number, __: signal.getsignal(number),
+    "raise_signal": lambda _, __: None,
 }
 
 

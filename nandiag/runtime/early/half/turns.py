@@ -14,8 +14,7 @@ import torch
 from nandiag.runtime.early.half.activations import ActivationLook, Extremes, anything_compiled
 from nandiag.runtime.early.half.headroom import LARGEST, Headroom
 from nandiag.runtime.early.warner import Warner
-from nandiag.runtime.guard import guarded
-from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.guard import disarm, guarded
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import Entry
 from nandiag.runtime.tape.state import capturing
@@ -56,7 +55,7 @@ class HalfPrecision:
             self.due = math.inf
             return
         self._done.add(id(entry.function))
-        self._look = ActivationLook(entry.function, partial(RECORDER.dark, "activations"))
+        self._look = ActivationLook(entry.function, partial(disarm, "activations"))
         self._capture.on_root_end = self._ended
         self._look.begin()
 
@@ -69,7 +68,7 @@ class HalfPrecision:
         try:
             self._keep(look.end())
         except Exception as error:
-            RECORDER.dark("activations", error)
+            disarm("activations", error)
 
     def _keep(self, seen: Extremes) -> None:
         if seen:

@@ -14,7 +14,7 @@ from nandiag.events import Looked
 from nandiag.runtime.births.known import OP
 from nandiag.runtime.evidence.op import Op
 from nandiag.runtime.evidence.walk import origin
-from nandiag.runtime.guard import guarded
+from nandiag.runtime.guard import disarm, guarded
 from nandiag.runtime.inject.after_import import after_import
 from nandiag.runtime.levels.calls import listen
 from nandiag.runtime.levels.ops.account import Scene, account
@@ -22,7 +22,6 @@ from nandiag.runtime.levels.ops.marks import BACKWARD, MODEL, UPDATE
 from nandiag.runtime.levels.ops.watch import OpWatch
 from nandiag.runtime.levels.ops.watched import Watched
 from nandiag.runtime.look.finite import quiet
-from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import ROOT, Entry, Tape
@@ -172,7 +171,7 @@ class Live:
                 looked = account(self.watch, self._scene, case, bad)
                 looked = looked if bad is not None else self._from_file(case, looked)
         except Exception as error:
-            RECORDER.dark(_PROBE, error)
+            disarm(_PROBE, error)
             looked = None
         reason = "none of the ops that were watched wrote the bad values"
         return looked or Looked("failed", "watch", case.step, reason=reason)

@@ -188,6 +188,11 @@ def test_what_an_array_of_objects_holds_is_put_back(work):
     assert len(rows[0]) == steps
 
 
+def send():
+    """Send the signal as the system does: a replay does not see it coming."""
+    ctypes.CDLL(None)["raise"](int(signal.SIGUSR1))
+
+
 class Preempted:
     """What a cluster's signal is answered with: a flag, a word, a file."""
 
@@ -207,7 +212,7 @@ class Preempted:
         def act():
             calls.value += 1
             if calls.value == call:
-                signal.raise_signal(signal.SIGUSR1)
+                send()
 
         return act
 
@@ -237,6 +242,29 @@ def test_what_a_handler_raises_in_a_replay_reaches_the_script(work, tmp_path, an
         train(one.signal_in(BAD + 2))
     assert looked(worker)[0] == "found"
     assert worker.events(ProbeDark) == []
+
+
+def test_a_signal_that_comes_in_a_replay_is_told_once_to_who_waits_for_it_by_a_file(work, tmp_path, answered):
+    worker, one = work(), Preempted(tmp_path)
+    answered(one)
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        writer.setblocking(False)
+        before = signal.set_wakeup_fd(writer.fileno())
+        try:
+            train(one.signal_in(BAD + 2))
+        finally:
+            assert signal.set_wakeup_fd(before) == writer.fileno()
+        assert reader.recv(100) == bytes([signal.SIGUSR1])
+    assert looked(worker)[0] == "found"
+
+
+def test_a_signal_that_the_step_raises_itself_is_answered_once(work, answered):
+    worker, calls = work(), []
+    answered(lambda *_: calls.append(1))
+    steps = train(lambda: signal.raise_signal(signal.SIGUSR1))
+    assert looked(worker)[0] == "found"
+    assert len(calls) == steps
 
 
 def test_an_alarm_of_the_step_is_set_once(work):
