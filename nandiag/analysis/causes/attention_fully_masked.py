@@ -46,6 +46,12 @@ _SUMS = frozenset({"add", "sub"})
 # The gradients of these are made of exp(x - result), where both are -inf.
 _SUMS_OF_EXPONENTIALS = ("Logsumexp", "Logaddexp")
 _LOW = {"float16": "-1e4"}
+_HIDES_THE_PAST = "the mask is upside down: it hides each position and all before it, and leaves what comes after"
+_INVERT = Suggestion(
+    "Invert the mask: a boolean one hides where it is True in torch.nn.MultiheadAttention and the Transformer layers, "
+    "and where it is False in scaled_dot_product_attention.",
+    "mask = ~mask  # of numbers: torch.full((n, n), float('-inf')).triu(1)",
+)
 _LEAVE_ONE = Suggestion(
     "Leave at least one position of each row unmasked, or mask with a large finite number.",
     "mask = mask.masked_fill(mask.all(-1, keepdim=True), False)",
@@ -67,10 +73,12 @@ def explain(facts: Facts) -> Cause | None:
     clean = not any(fact.nan or fact.posinf for fact in inputs)
     if not masked or not clean or not (op in SOFTMAX or attention):
         return None
+    seen = f"a whole row of the input of {op.lstrip('_')} is -inf; its softmax is 0/0"
+    inverted = facts.extra.get("upside_down") is True
     return Cause(
         slug="attention_fully_masked",
-        evidence=(f"a whole row of the input of {op.lstrip('_')} is -inf; its softmax is 0/0",),
-        suggestions=_advice(facts),
+        evidence=(seen, _HIDES_THE_PAST) if inverted else (seen,),
+        suggestions=(_INVERT, *_advice(facts)) if inverted else _advice(facts),
         strength=LIKELY if attention else PROVEN,
     )
 

@@ -24,6 +24,7 @@ _NO_WEIGHT = 1e15
 # A norm has its input, weight and bias before its statistics.
 _LOGS, _FEW = frozenset({"log", "log2", "log10"}), 4
 _SHOWN, _GIVEN, _NODES = 4, 6, 3
+_FEWEST_POSITIONS = 2
 
 
 def site_of(spot: Spot, op: str | None) -> Site:
@@ -160,6 +161,21 @@ def masked_at(op: Op) -> dict[str, object]:
         waiting += [parent for parent in one.parents if id(parent) not in seen]
         seen.update(map(id, one.parents))
     return {}
+
+
+def upside_down(op: Op) -> dict[str, object]:
+    """Tell whether a mask that went into attention leaves to each position just what a causal mask takes from it."""
+    if not any(part in str(op.func) for part in ("softmax", "attention")):
+        return {}
+    return {"upside_down": True} if any(map(_hides_the_past, _given(op))) else {}
+
+
+def _hides_the_past(scores: Tensor) -> bool:
+    size = scores.shape[-1] if scores.dim() > 1 else 0
+    if size < _FEWEST_POSITIONS or size != scores.shape[-2] or not scores.is_floating_point():
+        return False
+    masked = scores.detach() == -torch.inf
+    return bool((masked == torch.ones(size, size, dtype=torch.bool, device=scores.device).tril()).all())
 
 
 def vanished_at(op: Op) -> dict[str, object]:

@@ -24,6 +24,7 @@ from nandiag.runtime.evidence.explain import (
     overgrown,
     scalars_of,
     site_of,
+    upside_down,
     vanished_at,
     via,
 )
@@ -147,7 +148,7 @@ class Evidence:
         op = finding.op
         facts: dict[str, object] = {**known, **of_weights(op), **scalars_of(op)}
         if finding.source == "op":
-            facts |= {**in_float64(op), **self._overgrown(op), **vanished_at(op)}
+            facts |= {**in_float64(op), **self._overgrown(op), **vanished_at(op), **upside_down(op)}
             facts |= {"fed": True} if self._is_fed(op) else {}
             facts |= masked_at(op) if op.sums else {}
             facts |= self._multiplied() if op.spot.node is not None else {}

@@ -143,6 +143,15 @@ def test_nothing_overflows_from_bad_inputs(at, by_hand):
     assert slugs(at("mm", (by_hand.fact(posinf=1),), (by_hand.fact(nan=2),)))[1] == "unknown"
 
 
+def test_a_mask_that_is_upside_down_is_to_be_inverted_and_another_is_not(at, by_hand):
+    masked, bad = by_hand.fact(neginf=15), (by_hand.fact(nan=5),)
+    told = {inverted: explain(at("_softmax", (masked,), bad, extra={"upside_down": True} if inverted else {}))[1]
+            for inverted in (True, False)}  # fmt: skip
+    assert told[True].suggestions[0].code.startswith("mask = ~mask")
+    assert len(told[True].evidence) == 2
+    assert not any("~mask" in (one.code or "") for one in told[False].suggestions)
+
+
 def test_a_fully_masked_row(at, by_hand):
     masked, bad = by_hand.fact(neginf=4), (by_hand.fact(nan=4),)
     assert slugs(at("_softmax", (masked,), bad))[1] == "attention_fully_masked"

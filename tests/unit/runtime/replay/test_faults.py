@@ -935,6 +935,26 @@ def test_a_mask_in_a_loss_is_told_at_the_loss(work, target):
     assert look.facts["masked_at"][1] == look.site.line - 1
 
 
+def test_a_causal_mask_that_is_upside_down_is_told(work):
+    worker = work(on_anomaly="continue")
+    attention, hidden = nn.MultiheadAttention(4, 1, batch_first=True), torch.ones(5, 5, dtype=torch.bool).triu(1)
+    optimizer, x = sgd(attention), torch.randn(2, 5, 4)
+    attention(x, x, x, attn_mask=~hidden)[0].square().mean().backward()
+    optimizer.step()
+    assert worker.looked[0].facts.get("upside_down") is True
+
+
+def test_a_causal_mask_that_meets_padding_on_the_left_is_not_upside_down(work):
+    worker = work(on_anomaly="continue")
+    model = net()
+    optimizer = sgd(model)
+    scores = model(torch.randn(2, 3, 4)).masked_fill(torch.ones(3, 3, dtype=torch.bool).triu(1), -math.inf)
+    scores = scores.masked_fill(torch.tensor([[True, False, False]]), -math.inf)
+    scores.softmax(-1).square().mean().backward()
+    optimizer.step()
+    assert "upside_down" not in worker.looked[0].facts
+
+
 def test_an_infinity_below_zero_in_the_data_is_no_mask_to_a_linear_layer(work):
     worker = work(on_anomaly="continue")
     model = net()
