@@ -72,7 +72,8 @@ def _idle(run: Run, *, trained: bool) -> tuple[Suggestion, ...]:
     if trained or run.state != "succeeded" or any(word.startswith("--level") for word in run.command):
         return ()
     text = "A script that trains nothing is judged by what its models return, where every op is watched."
-    return (Suggestion(text, "nandiag run --level op"),)
+    apart = "Processes that the script starts by itself and that form no process group (Hogwild) are not watched."
+    return (Suggestion(text, "nandiag run --level op"), Suggestion(apart))
 
 
 def _lost(states: dict[int, RankState]) -> tuple[Suggestion, ...]:

@@ -239,8 +239,9 @@ def test_a_file_of_a_rank_beyond_the_world_is_left_out():
 def test_a_script_that_trains_nothing_is_told_how_it_is_watched(by_hand):
     ends = [by_hand.ended(0)]
     record = by_hand.run(by_hand.rank(0, by_hand.finished(0), world=1), ends=ends, world=1)
-    (told,) = analyse(record).verdict.suggestions
+    told, apart = analyse(record).verdict.suggestions
     assert told.code == "nandiag run --level op"
+    assert "form no process group" in apart.text
     asked = replace(record, info=replace(record.info, command=("nandiag", "run", "--level=op", "score.py")))
     assert analyse(asked).verdict.suggestions == ()
     trained = by_hand.run(by_hand.rank(0, by_hand.finished(9), world=1), ends=ends, world=1)
