@@ -43,10 +43,16 @@ _PLAIN = (FunctionType, MethodType, partial, threading.local)
 def reached(starts: Iterable[object]) -> Iterator[object]:
     """Yield, once each, what can be reached from ``starts``: nearest first, and no more than 100,000 objects."""
     seen: set[int] = set()
+    passed: dict[int, type] = {}
     waiting = deque((one, 0) for one in starts)
     while waiting and len(seen) < _MOST:
         one, depth = waiting.popleft()
-        if id(one) in seen or not is_followed(one):
+        # Most of what a script holds is numbers and words: that they are not followed is found out once for a class.
+        if id(type(one)) in passed or id(one) in seen:
+            continue
+        if not is_followed(one):
+            if _speaks_for_its_class(one):
+                passed[id(type(one))] = type(one)
             continue
         seen.add(id(one))
         yield one
@@ -67,6 +73,8 @@ def starts_of(frame: FrameType | None) -> list[object]:
 def is_followed(one: object) -> bool:
     """Whether ``one`` is of a kind that a script changes by running, and that can be put back."""
     kind = type(one)
+    if kind in weakref.ProxyTypes:  # what it stands for is held elsewhere, or is gone: then it answers nothing
+        return False
     if kind in MAPS or kind in LISTS or isinstance(one, tuple):
         return len(one) <= (_FOLLOWED if isinstance(one, tuple) else _LARGEST)  # type: ignore[arg-type]
     if kind in _PLAIN or is_iterator(kind) or kind is torch.Tensor or is_generator(one) or is_array(one):
@@ -74,6 +82,15 @@ def is_followed(one: object) -> bool:
     if isinstance(one, type):
         return _defined_by_user(one)
     return isinstance(one, nn.Module) or kind.__module__.startswith("torch.utils.data") or is_object(one)
+
+
+def _speaks_for_its_class(one: object) -> bool:
+    """Whether nothing of its class is followed where ``one`` is not: it has no size, and is no class itself."""
+    kind = type(one)
+    if kind in weakref.ProxyTypes:
+        return True
+    # What says that it is of another class than it is (a lazy object) may say so of several.
+    return not (kind in MAPS or kind in LISTS or isinstance(one, tuple | type)) and one.__class__ is kind
 
 
 def is_generator(one: object) -> bool:

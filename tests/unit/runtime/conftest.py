@@ -6,8 +6,10 @@ the namespaces that it may touch before and after; a test holds that list comple
 
 import contextlib
 import gc
+import importlib
 import os
 import random
+import sys
 import threading
 import warnings
 from types import SimpleNamespace
@@ -43,6 +45,7 @@ TOUCHED = (
 @pytest.fixture(scope="session", autouse=True)
 def a_small_heap():
     """Modules are found through the garbage collector, which pytest has filled: what is old is out of its sight."""
+    importlib.import_module("torch._dynamo")  # the first optimizer would
     gc.collect()
     gc.freeze()
     yield
@@ -56,6 +59,18 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def one_script(request):
+    """The script of a test is its own file: all the other tests that pytest has read are no part of it.
+
+    Else each replay would keep what some hundred files hold, and put it back.
+    """
+    names = [name for name in sys.modules if name.startswith("tests.") and ".test_" in name]
+    others = {name: sys.modules.pop(name) for name in names if name != request.module.__name__}
+    yield
+    sys.modules.update(others)
 
 
 @pytest.fixture(autouse=True)

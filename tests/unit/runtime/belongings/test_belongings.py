@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from nandiag.runtime.belongings import numbers
+from nandiag.runtime.belongings import numbers, reach
 from nandiag.runtime.belongings.keeping import Belongings
 from nandiag.runtime.belongings.reach import starts_of
 from nandiag.runtime.guard import Refused
@@ -109,6 +109,49 @@ def test_circles_and_locks_and_modules_are_no_matter():
     ring.append(ring)
     Belongings([ring], ALONE).put_back()
     assert ring[3] is ring
+
+
+def test_numbers_and_words_are_known_by_their_class(monkeypatch):
+    """A script may hold a great many of them, and a replay asks for all that it holds."""
+    asked = []
+    follows = reach.is_followed
+    monkeypatch.setattr(reach, "is_followed", lambda one: asked.append(one) or follows(one))
+    followed = Tracker()
+    held = [followed, 1, *range(1000), *map(str, range(1000)), followed.seen, (), [], Tracker, int]
+    found = list(reach.reached([held]))
+    assert len([one for one in asked if type(one) in {int, str}]) == 2
+    assert {id(one) for one in (followed, followed.seen, followed.drawn, Tracker)} <= set(map(id, found))
+
+
+class Lazy:
+    """Says that it is of the class of what it stands for, as a library's does."""
+
+    __module__ = "json"
+
+    def __init__(self, target):
+        self.__dict__["target"] = target
+
+    @property
+    def __class__(self):
+        return type(self.__dict__["target"])
+
+
+def test_a_class_or_a_thing_of_no_certain_class_is_asked_for_itself():
+    """That one of them is not followed says nothing of the next."""
+    starts = [int, Tracker, tuple(range(100_001)), (1,), Lazy(1), Lazy(np.ones(2))]
+    found = set(map(id, reach.reached(starts)))
+    assert [id(one) in found for one in starts[:4]] == [False, True, False, True]
+    assert id(starts[5]) in found
+
+
+def test_a_weak_reference_to_what_is_gone_is_no_matter():
+    gone, kept = Tracker(), Tracker()
+    held = [weakref.proxy(gone), weakref.proxy(kept), kept]
+    del gone
+    keeping = Belongings([held], ALONE)
+    changed(kept)
+    keeping.put_back()
+    assert kept.number == 0
 
 
 def test_operators_that_a_replay_was_the_first_to_use_stay():
