@@ -62,7 +62,8 @@ class Evidence:
 
     def ends(self, case: Case) -> list[Op]:
         """Return the ops at which the harm ended: the bad losses', else the bad gradients', else the bad buffers'."""
-        given = [*self.result.gradients, *(one.grad for one in case.parameters if one.grad is not None)]
+        given = [*self.result.gradients, *self.tracer.given_to_updates]
+        given += (one.grad for one in case.parameters if one.grad is not None)
         gradients = [one for one in given if is_bad(one)]
         if case.unfinished:
             return self._writers(gradients) or ([] if case.handed else self._end_of_forward())

@@ -63,7 +63,9 @@ class Tracer(TorchDispatchMode):
         self._collected: Op | None = None
         self._made: dict[int, StorageWeakRef] = {}
         self.brought: set[int] = set()
+        self._task = torch._C._current_graph_task_id()  # of the backward in which it was made, if in any
         self.sent: list[Op] = []
+        self.given_to_updates: list[Tensor] = []  # gradients for updates within backward, which are left out
         self._carriers = Carriers()
 
     # ------------------------------------------------------------------ modules
@@ -272,7 +274,8 @@ class Tracer(TorchDispatchMode):
     # ------------------------------------------------------------------ places
 
     def _where(self, name: str) -> Spot:
-        node: Any = torch._C._current_autograd_node()  # None outside of a backward, whatever the stub says
+        within = torch._C._current_graph_task_id() != self._task
+        node: Any = torch._C._current_autograd_node() if within else None
         frames, in_engine = stack(sys._getframe(1), 8)
         if node is not None and not (in_engine and frames):
             spot, forward_op = self._made_by.get(node._sequence_nr()) or (self.spot, None)

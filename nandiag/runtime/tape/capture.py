@@ -106,6 +106,7 @@ class Capture:
         self.received: set[int | None] = set()
         self.communicates = False
         self.comm_hooks = False  # of a DDP
+        self.half_updated = False  # by updates that hooks made within the step's backward
         self.in_function = False  # within a ``Function.apply`` of the script's own
         self.on_first_root: Callable[[], object] | None = None
         self.on_other_thread: Callable[[], object] | None = None
@@ -341,6 +342,7 @@ class Capture:
         self.tape.clear(step)
         self.exchanges.clear()
         self.received.clear()
+        self.half_updated = False
         self.mark = 0
         self.tape.micro_step = 0
         if step > 0 and not self._python_used:

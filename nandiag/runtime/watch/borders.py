@@ -5,12 +5,16 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
+
+from nandiag.runtime.guard import Refused
+from nandiag.runtime.look.finite import quiet
 
 
 class Nesting(threading.local):
@@ -76,6 +80,14 @@ class UnderWay(threading.local):
         self._hidden = [(one, one.grad) for one in parameters]
         for one, _ in self._hidden:
             one.grad = None
+
+    def leave_out(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        """Have an update that a hook makes in a backward that is run again change nothing; returns its gradients."""
+        if torch._C._current_graph_task_id() == -1:
+            raise Refused("the script makes its updates within a module, which a replay must not repeat")
+        with quiet():
+            self.hide(parameters)
+        return [gradient for _, gradient in self._hidden if gradient is not None]
 
     @property
     def hides(self) -> bool:

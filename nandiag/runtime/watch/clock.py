@@ -9,6 +9,8 @@ import torch
 
 from nandiag.runtime.public import told_step
 
+_graph_task = torch._C._current_graph_task_id
+
 
 class Count:
     """How many updates one optimizer has made, and how many steps there were before its first."""
@@ -26,11 +28,17 @@ class Clock:
     def __init__(self) -> None:
         self.step = 0
         self.micro_step = 0
-        self._began = 0  # the step in which the newest backward call began
+        self._in_backward = self._updated_there = False
+        self._reached = 0
         self.updated_in = -1  # the step in which the newest update was made
         self.has_optimizer = self.trains = False
         self._updates: weakref.WeakKeyDictionary[torch.optim.Optimizer, Count] = weakref.WeakKeyDictionary()
         self._newest: tuple[Callable[[], object], Count] = (_nothing, Count(0))
+
+    @property
+    def within(self) -> bool:
+        """Whether this is within a backward call: the updates that hooks make there are those of one step."""
+        return self._in_backward and _graph_task() != -1
 
     def updates(self, optimizer: torch.optim.Optimizer) -> int:
         """Return how many updates ``optimizer`` has made."""
@@ -50,8 +58,11 @@ class Clock:
         if beside:
             return self.step
         self.updated_in = self.step
-        self.step = max(self.step, known.updates + known.before)
-        self.micro_step = 0
+        reached = max(self.step, known.updates + known.before)
+        if self.within:
+            self._reached, self._updated_there = max(self._reached, reached), True
+        else:
+            self.step, self.micro_step = reached, 0
         return self.updated_in
 
     def _of(self, optimizer: torch.optim.Optimizer) -> Count:
@@ -75,13 +86,17 @@ class Clock:
         return 0 if self._updates else self.step
 
     def backward_begins(self) -> None:
-        """A backward call begins."""
-        self._began = self.step
+        """A backward call begins in the thread that trains."""
+        self._in_backward, self._updated_there = True, False
 
-    def backward_ended(self) -> None:
-        """Count a backward call; one that made updates itself, in hooks of its parameters, belongs to their step."""
-        if self.step == self._began:
+    def backward_ended(self) -> bool:
+        """Count a backward call; returns whether it made updates itself, in hooks: then its step is over with it."""
+        self._in_backward = False
+        if not self._updated_there:
             self.micro_step += 1
+            return False
+        self.step, self.micro_step = max(self.step, self._reached), 0
+        return True
 
     def tick(self) -> None:
         """Count a step where no optimizer exists: one backward call."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from nandiag.events import Finished
 from nandiag.runtime.early.warner import Step
 from nandiag.runtime.early.watch import Early
-from nandiag.runtime.guard import Refused, disarm, guarded
+from nandiag.runtime.guard import disarm, guarded
 from nandiag.runtime.inject.late import attach_late
 from nandiag.runtime.levels.looker import Looker
 from nandiag.runtime.look.finite import quiet, read
@@ -83,8 +83,10 @@ class Sentinel:
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Look at losses and gradients; returns changed arguments when a closure will bring the gradients later."""
-        if self.capture.tracer is not None and not self.capture.bystanders.here():
-            raise Refused("the script makes its updates within backward, which a replay must not repeat")
+        tracer = self.capture.tracer
+        if tracer is not None and not self.capture.bystanders.here():
+            tracer.given_to_updates += self._under_way.leave_out(parameters(optimizer))
+            return None
         if self.capture.off or capturing():
             return None
         self.capture.window.close()
@@ -231,7 +233,7 @@ class Sentinel:
     def after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Count the step and look at the weights: at once on the CPU, before the next step elsewhere."""
         del args, kwargs
-        if self._borders.ended(optimizer):
+        if (self.capture.tracer is not None and self._under_way.restore()) or self._borders.ended(optimizer):
             return
         if self.capture.off or capturing() or self.nesting.leave():
             return
@@ -241,12 +243,16 @@ class Sentinel:
             return
         if not hidden:
             self.skips.used()
-            self._after_update(optimizer, self.clock.updated(optimizer, beside=self.capture.elsewhere))
+            beside = self.capture.elsewhere and not self.clock.within
+            self._after_update(optimizer, self.clock.updated(optimizer, beside=beside))
         self._next_step(optimizer)
 
     def _next_step(self, optimizer: Optimizer | None = None) -> None:
         self.losses.clear()
         self._under_way.scaler_skips = False
+        if self.clock.within:
+            self.capture.half_updated = True
+            return  # the step is over when its backward is
         if self.capture.elsewhere:
             if self.capture.stepped_elsewhere() and optimizer is not None:
                 self.clock.follow(optimizer)
@@ -295,7 +301,8 @@ class Sentinel:
         if not RECORDER.attached and not attach_late():
             return False
         self.clock.trains = True
-        self.clock.backward_begins()
+        if not self.capture.elsewhere:
+            self.clock.backward_begins()
         self.losses.take(roots, self.clock.micro_step)
         if not self.clock.has_optimizer:
             self.bare.begins(roots)
@@ -306,8 +313,10 @@ class Sentinel:
         """Count a backward call; where no optimizer exists it is the border of a step."""
         if self.capture.elsewhere:
             return
-        self.clock.backward_ended()
+        updated = self.clock.backward_ended()
         self.looker.backward_ended(self.clock.micro_step)
+        if updated:
+            self._next_step()
         if not self.clock.has_optimizer:
             self._next_by_hand(self.bare.ended())
 
