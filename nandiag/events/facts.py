@@ -19,7 +19,8 @@ class TensorFact:
     """Statistics of one tensor (on DTensor: of the local shard); never its values.
 
     ``nan``, ``posinf``, ``neginf`` and ``zeros`` are counts of elements. ``min``, ``max`` and ``absmax`` are over the
-    finite elements alone and ``None`` where there are none. ``first_bad`` is the index of the first non-finite element
+    finite elements alone and ``None`` where there are none; ``absmin`` is the least size of those that are not 0,
+    ``None`` where there are none or it is not known. ``first_bad`` is the index of the first non-finite element
     in row-major order, ``None`` when all are finite. ``counted`` is false where only the extremes of the tensor are
     known: then ``nan``, ``posinf`` and ``neginf`` are 1 for some, and 0 may mean that a NaN hides others.
     """
@@ -39,6 +40,7 @@ class TensorFact:
     name: str | None = None
     first_bad: tuple[int, ...] | None = None
     counted: bool = True
+    absmin: float | None = None
 
     @property
     def bad(self) -> int:

@@ -38,8 +38,8 @@ class Frame:
         """Yield each suggestion, its code below it."""
         for suggestion in list(suggestions)[: MOST["help"]]:
             yield from self.notes([suggestion.text], 1, "help")
-            if suggestion.code:
-                yield Text(" " * (self.gutter + 9) + clean(suggestion.code), style="cyan")
+            for line in (suggestion.code or "").splitlines():
+                yield Text(" " * (self.gutter + 9) + clean(line), style="cyan")
 
     def mark(self, mark: str) -> Text:
         """Return the beginning of a note."""

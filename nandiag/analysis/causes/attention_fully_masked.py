@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import replace
 
 from nandiag.analysis.causes import fitting
@@ -141,17 +142,42 @@ def _less_its_maximum(facts: Facts) -> Cause | None:
     found = fitting.parsed(facts.origin)
     if inputs[1].numel >= inputs[0].numel:
         return _between_blocks(facts, found)
-    scores = found[1].left if found is not None and isinstance(found[1], ast.BinOp) else None
-    name = ast.unparse(scores) if isinstance(scores, ast.Name) else "scores"
-    text = "Before this line, put the lowest finite number for -inf: such a row is then a mean over all its positions."
     return Cause(
         slug="attention_fully_masked",
         evidence=("a whole row is -inf, and so is what is taken off it; -inf less -inf is NaN",),
-        suggestions=(
-            Suggestion(text, f"{name} = {_finite(name)}"),
-            replace(_LEAVE_ONE, text="Or leave at least one position of each row unmasked."),
-        ),
+        suggestions=_shifted(facts, found),
     )
+
+
+def _shifted(facts: Facts, found: tuple[str, ast.expr] | None) -> tuple[Suggestion, ...]:
+    """Say what to do before the maximum is taken: behind it the lowest finite number would be far above it."""
+    scores = found[1].left if found is not None and isinstance(found[1], ast.BinOp) else None
+    largest = found[1].right if found is not None and isinstance(found[1], ast.BinOp) else None
+    name = ast.unparse(scores) if isinstance(scores, ast.Name) else "scores"
+    meaning = facts.meaning(largest.id) if isinstance(largest, ast.Name) else None
+    where = "Before its maximum is taken" if isinstance(largest, ast.Name) else "Before this line"
+    where = where if meaning is None else f"Before line {meaning.line}, which takes the maximum"
+    if "log(" in "".join((facts.origin.source or "", *facts.uses)):
+        text = f"{where}, leave such rows out: the logarithm of a sum of nothing is -inf, and no number stands for it."
+        return (Suggestion(text, f"{name} = {name}[{name}.isfinite().any(-1)]"), _left_one(facts, name))
+    text = f"{where}, put the lowest finite number for -inf: such a row is then a mean over all its positions."
+    return (Suggestion(text, f"{name} = {_finite(name)}"), _left_one(facts, name))
+
+
+def _left_one(facts: Facts, name: str) -> Suggestion:
+    """Say how to leave one position unmasked, in the script's own mask where the text shows it, and which way it is."""
+    meaning = facts.meaning(name)
+    found = None if meaning is None else _FILLS.search(meaning.text)
+    text = "Or leave at least one position of each row unmasked."
+    if found is None:
+        return replace(_LEAVE_ONE, text=f"{text[:-1]} (of a mask that is True where nothing is left).")
+    mask = found[2]
+    if found[1]:
+        return Suggestion(text, f"{mask} = {mask} | ~{mask}.any(-1, keepdim=True)")
+    return Suggestion(text, f"{mask} = {mask}.masked_fill({mask}.all(-1, keepdim=True), False)")
+
+
+_FILLS = re.compile(r"\.masked_fill_?\((~?)([A-Za-z_][\w.]*), ")
 
 
 def _between_blocks(facts: Facts, found: tuple[str, ast.expr] | None) -> Cause | None:

@@ -42,6 +42,8 @@ EXPLAIN = Explanation(
 _BF16 = re.compile(r"bf16|bfloat16", re.IGNORECASE)
 _NARROW = re.compile(r"\.half(?=\(\))|\btorch\.(?:float16|half)\b|\bfp16(?=_compress)")
 _WIDE = {".half": ".bfloat16", "fp16": "bf16"}
+_BF16_HOOK = "bf16_compress_hook"
+_NEEDS_NCCL = "DDP takes bf16_compress_hook, which would have the range, only where there are CUDA and NCCL."
 _HALF = re.compile(r"fp16|float16|half", re.IGNORECASE)
 
 
@@ -76,9 +78,15 @@ def _in_hook(facts: Facts, hook: str) -> Cause | None:
     mended = _NARROW.sub(lambda found: _WIDE.get(found[0], "torch.bfloat16"), line)
     code = mended if mended != line else "default_hooks.bf16_compress_hook"
     wide = Suggestion("Exchange in bfloat16, which has the range of float32.", code)
+    if _BF16_HOOK in code and _on_cpu(facts):
+        wide = Suggestion(f"Leave {hook} out. {_NEEDS_NCCL}", f"# {line}" if _BF16_HOOK in mended else None)
     low = Suggestion(f"Or bring the gradients to scale before {hook}, and back after it.")
     text = f"{hook} exchanges gradients in {dtype_of(facts.origin.outputs[0])}"
     return Cause("collective_overflow", (text,), (wide, low), op.strength, story=True)
+
+
+def _on_cpu(facts: Facts) -> bool:
+    return (facts.origin.device or "").startswith("cpu")
 
 
 def _in_policy(facts: Facts) -> Cause | None:
@@ -146,8 +154,12 @@ def _advice(facts: Facts, name: str) -> tuple[Suggestion, ...]:
             Suggestion("Or divide before the sum, not after it, and clip what goes in."),
         )
     if not _by_script(facts):
+        wide = Suggestion("Exchange in bfloat16, which has the range of float32.", "default_hooks.bf16_compress_hook")
+        if _on_cpu(facts):
+            low = Suggestion("Bring the loss down: its gradients are larger than float16 holds.")
+            return (Suggestion(f"Leave {name} out. {_NEEDS_NCCL}"), low)
         return (
-            Suggestion("Exchange in bfloat16, which has the range of float32.", "default_hooks.bf16_compress_hook"),
+            wide,
             Suggestion(f"Or leave {name} out, or bring the loss down: its gradients are larger than float16 holds."),
         )
     return (

@@ -18,6 +18,8 @@ GREW, LOSS_GREW = 100.0, 1000.0
 _CALM, _LOSS_CALM = 5.0, 5.0
 _LEAST_LOSS = 0.01
 _ROSE = 2.0
+# A warm-up rises by less from update to update, but for its first ones, which are short.
+_LEAPT, _LEAPT_FROM_NONE = 10.0, 1.0
 _LARGEST = 1e39
 _BEGINNING, _LOOK_BACK, _AFTERMATH = 64, 32, 3
 
@@ -102,6 +104,19 @@ class Course:
         """Whether the learning rate rose before, or while, gradient norm and loss grew."""
         low, high = self.rate_before, self.rate_at_end
         return low is not None and high is not None and low >= 0 and high >= _ROSE * low and high > 0
+
+    @property
+    def leap(self) -> tuple[float, float] | None:
+        """The highest learning rate before the last two updates and that of the last, where it is far higher."""
+        rates = [row.lr for row in self.rows if row.lr is not None]
+        low, high = max(rates[:-2], default=math.inf), max(rates[-2:], default=0.0)
+        return (low, high) if high >= max(_LEAPT * low, _LEAPT_FROM_NONE if low == 0.0 else 0.0) else None
+
+    @property
+    def polyak(self) -> float | None:
+        """The step by which a gradient as the last calm one would bring its loss to 0: the loss over its square."""
+        row = self.rows[max(self.calm - 1, 0)]
+        return abs(row.loss) / row.norm**2 if row.loss and row.norm else None
 
     @property
     def jump(self) -> float:

@@ -74,7 +74,7 @@ def explain(facts: Facts) -> Cause | None:
 
 def _broke_at_once(facts: Facts, found: tuple[Course, ...]) -> bool:
     """Whether a calm run left the range of a wide dtype in one step: half precision is left by a slow growth too."""
-    calm = all(course.calm >= max(len(course.rows), CALM_ENOUGH) for course in found)
+    calm = all(course.calm >= max(len(course.rows), CALM_ENOUGH) and course.leap is None for course in found)
     if not calm or facts.origin.phase not in {"forward", "loss"}:
         return False
     return overflows(facts) and _only_size(facts) and facts.overgrown is None  # a weight is not the batch's doing

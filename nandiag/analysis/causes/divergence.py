@@ -115,7 +115,7 @@ def explain(facts: Facts) -> Cause | None:
         return None
     course, strength = found[0], LIKELY if _follows(facts, found[0]) else POSSIBLE
     if not course.ran_away:
-        return _one_step(facts, course, strength) if len(course.rows) == 1 else None
+        return _one_step(facts, course, strength) if len(course.rows) == 1 else _by_leap(facts, course, strength)
     if course.rate_rose:
         return _by_rate(facts, course, strength)
     if course.from_the_start:
@@ -170,6 +170,24 @@ def _one_step(facts: Facts, course: Course, strength: int) -> Cause | None:
     return None
 
 
+def _by_leap(facts: Facts, course: Course, strength: int) -> Cause | None:
+    """The rate of the last update was far above all before: what broke right behind it broke by that."""
+    leap = course.leap
+    if leap is None or not overflows(facts) or facts.extra.get("of_weights") is False:
+        return None
+    low, high = (words.number(rate) for rate in leap)
+    text = f"The learning rate leapt from {low} to {high} by step {course.rows[-1].step}, right before."
+    mend = f"Lower the learning rate: up to {low} nothing grew." if leap[0] else "Let the learning rate rise slowly."
+    check = Suggestion(f"{mend} Check what sets it, and what a schedule counts.")
+    return Cause("lr_divergence", (text,), (check, *_second_line(facts)), strength, story=True)
+
+
+def _second_line(facts: Facts) -> tuple[Suggestion, ...]:
+    if facts.clip is not None:
+        return ()
+    return (Suggestion("As a second line of defence, clip the gradients before the update.", facts.clipped()),)
+
+
 def _too_large(row: Row, strength: int) -> Cause | None:
     if max(abs(row.loss or 0.0), row.norm or 0.0) < _HUGE:
         return None
@@ -197,6 +215,7 @@ def _by_rate(facts: Facts, course: Course, strength: int) -> Cause:
         told = f"It grew from the first updates on. {_told(groups)}"
     elif course.rate_rose:
         told = f"The learning rate rose from {words.number(low)} to {words.number(high)}."
+        told += f" {_told(groups)}" if groups else ""
     elif high is None:
         told = "It grew from the first updates on."
     else:
@@ -233,16 +252,28 @@ def _slower(facts: Facts, course: Course, strength: int) -> tuple[Suggestion, ..
         first = Suggestion(text)
     else:
         name = facts.harm.optimizer if facts.harm is not None and facts.harm.optimizer else "the optimizer"
-        code = f"{name}(..., lr={high / 10:.1g})" if name != "the optimizer" else None
-        lower = "Lower the learning rate; a tenth of it is a first try. Then warm up to more."
+        rate = _first_try(name, course, high)
+        code = f"{name}(..., lr={rate:.1g})" if name != "the optimizer" else None
+        what = "a tenth of it" if rate == high / 10 else f"{rate:.1g}"
+        lower = f"Lower the learning rate; {what} is a first try. Then warm up to more."
         if strength < LIKELY:
             lower = f"Where nothing else is meant to make it grow: l{lower[1:]}"
         first = Suggestion(lower, code)
     scale = Suggestion("Check what scales the loss: a sum in the place of a mean multiplies the learning rate.")
-    if facts.clip is not None:
-        return first, scale
-    clip = Suggestion("As a second line of defence, clip the gradients before the update.", facts.clipped())
-    return first, scale, clip
+    return first, scale, *_second_line(facts)
+
+
+def _first_try(name: str, course: Course, high: float) -> float:
+    """Return a tenth of the rate, or less where that would be too high all the same.
+
+    Of plain gradients the step that brings the loss to 0 is the highest that makes sense; of Adam's kind a rate is the
+    way that each weight goes in one update.
+    """
+    most = (course.polyak or high) if name in _BY_THE_NORM else _BY_DIRECTION if name in _ADAMS else high
+    return min(high / 10, most)
+
+
+_ADAMS, _BY_DIRECTION = frozenset({"Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop"}), 1e-3
 
 
 def _by_gradients(facts: Facts, course: Course, strength: int) -> Cause:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import re
 
-from nandiag.analysis.causes import bounding, exponents, fitting, quotients
+from nandiag.analysis.causes import bounding, corrections, exponents, fitting, peaks, quotients, roots
 from nandiag.analysis.causes.empty_reduction import divides_by_no_target
-from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share, small
+from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
+from nandiag.analysis.causes.guards import small, under_root
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
@@ -55,8 +56,6 @@ _BY_INF = "Make the quotients 0 where the divisor is: by a small number in its p
 _CLAMPED = Suggestion("Or keep the divisor above the least that is of use, or clamp the quotient to the largest.")
 _KEPT = "y = a / torch.where(b != 0, b, torch.inf)"
 _COUNTS = re.compile(r"(?:^|[\W_])(?:n|num|numel|counts?|len|lengths?|steps|samples|tokens|batches|seen)(?:$|[\W_])")
-# The bias of an average that began at zero.
-_CORRECTION = re.compile(r"1(?:\.0)? - [\w.]+ \*\* ([A-Za-z_][\w.]*)")
 _IN_PLACE = re.compile(r"[\w.\[\]]+\.(?:mul|div)_\(")
 _OWN_NORM = re.compile(r"[\w.\[\]]*\.grad\.")
 _WHAT = "a scale, a variance or a count"
@@ -96,29 +95,15 @@ def _of_weight_norm(facts: Facts) -> Cause | None:
     )
 
 
-def _correction(facts: Facts) -> Suggestion | None:
-    """What is divided by 1 - beta ** t is the average of t updates: of none there is nothing to correct."""
-    name = quotients.below(facts.origin) or ""
-    meaning = facts.meaning(name)
-    text = meaning.text if meaning is not None else name
-    found = _CORRECTION.fullmatch(text)
-    if found is None:
-        return None
-    count = found[1]
-    if not _is_infinite(facts):
-        why = f"{text} is 0 while {count} is: nothing was averaged yet. Update the average before it is read, or leave."
-        return Suggestion(why, f"if {count} == 0: return" if (facts.origin.function or "").isidentifier() else None)
-
-    def later(part: str) -> str:
-        return re.sub(rf"\*\*\s*{re.escape(count)}(?![\w.])", f"** ({count} + 1)", part)
-
-    code = f"{name} = {later(text)}" if name != text else quotients.divisor(facts.origin, later)
-    why = f"{text} is 0 while {count} is: let it count from 1 on, here and wherever else it corrects."
-    return Suggestion(why, code)
+def is_called(facts: Facts) -> bool:
+    """Whether the line shown only calls an optimizer of a library: no line of the script's divides."""
+    return facts.in_update and ".step(" in (facts.origin.source or "")[slice(*(facts.origin.column or (0, 0)))]
 
 
 def _by_number(facts: Facts) -> tuple[Suggestion, ...]:
-    begun = _correction(facts)
+    if is_called(facts):
+        return ()
+    begun = corrections.mended(facts, infinite=_is_infinite(facts))
     if begun is not None:
         return (begun,)
     counts = type(facts.extra["arg1"]) is int  # a whole number is a count
@@ -151,7 +136,7 @@ def _by_tensor(facts: Facts) -> Cause | None:
     return Cause(
         slug="division_by_zero",
         evidence=(seen,),
-        suggestions=(_in_update if facts.in_update else _suggestions)(facts, divisor),
+        suggestions=(_in_update if facts.in_update else _in_pass)(facts, divisor),
     )
 
 
@@ -191,8 +176,14 @@ def _divisor(facts: Facts) -> TensorFact | None:
     return inputs[place] if place is not None and len(inputs) > place else None
 
 
+def _in_pass(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
+    """What the divisor is made of in another line, or out of, may tell more than the division itself."""
+    made = peaks.instead(facts) or roots.above(facts, divisor)
+    return _suggestions(facts, divisor) if made is None else (made,)
+
+
 def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
-    within = "1e-6" if dtype_of(divisor) == "float16" else "1e-12"
+    within = f"1e{under_root(divisor)}"
     rooted = quotients.rooted(facts.origin, lambda text: f"{text}.clamp_min({within})")
     in_root = _KEEP if facts.origin.phase == "optimizer" else _IN_ROOT  # no gradient goes through an update
     found = [
@@ -241,6 +232,8 @@ def _elsewhere(facts: Facts, divisor: TensorFact, *, in_root: bool) -> tuple[Sug
 
 def _in_update(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     """No gradient flows through an update: an eps outside of the root is enough."""
+    if is_called(facts):
+        return ()  # optimizer_division has what can be set
     eps = "1e-4" if dtype_of(divisor) == "float16" else "1e-8"
     code = quotients.divisor(facts.origin, lambda text: f"({fitting.unbracketed(text)} + {eps})")
     if code is None or quotients.rooted(facts.origin, str) is None:
@@ -284,7 +277,7 @@ def _nothing_to_scale(facts: Facts, divisor: TensorFact) -> Suggestion | None:
 def _of_one_number(facts: Facts, name: str | None, counted: str | None) -> tuple[Suggestion, ...]:
     """All is divided by it: nothing can be left out, and it was hardly meant to be 0."""
     text = quotients.below(facts.origin)
-    begun = _correction(facts)
+    begun = corrections.mended(facts, infinite=_is_infinite(facts))
     if begun is not None:
         return (begun,)
     made = "what it is made of" if text is not None and "(" in text else _where_set(facts, text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import posixpath
 
-from nandiag.analysis.causes import bounding, determinants, fitting, meanings
+from nandiag.analysis.causes import bounding, determinants, fitting, guards, learnt, meanings
 from nandiag.analysis.causes.facts import Cause, Facts, dtype_of
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -99,6 +99,7 @@ def explain(facts: Facts) -> Cause | None:
     if domain is None:
         return _at_zero(op, given) if op in _GAMMAS and given.zeros else None
     low, high, guard = domain
+    guard = guard.replace("1e-12", guards.least(given))
     outside = _outside(given, low, high)
     if facts.outputs_nan and outside is not None:
         text = f"the input of {op} goes to {words.number(outside)}, outside its domain; the result is NaN"
@@ -117,6 +118,9 @@ def _suggestions(facts: Facts, op: str, guard: str) -> tuple[Suggestion, ...]:
     squares = _of_squares(facts, op)
     if squares is not None:
         return (first, squares) if own_eps else (squares, first)
+    learned = learnt.by_logarithm(facts, op) if op in _POSITIVE else None
+    if learned is not None:
+        return (learned,)
     made = _positive(facts, op) if op in _POSITIVE else None
     if made is not None:
         return (made, first)
@@ -148,12 +152,21 @@ def _of_squares(facts: Facts, op: str) -> Suggestion | None:
     node = None if made is None else _without_eps(made.node)
     if made is None or not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Sub) or not _square(node.right):
         return None
+    if _holds_constant(node.left):
+        return None  # 1 - c ** 2 is no variance, whatever it is
     told = "The difference of two squares"
     if made.meaning is not None:
         where = "" if made.meaning.file == facts.origin.file else f" of {posixpath.basename(made.meaning.file)}"
         told = f"{made.meaning.name}, of line {made.meaning.line}{where}, is the difference of two squares, and"
     text = f"{told} loses its digits: if it is a variance, take the mean off before squaring."
     return Suggestion(text, "((x - x.mean()) ** 2).mean()")
+
+
+def _holds_constant(node: ast.expr) -> bool:
+    """Whether a number is a term of the sum."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+        return _holds_constant(node.left) or _holds_constant(node.right)
+    return isinstance(node, ast.Constant)
 
 
 def _without_eps(node: ast.expr) -> ast.expr:
@@ -264,10 +277,11 @@ def _root_of_a_negative(facts: Facts, given: TensorFact) -> Cause | None:
     least = _ROUNDS_AWAY if dtype_of(given) == "float16" else 0.0
     within = bounding.before_eps(facts.origin, "pow", least)
     fitted = within or fitting.argument(facts.origin, "pow", lambda text: f"{text}.clamp_min(1e-6)")
+    learned = learnt.by_logarithm(facts, "pow")
     return Cause(
         slug="domain_error",
         evidence=(f"the base of pow goes to {words.number(given.min)}; a negative number to {power} is NaN",),
-        suggestions=(Suggestion("Keep the base above zero.", fitted or "x.clamp_min(1e-6) ** p"),),
+        suggestions=(learned or Suggestion("Keep the base above zero.", fitted or "x.clamp_min(1e-6) ** p"),),
     )
 
 

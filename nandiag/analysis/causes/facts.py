@@ -230,16 +230,6 @@ def is_whole(look: Looked) -> bool:
     return look.facts.get("complete", True) is not False and look.facts.get("reconstructed") is not True
 
 
-def small(fact: TensorFact) -> str:
-    """Return a guard against zero that is small for the dtype of ``fact`` and not itself rounded to zero in it.
-
-    Whole numbers are counts: at least one.
-    """
-    if "int" in dtype_of(fact):
-        return "1"
-    return "1e-4" if dtype_of(fact) == "float16" else "1e-6"
-
-
 def share(count: int, fact: TensorFact, noun: str = "zero") -> str:
     """Return ``3 zeros in 16 values``; ``0`` for a tensor of one element."""
     return "0" if fact.numel == 1 else f"{words.count(count, noun)} in {fact.numel:,} values"

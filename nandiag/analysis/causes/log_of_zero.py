@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from nandiag.analysis.causes import bounding, determinants, fitting, meanings
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
+from nandiag.analysis.causes.guards import least
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Origin, Suggestion
 from nandiag.events import TensorFact, words
@@ -112,9 +113,8 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
         return Cause("log_of_zero", (text,), (sized,))
     dtypes = {dtype_of(fact) for fact in facts.origin.inputs}
     small = " A small constant like 1e-8 is itself 0 in float16." if "float16" in dtypes else ""
-    guard = (
-        f"{'float().' if dtypes & set(HALF) else ''}clamp_min({'-1 + 1e-6' if op in {'log1p', 'xlog1py'} else '1e-12'})"
-    )
+    bound = "-1 + 1e-6" if op in {"log1p", "xlog1py"} else least(facts.origin.inputs[-1 if op == "xlogy" else 0])
+    guard = f"{'float().' if dtypes & set(HALF) else ''}clamp_min({bound})"
     asked = _at_edge_of_support(facts)
     if asked is not None:
         return Cause("log_of_zero", (text,), (asked,))
@@ -124,8 +124,8 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     place = bounding.second if op in {"xlogy", "xlog1py"} else fitting.argument
     within = replace(facts, origin=bounding.beside(facts.origin, op, guard))
     fitted = place(within.origin, op, lambda inner: f"{inner}.{guard}")
-    bound = Suggestion(f"Keep the argument of the logarithm away from zero.{small}", fitted or f"x.{guard}.{op}()")
-    keep, *bounded = _ratio(facts, op, bound)
+    around = Suggestion(f"Keep the argument of the logarithm away from zero.{small}", fitted or f"x.{guard}.{op}()")
+    keep, *bounded = _ratio(facts, op, around)
     known = _of_scores(within, op, of_two=within.origin is not facts.origin)
     if known is not None:
         return Cause("log_of_zero", (text,), (Suggestion(_ONE, known), keep))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from nandiag.analysis.causes.division_by_zero import DIVISIONS, RATIOS, RECIPROCALS
+from nandiag.analysis.causes import corrections
+from nandiag.analysis.causes.division_by_zero import DIVISIONS, RATIOS, RECIPROCALS, is_called
 from nandiag.analysis.causes.facts import HALF, LIKELY, Cause, Facts, dtype_of
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -42,20 +43,36 @@ def explain(facts: Facts) -> Cause | None:
     op, inputs = facts.op or "", facts.origin.inputs
     if not facts.in_update or op not in {*DIVISIONS, *RATIOS, *RECIPROCALS}:
         return None
+    by_number = op in DIVISIONS and facts.number("arg1") == 0
     divisor = inputs[min(RATIOS.get(op, 0 if op in RECIPROCALS else 1), len(inputs) - 1)] if inputs else None
-    if divisor is None or not divisor.zeros or dtype_of(divisor) in HALF:
+    if not by_number and (divisor is None or not divisor.zeros or dtype_of(divisor) in HALF):
         return None
     named = facts.extra.get("parameters")
     of = f" of {words.few([str(name) for name in named])}" if isinstance(named, list) and named else ""
-    shown = (facts.origin.source or "")[slice(*(facts.origin.column or (0, 0)))]
-    called = ".step(" in shown  # an optimizer of a library: no line of the script's divides
+    called = is_called(facts)
+    what = "a number that is 0" if by_number else "a quantity that is 0, as that of a gradient of zeros is"
     return Cause(
         slug="optimizer_division",
-        evidence=(f"The update{of} divides by a quantity that is 0, as that of a gradient of zeros is.",),
+        evidence=(f"The update{of} divides by {what}.",),
         # Where the script's own line divides, the mend is there: an eps that the optimizer has may stand elsewhere.
-        suggestions=(_CHECK,) if called else (),
+        suggestions=(_set(facts, by_number=by_number),) if called else (),
         strength=LIKELY,
         story=True,
         leads=called,
         follows=not called,
+    )
+
+
+def _set(facts: Facts, *, by_number: bool) -> Suggestion:
+    """Say which of the optimizer's settings leads to a division by zero, as far as they are known."""
+    endless = corrections.of_one(facts)
+    if endless is not None:
+        return endless
+    settings = facts.extra.get("settings")
+    eps = settings.get("eps") if isinstance(settings, dict) else None
+    if not by_number and not eps:
+        return _CHECK
+    told = "" if eps is None else f" (its eps of {words.number(words.as_number(eps))} stands elsewhere)"
+    return Suggestion(
+        f"Look at the optimizer's settings for what makes its divisor 0{told}: rates, betas, step counts."
     )

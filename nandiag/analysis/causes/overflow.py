@@ -319,13 +319,23 @@ def _exponential(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
     logged = exponents.logged(facts.origin, facts.uses) if op == "exp" else None
     if logged is not None:
         return (Suggestion(_LOGGED[logged.name], logged.code),)
-    bound = _bounded(facts.origin, op, "10" if dtype == "float16" else "20")
+    bound = _bounded(facts.origin, op, "10" if dtype == "float16" else _most(facts, op))
     many = any(len(fact.shape) > 1 for fact in facts.origin.inputs)
     ratio = exponents.bare(facts.origin) if many and exponents.may_be_summed(facts.uses) else None
     if ratio is None:
         return (bound,)
     text = "Where it is divided by its own sum, it is a softmax: let torch do it, which subtracts the maximum first."
     return (Suggestion(text, ratio), bound)
+
+
+def _most(facts: Facts, op: str) -> str:
+    """Return a bound above what went into the exponential and did no harm, where that is far below the edge."""
+    largest = max((fact.max or 0.0 for fact in facts.origin.outputs), default=0.0)
+    usual = math.log(largest, EXPONENTIALS[op]) if largest > 1.0 else 0.0
+    return _USUAL_BOUND if not _USUAL_BOUND_AT < usual <= _HIGHEST_BOUND else str(math.ceil(usual / 10 + 0.5) * 10)
+
+
+_USUAL_BOUND, _USUAL_BOUND_AT, _HIGHEST_BOUND = "20", 20.0, 60.0
 
 
 def _bounded(origin: Origin, op: str, most: str) -> Suggestion:

@@ -49,8 +49,11 @@ def below(origin: Origin) -> str | None:
     return None if divided is None else ast.unparse(divided)
 
 
-def left_out(origin: Origin) -> str | None:
-    """Return the user's line with 0 for the quotient where the divisor is 0; a long one gets a name before it."""
+def left_out(origin: Origin, bound: str = "!= 0", instead: str = "torch.inf") -> str | None:
+    """Return the user's line with 0 for the quotient where the divisor is not ``bound``; a long one gets a name.
+
+    ``instead`` is what is divided by there.
+    """
     found = parsed(origin)
     below = None if found is None else divided_by(found[1])
     if found is None or below is None:
@@ -58,8 +61,8 @@ def left_out(origin: Origin) -> str | None:
     left = divisor if _right(found[1]) is not None else _inverted
     named = len(ast.unparse(below)) > _SHORT or any(isinstance(one, ast.Call) for one in ast.walk(below))
     if not named or _is_within_another(origin):
-        return left(origin, lambda text: f"torch.where({text} != 0, {text}, torch.inf)")
-    code = left(origin, lambda _: "torch.where(divisor != 0, divisor, torch.inf)")
+        return left(origin, lambda text: f"torch.where({text} {bound}, {text}, {instead})")
+    code = left(origin, lambda _: f"torch.where(divisor {bound}, divisor, {instead})")
     alone = NAMED.match((origin.source or "").strip()) is not None and "divisor" not in (origin.source or "")
     return f"divisor = {ast.unparse(below)}; {code}" if alone and code is not None else None
 
@@ -96,7 +99,7 @@ def rooted(origin: Origin, guard: Guard) -> str | None:
     divided = None if found is None else divided_by(found[1])
     if found is None or divided is None:
         return None
-    inner = target(divided, "sqrt") or _half_power(divided)
+    inner = target(divided, "sqrt") or half_power(divided)
     return None if inner is None else line_of(origin, found[0], inner, guard)
 
 
@@ -122,7 +125,7 @@ _DIVIDES = frozenset(
 )
 
 
-def _half_power(node: ast.expr) -> ast.expr | None:
+def half_power(node: ast.expr) -> ast.expr | None:
     """Return the x of ``x ** 0.5``."""
     power = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and isinstance(node.right, ast.Constant)
     return node.left if power and isinstance(node, ast.BinOp) and ast.unparse(node.right) == "0.5" else None

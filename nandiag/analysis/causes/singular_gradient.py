@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from nandiag.analysis.causes import fitting
 from nandiag.analysis.causes.facts import LIKELY, PROVEN, Cause, Facts
+from nandiag.analysis.causes.guards import under_root
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
@@ -140,5 +141,8 @@ def _many(fact: TensorFact) -> str:
 def _code(facts: Facts, name: str, point: _Point) -> str:
     if point.code is not None:
         return point.code
-    fitted = fitting.argument(facts.origin, name, lambda text: f"{text}.{point.guard}")
-    return fitted or (f"x.{point.guard} ** p" if name == "pow" else f"torch.{name}(x.{point.guard})")
+    guard = point.guard
+    if name == "sqrt" and facts.op in _QUOTIENTS and len(facts.origin.inputs) > 1:
+        guard = f"clamp_min(1e{under_root(facts.origin.inputs[1])})"  # it divides by twice the root
+    fitted = fitting.argument(facts.origin, name, lambda text: f"{text}.{guard}")
+    return fitted or (f"x.{guard} ** p" if name == "pow" else f"torch.{name}(x.{guard})")

@@ -23,6 +23,7 @@ _LARGEST = 1 << 27
 _NO_WEIGHT = 1e15
 # A norm has its input, weight and bias before its statistics.
 _LOGS, _FEW = frozenset({"log", "log2", "log10"}), 4
+_DIVISIONS, _PAIR = frozenset({"div", "true_divide", "divide"}), 2
 _SHOWN, _GIVEN, _NODES = 4, 6, 3
 _FEWEST_POSITIONS = 2
 
@@ -87,7 +88,7 @@ def of_weights(op: Op) -> dict[str, object]:
     Without one it is made of data or constants, or of weights without gradients: a teacher's, or detached. Within the
     forward of a ``torch.autograd.Function`` no op has one, and that says nothing.
 
-    ``made_by`` names the autograd nodes that made the first input, the last one first.
+    ``made_by`` names the autograd nodes that made the first input, the last one first; ``below_by`` those of a divisor.
     """
     given = _given(op)
     if not given or op.spot.node is not None:
@@ -95,7 +96,12 @@ def of_weights(op: Op) -> dict[str, object]:
     trained = any(tensor.requires_grad for tensor in given)
     if not trained and _in_function(op.spot.frames):
         return {}
-    return {"of_weights": trained, "made_by": _made_by(given[0])}
+    below = {"below_by": _made_by(given[1])} if len(given) == _PAIR and _is_division(op) else {}
+    return {"of_weights": trained, "made_by": _made_by(given[0]), **below}
+
+
+def _is_division(op: Op) -> bool:
+    return words.op(str(op.func)).rstrip("_") in _DIVISIONS
 
 
 def _whole_numbers(op: Op) -> dict[str, object]:

@@ -184,11 +184,11 @@ def fact(tensor: Tensor, name: str | None = None) -> TensorFact:
     )
     if data is None:
         return whole
-    (nan, posinf, neginf, zeros), (low, high) = _count(data)
+    (nan, posinf, neginf, zeros), (low, high), least = _count(data)
     first = _first_bad(data) if nan or posinf or neginf else None
     return replace(
         whole, nan=nan, posinf=posinf, neginf=neginf, zeros=zeros, min=low, max=high,
-        absmax=_absmax((low, high)), first_bad=first,
+        absmax=_absmax((low, high)), absmin=least, first_bad=first,
     )  # fmt: skip
 
 
@@ -199,8 +199,8 @@ def _integers(tensor: Tensor) -> Tensor | None:
     return data if data.numel() and is_there(data) else None
 
 
-def _count(data: Tensor) -> tuple[list[int], tuple[float | None, float | None]]:
-    counts, lows, highs = [0, 0, 0, 0], [], []
+def _count(data: Tensor) -> tuple[list[int], tuple[float | None, float | None], float | None]:
+    counts, lows, highs, sizes = [0, 0, 0, 0], [], [], []
     for part in _chunks(data):
         good = torch.isfinite(part)
         for slot, mask in enumerate((part.isnan(), part == math.inf, part == -math.inf, part == 0)):
@@ -208,7 +208,9 @@ def _count(data: Tensor) -> tuple[list[int], tuple[float | None, float | None]]:
         if bool(good.any()):
             lows.append(float(torch.where(good, part, math.inf).min()))
             highs.append(float(torch.where(good, part, -math.inf).max()))
-    return counts, (min(lows, default=None), max(highs, default=None))
+            sizes.append(float(torch.where(good & (part != 0), part, math.inf).abs().min()))
+    least = min(sizes, default=math.inf)
+    return counts, (min(lows, default=None), max(highs, default=None)), least if math.isfinite(least) else None
 
 
 def _absmax(extremes: tuple[float | None, float | None]) -> float | None:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nandiag.events import Looked
+from nandiag.events import Looked, words
 from nandiag.runtime.collectives.wraps import alone
 from nandiag.runtime.early.schedule import set_at
 from nandiag.runtime.evidence.explain import in_float64, inputs_of, outputs_of, scalars_of, site_of
@@ -58,7 +58,8 @@ def look_again(
                 if given:
                     return _given(step, spot, list(named))
                 if op is not None:
-                    return _with_schedule(_found(op, step, list(named), of_zeros=size == 0), optimizer)
+                    seen = _with_settings(_found(op, step, list(named), of_zeros=size == 0), optimizer, bad)
+                    return _with_schedule(seen, optimizer)
     except Refused as refusal:
         return Looked("refused", "replay", step, reason=str(refusal))
     except Exception as error:
@@ -83,17 +84,45 @@ def _given(step: int, spot: Spot, names: list[str]) -> Looked:
     )  # fmt: skip
 
 
+class _NumberTracer(Tracer):
+    """A tracer that knows of what op the numbers are that the update reads to Python and hands to an op again."""
+
+    def __init__(self, names: dict[int, str], *, joint: bool) -> None:
+        super().__init__(names, joint=joint)
+        self._reads: list[Op] = []
+        self._read_at: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        output = super().__torch_dispatch__(func, types, args, kwargs)
+        if func is torch.ops.aten._local_scalar_dense.default and type(output) is float and not math.isfinite(output):
+            writer = self.writer(args[0])
+            if writer is not None:
+                self._reads.append(writer)
+                self._read_at.append(self.ops)
+        return output
+
+    def read_before(self, op: Op) -> Op | None:
+        """Return what made the last bad number that was read before ``op``, where ``op`` was handed a bad one."""
+        numbers = (words.as_number(word) for word in scalars_of(op).values())
+        if not any(one is not None and not math.isfinite(one) for one in numbers):
+            return None
+        pairs = zip(reversed(self._reads), reversed(self._read_at), strict=True)
+        return next((read for read, at in pairs if at < op.index), None)
+
+
 def _made_bad(
     optimizer: torch.optim.Optimizer, bad: list[Tensor], spot: Spot, overwritten: Overwritten
 ) -> tuple[Op | None, bool]:
     """Make the update; returns the op that makes bad values of finite ones, and whether another rank gives them all."""
-    tracer = Tracer({}, joint=False)
+    tracer = _NumberTracer({}, joint=False)
     tracer.spot, tracer.overwritten = spot, overwritten
     tracer.own |= {key for one in _started_from(optimizer, bad) if (key := storage(one)) is not None}
     given = {storage(one) for one in _step(optimizer, tracer)}
     if all(storage(one) in given for one in bad):
         return None, True
     found = origin([op for op in map(tracer.writer, _written(optimizer, bad)) if op is not None])
+    read = None if found is None or not found.op.born else tracer.read_before(found.op)
+    found = found if read is None else origin([read])
     return found.op if found is not None and found.source == "op" else None, False
 
 
@@ -233,6 +262,17 @@ def _found(op: Op, step: int, names: list[str], *, of_zeros: bool) -> Looked:
         outcome="found", method="replay", step=step, phase="optimizer", source="op",
         site=site_of(op.spot, str(op.func)), inputs=inputs_of(op), outputs=outputs_of(op), facts=facts,
     )  # fmt: skip
+
+
+def _with_settings(looked: Looked, optimizer: torch.optim.Optimizer, bad: list[Tensor]) -> Looked:
+    """Say what the optimizer was told for the first of the bad parameters: its eps and its betas, where it has them."""
+    groups = (one for one in optimizer.param_groups if any(held is bad[0] for held in one["params"]))
+    group = next(groups, {})
+    eps, betas = group.get("eps"), group.get("betas")
+    settings: dict[str, object] = {"eps": eps} if isinstance(eps, int | float) else {}
+    if isinstance(betas, tuple | list) and all(isinstance(beta, int | float) for beta in betas):
+        settings["betas"] = [float(beta) for beta in betas]
+    return replace(looked, facts={**looked.facts, "settings": settings}) if settings else looked
 
 
 def _with_schedule(looked: Looked, optimizer: torch.optim.Optimizer) -> Looked:

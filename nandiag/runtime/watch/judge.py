@@ -208,8 +208,15 @@ def left_out_by_script(sight: Sight, pending: Sequence[Loss], dropped: Sequence[
 
 
 def learning_rate(optimizer: Optimizer | None) -> float | None:
-    """Return the first group's learning rate, None where it is not known without a host read."""
-    return _rate(optimizer.param_groups[0].get("lr") if optimizer is not None and optimizer.param_groups else None)
+    """Return the highest learning rate of the groups, or one that is none; None where not known without a host read."""
+    groups = optimizer.param_groups if optimizer is not None else []
+    if len(groups) < 2:
+        return _rate(groups[0].get("lr")) if groups else None
+    rates = [rate for group in groups[:_MOST_GROUPS] if (rate := _rate(group.get("lr"))) is not None]
+    return next((rate for rate in rates if not 0.0 <= rate < math.inf), None) or max(rates, default=None)
+
+
+_MOST_GROUPS = 64
 
 
 def _rate(rate: Any) -> float | None:

@@ -107,6 +107,33 @@ def test_groups_with_rates_of_their_own_are_named_and_no_single_rate_is_advised(
     assert "groups" not in story.evidence[1]
 
 
+def leapt(by_hand, lrs):
+    return explain(facts(history([1.0] * len(lrs), lrs=lrs), by_hand))[0]
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.01, 1e20), (0.0, 50.0)])
+def test_a_rate_that_leapt_right_before_is_the_story_and_no_batch(by_hand, low, high):
+    story = leapt(by_hand, [low] * 20 + [high])
+    assert (story.slug, story.strength) == ("lr_divergence", LIKELY)
+    assert "leapt" in story.evidence[0]
+
+
+@pytest.mark.parametrize("lrs", [[0.01] * 20 + [0.02], [0.0] * 20 + [1e-4], [1e-3 * i for i in range(21)]])
+def test_a_warm_up_is_no_leap(by_hand, lrs):
+    assert leapt(by_hand, lrs).slug == "data_outlier"
+
+
+def test_a_rate_to_try_is_no_higher_than_what_brings_the_loss_to_zero(by_hand):
+    def tried(name):
+        past = facts(history([2.0, 2.0, *UP], losses=[1.0, 1.0, *UP], lrs=[0.0, 0.0] + [100.0] * 6), by_hand)
+        past = replace(past, harm=replace(past.harm, optimizer=name))
+        return explain(past)[0].suggestions[0].code
+
+    assert tried("SGD") == "SGD(..., lr=0.2)"
+    assert tried("AdamW") == "AdamW(..., lr=0.001)"
+    assert tried("Own") == "Own(..., lr=1e+01)"
+
+
 def test_the_rate_of_the_step_itself_counts(by_hand):
     past = history([*CALM, 300.0, 1.0], lrs=[0.01] * 12 + [0.01, 4.0], steps=[*range(13), 13])
     assert story_of(past, by_hand, step=13).slug == "lr_divergence"

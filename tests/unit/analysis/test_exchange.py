@@ -42,7 +42,6 @@ def test_one_rank_alone_is_the_culprit(verdict_of):
                          exchanged(180_161.0, collective="fp16_compress_hook", by="comm_hook"))  # fmt: skip
     assert (verdict.origin.ranks, verdict.origin.file) == ((1,), None)
     assert verdict.evidence[0] == "the local gradients of rank 1 go to 180161; float16 ends at 65504"
-    assert "bf16" in verdict.suggestions[0].code
     assert "Rank 0 received the damage." in verdict.evidence
     assert [(one.ranks, one.via) for one in verdict.spread] == [((0,), "the gradient exchange")]
 
@@ -85,11 +84,28 @@ def in_hook(dtype, source, hook="compress"):
     ],
 )  # fmt: skip
 def test_a_hook_that_leaves_half_precision_is_named_with_a_mend_of_its_own_line(line, mended, by_hand):
-    run = by_hand.run(by_hand.rank(0, by_hand.gradient(5), in_hook("float16", line)), by_hand.rank(1))
+    harm = by_hand.gradient(5, device="cuda:0")
+    run = by_hand.run(by_hand.rank(0, harm, in_hook("float16", line)), by_hand.rank(1))
     verdict = analyse(run).verdict
     assert (verdict.cause, verdict.mechanism) == ("collective_overflow", "overflow")
     assert verdict.suggestions[0].code == mended
     assert verdict.summary == "+Inf born on rank 0 at step 5 in the communication hook compress"
+
+
+@pytest.mark.parametrize(("device", "code"), [("cpu", None), ("cuda:0", "default_hooks.bf16_compress_hook")])
+def test_without_a_gpu_ddp_takes_no_hook_in_bfloat16(by_hand, device, code):
+    look = exchanged(180_161.0, collective="fp16_compress_hook", by="comm_hook")
+    gradient = replace(by_hand.gradient(5, device=device), tensors=(by_hand.fact("fc.weight", posinf=2),))
+    verdict = analyse(by_hand.run(*(by_hand.rank(n, gradient, look) for n in range(2)))).verdict
+    assert verdict.suggestions[0].code == code
+    assert ("Leave fp16_compress_hook out" in verdict.suggestions[0].text) is (device == "cpu")
+
+
+def test_without_a_gpu_the_line_that_registers_a_hook_is_left_out(by_hand):
+    line = "model.register_comm_hook(None, hooks.fp16_compress_hook)"
+    harm = by_hand.gradient(5, device="cpu")
+    run = by_hand.run(by_hand.rank(0, harm, in_hook("float16", line, "fp16_compress_hook")), by_hand.rank(1))
+    assert analyse(run).verdict.suggestions[0].code == f"# {line}"
 
 
 def test_a_hook_that_leaves_single_precision_exchanged_in_it(by_hand):

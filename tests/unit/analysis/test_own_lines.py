@@ -216,7 +216,7 @@ def corrected(at, by_hand, line, expression, bad, meanings=()):
 def test_a_bias_correction_of_nothing_counts_from_one_wherever_the_line_stands(at, by_hand):
     line = "q.copy_(s / (1 - self.beta**self.t))"
     facts = corrected(at, by_hand, line, "s / (1 - self.beta**self.t)", {"posinf": 9})
-    assert first(facts) == "q.copy_(s / (1 - self.beta** (self.t + 1)))"
+    assert first(facts) == "q.copy_(s / (1 - self.beta**(self.t + 1)))"
 
 
 def test_a_bias_correction_by_a_name_is_mended_where_the_name_is_made(at, by_hand):

@@ -133,6 +133,11 @@ def test_what_a_script_says_cannot_reach_the_terminal(at_origin):
     assert text.count("owned") == 1  # in the source line, whose columns must hold: harmless there without its escapes
 
 
+def test_code_of_several_lines_keeps_them(harmed):
+    verdict = replace(harmed.verdict, suggestions=(Suggestion("Do both.", "a = 1\nb = 2"),))
+    assert "           a = 1\n           b = 2\n" in drawn(replace(harmed, verdict=verdict))
+
+
 def test_markup_is_only_text(at_origin):
     report = at_origin(source="    x = a[red] [/red] :smile:", column=None)
     assert "x = a[red] [/red] :smile:" in drawn(report)

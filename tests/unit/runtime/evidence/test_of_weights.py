@@ -44,6 +44,16 @@ def test_within_a_functions_forward_nothing_is_known(function):
     assert SEEN == [{}, {}]
 
 
+def test_what_made_a_divisor_is_told_too():
+    def forward(a, b):
+        found = op_on(a)
+        found.func, found.words = torch.ops.aten.div.Tensor, ((a, b), {})
+        return of_weights(found)
+
+    root = torch.ones(3, requires_grad=True).sqrt()
+    assert forward(torch.ones(3), root)["below_by"] == ["SqrtBackward0", "torch::autograd::AccumulateGrad"]
+
+
 def test_elsewhere_what_no_weight_went_into_is_of_the_data():
     def forward(x):
         return of_weights(op_on(x))

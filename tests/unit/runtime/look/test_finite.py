@@ -173,14 +173,19 @@ def test_a_fact():
     seen = fact(tensor, "x")
     assert (seen.name, seen.dtype, seen.shape, seen.numel, seen.device) == ("x", "float32", (2, 3), 6, "cpu")
     assert (seen.nan, seen.posinf, seen.neginf, seen.zeros) == (1, 1, 1, 1)
-    assert (seen.min, seen.max, seen.absmax) == (-3.0, 2.5, 3.0)
+    assert (seen.min, seen.max, seen.absmax, seen.absmin) == (-3.0, 2.5, 3.0, 2.5)
     assert seen.first_bad == (0, 2)
     assert seen.placement is None
 
 
 def test_a_fact_on_nothing_but_bad_values():
     seen = fact(torch.full((2, 2), math.nan))
-    assert (seen.min, seen.max, seen.absmax, seen.first_bad) == (None, None, None, (0, 0))
+    assert (seen.min, seen.max, seen.absmax, seen.absmin, seen.first_bad) == (None, None, None, None, (0, 0))
+
+
+@pytest.mark.parametrize(("values", "least"), [([0, 3, -2], 2.0), ([0.0, 0.0], None), ([0.0, -1e-30, 1.0], 1e-30)])
+def test_the_least_size_that_is_not_0(values, least):
+    assert fact(torch.tensor(values)).absmin == (None if least is None else pytest.approx(least))
 
 
 def test_a_fact_on_a_scalar():

@@ -156,3 +156,41 @@ def test_gradients_that_are_clipped_by_their_shards_lead_to_the_line(work, group
     looked = worker.looked[0]
     assert (looked.outcome, looked.source, looked.site.op) == ("found", "op", "aten.reciprocal.default"), looked
     assert looked.site.source.strip() == "factor = most / total.sqrt()"
+
+
+class Trusted(torch.optim.Optimizer):
+    """Scales each update by the ratio of two norms, which it reads to Python."""
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for one in group["params"]:
+                trust = one.norm() / one.grad.norm()
+                one.add_(one.grad, alpha=-0.1 * float(trust))
+
+
+def test_a_number_that_the_update_reads_to_python_is_led_back_to_its_division(work):
+    worker = work()
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = Trusted([weight], {})
+    (weight * 0).sum().backward()
+    optimizer.step()
+    worker.sentinel.finish()
+    looked = worker.looked[0]
+    assert (looked.site.op, looked.site.source.strip()) == (
+        "aten.div.Tensor", "trust = one.norm() / one.grad.norm()",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("betas", "eps"), [((0.9, 1.0), 1e-8), ((0.9, 0.99), 0.0)])
+def test_the_settings_of_the_group_are_told(work, betas, eps):
+    worker = work()
+
+    def make(parameters):
+        made = torch.optim.Adam(parameters, eps=eps, foreach=False)
+        made.param_groups[0]["betas"] = betas
+        return made
+
+    trained(make)
+    worker.sentinel.finish()
+    assert worker.looked[0].facts["settings"] == {"eps": eps, "betas": list(betas)}

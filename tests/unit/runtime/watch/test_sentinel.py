@@ -3,6 +3,7 @@
 import gc
 import math
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from nandiag.runtime.inject import ending
 from nandiag.runtime.public import AnomalyStop
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.watch.judge import learning_rate
 from nandiag.runtime.watch.sentinel import Sentinel
 
 
@@ -89,6 +91,15 @@ def test_the_groups_with_the_highest_and_the_lowest_rate_are_told(work):
     harm = worker.harms[0]
     assert [(one.group, one.lr) for one in harm.rates] == [(1, 4.0), (0, 0.1)]
     assert harm.rates[1].names == ("0.weight", "0.bias")
+
+
+@pytest.mark.parametrize(
+    ("rates", "told"),
+    [((0.1, 4.0), 4.0), ((0.1, 0.01), 0.1), ((0.1, math.nan), math.nan), ((0.1, -1.0), -1.0), ((None, 0.1), 0.1)],
+)
+def test_of_groups_the_highest_rate_counts_but_for_one_that_is_none(rates, told):
+    optimizer = SimpleNamespace(param_groups=[{"lr": rate} for rate in rates])
+    assert learning_rate(optimizer) == pytest.approx(told, nan_ok=True)
 
 
 def test_where_all_groups_have_one_rate_none_is_told(work):

@@ -1,0 +1,267 @@
+"""Mends that are told in whole lines: pasted, they train, and mean what the script meant."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from nandiag.analysis.causes import explain
+from nandiag.analysis.causes.guards import least, small, under_root
+from nandiag.events import Around, Meaning, Site, Written
+
+
+def on(facts, *names, uses=(), written=()):
+    meanings = tuple(Meaning(name, text, "train.py", 3) for name, text in names)
+    around = Around(meanings, tuple(uses), written=tuple(Written(name, lines) for name, lines in written))
+    return replace(facts, look=replace(facts.look, site=Site(around=around)))
+
+
+def placed(line, expression):
+    first = line.index(expression)
+    return {"text": line, "column": (first, first + len(expression)), "file": "train.py", "phase": "loss"}
+
+
+def quotient(at, by_hand, line, expression, kind, **extra):
+    given = (by_hand.fact(), by_hand.fact(zeros=1, min=0.0, absmin=0.5))
+    op = "reciprocal" if expression.startswith("1 /") else "div"
+    given = given[1:] if op == "reciprocal" else given
+    extra = {"of_weights": True, **extra}
+    return at(op, given, (by_hand.fact(**{kind: 1}),), **placed(line, expression), extra=extra)
+
+
+def advice(facts):
+    return explain(facts)[1].suggestions
+
+
+# ---------------------------------------------------------------------- a root above the division
+
+
+@pytest.mark.parametrize(
+    ("root", "mended"),
+    [
+        ("torch.sqrt((y * y).sum(-1))", "torch.sqrt((y * y).sum(-1).clamp_min(1e-12))"),
+        ("(y ** 2).sum(-1) ** 0.5", "(y ** 2).sum(-1).clamp_min(1e-12) ** 0.5"),
+        ("(a - b).sqrt()", "(a - b).clamp_min(1e-12).sqrt()"),
+    ],
+)
+def test_a_root_above_the_division_is_mended_in_its_own_line(at, by_hand, root, mended):
+    facts = on(quotient(at, by_hand, "u = y / size[:, None]", "y / size[:, None]", "nan"), ("size", root))
+    told = advice(facts)
+    assert [one.code for one in told] == [f"size = {mended}"]
+    assert "in line 3" in told[0].text
+
+
+def test_where_more_than_0_is_divided_by_a_root_the_quotient_is_left_out_as_well(at, by_hand):
+    facts = on(quotient(at, by_hand, "e = 1 / r", "1 / r", "posinf"), ("r", "(d ** 2).sum(-1).sqrt()"))
+    told = advice(facts)[0].code
+    assert told == "r = (d ** 2).sum(-1).clamp_min(1e-12).sqrt()\ne = 1 / torch.where(r > 2e-6, r, torch.inf)"
+    d = torch.tensor([[0.0, 0.0], [3.0, 4.0]], requires_grad=True)
+    names = {"d": d, "torch": torch}
+    exec(told, names)  # noqa: S102
+    names["e"].sum().backward()
+    assert names["e"].tolist() == pytest.approx([0.0, 0.2])
+    assert d.grad.isfinite().all()
+    assert not d.grad[0].any()
+
+
+@pytest.mark.parametrize("kind", ["nan", "posinf"])
+def test_a_root_that_autograd_alone_knows_of_is_told_in_words(at, by_hand, kind):
+    facts = quotient(at, by_hand, "u = y / size", "y / size", kind, below_by=["UnsqueezeBackward0", "SqrtBackward0"])
+    assert "is the root of what is 0" in advice(facts)[0].text
+
+
+@pytest.mark.parametrize("extra", [{"of_weights": False}, {"below_by": ["SumBackward0", "SqrtBackward0"]}])
+def test_without_a_root_or_a_gradient_the_divisor_itself_is_guarded(at, by_hand, extra):
+    facts = quotient(at, by_hand, "u = y / size", "y / size", "nan", **extra)
+    assert advice(facts)[0].code == "u = y / size.clamp_min(1e-6)"
+
+
+# ---------------------------------------------------------------------- the largest of what is scaled
+
+
+@pytest.mark.parametrize(
+    ("line", "expression", "peak", "code"),
+    [
+        ("scale = 448.0 / amax", "448.0 / amax", "x.detach().abs().max()",
+         "scale = 448.0 / torch.where(amax != 0, amax, 1.0)"),
+        ("x = x / m", "x / m", "x.abs().amax(-1, keepdim=True)", "x = x / torch.where(m != 0, m, 1.0)"),
+        ("s = 7 / x.abs().max(-1)[0]", "7 / x.abs().max(-1)[0]", "",
+         "divisor = x.abs().max(-1)[0]; s = 7 / torch.where(divisor != 0, divisor, 1.0)"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["nan", "posinf"])
+@pytest.mark.parametrize("shape", [(), (4, 1)])
+def test_what_is_scaled_by_its_largest_is_left_as_it_is_where_that_is_0(
+    at, by_hand, line, expression, peak, code, kind, shape
+):
+    below = by_hand.fact(zeros=1, shape=shape)
+    facts = at("div", (by_hand.fact(), below), (by_hand.fact(**{kind: 1}),), **placed(line, expression))
+    names = [("m", peak), ("amax", peak)] if peak else []
+    assert advice(on(facts, *names))[0].code == code
+
+
+def test_a_largest_that_has_a_sign_is_no_size(at, by_hand):
+    facts = at("div", (by_hand.fact(), by_hand.fact(zeros=1, min=0.0)), (by_hand.fact(nan=1),),
+               **placed("y = x / m", "x / m"))  # fmt: skip
+    assert advice(on(facts, ("m", "x.max()")))[0].code == "y = x / m.clamp_min(1e-6)"
+
+
+# ---------------------------------------------------------------------- how small a guard is
+
+
+@pytest.mark.parametrize(
+    ("absmin", "dtype", "guard"),
+    [(None, "float32", "1e-6"), (0.5, "float32", "1e-6"), (2e-8, "float32", "1e-10"), (1e-44, "float32", "1e-30"),
+     (2e-8, "float16", "1e-4"), (3.0, "int64", "1")],
+)  # fmt: skip
+def test_a_guard_of_a_divisor_lies_below_what_was_seen(by_hand, absmin, dtype, guard):
+    assert small(by_hand.fact(absmin=absmin, dtype=dtype)) == guard
+
+
+@pytest.mark.parametrize(
+    ("absmin", "absmax", "guard"),
+    [(1e-30, 1.0, "1e-12"), (None, 1e-22, "1e-12"), (2e-23, 1e-22, "1e-25"), (1e-44, 1e-20, "1e-37")],
+)
+def test_a_guard_of_an_argument_is_smaller_only_where_all_that_was_seen_is_small(by_hand, absmin, absmax, guard):
+    assert least(by_hand.fact(absmin=absmin, absmax=absmax)) == guard
+
+
+@pytest.mark.parametrize(
+    ("absmin", "dtype", "power"),
+    [(None, "float32", -12), (2.0, "float32", -12), (3e-7, "float32", -16), (1e-30, "float32", -36),
+     (3e-7, "float16", -6)],
+)  # fmt: skip
+def test_a_guard_under_a_root_has_a_root_below_what_was_seen(by_hand, absmin, dtype, power):
+    assert under_root(by_hand.fact(absmin=absmin, dtype=dtype)) == power
+
+
+def test_an_exponential_is_bounded_above_what_is_usual(at, by_hand):
+    def bound(most):
+        given = by_hand.fact(max=100.0, absmax=100.0, shape=(4,))
+        out = by_hand.fact(posinf=1, max=most, absmax=most, shape=(4,))
+        facts = at("exp", (given,), (out,), **placed("y = torch.exp(s)", "torch.exp(s)"),
+                   extra={"float64_finite": True})  # fmt: skip
+        return advice(facts)[0].code
+
+    assert bound(math.exp(3)) == "y = torch.exp(s.clamp(max=20))"
+    assert bound(math.exp(41)) == "y = torch.exp(s.clamp(max=50))"
+    assert bound(math.exp(85)) == "y = torch.exp(s.clamp(max=20))"  # what grows without end has no usual size
+
+
+# ---------------------------------------------------------------------- what is learnt
+
+
+def trained(at, by_hand, line, expression, name, **rest):
+    op = rest.pop("op", "log")
+    given = by_hand.fact(name, min=-0.1, shape=(3,))
+    extra = {"of_weights": True, "made_by": [], **rest.pop("extra", {})}
+    return at(op, (given,), (by_hand.fact(nan=1, shape=(3,)),), **placed(line, expression), extra=extra, **rest)
+
+
+@pytest.mark.parametrize(
+    ("op", "line", "expression", "code"),
+    [
+        ("log", "return (d / self.var + torch.log(self.var)).mean()", "torch.log(self.var)",
+         "return (d / self.var.exp() + self.var).mean()"),
+        ("sqrt", "y = x * self.var.sqrt()", "self.var.sqrt()", "y = x * self.var.exp().sqrt()"),
+        ("pow", "y = self.var ** 0.5", "self.var ** 0.5", "y = self.var.exp() ** 0.5"),
+    ],
+)  # fmt: skip
+def test_a_weight_that_left_its_range_is_learnt_as_its_logarithm(at, by_hand, op, line, expression, code):
+    facts = trained(at, by_hand, line, expression, "var", op=op, extra={"arg1": 0.5} if op == "pow" else {})
+    told = advice(on(facts, written=[("self.var", (8,))]))
+    assert [one.code for one in told] == [f"self.var.data.log_()  # behind line 8\n{code}"]
+
+
+@pytest.mark.parametrize("extra", [{"made_by": ["MulBackward0"]}, {"of_weights": False}])
+def test_what_is_no_weight_itself_is_clamped(at, by_hand, extra):
+    facts = trained(at, by_hand, "y = torch.sqrt(v)", "torch.sqrt(v)", None, op="sqrt", extra=extra)
+    assert advice(facts)[0].code == "y = torch.sqrt(v.clamp_min(1e-12))"
+
+
+# ---------------------------------------------------------------------- no variance
+
+
+@pytest.mark.parametrize(
+    ("inside", "first"),
+    [("1 - ab - sigma ** 2", "(1 - ab - sigma ** 2).clamp_min(1e-12)"), ("m - n ** 2", None)],
+)
+def test_what_is_left_of_one_is_no_variance(at, by_hand, inside, first):
+    line = f"c = torch.sqrt({inside})"
+    facts = at("sqrt", (by_hand.fact(min=-1e-3, absmin=1e-3),), (by_hand.fact(nan=1),),
+               **placed(line, line.removeprefix("c = ")))  # fmt: skip
+    told = advice(facts)[0]
+    assert told.code == (f"c = torch.sqrt({first})" if first else "((x - x.mean()) ** 2).mean()")
+
+
+# ---------------------------------------------------------------------- corrections and settings
+
+
+def corrected(at, by_hand, line, expression, settings):
+    extra = {"arg1": 0.0, "reconstructed": True, "parameters": ["weight"], "settings": settings}
+    given, out = (by_hand.fact(zeros=16, min=0.0, max=0.0),), (by_hand.fact(nan=16),)
+    return at("div", given, out, extra=extra, **{**placed(line, expression), "phase": "optimizer"})
+
+
+def test_a_beta_of_one_is_no_matter_of_the_count(at, by_hand):
+    line = 'vhat = s["v"] / (1 - b2 ** s["t"])'
+    story, mechanism = explain(corrected(at, by_hand, line, line[7:], {"eps": 1e-8, "betas": [0.9, 1.0]}))
+    assert mechanism.suggestions[0].code == "betas=(0.9, 0.999)"
+    assert "beta2 is 1" in mechanism.suggestions[0].text
+    assert story.suggestions == ()
+
+
+def test_a_count_that_is_looked_up_counts_from_one(at, by_hand):
+    line = 'vhat = s["v"] / (1 - b2 ** s["t"])'
+    facts = corrected(at, by_hand, line, line[7:], {})
+    facts = replace(facts, origin=replace(facts.origin, outputs=(by_hand.fact(posinf=16),)))
+    assert advice(facts)[0].code == 'vhat = s["v"] / (1 - b2 ** (s["t"] + 1))'
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "text"),
+    [
+        ({"eps": 1e-8, "betas": [1.0, 0.99]}, "betas=(0.999, 0.99)", "beta1 is 1"),
+        ({"eps": 1e-8, "betas": [0.9, 0.99]}, None, "its eps of 1e-8 stands elsewhere"),
+        ({}, None, "rates, betas, step counts."),
+    ],
+)
+def test_an_optimizer_of_a_library_that_divides_by_a_number_is_told_by_its_settings(at, by_hand, settings, code, text):
+    story, mechanism = explain(corrected(at, by_hand, "opt.step()", "opt.step()", settings))
+    assert (story.slug, story.suggestions[0].code) == ("optimizer_division", code)
+    assert text in story.suggestions[0].text
+    assert mechanism.suggestions == ()
+
+
+# ---------------------------------------------------------------------- before the maximum
+
+
+def shifted(at, by_hand, line, *names, uses=()):
+    given = (by_hand.fact(neginf=8), by_hand.fact(neginf=1, shape=(4, 1)))
+    return on(at("sub", given, (by_hand.fact(nan=4),), **placed(line, "s - m")), *names, uses=uses)
+
+
+def test_a_row_that_is_masked_whole_is_mended_before_its_maximum_is_taken(at, by_hand):
+    told = advice(shifted(at, by_hand, "e = torch.exp(s - m)", ("m", "s.max(-1, keepdim=True).values")))
+    assert told[0].text.startswith("Before line 3, which takes the maximum, put the lowest finite number")
+    assert told[0].code == "s = s.clamp_min(torch.finfo(s.dtype).min)"
+
+
+@pytest.mark.parametrize(
+    ("line", "uses"), [("y = m + (s - m).exp().sum(-1).log()", ()), ("e = (s - m).exp()", ("y = torch.log(e.sum())",))]
+)
+def test_the_logarithm_of_a_sum_of_nothing_has_no_number_in_its_place(at, by_hand, line, uses):
+    told = advice(shifted(at, by_hand, line, ("m", "s.amax(-1)"), uses=uses))[0]
+    assert told.code == "s = s[s.isfinite().any(-1)]"
+
+
+@pytest.mark.parametrize(
+    ("fill", "code"),
+    [
+        ("q.masked_fill(~keep, -inf)", "keep = keep | ~keep.any(-1, keepdim=True)"),
+        ("q.masked_fill(pad, -inf)", "pad = pad.masked_fill(pad.all(-1, keepdim=True), False)"),
+    ],
+)
+def test_a_mask_is_opened_the_way_it_is_meant(at, by_hand, fill, code):
+    assert advice(shifted(at, by_hand, "e = torch.exp(s - m)", ("s", fill)))[1].code == code
