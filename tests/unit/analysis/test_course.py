@@ -129,7 +129,7 @@ def test_a_rate_to_try_is_no_higher_than_what_brings_the_loss_to_zero(by_hand):
         past = replace(past, harm=replace(past.harm, optimizer=name))
         return explain(past)[0].suggestions[0].code
 
-    assert tried("SGD") == "SGD(..., lr=0.2)"
+    assert tried("SGD") == "SGD(..., lr=0.3)"
     assert tried("AdamW") == "AdamW(..., lr=0.001)"
     assert tried("Own") == "Own(..., lr=1e+01)"
 
