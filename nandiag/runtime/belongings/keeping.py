@@ -26,6 +26,7 @@ from nandiag.runtime.belongings.reach import (
     reached,
     slots_of,
 )
+from nandiag.runtime.belongings.shared import Shared
 from nandiag.runtime.belongings.theirs import Theirs
 
 
@@ -33,14 +34,16 @@ class Belongings:
     """The contents of the containers, objects, closures and generators that can be reached from ``starts``.
 
     Members are kept by identity, arrays by their numbers, and generators of random numbers by their state; of iterators
-    the replay has copies (:class:`StandIns`). What the script's other threads write meanwhile is left to them. Tensors
-    are kept as to where their numbers lie: what is there, :class:`Overwritten` keeps. Raises Refused, with nothing
-    changed, where the run does not end (``ends``) and something reached could not be put back.
+    the replay has copies (:class:`StandIns`). What the script's other threads write meanwhile is left to them, and the
+    replay is not to write it (:class:`Shared`). Tensors are kept as to where their numbers lie: what is there,
+    :class:`Overwritten` keeps. Raises Refused, with nothing changed, where the run does not end (``ends``) and
+    something reached could not be put back.
     """
 
     def __init__(self, starts: Iterable[object], bystanders: Bystanders, *, ends: bool = True) -> None:
         self._ends = ends
         self._theirs = Theirs(bystanders.threads)
+        self.shared = Shared(self._theirs, ends=ends)
         self._stand_ins = StandIns(bystanders, ends=ends)
         self._kept: list[tuple[object, Collection[Any]]] = []
         self._numbers = Numbers(ends=ends, busy=bool(self._theirs.names))

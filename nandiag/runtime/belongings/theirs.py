@@ -30,8 +30,20 @@ class Theirs:
         frames.pop(
             threading.get_ident(), None
         )  # ours would hold itself by it, and all that called it with their locals
-        for thread in threads:
+        there = frozenset(threads)
+        for thread in there:
             self._take_frames(frames.get(thread))
+        for one in threading.enumerate():
+            if one.ident in there:
+                self._take_work(one)
+
+    def _take_work(self, thread: threading.Thread) -> None:
+        """Take what a thread is to call and has not called yet, as a timer."""
+        for word in vars(thread).values():
+            function = getattr(word, "__func__", word)
+            if type(function) is FunctionType and kind_of(function.__code__.co_filename) == USER:
+                cells = [content(cell) for cell in function.__closure__ or ()]
+                self._take(function.__code__, function.__globals__, [*cells, getattr(word, "__self__", None)])
 
     def _take_frames(self, frame: FrameType | None) -> None:
         while frame is not None:
@@ -49,8 +61,9 @@ class Theirs:
         loaded = {name for op, name in words if op in {"LOAD_GLOBAL", "LOAD_NAME"}}
         held = [*held, *(namespace[name] for name in loaded if name in namespace)]
         self.names.setdefault(id(namespace), set()).update(name for op, name in words if op == "STORE_GLOBAL")
+        objects = [one for one in held if is_object(one)]
         for one in held:
-            self._hold(one)
+            self._hold(one, objects)
             if is_object(one):
                 self._take_attributes(one, words)
 
@@ -60,20 +73,21 @@ class Theirs:
         for holder in (one, own):  # slots are the object's own, attributes its dict's
             self.names.setdefault(id(holder), set()).update(written)
         for name in {name for op, name in words if op in {"LOAD_ATTR", "LOAD_METHOD"}}:
-            self._hold(_held_as(one, name))
+            self._hold(held_as(one, name), [one])
             method = getattr(type(one), name, None)
             if type(method) is FunctionType:
                 self._take(method.__code__, method.__globals__, [one])
 
-    def _hold(self, one: Any) -> None:
+    def _hold(self, one: Any, given: list[object]) -> None:
+        """Take what is at hand; a function of the script's may be ``given`` the objects that are at hand as well."""
         if form_of(one) is not None or is_array(one):
             self.containers[id(one)] = one
         if type(one) is FunctionType and kind_of(one.__code__.co_filename) == USER:
             cells = [content(cell) for cell in one.__closure__ or ()]
-            self._take(one.__code__, one.__globals__, cells)
+            self._take(one.__code__, one.__globals__, [*cells, *given])
 
 
-def _held_as(one: Any, name: str) -> object:
+def held_as(one: Any, name: str) -> object:
     """Return what the object holds under ``name``, without asking code of its class; None where that is nothing."""
     own = getattr(one, "__dict__", {})
     slots = {slot.__name__: slot for slot in slots_of(type(one)) if is_filled(slot, one)}

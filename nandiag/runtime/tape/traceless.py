@@ -73,7 +73,7 @@ def traceless(
         _drop_gradients(parameters)
         aside.begin()
         belongings.begin(aside.led)
-        with _without_counters():
+        with _without_counters(), belongings.shared:
             yield
     finally:
         undo_all(undo)
