@@ -34,13 +34,15 @@ class Grace:
     """Seconds from the first stop until workers are ended.
 
     ``others`` is for workers that have not noticed the stop, ``apart`` for those that never will, as the worker that
-    stopped trains apart from them (torchrun gives no time at all), ``own`` for those still in their ``finally`` blocks,
-    ``kill`` for the time between SIGTERM and SIGKILL. ``hang`` is not from a stop: after so many seconds without
-    progress of any rank the workers are ended (0: never).
+    stopped trains apart from them (torchrun gives no time at all), ``looking`` for those that told of harm and not yet
+    of what their look at it showed (a rank's batch may be far longer than the others'), ``own`` for those still in
+    their ``finally`` blocks, ``kill`` for the time between SIGTERM and SIGKILL. ``hang`` is not from a stop: after so
+    many seconds without progress of any rank the workers are ended (0: never).
     """
 
     others: float = 10.0
     apart: float = 0.5
+    looking: float = 120.0
     own: float = 300.0
     kill: float = 30.0
     hang: float = 0.0
@@ -51,13 +53,14 @@ class Seen:
     """What the rank files of a run said so far; keys are (rank, attempt, pid) of a worker process.
 
     The files may be those of several launchers: ``agent`` is the name of this one (empty: all are its own).
-    ``warned`` holds the first early warning of each kind, ``ended`` the pids of workers that the launcher itself ended
-    because of a stop.
+    ``looking`` are those that told of harm and not yet of what they found. ``warned`` holds the first early warning of
+    each kind, ``ended`` the pids of workers that the launcher itself ended because of a stop.
     """
 
     attached: dict[tuple[int, int, int], Attached] = field(default_factory=dict)
     finished: set[tuple[int, int, int]] = field(default_factory=set)
     stopping: set[tuple[int, int, int]] = field(default_factory=set)
+    looking: set[tuple[int, int, int]] = field(default_factory=set)
     harms: list[tuple[int, Harm]] = field(default_factory=list)
     looks: list[tuple[int, Looked]] = field(default_factory=list)
     warned: list[tuple[int, Warned]] = field(default_factory=list)
@@ -72,6 +75,7 @@ class Seen:
         """Add one record."""
         key, event = (fresh.rank, fresh.attempt, fresh.pid), fresh.record.event
         self.raised |= isinstance(event, Raised)
+        self._follow_look(key, event)
         if isinstance(event, Attached):
             self.attached[key] = event
         elif isinstance(event, Finished):
@@ -87,6 +91,12 @@ class Seen:
             self.looks.append((fresh.rank, event))
         elif isinstance(event, Warned) and event.slug not in {known.slug for _, known in self.warned}:
             self.warned.append((fresh.rank, event))
+
+    def _follow_look(self, key: tuple[int, int, int], event: object) -> None:
+        if isinstance(event, Harm):
+            self.looking.add(key)
+        elif isinstance(event, Looked):
+            self.looking.discard(key)
 
     @property
     def attempts(self) -> int:
@@ -270,15 +280,20 @@ class Watch:
 
     def _end_the_slow(self, since: float, now: float) -> None:
         for key, worker in self._seen.attached.items():
-            others = self._grace.apart if self._seen.alone else self._grace.others
-            patience = self._grace.own if key in self._seen.stopping else others
-            if since < patience or key[1] != self._seen.attempts - 1 or worker.host != socket.gethostname():
+            if since < self._patience(key) or key[1] != self._seen.attempts - 1 or worker.host != socket.gethostname():
                 continue
             first = self._signalled.setdefault(worker.pid, now)
             if first == now:
                 self._send(worker.pid, signal.SIGTERM)
             elif now - first >= self._grace.kill:
                 self._send(worker.pid, signal.SIGKILL)
+
+    def _patience(self, key: tuple[int, int, int]) -> float:
+        if key in self._seen.stopping:
+            return self._grace.own
+        if key in self._seen.looking:
+            return self._grace.looking
+        return self._grace.apart if self._seen.alone else self._grace.others
 
     def _send(self, pid: int, number: int) -> None:
         try:

@@ -187,6 +187,25 @@ def test_workers_that_train_apart_are_ended_as_soon_as_torchrun_would(run):
     assert run.killed == [(101, signal.SIGTERM)]
 
 
+def test_a_worker_that_still_looks_for_the_origin_is_given_the_time(run):
+    stopped(run)
+    run.write(1, harm())
+    run.watch._turn(0.0)
+    run.watch._turn(119.0)
+    assert run.killed == []
+    run.write(1, Looked("finite", "replay", 7))
+    run.watch._turn(119.5)
+    assert run.killed == [(101, signal.SIGTERM)]
+
+
+def test_a_worker_that_looks_for_ever_is_ended(run):
+    stopped(run)
+    run.write(1, harm())
+    run.watch._turn(0.0)
+    run.watch._turn(121.0)
+    assert run.killed == [(101, signal.SIGTERM)]
+
+
 def test_one_that_stops_keeps_its_time_and_the_others_theirs(run):
     stopped(run)
     run.watch._turn(0.0)
