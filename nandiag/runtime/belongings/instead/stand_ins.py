@@ -26,7 +26,12 @@ from nandiag.runtime.belongings.reach import LISTS, MAPS, content, form_of, is_f
 _RUNNING = (GeneratorType, AsyncGeneratorType, CoroutineType)
 _METHODS = (MethodWrapperType, BuiltinMethodType)
 _FUNCTIONS = (FunctionType, MethodType, BuiltinMethodType)
-_CLOSED = (("_queue", "SimpleQueue"), ("mmap", "mmap"))
+_CLOSED = (
+    ("_queue", "SimpleQueue"),
+    ("mmap", "mmap"),
+    ("multiprocessing.sharedctypes", "SynchronizedBase"),
+    ("multiprocessing.shared_memory", "SharedMemory"),
+)
 _DEPTH = 8
 _LONGEST = 1000
 _LARGEST = 100_000

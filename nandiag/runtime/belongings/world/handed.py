@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import CoroutineType
 from typing import Any
 
 from nandiag.runtime.frames import USER, kind_of
@@ -20,7 +21,9 @@ _WAYS = (
     ("multiprocessing.pool", "Pool", ("apply_async", "_map_async", "imap", "imap_unordered")),
     ("concurrent.futures.thread", "ThreadPoolExecutor", ("submit",)),
     ("concurrent.futures.process", "ProcessPoolExecutor", ("submit",)),
-    ("asyncio.base_events", "BaseEventLoop", ("call_soon_threadsafe",)),
+    ("asyncio.base_events", "BaseEventLoop", ("create_task", "call_soon", "call_at", "call_soon_threadsafe")),
+    ("asyncio.queues", "Queue", ("put_nowait", "get_nowait")),
+    ("asyncio.locks", "Event", ("set", "clear")),
     ("socket", "socket", ("send", "sendall", "recv", "recv_into")),
 )
 # Of interest to other threads only.
@@ -55,7 +58,10 @@ def ways(*, ends: bool, alone: bool) -> Iterator[tuple[type, str, Callable[..., 
             yield owner, name, instead
 
 
-def _refused(original: Callable[..., Any], *_: Any, **__: Any) -> Any:
+def _refused(original: Callable[..., Any], *words: Any, **_: Any) -> Any:
+    for one in words:
+        if isinstance(one, CoroutineType):
+            one.close()  # Python would complain that nobody awaited it
     what = getattr(original, "__qualname__", "")
     raise Refused(f"the step hands work to others, or takes it, when it is run ({what}), and the run goes on after it")
 

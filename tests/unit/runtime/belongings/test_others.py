@@ -1,10 +1,12 @@
 """What a step does together with other threads and processes: led nowhere, waited for, or refused, and never hung."""
 
+import asyncio
 import atexit
 import collections
 import ctypes
 import gc
 import io
+import multiprocessing
 import os
 import signal
 import socket
@@ -12,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from multiprocessing import shared_memory
 
 import numpy as np
 import pytest
@@ -121,6 +124,69 @@ def test_an_event_that_is_set_already_may_be_set_again(work, not_alone):
     worker, event = work(), threading.Event()
     train(event.set)
     assert looked(worker)[0] == "found"
+
+
+def put(loop, queue, seen):
+    queue.put_nowait(1)
+
+
+def call_soon(loop, queue, seen):
+    loop.call_soon(seen.append, 1)
+
+
+def call_later(loop, queue, seen):
+    loop.call_later(0.001, seen.append, 1)
+
+
+def begin_task(loop, queue, seen):
+    async def task():
+        seen.append(1)
+
+    loop.create_task(task())
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("act", [put, call_soon, call_later, begin_task])
+def test_what_the_loop_of_events_is_to_do_is_done_once(act, work):
+    worker, seen = work(), []
+
+    async def main():
+        queue = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        steps = train(lambda: act(loop, queue, seen))
+        await asyncio.sleep(0.05)
+        return steps - queue.qsize()
+
+    assert asyncio.run(main()) == len(seen)
+    assert looked(worker)[0] == "refused"
+
+
+def count_in_value(shared):
+    with shared.get_lock():
+        shared.value += 1
+
+
+def test_what_other_processes_may_see_is_counted_once(work):
+    worker, shared = work(), multiprocessing.Value("i", 0)
+    steps = train(lambda: count_in_value(shared))
+    assert looked(worker)[0] == "refused"
+    assert shared.value == steps
+
+
+def test_memory_that_other_processes_may_see_is_written_once(work):
+    worker, shared = work(), shared_memory.SharedMemory(create=True, size=1)
+    shared.buf[0] = 0
+
+    def count():
+        shared.buf[0] += 1
+
+    try:
+        steps = train(count)
+        assert looked(worker)[0] == "refused"
+        assert shared.buf[0] == steps
+    finally:
+        shared.close()
+        shared.unlink()
 
 
 def test_what_goes_into_a_pipe_goes_there_once(work):
