@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from nandiag.analysis.causes import fitting, meanings
 from nandiag.analysis.causes.facts import Facts
@@ -12,6 +13,20 @@ _TEXT = (
     "Take the logarithm of the determinant's size in one step: the determinant is a product, which underflows or turns "
     "negative where the matrix is still sound."
 )
+
+
+_NAMED = re.compile(r"(?:^|[\W_])(?:log_?)?(?:abs_?)?(?:det|jac|jacobian|ladj|ldj)(?:$|[\W_])", re.IGNORECASE)
+_SIZE = "A map has the logarithm of its determinant's size: where it turns space over, the determinant is negative."
+
+
+def of_size(facts: Facts, op: str) -> Suggestion | None:
+    """Return the user's line with the size of what its logarithm is taken of, where that is called a determinant."""
+    source = facts.origin.source or ""
+    named = _NAMED.search(source.partition("=")[0]) or _NAMED.search(source[slice(*(facts.origin.column or (0, 0)))])
+    if not named:
+        return None
+    code = fitting.argument(facts.origin, op, lambda text: f"{text}.abs().clamp_min(1e-12)")
+    return None if code is None else Suggestion(_SIZE, code)
 
 
 def in_one_step(facts: Facts, op: str) -> Suggestion | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import posixpath
 
-from nandiag.analysis.causes import bounding, determinants, fitting, guards, learnt, meanings
+from nandiag.analysis.causes import bounding, determinants, fitting, guards, learnt, meanings, variances
 from nandiag.analysis.causes.facts import Cause, Facts, dtype_of
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -111,16 +111,13 @@ def explain(facts: Facts) -> Cause | None:
 
 
 def _suggestions(facts: Facts, op: str, guard: str) -> tuple[Suggestion, ...]:
-    sized = determinants.in_one_step(facts, op)
-    if sized is not None:
-        return (sized,)
+    alone = _alone(facts, op)
+    if alone is not None:
+        return (alone,)
     first, own_eps = _clamped(facts, op, guard)
-    squares = _of_squares(facts, op)
+    squares = variances.of_squares(facts, op)
     if squares is not None:
         return (first, squares) if own_eps else (squares, first)
-    learned = learnt.by_logarithm(facts, op) if op in _POSITIVE else None
-    if learned is not None:
-        return (learned,)
     made = _positive(facts, op) if op in _POSITIVE else None
     if made is not None:
         return (made, first)
@@ -129,6 +126,14 @@ def _suggestions(facts: Facts, op: str, guard: str) -> tuple[Suggestion, ...]:
     given = facts.origin.inputs[0].min
     trained = facts.extra.get("of_weights") is True and given is not None and given < _ROUNDED
     return (_LEARNT, first) if trained else (first, _PARAMETRISED)
+
+
+def _alone(facts: Facts, op: str) -> Suggestion | None:
+    """Return what mends it beside which no clamp is of use: of a determinant, or of a weight itself."""
+    sized = determinants.in_one_step(facts, op)
+    if sized is None and op in _LOGS:
+        sized = determinants.of_size(facts, op)
+    return learnt.by_logarithm(facts, op) if sized is None and op in _POSITIVE else sized
 
 
 def _clamped(facts: Facts, op: str, guard: str) -> tuple[Suggestion, bool]:
@@ -142,42 +147,6 @@ def _clamped(facts: Facts, op: str, guard: str) -> tuple[Suggestion, bool]:
     fitted = place(facts.origin, op, lambda text: f"{text}.{guard}")
     text = "Find out why the value leaves the domain; where rounding alone does it, clamp it."
     return Suggestion(text, fitted or f"torch.{op}(x.{guard})"), False
-
-
-def _of_squares(facts: Facts, op: str) -> Suggestion | None:
-    """A variance taken as the mean of squares less the square of the mean, which loses its digits."""
-    found = fitting.parsed(facts.origin)
-    given = None if found is None else fitting.target(found[1], op)
-    made = None if given is None else meanings.behind(facts, _without_eps(given))
-    node = None if made is None else _without_eps(made.node)
-    if made is None or not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Sub) or not _square(node.right):
-        return None
-    if _holds_constant(node.left):
-        return None  # 1 - c ** 2 is no variance, whatever it is
-    told = "The difference of two squares"
-    if made.meaning is not None:
-        where = "" if made.meaning.file == facts.origin.file else f" of {posixpath.basename(made.meaning.file)}"
-        told = f"{made.meaning.name}, of line {made.meaning.line}{where}, is the difference of two squares, and"
-    text = f"{told} loses its digits: if it is a variance, take the mean off before squaring."
-    return Suggestion(text, "((x - x.mean()) ** 2).mean()")
-
-
-def _holds_constant(node: ast.expr) -> bool:
-    """Whether a number is a term of the sum."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
-        return _holds_constant(node.left) or _holds_constant(node.right)
-    return isinstance(node, ast.Constant)
-
-
-def _without_eps(node: ast.expr) -> ast.expr:
-    parts = bounding.with_eps(node)
-    return node if parts is None else parts[0]
-
-
-def _square(off: ast.expr) -> bool:
-    power = isinstance(off, ast.BinOp) and isinstance(off.op, ast.Pow) and ast.unparse(off.right) in {"2", "2.0"}
-    twice = isinstance(off, ast.BinOp) and isinstance(off.op, ast.Mult) and ast.dump(off.left) == ast.dump(off.right)
-    return power or twice or any(fitting.target(off, name) is not None for name in ("square", "pow"))
 
 
 def _positive(facts: Facts, op: str) -> Suggestion | None:

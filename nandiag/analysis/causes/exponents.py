@@ -91,7 +91,7 @@ def logged(origin: Origin, uses: tuple[str, ...]) -> Stable | None:
     first, last = (place - indent for place in origin.column)
     for node in _expressions(source):
         end = node.end_col_offset or 0
-        summed = _summed(node) if node.col_offset <= first and last <= end else None
+        summed = summed_along(node) if node.col_offset <= first and last <= end else None
         given = None if summed is None else _exponent(summed[0])
         if summed is None or given is None:
             continue
@@ -122,7 +122,7 @@ def _sum_below(node: ast.expr) -> str | None:
         part = part.value
     if whole is None or ast.dump(whole) != ast.dump(part):
         return None
-    along = _summed(node.right)
+    along = summed_along(node.right)
     return along[1].partition(", ")[0] if along is not None else "-1"
 
 
@@ -131,7 +131,7 @@ def share(origin: Origin) -> str | None:
     found = fitting.parsed(origin)
     if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Div):
         return None
-    summed = _summed(found[1].right)
+    summed = summed_along(found[1].right)
     if summed is None or ast.dump(summed[0]) != ast.dump(found[1].left) or "/=" in found[0]:
         return None
     dim, _, kept = summed[1].partition(", ")
@@ -146,7 +146,7 @@ def _softmax(node: ast.expr) -> tuple[str, str] | None:
     """``exp(x) / exp(x).sum(d)``."""
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
         return None
-    given, summed = _exponent(node.left), _summed(node.right)
+    given, summed = _exponent(node.left), summed_along(node.right)
     if given is None or summed is None or ast.dump(summed[0]) != ast.dump(node.left):
         return None
     dim, _, kept = summed[1].partition(", ")
@@ -163,7 +163,7 @@ def _softplus(node: ast.expr) -> tuple[str, str] | None:
 def _logsumexp(node: ast.expr) -> tuple[str, str] | None:
     """``log(exp(x).sum(d))``."""
     inner = _argument(node, "log")
-    summed = None if inner is None else _summed(inner)
+    summed = None if inner is None else summed_along(inner)
     given = None if summed is None else _exponent(summed[0])
     if summed is None or given is None:
         return None
@@ -267,7 +267,7 @@ def _is_one(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value == 1 and not isinstance(node.value, bool)
 
 
-def _summed(node: ast.expr) -> tuple[ast.expr, str] | None:
+def summed_along(node: ast.expr) -> tuple[ast.expr, str] | None:
     """Return what is summed over one dimension, and how: ``-1``, or ``-1, keepdim=True``."""
     what = fitting.target(node, "sum")
     if what is None or not isinstance(node, ast.Call):

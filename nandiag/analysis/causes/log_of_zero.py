@@ -6,7 +6,7 @@ import ast
 import re
 from dataclasses import replace
 
-from nandiag.analysis.causes import bounding, determinants, fitting, meanings
+from nandiag.analysis.causes import bounding, determinants, fitting, logarithms, meanings, variances
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
 from nandiag.analysis.causes.guards import least
 from nandiag.analysis.explained.explanation import Explanation
@@ -126,9 +126,12 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     fitted = place(within.origin, op, lambda inner: f"{inner}.{guard}")
     around = Suggestion(f"Keep the argument of the logarithm away from zero.{small}", fitted or f"x.{guard}.{op}()")
     keep, *bounded = _ratio(facts, op, around)
+    added = logarithms.instead(facts, op)
+    if added is not None:
+        return Cause("log_of_zero", (text,), (added, keep))
     known = _of_scores(within, op, of_two=within.origin is not facts.origin)
     if known is not None:
-        return Cause("log_of_zero", (text,), (Suggestion(_ONE, known), keep))
+        return Cause("log_of_zero", (text,), (Suggestion(_EXACT if _LOG_2 in known else _ONE, known), keep))
     forms = _in_one_step(facts)
     # What can be put in the line's place as it stands comes before what is to be done where its input is made.
     elsewhere = fitted is not None and all(one.code != _TANH for one in forms)
@@ -235,7 +238,9 @@ def _one_step(facts: Facts, node: ast.expr) -> str | None:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and ast.unparse(node.left) in {"1", "1.0"}:
         inner = meanings.behind(facts, node.right)
         scores = _given_to(inner.node, _SIGMOIDS) if inner.inside else None
-        return None if scores is None else f"torch.nn.functional.logsigmoid(-{fitting.bracketed(scores)})"
+        if scores is not None:
+            return f"torch.nn.functional.logsigmoid(-{fitting.bracketed(scores)})"
+        return _squashed(facts, node.right)
     scores = _given_to(node, _SIGMOIDS)
     if scores is not None:
         return f"torch.nn.functional.logsigmoid({ast.unparse(scores)})"
@@ -244,6 +249,20 @@ def _one_step(facts: Facts, node: ast.expr) -> str | None:
         return None
     rest = [ast.unparse(one) for one in (*node.args, *node.keywords) if one is not scores]
     return f"torch.log_softmax({', '.join((ast.unparse(scores), *rest))})" if rest else None
+
+
+def _squashed(facts: Facts, square: ast.expr) -> str | None:
+    """Return log(1 - tanh(u)**2) of u, where ``square`` is that of a tanh."""
+    inner = meanings.behind(facts, variances.base(square)) if variances.squared(square) else None
+    given = _given_to(inner.node, ("tanh",)) if inner is not None and inner.inside else None
+    if given is None:
+        return None
+    u = fitting.bracketed(given)
+    return f"2 * ({_LOG_2} - {u} - torch.nn.functional.softplus(-2 * {u}))"
+
+
+_LOG_2 = "0.6931472"
+_EXACT = "It is taken of 1 - tanh(u)**2: there is a form that is exact."
 
 
 def _given_to(node: ast.expr, ops: tuple[str, ...]) -> ast.expr | None:

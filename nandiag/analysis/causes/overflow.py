@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 
@@ -319,6 +320,9 @@ def _exponential(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
     logged = exponents.logged(facts.origin, facts.uses) if op == "exp" else None
     if logged is not None:
         return (Suggestion(_LOGGED[logged.name], logged.code),)
+    halved = _halved(facts, op) if dtype != "float16" else None
+    if halved is not None:
+        return (halved,)
     bound = _bounded(facts.origin, op, "10" if dtype == "float16" else _most(facts, op))
     many = any(len(fact.shape) > 1 for fact in facts.origin.inputs)
     ratio = exponents.bare(facts.origin) if many and exponents.may_be_summed(facts.uses) else None
@@ -336,6 +340,20 @@ def _most(facts: Facts, op: str) -> str:
 
 
 _USUAL_BOUND, _USUAL_BOUND_AT, _HIGHEST_BOUND = "20", 20.0, 60.0
+
+
+def _halved(facts: Facts, op: str) -> Suggestion | None:
+    """A deviation made of a logarithm (``exp(0.5 * logvar)``): the variance, its square, is made of it as well."""
+    found = fitting.parsed(facts.origin)
+    part = None if found is None or op != "exp" else fitting.target(found[1], op)
+    sides = (part.left, part.right) if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mult | ast.Div) else ()
+    name = next((side.id for side in sides if isinstance(side, ast.Name)), None)
+    number = next((side.value for side in sides if isinstance(side, ast.Constant)), None)
+    half = 0.5 if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mult) else 2
+    if name is None or "var" not in name.lower() or number != half:
+        return None
+    text = f"Bound {name} itself, before this line, where it need not go above {_USUAL_BOUND}: its exponential is next."
+    return Suggestion(text, f"{name} = {name}.clamp(max={_USUAL_BOUND})")
 
 
 def _bounded(origin: Origin, op: str, most: str) -> Suggestion:

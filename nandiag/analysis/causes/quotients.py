@@ -13,6 +13,7 @@ from nandiag.analysis.causes.fitting import (
     line_of,
     nodes_of,
     parsed,
+    put,
     target,
     whole,
 )
@@ -99,8 +100,25 @@ def rooted(origin: Origin, guard: Guard) -> str | None:
     divided = None if found is None else divided_by(found[1])
     if found is None or divided is None:
         return None
-    inner = target(divided, "sqrt") or half_power(divided)
-    return None if inner is None else line_of(origin, found[0], inner, guard)
+    inner = [under for factor in factors(divided) if (under := root_of(factor)) is not None]
+    if len(inner) < 2:
+        return line_of(origin, found[0], inner[0], guard) if inner else None
+    text = found[0]
+    for part in sorted(inner, key=lambda one: -one.col_offset):
+        text = put(text, part, guard)
+    return whole(origin, text)
+
+
+def factors(node: ast.expr) -> list[ast.expr]:
+    """Return the factors of a product; the expression itself where it is none."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return [*factors(node.left), *factors(node.right)]
+    return [node]
+
+
+def root_of(node: ast.expr) -> ast.expr | None:
+    """Return the x of ``torch.sqrt(x)``, ``x.sqrt()`` and ``x ** 0.5``."""
+    return target(node, "sqrt") or _half_power(node)
 
 
 def divided_by(node: ast.expr) -> ast.expr | None:
@@ -125,7 +143,7 @@ _DIVIDES = frozenset(
 )
 
 
-def half_power(node: ast.expr) -> ast.expr | None:
+def _half_power(node: ast.expr) -> ast.expr | None:
     """Return the x of ``x ** 0.5``."""
     power = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and isinstance(node.right, ast.Constant)
     return node.left if power and isinstance(node, ast.BinOp) and ast.unparse(node.right) == "0.5" else None

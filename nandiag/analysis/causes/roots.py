@@ -12,10 +12,10 @@ from nandiag.analysis.causes import fitting, quotients
 from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.causes.guards import under_root
 from nandiag.analysis.report import Suggestion
-from nandiag.events import Meaning, TensorFact
+from nandiag.events import Meaning, TensorFact, words
 
 _WHY = "is the root of what is 0, and there the gradient of a root is infinite"
-_NODES = ("Sqrt",)
+_NODES, _USUAL = ("Sqrt",), "1e-12"
 # What only looks at its tensor in another way.
 _VIEWS = frozenset({"unsqueeze", "squeeze", "view", "reshape", "expand", "unflatten", "flatten"})
 _HANDED_ON = ("Unsqueeze", "Squeeze", "View", "Reshape", "Expand", "Index", "Slice", "Select", "UnsafeView")
@@ -29,6 +29,9 @@ def above(facts: Facts, divisor: TensorFact) -> Suggestion | None:
     if infinite and divisor.numel == 1:
         return None
     guard = under_root(divisor)
+    several = None if infinite else _of_product(facts)
+    if several is not None:
+        return several
     name, meaning = _named(facts)
     line = None if meaning is None else _guarded(meaning, f"1e{guard}")
     if meaning is None or line is None:
@@ -50,16 +53,42 @@ def _by_node(name: str, *, infinite: bool) -> Suggestion:
     return Suggestion(text + end, "torch.sqrt(x.clamp_min(1e-12))")
 
 
+def _of_product(facts: Facts) -> Suggestion | None:
+    """The divisor is a product of names that stand for roots."""
+    found = fitting.parsed(facts.origin)
+    divided = None if found is None else quotients.divided_by(found[1])
+    parts = [] if divided is None else [_plain(one) for one in quotients.factors(divided)]
+    made = [facts.meaning(part.id) for part in parts if part is not None]
+    lines = [(one, line) for one in made if one is not None and (line := _guarded(one, _USUAL)) is not None]
+    if len(parts) < 2 or not lines or any(one.file != facts.origin.file for one, _ in lines):
+        return None
+    names = " and ".join(one.name for one, _ in lines)
+    each = "is the root" if len(lines) == 1 else "are roots"
+    text = (
+        f"{names} {each} of what may be 0, and there the gradient of a root is infinite: keep what is under it above "
+        f"zero, in {words.lines([one.line for one, _ in lines])}."
+    )
+    return Suggestion(text, "\n".join(line for _, line in lines))
+
+
 def _named(facts: Facts) -> tuple[str | None, Meaning | None]:
     """Return the name that the line divides by, behind views and indices of it, and what that stands for."""
     found = fitting.parsed(facts.origin)
-    node = None if found is None else quotients.divided_by(found[1])
-    while node is not None and not isinstance(node, ast.Name):
-        looks = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _VIEWS
-        if not (looks or isinstance(node, ast.Subscript)):
-            return None, None
-        node = node.func.value if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else node.value  # type: ignore[attr-defined]
-    return (None, None) if node is None else (node.id, facts.meaning(node.id))
+    divided = None if found is None else quotients.divided_by(found[1])
+    name = None if divided is None else _plain(divided)
+    return (None, None) if name is None else (name.id, facts.meaning(name.id))
+
+
+def _plain(node: ast.expr) -> ast.Name | None:
+    """Return the name that is looked at, in whatever way."""
+    while not isinstance(node, ast.Name):
+        if isinstance(node, ast.Subscript):
+            node = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _VIEWS:
+            node = node.func.value
+        else:
+            return None
+    return node
 
 
 def _guarded(meaning: Meaning, guard: str) -> str | None:
@@ -68,7 +97,7 @@ def _guarded(meaning: Meaning, guard: str) -> str | None:
         node = ast.parse(meaning.text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    inner = fitting.target(node, "sqrt") or quotients.half_power(node)
+    inner = quotients.root_of(node)
     if inner is None or not meaning.text.isascii():
         return None
     text = fitting.put(meaning.text, inner, lambda part: f"{part}.clamp_min({guard})")

@@ -265,3 +265,103 @@ def test_the_logarithm_of_a_sum_of_nothing_has_no_number_in_its_place(at, by_han
 )
 def test_a_mask_is_opened_the_way_it_is_meant(at, by_hand, fill, code):
     assert advice(shifted(at, by_hand, "e = torch.exp(s - m)", ("s", fill)))[1].code == code
+
+
+# ---------------------------------------------------------------------- several roots, determinants, deviations
+
+
+@pytest.mark.parametrize(
+    ("below", "code"),
+    [
+        ("(a.sum(-1).sqrt() * b ** 0.5)", "(a.sum(-1).clamp_min(1e-12).sqrt() * b.clamp_min(1e-12) ** 0.5)"),
+        ("(n * b.sqrt())", "(n * b.clamp_min(1e-12).sqrt())"),
+    ],
+)  # fmt: skip
+def test_each_root_of_a_product_is_kept_from_zero(at, by_hand, below, code):
+    facts = quotient(at, by_hand, f"r = c / {below}", f"c / {below}", "nan")
+    assert advice(facts)[0].code == f"r = c / {code}"
+
+
+def test_roots_that_are_multiplied_are_mended_where_they_are_made(at, by_hand):
+    facts = quotient(at, by_hand, "r = c / (na * nb[:, None])", "c / (na * nb[:, None])", "nan")
+    told = advice(on(facts, ("na", "(a * a).sum(-1).sqrt()"), ("nb", "torch.sqrt(b)")))[0]
+    assert told.code == "na = (a * a).sum(-1).clamp_min(1e-12).sqrt()\nnb = torch.sqrt(b.clamp_min(1e-12))"
+    assert "na and nb are roots" in told.text
+
+
+@pytest.mark.parametrize(("name", "named"), [("logdet", True), ("log_abs_jac", True), ("detail", False)])
+def test_a_negative_determinant_has_a_size(at, by_hand, name, named):
+    line = f"{name} = torch.log(1 + p @ u)"
+    facts = at("log", (by_hand.fact(min=-0.6),), (by_hand.fact(nan=1),), **placed(line, "torch.log(1 + p @ u)"),
+               extra={"of_weights": True, "made_by": ["AddBackward0"]})  # fmt: skip
+    sized = f"{name} = torch.log((1 + p @ u).abs().clamp_min(1e-12))"
+    assert (advice(facts)[0].code == sized) is named
+
+
+@pytest.mark.parametrize("half", ["0.5 * logvar", "logvar / 2", "logvar * 0.5"])
+def test_a_logarithm_that_is_halved_is_bounded_itself(at, by_hand, half):
+    given, out = by_hand.fact(max=100.0, absmax=100.0), by_hand.fact(posinf=1)
+    facts = at("exp", (given,), (out,), **placed(f"std = torch.exp({half})", f"torch.exp({half})"))
+    assert advice(facts)[0].code == "logvar = logvar.clamp(max=20)"
+
+
+# ---------------------------------------------------------------------- logarithms of what vanishes
+
+
+def logarithm(at, by_hand, inside, *names):
+    line = f"loss = -torch.log({inside}).mean()"
+    facts = at("log", (by_hand.fact(zeros=3),), (by_hand.fact(neginf=3),), **placed(line, f"torch.log({inside})"))
+    return advice(on(facts, *names))[0].code.removeprefix("loss = -").removesuffix(".mean()")
+
+
+@pytest.mark.parametrize(
+    ("inside", "names"),
+    [
+        ("(w * p).sum(-1)", {"w": "torch.softmax(a, -1)", "p": "torch.exp(-d) / (s * math.sqrt(2 * math.pi))"}),
+        ("torch.sum(a * torch.exp(-d / 2), dim=1, keepdim=True)", {}),
+        ("q", {"q": "(torch.exp(d - a) / (a * s.exp())).sum(-1)"}),
+        ("p.prod(-1)", {"p": "torch.sigmoid(d)"}),
+    ],
+)
+def test_what_vanishes_is_added_as_logarithms_and_gives_the_same(at, by_hand, inside, names):
+    code = logarithm(at, by_hand, inside, *names.items())
+    torch.manual_seed(0)
+    known = {"torch": torch, "math": math, **{name: torch.rand(3, 4, dtype=torch.double) + 0.1 for name in "ads"}}
+    for name in reversed(names):
+        known[name] = eval(names[name], known)  # noqa: S307
+    assert torch.allclose(eval(code, known), torch.log(eval(inside, known)))  # noqa: S307
+    assert "log(" not in code.partition("torch.logsumexp(")[0] or "prod" in inside
+
+
+@pytest.mark.parametrize(
+    "inside", ["(w * p).sum(-1)", "p", "(w * p).sum()", "p.sum((0, 1))"],
+)  # fmt: skip
+def test_what_is_no_exponential_is_kept_from_zero(at, by_hand, inside):
+    assert ".clamp_min(1e-12)" in logarithm(at, by_hand, inside, ("w", "counts / n"))
+
+
+def test_one_less_the_square_of_a_tanh_has_a_form_that_is_exact(at, by_hand):
+    code = logarithm(at, by_hand, "1 - a ** 2", ("a", "torch.tanh(u)"))
+    u = torch.tensor([0.3, -2.0, 30.0])
+    value = eval(code, {"torch": torch, "u": u})  # noqa: S307
+    assert value[:2].tolist() == pytest.approx(torch.log(1 - torch.tanh(u[:2]) ** 2).tolist(), rel=1e-5)
+    assert value[2].item() == pytest.approx(-58.6137, rel=1e-5)
+
+
+# ---------------------------------------------------------------------- variances
+
+
+@pytest.mark.parametrize(
+    ("line", "names", "code"),
+    [
+        ("s = torch.sqrt((x * x).mean(-1) - x.mean(-1) ** 2)", {}, "s = torch.sqrt(x.var(-1, unbiased=False))"),
+        ("s = torch.sqrt(v + 1e-5)",
+         {"v": "q - m ** 2", "q": "(x ** 2).mean(0, keepdim=True)", "m": "x.mean(0, keepdim=True)"},
+         "v = x.var(0, keepdim=True, unbiased=False)"),
+        ("s = torch.sqrt(q - m.square())", {"q": "(x ** 2).mean(0)", "m": "x.mean(1)"}, "((x - x.mean()) ** 2).mean()"),
+        ("s = torch.sqrt(q - m ** 2)", {}, "((x - x.mean()) ** 2).mean()"),
+    ],
+)  # fmt: skip
+def test_a_variance_is_taken_by_torch_where_the_text_shows_of_what(at, by_hand, line, names, code):
+    facts = at("sqrt", (by_hand.fact(min=-1e-6),), (by_hand.fact(nan=1),), **placed(line, line.removeprefix("s = ")))
+    assert code in [one.code for one in advice(on(facts, *names.items()))]
