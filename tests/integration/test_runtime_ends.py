@@ -81,6 +81,15 @@ def test_a_worker_that_dies_keeps_what_it_said_and_its_peer_is_a_victim(way, cod
     assert "0" not in done.told or "atexit 1" not in done.told["0"]
 
 
+def test_a_script_that_leaves_at_once_on_its_loss_has_the_line(run):
+    done = run(NANDIAG, "cut", "0")
+    assert done.returncode == 1
+    assert done.report["ranks"]["0"]["exit_code"] == 6
+    origin = done.report["verdict"]["origin"]
+    assert (origin["op"], origin["step"]) == ("aten.log.default", 3)
+    assert origin["source"].strip().startswith('if way == "cut"')
+
+
 def test_an_elastic_restart_numbers_the_attempts(run):
     done = run(NANDIAG, "raise", "0", options=["--max-restarts", "1"])
     assert done.returncode == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -32,6 +33,7 @@ _state: dict[str, Any] = {
 _closing: list[Callable[[], Finished]] = []
 _leaving: list[Callable[[], object]] = []
 _raising: list[Callable[[BaseException, int], None]] = []
+_cutting: list[Callable[[], object]] = []
 
 
 def install() -> None:
@@ -50,6 +52,29 @@ def install() -> None:
         previous(kind, error, trace)
 
     sys.excepthook = hook
+    _wrap_hard_exit()
+
+
+def _wrap_hard_exit() -> None:
+    """Have the last look taken before ``os._exit`` too: no exit handler and no hook of ours comes behind it."""
+    original, process = os._exit, os.getpid()
+
+    @functools.wraps(original)
+    def leave(*args: Any, **kwargs: Any) -> Any:
+        try:
+            if os.getpid() == process and threading.current_thread() is threading.main_thread():
+                _look_before_the_cut()
+        finally:
+            original(*args, **kwargs)
+
+    os._exit = leave  # type: ignore[assignment]
+
+
+def _look_before_the_cut() -> None:
+    if not (RECORDER.mute or _state["leaving"] or _state["stopped"] or _state["raised"]):
+        for last in _cutting:
+            with contextlib.suppress(Exception):
+                last()
 
 
 def on_exit(closing: Callable[[], Finished]) -> None:
@@ -60,6 +85,11 @@ def on_exit(closing: Callable[[], Finished]) -> None:
 def on_leave(last: Callable[[], object]) -> None:
     """Have ``last`` called when the script has ended, in order or by an exception."""
     _leaving.append(last)
+
+
+def on_hard_exit(last: Callable[[], object]) -> None:
+    """Have ``last`` called before the script's main thread ends the process at once, by ``os._exit``."""
+    _cutting.append(last)
 
 
 def on_raise(witness: Callable[[BaseException, int], None]) -> None:

@@ -36,11 +36,13 @@ def inner(step):
     raise Trouble(f"at step {step}")
 
 
-def end(step):
+def end(step, model):
     if way == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if way == "hard":
         os._exit(5)
+    if way == "cut" and torch.log(-model(torch.ones(2, 4)).square()).mean().isnan():
+        os._exit(6)
     if way == "exit":
         sys.exit(7)
     if way == "words":
@@ -63,7 +65,7 @@ def main():
         optimizer.step()
         time.sleep(0.01)  # the newest step is noted once in a few milliseconds
         if step == 2 and rank == chosen:
-            end(step)
+            end(step, model)
     if rank != chosen:
         time.sleep(60)
 
