@@ -67,7 +67,7 @@ def _wrap_hard_exit() -> None:
         finally:
             original(*args, **kwargs)
 
-    os._exit = leave  # type: ignore[assignment]
+    os._exit = leave
 
 
 def _look_before_the_cut() -> None:
