@@ -1,10 +1,11 @@
 """What all tests share: the real command in a process of its own, with a time-out and an environment that is known."""
 
-import sys
 from pathlib import Path
 
 import pytest
 from scoring import commands
+
+from tests.launchers import LateError, Launchers
 
 ROOT = Path(__file__).resolve().parents[1]
 # All others start real worker processes.
@@ -35,18 +36,39 @@ def known_environment():
     return commands.clean_environment()
 
 
-@pytest.fixture
-def nandiag(known_environment):
-    """Run ``python -m nandiag WORDS`` and return the finished process, with its stdout and stderr as text.
+@pytest.fixture(scope="session")
+def launchers(known_environment):
+    """Both launchers in a process that forks them: a run costs no import of torch beside its workers'."""
+    found = Launchers(known_environment)
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="session")
+def launch(launchers, known_environment):
+    """Run ``nandiag WORDS`` or ``torchrun WORDS``; returns the process, with its stdout and stderr as text (or bytes).
 
     After ``timeout`` seconds the command and all its workers are killed and the test fails.
     """
 
-    def run(*words, cwd=ROOT, timeout=120, env=None):
-        command = [sys.executable, "-m", "nandiag", *map(str, words)]
+    def run(*words, cwd=ROOT, timeout=120, env=None, text=True):
+        words = [str(word) for word in words]
         try:
-            return commands.run(command, cwd, timeout, {**known_environment, **(env or {})})
-        except commands.TimedOut as late:
-            pytest.fail(f"{' '.join(command)} did not end within {timeout} s:\n{late}")
+            done = launchers.finished(words, cwd, {**known_environment, **(env or {})}, timeout)
+        except LateError as late:
+            pytest.fail(f"{' '.join(words)} did not end within {timeout} s:\n{late}")
+        if text:
+            done.stdout, done.stderr = (told.decode(errors="replace") for told in (done.stdout, done.stderr))
+        return done
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def nandiag(launch):
+    """Run ``nandiag WORDS``: see ``launch``."""
+
+    def run(*words, **more):
+        return launch("nandiag", *words, **more)
 
     return run

@@ -1,10 +1,6 @@
 """`detect_anomaly(check_nan=True)` on DTensor in real gloo processes: under `nandiag run`, and without the launcher."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -15,18 +11,18 @@ import torch
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 HERE = Path(__file__).parent / "dtensor"
-NANDIAG = [sys.executable, "-m", "nandiag", "run"]
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+NANDIAG = ["nandiag", "run"]
+TORCHRUN = ["torchrun"]
 
 
 @pytest.fixture(scope="module")
-def launch(known_environment, tmp_path_factory):
+def launch(launch, tmp_path_factory):
     """Run a script of the folder `dtensor` and return its JSON lines by case."""
 
     def start(command, script, ranks, *words, timeout=150):
-        full = [*command, "--nproc-per-node", str(ranks), str(HERE / script), *words]
         folder = tmp_path_factory.mktemp("run")
-        done = finished(full, folder, known_environment, timeout)
+        done = launch(*command, "--nproc-per-node", ranks, HERE / script, *words, cwd=folder, timeout=timeout)
+        done.folder = folder
         told = defaultdict(list)
         for line in done.stdout.splitlines():
             if line.startswith("{"):
@@ -35,20 +31,6 @@ def launch(known_environment, tmp_path_factory):
         return done, told
 
     return start
-
-
-def finished(command, folder, environment, timeout):
-    """Run a command; after the time-out it and all its workers are killed."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **pipes) as process:
-        try:
-            stdout, stderr = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            pytest.fail(f"{command} did not end within {timeout} s:\n{process.communicate()[1]}")
-    done = subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
-    done.folder = folder
-    return done
 
 
 def ended_in_order(done, told, ranks):

@@ -13,12 +13,24 @@ import pytest
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
-NANDIAG = [sys.executable, "-m", "nandiag", "run"]
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+NANDIAG = ["nandiag", "run"]
+TORCHRUN = ["torchrun"]
+REAL_NANDIAG = [sys.executable, "-m", "nandiag", "run"]
+REAL_TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 
 @pytest.fixture
-def run(known_environment):
+def run(launch):
+    def run(command, folder, **env):
+        return launch(*command, cwd=folder, env=env, timeout=90, text=False)
+
+    return run
+
+
+@pytest.fixture
+def run_alone(known_environment):
+    """Run any command as it is, in a process that shares nothing with the tests'."""
+
     def run(command, folder, **env):
         env = {**known_environment, **env}
         return subprocess.run(command, cwd=folder, capture_output=True, timeout=90, check=False, env=env)
@@ -60,10 +72,10 @@ sys.stderr.write("err\\n")
 """
 
 
-def test_stdout_is_byte_for_byte_torchruns(script, run):
+def test_stdout_is_byte_for_byte_torchruns(script, run_alone):
     folder = script(NOISY)
-    theirs = run([*TORCHRUN, "--nproc-per-node", "1", "train.py", "--lr", "0.1", "--help"], folder)
-    ours = run([*NANDIAG, "--nproc", "1", "train.py", "--lr", "0.1", "--help"], folder)
+    theirs = run_alone([*REAL_TORCHRUN, "--nproc-per-node", "1", "train.py", "--lr", "0.1", "--help"], folder)
+    ours = run_alone([*REAL_NANDIAG, "--nproc", "1", "train.py", "--lr", "0.1", "--help"], folder)
     assert ours.stdout == theirs.stdout
     assert b"--help" in ours.stdout
     assert (ours.returncode, theirs.returncode) == (0, 0)
@@ -84,10 +96,10 @@ def test_redirected_and_teed_output_is_torchruns(script, run):
     assert any(b"rank 0" in text for text in kept.values())
 
 
-def test_success_is_recorded(script, run):
+def test_success_is_recorded(script, run_alone):
     folder = script("import os; os.write(1, os.environ['RANK'].encode() + b'\\n')")
     added = {"NCCL_SOCKET_IFNAME": "lo", "SECRET_TOKEN": "hidden", "CUDA_VISIBLE_DEVICES": ""}
-    done = run([*NANDIAG, "train.py", "--nproc", "2", "--x"], folder, **added)
+    done = run_alone([*REAL_NANDIAG, "train.py", "--nproc", "2", "--x"], folder, **added)
     assert done.returncode == 0
     assert sorted(done.stdout.split()) == [b"0", b"1"]
     assert b"--nproc 2 was taken" in done.stderr
@@ -116,10 +128,10 @@ time.sleep(60)
 """
 
 
-def test_a_script_that_raises(script, run):
+def test_a_script_that_raises(script, run, run_alone):
     folder = script(RAISES)
     done = run([*NANDIAG, "--nproc", "2", "train.py"], folder)
-    plain = run([sys.executable, "train.py"], folder, RANK="1")
+    plain = run_alone([sys.executable, "train.py"], folder, RANK="1")
     assert done.returncode == 1
     assert plain.stderr in done.stderr
     assert b"ChildFailedError" in done.stderr
@@ -157,7 +169,7 @@ finally:
 def test_a_signal_to_the_launcher(script, number, known_environment):
     folder = script(WAITS)
     child = subprocess.Popen(
-        [*NANDIAG, "--nproc", "2", "train.py"], cwd=folder, stderr=subprocess.PIPE, env=known_environment
+        [*REAL_NANDIAG, "--nproc", "2", "train.py"], cwd=folder, stderr=subprocess.PIPE, env=known_environment
     )
     wait_for(folder / "up-0", folder / "up-1")
     child.send_signal(number)
@@ -277,7 +289,7 @@ def test_what_torchrun_refuses_is_a_sentence(script, run):
     assert b"nandiag: torchrun refused: " in done.stderr
 
 
-def test_a_finished_run_leaves_no_process_and_no_handler(script, run):
+def test_a_finished_run_leaves_no_process_and_no_handler(script, run_alone):
     folder = script("import time; time.sleep(0.1)")
     code = (
         "import signal, sys, threading\n"
@@ -291,7 +303,7 @@ def test_a_finished_run_leaves_no_process_and_no_handler(script, run):
         "assert sys.excepthook is sys.__excepthook__\n"
     )
     Path(folder / "outer.py").write_text(code)
-    done = run([sys.executable, "outer.py"], folder)
+    done = run_alone([sys.executable, "outer.py"], folder)
     assert done.returncode == 0, done.stderr.decode()
 
 
@@ -306,15 +318,15 @@ def test_a_closed_stderr_harms_nothing(script, known_environment):
 
 
 @pytest.mark.slow
-def test_starts_nearly_as_fast_as_torchrun(script, run):
+def test_starts_nearly_as_fast_as_torchrun(script, run_alone):
     folder = script("")
 
     def seconds(command):
         began = time.perf_counter()
-        assert run(command, folder).returncode == 0
+        assert run_alone(command, folder).returncode == 0
         return time.perf_counter() - began
 
     words = ["--nproc-per-node", "2", "train.py"]
-    pairs = [(seconds([*TORCHRUN, *words]), seconds([*NANDIAG, *words])) for _ in range(7)]
+    pairs = [(seconds([*REAL_TORCHRUN, *words]), seconds([*REAL_NANDIAG, *words])) for _ in range(7)]
     torchrun, nandiag = (statistics.median(times) for times in zip(*pairs, strict=True))
     assert nandiag - torchrun <= 0.3, pairs

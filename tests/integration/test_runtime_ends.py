@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,23 +9,20 @@ import pytest
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 SCRIPT = Path(__file__).parent / "runtime" / "endings.py"
-NANDIAG = [sys.executable, "-m", "nandiag", "run"]
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+NANDIAG = ["nandiag", "run"]
+TORCHRUN = ["torchrun"]
 
 
 @pytest.fixture
-def run(known_environment, tmp_path):
+def run(launch, tmp_path):
     """Run the script under a launcher; returns the process, what each rank told, and the report if there is one."""
 
     def start(launcher, *words, nproc=1, options=()):
         told = tmp_path / f"told-{launcher[-1]}-{len(list(tmp_path.iterdir()))}"
         told.mkdir()
         extra = ["--log-dir", told / "logs", "--json", told / "report.json"] if launcher is NANDIAG else []
-        command = [*launcher, *map(str, extra), *options, "--nproc-per-node", str(nproc), str(SCRIPT), *words]
-        done = subprocess.run(
-            command, cwd=tmp_path, env={**known_environment, "TOLD": str(told)}, capture_output=True, text=True,
-            timeout=90, check=False,
-        )  # fmt: skip
+        command = [*launcher, *extra, *options, "--nproc-per-node", nproc, SCRIPT, *words]
+        done = launch(*command, cwd=tmp_path, env={"TOLD": str(told)}, timeout=90)
         done.told = {path.stem: path.read_text().splitlines() for path in told.glob("*.txt")}
         done.report = json.loads((told / "report.json").read_text()) if launcher is NANDIAG else None
         return done

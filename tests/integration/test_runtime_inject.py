@@ -10,8 +10,8 @@ import pytest
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 SCRIPT = Path(__file__).parent / "runtime" / "properties.py"
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
-NANDIAG = [sys.executable, "-m", "nandiag", "run", "--log-dir", "logs"]
+TORCHRUN = ["torchrun"]
+NANDIAG = ["nandiag", "run", "--log-dir", "logs"]
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +26,9 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(known_environment, folder):
+def run(launch, folder):
     def start(command, timeout=60):
-        return subprocess.run(
-            command, cwd=folder, env=known_environment, capture_output=True, text=True, timeout=timeout, check=False
-        )
+        return launch(*command, cwd=folder, timeout=timeout)
 
     return start
 
@@ -95,11 +93,13 @@ work()
 
 @pytest.mark.parametrize("inject", [pytest.param("site", marks=pytest.mark.slow), "exec"])
 @pytest.mark.parametrize("words", [["raises.py", "--chained"], ["-m", "package.raises"], ["wrong.py"]])
-def test_a_traceback_is_pythons_own(inject, words, run, folder):
+def test_a_traceback_is_pythons_own(inject, words, run, folder, known_environment):
     for name in ("raises.py", "package/raises.py"):
         (folder / name).write_text(RAISES)
     (folder / "wrong.py").write_text("x = (1\n")
-    plain = run([sys.executable, *words])
+    plain = subprocess.run(
+        [sys.executable, *words], cwd=folder, env=known_environment, capture_output=True, text=True, check=False
+    )
     ours = run([*NANDIAG, "--inject", inject, *words])
     assert plain.stderr
     assert plain.stderr in ours.stderr
@@ -189,23 +189,19 @@ def test_ranks_that_the_script_spawns_itself(run, folder):
     )  # fmt: skip
 
 
-def test_two_ranks_started_by_hand(folder, known_environment):
+def test_two_ranks_started_by_hand(folder, known_environment, nandiag):
     (folder / "by_hand.py").write_text(
         SPAWNS.split("if __name__", maxsplit=1)[0] + 'work(int(os.environ["RANK"]), int(os.environ["MASTER_PORT"]))\n'
     )
     job = {**known_environment, "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29617"}
-    words = [*NANDIAG, "--on-anomaly", "continue", "--launcher", "none", sys.executable, "by_hand.py"]
-    words[words.index("logs")] = "by_hand"
+    words = [sys.executable, "-m", "nandiag", "run", "--log-dir", "by_hand", "--on-anomaly", "continue"]
+    words += ["--launcher", "none", sys.executable, "by_hand.py"]
     both = [
         subprocess.Popen(words, cwd=folder, env={**job, "RANK": str(rank)}, stderr=subprocess.PIPE) for rank in (0, 1)
     ]
     errors = [one.communicate(timeout=60)[1] for one in both]
     assert [one.returncode for one in both] == [0, 0], errors
     runs = sorted(map(str, (folder / "by_hand").iterdir()))
-    shown = subprocess.run(
-        [sys.executable, "-m", "nandiag", "report", "--json", *runs], env=known_environment, capture_output=True,
-        text=True, timeout=60, check=False,
-    )  # fmt: skip
-    report = json.loads(shown.stdout)
+    report = json.loads(nandiag("report", "--json", *runs).stdout)
     assert sorted(report["ranks"]) == ["0", "1"]
     assert (report["verdict"]["origin"]["rank"], report["verdict"]["origin"]["step"]) == (1, 2)

@@ -1,7 +1,6 @@
 """The policies on two real ranks: all stop at the same step border, or all leave the same step out."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,18 +9,14 @@ import pytest
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 SCRIPT = Path(__file__).parent / "runtime" / "policies.py"
-NANDIAG = [sys.executable, "-m", "nandiag", "run"]
 
 
 @pytest.fixture
-def run(known_environment, tmp_path):
+def run(nandiag, tmp_path):
     def start(what, *options):
         report = tmp_path / "report.json"
         words = ["--log-dir", str(tmp_path / "logs"), "--json", str(report), *options, "--nproc-per-node", "2"]
-        done = subprocess.run(
-            [*NANDIAG, *words, str(SCRIPT), what], cwd=tmp_path, env={**known_environment, "TOLD": str(tmp_path)},
-            capture_output=True, text=True, timeout=90, check=False,
-        )  # fmt: skip
+        done = nandiag("run", *words, SCRIPT, what, cwd=tmp_path, env={"TOLD": str(tmp_path)}, timeout=90)
         done.report = json.loads(report.read_text())
         done.told = {rank: json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)}
         files = sorted((tmp_path / "logs").glob("*/ranks/*.jsonl"))
@@ -77,12 +72,9 @@ finally:
 """
 
 
-def test_a_stop_in_a_thread_ends_the_main_thread_that_feeds_it(tmp_path, known_environment):
+def test_a_stop_in_a_thread_ends_the_main_thread_that_feeds_it(tmp_path, nandiag):
     (tmp_path / "train.py").write_text(FED)
-    command = [sys.executable, "-m", "nandiag", "run", "--launcher", "none", sys.executable, "train.py"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=known_environment, capture_output=True, text=True, timeout=100, check=False
-    )
+    done = nandiag("run", "--launcher", "none", sys.executable, "train.py", cwd=tmp_path, timeout=100)
     assert done.returncode == 3, done.stderr
     assert "tidied up" in done.stdout
     assert "Traceback" not in done.stderr

@@ -1,8 +1,6 @@
 """Every thread that a script may have, on two real ranks: no record is lost, mixed or waited for without end."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,13 +12,10 @@ STEPS, BAD = 60, 40
 
 
 @pytest.fixture(scope="module")
-def done(known_environment, tmp_path_factory):
+def done(nandiag, tmp_path_factory):
     folder = tmp_path_factory.mktemp("threads")
     words = ["--log-dir", "logs", "--json", "report.json", "--on-anomaly", "continue", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [sys.executable, "-m", "nandiag", "run", *words, str(SCRIPT), "checkpoints"], cwd=folder,
-        env=known_environment, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = nandiag("run", *words, SCRIPT, "checkpoints", cwd=folder)
     done.report = json.loads((folder / "report.json").read_text())
     files = sorted(folder.glob("logs/*/ranks/*.jsonl"))
     done.events = [[json.loads(line) for line in path.read_text().splitlines()] for path in files]

@@ -221,7 +221,7 @@ def test_an_independent_tracer_sees_the_same_origin(path, tmp_path, known_enviro
     truth = truth_of(path)
     found = trace(path, tmp_path, {**os.environ, **known_environment})
     assert found["harm"] is not None
-    assert found["harm"]["step"] == truth["step"]
+    assert found["harm"]["step"] in readings(truth, "step")
     births = [birth for birth in found["births"] if not birth["scalar"] and not birth["op"].startswith("aten.set_")]
     keys = [key for key in ("op", "file", "line", "function", "step") if key in truth]
     same = [birth for birth in births if all(birth.get(key) in readings(truth, key) for key in keys)]

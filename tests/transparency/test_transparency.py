@@ -13,8 +13,6 @@ import pytest
 import torch
 from scoring.corpus import EXPECTED, SAMPLES, missing, name_of, script_of, truth_of
 
-from tests.transparency.launchers import Launchers
-
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 WITNESS = Path(__file__).with_name("witness.py")
@@ -36,13 +34,6 @@ def cases():
             name, nproc = name_of(expected), 1 if (truth_of(expected)["nproc"] == 1) != turned else 2
             marks = () if (name, nproc) in IN_ANY_RUN else pytest.mark.slow
             yield pytest.param(expected, nproc, marks=marks, id=f"{name}-{nproc}")
-
-
-@pytest.fixture(scope="module")
-def launchers():
-    found = Launchers()
-    yield found
-    found.close()
 
 
 @pytest.fixture

@@ -1,18 +1,16 @@
 """A rank that ends in the middle of a joint replay: the others end too, and the report says what was known."""
 
 import json
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from scoring import commands
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
 SCRIPT = Path(__file__).with_name("endings.py")
 WAYS = Path(__file__).with_name("ways.py")
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+TORCHRUN = ["torchrun", "--standalone", "--nproc-per-node"]
 
 
 @pytest.mark.slow
@@ -58,13 +56,13 @@ def one_fails(way, nproc, how, policy):
     [pytest.param(*one, marks=() if one == FAST else pytest.mark.slow) for one in GOING_ON],
 )
 def test_training_goes_on_with_the_same_bits_after_a_joint_replay_that_broke_off(
-    way, nproc, how, policy, nandiag, known_environment, tmp_path
+    way, nproc, how, policy, launch, nandiag, tmp_path
 ):
     """Neither a rank that fails alone, nor one whose replay goes well, is in the way of any other."""
     file = tmp_path / "report.json"
     words = ("--nproc-per-node", nproc, "--log-dir", tmp_path)
     same = "left_out" if policy == "skip" else "none"
-    plain = commands.run([*TORCHRUN, str(nproc), str(SCRIPT), same, way], tmp_path, 120, known_environment)
+    plain = launch(*TORCHRUN, nproc, SCRIPT, same, way, cwd=tmp_path)
     done = nandiag("run", "--on-anomaly", policy, "--json", file, *words, SCRIPT, how, way)
     assert (plain.returncode, done.returncode) == (0, 0), done.stderr
     assert len(bits(plain)) == nproc, plain.stderr

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -24,18 +25,33 @@ class LateError(Exception):
 class Launchers:
     """The process that forks; one run at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: dict[str, str]) -> None:
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen([sys.executable, __file__], stdin=pipe, stdout=pipe, text=True)
+        self._process = subprocess.Popen(
+            [sys.executable, __file__], stdin=pipe, stdout=pipe, text=True, env=environment
+        )
 
-    def run(self, words: list[str], folder: Path, environment: dict[str, str], seconds: float) -> tuple[int, Path]:
-        """Run a launcher in a folder of its own; returns its exit code and where ``stdout`` and ``stderr`` lie."""
+    def run(
+        self, words: list[str], folder: Path, environment: dict[str, str], seconds: float, out: Path | None = None
+    ) -> tuple[int, Path]:
+        """Run a launcher in ``folder``; returns its exit code and where ``stdout`` and ``stderr`` lie (``out``)."""
         asked = {"words": words, "folder": str(folder), "environment": environment, "seconds": seconds}
-        print(json.dumps(asked), file=self._process.stdin, flush=True)
+        out = folder if out is None else out
+        print(json.dumps({**asked, "out": str(out)}), file=self._process.stdin, flush=True)
         code = int(self._process.stdout.readline())
         if code == _LATE:
-            raise LateError((folder / "stderr").read_text(errors="replace"))
-        return code, folder
+            raise LateError((out / "stderr").read_text(errors="replace"))
+        return code, out
+
+    def finished(
+        self, words: list[str], folder: Path, environment: dict[str, str], seconds: float
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run a launcher in ``folder``, which stays as it leaves it, and return what it ended with and wrote."""
+        with tempfile.TemporaryDirectory() as told:
+            code, out = self.run(words, folder, environment, seconds, Path(told))
+            return subprocess.CompletedProcess(
+                words, code, (out / "stdout").read_bytes(), (out / "stderr").read_bytes()
+            )
 
     def close(self) -> None:
         """Let the process end."""
@@ -66,7 +82,7 @@ def launch(asked: dict[str, object], known: dict[str, object]) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     for number, name in ((1, "stdout"), (2, "stderr")):
-        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
+        os.dup2(os.open(Path(asked["out"], name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
     name, *words = asked["words"]
     sys.argv = [name, *words]
     code = 1
