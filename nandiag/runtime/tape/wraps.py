@@ -138,18 +138,14 @@ def on_class(method: Any) -> Callable[..., Any]:
     return lambda cls, *args, **kwargs: method.__get__(None, cls)(*args, **kwargs)
 
 
-def watch_swaps(capture: Capture, let_go: Callable[[tuple[Tensor, ...]], object]) -> None:
-    """Have ``let_go`` called with the tensors before ``torch.utils.swap_tensors``: it takes none that others refer to.
-
-    Modules and quantisers convert their weights by it.
-    """
-    original: Callable[..., Any] = torch.utils.swap_tensors
+def unseen(capture: Capture, original: Callable[..., Any], first: Callable[..., object]) -> Callable[..., Any]:
+    """Return ``original`` as a call that the window does not see; ``first`` is called before, with the same words."""
 
     @functools.wraps(original)
-    def swap_tensors(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         was_open = capture.window.close()
-        let_go(tuple(one for one in (*args, *kwargs.values()) if isinstance(one, Tensor)))
         try:
+            first(*args, **kwargs)
             return original(*args, **kwargs)
         except BaseException as error:
             pass_on(error)
@@ -158,7 +154,7 @@ def watch_swaps(capture: Capture, let_go: Callable[[tuple[Tensor, ...]], object]
             if was_open:
                 capture.window.open()
 
-    torch.utils.swap_tensors = swap_tensors
+    return call
 
 
 def _wrap_function_apply(capture: Capture) -> None:

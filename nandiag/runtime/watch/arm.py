@@ -141,10 +141,14 @@ def _watch_placement(sentinel: Sentinel, capture: Capture) -> None:
 
 
 def _watch_swaps(sentinel: Sentinel, capture: Capture) -> None:
-    """Let go of tensors that are about to take each other's content, which is refused where anybody refers to them."""
+    """Let go of tensors that are about to take each other's content, which is refused where anybody refers to them.
+
+    Modules and quantisers convert their weights by it.
+    """
 
     @guarded("tape")
-    def let_go(tensors: tuple[Tensor, ...]) -> None:
+    def let_go(*args: Any, **kwargs: Any) -> None:
+        tensors = tuple(one for one in (*args, *kwargs.values()) if isinstance(one, Tensor))
         if not any(map(weakref.getweakrefcount, tensors)):
             return
         with quiet():
@@ -154,7 +158,7 @@ def _watch_swaps(sentinel: Sentinel, capture: Capture) -> None:
                 for one in tensors:
                     capture.births.record.forget(one)
 
-    wraps.watch_swaps(capture, let_go)
+    torch.utils.swap_tensors = wraps.unseen(capture, torch.utils.swap_tensors, let_go)
 
 
 def _watch_standstill() -> None:
@@ -304,27 +308,8 @@ def _without_value(border: Callable[..., Any], *, has_aux: bool) -> Callable[...
 def _wrap_zero_grad(sentinel: Sentinel, capture: Capture) -> None:
     dropped = guarded("sentinel")(sentinel.gradients_dropped)
     for owner in (torch.optim.Optimizer, torch.nn.Module):
-        _wrap_one_zero_grad(owner, dropped, capture)
-
-
-def _wrap_one_zero_grad(owner: type, dropped: Callable[[Any], None], capture: Capture) -> None:
-    original = owner.zero_grad  # type: ignore[attr-defined]
-
-    @functools.wraps(original)
-    def zero_grad(*args: Any, **kwargs: Any) -> Any:
-        dropped(args[0] if args else None)
         # It touches each parameter twice, which the window need not see.
-        was_open = capture.window.close()
-        try:
-            return original(*args, **kwargs)
-        except BaseException as error:
-            pass_on(error)
-            raise
-        finally:
-            if was_open:
-                capture.window.open()
-
-    owner.zero_grad = zero_grad  # type: ignore[attr-defined]
+        owner.zero_grad = wraps.unseen(capture, owner.zero_grad, dropped)  # type: ignore[method-assign]
 
 
 def _wrap_optimizer_init(sentinel: Sentinel, capture: Capture) -> None:

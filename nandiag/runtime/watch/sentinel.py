@@ -357,7 +357,7 @@ class Sentinel:
         self.losses.scaled(plain, scaled)
         self._scale = scale
 
-    def gradients_dropped(self, owner: Any) -> None:
+    def gradients_dropped(self, owner: Any = None, *_: Any, **_options: Any) -> None:
         """``owner.zero_grad()`` is called: where a backward had no step, the script left it out by itself."""
         if not self.losses.pending or self.nesting or not self.clock.has_optimizer or self.capture.off:
             return
