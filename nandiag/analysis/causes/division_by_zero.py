@@ -280,7 +280,7 @@ def _of_one_number(facts: Facts, name: str | None, counted: str | None) -> tuple
     begun = corrections.mended(facts, infinite=_is_infinite(facts))
     if begun is not None:
         return (begun,)
-    made = "what it is made of" if text is not None and "(" in text else _where_set(facts, text)
+    made = _made_of(facts, text) if text is not None and "(" in text else _where_set(facts, text)
     why = f"{name or text or 'The divisor'} is 0, and what it divides is not: look at {made}"
     if not _COUNTS.search(text or name or "") and not _is_sum(facts, text):
         raised = bounding.bound_at_zero(facts.origin)
@@ -292,6 +292,13 @@ def _of_one_number(facts: Facts, name: str | None, counted: str | None) -> tuple
     if name:  # what is kept from step to step: at least one is a wrong mean, and nobody would see it
         return (Suggestion(f"{why} (a buffer that was registered with persistent=False is in no checkpoint)."),)
     return Suggestion(f"{why}."), Suggestion("If it is a count: at least one.", counted)
+
+
+def _made_of(facts: Facts, text: str) -> str:
+    """Name the lines that set the one thing that it is made of, where it is of one."""
+    names = re.findall(r"^(?:torch\.\w+\()?([A-Za-z_][\w.]*?)(?:\.\w+\(\)|\))$", text)
+    lines = facts.written(names[0]) if names else ()
+    return f"what it is made of: {names[0]}, set in {words.lines(lines)}" if lines else "what it is made of"
 
 
 def _where_set(facts: Facts, text: str | None) -> str:

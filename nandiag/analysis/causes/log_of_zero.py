@@ -229,24 +229,43 @@ def _of_scores(facts: Facts, op: str, *, of_two: bool) -> str | None:
     """Return the user's line with the logarithm of the scores in one step, where its text shows what made its input."""
     found = fitting.parsed(facts.origin)
     part = None if found is None or op != "log" else fitting.target(found[1], op)
-    text = None if part is None else meanings.swapped(facts, part, lambda node: _one_step(facts, node))
-    return None if text is None else fitting.whole(facts.origin, text, of_two=of_two)
+    held: list[ast.expr] = []
+    text = None if part is None else meanings.swapped(facts, part, lambda node: _one_step(facts, node, held))
+    line = None if text is None else fitting.whole(facts.origin, text, of_two=of_two)
+    if found is None or line is None or not held or meanings.is_same_again(held[0]):
+        return line
+    return _named_first(facts, ast.unparse(held[0]), line) if ast.unparse(held[0]) not in found[0] else line
 
 
-def _one_step(facts: Facts, node: ast.expr) -> str | None:
-    """Return log(sigmoid(z)), log(1 - sigmoid(z)) or log(softmax(z)) of one of them, in one step."""
+def _named_first(facts: Facts, scores: str, line: str) -> str | None:
+    """Return the line that makes the probabilities, with a name for the scores, and ``line`` with that name.
+
+    A model that is called once more drops out, and counts, once more.
+    """
+    made = meanings.holding(facts, scores)
+    if made is None or "scores" in f"{made.text} {line}":
+        return None
+    first = f"scores = {scores}; {made.name} = {made.text.replace(scores, 'scores')}  # line {made.line}"
+    return f"{first}\n{line.replace(scores, 'scores')}"
+
+
+def _one_step(facts: Facts, node: ast.expr, held: list[ast.expr]) -> str | None:
+    """Return log(sigmoid(z)), log(1 - sigmoid(z)) or log(softmax(z)) in one step; z goes to ``held``."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and ast.unparse(node.left) in {"1", "1.0"}:
         inner = meanings.behind(facts, node.right)
         scores = _given_to(inner.node, _SIGMOIDS) if inner.inside else None
         if scores is not None:
+            held.append(scores)
             return f"torch.nn.functional.logsigmoid(-{fitting.bracketed(scores)})"
         return _squashed(facts, node.right)
     scores = _given_to(node, _SIGMOIDS)
     if scores is not None:
+        held.append(scores)
         return f"torch.nn.functional.logsigmoid({ast.unparse(scores)})"
     scores = _given_to(node, _SOFTMAX)
     if scores is None or not isinstance(node, ast.Call):
         return None
+    held.append(scores)
     rest = [ast.unparse(one) for one in (*node.args, *node.keywords) if one is not scores]
     return f"torch.log_softmax({', '.join((ast.unparse(scores), *rest))})" if rest else None
 

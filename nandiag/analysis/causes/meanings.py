@@ -14,6 +14,10 @@ from nandiag.events import Meaning
 _VIEWS = frozenset(
     {"squeeze", "unsqueeze", "view", "reshape", "flatten", "transpose", "permute", "contiguous", "t", "expand"}
 )
+_PICKS = frozenset({"gather", "index_select", "take_along_dim", "narrow", "select", "masked_select"})
+# Of these it is known that they are the same when they are called again: a module may drop out, or count.
+_SAME_AGAIN = _VIEWS | {"float", "double", "detach", "mean", "sum", "matmul", "mm", "mul", "div", "add", "sub", "clamp"}
+_RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial")
 _DEEPEST = 4
 
 
@@ -57,6 +61,24 @@ def _parsed(text: str) -> ast.expr | None:
         return None
 
 
+def is_same_again(node: ast.expr) -> bool:
+    """Whether an expression calls nothing but what gives the same when it is called once more."""
+    calls = (one.func for one in ast.walk(node) if isinstance(one, ast.Call))
+    return all(
+        isinstance(func, ast.Attribute)
+        and (fitting.is_module(func.value) or func.attr in _SAME_AGAIN)
+        and not any(word in func.attr for word in _RANDOM)
+        for func in calls
+    )
+
+
+def holding(facts: Facts, text: str) -> Meaning | None:
+    """Return the name of the expression's own function that stands for what holds ``text``."""
+    site = facts.look.site if facts.look is not None else None
+    names = site.around.names if site is not None and site.around is not None else ()
+    return next((one for one in names if one.inside and text in one.text), None)
+
+
 def swapped(facts: Facts, node: ast.expr, form: Callable[[ast.expr], str | None], depth: int = 0) -> str | None:
     """Return ``node`` with ``form`` in the place of what it looks at, behind views and names of its own function."""
     text = form(node)
@@ -66,7 +88,11 @@ def swapped(facts: Facts, node: ast.expr, form: Callable[[ast.expr], str | None]
         meaning = facts.meaning(node.id)
         inner = _parsed(meaning.text) if meaning is not None and meaning.inside else None
         return None if inner is None else swapped(facts, inner, form, depth + 1)
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in _VIEWS:
+    if isinstance(node, ast.Subscript):
+        text = swapped(facts, node.value, form, depth + 1)
+        return None if text is None else f"{text}[{ast.unparse(node.slice)}]"
+    looks = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _VIEWS | _PICKS
+    if not looks or not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return None
     if fitting.is_module(node.func.value):
         return None

@@ -117,8 +117,23 @@ def factors(node: ast.expr) -> list[ast.expr]:
 
 
 def root_of(node: ast.expr) -> ast.expr | None:
-    """Return the x of ``torch.sqrt(x)``, ``x.sqrt()`` and ``x ** 0.5``."""
-    return target(node, "sqrt") or _half_power(node)
+    """Return the x of ``torch.sqrt(x)``, ``x.sqrt()`` and ``x ** 0.5``, in whatever way these are looked at."""
+    inner = looked_at(node)
+    return target(inner, "sqrt") or _half_power(inner)
+
+
+def looked_at(node: ast.expr) -> ast.expr:
+    """Return what a view, or an index, is one of."""
+    while True:
+        if isinstance(node, ast.Subscript):
+            node = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _VIEWS:
+            node = node.func.value
+        else:
+            return node
+
+
+_VIEWS = frozenset({"unsqueeze", "squeeze", "view", "reshape", "expand", "unflatten", "flatten"})
 
 
 def divided_by(node: ast.expr) -> ast.expr | None:

@@ -16,14 +16,13 @@ from nandiag.events import Meaning, TensorFact, words
 
 _WHY = "is the root of what is 0, and there the gradient of a root is infinite"
 _NODES, _USUAL = ("Sqrt",), "1e-12"
-# What only looks at its tensor in another way.
-_VIEWS = frozenset({"unsqueeze", "squeeze", "view", "reshape", "expand", "unflatten", "flatten"})
 _HANDED_ON = ("Unsqueeze", "Squeeze", "View", "Reshape", "Expand", "Index", "Slice", "Select", "UnsafeView")
 
 
 def above(facts: Facts, divisor: TensorFact) -> Suggestion | None:
     """Say how to keep what is under the root away from zero, in its own line; ``None`` where there is no such root."""
-    if facts.node is not None or facts.origin.phase == "optimizer" or facts.extra.get("of_weights") is not True:
+    passes = facts.node is None and facts.origin.phase != "optimizer" and facts.extra.get("of_weights") is True
+    if not passes or quotients.rooted(facts.origin, str) is not None:  # else it stands in the line itself
         return None
     infinite = any(fact.posinf or fact.neginf for fact in facts.origin.outputs)
     if infinite and divisor.numel == 1:
@@ -81,14 +80,8 @@ def _named(facts: Facts) -> tuple[str | None, Meaning | None]:
 
 def _plain(node: ast.expr) -> ast.Name | None:
     """Return the name that is looked at, in whatever way."""
-    while not isinstance(node, ast.Name):
-        if isinstance(node, ast.Subscript):
-            node = node.value
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _VIEWS:
-            node = node.func.value
-        else:
-            return None
-    return node
+    inner = quotients.looked_at(node)
+    return inner if isinstance(inner, ast.Name) else None
 
 
 def _guarded(meaning: Meaning, guard: str) -> str | None:

@@ -365,3 +365,37 @@ def test_one_less_the_square_of_a_tanh_has_a_form_that_is_exact(at, by_hand):
 def test_a_variance_is_taken_by_torch_where_the_text_shows_of_what(at, by_hand, line, names, code):
     facts = at("sqrt", (by_hand.fact(min=-1e-6),), (by_hand.fact(nan=1),), **placed(line, line.removeprefix("s = ")))
     assert code in [one.code for one in advice(on(facts, *names.items()))]
+
+
+# ---------------------------------------------------------------------- what is called once
+
+
+@pytest.mark.parametrize("scores", ["net(x)", "self.head(h)", "F.dropout(z)", "z + torch.rand_like(z)"])
+def test_what_makes_the_scores_is_not_called_twice(at, by_hand, scores):
+    code = logarithm(at, by_hand, "p", ("p", f"torch.softmax({scores}, -1).gather(1, y[:, None])"))
+    assert code == (
+        f"scores = {scores}; p = torch.softmax(scores, -1).gather(1, y[:, None])  # line 3\n"
+        "loss = -torch.log_softmax(scores, -1).gather(1, y[:, None])"
+    )
+
+
+@pytest.mark.parametrize("scores", ["z", "q @ k.transpose(-2, -1) / 8", "torch.matmul(q, k)"])
+def test_what_is_the_same_again_needs_no_name(at, by_hand, scores):
+    code = logarithm(at, by_hand, "p[0]", ("p", f"torch.softmax({scores}, -1)"))
+    assert code == f"torch.log_softmax({scores}, -1)[0]"
+
+
+def test_a_root_that_is_looked_at_stands_in_the_line_itself(at, by_hand):
+    below = "torch.sqrt(v)[:, None]"
+    facts = quotient(at, by_hand, f"y = a * x / {below}", f"a * x / {below}", "nan", below_by=["SqrtBackward0"])
+    assert advice(facts)[0].code == "y = a * x / torch.sqrt(v.clamp_min(1e-12))[:, None]"
+
+
+@pytest.mark.parametrize("below", ["var.sqrt()", "torch.sqrt(var)", "self.var.sqrt()"])
+def test_what_a_divisor_of_one_number_is_made_of_has_its_lines(at, by_hand, below):
+    line = f"y = (x - m) / {below}"
+    facts = at("div", (by_hand.fact(), by_hand.fact(zeros=1, shape=(1,), max=0.0)), (by_hand.fact(posinf=9),),
+               **placed(line, line.removeprefix("y = ")), extra={"birth": "x"})  # fmt: skip
+    name = "self.var" if "self" in below else "var"
+    told = advice(on(facts, written=[(name, (8, 13))]))[0].text
+    assert told.endswith(f"look at what it is made of: {name}, set in lines 8 and 13.")
