@@ -86,9 +86,9 @@ def test_help_costs_little(words, python):
         (["report", "R", "--json", "r.json"], 2, "nandiag report R --json > r.json"),
     ],
 )
-def test_mistakes_get_a_sentence(words, code, text, tmp_path, python):
+def test_mistakes_get_a_sentence(words, code, text, tmp_path, nandiag):
     (tmp_path / "t.py").write_text("")
-    done = python("-m", "nandiag", *words, cwd=tmp_path)
+    done = nandiag(*words, cwd=tmp_path)
     assert done.returncode == code
     assert text in done.stderr
     assert "Traceback" not in done.stderr
@@ -102,9 +102,9 @@ def test_a_wrong_setting_in_the_environment_is_named(tmp_path, python):
     assert "NANDIAG_NCCL='deep'" in done.stderr
 
 
-def test_dry_run_shows_the_plan_and_makes_nothing(tmp_path, python):
+def test_dry_run_shows_the_plan_and_makes_nothing(tmp_path, nandiag):
     (tmp_path / "t.py").write_text("raise SystemExit('it ran')")
-    done = python("-m", "nandiag", "run", "--dry-run", "t.py", "--nproc", "2", "--lr", "1", cwd=tmp_path)
+    done = nandiag("run", "--dry-run", "t.py", "--nproc", "2", "--lr", "1", cwd=tmp_path)
     assert done.returncode == 0
     assert "torchrun --nproc-per-node 2 --log-dir" in done.stdout
     assert "t.py --lr 1\n" in done.stdout
@@ -114,10 +114,10 @@ def test_dry_run_shows_the_plan_and_makes_nothing(tmp_path, python):
 
 
 @pytest.mark.parametrize("content", ["print('mine')\n", "lr: 3\n", "{"])
-def test_a_file_that_is_no_json_is_not_overwritten(content, tmp_path, python):
+def test_a_file_that_is_no_json_is_not_overwritten(content, tmp_path, nandiag):
     (tmp_path / "t.py").write_text("raise SystemExit('it ran')")
     (tmp_path / "mine.py").write_text(content)
-    done = python("-m", "nandiag", "run", "--json", "mine.py", "t.py", cwd=tmp_path)
+    done = nandiag("run", "--json", "mine.py", "t.py", cwd=tmp_path)
     assert done.returncode == 2
     assert "'mine.py' exists and is no JSON" in done.stderr
     assert (tmp_path / "mine.py").read_text() == content
@@ -125,10 +125,10 @@ def test_a_file_that_is_no_json_is_not_overwritten(content, tmp_path, python):
 
 
 @pytest.mark.parametrize("content", ["", '{"schema": 1}'])
-def test_an_older_report_may_be_overwritten(content, tmp_path, python):
+def test_an_older_report_may_be_overwritten(content, tmp_path, nandiag):
     (tmp_path / "t.py").write_text("")
     (tmp_path / "r.json").write_text(content)
-    done = python("-m", "nandiag", "run", "--dry-run", "--json", "r.json", "t.py", cwd=tmp_path)
+    done = nandiag("run", "--dry-run", "--json", "r.json", "t.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
