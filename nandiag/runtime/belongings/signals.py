@@ -5,10 +5,26 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
 
-from nandiag.runtime.guard import handlers
+from nandiag.runtime.guard import Refused, handlers
+
+# Most replays are over by then; who takes the machine back waits for half a minute, or less.
+SECONDS = 2.0
+# These come again and again, or tell of nothing that is in a hurry.
+_OFTEN = frozenset(
+    getattr(signal, name, None) for name in ("SIGCHLD", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGWINCH", "SIGURG")
+)
+_since: list[float] = []
+
+
+def hurry() -> None:
+    """Raise Refused once a handler has waited for 2 s: what the script is to do before it is ended comes first."""
+    if _since and time.monotonic() - _since[0] > SECONDS:
+        _since.clear()
+        raise Refused("a signal came that the script answers, and running the step again took too long")
 
 
 @contextlib.contextmanager
@@ -24,6 +40,8 @@ def postponed() -> Iterator[None]:
 
     def keep(number: int, _: FrameType | None) -> None:
         came.append(number)
+        if number not in _OFTEN:
+            _since.append(time.monotonic())
 
     with contextlib.ExitStack() as later:
         before = handlers()
@@ -37,5 +55,6 @@ def postponed() -> Iterator[None]:
             for number, handler in before.items():
                 signal.signal(number, handler)
             signal.set_wakeup_fd(told)
+            _since.clear()
             for number in reversed(dict.fromkeys(came)):
                 later.callback(signal.raise_signal, number)

@@ -207,6 +207,7 @@ class Examiner:
     @contextlib.contextmanager
     def _traced(self, tracer: Tracer) -> Iterator[None]:
         self._capture.tracer = tracer
+        tracer.hurries = not tracer.joint or possible()  # else a rank that waits for this one would be ended
         try:
             with torch.enable_grad(), tracer:
                 yield

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from nandiag.runtime.belongings.signals import hurry
 from nandiag.runtime.evidence.op import Op, Outside, Spot, Stat
 from nandiag.runtime.frames import stack
 from nandiag.runtime.guard import Refused
@@ -48,6 +49,7 @@ class Tracer(TorchDispatchMode):
         self.instead: Callable[..., tuple[tuple[Any, ...], Any]] = lambda _, args, kwargs: (args, kwargs)
         # Whether each collective is waited for at once; where ranks send to each other in turn, none can be.
         self.waits = False
+        self.hurries = False  # whether it may end where a handler of signals waits for it
         self.ops = 0
         self.spot = Spot(None, None, (), "forward", 0)
         self._writer: dict[int, Op | None] = {}
@@ -98,6 +100,8 @@ class Tracer(TorchDispatchMode):
         kwargs = kwargs or {}
         if self._still:
             return func(*args, **kwargs)
+        if self.hurries:
+            hurry()
         if any(kind not in _PLAIN_TYPES and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ for kind in types):
             return NotImplemented  # a subclass (DTensor) takes its op apart, and its local ops come by here
         self.ops += 1

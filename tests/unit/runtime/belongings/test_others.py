@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from nandiag.events import ProbeDark
+from nandiag.runtime.belongings import signals
 from nandiag.runtime.belongings.world import patience
 from tests.faults.acting import BAD, looked, train
 
@@ -254,9 +255,9 @@ def test_what_an_array_of_objects_holds_is_put_back(work):
     assert len(rows[0]) == steps
 
 
-def send():
+def send(number=signal.SIGUSR1):
     """Send the signal as the system does: a replay does not see it coming."""
-    ctypes.CDLL(None)["raise"](int(signal.SIGUSR1))
+    ctypes.CDLL(None)["raise"](int(number))
 
 
 class Preempted:
@@ -323,6 +324,29 @@ def test_a_signal_that_comes_in_a_replay_is_told_once_to_who_waits_for_it_by_a_f
             assert signal.set_wakeup_fd(before) == writer.fileno()
         assert reader.recv(100) == bytes([signal.SIGUSR1])
     assert looked(worker)[0] == "found"
+
+
+def test_a_replay_that_a_handler_has_waited_for_long_enough_ends(work, tmp_path, answered, monkeypatch):
+    monkeypatch.setattr(signals, "SECONDS", 0.0)
+    worker, one = work(), Preempted(tmp_path)
+    answered(one)
+    train(one.signal_in(BAD + 2))
+    assert looked(worker)[0] == "refused"
+    assert "signal" in looked(worker)[1]
+    assert one.flag
+    assert signal.getsignal(signal.SIGUSR1) is one
+
+
+def test_a_child_that_ends_does_not_end_a_replay(work, monkeypatch):
+    monkeypatch.setattr(signals, "SECONDS", 0.0)
+    worker, calls = work(), []
+    before = signal.signal(signal.SIGCHLD, lambda *_: calls.append(1))
+    try:
+        train(lambda: send(signal.SIGCHLD))
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert looked(worker)[0] == "found"
+    assert calls
 
 
 def test_a_signal_that_the_step_raises_itself_is_answered_once(work, answered):
