@@ -123,12 +123,17 @@ def explain(facts: Facts) -> Cause | None:
     """Tell a bad checkpoint, unwritten memory and a bad initialisation apart, as far as the values do."""
     if facts.source == "op" and facts.op in _HANDED_OUT:
         return _left_unwritten(facts, facts.op)
-    if "as_filled" in facts.extra:
+    if "as_filled" in facts.extra or _is_left(facts):
         return _left_unwritten(facts, str(facts.extra.get("call")))
     bad = facts.bad_state
     if bad is None or facts.origin.phase not in _STARTS:
         return None
     return _as_seen(facts) if facts.weight is not None else _by_values(facts, bad)
+
+
+def _is_left(facts: Facts) -> bool:
+    """Whether it is memory that was handed out, and that none but torch's own calls were given to write into."""
+    return facts.weight is None and facts.extra.get("birth") == "unwritten" and not facts.extra.get("exposed")
 
 
 _HANDED_OUT = {
@@ -143,8 +148,11 @@ def _left_unwritten(facts: Facts, op: str) -> Cause:
     code = next((line for line in fitted if line is not None), "torch.zeros_like(x)")
     zeros = Suggestion("Begin with zeros, where nothing is to stand in what is left out.", code)
     every = Suggestion("Or write every element before it is used: look at what the lines behind this one leave out.")
-    text = f"{op} hands out memory as it lies; a part that nothing wrote was used"
-    return Cause("uninitialised_memory", (text,), (zeros, every), PROVEN)
+    # What was seen of torch's calls may leave out what numpy wrote.
+    sure = "as_filled" in facts.extra or "birth" not in facts.extra
+    wrote = "nothing wrote" if sure else "no call of torch's was seen to write"
+    text = f"{op} hands out memory as it lies; a part that {wrote} was used"
+    return Cause("uninitialised_memory", (text,), (zeros, every), PROVEN if sure else LIKELY)
 
 
 def _by_values(facts: Facts, bad: TensorFact) -> Cause:

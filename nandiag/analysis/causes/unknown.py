@@ -44,6 +44,9 @@ _PLACES = {
     "state": "Look at what changed these weights: the optimizer's settings, and code that writes to them by itself.",
     "look": "Look at the values that went into this place; nothing that was recorded explains the result.",
 }
+_UNSEEN = (
+    "It was bad before it was first used here, and no op of torch's was seen to make it so: look at what fills it."
+)
 _OUTSIDE = "It was bad before it was first used here: look at the code that made it, which was not run again."
 _IN_PLACE = "Look at this line: it writes the values in place, and what it writes is not finite."
 _PUT = "look at what put it there, such as a mask or another constant that the script writes."
@@ -68,7 +71,9 @@ def explain(facts: Facts) -> Cause | None:
     place = _place(facts)
     if place is None:
         return None
-    live = (_LIVE,) if place is _PARTLY or _by_update(facts) or _not_run_again(facts) else ()
+    watched = facts.look is not None and facts.look.method == "watch"
+    asks = not watched and (place is _PARTLY or _by_update(facts) or _not_run_again(facts))
+    live = (_LIVE,) if asks else ()
     return Cause("unknown", (*_used(facts), *_bad_numbers(facts)), (Suggestion(place), *live), strength=0)
 
 
@@ -124,7 +129,14 @@ def _by_basis(facts: Facts) -> str | None:
 
 def _outside(facts: Facts) -> str:
     name = facts.extra.get("script_name")
-    return f"{name} was bad before this line used it: look at {_set(facts, name)}." if name else _OUTSIDE
+    watched = facts.look is not None and facts.look.method == "watch"
+    return (
+        f"{name} was bad before this line used it: look at {_set(facts, name)}."
+        if name
+        else _UNSEEN
+        if watched
+        else _OUTSIDE
+    )
 
 
 def _set(facts: Facts, name: object) -> str:

@@ -132,6 +132,15 @@ class Births:
             found = next((birth for birth in births if birth is not None and _is_sure(birth)), None)
             return None if found is None else replace(found, facts={**found.facts, "thread": True})
 
+    def written(self, tensor: Tensor, laid: Any) -> None:
+        """The loop is about to write into ``tensor``, ``laid`` as it is (None: something else).
+
+        What is finite leaves what was bad there as it was: memory that nobody filled may be filled bit by bit.
+        """
+        if self.prelude.on or (laid is not None and self.record.leaves(tensor, laid)):
+            return
+        self.forget(tensor)
+
     def forget(self, tensor: Tensor) -> None:
         """Something that is not looked at has written into ``tensor``."""
         self.record.forget(tensor)

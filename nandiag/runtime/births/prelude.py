@@ -17,7 +17,7 @@ from torch import Tensor
 from nandiag.runtime.births.again import Words
 from nandiag.runtime.births.beneath import Beneath
 from nandiag.runtime.births.known import Call, is_in_place
-from nandiag.runtime.births.record import SILENT, Record
+from nandiag.runtime.births.record import EXPOSES, SILENT, Record
 from nandiag.runtime.frames import places
 from nandiag.runtime.guard import disarm, guarded
 from nandiag.runtime.look.finite import quiet
@@ -29,6 +29,7 @@ from nandiag.runtime.tracebacks import pass_on
 _DEBT = 0.1
 _MOST_PAUSES = 64
 _FRAMES = 6
+_UNSEEN = SILENT - EXPOSES
 
 
 class Prelude(Beneath):
@@ -77,7 +78,7 @@ class Prelude(Beneath):
         del types
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if torch.compiler.is_compiling() or name in SILENT or self.shut:  # Dynamo traces no further into ours
+        if torch.compiler.is_compiling() or name in _UNSEEN or self.shut:  # Dynamo traces no further into ours
             return func(*args, **kwargs)
         self._within = True
         try:

@@ -40,6 +40,10 @@ SILENT = frozenset({
     "_typed_storage", "__hash__", "__len__", "is_floating_point", "is_complex", "data_ptr", "element_size", "unbind",
     "__iter__", "__repr__", "__format__", "item", "tolist", "numpy", "nelement", "is_contiguous", "split", "chunk",
 })  # fmt: skip
+# By these others than torch may write into memory.
+EXPOSES = frozenset({
+    "numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage", "_typed_storage", "share_memory_",
+})  # fmt: skip
 _PARTIAL = frozenset({
     "__setitem__", "index_put_", "index_copy_", "index_add_", "index_fill_", "masked_fill_", "masked_scatter_",
     "scatter_", "scatter_add_", "scatter_reduce_", "fill_diagonal_", "put_",
@@ -81,6 +85,14 @@ class Record:
         if self._states:
             self._states.pop(storage(tensor) or 0, None)
 
+    def leaves(self, tensor: Tensor, laid: Any) -> bool:
+        """Whether ``laid``, which is about to be written there, is finite, and so no part of what is bad there."""
+        if self.state_of(tensor) is None:
+            return True
+        if isinstance(laid, Tensor):
+            return laid.device.type == "cpu" and not is_bad(laid)
+        return isinstance(laid, int | float) and math.isfinite(laid)
+
     def lose(self) -> None:
         """Calls are not seen any more, so that nothing that is known need hold."""
         self._states.clear()
@@ -95,12 +107,25 @@ class Record:
 
     def saw(self, call: Call, words: Words, output: Any) -> None:
         """A call returned ``output``; must run without gradients, and without modes that see what it does itself."""
+        if call.name in EXPOSES:
+            self._exposed(words)
         if call.name in SILENT or _onto_itself(call, words):
             return
         began = self._now()
         for target in _written(words, output):
             self._wrote(call, words, target)
         self.spent += self._now() - began
+
+    def _exposed(self, words: Words) -> None:
+        """What is not torch's may write there from now on, unseen."""
+        for one in tensors_in(words.args[:1]):
+            state = self.state_of(one)
+            if isinstance(state, Birth) and state.how == UNWRITTEN:
+                self._put(one, _as_exposed(state))
+            while isinstance(state, Kept):
+                if isinstance(state.before, Birth) and state.before.how == UNWRITTEN:
+                    state.before = _as_exposed(state.before)
+                state = state.before
 
     def _wrote(self, call: Call, words: Words, target: Tensor) -> None:
         if call.name in EMPTY:
@@ -253,6 +278,10 @@ _FILLS = frozenset({
     "constant_", "zeros_", "ones_", "xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_normal_",
     "orthogonal_", "eye_", "dirac_", "sparse_",
 })  # fmt: skip
+
+
+def _as_exposed(birth: Birth) -> Birth:
+    return replace(birth, facts={**birth.facts, "exposed": True})
 
 
 def _written(words: Words, output: Any) -> list[Tensor]:

@@ -260,7 +260,8 @@ class Evidence:
         if self.births is None or looked.source == "op" or "written_in_place" in looked.facts:
             return looked  # what was seen to make it when it was fetched again, or to write it since, is nearer
         with self.tracer.still():
-            birth = self.births.of(tensor) or self.births.of_sample(self._batch(tensor))
+            own = self.result.originals.get(storage(tensor), tensor)
+            birth = self.births.of(own) or self.births.of_sample(self._batch(tensor))
             if birth is None:
                 return looked
             held = Held(named.name, named.what, tensor) if named is not None and named.what in _OWN else None

@@ -36,7 +36,7 @@ class Rerun:
 
     ``factors`` are the numbers that the losses were multiplied by as the last thing before backward, 1 where none was.
     ``rewritten`` are, by storage, the copies that took the script's writes into tensors from outside: modules that hold
-    such a tensor ran with the tensor itself.
+    such a tensor ran with the tensor itself. ``originals`` are these, by the storages of the copies.
     """
 
     losses: list[tuple[Tensor, int]] = field(default_factory=list)
@@ -51,6 +51,7 @@ class Rerun:
     scalars: list[Tensor] = field(default_factory=list)
     outputs: dict[int, list[Tensor]] = field(default_factory=dict)
     rewritten: dict[int | None, Tensor] = field(default_factory=dict)
+    originals: dict[int | None, Tensor] = field(default_factory=dict)
 
 
 class _Gone(Exception):  # noqa: N818 - no error: the script let go of it
@@ -173,6 +174,7 @@ class Player:
                 if id(target) not in self._stand_ins:
                     stand_in = self._stand_ins[id(target)] = held.clone()
                     self.result.rewritten[storage(target)] = stand_in
+                    self.result.originals[storage(stand_in)] = target
 
     def _left_as_it_is(self, entry: Entry) -> bool:
         """Whether an in-place write into a tensor from outside is not made again, its result being there already."""

@@ -151,7 +151,8 @@ class Tracer(TorchDispatchMode):
         for tensor, stat in zip(written, op.outputs, strict=True):
             key = key_of(tensor)
             if stat is not None and not (mutable and op.parents and all(map(hands_out, op.parents))):
-                self._writer[key] = op
+                if key not in inside or op.parents or mutable:  # to look at a part of what was there is no use of it
+                    self._writer[key] = op
             elif key not in inside:
                 self._writer.pop(key, None)
 

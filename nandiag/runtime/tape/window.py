@@ -42,6 +42,7 @@ _REMAKERS = frozenset({"set_", "resize_", "resize_as_", "share_memory_"})
 # These end like functions that write into their first argument, and leave its values alone.
 _NO_WRITERS = frozenset({"requires_grad_", "detach_"})
 _FILLS = frozenset({"zero_", "fill_"})
+_LAYS = frozenset({"__setitem__", "copy_", "fill_", "zero_", "index_copy_", "masked_fill_", "index_fill_", "scatter_"})
 _COPIES = frozenset({"clone", "__deepcopy__"})
 _SMALL = 1 << 14
 _FROM_DATA = frozenset({"from_numpy", "as_tensor", "tensor", "frombuffer", "asarray", "from_dlpack"})
@@ -65,6 +66,7 @@ class Traits(NamedTuple):
     moves: bool  # what is known of a tensor may be so no more when the call has been made
     plain: bool  # it may be noted now and put on the tape later
     fills: bool  # nothing is left of what stood there
+    lays: bool  # it lays its last argument there as it is
 
 
 @functools.lru_cache(maxsize=4096)
@@ -77,7 +79,9 @@ def traits(function: Any) -> Traits:
     mutates, from_data = gradient_set or name in _MUTATORS, name in _FROM_DATA
     moves = mutates or in_place or remakes or name in _NO_WRITERS or name == "__set__"
     plain = not (moves or random or from_data or name in _COPIES or name == "__get__")
-    return Traits(mutates, in_place, random, remakes, from_data, moves or random, moves, plain, name in _FILLS)
+    return Traits(
+        mutates, in_place, random, remakes, from_data, moves or random, moves, plain, name in _FILLS, name in _LAYS
+    )
 
 
 class Window(Beneath):
@@ -87,7 +91,7 @@ class Window(Beneath):
         super().__init__()
         self.tape = tape
         self.calls = self.writes = 0
-        self.wrote: Callable[[Tensor], object] | None = None
+        self.wrote: Callable[[Tensor, Any], object] | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run the call, then tape it; an error of ours goes dark, an error of the call is the script's."""
@@ -141,16 +145,16 @@ class Window(Beneath):
         self.writes += what.in_place
         own = kwargs.get("generator") if kwargs else None
         states = generators(full=False, private=[own] if own is not None else ()) if what.random or own else None
-        return states, self._before(args, fills=what.fills) if what.in_place else None
+        return states, self._before(args, fills=what.fills, lays=what.lays) if what.in_place else None
 
-    def _before(self, args: tuple[Any, ...], *, fills: bool) -> tuple[Tensor, Tensor] | None:
+    def _before(self, args: tuple[Any, ...], *, fills: bool, lays: bool) -> tuple[Tensor, Tensor] | None:
         # A small tensor from outside that is written into, perhaps through a view: what it held is kept, so that the
         # write can be made again.
         target = args[0] if args else None
         if not isinstance(target, Tensor):
             return None
         if self.wrote is not None:
-            self.wrote(target)
+            self.wrote(target, args[-1] if lays else None)
         base = target._base if target._is_view() and target._base is not None else target
         known = self.tape.maker(base)
         made = known is not None and known[0].step == self.tape.step

@@ -104,7 +104,7 @@ def _record_births(sentinel: Sentinel, capture: Capture) -> None:
     """From now on see what the script writes into memory before it trains, and what its threads write."""
     births = capture.births = Births()
     sentinel.judge.on_bad_start = births.bad_from_the_start
-    capture.window.wrote = births.forget
+    capture.window.wrote = births.written
     births.prelude.on_cut_short = capture.window.close
     births.threads.begin()
     if RECORDER.settings.level == "op":

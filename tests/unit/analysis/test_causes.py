@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from nandiag.analysis import analyse
 from nandiag.analysis.causes import Facts, explain
 from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, PROVEN
 from nandiag.analysis.report import Origin
@@ -433,3 +434,28 @@ def test_a_collate_fn_may_have_made_a_bad_batch(at, by_hand):
             at("div", (by_hand.fact(), zero), (by_hand.fact(nan=1),), phase="data", extra=extra, function=function)
         )
         assert said in story.evidence[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "cause"),
+    [
+        ({}, "uninitialised_memory"),
+        ({"as_filled": True}, "uninitialised_memory"),
+        ({"exposed": True}, "data_nonfinite"),
+    ],
+)
+def test_data_that_torch_alone_was_given_to_write_and_left_are_unwritten(by_hand, more, cause):
+    look = by_hand.found(
+        3, method="record", phase="data", inputs=(), outputs=(by_hand.fact(nan=4),),
+        facts={"birth": "unwritten", "call": "empty", **more},
+    )  # fmt: skip
+    told = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(3), look, world=1), world=1))
+    assert told.verdict.cause == cause
+
+
+def test_where_every_op_is_watched_that_is_not_advised(by_hand):
+    seen = {"source": "outside", "inputs": (by_hand.fact(nan=4),), "outputs": ()}
+    for method, advised in (("replay", True), ("watch", False)):
+        run = by_hand.run(by_hand.rank(0, by_hand.loss(3), by_hand.found(3, method=method, **seen), world=1), world=1)
+        told = [one.code for one in analyse(run).verdict.suggestions]
+        assert ("nandiag run --level op" in told) is advised
