@@ -6,6 +6,7 @@ Only ops that handle non-finite values are kept; together they form the graph al
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import sys
 from collections.abc import Callable, Iterator
@@ -151,7 +152,8 @@ class Tracer(TorchDispatchMode):
         for tensor, stat in zip(written, op.outputs, strict=True):
             key = key_of(tensor)
             if stat is not None and not (mutable and op.parents and all(map(hands_out, op.parents))):
-                if key not in inside or op.parents or mutable:  # to look at a part of what was there is no use of it
+                # To take a part of what was there before is no use of it.
+                if key not in inside or op.parents or op.born or not _is_view(op.func):
                     self._writer[key] = op
             elif key not in inside:
                 self._writer.pop(key, None)
@@ -308,6 +310,12 @@ def key_of(tensor: Tensor) -> int:
         return int(tensor.untyped_storage()._cdata)
     except (RuntimeError, NotImplementedError):
         return id(tensor)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_view(func: Any) -> bool:
+    aliases = [one.alias_info for one in func._schema.returns]
+    return func.namespace == "aten" and bool(aliases) and all(one and not one.is_write for one in aliases)
 
 
 def _by_key(tensors: list[Tensor]) -> list[tuple[int, Tensor]]:
