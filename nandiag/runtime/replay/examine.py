@@ -30,6 +30,7 @@ from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.hooked import Hooks
 from nandiag.runtime.replay.ready import (
     all_that_gather,
+    as_before_set_anew,
     began_bad,
     may_write_weights,
     memory_of,
@@ -80,7 +81,7 @@ class Examiner:
             copies = [entry for one in case.parameters if (entry := tape.copier(storage(one))) is not None]
         entries, self._partial = still_held(tape.whole((*case.gradients, *case.spoken), without=updates, also=copies))
         began = time.perf_counter()
-        looked = self._refusal(case, entries) or self._replay(case, entries)
+        looked = self._refusal(case, entries) or self._as_set_anew(case, entries, self._replay(case, entries))
         self._hooks.stand_apart(case, roots_of(entries))
         if looked.outcome == "finite" and not case.joint and self._capture.births is not None:
             looked = self._capture.births.last_write(case.step, written_by(entries)) or looked
@@ -193,6 +194,24 @@ class Examiner:
         except Exception as error:  # the script's own code may raise when it is run again
             reset_sharding(roots)
             return _nothing(case, "failed", f"{type(error).__name__}: {str(error)[:300]}")
+
+    def _as_set_anew(self, case: Case, entries: list[Entry], looked: Looked) -> Looked:
+        """Return ``looked``, or what shows when modules begin with what they held before they set it anew.
+
+        A call that replaces a buffer for the first time is run again on what it has put there.
+        """
+        made = looked.outcome == "found" and looked.source == "op"
+        if case.joint or made or looked.outcome not in {"found", "finite"}:
+            return looked
+        with quiet():
+            if not as_before_set_anew(entries, self._capture.known):
+                return looked
+        again = self._replay(case, entries)
+        if again.outcome == "found" and again.source == "op":
+            return replace(again, facts={**again.facts, "reconstructed": True})
+        reason = "; ".join([looked.reason or "", "what modules have set anew was not as it had been"])
+        finite = looked.outcome == "finite"
+        return replace(looked, facts={**looked.facts, "complete": False}, reason=reason) if finite else looked
 
     @contextlib.contextmanager
     def _joined(self, case: Case, tracer: Tracer) -> Iterator[Callable[[], None]]:

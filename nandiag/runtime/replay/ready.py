@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.update import stand_in
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, tensors_in
+from nandiag.runtime.tape.packed.habits import Habit
 from nandiag.runtime.tape.packed.words import Given
 from nandiag.runtime.tape.traceless import roots_of
 
@@ -117,6 +118,20 @@ def stand_in_for_spoiled(entries: list[Entry], tracer: Tracer) -> bool:
         for one in spoiled:
             stand_in(one)
     return bool(spoiled)
+
+
+def as_before_set_anew(entries: list[Entry], known: Mapping[int, Habit]) -> bool:
+    """Have modules begin with what they held before they set it anew, as far as that is known; False where nothing is.
+
+    It may have been done in an earlier step as well.
+    """
+    first = {id(entry.function): entry for entry in reversed(entries) if entry.kind == ROOT and entry.swapped is None}
+    found = False
+    for key, entry in first.items():
+        anew = known[key].set_anew() if key in known else []
+        if anew:
+            found, entry.attributes = True, [*anew, *(entry.attributes or ())]
+    return found
 
 
 def began_bad(case: Case, entries: list[Entry]) -> list[str]:

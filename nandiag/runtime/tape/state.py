@@ -6,7 +6,7 @@ import contextlib
 import random
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -228,9 +228,26 @@ class Attributes:
     def __init__(self, module: nn.Module) -> None:
         self._kept = [(one, _settable(one)) for one in module.modules()]
 
+    def __len__(self) -> int:
+        """How many modules there are."""
+        return len(self._kept)
+
     def changed(self) -> list[nn.Module]:
         """Return the modules one of whose attributes or buffers is not what it was."""
         return [module for module, kept in self._kept if any(map(_is_anew, _settable(module), kept))]
+
+    def set_anew(self, but: Container[int]) -> list[Names]:
+        """Return what modules held that hold another thing there now, but for those ``but``, by their ``id``."""
+        pairs = (pair for module, kept in self._kept if id(module) not in but for pair in kept)
+        return [(names, old) for names, before in pairs if (old := _given_up(names, before))]
+
+
+def _given_up(now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: old
+        for name, old in before.items()
+        if name in now and now[name] is not old and _differs(now[name], old)
+    }  # fmt: skip
 
 
 def _settable(module: nn.Module) -> list[Names]:

@@ -14,12 +14,14 @@ from nandiag.runtime.memory.there import is_there
 from nandiag.runtime.tape.packed.copies import Copies, Shelves, Unwritten
 from nandiag.runtime.tape.packed.sides import Sides
 from nandiag.runtime.tape.packed.words import version_of
-from nandiag.runtime.tape.state import Attributes, equal, keep_attributes
+from nandiag.runtime.tape.state import Attributes, Names, equal, keep_attributes
 
 if TYPE_CHECKING:
     from nandiag.runtime.tape.entries import Entry
 
 _LARGEST_BUFFER = 1 << 24
+# So many calls, or as many as the module has parts, between two looks at what all of them hold.
+_EVERY = 64
 
 
 class Habit:
@@ -39,6 +41,8 @@ class Habit:
         self._manner = False, False
         self._unwritten: dict[tuple[bool, bool], Unwritten] = {}
         self._first: tuple[list[tuple[Tensor, int]], Attributes] | None = None
+        self._held: Attributes | None = None
+        self._calls, self._every = 0, _EVERY
 
     def begin(self, entry: Entry) -> None:
         """Keep in ``entry`` what the call is about to change."""
@@ -46,6 +50,9 @@ class Habit:
         self._first, self._manner = None, (module.training, entry.grad)
         self.sides.begin(self._manner)
         known = self._known.get(self._manner)
+        self._calls += 1
+        if self._calls >= self._every:
+            self._take_stock()
         if known is None:
             watched = [
                 (one, version_of(one)) for one in module.buffers() if one.numel() <= _LARGEST_BUFFER and is_there(one)
@@ -81,9 +88,22 @@ class Habit:
             self._known[self._manner] = Shelves(written) if written else None, attributes.changed()
             self._others(watched, written)
             self._first = None
+            self._take_stock()
         known = self._known.get(self._manner)
         if known is not None and known[1]:
             entry.left = keep_attributes(known[1])
+
+    def _take_stock(self) -> None:
+        """Remember what attributes and buffers are; not in each call, for most are never set anew."""
+        module = self.module()
+        if module is not None:
+            self._held = Attributes(module)
+            self._calls, self._every = 0, max(_EVERY, len(self._held))
+
+    def set_anew(self) -> list[Names]:
+        """Return what was there at the last stock of what calls are not known to set anew, and have set anew since."""
+        known = {id(one) for _, modules in self._known.values() for one in modules}
+        return [] if self._held is None else self._held.set_anew(known)
 
     def _others(self, watched: list[tuple[Tensor, int]], written: list[Tensor]) -> None:
         """Keep what the first call left alone as it is: a later one may write it."""

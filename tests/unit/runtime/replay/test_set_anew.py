@@ -1,0 +1,112 @@
+"""What a module sets anew, rather than writing into it, for the first time in the harmful step."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from nandiag.runtime.tape.packed.habits import Habit
+
+BAD = 4
+
+
+class Late(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+        self.register_buffer("scale", torch.ones(1))
+        self.shift, self.count = torch.zeros(1), 1
+
+    def forward(self, x, *, late=None):
+        if late is not None:
+            late(self)
+        return self.layer(x) / self.scale / self.count + self.shift  # used
+
+
+def buffer(model):
+    model.scale = model.scale - 1
+
+
+def attribute(model):
+    model.shift = torch.log(model.shift - 1)  # of a negative number
+
+
+def number(model):
+    model.count = model.count - 1
+
+
+def twice_as_large(model):
+    model.scale = model.scale * 2
+
+
+def line_of(words):
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return next(number for number, text in enumerate(lines, 1) if text.endswith(words))
+
+
+def trained(late, at=BAD, spoil=lambda loss, step: loss):
+    model = Late()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(BAD + 1):
+        loss = spoil(model(torch.ones(2, 4), late=late if step == at else None).square().mean(), step)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model
+
+
+@pytest.mark.parametrize(
+    ("late", "op", "words"),
+    [
+        (buffer, "div", "# used"),
+        (attribute, "log", "# of a negative number"),
+        (number, "div", "# used"),
+    ],
+)
+def test_it_is_put_back_to_what_it_was_and_that_is_inferred(work, late, op, words):
+    worker = work()
+    trained(late)
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source, looked.step) == ("found", "op", BAD)
+    assert (looked.site.op.split(".")[1], looked.site.line) == (op, line_of(words))
+    assert looked.facts["reconstructed"] is True
+
+
+seen = []
+
+
+def once(loss, step):
+    """Make the gradient bad once; run again it is finite."""
+
+    def hook(gradient):
+        if step != BAD or seen:
+            return gradient
+        seen.append(step)
+        return gradient * torch.nan
+
+    loss.register_hook(hook)
+    return loss
+
+
+def test_what_does_not_show_it_either_is_no_whole_look(work):
+    worker = work()
+    trained(twice_as_large)
+    assert worker.looked == []
+    model = trained(twice_as_large, at=1, spoil=once)
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.facts["complete"]) == ("finite", False)
+    assert "set anew" in looked.reason
+    assert float(model.scale) == 2.0
+
+
+def test_stock_is_taken_now_and_then_and_no_more_than_that():
+    model = Late()
+    habit = Habit(model)
+    habit._take_stock()
+    assert habit.set_anew() == []
+    before = model.scale
+    buffer(model)
+    assert habit.set_anew() == [(model._buffers, {"scale": before})]
+    habit._take_stock()
+    assert habit.set_anew() == []
