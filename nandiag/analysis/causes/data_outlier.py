@@ -8,7 +8,7 @@ from nandiag.analysis.causes.course import Course, courses
 from nandiag.analysis.causes.divergence import CALM_ENOUGH, sudden
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
 from nandiag.analysis.causes.overflow import EXPONENTIALS, overflows
-from nandiag.analysis.early.texts import told
+from nandiag.analysis.early.texts import shape_of, told
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import Warned, words
@@ -62,6 +62,9 @@ def explain(facts: Facts) -> Cause | None:
     seen = next((one for one in reversed(facts.warned) if _is_near(one, facts.origin.step)), None)
     if seen is not None:
         return _seen(seen, LIKELY if _only_size(facts) or _explains(facts, seen) else POSSIBLE)
+    longer = next((one for one in reversed(facts.warned) if _is_longer(one, facts)), None)
+    if longer is not None:
+        return _of_length(longer)
     found = courses(facts.history, facts.origin.step + (facts.origin.phase == "optimizer"))
     if not found:
         return None
@@ -116,6 +119,30 @@ def _calm(course: Course, step: int) -> str:
 def _is_near(warned: Warned, step: int) -> bool:
     """Whether a batch unlike the others was seen in the step of the harm, or in one whose update led to it."""
     return warned.slug == "batch_outlier" and step - _STEPS_BEFORE <= warned.step <= step
+
+
+def _is_longer(warned: Warned, facts: Facts) -> bool:
+    """Whether the batch of this very step is far longer than all before, and what left the range may grow with it."""
+    return warned.slug == "batch_longer" and warned.step == facts.origin.step and overflows(facts) and _only_size(facts)
+
+
+def _of_length(warned: Warned) -> Cause:
+    now, before = shape_of(warned, "shape"), shape_of(warned, "longest")
+    grown = [index for index, pair in enumerate(zip(now, before, strict=False)) if pair[0] > pair[1]]
+    name = warned.name if warned.name is not None and warned.name.isidentifier() else "x"
+    cut = f"{name} = {name}[{':, ' * grown[0]}:{before[grown[0]]}]" if len(now) == len(before) and grown else None
+    return Cause(
+        slug="data_outlier",
+        evidence=(f"At step {warned.step} {told(warned)}.",),
+        suggestions=(
+            Suggestion("Cut long samples into pieces while loading, or drop what is longer than a bound.", cut),
+            Suggestion(
+                "Or bound what grows with the length: a gated or normalised cell, a mean in the place of a sum."
+            ),
+        ),
+        strength=LIKELY,
+        story=True,
+    )
 
 
 def _seen(warned: Warned, strength: int) -> Cause:

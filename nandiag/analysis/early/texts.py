@@ -82,6 +82,24 @@ def _batch_outlier(warned: Warned) -> str:
     return f"{who}{where} holds a value of size {_number(warned, 'size')}{more}; {before} ({score})"
 
 
+def _batch_longer(warned: Warned) -> str:
+    now, before = shape_of(warned, "shape"), shape_of(warned, "longest")
+    times = f"{words.number(float(f'{math.prod(now) / max(math.prod(before), 1):.2g}'))} times as many values"
+    most = f"in the largest of {_number(warned, 'batches')} batches before"
+    return f"{_of(warned)} is {_shape(now)}: {times} as {most} ({_shape(before)})"
+
+
+def shape_of(warned: Warned, name: str) -> list[int]:
+    """Return a shape among the facts of a warning; empty where there is none that can be one."""
+    value = warned.facts.get(name)
+    known = isinstance(value, list) and all(isinstance(size, int) and not isinstance(size, bool) for size in value)
+    return list(value) if known and isinstance(value, list) else []
+
+
+def _shape(sizes: list[int]) -> str:
+    return f"[{'x'.join(map(str, sizes))}]"
+
+
 def _index(warned: Warned) -> str:
     dataset, index = warned.facts.get("dataset"), warned.facts.get("index")
     if dataset is None:
@@ -124,4 +142,5 @@ TEXTS: dict[str, Callable[[Warned], str]] = {
     "second_moment_underflow": _second_moment_underflow,
     "batch_outlier": _batch_outlier,
     "batch_channel": _batch_channel,
+    "batch_longer": _batch_longer,
 }

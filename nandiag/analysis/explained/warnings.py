@@ -125,6 +125,18 @@ EXPLAIN = (
         kind="warning",
     ),
     Explanation(
+        slug="batch_longer",
+        what="Where a step went wrong, its batch has three times as many values as any before it, or more. A "
+        "recurrence, a sum or a product over them grows with their number, and may leave the range that all shorter "
+        "ones kept to.",
+        fix=(
+            Suggestion("Cut long samples into pieces while loading, or drop what is longer than a bound."),
+            Suggestion("Divide a sum by its count, and multiply probabilities as sums of logarithms."),
+        ),
+        pages=("data.html",),
+        kind="warning",
+    ),
+    Explanation(
         slug="batch_channel",
         what="One channel of the input is a thousand times as large as half of the others. It drowns them in the first "
         "layer, and its gradients set the pace of all.",

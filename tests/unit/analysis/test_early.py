@@ -87,6 +87,22 @@ def test_a_batch_unlike_the_others_is_the_story_behind_an_overflow(by_hand):
         assert any("index 2111 of TensorDataset" in text for text in verdict.evidence) is (cause is not None)
 
 
+@pytest.mark.parametrize(("step", "told_of"), [(44, True), (43, False)])
+def test_a_batch_far_longer_than_all_before_is_the_story_behind_an_overflow(by_hand, step, told_of):
+    look = by_hand.found(
+        44, outputs=(by_hand.fact(posinf=1),), inputs=(by_hand.fact(max=3e38, absmax=3e38),),
+        site=Site("cell", "Linear", "aten.mm.default"),
+    )  # fmt: skip
+    facts = {"shape": [1, 619, 3], "longest": [1, 59, 3], "batches": 44}
+    warned = Warned("batch_longer", step, facts, "series", at_harm=True)
+    log = by_hand.rank(0, warned, by_hand.loss(44, value=float("inf")), look, by_hand.finished(45), world=1)
+    verdict = analyse(by_hand.run(log, world=1)).verdict
+    assert (verdict.cause == "data_outlier") is told_of
+    said = "series is [1x619x3]: 10 times as many values as in the largest of 44 batches before ([1x59x3])"
+    assert any(said in text for text in verdict.evidence) is told_of
+    assert (verdict.suggestions[0].code == "series = series[:, :59]") is told_of
+
+
 @pytest.mark.parametrize(("others", "said"), [(31, ", and 31 others hold such;"), (1, ", and 1 other holds such;")])
 def test_a_whole_batch_in_another_unit_is_not_told_as_one_sample(others, said):
     facts = {"size": 9229.0, "largest": 4.3, "batches": 47, "deviations": 72.6, "sample": 23, "samples": 32}

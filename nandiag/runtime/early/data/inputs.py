@@ -40,6 +40,8 @@ _DEVIATIONS_AFTER = 4.0
 _ENOUGH_AFTER = 8
 # In the first steps little is known of what is usual: only what is out of all proportion is told, and only at a harm.
 _TIMES_OF_FEW, _FEW_AFTER = 100.0, 3
+# So many times as many values as in the largest batch before: what is summed or multiplied over them grows with them.
+_TIMES_LONGER = 3.0
 # What is kept until the step is made, where steps are short: the newest few batches of at most so many elements.
 _SMALL, _MOST_PASSED = 1 << 16, 8
 # Sizes that wait for the end of their step: more come only of scripts that make no step.
@@ -51,10 +53,11 @@ Path = tuple[int, int | str]
 class Batch:
     """One tensor of a batch, held weakly, and the root module's call that it was given to."""
 
-    __slots__ = ("entry", "path", "tensor")
+    __slots__ = ("entry", "path", "shape", "tensor")
 
     def __init__(self, path: Path, entry: Entry, tensor: Tensor) -> None:
         self.path = path
+        self.shape = tensor.shape
         self.entry = weakref.ref(entry)
         self.tensor = weakref.ref(tensor)
 
@@ -65,6 +68,7 @@ class Usual:
     def __init__(self) -> None:
         self.count = 0
         self.largest = 0.0
+        self.longest = torch.Size([0])
         self.mask = False
         self.channels = 0
         self._mean = self._squares = 0.0
@@ -76,6 +80,11 @@ class Usual:
         off = math.log(size) - self._mean
         self._mean += off / self.count
         self._squares += off * (math.log(size) - self._mean)
+
+    def came(self, shape: torch.Size) -> None:
+        """Take the shape of one more batch."""
+        if shape.numel() > self.longest.numel():
+            self.longest = shape
 
     def score(self, size: float) -> float:
         """Return how many deviations above the mean ``size`` lies, on the logarithmic scale (its z-score)."""
@@ -97,7 +106,8 @@ class Inputs:
         self._capture = capture
         self._usual: dict[Path, Usual] = {}
         self._told_at: set[tuple[int, Path]] = set()
-        self._fresh: list[tuple[int, Usual, float]] = []
+        self._longer_at: set[tuple[int, Path]] = set()
+        self._fresh: list[tuple[int, Usual, float, torch.Size]] = []
         self._passed: deque[tuple[Path, Entry, Tensor]] = deque(maxlen=_MOST_PASSED)
 
     # ------------------------------------------------------------------ as a batch goes in
@@ -145,14 +155,15 @@ class Inputs:
         far = usual.count >= _ENOUGH and size > limits.batch * usual.largest
         if far and usual.score(size) > limits.deviations:
             self._say(batch, size, at_harm=False)
-        self._fresh.append((self._capture.tape.step, usual, size))
+        self._fresh.append((self._capture.tape.step, usual, size, batch.shape))
 
     def _take_in(self) -> None:
         """What a step was given is no measure for itself: it counts from the next step on."""
         now = self._capture.tape.step
         if self._fresh and (self._fresh[0][0] != now or len(self._fresh) > _MOST_FRESH):
-            for _, usual, size in self._fresh:
+            for _, usual, size, shape in self._fresh:
                 usual.add(size)
+                usual.came(shape)
             self._fresh.clear()
 
     def _say(self, batch: Batch, size: float, *, at_harm: bool) -> None:
@@ -173,6 +184,14 @@ class Inputs:
             facts.update(sample_of(data, entry, self._capture.batches, usual.largest))
         name = name_of(entry.function, batch.path[1])
         self._warner.say(("batch_outlier", facts), step, name, at_harm=at_harm)
+
+    def _say_longer(self, batch: Batch, usual: Usual) -> None:
+        entry, step = batch.entry(), self._capture.tape.step
+        if entry is None or (step, batch.path) in self._longer_at:
+            return
+        self._longer_at.add((step, batch.path))
+        facts: dict[str, object] = {"shape": [*batch.shape], "longest": [*usual.longest], "batches": usual.count}
+        self._warner.say(("batch_longer", facts), step, name_of(entry.function, batch.path[1]), at_harm=True)
 
     # ------------------------------------------------------------------ channels
 
@@ -218,8 +237,10 @@ class Inputs:
         few = _FEW_AFTER if at_harm else _ENOUGH_AFTER
         if usual is None or usual.mask or usual.count < few or not is_there(tensor):
             return
-        if not at_harm and any(one is usual for _, one, _ in self._fresh):
+        if not at_harm and any(one is usual for _, one, *_ in self._fresh):
             return  # it was looked at as it went in, and is not unusual enough for a word without harm
+        if at_harm and tensor.numel() > _TIMES_LONGER * usual.longest.numel() > 0:
+            self._say_longer(batch, usual)
         size = max(abs(float(end)) for end in extent(tensor))
         times = _TIMES_AFTER if usual.count >= _ENOUGH_AFTER else _TIMES_OF_FEW
         if times * usual.largest < size < math.inf and usual.score(size) > _DEVIATIONS_AFTER:

@@ -176,3 +176,20 @@ def test_at_a_harm_in_the_first_steps_what_is_out_of_all_proportion_is_named(wor
         optimizer.step()
         optimizer.zero_grad()
     assert [event.step for event in outliers(worker)] == [steps] * named
+
+
+@pytest.mark.parametrize(("length", "named"), [(40, True), (8, False)])
+def test_at_a_harm_a_batch_far_longer_than_all_before_is_named(work, length, named):
+    worker = work()
+    model = nn.GRU(3, 4, batch_first=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    for size in (5, 6, 4, 6, 5, length):
+        series = torch.randn(2, size, 3)
+        loss = model(series)[0].square().mean()
+        (loss * (torch.inf if size == length else 1.0)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    found = [event for event in worker.events(Warned) if event.slug == "batch_longer"]
+    assert len(found) == named
+    for one in found:
+        assert (one.step, one.at_harm, one.facts["shape"], one.facts["longest"]) == (5, True, [2, 40, 3], [2, 6, 3])
