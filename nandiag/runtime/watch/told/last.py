@@ -12,6 +12,7 @@ from nandiag.runtime.look.finite import fact, quiet, read
 from nandiag.runtime.look.weights import Optimizer, parameters
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import Case
+from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.watch.judge import Border
 from nandiag.runtime.watch.told.spoken import spoken_of
 
@@ -77,7 +78,7 @@ class LastLook:
         """Look at what an optimizer trained that goes with the function it lived in: the script itself goes on."""
         capture = self._sentinel.capture
         under_way = capture.tracer is not None or capture.depth or capture.in_step or capture.elsewhere
-        if self.taken or under_way or not self._matters():
+        if self.taken or under_way or capturing() or not self._matters():
             return
         was_open = capture.window.close()
         try:

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from nandiag.events import ProbeDark
+from nandiag.runtime.tape import state
 
 
 def trained(steps=3):
@@ -94,6 +95,19 @@ def test_the_model_of_a_function_is_looked_at_when_the_function_returns(work):
     assert worker.sentinel.finish().steps == 3
     assert len(worker.harms) == 1
     assert worker.events(ProbeDark) == []
+
+
+def test_nothing_is_looked_at_that_goes_while_a_graph_is_captured(work, monkeypatch):
+    worker = work()
+
+    def main():
+        model, _optimizer = trained()
+        average(model, 0)
+        monkeypatch.setattr(state, "_made_up", [1])
+
+    main()
+    assert told(worker) == []
+    monkeypatch.undo()
 
 
 def test_models_that_go_finite_are_not_told_and_not_kept(work):
