@@ -17,6 +17,7 @@ SECONDS = 2.0
 _OFTEN = frozenset(
     getattr(signal, name, None) for name in ("SIGCHLD", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGWINCH", "SIGURG")
 )
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _since: list[float] = []
 
 
@@ -50,7 +51,8 @@ def postponed() -> Iterator[None]:
         # Who waits for signals by it (asyncio) is told of them when they are raised, and not before as well.
         told = signal.set_wakeup_fd(-1)
         try:
-            yield
+            with _timers_stopped():
+                yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -58,3 +60,15 @@ def postponed() -> Iterator[None]:
             _since.clear()
             for number in reversed(dict.fromkeys(came)):
                 later.callback(signal.raise_signal, number)
+
+
+@contextlib.contextmanager
+def _timers_stopped() -> Iterator[None]:
+    """Have the script's timers stand still: an alarm for a step that hangs is not meant for a replay."""
+    timers = [(one, signal.setitimer(one, 0)) for one in _TIMERS]
+    try:
+        yield
+    finally:
+        for timer, (left, every) in timers:
+            if left:
+                signal.setitimer(timer, left, every)

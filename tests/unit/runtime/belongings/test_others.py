@@ -357,6 +357,26 @@ def test_a_signal_that_the_step_raises_itself_is_answered_once(work, answered):
     assert len(calls) == steps
 
 
+def test_an_alarm_for_a_step_that_hangs_does_not_ring_for_a_replay(work):
+    worker, rings, calls, left = work(), [], ctypes.c_int(0), []
+    before = signal.signal(signal.SIGALRM, lambda *_: rings.append(1))
+
+    def act():
+        calls.value += 1
+        if calls.value == BAD + 1:
+            signal.setitimer(signal.ITIMER_REAL, 1.0)
+        elif calls.value == BAD + 2:  # run again
+            time.sleep(1.5)
+
+    try:
+        train(act, after=lambda: left.append(signal.setitimer(signal.ITIMER_REAL, 0)[0]))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert looked(worker)[0] == "found"
+    assert rings == []
+    assert 0 < left[BAD] < 1
+
+
 def test_an_alarm_of_the_step_is_set_once(work):
     worker, rings = work(), []
     before = signal.signal(signal.SIGALRM, lambda *_: rings.append(1))
