@@ -56,6 +56,7 @@ _BY_INF = "Make the quotients 0 where the divisor is: by a small number in its p
 _CLAMPED = Suggestion("Or keep the divisor above the least that is of use, or clamp the quotient to the largest.")
 _KEPT = "y = a / torch.where(b != 0, b, torch.inf)"
 _COUNTS = re.compile(r"(?:^|[\W_])(?:n|num|numel|counts?|len|lengths?|steps|samples|tokens|batches|seen)(?:$|[\W_])")
+_SIZES = re.compile(r"norm|sqrt|\bstd\b|\bvar\b|\babs\b|\bmean\b|\bexp\b")
 _IN_PLACE = re.compile(r"[\w.\[\]]+\.(?:mul|div)_\(")
 _OWN_NORM = re.compile(r"[\w.\[\]]*\.grad\.")
 _WHAT = "a scale, a variance or a count"
@@ -72,10 +73,21 @@ def explain(facts: Facts) -> Cause | None:
         return Cause("division_by_zero", (f"the divisor of {facts.op} is the number 0",), _by_number(facts))
     base = facts.origin.inputs[0]
     if facts.op == "pow" and (facts.number("arg1") or 0.0) < 0 and base.zeros:
-        text = f"the base of pow holds {words.count(base.zeros, 'zero')}; 0 to a negative power is Inf"
-        fitted = fitting.argument(facts.origin, "pow", lambda text: f"{text}.clamp_min({small(base)})")
-        return Cause("division_by_zero", (text,), (Suggestion(_KEEP, fitted or "x.clamp_min(1e-6) ** -p"),))
+        return _by_power(facts, base)
     return _by_tensor(facts)
+
+
+def _by_power(facts: Facts, base: TensorFact) -> Cause:
+    """Of many, what is 0 has 0 in its place, as where a node of a graph has no neighbours."""
+    text = f"the base of pow holds {words.count(base.zeros, 'zero')}; 0 to a negative power is Inf"
+    kept = f"clamp_min({small(base)})"
+    fitted = fitting.argument(facts.origin, "pow", lambda text: f"{text}.{kept}")
+    keep = Suggestion(_KEEP, fitted or "x.clamp_min(1e-6) ** -p")
+    left = fitting.argument(facts.origin, "pow", lambda text: f"torch.where({text} != 0, {text}, torch.inf)")
+    if base.numel == 1 or left is None or "int" in dtype_of(base):
+        return Cause("division_by_zero", (text,), (keep,))
+    zero = Suggestion("Where the base is 0, give 0: a small number in its place would make the power huge.", left)
+    return Cause("division_by_zero", (text,), (zero, keep))
 
 
 def _of_weight_norm(facts: Facts) -> Cause | None:
@@ -267,7 +279,8 @@ def _nothing_to_scale(facts: Facts, divisor: TensorFact) -> Suggestion | None:
     weighs = facts.op in DIVISIONS and facts.outputs_nan and facts.origin.inputs[0].numel == 1
     if not (inverts or weighs) or divisor.numel != 1 or text is None or not _IN_PLACE.match(line) or "(" in text:
         return None
-    if _OWN_NORM.match(line) and "norm" in text.lower():
+    meaning = facts.meaning(text)
+    if _OWN_NORM.match(line) and "norm" in f"{text} {'' if meaning is None else meaning.text}".lower():
         return None  # gradients whose norm is 0 are 0, and stay so by any factor
     own = (facts.origin.function or "").isidentifier()
     told = f"Where {text} is 0 there is nothing to average: leave before anything is written, on all ranks alike."
@@ -366,7 +379,10 @@ def _is_count(facts: Facts, divisor: TensorFact) -> bool:
     """Whether the divisor holds whole numbers, as far as it is known, and is called a count."""
     ends = (divisor.min, divisor.max)
     whole = all(end is not None and end >= 0 and end == int(end) for end in ends)
-    return whole and _COUNTS.search(quotients.below(facts.origin) or divisor.name or "") is not None
+    below = quotients.below(facts.origin) or divisor.name or ""
+    meaning = facts.meaning(below)
+    sizes = meaning is not None and _SIZES.search(meaning.text) is not None  # n may stand for a norm as well
+    return whole and not sizes and _COUNTS.search(below) is not None
 
 
 def _in_float32(facts: Facts) -> str:

@@ -133,6 +133,7 @@ def _alone(facts: Facts, op: str) -> Suggestion | None:
     sized = determinants.in_one_step(facts, op)
     if sized is None and op in _LOGS:
         sized = determinants.of_size(facts, op)
+    sized = learnt.of_few(facts) if sized is None and op in _POSITIVE else sized
     return learnt.by_logarithm(facts, op) if sized is None and op in _POSITIVE else sized
 
 

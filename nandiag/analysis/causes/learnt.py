@@ -53,3 +53,26 @@ def _mended(facts: Facts, part: ast.expr) -> str | None:
 
 def _same(node: ast.AST, part: ast.expr) -> bool:
     return ast.dump(node) == ast.dump(part)
+
+
+def of_few(facts: Facts) -> Suggestion | None:
+    """Say how to learn the logarithms of the few weights alone that the argument is made of, and that are below 0."""
+    names = facts.extra.get("below_zero")
+    given = facts.origin.inputs[0].min if facts.origin.inputs else None
+    if not isinstance(names, list) or not names or given is None or given > _ROUNDED:
+        return None
+    told = [str(name) for name in names]
+    several = len(told) > 1
+    text = (
+        f"It is made of few weights, and {words.few(told)} {'are' if several else 'is'} below 0, where a clamp has no "
+        f"gradient that would lead {'them' if several else 'it'} back. Learn {'their logarithms' if several else 'its'}"
+        f"{'' if several else ' logarithm'}: take the exponential where the weight is used."
+    )
+    own = [f"self.{name.rpartition('.')[2]}" for name in told]
+    return Suggestion(
+        text, "\n".join(f"{one}.data.log_()  # where it is made; {one}.exp() for it elsewhere" for one in own)
+    )
+
+
+# Rounding alone does not lead as far below 0.
+_ROUNDED = -1e-4

@@ -133,8 +133,11 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     if known is not None:
         return Cause("log_of_zero", (text,), (Suggestion(_EXACT if _LOG_2 in known else _ONE, known), keep))
     forms = _in_one_step(facts)
+    given = facts.origin.inputs[-1 if op == "xlogy" else 0]
     # What can be put in the line's place as it stands comes before what is to be done where its input is made.
-    elsewhere = fitted is not None and all(one.code != _TANH for one in forms)
+    # Behind a bound what is 0 has no gradient: where all is, nothing would be trained any more.
+    nothing = given.numel > 1 and given.zeros == given.numel and facts.extra.get("of_weights") is True
+    elsewhere = fitted is not None and not nothing and all(one.code != _TANH for one in forms)
     return Cause("log_of_zero", (text,), (keep, *bounded, *forms) if elsewhere else (*forms, keep, *bounded))
 
 

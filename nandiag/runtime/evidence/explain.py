@@ -100,6 +100,37 @@ def of_weights(op: Op) -> dict[str, object]:
     return {"of_weights": trained, "made_by": _made_by(given[0]), **below}
 
 
+def few_weights(op: Op, name: Callable[[Tensor], str | None]) -> dict[str, object]:
+    """Return which of the weights are below 0 in places, where the op was given what is made of very few small ones."""
+    given = _given(op)
+    if not given or op.spot.node is not None or words.op(str(op.func)).rstrip("_") not in _OF_POSITIVE:
+        return {}
+    leaves = _leaves(given[0])
+    if leaves is None or any(leaf.numel() > _SMALL_WEIGHT for leaf in leaves) or not all_there(leaves):
+        return {}
+    named = [told for leaf in leaves if bool((leaf.detach() < 0).any()) and (told := name(leaf)) is not None]
+    return {"below_zero": named} if named else {}
+
+
+_OF_POSITIVE, _SMALL_WEIGHT, _MOST_LEAVES, _MOST_NODES = _LOGS | {"sqrt", "rsqrt"}, 64, 3, 2000
+
+
+def _leaves(tensor: Tensor) -> list[Tensor] | None:
+    """Return the variables that a gradient goes back to; None where these are more than a few, or not all seen."""
+    waiting, seen, found = [tensor.grad_fn], set(), []
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        found += [] if variable is None else [variable]
+        if len(found) > _MOST_LEAVES or len(seen) > _MOST_NODES:
+            return None
+        waiting.extend(before for before, _ in node.next_functions)
+    return found
+
+
 def _is_division(op: Op) -> bool:
     return words.op(str(op.func)).rstrip("_") in _DIVISIONS
 

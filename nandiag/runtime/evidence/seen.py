@@ -16,6 +16,7 @@ from nandiag.runtime.collectives.messages import ARRIVALS
 from nandiag.runtime.evidence.around.whose import name_of, name_of_number
 from nandiag.runtime.evidence.data.refetch import Fetched, fetch_again
 from nandiag.runtime.evidence.explain import (
+    few_weights,
     in_float64,
     inputs_of,
     masked_at,
@@ -151,6 +152,7 @@ class Evidence:
         if finding.source == "op":
             facts |= {**in_float64(op), **self._overgrown(op), **vanished_at(op), **upside_down(op)}
             facts |= {"fed": True} if self._is_fed(op) else {}
+            facts |= few_weights(op, self._name())
             facts |= masked_at(op) if op.sums else {}
             facts |= self._multiplied() if op.spot.node is not None else {}
         number = name_of_number(op.spot.frames) if any(map(_is_bad_number, facts.values())) else None

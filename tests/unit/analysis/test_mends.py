@@ -399,3 +399,33 @@ def test_what_a_divisor_of_one_number_is_made_of_has_its_lines(at, by_hand, belo
     name = "self.var" if "self" in below else "var"
     told = advice(on(facts, written=[(name, (8, 13))]))[0].text
     assert told.endswith(f"look at what it is made of: {name}, set in lines 8 and 13.")
+
+
+def test_a_negative_power_of_many_is_left_out_where_they_are_0(at, by_hand):
+    def told(**of):
+        base = by_hand.fact(zeros=1, min=0.0, **of)
+        facts = at("pow", (base,), (by_hand.fact(posinf=1),), **placed("d = A.sum(1) ** -0.5", "A.sum(1) ** -0.5"),
+                   extra={"arg1": -0.5})  # fmt: skip
+        return advice(facts)[0].code
+
+    assert told() == "d = torch.where(A.sum(1) != 0, A.sum(1), torch.inf) ** -0.5"
+    assert told(shape=()) == "d = A.sum(1).clamp_min(1e-6) ** -0.5"
+
+
+@pytest.mark.parametrize(("zeros", "bounded"), [(2, False), (1, True)])
+def test_where_all_is_0_a_bound_would_leave_no_gradient(at, by_hand, zeros, bounded):
+    facts = at("log", (by_hand.fact(zeros=zeros, shape=(2,)),), (by_hand.fact(neginf=zeros),),
+               **placed("y = torch.log(a.sum(-1))", "torch.log(a.sum(-1))"),
+               extra={"of_weights": True, "made_by": ["SumBackward1", "MulBackward0"]})  # fmt: skip
+    assert ("clamp_min" in advice(facts)[0].code) is bounded
+
+
+@pytest.mark.parametrize(("names", "least", "text"), [
+    (["kf.q", "kf.r"], -0.3, "kf.q, kf.r are below 0"), (["q"], -0.3, "q is below 0"), (["q"], -1e-9, None),
+])  # fmt: skip
+def test_the_few_weights_that_are_below_0_are_learnt_as_logarithms(at, by_hand, names, least, text):
+    facts = at("log", (by_hand.fact(min=least),), (by_hand.fact(nan=1),), **placed("y = S.log()", "S.log()"),
+               extra={"of_weights": True, "made_by": ["AddBackward0"], "below_zero": names})  # fmt: skip
+    told = advice(facts)[0]
+    assert (text or "where rounding alone does it") in told.text
+    assert ("self.q.data.log_()" in told.code) is (text is not None)

@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from nandiag.runtime.evidence.explain import of_weights
+from nandiag.runtime.evidence.explain import few_weights, of_weights
 from nandiag.runtime.evidence.op import Op, Spot
 from nandiag.runtime.frames import stack
 
@@ -52,6 +52,23 @@ def test_what_made_a_divisor_is_told_too():
 
     root = torch.ones(3, requires_grad=True).sqrt()
     assert forward(torch.ones(3), root)["below_by"] == ["SqrtBackward0", "torch::autograd::AccumulateGrad"]
+
+
+def under(func, tensor):
+    found = op_on(tensor)
+    found.func = func
+    return few_weights(found, lambda leaf: f"w{leaf.numel()}")
+
+
+def test_the_few_weights_below_zero_that_a_logarithm_is_made_of_are_named():
+    log = torch.ops.aten.log.default
+    below, above = torch.full((2,), -1.0, requires_grad=True), torch.ones(3, requires_grad=True)
+    assert under(log, below.sum() + above.sum()) == {"below_zero": ["w2"]}
+    assert under(log, above.sum()) == {}
+    assert under(torch.ops.aten.exp.default, below.sum()) == {}
+    assert under(log, torch.full((65,), -1.0, requires_grad=True) * 2) == {}
+    assert under(log, sum(torch.full((1,), -1.0, requires_grad=True) * 2 for _ in range(4))) == {}
+    assert under(log, torch.ones(2)) == {}
 
 
 def test_elsewhere_what_no_weight_went_into_is_of_the_data():
