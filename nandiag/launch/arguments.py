@@ -18,6 +18,7 @@ from nandiag.settings import Settings
 
 USAGE = "nandiag run [options] script.py [the script's own arguments]"
 LEAST_HANG = 5
+_WORKERS = ("--nproc", "--nproc-per-node")
 _NPROC_WORDS = frozenset({"auto", "cpu", "gpu", "xpu"})
 
 
@@ -85,7 +86,7 @@ def _with_torch(words: list[str], settings: Settings) -> Arguments:
     torchrun = _only_torchrun(values)
     if arguments.settings.launcher == "none":
         raise _not_started(torchrun, parser)
-    left = _left(head, tail)
+    left = (*_left(head, tail), *_misspelt(head, tail, parser))
     # What became of --nproc needs saying only where another option, that nandiag did not take, stands beside it.
     return replace(arguments, torchrun=torchrun, notes=(*notes, *left))
 
@@ -176,6 +177,21 @@ def _take_nproc(head: list[str], tail: list[str], parser: _Parser) -> tuple[list
     rest = [*tail[:start], *tail[end:]]
     note = f"--nproc {count} was taken as nandiag's, the script's arguments are: {' '.join(rest)}."
     return [*head[:-1], f"--nproc={count}", head[-1]], rest, (note,) if rest else ()
+
+
+def _misspelt(head: list[str], tail: list[str], parser: _Parser) -> tuple[str, ...]:
+    """Say that what looks like a number of workers stands after the script and is its own, where one was started."""
+    words = [] if "--" in head else tail[: tail.index("--") if "--" in tail else None]
+    for word, after in zip(words, [*words[1:], ""], strict=False):
+        name, equals, value = word.partition("=")
+        count = value if equals else after
+        near = name.startswith("--") and difflib.get_close_matches(name.replace("_", "-"), _WORKERS, n=1, cutoff=0.85)
+        if near and count != "1" and (count.isdigit() or count in _NPROC_WORDS):
+            values = _parse(parser, head, [], argparse.Namespace(nproc_per_node=None))[0]
+            if values.nproc_per_node not in {None, "1"}:
+                return ()
+            return (f"{name} {count} is the script's own there, and one worker is started; more: --nproc {count}.",)
+    return ()
 
 
 def _find_nproc(words: list[str]) -> tuple[int, int, str] | None:

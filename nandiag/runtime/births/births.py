@@ -72,6 +72,12 @@ class Births:
             self.saves.saved(file, _named(content), Call("save", places(frame, _FRAMES)[0]), tape, step)
 
     @guarded("births")
+    def saves_later(self, file: Any, content: Any, frame: Any, tape: Tape | None, step: int) -> None:
+        """A copy of ``content``, as it is now, will be saved to ``file`` in another thread."""
+        with quiet():
+            self.saves.asked(file, _named(content), Call("save", places(frame, _FRAMES)[0]), tape, step)
+
+    @guarded("births")
     def from_file(self, roots: list[nn.Module], step: int) -> Looked | None:
         """Return whence a weight or buffer of ``roots`` is bad that was so in a file which was loaded."""
         if not self.saves.any:

@@ -242,3 +242,37 @@ def test_config_and_set_before_the_script_are_ours_and_behind_it_the_scripts_wit
 def test_a_lag_that_cannot_be_is_refused(words):
     with pytest.raises(UsageError, match="--sentinel-lag"):
         read([*words, "train.py"], Settings())
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("t.py --nprocs 2", "--nprocs 2"),
+        ("t.py --lr 1 --nprocs=4", "--nprocs 4"),
+        ("t.py --nproc_per_node 2", "--nproc_per_node 2"),
+        ("t.py --nproc-per-node gpu", "--nproc-per-node gpu"),
+        ("--nproc 1 t.py --nprocs 2", "--nprocs 2"),
+    ],
+)
+def test_says_that_a_misspelt_number_of_workers_is_the_scripts(words, name):
+    arguments = read(words.split(), Settings())
+    (note,) = arguments.notes
+    assert note.startswith(f"{name} is the script's own there, and one worker is started")
+    assert arguments.script_args[-2:] in {tuple(name.split()), ("1", name.replace(" ", "="))}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--nproc 2 t.py --nprocs 2",
+        "t.py --nprocs 1",
+        "t.py --num-proc 4",
+        "t.py --processes 4",
+        "t.py --nprocs many",
+        "t.py -- --nprocs 2",
+        "-- t.py --nprocs 2",
+        "--launcher none t.py --nprocs 2",
+    ],
+)
+def test_is_silent_on_what_is_hardly_meant_for_it(words):
+    assert read(words.split(), Settings()).notes == ()

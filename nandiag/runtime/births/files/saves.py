@@ -63,6 +63,7 @@ class Saves:
         self._known = known
         self._files: dict[tuple[int, int], Saved] = {}
         self._loaded: deque[Loaded] = deque(maxlen=_MOST_LOADS * _MOST_TENSORS)
+        self._asked: dict[str, Saved] = {}  # by path: saves that other threads are at
         self._looks = 0
         self.watched: Callable[[Tensor], Op | None] | None = None  # where each op is looked at, which one made a tensor
 
@@ -77,12 +78,28 @@ class Saves:
         if key is None:
             return
         self._files.pop(key, None)
-        bad = [(name, one) for name, one in named if self._is_harmful(one)][:_MOST_TENSORS]
-        if bad and self._looks < _MOST_LOOKS:
-            self._looks += 1
-            self._files[key] = Saved(call, step, {name: self._birth(one, tape) for name, one in bad})
+        asked = self._asked.pop(_path(file), None)
+        saved = Saved(call, step, self._bad(named, tape)) if asked is None or not asked.bad else asked
+        if saved.bad:
+            self._files[key] = saved if asked is None else saved._replace(call=asked.call, step=asked.step)
             if len(self._files) > _MOST_FILES:
                 self._files.pop(next(iter(self._files)))
+
+    def asked(self, file: Any, named: Named, call: Call, tape: Tape | None, step: int) -> None:
+        """What these tensors hold now will be saved to ``file`` by another thread; as in :meth:`saved`."""
+        path = _path(file)
+        if not path:
+            return
+        self._asked[path] = Saved(call, step, self._bad(named, tape))
+        if len(self._asked) > _MOST_FILES:
+            self._asked.pop(next(iter(self._asked)))
+
+    def _bad(self, named: Named, tape: Tape | None) -> dict[str, Birth | None]:
+        bad = [(name, one) for name, one in named if self._is_harmful(one)][:_MOST_TENSORS]
+        if not bad or self._looks >= _MOST_LOOKS:
+            return {}
+        self._looks += 1
+        return {name: self._birth(one, tape) for name, one in bad}
 
     def loaded(self, file: Any, named: Named, call: Call) -> None:
         """These tensors were read from ``file``."""
@@ -169,6 +186,10 @@ def _told(key: str, path: str, call: Call, saved: Saved | None) -> Birth:
 def _line(call: Call) -> str:
     frame = best(tuple(map(Frame._make, call.places)))
     return "" if frame is None else f"{os.path.basename(frame.file)}:{frame.line}"
+
+
+def _path(file: Any) -> str:
+    return os.path.abspath(file) if isinstance(file, str | os.PathLike) else ""
 
 
 def _inode(file: Any) -> tuple[int, int] | None:

@@ -42,16 +42,21 @@ def watch_files(capture: Capture) -> None:
     """Wrap what reads weights from files and what writes them, now or once it has been imported."""
     torch.load = _reads(capture, torch.load, _load)
     torch.save = _heard(capture, torch.save, _save)
-    _later(f"{_SHARDED}loader", "_load_state_dict", lambda original: _reads(capture, original, _load_shards))
-    _later(f"{_SHARDED}saver", "_save_state_dict", lambda original: _heard(capture, original, _save_shards))
-    _later("safetensors", "safe_open", lambda original: opened(original, functools.partial(_read, capture)))
-    _later("safetensors.torch", "save_file", lambda original: _heard(capture, original, _save_file))
+    _later(f"{_SHARDED}loader", _load_state_dict=lambda original: _reads(capture, original, _load_shards))
+    _later(
+        f"{_SHARDED}saver",
+        _save_state_dict=lambda original: _heard(capture, original, _save_shards),
+        async_save=lambda original: _foreheard(capture, original, _save_later),
+    )
+    _later("safetensors", safe_open=lambda original: opened(original, functools.partial(_read, capture)))
+    _later("safetensors.torch", save_file=lambda original: _heard(capture, original, _save_file))
 
 
-def _later(module: str, name: str, wrapped: Callable[[Any], Any]) -> None:
+def _later(module: str, **wrapped: Callable[[Any], Any]) -> None:
     @guarded("births")
     def wrap(imported: ModuleType) -> None:
-        setattr(imported, name, wrapped(getattr(imported, name)))
+        for name, wrap_one in wrapped.items():
+            setattr(imported, name, wrap_one(getattr(imported, name)))
 
     after_import(module, wrap)
 
@@ -70,6 +75,23 @@ def _heard(capture: Capture, original: Callable[..., Any], ear: Ear) -> Callable
         if capture.births is not None and not capture.off:
             hear(capture, Heard(args, kwargs, output, sys._getframe(1)))
         return output
+
+    return wrapper
+
+
+def _foreheard(capture: Capture, original: Callable[..., Any], ear: Ear) -> Callable[..., Any]:
+    """Return a wrap of a function before which ``ear`` hears of its call."""
+    hear = guarded("births")(ear)
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if capture.births is not None and not capture.off:
+            hear(capture, Heard(args, kwargs, None, sys._getframe(1)))
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            pass_on(error)
+            raise
 
     return wrapper
 
@@ -119,6 +141,13 @@ def _save_file(capture: Capture, call: Heard) -> None:
 
 def _save_shards(capture: Capture, call: Heard) -> None:
     _saved(capture, _folder(call.word(1, "storage_writer")), call.word(0, "state_dict"), call.frame)
+
+
+def _save_later(capture: Capture, call: Heard) -> None:
+    """A thread will save a copy of it: who asked for that is here, and what it holds is known here."""
+    folder = call.kwargs.get("checkpoint_id") or _folder(call.kwargs.get("storage_writer"))
+    tape = None if capture.elsewhere else capture.tape
+    capture.births.saves_later(folder, call.word(0, "state_dict"), call.frame, tape, capture.tape.step)
 
 
 def _saved(capture: Capture, file: Any, content: Any, frame: FrameType) -> None:

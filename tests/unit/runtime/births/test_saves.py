@@ -2,8 +2,12 @@
 
 import math
 
+import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint import state_dict_loader as loader
+from torch.distributed.checkpoint import state_dict_saver as saver
 
 from nandiag.events import Looked, ProbeDark
 from nandiag.runtime.births.record import Record
@@ -124,3 +128,32 @@ def test_a_file_that_is_there_from_before_is_named_itself(work, tmp_path):
     look = found(worker)
     assert (look.facts["birth"], look.facts["key"]) == ("file", "weight")
     assert "saved_at" not in look.facts
+
+
+@pytest.fixture
+def alone(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_what_another_thread_saves_was_asked_for_where_it_was_made_bad(work, tmp_path, alone):
+    worker = work()
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(6):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).square().mean().backward()
+        optimizer.step()
+        if step == 1:
+            average = {key: value * 0 / torch.zeros(()) for key, value in model.state_dict().items()}  # an average
+            done = saver.async_save({"model": average}, checkpoint_id=tmp_path / "last")
+        if step == 3:
+            done.result()
+            state = {"model": model.state_dict()}
+            loader.load(state, checkpoint_id=tmp_path / "last")
+            model.load_state_dict(state["model"])
+    look = found(worker)
+    assert look.site.source.endswith("# an average")
+    assert (look.site.op, look.facts["saved_step"], look.facts["file"]) == ("aten.div.Tensor", 2, "last")
+    assert look.facts["saved_at"].startswith("test_saves.py:")
