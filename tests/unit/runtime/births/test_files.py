@@ -11,6 +11,7 @@ import torch.distributed.checkpoint as sharded
 from torch import nn
 
 from nandiag.events import Looked, ProbeDark
+from nandiag.runtime.frames import is_ours
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -156,6 +157,54 @@ def by_key(path):
     with safe_open(path, framework="pt") as file:
         assert isinstance(file, safe_open)
         return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118, such a file has no iterator
+
+
+def none_there(path):
+    from safetensors import safe_open
+
+    safe_open(path.with_name("none"), framework="pt")
+
+
+def none_in_it(path):
+    from safetensors import safe_open
+
+    safe_open(path, framework="pt").get_tensor("none")
+
+
+def none_of_a_part(path):
+    from safetensors import safe_open
+
+    safe_open(path, framework="pt").get_slice("bias")["none"]
+
+
+def no_such_word(path):
+    from safetensors import safe_open
+
+    safe_open(path, framework="pt").none  # noqa: B018
+
+
+@pytest.mark.parametrize("ask", [none_there, none_in_it, none_of_a_part, no_such_word])
+def test_an_error_of_a_file_of_safetensors_shows_no_frame_of_ours(work, safetensors, tmp_path, ask):
+    path = tmp_path / "warm.safetensors"
+    path.write_bytes(pickle.dumps(bad_state()))
+    work()
+    with pytest.raises((OSError, LookupError, TypeError, AttributeError)) as caught:
+        ask(path)
+    assert [one for one in caught.traceback if is_ours(str(one.path))] == []
+
+
+def test_a_file_of_safetensors_is_of_the_librarys_own_class(work, safetensors, tmp_path):
+    import safetensors as library
+
+    own = library.safe_open
+    (tmp_path / "warm.safetensors").write_bytes(pickle.dumps(bad_state()))
+    worker = work()
+    file = library.safe_open(tmp_path / "warm.safetensors", framework="pt")
+    assert library.safe_open is not own
+    assert isinstance(file, own)
+    assert isinstance(file, library.safe_open)
+    assert isinstance(file.get_slice("bias"), library.Slice)
+    assert worker.events(ProbeDark) == []
 
 
 def by_slice(path):
