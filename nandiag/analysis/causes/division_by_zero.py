@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from nandiag.analysis.causes import bounding, corrections, exponents, fitting, peaks, quotients, roots
+from nandiag.analysis.causes import bounding, corrections, exponents, fitting, logarithms, peaks, quotients, roots
 from nandiag.analysis.causes.empty_reduction import divides_by_no_target
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
 from nandiag.analysis.causes.guards import small, under_root
@@ -255,6 +255,9 @@ def _in_update(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
 
 def _out_of_reach(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     """What is left where no small number in the divisor's place mends it."""
+    logged = logarithms.of_ratio(facts)
+    if logged is not None:
+        return (logged,)
     inverted = facts.op == "reciprocal" and not _is_count(facts, divisor)
     if divisor.numel > 1 and (inverted or facts.op in DIVISIONS):
         first = Suggestion(_left_out(facts), quotients.left_out(facts.origin) or _KEPT)

@@ -129,3 +129,31 @@ def _computed(kind: ast.operator, left: float, right: float) -> float | None:
 
 
 _FAR, _BASE = 1e6, 100.0
+
+
+_OF_RATIO = "Its logarithm is taken: take that of both sides, which is finite where the quotient is not."
+
+
+def of_ratio(facts: Facts) -> Suggestion | None:
+    """Return the user's line with ``torch.log(a) - torch.log(b)`` for the logarithm of the underlined ``a / b``."""
+    source, column = facts.origin.source or "", facts.origin.column or (0, 0)
+    line = source.strip()
+    first, last = (place - (len(source) - len(source.lstrip())) for place in column)
+    calls = [node for node in fitting.nodes_of(line) if isinstance(node, ast.Call) and line.isascii()]
+    for call in calls:
+        given = fitting.target(call, "log")
+        if not isinstance(given, ast.BinOp) or not isinstance(given.op, ast.Div) or given.lineno != 1:
+            continue
+        if (given.col_offset, given.end_col_offset) == (first, last) and len(facts.origin.inputs) > 1:
+            above, below = (_apart(facts, node) for node in (given.left, given.right))
+            above = above if facts.origin.inputs[0].zeros else f"torch.log({ast.unparse(given.left)})"
+            return Suggestion(_OF_RATIO, f"{line[: call.col_offset]}({above} - {below}){line[call.end_col_offset :]}")
+    return None
+
+
+def _apart(facts: Facts, node: ast.expr) -> str:
+    """Return the logarithm of one side, of the scores where it is a softmax of such, else behind a bound."""
+    made = meanings.behind(facts, node)
+    taken = _Logarithm(facts)
+    text = taken.of(made.node) if made.inside and meanings.is_same_again(made.node) else ""
+    return text if taken.undone == ["softmax"] else f"torch.log({fitting.bracketed(node)}.clamp_min(1e-12))"

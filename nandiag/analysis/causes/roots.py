@@ -34,7 +34,8 @@ def above(facts: Facts, divisor: TensorFact) -> Suggestion | None:
     name, meaning = _named(facts)
     line = None if meaning is None else _guarded(meaning, f"1e{guard}")
     if meaning is None or line is None:
-        return _by_node(name or "the divisor", infinite=infinite) if _is_root(facts) else None
+        made = "" if meaning is None else f", in line {meaning.line}"
+        return _by_node(name or "the divisor", made, infinite=infinite) if _is_root(facts) else None
     where = f"in line {meaning.line}"
     if meaning.file != facts.origin.file:
         where += f" of {posixpath.basename(meaning.file)}"
@@ -45,9 +46,9 @@ def above(facts: Facts, divisor: TensorFact) -> Suggestion | None:
     return Suggestion(text, None if kept is None else f"{line}\n{kept}")
 
 
-def _by_node(name: str, *, infinite: bool) -> Suggestion:
+def _by_node(name: str, where: str, *, infinite: bool) -> Suggestion:
     """The script's text does not show the root."""
-    text = f"{name} {_WHY}: keep what is under it above zero where it is made"
+    text = f"{name} {_WHY}: keep what is under it above zero where it is made{where}"
     end = ", and give 0 where it was: a small number in its place would make the quotient huge." if infinite else "."
     return Suggestion(text + end, "torch.sqrt(x.clamp_min(1e-12))")
 

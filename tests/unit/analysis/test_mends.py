@@ -429,3 +429,17 @@ def test_the_few_weights_that_are_below_0_are_learnt_as_logarithms(at, by_hand, 
     told = advice(facts)[0]
     assert (text or "where rounding alone does it") in told.text
     assert ("self.q.data.log_()" in told.code) is (text is not None)
+
+
+@pytest.mark.parametrize(
+    ("q", "zeros", "code"),
+    [
+        ("torch.softmax(z, -1)", 0, "(torch.log(p) - torch.log_softmax(z, -1))"),
+        ("torch.softmax(net(x), -1)", 0, "(torch.log(p) - torch.log(q.clamp_min(1e-12)))"),
+        ("counts / n", 2, "(torch.log(p.clamp_min(1e-12)) - torch.log(q.clamp_min(1e-12)))"),
+    ],
+)
+def test_the_logarithm_of_a_ratio_is_that_of_both_sides(at, by_hand, q, zeros, code):
+    given = (by_hand.fact(zeros=zeros, min=0.0), by_hand.fact(zeros=3, min=0.0))
+    facts = at("div", given, (by_hand.fact(posinf=3),), **placed("loss = (p * torch.log(p / q)).sum()", "p / q"))
+    assert advice(on(facts, ("q", q)))[0].code == f"loss = (p * {code}).sum()"
