@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
+import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -228,18 +229,30 @@ class Attributes:
     def __init__(self, module: nn.Module) -> None:
         self._kept = [(one, _settable(one)) for one in module.modules()]
 
-    def __len__(self) -> int:
-        """How many modules there are."""
-        return len(self._kept)
-
     def changed(self) -> list[nn.Module]:
         """Return the modules one of whose attributes or buffers is not what it was."""
         return [module for module, kept in self._kept if any(map(_is_anew, _settable(module), kept))]
 
+
+class Stock:
+    """The same, of a module that it does not keep alive, nor its parts."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._kept = [(weakref.ref(one), [_kept(names) for names in _holders(one)]) for one in module.modules()]
+
+    def __len__(self) -> int:
+        """How many modules there are."""
+        return len(self._kept)
+
     def set_anew(self, but: Container[int]) -> list[Names]:
         """Return what modules held that hold another thing there now, but for those ``but``, by their ``id``."""
-        pairs = (pair for module, kept in self._kept if id(module) not in but for pair in kept)
+        there = [(one, kept) for held, kept in self._kept if (one := held()) is not None and id(one) not in but]
+        pairs = [pair for one, kept in there for pair in zip(_holders(one), kept, strict=True)]
         return [(names, old) for names, before in pairs if (old := _given_up(names, before))]
+
+
+def _holders(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
+    return module.__dict__, module._buffers
 
 
 def _given_up(now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
@@ -252,7 +265,7 @@ def _given_up(now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
 
 def _settable(module: nn.Module) -> list[Names]:
     """Return the plain attributes, and the tensors that are attributes or buffers, with where they lie."""
-    return [(names, _kept(names)) for names in (module.__dict__, module._buffers) if names]
+    return [(names, _kept(names)) for names in _holders(module) if names]
 
 
 def _kept(names: dict[str, Any]) -> dict[str, Any]:

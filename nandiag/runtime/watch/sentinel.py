@@ -191,7 +191,7 @@ class Sentinel:
 
     def _settle(
         self, optimizer: Optimizer | None, border: Border, *,
-        closure: bool = False, examine: Callable[[bool], None] | None = None,
+        closure: bool = False, examine: Callable[[bool], None] | None = None, at: int | None = None,
     ) -> None:  # fmt: skip
         joint = self._joint(optimizer)
         level = self.judge.agreed(border, self.agreement.most) if joint else border.level
@@ -205,7 +205,7 @@ class Sentinel:
         elif fresh or joint or self.looker.seeks:
             self._examine(optimizer, joint=joint, ends=ends)
         reason = reason_of(border.harms) if border.harms else "another rank saw harm"
-        action = self._response.act(level, self.clock.step, reason)
+        action = self._response.act(level, self.clock.step if at is None else at, reason)
         if action is Action.SKIP and not closure and optimizer is not None:
             self._under_way.hide(parameters(optimizer))
 
@@ -287,7 +287,7 @@ class Sentinel:
             self.looker.examine_update(updater, bad, step, first=first, ends=ends)
 
         if not self._joint(optimizer):
-            self._settle(optimizer, border, examine=examine)
+            self._settle(optimizer, border, examine=examine, at=step)  # counted already, and yet the same moment
         elif self.teller.tell(border):  # the other ranks hear of it at the next border, where all agree
             examine(decide(self._response.policy, border.level) is Action.STOP)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from nandiag.runtime.memory.there import is_there
 from nandiag.runtime.tape.packed.copies import Copies, Shelves, Unwritten
 from nandiag.runtime.tape.packed.sides import Sides
 from nandiag.runtime.tape.packed.words import version_of
-from nandiag.runtime.tape.state import Attributes, Names, equal, keep_attributes
+from nandiag.runtime.tape.state import Attributes, Names, Stock, equal, keep_attributes
 
 if TYPE_CHECKING:
     from nandiag.runtime.tape.entries import Entry
@@ -32,7 +32,7 @@ class Habit:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self.module = weakref.ref(module)
+        self.module = weakref.ref(module, _letting_go(weakref.ref(self)))
         self._known: dict[tuple[bool, bool], tuple[Shelves | None, list[nn.Module]]] = {}
         self.generators = [
             value for one in module.modules() for value in one.__dict__.values() if isinstance(value, torch.Generator)
@@ -41,7 +41,7 @@ class Habit:
         self._manner = False, False
         self._unwritten: dict[tuple[bool, bool], Unwritten] = {}
         self._first: tuple[list[tuple[Tensor, int]], Attributes] | None = None
-        self._held: Attributes | None = None
+        self._held: Stock | None = None
         self._calls, self._every = 0, _EVERY
 
     def begin(self, entry: Entry) -> None:
@@ -97,7 +97,7 @@ class Habit:
         """Remember what attributes and buffers are; not in each call, for most are never set anew."""
         module = self.module()
         if module is not None:
-            self._held = Attributes(module)
+            self._held = Stock(module)
             self._calls, self._every = 0, max(_EVERY, len(self._held))
 
     def set_anew(self) -> list[Names]:
@@ -111,6 +111,15 @@ class Habit:
         left = [one for one, _ in watched if id(one) not in known]
         if left:
             self._unwritten[self._manner] = Unwritten.of(left, version_of)
+
+
+def _letting_go(habit: Callable[[], Habit | None]) -> Callable[[object], None]:
+    def gone(_: object) -> None:
+        known = habit()
+        if known is not None:
+            known._held = None
+
+    return gone
 
 
 @dataclass(frozen=True, slots=True)

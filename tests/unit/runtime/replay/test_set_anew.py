@@ -1,5 +1,7 @@
 """What a module sets anew, rather than writing into it, for the first time in the harmful step."""
 
+import gc
+import weakref
 from pathlib import Path
 
 import pytest
@@ -110,3 +112,13 @@ def test_stock_is_taken_now_and_then_and_no_more_than_that():
     assert habit.set_anew() == [(model._buffers, {"scale": before})]
     habit._take_stock()
     assert habit.set_anew() == []
+
+
+def test_stock_keeps_nothing_alive():
+    model = Late()
+    habit = Habit(model)
+    habit._take_stock()
+    held = [weakref.ref(one) for one in (model, model.layer, model.layer.weight, model.scale)]
+    del model
+    gc.collect()
+    assert [one() for one in held] == [None] * 4

@@ -375,6 +375,17 @@ def test_gradient_accumulation_counts_micro_steps(work):
     assert worker.harms[0].micro_step == 2
 
 
+def test_a_run_that_an_update_spoils_is_stopped_in_the_step_of_that_update(work):
+    worker = work(on_anomaly="auto")
+    loop = Loop()
+    loop.run(2)
+    loop.optimizer.param_groups[0]["lr"] = math.inf
+    with pytest.raises(AnomalyStop):
+        loop.run(1)
+    (stopping,) = worker.events(Stopping)
+    assert {harm.step for harm in worker.harms} == {stopping.step} == {2}
+
+
 # ---------------------------------------------------------------------- the loss scale
 
 
