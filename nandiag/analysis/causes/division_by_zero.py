@@ -5,7 +5,17 @@ from __future__ import annotations
 import ast
 import re
 
-from nandiag.analysis.causes import bounding, corrections, exponents, fitting, logarithms, peaks, quotients, roots
+from nandiag.analysis.causes import (
+    bounding,
+    corrections,
+    exponents,
+    fitting,
+    logarithms,
+    peaks,
+    quotients,
+    roots,
+    shares,
+)
 from nandiag.analysis.causes.empty_reduction import divides_by_no_target
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
 from nandiag.analysis.causes.guards import small, under_root
@@ -54,6 +64,7 @@ NODES = ("Div", "Reciprocal")
 _IN_ROOT = "Keep what is under the root away from zero: behind it the gradient would still be infinite there."
 _BY_INF = "Make the quotients 0 where the divisor is: by a small number in its place what is not 0 would be huge."
 _CLAMPED = Suggestion("Or keep the divisor above the least that is of use, or clamp the quotient to the largest.")
+_LARGE = "Keep the divisor away from zero: among weights that are divided by their sum, a huge one is nearly 1."
 _KEPT = "y = a / torch.where(b != 0, b, torch.inf)"
 _COUNTS = re.compile(r"(?:^|[\W_])(?:n|num|numel|counts?|len|lengths?|steps|samples|tokens|batches|seen)(?:$|[\W_])")
 _SIZES = re.compile(r"norm|sqrt|\bstd\b|\bvar\b|\babs\b|\bmean\b|\bexp\b")
@@ -144,41 +155,11 @@ def _by_tensor(facts: Facts) -> Cause | None:
     what = "input" if facts.op == "rsqrt" else "divisor"
     seen = f"the {what} of {facts.op} {'is' if held == '0' else 'holds'} {held}; {result}"
     if "vanished" in facts.extra:
-        return Cause("division_by_zero", (seen, _of_exponentials(facts, divisor)), _shifted(facts))
+        return Cause("division_by_zero", (seen, shares.of_exponentials(facts, divisor)), shares.shifted(facts))
     return Cause(
         slug="division_by_zero",
         evidence=(seen,),
         suggestions=(_in_update if facts.in_update else _in_pass)(facts, divisor),
-    )
-
-
-def _of_exponentials(facts: Facts, divisor: TensorFact) -> str:
-    least, where = facts.number("vanished") or 0.0, _exponentials_at(facts)
-    return f"it is made of exponentials alone{where}; those of {least:.4g} and below are 0 in {dtype_of(divisor)}"
-
-
-def _exponentials_at(facts: Facts) -> str:
-    at = facts.extra.get("vanished_at")
-    if not isinstance(at, list | tuple) or len(at) != 2:
-        return ""
-    return f" in line {at[1]}" if at[0] == facts.origin.file else f" at {at[0]}:{at[1]}"
-
-
-def _shifted(facts: Facts) -> tuple[Suggestion, ...]:
-    """A bound of the divisor would squash the small quotients that are meant, and leave an overflow as it is."""
-    where = _exponentials_at(facts)
-    ranks = ", on all ranks alike" if facts.world > 1 else ""
-    text = f"Subtract from the exponents{where} the largest of those that are summed together{ranks}: the quotients"
-    largest = Suggestion(f"{text} stay the same, and each sum holds a 1.")
-    if (facts.origin.op or "").startswith("aten.div_"):  # by sums over rows, then over columns: a shift helps but one
-        text = "and take exp at the end: in place of each division by a sum, subtract torch.logsumexp of the same."
-        return (Suggestion(f"Compute with the exponents{where} themselves, {text}"),)
-    softmax = exponents.share(facts.origin)
-    if softmax is None:
-        return (largest,)
-    return (
-        Suggestion("It is a softmax: let torch do it, which subtracts the largest exponent first.", softmax),
-        largest,
     )
 
 
@@ -190,7 +171,7 @@ def _divisor(facts: Facts) -> TensorFact | None:
 
 def _in_pass(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     """What the divisor is made of in another line, or out of, may tell more than the division itself."""
-    made = peaks.instead(facts) or roots.above(facts, divisor)
+    made = peaks.instead(facts) or shares.softmax(facts) or roots.above(facts, divisor)
     return _suggestions(facts, divisor) if made is None else (made,)
 
 
@@ -260,6 +241,8 @@ def _out_of_reach(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
         return (logged,)
     inverted = facts.op == "reciprocal" and not _is_count(facts, divisor)
     if divisor.numel > 1 and (inverted or facts.op in DIVISIONS):
+        if shares.is_shared(facts):
+            return (Suggestion(_LARGE, _guarded(facts, divisor)),)
         first = Suggestion(_left_out(facts), quotients.left_out(facts.origin) or _KEPT)
         return (first,) if facts.origin.node is not None else (first, _CLAMPED)
     if divisor.numel > 1 or facts.op == "rsqrt" or facts.origin.phase == "optimizer":

@@ -443,3 +443,48 @@ def test_the_logarithm_of_a_ratio_is_that_of_both_sides(at, by_hand, q, zeros, c
     given = (by_hand.fact(zeros=zeros, min=0.0), by_hand.fact(zeros=3, min=0.0))
     facts = at("div", given, (by_hand.fact(posinf=3),), **placed("loss = (p * torch.log(p / q)).sum()", "p / q"))
     assert advice(on(facts, ("q", q)))[0].code == f"loss = (p * {code}).sum()"
+
+
+# ---------------------------------------------------------------------- shares
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "shape", "code"),
+    [
+        ("w = w / w.sum()", "lw.exp()", (4,), "w = torch.softmax(lw.clamp_min(torch.finfo(lw.dtype).min), dim=0)"),
+        (
+            "p = e / e.sum(-1, keepdim=True)",
+            "torch.exp(s - m)",
+            (4, 4),
+            "p = e / e.sum(-1, keepdim=True).clamp_min(1e-6)",
+        ),
+        ("w = w / w.sum()", "lw.exp()", (4, 4), "w = w / w.sum().clamp_min(1e-6)"),
+        ("w = w / w.sum()", "net(x).exp()", (4,), "w = w / w.sum().clamp_min(1e-6)"),
+        ("p = e / e.sum(-1, keepdim=True)", "s * mask", (4, 4), "p = e / e.sum(-1, keepdim=True).clamp_min(1e-6)"),
+    ],
+)
+def test_a_share_of_exponentials_is_a_softmax_of_the_exponents(at, by_hand, line, text, shape, code):
+    below = by_hand.fact(zeros=1, min=0.0, shape=(1,))
+    facts = at("div", (by_hand.fact(shape=shape), below), (by_hand.fact(nan=4),),
+               **placed(line, line.partition(" = ")[2]))  # fmt: skip
+    assert advice(on(facts, (line.partition(" / ")[0].partition(" = ")[2], text)))[0].code == code
+
+
+@pytest.mark.parametrize(("text", "scores"), [("lw.exp()", "lw"), ("torch.exp(s - m)", "s - m")])
+def test_of_exponentials_that_vanish_the_softmax_is_plain(at, by_hand, text, scores):
+    facts = at("div", (by_hand.fact(shape=(4,)), by_hand.fact(zeros=1, shape=())), (by_hand.fact(nan=4),),
+               **placed("w = w / w.sum()", "w / w.sum()"), extra={"vanished": -150.0})  # fmt: skip
+    assert advice(on(facts, ("w", text)))[0].code == f"w = torch.softmax({scores}, dim=0)"
+
+
+@pytest.mark.parametrize(
+    ("use", "code"),
+    [
+        ("y = (w * v).sum(-1) / w.sum(-1)", "w = 1 / d.clamp_min(1e-6)"),
+        ("w = w / torch.sum(w, dim=-1)", "w = 1 / d.clamp_min(1e-6)"),
+        ("y = w * v", "w = 1 / torch.where(d != 0, d, torch.inf)"),
+    ],
+)
+def test_a_weight_among_weights_may_be_huge(at, by_hand, use, code):
+    facts = quotient(at, by_hand, "w = 1 / d", "1 / d", "posinf", of_weights=False)
+    assert advice(on(facts, uses=(use,)))[0].code == code
