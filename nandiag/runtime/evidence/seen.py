@@ -71,7 +71,8 @@ class Evidence:
         losses = [loss for loss, _ in self.result.losses if is_bad(loss)]
         # Last, gradients of other leaves: where the optimizer owns copies of the weights, backward writes to these.
         others = [one.grad for root in self.roots for one in root.parameters() if one.grad is not None]
-        for group in (losses, gradients, [one for one in (*case.suspects, *others) if is_bad(one)]):
+        suspects = [self.result.rewritten.get(storage(one), one) for one in case.suspects]
+        for group in (losses, gradients, [one for one in (*suspects, *others) if is_bad(one)]):
             if ops := self._writers(group):
                 return ops
         return []

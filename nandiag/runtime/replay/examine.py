@@ -42,7 +42,7 @@ from nandiag.runtime.replay.ready import (
 from nandiag.runtime.replay.rerun import Player, written_by
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.unfinished import can_break_off, reset_sharding
-from nandiag.runtime.replay.update import BY_HAND, STOOD_IN, last_write, look_again
+from nandiag.runtime.replay.update import BY_HAND, GONE, STOOD_IN, last_write, look_again
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import Entry
 from nandiag.runtime.tape.traceless import roots_of, traceless
@@ -271,6 +271,10 @@ def _of_weights(case: Case, entries: list[Entry], looked: Looked) -> Looked:
     """Return ``looked`` with which weights the step began bad, or the last write into them where it showed nothing."""
     if looked.outcome != "found" and case.by_hand and not looked.facts.get("complete"):
         looked = last_write(list(case.suspects), case.step, entries, BY_HAND) or looked
+    if looked.outcome == "finite" and case.behind:
+        looked = last_write(list(case.suspects), case.step, entries, GONE) or looked
+    if case.behind and looked.phase == "data":
+        looked = replace(looked, phase="optimizer")  # no step follows of which it would be the data
     spoiled = began_bad(case, entries)
     if looked.outcome == "finite" and looked.facts.get("reconstructed") and not case.joint:
         bad = [one for one in case.parameters if is_bad(one)]

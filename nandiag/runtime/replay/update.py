@@ -42,6 +42,7 @@ _MOST = 8
 _FIRST_WRITES = 4
 _FINITE = "the update itself is finite when made again"
 BY_HAND = "not all that the update was made of is there any more"
+GONE = "what it held before was overwritten"
 STOOD_IN = "the weight was bad when the step began, and the step is finite on numbers that stood in for it"
 
 

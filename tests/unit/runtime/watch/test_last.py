@@ -7,6 +7,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from nandiag.events import ProbeDark
 from nandiag.runtime.tape import state
@@ -160,3 +162,26 @@ def test_what_nobody_saw_written_is_told_as_written_behind_the_last_update(work)
     kept[0].weight.data = torch.from_numpy(np.full((1, 4), np.nan, np.float32))
     worker.sentinel.finish()
     assert [(one.what, one.step, one.behind) for one in worker.harms] == [("parameter", 3, True)]
+
+
+@pytest.mark.parametrize("rows", [4, 20_000])
+def test_a_shard_that_is_written_into_behind_the_last_update_has_its_line(work, tmp_path, rows):
+    """A large one held other numbers before, which nobody kept: its last write is all that is known."""
+    worker = work()
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = nn.Linear(4, rows)
+        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            model(torch.ones(2, 4)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        with torch.no_grad():
+            shard = model.weight.to_local()
+            shard.div_(torch.zeros(()))  # by a count of 0
+    finally:
+        dist.destroy_process_group()
+    look = worker.looked[-1]
+    assert (look.outcome, look.phase, look.method) == ("found", "optimizer", "replay" if rows == 4 else "tape")
+    assert look.site.source.endswith("# by a count of 0")
