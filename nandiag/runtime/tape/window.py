@@ -109,7 +109,7 @@ class Window(Beneath):
         try:
             output = func(*args, **kwargs) if kwargs else func(*args)
         except BaseException as error:
-            pass_on(error)
+            self._pass_on(error, (args, kwargs))
             raise
         finally:
             self.on, self._within = self._thread == _ident(), False
@@ -126,6 +126,11 @@ class Window(Beneath):
             except Exception as error:
                 disarm("window", error)
         return output
+
+    def _pass_on(self, error: BaseException, words: Any) -> None:
+        pass_on(error)
+        if self.refused is not None:
+            self.refused(error, words)
 
     def _take(self, func: Any, words: tuple[Any, Any], output: Any, kept: _Kept | None) -> None:
         """Take a call as it is where it may be put on the tape later, else put it there."""

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from nandiag.runtime.collectives.ring import Call
+from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import fact, quiet, read
 from nandiag.runtime.look.weights import Optimizer, parameters
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.watch.judge import Border
-from nandiag.runtime.watch.told.spoken import spoken_of
+from nandiag.runtime.watch.told.spoken import Refusal, spoken_of
 
 if TYPE_CHECKING:
     from nandiag.runtime.watch.sentinel import Sentinel
@@ -30,6 +31,8 @@ class LastLook:
     def __init__(self, sentinel: Sentinel) -> None:
         self._sentinel = sentinel
         self.taken = False
+        self._refusal = Refusal()
+        sentinel.capture.window.refused = guarded("last look")(self._refusal.keep)
 
     def take(self, error: BaseException | None = None) -> None:
         """Look at what no border will see; ``error``: the one that the script ends by."""
@@ -43,7 +46,7 @@ class LastLook:
         if sentinel.losses.pending and optimizer is not None:
             self._unfinished(optimizer)
         else:
-            self._before_loss(optimizer, () if error is None else spoken_of(error))
+            self._before_loss(optimizer, () if error is None else spoken_of(error) or self._refusal.given(error))
         self.at_weights()
 
     def _before_loss(self, optimizer: Optimizer | None, spoken: tuple[Tensor, ...]) -> None:

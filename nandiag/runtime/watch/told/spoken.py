@@ -11,13 +11,14 @@ import re
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from types import FrameType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from nandiag.runtime.frames import USER, kind_of
 from nandiag.runtime.look.finite import fact, is_bad, quiet
+from nandiag.runtime.tape.entries import tensors_in
 from nandiag.runtime.watch.told.meant import Meant, meant
 
 _NOUNS = r"(?:values?|numbers?|weights?|loss(?:es)?|grad\w*|norms?|outputs?|inputs?|entry|entries|elements?)"
@@ -34,11 +35,37 @@ _OTHER = (
 _MOST_FRAMES, _MOST, _INFINITY, _MASK = 32, 8, 1, 2
 # What torch, numpy and scipy say of NaN without its name: a range it is out of, a matrix that no factor is found of.
 _REFUSALS = re.compile(
-    r"between 0 and 1|>= ?0 && .{1,9}<= ?1|must be in \[0, 1\]|positive.?(?:semi)?.?definite|is singular"
+    r"between 0 and 1|probability entry < 0|sum of probabilities <= 0"
+    r"|>= ?0 && .{1,9}<= ?1|must be in \[0, 1\]|positive.?(?:semi)?.?definite|is singular"
     r"|did not converge|failed to converge|invalid numeric entries|satisfy the constraint",
     re.IGNORECASE,
 )
 _NAN_AS_INTEGER = (str(-(1 << 63)), str(-(1 << 31)))
+
+
+class Refusal:
+    """What the newest call that refused numbers was given: an argument without a name is gone when the script ends.
+
+    No other call's arguments are kept: the memory of one that found none may be needed.
+    """
+
+    def __init__(self) -> None:
+        self._error = 0
+        self._given: list[Tensor] = []
+
+    def keep(self, error: BaseException, words: Any) -> None:
+        """Keep the tensors among the ``words`` of a call that raised ``error``, if it speaks of numbers."""
+        of_numbers = not isinstance(error, _OTHER) and (_WORDS.search(str(error)) or _REFUSALS.search(str(error)))
+        self._error, self._given = (id(error), tensors_in(words)[:_MOST]) if of_numbers else (0, [])
+
+    def given(self, error: BaseException) -> tuple[Tensor, ...]:
+        """Return what is not finite among what the call was given that raised ``error``; NaN goes before infinities."""
+        if id(error) != self._error:
+            return ()
+        with quiet(), torch.no_grad():
+            ranked = [(one, _rank(one)) for one in self._given]
+        least = min((rank for _, rank in ranked), default=math.inf)
+        return tuple(one for one, rank in ranked if rank == least < math.inf)
 
 
 def spoken_of(error: BaseException) -> tuple[Tensor, ...]:

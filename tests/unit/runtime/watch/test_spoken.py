@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from nandiag.runtime.watch.told.spoken import spoken_of
+from nandiag.runtime.watch.told.spoken import Refusal, spoken_of
 
 
 def raised(function, *args):
@@ -47,6 +47,37 @@ def test_what_a_function_of_torchs_refuses_has_its_line(work):
     assert (looked.outcome, looked.site.op) == ("found", "aten.reciprocal.default"), looked
     assert looked.site.source.strip() == "weights = 1.0 / self.loss"
     assert kept
+
+
+def drawn_at_once(sampler):
+    return torch.multinomial(1.0 / sampler.loss * 0.0, 1)
+
+
+def drawn_again_and_again(sampler):
+    chances = 1.0 / sampler.loss * 0.0
+    return torch.multinomial(chances, 5, replacement=True)
+
+
+@pytest.mark.parametrize("draw", [drawn_at_once, drawn_again_and_again])
+def test_what_a_draw_refuses_is_known_without_a_name_and_without_the_word_nan(work, draw):
+    worker, sampler = work(), Sampler()
+    kept = trained(sampler, 3)
+    worker.sentinel.last.take(raised(draw, sampler))
+    assert worker.harms[0].tensors[0].nan == 1
+    assert worker.looked[0].site.op == "aten.reciprocal.default"
+    assert "1.0 / sampler.loss * 0.0" in worker.looked[0].site.source
+    assert kept
+
+
+def test_what_a_call_was_given_that_found_no_memory_is_not_kept():
+    refusal, given = Refusal(), torch.tensor([torch.nan])
+    error = RuntimeError("not enough memory")
+    refusal.keep(error, ((given,), {}))
+    assert refusal.given(error) == ()
+    worded = RuntimeError("contains nan")
+    refusal.keep(worded, ((given, torch.tensor(-torch.inf)), {}))
+    assert refusal.given(worded) == (given,)
+    assert refusal.given(error) == ()
 
 
 def test_an_error_of_something_else_is_no_harm_whatever_its_frames_hold(work):
