@@ -92,6 +92,7 @@ class Window(Beneath):
         self.tape = tape
         self.calls = self.writes = 0
         self.wrote: Callable[[Tensor, Any], object] | None = None
+        self.refused: Callable[[BaseException, Any], object] | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run the call, then tape it; an error of ours goes dark, an error of the call is the script's."""
