@@ -8,6 +8,7 @@ writes before it trains; running again what the step did so far takes as much, b
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from types import FrameType
@@ -30,7 +31,8 @@ from nandiag.runtime.tape.capture import Capture
 if TYPE_CHECKING:
     from nandiag.runtime.births.births import Births
 
-_FREE, _SHARE, _MOST_TOLD, _FRAMES = 2, 0.01, 64, 4
+_FREE, _SHARE, _FRAMES = 2, 0.01, 4
+_MOST_OF_A_LINE, _MOST_LINES = 16, 16
 _OPS = {"send": "c10d::send", "scatter": "c10d::scatter_", "broadcast": "c10d::broadcast_", "gather": "c10d::gather_"}
 Examine = Callable[[Tensor], Looked | None]
 
@@ -42,7 +44,8 @@ class Handed:
         self._capture = capture
         self._examine = examine
         self._post = Post()
-        self._told = self._looks = 0
+        self._told: Counter[tuple[int, int]] = Counter()
+        self._looks = 0
         self._began, self._spent = time.perf_counter(), 0.0
 
     def watch(self) -> None:
@@ -59,9 +62,14 @@ class Handed:
                 for tensor in part.asked:
                     ARRIVALS.note(tensor, part.message)
                 bad = next((one for one in part.given if self._is_harmful(births, one)), None)
-            if bad is not None and self._told < _MOST_TOLD:
-                self._told += 1
+            if bad is not None and self._may_tell(caller):
                 self._tell(births, part.message, bad, caller)
+
+    def _may_tell(self, caller: FrameType) -> bool:
+        """Whether there is room for one more: what a line fills up with NaN on purpose leaves that of others."""
+        line = id(caller.f_code), caller.f_lasti
+        self._told[line] += 1
+        return self._told[line] <= _MOST_OF_A_LINE and len(self._told) <= _MOST_LINES
 
     @staticmethod
     def _is_harmful(births: Births, tensor: Tensor) -> bool:

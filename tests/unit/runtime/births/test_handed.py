@@ -89,7 +89,10 @@ def test_running_again_is_within_a_share_of_the_time(work, alone, monkeypatch):
     monkeypatch.setattr(worker.sentinel.looker._examiner, "examine_handed", look)
     hand(*(torch.full((4,), torch.nan) for _ in range(100)))
     assert len(looks) == 2
-    assert len(worker.events(Sent)) == 64
+    assert len(worker.events(Sent)) == 16
+    for one in (torch.rand(4), torch.full((4,), torch.nan)):
+        dist.scatter(torch.empty(4), [one], src=0)  # another line
+    assert len(worker.events(Sent)) == 17
 
 
 def test_handing_on_counts_for_no_replay_and_leaves_the_step_as_it_was(work, alone):
