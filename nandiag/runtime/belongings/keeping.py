@@ -49,7 +49,7 @@ class Belongings:
         self._numbers = Numbers(ends=ends, busy=bool(self._theirs.names))
         self._undo: list[Callable[[], object]] = [self._numbers.open]
         try:
-            for one in reached(starts):
+            for one in reached(starts, alone=not bystanders.strangers):
                 self._undo += self._keepers(one)
         except Exception:
             self.put_back()

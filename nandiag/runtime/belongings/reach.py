@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import array
 import gc
+import io
 import mmap
 import random
 import sys
@@ -32,6 +33,13 @@ _HOLDERS = (
     argparse.Namespace, SimpleNamespace, UserDict, UserList, ChainMap, threading.Semaphore,
     weakref.WeakKeyDictionary, weakref.WeakValueDictionary,
 )  # fmt: skip
+# What Python itself, other threads and processes, or nandiag go by.
+_MACHINERY = frozenset({
+    "abc", "ast", "asyncio", "atexit", "builtins", "codecs", "concurrent", "contextvars", "ctypes", "dataclasses",
+    "enum", "functools", "gc", "importlib", "inspect", "io", "linecache", "logging", "multiprocessing", "operator",
+    "os", "pkgutil", "queue", "runpy", "selectors", "signal", "site", "socket", "socketserver", "ssl", "subprocess",
+    "sys", "threading", "traceback", "types", "typing", "unittest", "warnings", "weakref", "zipimport",
+})  # fmt: skip
 _MOST = 100_000
 # Of a container larger than the first only its members are kept, not what they hold; of one larger than that, nothing.
 _FOLLOWED = 100_000
@@ -40,8 +48,12 @@ _DEPTH = 16
 _PLAIN = (FunctionType, MethodType, partial, threading.local)
 
 
-def reached(starts: Iterable[object]) -> Iterator[object]:
-    """Yield, once each, what can be reached from ``starts``: nearest first, and no more than 100,000 objects."""
+def reached(starts: Iterable[object], *, alone: bool = False) -> Iterator[object]:
+    """Yield, once each, what can be reached from ``starts``: nearest first, and no more than 100,000 objects.
+
+    Objects of the standard library are followed where the script is ``alone``: what its other threads do to them by
+    their methods cannot be told from what the step does.
+    """
     seen: set[int] = set()
     passed: dict[int, type] = {}
     waiting = deque((one, 0) for one in starts)
@@ -50,7 +62,7 @@ def reached(starts: Iterable[object]) -> Iterator[object]:
         # Most of what a script holds is numbers and words: that they are not followed is found out once for a class.
         if id(type(one)) in passed or id(one) in seen:
             continue
-        if not is_followed(one):
+        if not (is_followed(one) or (alone and is_tool(one))):
             if _speaks_for_its_class(one):
                 passed[id(type(one))] = type(one)
             continue
@@ -91,6 +103,13 @@ def _speaks_for_its_class(one: object) -> bool:
         return True
     # What says that it is of another class than it is (a lazy object) may say so of several.
     return not (kind in MAPS or kind in LISTS or isinstance(one, tuple | type)) and one.__class__ is kind
+
+
+def is_tool(one: object) -> bool:
+    """Whether ``one`` is an object of the standard library, with attributes, that a script uses for its own ends."""
+    package = type(one).__module__.partition(".")[0]
+    known = package in sys.stdlib_module_names and package not in _MACHINERY and hasattr(one, "__dict__")
+    return known and not isinstance(one, (type, ModuleType, io.IOBase))
 
 
 def is_generator(one: object) -> bool:

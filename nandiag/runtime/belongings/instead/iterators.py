@@ -10,6 +10,7 @@ from typing import Any
 
 _FILE = io.IOBase.__mro__[1]  # of every file, C's and Python's
 _READER = ("_csv", "reader")  # stands where the file stands that it reads
+_SUMS = frozenset({"_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_sha3", "_blake2", "hmac", "zlib"})
 _ENDLESS = type(iter(int, 1))
 # Two of these share what they have taken.
 _SHARING: type = type(itertools.tee(())[0])
@@ -25,12 +26,19 @@ def is_reader(kind: type) -> bool:
     return (kind.__module__, kind.__name__) == _READER
 
 
+def is_sum(kind: type) -> bool:
+    """Whether what ``kind`` makes takes in bytes, keeps what came of them to itself, and has a copy (hashlib, zlib)."""
+    return kind.__module__ in _SUMS and hasattr(kind, "copy")
+
+
 def copied(one: Any, inner: Callable[[Any], Any]) -> Any:
     """Return an iterator that goes on as ``one`` would; ``inner`` gives what it is to take from in its turn.
 
     Raises TypeError where there is none: for a generator, and for iterators other than Python's own.
     """
     kind = type(one)
+    if is_sum(kind):
+        return one.copy()
     known = kind.__module__ in {"builtins", "itertools"} and kind is not _SHARING
     if not known or not _has_own(kind, "__reduce__") or (kind is _ENDLESS and not _calls_a_function(one)):
         raise TypeError(f"a {kind.__name__} has no copy")

@@ -19,7 +19,7 @@ from types import (
 from typing import Any
 
 from nandiag.runtime.belongings.bystanders import Bystanders
-from nandiag.runtime.belongings.instead.iterators import copied, is_iterator, is_reader
+from nandiag.runtime.belongings.instead.iterators import copied, is_iterator, is_reader, is_sum
 from nandiag.runtime.belongings.instead.proxy import Instead
 from nandiag.runtime.belongings.reach import LISTS, MAPS, content, form_of, is_filled, is_object, slots_of
 
@@ -81,7 +81,7 @@ class StandIns:
         found = self._kinds.get(kind)
         if found is None:
             wraps = issubclass(kind, (tuple, partial, *_METHODS, *_FUNCTIONS))
-            found = self._kinds[kind] = wraps or is_iterator(kind) or self._is_closed(kind)
+            found = self._kinds[kind] = wraps or is_iterator(kind) or is_sum(kind) or self._is_closed(kind)
         return found
 
     def _is_closed(self, kind: type) -> bool:
