@@ -16,30 +16,31 @@ class _Finder(importlib.abc.MetaPathFinder):
     """A meta-path finder that wraps the loader of the modules waited for, and leaves when none is left."""
 
     def __init__(self) -> None:
-        self.waiting: dict[str, Callback] = {}
+        self.waiting: dict[str, list[Callback]] = {}
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         del path, target
-        callback = self.waiting.pop(name, None)
-        if callback is None:
+        callbacks = self.waiting.pop(name, None)
+        if callbacks is None:
             return None
         if not self.waiting and self in sys.meta_path:
             sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            _wrap(spec.loader, callback)
+            _wrap(spec.loader, callbacks)
         return spec
 
 
-def _wrap(loader: importlib.abc.Loader, callback: Callback) -> None:
+def _wrap(loader: importlib.abc.Loader, callbacks: Sequence[Callback]) -> None:
     execute = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
         loader.exec_module = execute  # type: ignore[method-assign]
         execute(module)
-        callback(module)
+        for callback in callbacks:
+            callback(module)
 
     loader.exec_module = exec_module  # type: ignore[method-assign]
 
@@ -53,7 +54,7 @@ def after_import(name: str, callback: Callback) -> None:
     if module is not None:
         callback(module)
         return
-    _finder.waiting[name] = callback
+    _finder.waiting.setdefault(name, []).append(callback)
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
 

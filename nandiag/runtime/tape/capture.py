@@ -39,13 +39,15 @@ from nandiag.runtime.tape.window import Window
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_FEW_CALLS = 64
+_FEW_CALLS = 128
 _CALL_SECONDS = 6e-6
 _SHARE = 0.01
 # Where no optimizer was made the update is among these calls, and may be what makes the weights bad.
 _CALLS_BY_HAND = 256
 _SHARE_BY_HAND = 0.02
 _OVER = 3
+# So many steps a loop is taped in part before all of it is again: it may have made its many calls for a while only.
+_SHUT, _MOST_SHUT = 16, 1024
 _MOST_HABITS = 256
 # So many steps of another thread, in so long a time at least, without any of the taped one: that one trains no more.
 _STILL_STEPS = 64
@@ -124,7 +126,8 @@ class Capture:
         self._thread: int | None = None
         self.settled = self._trains = self._steps = False
         self._beside = 0  # steps of other threads since the last of the taped one
-        self._over = 0
+        self._over = self._shut = 0
+        self._shut_for = _SHUT
         self._began = time.perf_counter()
         self.step_seconds = 1.0
 
@@ -374,8 +377,16 @@ class Capture:
         few, share = (_CALLS_BY_HAND, _SHARE_BY_HAND) if by_hand else (_FEW_CALLS, _SHARE)
         allowed = max(few, self.step_seconds * share / _CALL_SECONDS)
         self._over = self._over + 1 if self.window.calls > allowed else 0
-        if self._over >= _OVER:
+        if self.narrow:
+            self._try_again()
+        elif self._over >= _OVER:
             # What lies outside of forward-to-backward costs too much to tape here.
             self.narrow = True
         self.window.calls = 0
         self._began = now
+
+    def _try_again(self) -> None:
+        self._shut += 1
+        if self._shut >= self._shut_for:
+            self.narrow, self._over, self._shut = False, _OVER - 1, 0
+            self._shut_for = min(2 * self._shut_for, _MOST_SHUT)

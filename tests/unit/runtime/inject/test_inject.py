@@ -227,3 +227,13 @@ def test_a_probe_that_fails_in_its_last_words_is_no_failure_of_the_script(record
     monkeypatch.delattr(sys, "last_value", raising=False)
     ending.on_exit(lambda: 1 / 0)
     ending.at_exit()
+
+
+def test_all_that_wait_for_a_module_are_called(tmp_path, monkeypatch):
+    (tmp_path / "waited_for.py").write_text("there = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    called = []
+    for name in ("first", "second"):
+        after_import.after_import("waited_for", lambda module, name=name: called.append((name, module.there)))
+    importlib.import_module("waited_for")
+    assert called == [("first", True), ("second", True)]

@@ -343,6 +343,30 @@ def test_a_loop_that_makes_too_many_calls_is_narrowed_and_widened(work, model):
     assert worker.capture.window.on
 
 
+def busy(calls, model, optimizer):
+    for _ in range(calls):
+        torch.ones(2) + 1
+    loss = model(torch.ones(2, 3)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("calls", [0, 400])
+def test_a_loop_is_taped_whole_again_when_it_makes_few_calls_again(work, model, calls):
+    worker = work()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        busy(400, model, optimizer)
+    assert worker.capture.narrow
+    narrow = []
+    for _ in range(40):
+        busy(calls, model, optimizer)
+        narrow.append(worker.capture.narrow)
+    assert narrow.count(False) == (26 if calls == 0 else 1), narrow
+    assert narrow[-1] is bool(calls)
+
+
 def test_a_window_of_its_own():
     window = Window(Tape())
     assert window.close() is False
