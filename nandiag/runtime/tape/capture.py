@@ -329,6 +329,11 @@ class Capture:
         self.tape.cut(len(self.tape.entries))
         self.tape.micro_step = 0
 
+    def opens_in_closure(self) -> None:
+        """What the closure computes outside of modules is the step's too; round it the optimizer's own code is not."""
+        if not (self.off or self.narrow or self.elsewhere):
+            self.window.open()
+
     def gradients_dropped(self) -> None:
         """``zero_grad`` was called: what comes before it matters only if the step that follows descends from it."""
         if self.elsewhere:

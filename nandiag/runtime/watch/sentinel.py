@@ -114,6 +114,7 @@ class Sentinel:
                 self.losses.clear()
                 self.capture.closure_begins()
             evaluations += 1
+            self.capture.opens_in_closure()
 
         @guarded("sentinel")
         def ends() -> None:

@@ -674,6 +674,23 @@ def a_closure():
     return model, optimizer
 
 
+@fault("aten.log.default", "forward", module=None)
+def a_closure_that_calls_no_module():
+    model = net()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+    for step, x, y in data():
+
+        def closure(x=x, y=y, step=step):
+            optimizer.zero_grad()
+            loss = (x @ model[0].weight.T @ model[-1].weight.T - y).square().mean()
+            loss = (loss * (step != BAD)).log() if step == BAD else loss  # <-
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    return model, optimizer
+
+
 # ---------------------------------------------------------------------- in place
 
 
