@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 
 from nandiag.analysis.causes import fitting
-from nandiag.analysis.causes.facts import Cause, Facts
+from nandiag.analysis.causes.facts import Cause, Facts, dtype_of
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
@@ -93,15 +94,45 @@ def _too_few(facts: Facts) -> Cause | None:
         slug="empty_reduction",
         evidence=(f"{facts.op} of {value} divides by {many} - {words.number(less)}: 0/0 is NaN",),
         suggestions=(
-            Suggestion(
-                "Divide by the count itself where a group can hold one element.",
-                fitting.added(facts.origin, facts.op or "", "unbiased=False") or f"x.{facts.op}(unbiased=False)",
-            ),
+            _by_the_count(facts, many),
             Suggestion(
                 "Or leave groups out that are too small, such as a last batch of one (a DataLoader's: drop_last=True)."
             ),
         ),
     )
+
+
+def _by_the_count(facts: Facts, many: int) -> Suggestion:
+    """Say how to take the spread of a group of one, which is 0: what is divided by it is 0/0 again without an eps."""
+    eps = "1e-4" if dtype_of(facts.origin.inputs[0]) == "float16" else "1e-8"
+    divides = many == 1 and _divides(facts)
+    text = "Divide by the count itself where a group can hold one element"
+    fitted = fitting.added(facts.origin, facts.op or "", "unbiased=False", eps if divides else "")
+    code = fitted or f"x.{facts.op}(unbiased=False)"
+    return Suggestion(f"{text}, and keep its spread, 0, out of the divisor." if divides else f"{text}.", code)
+
+
+def _divides(facts: Facts) -> bool:
+    """Whether the spread, or its root, is all that stands below a division, in its line or under its name behind it."""
+    found, source = fitting.parsed(facts.origin), (facts.origin.source or "").strip()
+    if found is None:
+        return False
+    given = ast.unparse(found[1])
+    name = source.partition("=")[0].strip() if source.partition("=")[2].strip() == found[0] else None
+    return _is_below(source, {given}) or any(_is_below(use, {given, name}) for use in facts.uses)
+
+
+def _is_below(line: str, bare: Collection[str | None]) -> bool:
+    nodes = fitting.nodes_of(line)
+    below = [one.right for one in nodes if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Div)]
+    below += [one.value for one in nodes if isinstance(one, ast.AugAssign) and isinstance(one.op, ast.Div)]
+    return any(ast.unparse(_unrooted(one)) in bare for one in below)
+
+
+def _unrooted(node: ast.expr) -> ast.expr:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+        return node.left
+    return fitting.target(node, "sqrt") or node
 
 
 def _no_target(facts: Facts) -> Cause:

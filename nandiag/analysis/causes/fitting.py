@@ -71,8 +71,11 @@ def bracketed(node: ast.expr) -> str:
     return ast.unparse(node) if isinstance(node, _WHOLE) else f"({ast.unparse(node)})"
 
 
-def added(origin: Origin, op: str, keyword: str) -> str | None:
-    """Return the user's line with ``keyword`` (``unbiased=False``) added to the underlined call of ``op``."""
+def added(origin: Origin, op: str, keyword: str, more: str = "") -> str | None:
+    """Return the user's line with ``keyword`` (``unbiased=False``) added to the underlined call of ``op``.
+
+    ``more`` (``1e-8``) is added to what the call gives.
+    """
     found = parsed(origin)
     if found is None:
         return None
@@ -82,7 +85,12 @@ def added(origin: Origin, op: str, keyword: str) -> str | None:
     if any(one.arg == keyword.partition("=")[0] for one in call.keywords):
         return None
     inside = text[:-1].rstrip().rstrip(",")
-    return whole(origin, f"{inside}{'' if inside.endswith('(') else ', '}{keyword})")
+    fitted = f"{inside}{'' if inside.endswith('(') else ', '}{keyword})"
+    if more:
+        source, (first, last) = origin.source or "", origin.column or (0, 0)
+        alone = source[:first].rstrip().endswith("=") and not source[last:].strip()
+        fitted = f"{fitted} + {more}" if alone else f"({fitted} + {more})"
+    return whole(origin, fitted)
 
 
 def summed(origin: Origin, ignored: str) -> str | None:

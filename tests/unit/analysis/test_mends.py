@@ -267,6 +267,32 @@ def test_a_mask_is_opened_the_way_it_is_meant(at, by_hand, fill, code):
     assert advice(shifted(at, by_hand, "e = torch.exp(s - m)", ("s", fill)))[1].code == code
 
 
+# ---------------------------------------------------------------------- the spread of one value
+
+
+@pytest.mark.parametrize(
+    ("line", "uses", "code"),
+    [
+        ("y = (g - g.mean()) / g.std()", (), "y = (g - g.mean()) / (g.std(unbiased=False) + 1e-8)"),
+        ("y = d / g.var().sqrt()", (), "y = d / (g.var(unbiased=False) + 1e-8).sqrt()"),
+        ("s = g.std()", ("y = (g - m) / s",), "s = g.std(unbiased=False) + 1e-8"),
+        ("s = g.std()", ("y = (g - m) / (s + 1e-5)",), "s = g.std(unbiased=False)"),
+        ("y = (g - m) / (g.std() + 1e-5)", (), "y = (g - m) / (g.std(unbiased=False) + 1e-5)"),
+    ],
+)
+def test_the_spread_of_one_value_is_0_and_is_not_divided_by(at, by_hand, line, uses, code):
+    bad = by_hand.fact(shape=(), nan=1, min=None, max=None, absmax=None)
+    op = "var" if "var" in line else "std"
+    facts = on(at(op, (by_hand.fact(shape=(1,)),), (bad,), **placed(line, f"g.{op}()")), uses=uses)
+    assert advice(facts)[0].code == code
+    names = {"g": torch.tensor([3.0], requires_grad=True), "m": torch.tensor(3.0), "d": torch.zeros(1)}
+    for one in (code, *uses):
+        exec(one, names)  # noqa: S102
+    names["y"].sum().backward()
+    assert not names["y"].any()
+    assert names["g"].grad is None or names["g"].grad.isfinite().all()
+
+
 # ---------------------------------------------------------------------- several roots, determinants, deviations
 
 
