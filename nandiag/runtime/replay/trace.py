@@ -164,7 +164,9 @@ class Tracer(TorchDispatchMode):
         if self.kept.room and (op.born or op.born_nan or op.outside or mutable or op.sums):
             op.results = [tensor.detach() for tensor in written]
             self.kept.keep(op, inside | {key_of(tensor) for tensor in written})
-            if self.waits or op.func.namespace != "aten":  # C++ writes into a bucket in the end
+            # C++ writes into a bucket in the end; FSDP frees what it gathered by its storage, which no op tells of.
+            freed = self.joint and (op.born or op.born_nan)
+            if self.waits or freed or op.func.namespace != "aten":
                 op.words, op.results = (copies(*op.words) if op.words else None), copies(op.results, {})[0]
         else:
             op.words = None

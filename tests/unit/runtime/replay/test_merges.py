@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from nandiag.runtime.evidence.explain import inputs_of
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.replay.trace import Tracer
@@ -143,3 +144,16 @@ def test_what_a_sharded_copy_puts_in_is_traced_to_its_shard(group):
     found = origin(tracer.sent)
     assert found.source == "outside"
     assert storage(found.op.outside[0].tensor) == storage(shard)
+
+
+def test_what_was_gathered_is_told_as_it_was_though_it_was_freed_since():
+    """FSDP2 frees the memory of a gathered weight by its storage, and gathers into that very storage again."""
+    gathered, x = torch.full((1,), 3.0), torch.tensor([1e20])
+    tracer = Tracer({}, joint=True)
+    with tracer:
+        x.pow(gathered)
+    bad = next(op for op in tracer._writer.values() if op is not None)
+    gathered.untyped_storage().resize_(0)
+    gathered.untyped_storage().resize_(4)
+    gathered.fill_(-7.0)
+    assert [one.max for one in inputs_of(bad)] == [pytest.approx(1e20), 3.0]
