@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import re
-from dataclasses import replace
 
-from nandiag.analysis.causes import fitting
+from nandiag.analysis.causes import fitting, masks
 from nandiag.analysis.causes.facts import LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -23,8 +21,10 @@ EXPLAIN = Explanation(
     ),
     fix=(
         Suggestion(
-            "Leave at least one position of each row unmasked; what a padded query attends to does not matter.",
-            "mask = mask.masked_fill(mask.all(-1, keepdim=True), False)",
+            "Leave at least one position of each row unmasked; what a padded query attends to does not matter. The "
+            "first line is for a mask whose True hides (key_padding_mask), the second for one whose True keeps "
+            "(scaled_dot_product_attention).",
+            "mask = mask.masked_fill(mask.all(-1, keepdim=True), False)\nmask = mask | ~mask.any(-1, keepdim=True)",
         ),
         Suggestion(
             "Combine masks as booleans, and fill once with a large finite number.",
@@ -53,10 +53,8 @@ _INVERT = Suggestion(
     "and where it is False in scaled_dot_product_attention.",
     "mask = ~mask  # of numbers: torch.full((n, n), float('-inf')).triu(1)",
 )
-_LEAVE_ONE = Suggestion(
-    "Leave at least one position of each row unmasked, or mask with a large finite number.",
-    "mask = mask.masked_fill(mask.all(-1, keepdim=True), False)",
-)
+_LEAVE_ONE = "Leave at least one position of each row unmasked"
+_NO_ONE = "where the mask leaves nothing of a row, let it hide nothing there"
 
 
 def explain(facts: Facts) -> Cause | None:
@@ -102,10 +100,37 @@ def _gradient(facts: Facts) -> Cause | None:
 
 def _advice(facts: Facts) -> tuple[Suggestion, ...]:
     fitted = fitting.filled(facts.origin) or fitting.argument(facts.origin, "softmax", _finite)
+    left = _left_one(facts, *_names(facts))
     if fitted is None:
-        return (_LEAVE_ONE,)
+        return (_alone(facts, left),)
     text = "Mask with the lowest finite number: such a row is then a mean over all of its positions, and no NaN."
-    return (Suggestion(text, fitted), replace(_LEAVE_ONE, text="Or leave at least one position of each row unmasked."))
+    return (Suggestion(text, fitted), left)
+
+
+def _names(facts: Facts) -> tuple[str, ...]:
+    found = fitting.parsed(facts.origin)
+    return () if found is None else tuple(one.id for one in ast.walk(found[1]) if isinstance(one, ast.Name))
+
+
+def _alone(facts: Facts, left: Suggestion) -> Suggestion:
+    """Say it where no line can be mended; of which masks torch takes True to hide is known, and to keep as well."""
+    mask = None if left.code is not None else _given(facts)
+    text = f"{_LEAVE_ONE}, or mask with a large finite number."
+    code = left.code if mask is None else mask.opened
+    return Suggestion(text if code else f"{text[:-1]}: {_NO_ONE}.", code)
+
+
+def _given(facts: Facts) -> masks.Mask | None:
+    """Return the mask that a call of torch's own was given, by the meaning that it has there."""
+    if (facts.origin.module_class or "").startswith(("MultiheadAttention", "Transformer")):
+        return masks.Mask("key_padding_mask", keeps=False)
+    found = fitting.parsed(facts.origin)
+    boolean = any(dtype_of(fact) == "bool" for fact in facts.origin.inputs)
+    call = None if found is None else found[1]
+    if not boolean or not isinstance(call, ast.Call) or "scaled_dot_product" not in ast.unparse(call.func):
+        return None
+    given = [*call.args[3:4], *(one.value for one in call.keywords if one.arg == "attn_mask")]
+    return masks.Mask(given[0].id, keeps=True) if len(given) == 1 and isinstance(given[0], ast.Name) else None
 
 
 def _finite(scores: str) -> str:
@@ -164,20 +189,12 @@ def _shifted(facts: Facts, found: tuple[str, ast.expr] | None) -> tuple[Suggesti
     return (Suggestion(text, f"{name} = {_finite(name)}"), _left_one(facts, name))
 
 
-def _left_one(facts: Facts, name: str) -> Suggestion:
-    """Say how to leave one position unmasked, in the script's own mask where the text shows it, and which way it is."""
-    meaning = facts.meaning(name)
-    found = None if meaning is None else _FILLS.search(meaning.text)
-    text = "Or leave at least one position of each row unmasked."
-    if found is None:
-        return replace(_LEAVE_ONE, text=f"{text[:-1]} (of a mask that is True where nothing is left).")
-    mask = found[2]
-    if found[1]:
-        return Suggestion(text, f"{mask} = {mask} | ~{mask}.any(-1, keepdim=True)")
-    return Suggestion(text, f"{mask} = {mask}.masked_fill({mask}.all(-1, keepdim=True), False)")
-
-
-_FILLS = re.compile(r"\.masked_fill_?\((~?)([A-Za-z_][\w.]*), ")
+def _left_one(facts: Facts, *names: str) -> Suggestion:
+    """Say how to leave one position unmasked, in the script's own mask where the text shows which way it is meant."""
+    meanings = [one.text for name in names if (one := facts.meaning(name)) is not None]
+    mask = next((laid for text in (facts.origin.source or "", *meanings) if (laid := masks.mask_in(text))), None)
+    text = f"Or l{_LEAVE_ONE[1:]}"
+    return Suggestion(f"{text}: {_NO_ONE}.") if mask is None else Suggestion(f"{text}.", mask.opened)
 
 
 def _between_blocks(facts: Facts, found: tuple[str, ast.expr] | None) -> Cause | None:
@@ -192,7 +209,7 @@ def _between_blocks(facts: Facts, found: tuple[str, ast.expr] | None) -> Cause |
         suggestions=(
             Suggestion("Before this line, put the lowest finite number for -inf.", f"{new} = {_finite(new)}"),
             Suggestion("And keep the sum of a row that no block has anything of away from zero, where it divides."),
-            replace(_LEAVE_ONE, text="Or leave at least one position of each row unmasked."),
+            _left_one(facts, *_names(facts)),
         ),
         strength=LIKELY,
     )

@@ -267,6 +267,41 @@ def test_a_mask_is_opened_the_way_it_is_meant(at, by_hand, fill, code):
     assert advice(shifted(at, by_hand, "e = torch.exp(s - m)", ("s", fill)))[1].code == code
 
 
+@pytest.mark.parametrize(
+    ("fill", "code"),
+    [
+        ('s.masked_fill(~keep.unsqueeze(1), float("-inf"))', "keep = keep | ~keep.any(-1, keepdim=True)"),
+        ("torch.where(keep[:, None], s, -math.inf)", "keep = keep | ~keep.any(-1, keepdim=True)"),
+        ("s.masked_fill(pad[:, None, :], NEG_INF)", "pad = pad.masked_fill(pad.all(-1, keepdim=True), False)"),
+        ("s.masked_fill(keep == 0, -math.inf)", None),
+        ("s.masked_fill(~keep[:, :, None], -math.inf)", None),
+        ("s + bias", None),
+    ],
+)
+def test_a_softmax_is_given_a_mask_that_is_opened_the_way_it_is_meant(at, by_hand, fill, code):
+    given = (by_hand.fact(neginf=8),)
+    facts = on(
+        at("_softmax", given, (by_hand.fact(nan=4),), **placed("y = s.softmax(-1)", "s.softmax(-1)")), ("s", fill)
+    )
+    told = advice(facts)
+    assert [one.code for one in told] == ["y = s.clamp_min(torch.finfo(s.dtype).min).softmax(-1)", code]
+    names = {"keep": torch.tensor([[True, False], [False, False]]), "s": torch.zeros(2, 2, 2), "torch": torch}
+    names |= {"pad": ~names["keep"], "math": math, "NEG_INF": -math.inf}
+    if code is not None:
+        exec(f"{code}\ny = ({fill}).softmax(-1)", names)  # noqa: S102
+        assert names["y"].tolist() == [[[1.0, 0.0]] * 2, [[0.5, 0.5]] * 2]
+
+
+def test_a_mask_that_torch_is_handed_is_opened_the_way_torch_takes_it(at, by_hand):
+    given, bad = (by_hand.fact(), by_hand.fact(dtype="bool")), (by_hand.fact(nan=4),)
+    call = "F.scaled_dot_product_attention(q, k, v, attn_mask=seen)"
+    facts = at("_scaled_dot_product_efficient_attention", given, bad, **placed(f"y = {call}", call))
+    assert [one.code for one in advice(facts)] == ["seen = seen | ~seen.any(-1, keepdim=True)"]
+    own = at("_softmax", (by_hand.fact(neginf=8),), bad, module_class="MultiheadAttention")
+    assert "key_padding_mask.all(-1" in advice(own)[0].code
+    assert advice(at("_softmax", (by_hand.fact(neginf=8),), bad))[0].code is None
+
+
 # ---------------------------------------------------------------------- the spread of one value
 
 
