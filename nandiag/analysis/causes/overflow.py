@@ -124,9 +124,23 @@ def _text(facts: Facts, given: TensorFact, dtype: str, limit: float) -> str | No
         return f"a value of {largest} is cast to {dtype}; {most}" if (given.absmax or 0.0) > limit else None
     if facts.op in ARITHMETIC or (facts.op in _SPREADS and (given.absmax or 0.0) ** 2 > limit):
         return f"finite inputs up to {largest} give a result beyond {dtype}; {most}"
+    if facts.op == "pow":
+        return _power(facts, dtype, most)
     if facts.op is None and facts.origin.module_class in LINEAR_MODULES and dtype in HALF:
         return f"finite inputs up to {largest} give a result that is not finite; {most}"
     return None
+
+
+def _power(facts: Facts, dtype: str, most: str) -> str | None:
+    """A power of one tensor to another: infinite by its size, but where it may be 0 to a power below 0."""
+    if len(facts.origin.inputs) != 2 or facts.outputs_nan:
+        return None
+    base, exponent = facts.origin.inputs
+    if base.zeros and (exponent.min is None or exponent.min < 0.0):
+        return None
+    large = (base.absmax or 0.0) > 1.0
+    end = f"up to {words.number(base.absmax)}" if large else f"down to {words.number(base.absmin)}"
+    return f"the power of finite values {end} is beyond {dtype}; {most}"
 
 
 def _widened(facts: Facts, dtype: str, limit: float) -> str:

@@ -755,3 +755,16 @@ def test_a_number_without_end_that_is_no_mask(at, by_hand):
     line = 'y = mask * float("-inf")'
     facts = at("mul", (zeros,), (by_hand.fact(nan=16),), extra={"arg1": "-inf"}, **on(line, line[4:]))
     assert "masked_fill" in codes(facts)[0]
+
+
+@pytest.mark.parametrize(
+    ("base", "exponent", "slug"),
+    [
+        ({"zeros": 3, "min": 0.0, "absmax": 2.2e13}, {"min": 2.995}, "overflow"),
+        ({"min": 1e-30, "absmin": 1e-30, "absmax": 0.5}, {"min": -2.0}, "overflow"),
+        ({"zeros": 3, "min": 0.0, "absmax": 2.2e13}, {"min": -1.0}, "unknown"),
+    ],
+)
+def test_a_power_to_a_tensor_overflows_but_where_it_may_be_of_zero(at, by_hand, base, exponent, slug):
+    given = (by_hand.fact(**base), by_hand.fact(shape=(1,), **exponent))
+    assert mechanism(at("pow", given, (by_hand.fact(posinf=3),))).slug == slug
