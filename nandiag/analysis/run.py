@@ -142,8 +142,10 @@ def _own_notes(log: RankLog) -> Iterable[str]:
             why = event.reason or "no reason was given"
             done = _REFUSED if event.method != "watch" else "was watched, but its origin was not seen"
             yield f"step {event.step} {done}: {why}"
-    if log.attached is not None and not armed:
-        yield "nothing was watched there." if broken else "torch was never imported there, so nothing was watched."
+    if log.attached is not None and not armed and broken:
+        yield "nothing was watched there."
+    elif log.attached is not None and not armed and not log.notes:  # what the file lost may have said otherwise
+        yield "torch was never imported there, so nothing was watched."
 
 
 def _elsewhere(record: RunRecord, states: dict[int, RankState]) -> set[int]:

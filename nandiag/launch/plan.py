@@ -142,7 +142,8 @@ def _sizes(values: argparse.Namespace) -> tuple[int, int | None]:
     try:
         nproc = determine_local_world_size(str(values.nproc_per_node))
     except (ValueError, RuntimeError) as error:
-        raise UsageError(f"torchrun cannot start: {str(error).rstrip('.')}.") from error
+        what = "give a number of workers, 1 at least, or auto"
+        raise UsageError(f"--nproc {values.nproc_per_node}: {what} ({str(error).rstrip('.')}).") from error
     if nproc < 1:
         raise UsageError(f"--nproc {nproc}: each node needs 1 worker at least.")
     least, most = _nodes(str(values.nnodes))

@@ -163,6 +163,11 @@ def test_a_rank_without_torch_was_not_watched(by_hand):
     assert report.notes == ("Rank 0: torch was never imported there, so nothing was watched.",)
 
 
+def test_of_a_rank_whose_file_is_torn_it_is_not_known_whether_torch_was_imported(by_hand):
+    torn = by_hand.rank(0, world=1, armed=False, notes=("The last line is torn.",))
+    assert analyse(by_hand.run(torn, world=1)).notes == ("Rank 0: The last line is torn.",)
+
+
 def test_a_rank_whose_runtime_broke_at_its_start_is_not_said_to_be_without_torch(by_hand):
     dark = ProbeDark("arm", "AttributeError: apply (wraps.py:105)")
     report = analyse(by_hand.run(by_hand.rank(0, dark, Finished(0), world=1, armed=False), world=1))

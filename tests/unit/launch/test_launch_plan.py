@@ -116,7 +116,7 @@ def test_an_id_of_the_user_is_kept_and_that_of_an_outer_run_is_not():
         ("--no-python -m sh", "--no-python and --module do not go together"),
         ("--inject exec --no-python sh", "do not go together"),
         ("--inject exec --launcher none sh", "needs torchrun"),
-        ("--nproc gpus train.py", "gpus"),
+        ("--nproc two train.py", "--nproc two: give a number of workers, 1 at least, or auto"),
         ("--nproc 0 train.py", "--nproc 0: each node needs 1 worker"),
         ("--nnodes x train.py", "--nnodes x: give a number"),
         ("--nnodes 0 train.py", "--nnodes 0: give a number"),
