@@ -164,7 +164,7 @@ def test_a_rank_without_torch_was_not_watched(by_hand):
 
 
 def test_of_a_rank_whose_file_is_torn_it_is_not_known_whether_torch_was_imported(by_hand):
-    torn = by_hand.rank(0, world=1, armed=False, notes=("The last line is torn.",))
+    torn = by_hand.rank(0, Finished(0), world=1, armed=False, notes=("The last line is torn.",))
     assert analyse(by_hand.run(torn, world=1)).notes == ("Rank 0: The last line is torn.",)
 
 
