@@ -8,6 +8,7 @@ from pathlib import Path
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e<script>alert(1)</script>`| [x](javascript:1)\r\n\x00"
+MOST = 1 << 25  # of a file, in bytes: what multiplies lines may be drawn again and again
 VALUES = [
     None, True, False, 0, -1, 2**63, 10**30, 10**4000, 1e308, -0.0, "", "x", EVIL, "\ud800", "nan", [], {}, [[]],
     [None], {"a": 1}, "9" * 5000, ["x"] * 50, {"kind": "nan"}, -(2**63),
@@ -135,7 +136,8 @@ def lines(run):
     if way == 0:
         run.dice.shuffle(every)
     elif way == 1:
-        every = every * run.dice.randrange(2, 200)
+        times = run.dice.randrange(2, 200)
+        every = every * times if times * len(run.files[name]) < MOST else every
     elif way == 2 and every:
         del every[run.dice.randrange(len(every))]
     else:
