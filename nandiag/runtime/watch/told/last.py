@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from nandiag.runtime.collectives.ring import Call
@@ -48,6 +49,11 @@ class LastLook:
         else:
             self._before_loss(optimizer, () if error is None else spoken_of(error) or self._refusal.given(error))
         self.at_weights()
+
+    def take_at_once(self) -> None:
+        """As :meth:`take`, where no device has work left: a script may leave at once because one of them hangs."""
+        if not torch.cuda.is_initialized() or torch.cuda.current_stream().query():
+            self.take()
 
     def _before_loss(self, optimizer: Optimizer | None, spoken: tuple[Tensor, ...]) -> None:
         """The script ended before it called backward: on its loss, or on what its error speaks of."""

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from nandiag.events import Sent
+from nandiag.runtime.collectives import messages
 from nandiag.runtime.collectives.messages import Post
 from nandiag.runtime.collectives.ring import Call, Group
 
@@ -125,3 +126,15 @@ def test_messages_are_counted_by_their_ends_and_their_tag(alone):
     ]  # fmt: skip
     assert message("recv", None) == message("recv", 1) == []
     assert len(message("send", 1)) == 1
+
+
+def test_tags_without_end_are_not_counted_without_end(alone, monkeypatch):
+    monkeypatch.setattr(messages, "_MOST_WAYS", 3)
+    group, post = Group(dist.group.WORLD, "0", 0), Post()
+
+    def number(tag):
+        call = Call("send", group, None)
+        call.peer = 1
+        return [part.message.number for part in post.parts([call], (torch.ones(1),), {"tag": tag})]
+
+    assert [number(tag) for tag in (0, 1, 2, 3, 2, 4)] == [[0], [0], [0], [], [1], []]

@@ -1,6 +1,7 @@
 """What the script does to its weights behind its last step, where no border follows that would see it."""
 
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -185,3 +186,14 @@ def test_a_shard_that_is_written_into_behind_the_last_update_has_its_line(work, 
     look = worker.looked[-1]
     assert (look.outcome, look.phase, look.method) == ("found", "optimizer", "replay" if rows == 4 else "tape")
     assert look.site.source.endswith("# by a count of 0")
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_a_script_that_leaves_at_once_is_not_kept_waiting_for_a_device_that_hangs(work, monkeypatch, hangs):
+    worker = work()
+    kept = trained()
+    average(kept[0], 0)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(query=lambda: not hangs))
+    worker.sentinel.last.take_at_once()
+    assert bool(told(worker)) is not hangs
