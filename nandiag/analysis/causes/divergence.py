@@ -104,6 +104,8 @@ _BY_THE_NORM = frozenset({"SGD", "ASGD"})
 SUDDEN, CALM_ENOUGH = 100.0, 5
 # An op that divides by zero does so in a run that is well, too: it takes more to call it a consequence.
 _BEYOND_DOUBT = 1e6
+# About twice the root of what float16 ends at: a sum of a few products of two such does not fit it any more.
+_USUAL = 512.0
 
 
 def explain(facts: Facts) -> Cause | None:
@@ -120,7 +122,19 @@ def explain(facts: Facts) -> Cause | None:
         return _by_rate(facts, course, strength)
     if course.from_the_start:
         return _too_large(course.rows[0], strength) or _by_rate(facts, course, strength)
-    return None if sudden(course) else _by_gradients(facts, course, strength)
+    return None if sudden(course) or _by_dtype(facts, course) else _by_gradients(facts, course, strength)
+
+
+def _by_dtype(facts: Facts, course: Course) -> bool:
+    """Whether values of a usual size left float16 in one op of forward: it is the type that was too small for them.
+
+    What truly runs away brings large values to the op, or grows on beyond any doubt.
+    """
+    half = any(fact.bad and dtype_of(fact) == "float16" for fact in facts.origin.outputs)
+    if not half or facts.node is not None or not overflows(facts):
+        return False
+    usual = all((fact.absmax or 0.0) <= _USUAL for fact in facts.origin.inputs)
+    return usual and max(course.growth, course.loss_growth) < _BEYOND_DOUBT
 
 
 def _until(facts: Facts) -> tuple[int, int]:

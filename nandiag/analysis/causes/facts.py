@@ -18,6 +18,8 @@ LARGEST = {
     "float64": 1.7976931348623157e308,
     "float8_e4m3fn": 448.0,
     "float8_e5m2": 57344.0,
+    "float8_e4m3fnuz": 240.0,
+    "float8_e5m2fnuz": 57344.0,
 }
 HALF = ("float16", "bfloat16")
 _LOADED = re.compile(r"([A-Za-z_][\w.]*)\.load_state_dict\(")

@@ -60,6 +60,7 @@ _LOGGED = {
 }
 # Both ends of what goes in lead to infinity.
 _EVEN = frozenset({"sinh", "cosh"})
+_EIGHTHS = frozenset(name for name in LARGEST if name.startswith("float8"))
 CASTS = frozenset({"_to_copy", "to", "copy", "type_as"})
 PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "dot", "mv", "einsum", "addmv"})
 # In exact arithmetic these have finite results on finite inputs: a non-finite one has left the range of the dtype.
@@ -155,7 +156,7 @@ def _widened(facts: Facts, dtype: str, limit: float) -> str:
 def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
     if facts.overgrown is not None:
         return _of_a_weight(facts, facts.overgrown, text, strength)
-    general = dtype != "float16" and facts.op not in EXPONENTIALS
+    general = dtype not in {"float16", *_EIGHTHS} and facts.op not in EXPONENTIALS
     leads = facts.op in EXPONENTIALS and exponents.stable(facts.origin, facts.op or "") is not None
     if facts.extra.get("of_weights") is not False or facts.origin.phase not in {"forward", "loss"}:
         return Cause("overflow", (text,), _advice(facts, dtype), strength, general=general, leads=leads)
@@ -198,6 +199,8 @@ def _advice(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
         return _half(facts)
     if facts.op in EXPONENTIALS:
         return _exponential(facts, dtype)
+    if dtype in _EIGHTHS and facts.op in CASTS:
+        return _saturated(facts, dtype)
     tiny = _tiny_divisor(facts)
     if tiny is not None:
         guarded = quotients.divisor(facts.origin, lambda text: f"{text}.clamp_min(1e-6)")
@@ -261,6 +264,15 @@ def _cast(facts: Facts, wide: Suggestion) -> tuple[Suggestion, ...]:
     if own is not None:
         return (Suggestion("Keep this tensor in bfloat16, which has the range of float32, or in float32.", own),)
     return Suggestion("Keep this tensor in float32, or bring it to scale first.", "(x / scale).half()"), wide
+
+
+def _saturated(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
+    """Casts to eight bits by hand are to end at the largest number, and a scale keeps that from being needed."""
+    end = words.number(LARGEST[dtype])
+    code = fitting.argument(facts.origin, "to", lambda text: f"{text}.clamp(-{end}, {end})")
+    bound = Suggestion(f"End at the largest that {dtype} holds.", code or f"x.clamp(-{end}, {end}).to(torch.{dtype})")
+    scale = f"scale = {end} / x.detach().abs().amax().clamp_min(1e-12)"
+    return bound, Suggestion("Or choose the scale by the largest value, so that nothing is cut.", scale)
 
 
 def _loss_scale(facts: Facts) -> Suggestion | None:

@@ -17,7 +17,8 @@ from nandiag.runtime.memory.overwritten import outs_of
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.tape.entries import tensors_in
 
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+_EIGHTHS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, *_EIGHTHS)
 _LARGEST = 1 << 27
 # Weights of a network that learns are not so large; what has grown that far runs away.
 _NO_WEIGHT = 1e15

@@ -75,6 +75,26 @@ def test_the_story(by_hand, name, past, slug):
     assert (story and story.slug) == slug
 
 
+@pytest.mark.parametrize(
+    ("what", "most", "dtype", "slug"),
+    [
+        ("scores of values of a usual size", 130.0, "float16", None),
+        ("large values went in", 9000.0, "float16", "gradient_explosion"),
+        ("a type with the range of float32", 130.0, "bfloat16", "gradient_explosion"),
+    ],
+)
+def test_values_of_a_usual_size_left_float16_whatever_grew_meanwhile(by_hand, what, most, dtype, slug):
+    past, given = history([*CALM, 3.0, 9.0, 80.0, 200.0]), by_hand.fact(max=most, absmax=most, dtype=dtype)
+    story, mechanism = explain(facts(past, by_hand, dtype=dtype, given=given))
+    assert (story and story.slug) == slug, what
+    assert mechanism.slug == "overflow"
+
+
+def test_what_ran_away_beyond_doubt_did_so_in_float16_too(by_hand):
+    given = by_hand.fact(max=130.0, absmax=130.0, dtype="float16")
+    assert story_of(history([*CALM, *UP]), by_hand, dtype="float16", given=given).slug == "gradient_explosion"
+
+
 def test_a_bad_sample_in_a_healthy_run_is_never_told_as_a_learning_rate(by_hand):
     for lrs in (0.01, [0.01 * 1.01**i for i in range(13)], [0.1 / (1 + i) for i in range(13)]):
         past = history([*CALM, 1e12], [*CALM, 1e13], lrs=lrs)

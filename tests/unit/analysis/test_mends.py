@@ -549,3 +549,21 @@ def test_of_exponentials_that_vanish_the_softmax_is_plain(at, by_hand, text, sco
 def test_a_weight_among_weights_may_be_huge(at, by_hand, use, code):
     facts = quotient(at, by_hand, "w = 1 / d", "1 / d", "posinf", of_weights=False)
     assert advice(on(facts, uses=(use,)))[0].code == code
+
+
+# ---------------------------------------------------------------------- eight bits by hand
+
+
+@pytest.mark.parametrize(("dtype", "end"), [("float8_e5m2", "57344"), ("float8_e4m3fnuz", "240")])
+def test_a_cast_to_eight_bits_ends_at_the_largest_that_they_hold(at, by_hand, dtype, end):
+    large = by_hand.fact(max=62890.0, absmax=62890.0)
+    line = f"y = (x * scale).to(torch.{dtype}).float()"
+    facts = at("_to_copy", (large,), (by_hand.fact(dtype=dtype, nan=1),), extra={"float64_finite": True},
+               **placed(line, f"(x * scale).to(torch.{dtype})"))  # fmt: skip
+    cause = explain(facts)[1]
+    assert cause.slug == "overflow"
+    mended = cause.suggestions[0].code
+    assert mended == f"y = (x * scale).clamp(-{end}, {end}).to(torch.{dtype}).float()"
+    names = {"torch": torch, "x": torch.tensor([3.0, 1e6]), "scale": 1.0}
+    exec(mended, names)  # noqa: S102
+    assert names["y"].isfinite().all()

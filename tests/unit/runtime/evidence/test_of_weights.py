@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from nandiag.runtime.evidence.explain import few_weights, of_weights
+from nandiag.runtime.evidence.explain import few_weights, in_float64, of_weights
 from nandiag.runtime.evidence.op import Op, Spot
 from nandiag.runtime.frames import stack
 
@@ -77,3 +77,13 @@ def test_elsewhere_what_no_weight_went_into_is_of_the_data():
 
     assert forward(torch.ones(3)) == {"of_weights": False, "made_by": []}
     assert forward(torch.ones(3, requires_grad=True))["of_weights"] is True
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float8_e5m2, torch.float8_e4m3fnuz])
+def test_a_cast_to_fewer_bits_is_finite_in_float64(dtype):
+    found = op_on(torch.tensor([7e4, 1.0]))
+    found.func, found.words = torch.ops.aten._to_copy.default, (found.words[0], {"dtype": dtype})
+    found.results = [torch.tensor([7e4]).to(dtype)]
+    told = in_float64(found)
+    assert told["float64_finite"] is True
+    assert told["dtype_max"] == torch.finfo(dtype).max
