@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nandiag.events import TensorFact
-from nandiag.runtime.look.finite import extent, fact, local
+from nandiag.runtime.look.finite import extent, fact, local, norm_of
 from nandiag.runtime.memory.there import is_there
 
 _PLAIN = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16})
@@ -102,7 +102,7 @@ class Extremes:
             return None
         look = Look(tensor)
         if usual is not None and look.numel >= _LARGE and data.is_cpu and data.dtype in _WIDE:
-            look.norm = torch.linalg.vector_norm(data).item()
+            look.norm = norm_of(data).item()
             if not look.exceeds(usual):
                 return look
         return look if self._measure(look, data) else None

@@ -118,10 +118,28 @@ def _norm(group: list[Tensor], dtype: torch.dtype) -> Tensor:
     small = [one for one, size in zip(group, sizes, strict=True) if size <= _SMALL] if group[0].is_cpu else []
     if len(small) > 1:
         large = [one for one, size in zip(group, sizes, strict=True) if size > _SMALL]
-        each = [*(torch._foreach_norm(large, 2, dtype=wide) if large else ()), _together(small, wide)]
+        each = [*_each_of_large(large, wide), _together(small, wide)]
     else:
-        each = list(torch._foreach_norm(group, 2, dtype=wide))
+        each = _each_of_large(group, wide)
     return torch.linalg.vector_norm(torch.stack(each)) if len(each) > 1 else each[0]
+
+
+def _each_of_large(group: list[Tensor], wide: torch.dtype | None) -> list[Tensor]:
+    if group and group[0].is_cpu and wide is None:
+        return list(map(norm_of, group))
+    return list(torch._foreach_norm(group, 2, dtype=wide)) if group else []
+
+
+def norm_of(data: Tensor) -> Tensor:
+    """Return the 2-norm of strided data in single or double precision, as a 0-d tensor where it lies.
+
+    On the CPU the product of a vector with itself takes half the time of torch's norm, and overflows where that does.
+    """
+    if data.is_cpu and data.is_contiguous():
+        flat = data.view(-1)
+        return torch.dot(flat, flat).sqrt_()
+    norm: Tensor = torch.linalg.vector_norm(data)
+    return norm
 
 
 def _together(group: list[Tensor], wide: torch.dtype | None) -> Tensor:

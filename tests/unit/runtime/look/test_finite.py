@@ -9,7 +9,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nandiag.runtime.look import finite
-from nandiag.runtime.look.finite import extent, fact, is_bad, local, norms, quiet, read
+from nandiag.runtime.look.finite import extent, fact, is_bad, local, norm_of, norms, quiet, read
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 EIGHTS = tuple(
@@ -159,6 +159,23 @@ def test_a_norm_is_the_norm():
     torch.testing.assert_close(norms(tensors)[0], expected)
     many = [torch.randn(size) for size in (1 << 16, 9, 100, 1 << 13, 1)]
     torch.testing.assert_close(norms(many)[0], torch.cat(many).norm())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(), (7,), (300, 211), (2, 3, 40, 50)])
+def test_the_norm_of_one_tensor_is_that_of_torch_however_it_lies(dtype, shape):
+    data = torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(3))
+    for one in (data, data.transpose(0, -1) if data.dim() else data, data[..., ::2] if data.dim() else data):
+        assert torch.allclose(norm_of(one), torch.linalg.vector_norm(one))
+
+
+@pytest.mark.parametrize("value", [*BAD, 3e19])
+def test_the_norm_of_one_tensor_is_not_finite_where_an_element_is_not_or_a_square_is_none(value):
+    data = torch.ones(100, 100)
+    data[50, 50] = value
+    before = data.clone()
+    assert not math.isfinite(norm_of(data).item())
+    assert torch.equal(data.nan_to_num(), before.nan_to_num())
 
 
 def test_reading_keeps_the_order():
