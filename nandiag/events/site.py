@@ -35,7 +35,8 @@ class Around:
 
     ``statement`` is the statement on one line where the expression takes several in the file, ``column`` the
     expression in it. ``uses`` are the statements behind it, in the same function, that use what it is assigned to.
-    ``written`` tells where the file writes what the expression names.
+    ``written`` tells where the file writes what the expression names. ``again`` are other lines of the function that
+    compute the like, and may break alike.
     """
 
     names: tuple[Meaning, ...] = ()
@@ -43,6 +44,7 @@ class Around:
     statement: str | None = None
     column: tuple[int, int] | None = None
     written: tuple[Written, ...] = ()
+    again: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,12 @@ class Facts:
         return site.around.uses if site is not None and site.around is not None else ()
 
     @property
+    def again(self) -> tuple[int, ...]:
+        """Other lines of the underlined expression's function that compute the like."""
+        site = self.look.site if self.source is not None and self.look is not None else None
+        return site.around.again if site is not None and site.around is not None else ()
+
+    @property
     def op(self) -> str | None:
         """The short name of the origin's op (``exp``), in-place and functional forms alike."""
         return None if self.origin.op is None else words.op(self.origin.op).rstrip("_")

@@ -14,7 +14,7 @@ from nandiag.analysis.verdict.evidence import evidence
 from nandiag.analysis.verdict.steady import healthy, held_bad, last_finite, spoiled_between
 from nandiag.analysis.verdict.summary import summary
 from nandiag.analysis.ways.spread import spread_of
-from nandiag.events import History, Looked, TensorFact, Warned
+from nandiag.events import History, Looked, TensorFact, Warned, words
 
 __all__ = ["Background", "healthy", "held_bad", "last_finite", "of_claim", "spoiled_between"]
 
@@ -64,7 +64,7 @@ def of_claim(claim: Claim, origin: Origin, timeline: Timeline, background: Backg
         origin=origin,
         evidence=(*why, *evidence(claim, origin, timeline, told)),
         reasons=len(why),
-        suggestions=_suggestions(chosen, named),
+        suggestions=_also_at(facts, mechanism, _suggestions(chosen, named)),
         spread=spread_of(claim, timeline),
     )
 
@@ -122,6 +122,31 @@ def _suggestions(chosen: Cause | None, named: list[Cause]) -> tuple[Suggestion, 
     every.sort(key=lambda cause: cause.follows - cause.leads)
     telling = [cause for cause in every if not cause.general] or every
     return tuple(one for cause in telling for one in cause.suggestions)
+
+
+def _also_at(facts: Facts, mechanism: Cause | None, told: tuple[Suggestion, ...]) -> tuple[Suggestion, ...]:
+    """Name the other lines of the function that are to be mended alike beside the line that mends the op's own."""
+    own = mechanism.suggestions if mechanism is not None and mechanism.slug in _AT_THE_OP else ()
+    first = next((place for place, one in enumerate(told) if one in own and one.code), None)
+    if first is None or not facts.again:
+        return told
+    compute = "computes" if len(facts.again) == 1 else "compute"
+    where = words.lines(facts.again).capitalize()
+    mend = replace(told[first], text=f"{told[first].text} {where} {compute} the like: mend that too.")
+    return (*told[:first], mend, *told[first + 1 :])
+
+
+_AT_THE_OP = frozenset(
+    {
+        "division_by_zero",
+        "log_of_zero",
+        "domain_error",
+        "singular_gradient",
+        "attention_fully_masked",
+        "empty_reduction",
+    }
+    | {"overflow"}
+)
 
 
 def _reproduced(claim: Claim, timeline: Timeline) -> bool | None:

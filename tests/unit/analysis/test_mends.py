@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from nandiag.analysis import analyse
 from nandiag.analysis.causes import explain
 from nandiag.analysis.causes.guards import least, small, under_root
 from nandiag.events import Around, Meaning, Site, Written
@@ -567,3 +568,18 @@ def test_a_cast_to_eight_bits_ends_at_the_largest_that_they_hold(at, by_hand, dt
     names = {"torch": torch, "x": torch.tensor([3.0, 1e6]), "scale": 1.0}
     exec(mended, names)  # noqa: S102
     assert names["y"].isfinite().all()
+
+
+# ---------------------------------------------------------------------- lines that compute the like
+
+
+@pytest.mark.parametrize(
+    ("again", "more"),
+    [((), ""), ((12,), " Line 12 computes the like: mend that too."),
+     ((12, 15), " Lines 12 and 15 compute the like: mend that too.")],
+)  # fmt: skip
+def test_other_lines_that_compute_the_like_are_told_beside_the_mend(by_hand, again, more):
+    look = by_hand.found(5)
+    look = replace(look, site=replace(look.site, around=Around(again=again)))
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(5), look, world=1), world=1)).verdict
+    assert verdict.suggestions[0].text == f"Keep the argument of the logarithm away from zero.{more}"

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from nandiag.events.site import Around, Meaning
+from nandiag.runtime.evidence.around.again import again
 from nandiag.runtime.evidence.around.handed import handed_in
 from nandiag.runtime.evidence.around.place import Place, end_of, loaded, place_of
 from nandiag.runtime.evidence.around.returned import returned
@@ -40,7 +41,7 @@ def _around(frames: tuple[Frame, ...]) -> Around | None:
     statement, column = _on_one_line(place)
     names = tuple(_meanings(place, place, frames[1:]))[:_MOST_NAMES]
     uses = tuple(_uses(place))[:_MOST_USES]
-    return Around(names, uses, statement, column, tuple(written(place)))
+    return Around(names, uses, statement, column, tuple(written(place)), again(place))
 
 
 def _on_one_line(place: Place) -> tuple[str | None, tuple[int, int] | None]:

@@ -1,0 +1,108 @@
+"""Where the same function computes the like of other values: what breaks in one place may break there next (worker)."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Iterator
+
+from nandiag.runtime.evidence.around.place import Function, Place, end_of, loaded
+from nandiag.runtime.evidence.around.unchanged import called
+
+_MOST = 6
+# Functions that have a point at which they, or their gradients, are infinite or undefined.
+_SINGULAR = frozenset(
+    {"log", "log2", "log10", "log1p", "xlogy", "sqrt", "rsqrt", "reciprocal", "pow", "norm", "vector_norm", "dist"}
+    | {"cdist", "acos", "arccos", "asin", "arcsin", "atanh", "logit", "erfinv", "atan2", "exp", "expm1", "exp2"}
+    | {"softmax", "std", "var", "mean", "div", "divide", "true_divide", "cosh", "sinh", "amax", "amin"}
+)
+_GUARDS = frozenset({"clamp", "clamp_min", "clip", "where", "nan_to_num", "maximum", "max", "softplus"})
+
+
+def again(place: Place) -> tuple[int, ...]:
+    """Return the other lines that call the same function, or divide alike, of the same names or in the same form."""
+    own = place.nodes[-1]
+    if not isinstance(own, ast.expr) or _kind(own) is None:
+        return ()
+    inside = range(own.lineno, end_of(own)[0] + 1)
+    found = sorted({one.lineno for one in _alike(place.scope, own) if one.lineno not in inside})
+    return tuple(found) if len(found) <= _MOST else ()
+
+
+def _alike(scope: ast.AST, own: ast.expr) -> Iterator[ast.expr]:
+    kind, form = _kind(own), _form(own)
+    for node in _within(scope):
+        if isinstance(node, ast.expr) and _kind(node) == kind and not _is_guarded(node):
+            same = _form(node) == form and (_calls(own) or _divisor(node) == _divisor(own))
+            if same or (isinstance(node, ast.Call) and _share(node, own)):
+                yield node
+
+
+def _kind(node: ast.expr) -> str | None:
+    """Return what an expression does that may have no finite value: a function's name, or ``/``."""
+    if isinstance(node, ast.BinOp):
+        return "/" if isinstance(node.op, ast.Div) else "**" if isinstance(node.op, ast.Pow) else None
+    name = called(node).rstrip("_") if isinstance(node, ast.Call) else ""
+    return name if name in _SINGULAR else None
+
+
+def _within(scope: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a scope without those of functions and classes of its own."""
+    for child in ast.iter_child_nodes(scope):
+        if not isinstance(child, (*Function.__args__, ast.ClassDef)):
+            yield child
+            yield from _within(child)
+
+
+def _is_guarded(node: ast.expr) -> bool:
+    return any(isinstance(one, ast.Call) and called(one).rstrip("_") in _GUARDS for one in ast.walk(node))
+
+
+def _calls(node: ast.expr) -> bool:
+    return any(isinstance(one, ast.Call) for one in ast.walk(node))
+
+
+def _divisor(node: ast.expr) -> str | None:
+    return ast.dump(node.right) if isinstance(node, ast.BinOp) else None
+
+
+def _share(node: ast.Call, own: ast.expr) -> bool:
+    """Whether both are given some of the same names; ``torch`` of ``torch.log`` is none of them."""
+    given = [{name for one in _given(call) for name in loaded(one)} for call in (node, own)]
+    return bool(given[0] & given[1])
+
+
+def _given(call: ast.expr) -> list[ast.expr]:
+    if not isinstance(call, ast.Call):
+        return []
+    of = [call.func.value] if isinstance(call.func, ast.Attribute) and _form(call.func.value) != "_" else []
+    own = [call.func.value] if isinstance(call.func, ast.Attribute) and not call.args else []
+    return [*of, *own, *call.args]
+
+
+def _form(node: ast.expr) -> str:
+    """Return the text of an expression with all that is only named, looked up or picked in it alike."""
+    return ast.unparse(_Unnamed().visit(copy.deepcopy(node)))
+
+
+class _Unnamed(ast.NodeTransformer):
+    """Puts one name in the place of each name, attribute and index."""
+
+    def visit_Name(self, _: ast.Name) -> ast.expr:
+        return ast.Name("_", ast.Load())
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        node.value = self.visit(node.value)
+        return node.value if isinstance(node.value, ast.Name) else node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        node.value = self.visit(node.value)
+        return node.value if isinstance(node.value, ast.Name) else node
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        if isinstance(node.func, ast.Attribute):
+            node.func.value = self.visit(node.func.value)
+        node.args = [self.visit(one) for one in node.args]
+        for word in node.keywords:
+            word.value = self.visit(word.value)
+        return node

@@ -1,0 +1,49 @@
+"""Which other lines of a function compute the like of an expression."""
+
+import ast
+
+import pytest
+
+from nandiag.runtime.evidence.around.again import again
+from nandiag.runtime.evidence.around.place import Place
+
+
+def lines(text, expression):
+    """The lines told of the first ``expression`` in the function, or the module, of ``text``."""
+    tree = ast.parse(text)
+    scope = next((one for one in tree.body if isinstance(one, ast.FunctionDef)), tree)
+    nodes = (one for one in ast.walk(scope) if isinstance(one, ast.expr))
+    own = min((one for one in nodes if ast.unparse(one) == expression), key=lambda one: one.lineno)
+    return again(Place("train.py", (tree, own) if scope is tree else (tree, scope, own)))
+
+
+@pytest.mark.parametrize(
+    ("text", "expression", "told"),
+    [
+        ("a = a / a.norm(dim=-1)\nb = b / b.norm(dim=-1)", "a / a.norm(dim=-1)", (2,)),
+        ("def f(a, p, n):\n  x = ((a - p) ** 2).sum(-1).sqrt()\n  y = ((a - n) ** 2).sum(-1).sqrt()\n  return x - y",
+         "((a - p) ** 2).sum(-1).sqrt()", (3,)),
+        ("if t:\n  r = p * torch.log(p)\nelse:\n  r = p * torch.log(p)", "torch.log(p)", (4,)),
+        ("u = y * torch.log(p)\nv = (1 - y) * torch.log(1 - p)", "torch.log(p)", (2,)),
+        ("u = x / n\nw = z / n\nv = x / m", "x / n", (2,)),
+        ("u = self.a[0].log()\nv = self.b[1].log()", "self.a[0].log()", (2,)),
+    ],
+)  # fmt: skip
+def test_the_same_function_or_division_is_told(text, expression, told):
+    assert lines(text, expression) == told
+
+
+@pytest.mark.parametrize(
+    ("text", "expression"),
+    [
+        ("u = torch.log(p)\nv = torch.log(p.clamp_min(1e-6))", "torch.log(p)"),  # it is mended already
+        ("u = torch.log(p)\nv = torch.log(q.sum(1))", "torch.log(p)"),
+        ("u = a / b\nv = c / d", "a / b"),
+        ("u = net(a)\nv = net(b)", "net(a)"),
+        ("def f(p):\n  return torch.log(p)\ndef g(p):\n  return torch.log(p)", "torch.log(p)"),
+        ("u = torch.log(p) + torch.log(q)", "torch.log(p)"),  # a mend of the line mends both
+        ("u = torch.log(p)\n" + "v = torch.log(q)\n" * 9, "torch.log(p)"),
+    ],
+)
+def test_what_differs_is_guarded_or_stands_everywhere_is_not(text, expression):
+    assert lines(text, expression) == ()
