@@ -68,6 +68,7 @@ _LARGE = "Keep the divisor away from zero: among weights that are divided by the
 _KEPT = "y = a / torch.where(b != 0, b, torch.inf)"
 _COUNTS = re.compile(r"(?:^|[\W_])(?:n|num|numel|counts?|len|lengths?|steps|samples|tokens|batches|seen)(?:$|[\W_])")
 _SIZES = re.compile(r"norm|sqrt|\bstd\b|\bvar\b|\babs\b|\bmean\b|\bexp\b")
+_DRAWS = ("Categorical", "Multinomial")
 _IN_PLACE = re.compile(r"[\w.\[\]]+\.(?:mul|div)_\(")
 _OWN_NORM = re.compile(r"[\w.\[\]]*\.grad\.")
 _WHAT = "a scale, a variance or a count"
@@ -171,7 +172,7 @@ def _divisor(facts: Facts) -> TensorFact | None:
 
 def _in_pass(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     """What the divisor is made of in another line, or out of, may tell more than the division itself."""
-    made = peaks.instead(facts) or shares.softmax(facts) or roots.above(facts, divisor)
+    made = peaks.instead(facts) or shares.softmax(facts) or shares.drawn_by(facts) or roots.above(facts, divisor)
     return _suggestions(facts, divisor) if made is None else (made,)
 
 
@@ -212,6 +213,8 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
 def _elsewhere(facts: Facts, divisor: TensorFact, *, in_root: bool) -> tuple[Suggestion, ...]:
     """Return what is to be done where no number in the divisor's place mends it: at another line, or before this."""
     callee = quotients.called_alone(facts.origin) if facts.origin.phase != "optimizer" else None
+    if callee is not None and callee.rpartition(".")[2].endswith(_DRAWS):
+        return (shares.floored(facts),)
     if callee is not None:
         text = f"The division is in {callee}: keep what that divides by above zero where it is made, {_WHAT}."
         return (Suggestion(text, "torch.nn.functional.softplus(z) + 1e-6"),)

@@ -94,7 +94,10 @@ def added(origin: Origin, op: str, keyword: str, more: str = "") -> str | None:
 
 
 def summed(origin: Origin, ignored: str) -> str | None:
-    """Return the user's line with its ``cross_entropy(z, y)`` as a sum over the targets that are not ``ignored``."""
+    """Return the user's line with its ``cross_entropy(z, y)`` as a sum over the targets that are not ``ignored``.
+
+    It is divided by the count of these, or by what they weigh.
+    """
     found = parsed(origin)
     if found is None or not isinstance(found[1], ast.Call) or len(found[1].args) < 2:
         return None
@@ -103,7 +106,12 @@ def summed(origin: Origin, ignored: str) -> str | None:
         return None
     targets = ast.unparse(found[1].args[1])
     inside = found[0][:-1].rstrip().rstrip(",")
-    return whole(origin, f'{inside}, reduction="sum") / ({targets} != {ignored}).sum().clamp_min(1)')
+    weight = next((word.value for word in found[1].keywords if word.arg == "weight"), None)
+    counted = f"({targets} != {ignored}).sum().clamp_min(1)"
+    if weight is not None:  # torch's mean is by the weights of the targets, not by their count
+        weighed = f"{bracketed(weight)}[{bracketed(found[1].args[1])}.clamp_min(0)]"
+        counted = f"({weighed} * ({targets} != {ignored})).sum().clamp_min(1e-6)"
+    return whole(origin, f'{inside}, reduction="sum") / {counted}')
 
 
 def counted(origin: Origin) -> str | None:

@@ -6,7 +6,7 @@ import ast
 import re
 from dataclasses import replace
 
-from nandiag.analysis.causes import bounding, determinants, fitting, logarithms, meanings, variances
+from nandiag.analysis.causes import binary, bounding, determinants, fitting, logarithms, meanings, variances
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
 from nandiag.analysis.causes.guards import least
 from nandiag.analysis.explained.explanation import Explanation
@@ -205,23 +205,8 @@ _BOTH = "It is the binary cross-entropy of a sigmoid: let torch take it of the s
 
 def _cross_entropy(origin: Origin) -> str | None:
     """Return torch's form where the line has log(p) and log(1 - p), each times something."""
-    try:
-        nodes = list(ast.walk(ast.parse((origin.source or "").strip())))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    products = [node for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)]
-    sides = [pair for node in products for pair in ((node.left, node.right), (node.right, node.left))]
-    logged = [(other, given) for other, side in sides if (given := fitting.target(side, "log")) is not None]
-    for target, given in logged:
-        if any(_is_rest(other, given) and _is_rest(beside, target) for beside, other in logged):
-            return f"torch.nn.functional.binary_cross_entropy_with_logits(scores, {ast.unparse(target)})"
-    return None
-
-
-def _is_rest(node: ast.expr, of: ast.expr) -> bool:
-    """Whether ``node`` is 1 less the other."""
-    less = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and ast.unparse(node.left) in {"1", "1.0"}
-    return less and isinstance(node, ast.BinOp) and ast.dump(node.right) == ast.dump(of)
+    target = binary.target(origin)
+    return None if target is None else f"torch.nn.functional.binary_cross_entropy_with_logits(scores, {target})"
 
 
 _ONE = "Take both in one step, which stays finite: the logarithm has the scores before it."
@@ -261,6 +246,8 @@ def _one_step(facts: Facts, node: ast.expr, held: list[ast.expr]) -> str | None:
             held.append(scores)
             return f"torch.nn.functional.logsigmoid(-{fitting.bracketed(scores)})"
         return _squashed(facts, node.right)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return _times(facts, node, held)
     scores = _given_to(node, _SIGMOIDS)
     if scores is not None:
         held.append(scores)
@@ -271,6 +258,16 @@ def _one_step(facts: Facts, node: ast.expr, held: list[ast.expr]) -> str | None:
     held.append(scores)
     rest = [ast.unparse(one) for one in (*node.args, *node.keywords) if one is not scores]
     return f"torch.log_softmax({', '.join((ast.unparse(scores), *rest))})" if rest else None
+
+
+def _times(facts: Facts, node: ast.BinOp, held: list[ast.expr]) -> str | None:
+    """Return the logarithm of one of the above times a factor, which stands for itself, as a sum."""
+    for factor, rest in ((node.left, node.right), (node.right, node.left)):
+        form = _one_step(facts, rest, held) if isinstance(factor, ast.Name | ast.Attribute | ast.Constant) else None
+        if form is not None:
+            alone = ast.unparse(factor) in _ONES
+            return form if alone else f"({form} + torch.as_tensor({ast.unparse(factor)}).log())"
+    return None
 
 
 def _squashed(facts: Facts, square: ast.expr) -> str | None:

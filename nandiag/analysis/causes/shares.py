@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from nandiag.analysis.causes import exponents, fitting, meanings
+from nandiag.analysis.causes import exponents, fitting, guards, meanings
 from nandiag.analysis.causes.facts import Facts, dtype_of
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact
@@ -45,6 +45,37 @@ def _dim(facts: Facts, quotient: ast.BinOp) -> str | None:
     )
     vector = len(facts.origin.inputs[0].shape) == 1
     return "0" if total is not None and alone and vector and ast.dump(total) == ast.dump(quotient.left) else None
+
+
+_EQUAL = "Where all weights are 0 there is nothing to draw by: a small number added to each makes them equal there."
+_DRAWN = re.compile(r"multinomial\(|Categorical\(|Multinomial\(|\bchoices?\(")
+
+
+def drawn_by(facts: Facts) -> Suggestion | None:
+    """Return the user's ``w / w.sum(...)`` with a floor under each weight, where a draw by the quotients follows."""
+    found = fitting.parsed(facts.origin)
+    node = None if found is None else found[1]
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div) or not facts.outputs_nan:
+        return None
+    total, drawn = fitting.target(node.right, "sum"), any(_DRAWN.search(use) for use in facts.uses)
+    if not drawn or total is None or ast.dump(total) != ast.dump(node.left) or not meanings.is_same_again(node.left):
+        return None
+    weight = ast.unparse(node.left)
+    raised = f"({weight} + {guards.small(facts.origin.inputs[0])})"
+    code = f"{raised} / {ast.unparse(node.right).replace(fitting.bracketed(node.left), raised, 1)}"
+    line = fitting.whole(facts.origin, f"{weight} = {code}" if fitting.assigned(found) else code)  # type: ignore[arg-type]
+    return Suggestion(_EQUAL, line)
+
+
+def floored(facts: Facts) -> Suggestion:
+    """Return the user's ``Categorical(probs=w)`` with a floor under each weight."""
+    found = fitting.parsed(facts.origin)
+    call = found[1] if found is not None else None
+    given = call if isinstance(call, ast.Call) else ast.Call(ast.Name("f"), [], [])
+    named = next((word.value for word in given.keywords if word.arg == "probs"), None)
+    part = named if named is not None else given.args[-1] if given.args else None
+    line = None if found is None or part is None else fitting.line_of(facts.origin, found[0], part, "{} + 1e-6".format)
+    return Suggestion(_EQUAL, line or "probs + 1e-6")
 
 
 def is_shared(facts: Facts) -> bool:

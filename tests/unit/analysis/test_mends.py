@@ -9,7 +9,7 @@ import torch
 from nandiag.analysis import analyse
 from nandiag.analysis.causes import explain
 from nandiag.analysis.causes.guards import least, small, under_root
-from nandiag.events import Around, Meaning, Site, Written
+from nandiag.events import Around, History, Meaning, Site, Written
 
 
 def on(facts, *names, uses=(), written=()):
@@ -583,3 +583,89 @@ def test_other_lines_that_compute_the_like_are_told_beside_the_mend(by_hand, aga
     look = replace(look, site=replace(look.site, around=Around(again=again)))
     verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(5), look, world=1), world=1)).verdict
     assert verdict.suggestions[0].text == f"Keep the argument of the logarithm away from zero.{more}"
+
+
+# ---------------------------------------------------------------------- targets beyond 0 and 1
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "code"),
+    [(-1.0, 1.0, "loss = F.binary_cross_entropy_with_logits(z, (y + 1) / 2)"),
+     (1.0, 2.0, "loss = F.binary_cross_entropy_with_logits(z, y - 1)"),
+     (0.0, 255.0, "loss = F.binary_cross_entropy_with_logits(z, y.clamp(0, 1))"), (0.0, 1.0, None)],
+)  # fmt: skip
+def test_targets_beyond_0_and_1_are_the_story_of_a_loss_without_a_bound(at, by_hand, low, high, code):
+    given = (by_hand.fact(min=-6e37, absmax=6e37), by_hand.fact(min=low, max=high))
+    line = "loss = F.binary_cross_entropy_with_logits(z, y)"
+    facts = at("binary_cross_entropy_with_logits", given, (by_hand.fact(neginf=1),), extra={"float64_finite": True},
+               **placed(line, line[7:]))  # fmt: skip
+    story, _ = explain(facts)
+    assert (story and story.suggestions[0].code) == code
+    assert story is None or story.slug == "domain_error"
+
+
+@pytest.mark.parametrize(("loss", "asks"), [(-5.2, True), (0.3, False)])
+def test_a_cross_entropy_by_hand_that_went_below_0_asks_for_its_targets(at, by_hand, loss, asks):
+    line = "loss = -(y * torch.log(p) + (1 - y) * torch.log(1 - p)).mean()"
+    past = History((0, 1, 2), (0.7, loss, 0.5), (1.0,) * 3, (0.1,) * 3, (None,) * 3)
+    facts = at("log", (by_hand.fact(zeros=1, min=0.0),), (by_hand.fact(neginf=1),), history=past,
+               **placed(line, "torch.log(1 - p)"))  # fmt: skip
+    story, mechanism = explain(facts)
+    assert (story is not None) is asks
+    assert mechanism.slug == "log_of_zero"
+    assert not asks or story.suggestions[0].code == "assert ((y >= 0) & (y <= 1)).all()"
+
+
+# ---------------------------------------------------------------------- what is drawn by
+
+
+def test_weights_that_are_drawn_by_are_equal_where_all_are_0(at, by_hand):
+    line = "p = w / w.sum(-1, keepdim=True)"
+    given = (by_hand.fact(zeros=9), by_hand.fact(zeros=1, min=0.0, shape=(4, 1)))
+    facts = at("div", given, (by_hand.fact(nan=1),), **placed(line, line[4:]))
+    told = advice(on(facts, uses=("i = torch.multinomial(p, 1)",)))[0].code
+    assert told == "p = (w + 1e-6) / (w + 1e-6).sum(-1, keepdim=True)"
+    names = {"torch": torch, "w": torch.tensor([[0.0, 0.0], [1.0, 3.0]])}
+    exec(told, names)  # noqa: S102
+    assert torch.allclose(names["p"], torch.tensor([[0.5, 0.5], [0.25, 0.75]]), atol=1e-5)
+    assert advice(on(facts, uses=("y = p @ v",)))[0].code == "p = w / w.sum(-1, keepdim=True).clamp_min(1e-6)"
+
+
+@pytest.mark.parametrize("given", ["probs=w", "w"])
+def test_a_categorical_of_weights_that_are_all_0(at, by_hand, given):
+    line = f"dist = Categorical({given})"
+    facts = at("div", (by_hand.fact(zeros=9), by_hand.fact(zeros=1)), (by_hand.fact(nan=1),), **placed(line, line[7:]))
+    assert advice(facts)[0].code == f"dist = Categorical({given} + 1e-6)"
+
+
+# ---------------------------------------------------------------------- by what weights weigh
+
+
+def test_a_loss_of_targets_that_weigh_nothing_is_divided_by_their_weights(at, by_hand):
+    line = "loss = F.cross_entropy(z, y, weight=w)"
+    facts = at(
+        "nll_loss_forward", (by_hand.fact(),), (by_hand.fact(nan=1),), extra={"arg4": -100}, **placed(line, line[7:])
+    )
+    told = advice(facts)[0].code
+    names = {"F": torch.nn.functional, "w": torch.tensor([0.0, 2.0, 0.5]), "z": torch.randn(4, 3)}
+    for y in ([0, 0, 0, 0], [1, 2, 0, 1], [1, -100, 2, 0]):
+        names["y"] = torch.tensor(y)
+        mean = torch.nn.functional.cross_entropy(names["z"], names["y"], weight=names["w"])
+        assert eval(told.removeprefix("loss = "), names).item() == pytest.approx(0.0 if not any(y) else mean.item())  # noqa: S307
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [("l = torch.log(1 * (1 - y.pow(2)))", "l = {}"),
+     ("l = torch.log(s * (1 - y * y))", "l = ({} + torch.as_tensor(s).log())")],
+)  # fmt: skip
+def test_a_scaled_tanh_has_its_exact_form_in_one_line(at, by_hand, line, told):
+    facts = at("log", (by_hand.fact(zeros=1, min=0.0),), (by_hand.fact(neginf=1),), **placed(line, line[4:]))
+    code = advice(on(facts, ("y", "torch.tanh(u)")))[0].code
+    assert code == told.format("2 * (0.6931472 - u - torch.nn.functional.softplus(-2 * u))")
+    names = {"torch": torch, "u": torch.tensor([0.3, -1.0]), "s": 2.0}
+    names["y"] = names["u"].tanh()
+    exec(line, names)  # noqa: S102
+    right = names["l"]
+    exec(code, names)  # noqa: S102
+    assert torch.allclose(names["l"], right, atol=1e-6)
