@@ -6,6 +6,7 @@ Behind a clamp it has no gradient, and never comes back. Its logarithm may go an
 from __future__ import annotations
 
 import ast
+import re
 
 from nandiag.analysis.causes import fitting
 from nandiag.analysis.causes.facts import Facts
@@ -31,10 +32,22 @@ def by_logarithm(facts: Facts, op: str) -> Suggestion | None:
     if not isinstance(part, ast.Name | ast.Attribute):
         return None
     name = ast.unparse(part)
-    lines = facts.written(name)
-    begins = f"{name}.data.log_()  # behind {words.lines(lines)}" if len(lines) == 1 else f"{name}.data.log_()  # once"
+    own = _own_name(facts, name)
+    lines = facts.written(own)
+    begins = f"{own}.data.log_()  # " + (
+        f"behind {words.lines(lines)}" if len(lines) == 1 else "once, where it is made"
+    )
     mended = _mended(facts, part)
-    return Suggestion(f"{name} {_WHY}", None if mended is None else f"{begins}\n{mended}")
+    return Suggestion(f"{own} {_WHY}", None if mended is None else f"{begins}\n{mended}")
+
+
+def _own_name(facts: Facts, name: str) -> str:
+    """Return the attribute that ``name`` only stands for, else itself: the weight is made under that one."""
+    meaning = facts.meaning(name)
+    return meaning.text if meaning is not None and _ATTRIBUTE.fullmatch(meaning.text) else name
+
+
+_ATTRIBUTE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
 
 
 def _mended(facts: Facts, part: ast.expr) -> str | None:

@@ -175,6 +175,15 @@ def test_a_weight_that_left_its_range_is_learnt_as_its_logarithm(at, by_hand, op
     assert [one.code for one in told] == [f"self.var.data.log_()  # behind line 8\n{code}"]
 
 
+@pytest.mark.parametrize(("lines", "where"), [((8,), "behind line 8"), ((), "once, where it is made")])
+def test_a_weight_by_another_name_is_changed_where_it_is_made(at, by_hand, lines, where):
+    facts = trained(at, by_hand, "y = n * torch.log(b)", "torch.log(b)", "rate")
+    written = [("b", (13,)), *([("self.rate", lines)] if lines else [])]
+    told = advice(on(facts, ("b", "self.rate"), written=written))
+    assert told[0].code == f"self.rate.data.log_()  # {where}\ny = n * b"
+    assert told[0].text.startswith("self.rate is a weight")
+
+
 @pytest.mark.parametrize("extra", [{"made_by": ["MulBackward0"]}, {"of_weights": False}])
 def test_what_is_no_weight_itself_is_clamped(at, by_hand, extra):
     facts = trained(at, by_hand, "y = torch.sqrt(v)", "torch.sqrt(v)", None, op="sqrt", extra=extra)

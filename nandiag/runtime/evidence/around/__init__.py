@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -22,6 +23,7 @@ from nandiag.runtime.frames import Frame
 
 _MOST_NAMES, _MOST_USES, _DEEPEST, _LONGEST = 8, 4, 4, 200
 _HOLE = "__nandiag__"
+_ATTRIBUTE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
 _WHOLE = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return)
 
@@ -41,7 +43,8 @@ def _around(frames: tuple[Frame, ...]) -> Around | None:
     statement, column = _on_one_line(place)
     names = tuple(_meanings(place, place, frames[1:]))[:_MOST_NAMES]
     uses = tuple(_uses(place))[:_MOST_USES]
-    return Around(names, uses, statement, column, tuple(written(place)), again(place))
+    aliased = [one.text for one in names if _ATTRIBUTE.fullmatch(one.text)]
+    return Around(names, uses, statement, column, tuple(written(place, aliased)), again(place))
 
 
 def _on_one_line(place: Place) -> tuple[str | None, tuple[int, int] | None]:

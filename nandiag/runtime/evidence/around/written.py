@@ -16,11 +16,14 @@ _MOST_NAMES, _MOST_LINES = 6, 6
 _NOT_VALUES = (*Function.__args__, ast.ClassDef, ast.alias)
 
 
-def written(place: Place) -> Iterator[Written]:
-    """Yield the lines that write what the expression of ``place`` names, where there are a few."""
+def written(place: Place, aliased: Iterable[str] = ()) -> Iterator[Written]:
+    """Yield the lines that write what the expression of ``place`` names, where there are a few.
+
+    ``aliased`` are attributes that it names by another name.
+    """
     nodes = [node for node in ast.walk(place.nodes[-1]) if isinstance(node, ast.Name | ast.Attribute)]
     texts = dict.fromkeys(ast.unparse(node) for node in nodes if isinstance(node.ctx, ast.Load))
-    for text in list(texts)[:_MOST_NAMES]:
+    for text in dict.fromkeys([*list(texts)[:_MOST_NAMES], *aliased]):
         lines = sorted(set(_of_attribute(place, text) if "." in text else _of_name(place, text)))
         if 0 < len(lines) <= _MOST_LINES:
             yield Written(text, tuple(lines))

@@ -257,3 +257,11 @@ def test_where_an_attribute_is_written(run):
 )
 def test_what_the_file_does_not_write_has_no_lines(run, text):
     assert lines(run(text)) == {}
+
+
+def test_where_an_attribute_is_written_that_the_expression_names_by_another_name(run):
+    found = run(
+        "class A:\n    def __init__(self):\n        self.rate = 1\n    def f(self):\n        a, b = 2, self.rate\n"
+        "        return probe(b)\nfound = A().f()\n"
+    )
+    assert lines(found) == {"b": (5,), "self.rate": (3,)}
