@@ -25,7 +25,7 @@ from nandiag.events.kinds import (
     Unknown,
     Warned,
 )
-from nandiag.events.site import Around, Meaning, Site, Written
+from nandiag.events.site import Around, Carried, Meaning, Site, Written
 
 __all__ = [
     "PHASES",
@@ -33,6 +33,7 @@ __all__ = [
     "Armed",
     "Around",
     "Attached",
+    "Carried",
     "Event",
     "Finished",
     "GroupRate",

@@ -30,13 +30,22 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
+class Carried:
+    """The statement ``text``, which ends in ``line``: a loop makes ``name`` a multiple of itself by it in each step."""
+
+    name: str
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Around:
     """The names in an expression, with what they stand for, nearest first; and what is done with the result.
 
     ``statement`` is the statement on one line where the expression takes several in the file, ``column`` the
     expression in it. ``uses`` are the statements behind it, in the same function, that use what it is assigned to.
     ``written`` tells where the file writes what the expression names. ``again`` are other lines of the function that
-    compute the like, and may break alike.
+    compute the like, and may break alike; ``carried`` is what loops up to it multiply from step to step.
     """
 
     names: tuple[Meaning, ...] = ()
@@ -45,6 +54,7 @@ class Around:
     column: tuple[int, int] | None = None
     written: tuple[Written, ...] = ()
     again: tuple[int, ...] = ()
+    carried: tuple[Carried, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nandiag.analysis.causes import recurrences
 from nandiag.analysis.causes.course import Course, courses
 from nandiag.analysis.causes.divergence import CALM_ENOUGH, sudden
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
@@ -80,7 +81,9 @@ def _broke_at_once(facts: Facts, found: tuple[Course, ...]) -> bool:
     calm = all(course.calm >= max(len(course.rows), CALM_ENOUGH) and course.leap is None for course in found)
     if not calm or facts.origin.phase not in {"forward", "loss"}:
         return False
-    return overflows(facts) and _only_size(facts) and facts.overgrown is None  # a weight is not the batch's doing
+    # A weight is not the batch's doing, nor is a product that grows with each step of a loop.
+    others = facts.overgrown is not None or recurrences.scaled(facts) is not None
+    return overflows(facts) and _only_size(facts) and not others
 
 
 def _only_size(facts: Facts) -> bool:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 
 from nandiag.analysis.report import Origin, Suggestion
-from nandiag.events import Harm, History, Looked, Meaning, Skipped, TensorFact, Warned, words
+from nandiag.events import Carried, Harm, History, Looked, Meaning, Skipped, TensorFact, Warned, words
 
 POSSIBLE, LIKELY, PROVEN = 1, 2, 3
 
@@ -103,6 +103,12 @@ class Facts:
         """Other lines of the underlined expression's function that compute the like."""
         site = self.look.site if self.source is not None and self.look is not None else None
         return site.around.again if site is not None and site.around is not None else ()
+
+    @property
+    def carried(self) -> tuple[Carried, ...]:
+        """What loops up to the underlined expression multiply from step to step."""
+        site = self.look.site if self.source is not None and self.look is not None else None
+        return site.around.carried if site is not None and site.around is not None else ()
 
     @property
     def op(self) -> str | None:

@@ -6,7 +6,16 @@ import ast
 import re
 from dataclasses import replace
 
-from nandiag.analysis.causes import binary, bounding, determinants, fitting, logarithms, meanings, variances
+from nandiag.analysis.causes import (
+    binary,
+    bounding,
+    determinants,
+    fitting,
+    logarithms,
+    meanings,
+    recurrences,
+    variances,
+)
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
 from nandiag.analysis.causes.guards import least
 from nandiag.analysis.explained.explanation import Explanation
@@ -108,7 +117,7 @@ def _single(fact: TensorFact | None) -> bool:
 
 
 def _cause(facts: Facts, op: str, text: str) -> Cause:
-    sized = determinants.in_one_step(facts, op)
+    sized = determinants.in_one_step(facts, op) or recurrences.scaled(facts)
     if sized is not None:
         return Cause("log_of_zero", (text,), (sized,))
     dtypes = {dtype_of(fact) for fact in facts.origin.inputs}

@@ -6,7 +6,7 @@ import ast
 import math
 import re
 
-from nandiag.analysis.causes import exponents, fitting, quotients, widening
+from nandiag.analysis.causes import exponents, fitting, quotients, recurrences, widening
 from nandiag.analysis.causes.facts import HALF, LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Origin, Suggestion
@@ -156,6 +156,9 @@ def _widened(facts: Facts, dtype: str, limit: float) -> str:
 def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
     if facts.overgrown is not None:
         return _of_a_weight(facts, facts.overgrown, text, strength)
+    product = recurrences.scaled(facts)
+    if product is not None:
+        return Cause("overflow", (text,), (product,), strength, leads=True)
     general = dtype not in {"float16", *_EIGHTHS} and facts.op not in EXPONENTIALS
     leads = facts.op in EXPONENTIALS and exponents.stable(facts.origin, facts.op or "") is not None
     if facts.extra.get("of_weights") is not False or facts.origin.phase not in {"forward", "loss"}:

@@ -9,7 +9,7 @@ import torch
 from nandiag.analysis import analyse
 from nandiag.analysis.causes import explain
 from nandiag.analysis.causes.guards import least, small, under_root
-from nandiag.events import Around, History, Meaning, Site, Written
+from nandiag.events import Around, Carried, History, Meaning, Site, Written
 
 
 def on(facts, *names, uses=(), written=()):
@@ -678,3 +678,53 @@ def test_a_scaled_tanh_has_its_exact_form_in_one_line(at, by_hand, line, told):
     right = names["l"]
     exec(code, names)  # noqa: S102
     assert torch.allclose(names["l"], right, atol=1e-6)
+
+
+# ---------------------------------------------------------------------- products that loops carry on
+
+CARRIED = (Carried("a", 12, "a = (a @ T) * e[:, t]"),)
+
+
+@pytest.mark.parametrize(
+    ("line", "total", "taken"),
+    [("y = -torch.log(a.sum(-1)).mean()", "-1, keepdim=True", ".squeeze(-1)"),
+     ("y = -a.sum(dim=1).log().mean()", "1, keepdim=True", ".squeeze(1)"), ("y = torch.log(a.sum())", "", "")],
+)  # fmt: skip
+@pytest.mark.parametrize("node", [None, "LogBackward0"])
+def test_a_product_that_vanishes_is_divided_by_its_sum_in_each_step(at, by_hand, line, total, taken, node):
+    expression = next(
+        one for one in ("torch.log(a.sum(-1))", "a.sum(dim=1).log()", "torch.log(a.sum())") if one in line
+    )
+    given = (by_hand.fact(), by_hand.fact(zeros=1, min=0.0))[0 if node else 1 :]
+    facts = at("div" if node else "log", given, (by_hand.fact(neginf=1),), node=node,
+               forward_op="aten.log.default" if node else None, **placed(line, expression))  # fmt: skip
+    around = Around(carried=CARRIED)
+    code = advice(replace(facts, look=replace(facts.look, site=Site(around=around))))[0].code
+    first, step, mended = code.split("\n")
+    assert step == f"total = a.sum({total}); a = a / total; shift = shift + total.log(){taken}  # behind line 12"
+    names = {"torch": torch, "T": torch.rand(3, 3), "e": torch.rand(3, 5), "a": torch.rand(2, 3)}
+    plain = dict(names)
+    exec(first, names)  # noqa: S102
+    for t in range(5):
+        names["t"] = plain["t"] = t
+        exec(CARRIED[0].text, names)  # noqa: S102
+        exec(step, names)  # noqa: S102
+        exec(CARRIED[0].text, plain)  # noqa: S102
+    exec(mended, names)  # noqa: S102
+    exec(line, plain)  # noqa: S102
+    assert torch.allclose(names["y"], plain["y"], rtol=1e-4)
+
+
+def test_a_product_that_outgrows_its_dtype_is_no_matter_of_the_batch(at, by_hand):
+    big, past = (
+        by_hand.fact(max=1e38, absmax=1e38),
+        History(tuple(range(9)), (1.0,) * 9, (1.0,) * 9, (0.1,) * 9, (None,) * 9),
+    )
+    line = "a = (a[:, None] * m).sum(0)"
+    facts = at("mul", (big, big), (by_hand.fact(posinf=1),), step=9, history=past, extra={"float64_finite": True},
+               **placed(line, "a[:, None] * m"))  # fmt: skip
+    assert explain(facts)[0].slug == "data_outlier"
+    around = Around(uses=("return torch.log(a.sum())",), carried=(Carried("a", 9, line),))
+    story, mechanism = explain(replace(facts, look=replace(facts.look, site=Site(around=around))))
+    assert (story, mechanism.slug) == (None, "overflow")
+    assert mechanism.suggestions[0].code.endswith("return (torch.log(a.sum()) + shift)")

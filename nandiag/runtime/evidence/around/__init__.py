@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from nandiag.events.site import Around, Meaning
 from nandiag.runtime.evidence.around.again import again
+from nandiag.runtime.evidence.around.carried import carried
 from nandiag.runtime.evidence.around.handed import handed_in
 from nandiag.runtime.evidence.around.place import Place, end_of, loaded, place_of
 from nandiag.runtime.evidence.around.returned import returned
@@ -44,7 +45,8 @@ def _around(frames: tuple[Frame, ...]) -> Around | None:
     names = tuple(_meanings(place, place, frames[1:]))[:_MOST_NAMES]
     uses = tuple(_uses(place))[:_MOST_USES]
     aliased = [one.text for one in names if _ATTRIBUTE.fullmatch(one.text)]
-    return Around(names, uses, statement, column, tuple(written(place, aliased)), again(place))
+    lines = tuple(written(place, aliased))
+    return Around(names, uses, statement, column, lines, again(place), tuple(carried(place))[:_MOST_USES])
 
 
 def _on_one_line(place: Place) -> tuple[str | None, tuple[int, int] | None]:

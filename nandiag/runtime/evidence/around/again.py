@@ -31,7 +31,7 @@ def again(place: Place) -> tuple[int, ...]:
 
 def _alike(scope: ast.AST, own: ast.expr) -> Iterator[ast.expr]:
     kind, form = _kind(own), _form(own)
-    for node in _within(scope):
+    for node in within(scope):
         if isinstance(node, ast.expr) and _kind(node) == kind and not _is_guarded(node):
             same = _form(node) == form and (_calls(own) or _divisor(node) == _divisor(own))
             if same or (isinstance(node, ast.Call) and _share(node, own)):
@@ -46,12 +46,12 @@ def _kind(node: ast.expr) -> str | None:
     return name if name in _SINGULAR else None
 
 
-def _within(scope: ast.AST) -> Iterator[ast.AST]:
+def within(scope: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes of a scope without those of functions and classes of its own."""
     for child in ast.iter_child_nodes(scope):
         if not isinstance(child, (*Function.__args__, ast.ClassDef)):
             yield child
-            yield from _within(child)
+            yield from within(child)
 
 
 def _is_guarded(node: ast.expr) -> bool:

@@ -1,0 +1,41 @@
+"""What loops multiply from step to step, as the text has it."""
+
+import ast
+
+import pytest
+
+from nandiag.runtime.evidence.around.carried import carried
+from nandiag.runtime.evidence.around.place import Place
+
+
+def told(loop, last="y = torch.log(a.sum())"):
+    """What is told of ``a`` at the last line of a function whose loop has one line."""
+    tree = ast.parse(f"def f(a, T, e):\n  for t in range(9):\n    {loop}\n  {last}\n")
+    scope = tree.body[0]
+    return [(one.name, one.line, one.text) for one in carried(Place("train.py", (tree, scope, *_path(scope.body[-1]))))]
+
+
+def _path(statement):
+    return (statement, statement.value)
+
+
+@pytest.mark.parametrize(
+    "loop",
+    ["a = (a @ T) * e[:, t]", "a = torch.matmul(a, T) * e[t]", "a = (a[:, None] * torch.exp(T + e[t])).sum(0)",
+     "a *= e[t]", "a = a @ T + a * e", "a = torch.einsum('bi,ij->bj', a, T)"],
+)  # fmt: skip
+def test_a_multiple_of_itself_is_carried(loop):
+    assert [one[:2] for one in told(loop)] == [("a", 3)]
+
+
+@pytest.mark.parametrize(
+    "loop",
+    ["a = a @ T + e", "a = torch.relu(a @ T)", "a = a.sum(0)", "a = (a @ T) * a", "a = e / (T @ a)", "b = a @ T",
+     "a = net(a @ T)", "a *= a"],
+)  # fmt: skip
+def test_what_is_no_multiple_of_itself_is_not(loop):
+    assert told(loop) == []
+
+
+def test_what_the_expression_does_not_name_is_not():
+    assert told("a = a @ T", "y = torch.log(e.sum())") == []
