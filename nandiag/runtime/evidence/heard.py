@@ -9,8 +9,8 @@ from dataclasses import replace
 from nandiag.events import Looked
 from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.op import Spot
+from nandiag.runtime.evidence.warned import Heard
 from nandiag.runtime.frames import Frame, best
-from nandiag.runtime.tape.warned import Heard
 
 # A loader that runs ahead makes its batches so many steps before they are used.
 _AHEAD = 16

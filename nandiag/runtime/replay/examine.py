@@ -21,6 +21,7 @@ from nandiag.runtime.evidence.heard import with_heard
 from nandiag.runtime.evidence.labels import labels_of, storage
 from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.evidence.walk import origin
+from nandiag.runtime.evidence.warned import HEARD
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.memory.overwritten import Overwritten
@@ -46,7 +47,6 @@ from nandiag.runtime.replay.update import BY_HAND, GONE, STOOD_IN, last_write, l
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import Entry
 from nandiag.runtime.tape.traceless import roots_of, traceless
-from nandiag.runtime.tape.warned import HEARD
 from nandiag.runtime.together.agreement import Agreement
 from nandiag.runtime.together.shadows import possible
 from nandiag.runtime.together.vigil import together
@@ -88,7 +88,9 @@ class Examiner:
         if (looked.outcome == "finite" and not case.joint) or "comm_hook" in looked.facts:
             looked = with_buckets(looked, roots_of(entries))
         with quiet():
-            looked = self._from_file(case, entries, _of_weights(case, entries, looked))
+            looked = self._from_file(
+                case, entries, _of_weights(case, entries, looked, within=self._capture.between.taped)
+            )
         looked = _timed(looked, time.perf_counter() - began)
         if case.is_told(looked):
             RECORDER.emit(looked, urgent=True)
@@ -142,7 +144,18 @@ class Examiner:
                     looked = last_write(list(bad.values()), step, entries) or looked
         except Refused as refusal:
             looked = Looked("refused", "replay", step, reason=str(refusal))
+        if looked.outcome == "refused" and self._capture.between.goes_on:
+            looked = self._behind_closure(list(bad.values()), step, ends=ends) or looked
         RECORDER.emit(_timed(with_heard(looked, list(HEARD)), time.perf_counter() - began), urgent=True)
+
+    def _behind_closure(self, bad: list[Tensor], step: int, *, ends: bool) -> Looked | None:
+        """Run the last evaluation of a closure again, and what the script's own optimizer made of the gradients."""
+        entries, self._partial = still_held(self._capture.tape.whole())
+        case = Case(step, bad, joint=False, suspects=tuple(bad), weights_were_finite=True, ends=ends)
+        looked = self._refusal(case, entries) or self._replay(case, entries)
+        if looked.outcome == "found" and looked.source == "op":
+            return replace(looked, phase="optimizer")
+        return last_write(bad, step, entries, BY_HAND)
 
     def _refusal(self, case: Case, entries: list[Entry]) -> Looked | None:
         with quiet():
@@ -267,15 +280,18 @@ def _eager() -> Iterator[None]:
         yield
 
 
-def _of_weights(case: Case, entries: list[Entry], looked: Looked) -> Looked:
-    """Return ``looked`` with which weights the step began bad, or the last write into them where it showed nothing."""
+def _of_weights(case: Case, entries: list[Entry], looked: Looked, *, within: bool) -> Looked:
+    """Return ``looked`` with which weights the step began bad, or the last write into them where it showed nothing.
+
+    ``within``: the entries begin in the middle of an optimizer's step, behind an evaluation of its closure.
+    """
     if looked.outcome != "found" and case.by_hand and not looked.facts.get("complete"):
         looked = last_write(list(case.suspects), case.step, entries, BY_HAND) or looked
     if looked.outcome == "finite" and case.behind:
         looked = last_write(list(case.suspects), case.step, entries, GONE) or looked
     if case.behind and looked.phase == "data":
         looked = replace(looked, phase="optimizer")  # no step follows of which it would be the data
-    spoiled = began_bad(case, entries)
+    spoiled = began_bad(case, entries, within=within)
     if looked.outcome == "finite" and looked.facts.get("reconstructed") and not case.joint:
         bad = [one for one in case.parameters if is_bad(one)]
         looked = last_write(bad, case.step, entries, STOOD_IN) or looked

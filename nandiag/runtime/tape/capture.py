@@ -23,6 +23,7 @@ from nandiag.runtime.frames import foreign_modes, trail
 from nandiag.runtime.guard import Refused, disarm, guarded
 from nandiag.runtime.public import AnomalyStop
 from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.tape.between import Between
 from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Tape
 from nandiag.runtime.tape.packed.habits import Habit
 from nandiag.runtime.tape.packed.outputs import given_out
@@ -99,6 +100,7 @@ class Capture:
     def __init__(self) -> None:
         self.tape = Tape()
         self.window = Window(self.tape)
+        self.between = Between(self)
         self.off = False
         self.tracer: Any = None
         self.bystanders = Bystanders()
@@ -322,18 +324,6 @@ class Capture:
         if not self.off and not self.narrow:
             self.window.open()
 
-    def closure_begins(self) -> None:
-        """An optimizer evaluates its closure: what an earlier evaluation did is of no account to this one."""
-        if self.elsewhere:
-            return
-        self.tape.cut(len(self.tape.entries))
-        self.tape.micro_step = 0
-
-    def opens_in_closure(self) -> None:
-        """What the closure computes outside of modules is the step's too; round it the optimizer's own code is not."""
-        if not (self.off or self.narrow or self.elsewhere):
-            self.window.open()
-
     def gradients_dropped(self) -> None:
         """``zero_grad`` was called: what comes before it matters only if the step that follows descends from it."""
         if self.elsewhere:
@@ -346,6 +336,7 @@ class Capture:
         self._steps = True
         self._beside = 0
         self.training()
+        self.between.step_ends()
         self._keep_to_budget()
         self.tape.clear(step)
         self.exchanges.clear()

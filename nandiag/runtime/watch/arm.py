@@ -25,6 +25,7 @@ from nandiag.runtime.collectives import wraps as collectives
 from nandiag.runtime.collectives.lookout import LOOKOUT
 from nandiag.runtime.collectives.placement import Placement, nccl_version
 from nandiag.runtime.collectives.ring import RING
+from nandiag.runtime.evidence import warned
 from nandiag.runtime.guard import guarded, guarded_alone
 from nandiag.runtime.inject import ending
 from nandiag.runtime.lag.sentinel import LateSentinel
@@ -33,7 +34,7 @@ from nandiag.runtime.look.weights import parameters
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.hooked import watch_hooks
 from nandiag.runtime.selftest.gpus import driver
-from nandiag.runtime.tape import warned, wraps
+from nandiag.runtime.tape import wraps
 from nandiag.runtime.tape.batches import watch_batches
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import tensors_in

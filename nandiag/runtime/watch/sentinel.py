@@ -112,15 +112,15 @@ class Sentinel:
             nonlocal evaluations
             if evaluations:
                 self.losses.clear()
-                self.capture.closure_begins()
+            self.capture.between.evaluation_begins(again=evaluations > 0)
             evaluations += 1
-            self.capture.opens_in_closure()
 
         @guarded("sentinel")
         def ends() -> None:
             self.capture.window.close()
             self._border(optimizer, closure=True)
             self.looker.update_begins()
+            self.capture.between.evaluation_ended(optimizer)
 
         def watched() -> Any:
             begins()

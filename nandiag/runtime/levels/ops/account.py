@@ -17,12 +17,12 @@ from nandiag.runtime.evidence.heard import with_heard
 from nandiag.runtime.evidence.op import Op, Stat
 from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.evidence.walk import Finding, ancestors, origin
+from nandiag.runtime.evidence.warned import HEARD
 from nandiag.runtime.levels.ops.watch import OpWatch
 from nandiag.runtime.levels.ops.watched import Watched
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.rerun import Rerun
 from nandiag.runtime.tape.entries import Entry
-from nandiag.runtime.tape.warned import HEARD
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from nandiag.runtime.tape.warned import HEARD
+from nandiag.runtime.evidence.warned import HEARD
 
 BAD = 5
 
