@@ -15,6 +15,7 @@ from nandiag.analysis.causes import (
     quotients,
     roots,
     shares,
+    spreads,
 )
 from nandiag.analysis.causes.empty_reduction import divides_by_no_target
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
@@ -127,7 +128,7 @@ def is_called(facts: Facts) -> bool:
 def _by_number(facts: Facts) -> tuple[Suggestion, ...]:
     if is_called(facts):
         return ()
-    begun = corrections.mended(facts, infinite=_is_infinite(facts))
+    begun = corrections.mended(facts, infinite=_is_infinite(facts)) or spreads.not_yet(facts)
     if begun is not None:
         return (begun,)
     counts = type(facts.extra["arg1"]) is int  # a whole number is a count
@@ -172,7 +173,13 @@ def _divisor(facts: Facts) -> TensorFact | None:
 
 def _in_pass(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     """What the divisor is made of in another line, or out of, may tell more than the division itself."""
-    made = peaks.instead(facts) or shares.softmax(facts) or shares.drawn_by(facts) or roots.above(facts, divisor)
+    made = (
+        spreads.not_yet(facts)
+        or peaks.instead(facts)
+        or shares.softmax(facts)
+        or shares.drawn_by(facts)
+        or roots.above(facts, divisor)
+    )
     return _suggestions(facts, divisor) if made is None else (made,)
 
 
@@ -332,6 +339,8 @@ def _where_made(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
 def _weight_of_zeros(facts: Facts) -> Suggestion | None:
     """A weight that is all zeros, divided by what is made of it: a guard makes its gradient huge instead of NaN."""
     weight, parsed = facts.origin.inputs[0], fitting.parsed(facts.origin)
+    if facts.extra.get("of_weights") is False:
+        return None  # a sum, or an average, that begins at zero
     if not weight.name or weight.zeros != weight.numel or weight.numel == 0 or parsed is None:
         return None
     node = parsed[1].left if isinstance(parsed[1], ast.BinOp) else None

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 import math
-import re
 
-from nandiag.analysis.causes import exponents, fitting, quotients, recurrences, widening
+from nandiag.analysis.causes import exponents, fitting, overgrown, quotients, recurrences, spreads, widening
 from nandiag.analysis.causes.facts import HALF, LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Origin, Suggestion
@@ -155,7 +154,7 @@ def _widened(facts: Facts, dtype: str, limit: float) -> str:
 
 def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
     if facts.overgrown is not None:
-        return _of_a_weight(facts, facts.overgrown, text, strength)
+        return overgrown.of_a_weight(facts, facts.overgrown, text, strength)
     product = recurrences.scaled(facts)
     if product is not None:
         return Cause("overflow", (text,), (product,), strength, leads=True)
@@ -166,42 +165,20 @@ def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
     step = facts.origin.step
     data = Suggestion(f"Look at the batch of step {step}, or the constants, that this is computed from.")
     advice = _advice(facts, dtype)
-    # What a wider dtype holds is no matter of the data.
-    mends = (*advice, data) if dtype == "float16" and _fits_float32(facts) else (data, *advice)
+    # What a wider dtype holds, or torch's own form of it, is no matter of the data.
+    wide = dtype == "float16" and _fits_float32(facts)
+    mends = (*advice, data) if wide or _fits_the_line(facts) else (data, *advice)
     return Cause("overflow", (text, _OF_DATA), mends, strength, general=general)
-
-
-def _of_a_weight(facts: Facts, name: str, text: str, strength: int) -> Cause:
-    """Name the weight that had run away before, and the line that writes into it where the script does so itself."""
-    size = words.number(facts.number("overgrown_absmax"))
-    told = f"{name} itself goes to {size}, and did so before this step's batch came."
-    at, by = facts.extra.get("overgrown_at"), facts.extra.get("overgrown_by")
-    if not isinstance(at, list) or not isinstance(by, str) or not by:
-        look = Suggestion(f"Look at what writes into {name}, and at its size from step to step.")
-        return Cause("overflow", (text, told), (look,), strength, general=True)
-    place = f"{str(at[0]).replace(chr(92), '/').rpartition('/')[2]}:{at[1]}"
-    average = None if facts.extra.get("overgrown_trained") else _average(by)
-    means = "an average must be of parts that add up to 1, each of them 0 or more." if average else "keep it bounded."
-    mend = Suggestion(f"{place} writes into {name}: {means}", average)
-    return Cause("overflow", (text, told, f"The script last wrote into it at {place}: {by}"), (mend,), strength)
-
-
-def _average(by: str) -> str | None:
-    """Return the average of two in the script's own names where the line moves one of them by the other."""
-    found = _MOVES.fullmatch(by)
-    names = [] if found is None else [one for one in _NAMES.findall(found[2]) if one != found[1]]
-    return f"{found[1]}.lerp_({names[0]}, 1 - momentum)" if found is not None and names else None
-
-
-_MOVES = re.compile(r"(\w+(?:\.\w+)*)\.(?:add_|lerp_|sub_)\(([^()]*)\)")
-_NAMES = re.compile(r"(?<![\w.=])[A-Za-z_]\w*(?:\.\w+)*(?![\w(=.])")
 
 
 def _advice(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
     if dtype == "float16" and _fits_float32(facts):
         return _half(facts)
+    divided = spreads.left_eps(facts)
     if facts.op in EXPONENTIALS:
-        return _exponential(facts, dtype)
+        return (*([divided] if divided is not None else []), *_exponential(facts, dtype))
+    if divided is not None:
+        return (divided,)
     if dtype in _EIGHTHS and facts.op in CASTS:
         return _saturated(facts, dtype)
     tiny = _tiny_divisor(facts)
@@ -254,8 +231,8 @@ def _half(facts: Facts) -> tuple[Suggestion, ...]:
 
 def _fits_the_line(facts: Facts) -> bool:
     """Whether torch has a form of what the line, with those behind it, writes out by hand."""
-    if exponents.stable(facts.origin, facts.op or "exp") is not None:
-        return True
+    if facts.op not in EXPONENTIALS or exponents.stable(facts.origin, facts.op) is not None:
+        return facts.op in EXPONENTIALS
     shared = exponents.shared(facts.origin, facts.uses) is not None
     return shared or (facts.op == "exp" and exponents.logged(facts.origin, facts.uses) is not None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
 
 from nandiag.analysis.causes import fitting
@@ -40,7 +41,10 @@ EXPLAIN = Explanation(
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """Where a function has no finite gradient, what keeps its argument from there, and that in code."""
+    """Where a function has no finite gradient, what keeps its argument from there, and that in code.
+
+    In ``code``, ``{0}`` and ``{1}`` stand for the two that a function is given.
+    """
 
     where: str
     text: str = "Keep the argument away from this point, inside the function."
@@ -69,11 +73,11 @@ POINTS = {
     "Acosh": _Point("1", guard="clamp_min(1 + 1e-6)"),
     "Atan2": _Point(
         "(0, 0)", "Give zero vectors another angle before the call.",
-        code="torch.atan2(y, torch.where((x == 0) & (y == 0), torch.ones_like(x), x))",
+        code="torch.atan2({0}, torch.where(({1} == 0) & ({0} == 0), torch.ones_like({1}), {1}))",
     ),
     "Hypot": _Point(
         "(0, 0)", "Take the root of a sum that is kept above zero.",
-        code="(x * x + y * y).clamp_min(1e-12).sqrt()",
+        code="({0} * {0} + {1} * {1}).clamp_min(1e-12).sqrt()",
     ),
     "Xlogy": _Point("0", guard="clamp_min(1e-12)"),
     "SpecialXlog1Py": _Point("-1", guard="clamp_min(1e-12)"),
@@ -140,9 +144,20 @@ def _many(fact: TensorFact) -> str:
 
 def _code(facts: Facts, name: str, point: _Point) -> str:
     if point.code is not None:
-        return point.code
+        return _of_two(facts, name, point.code) or point.code.format("y", "x")
     guard = point.guard
     if name == "sqrt" and facts.op in _QUOTIENTS and len(facts.origin.inputs) > 1:
         guard = f"clamp_min(1e{under_root(facts.origin.inputs[1])})"  # it divides by twice the root
     fitted = fitting.argument(facts.origin, name, lambda text: f"{text}.{guard}")
     return fitted or (f"x.{guard} ** p" if name == "pow" else f"torch.{name}(x.{guard})")
+
+
+def _of_two(facts: Facts, name: str, code: str) -> str | None:
+    """Return the user's line with ``code`` of its own two in the place of the underlined ``name(a, b)``."""
+    found = fitting.parsed(facts.origin)
+    first = None if found is None or "{1}" not in code else fitting.target(found[1], name)
+    if found is None or first is None or not isinstance(found[1], ast.Call) or found[1].keywords:
+        return None
+    given = [one for one in found[1].args if one is not first]
+    two = [fitting.bracketed(one) for one in (first, *given)]
+    return fitting.whole(facts.origin, code.format(*two)) if len(given) == 1 else None

@@ -728,3 +728,49 @@ def test_a_product_that_outgrows_its_dtype_is_no_matter_of_the_batch(at, by_hand
     story, mechanism = explain(replace(facts, look=replace(facts.look, site=Site(around=around))))
     assert (story, mechanism.slug) == (None, "overflow")
     assert mechanism.suggestions[0].code.endswith("return (torch.log(a.sum()) + shift)")
+
+
+# ---------------------------------------------------------------------- spreads of one value, or of equal ones
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_running_variance_of_one_value_is_1_until_there_are_two(at, by_hand, whole):
+    none = by_hand.fact("m2", zeros=16, min=0.0, max=0.0, absmax=0.0)
+    given, extra = ((none,), {"arg1": 0}) if whole else ((none, by_hand.fact(zeros=1, shape=())), {"of_weights": False})
+    facts = at("div", given, (by_hand.fact(nan=16),), extra=extra, **placed("v = m2 / (n - 1)", "m2 / (n - 1)"))
+    told = advice(facts)
+    assert len(told) == 1
+    for n, expected in ((1, 1.0), (5, 0.5)):
+        names = {"torch": torch, "m2": torch.full((3,), 2.0 if n > 1 else 0.0), "n": n if whole else torch.tensor(n)}
+        exec(told[0].code, names)  # noqa: S102
+        assert names["v"].tolist() == [expected] * 3
+
+
+def test_what_only_an_eps_divides_is_told_where_its_exponential_overflows(at, by_hand):
+    one = by_hand.fact(max=1e7, absmax=1e7, shape=(1,))
+    facts = at("exp", (one,), (by_hand.fact(posinf=1),), **placed("w = torch.exp(adv)", "torch.exp(adv)"))
+    told = advice(on(facts, ("adv", "r / (r.std(unbiased=False) + 1e-8)")))
+    assert told[0].code == "adv = r / (r.std(unbiased=False).clamp_min(1e-2))"
+    assert "Of one value there is none" in told[0].text
+    assert advice(on(facts, ("adv", "r / (r.sum() + 1e-8)")))[0].code == "w = torch.exp(adv.clamp(max=20))"
+
+
+@pytest.mark.parametrize(
+    ("op", "line", "code"),
+    [("hypot", "r = torch.hypot(v[:, 1], x)", "r = (v[:, 1] * v[:, 1] + x * x).clamp_min(1e-12).sqrt()"),
+     ("atan2", "a = b.atan2(c)", "a = torch.atan2(b, torch.where((c == 0) & (b == 0), torch.ones_like(c), c))"),
+     ("hypot", "r = f(x)", "(y * y + x * x).clamp_min(1e-12).sqrt()")],
+)  # fmt: skip
+def test_a_singular_gradient_of_two_is_mended_in_the_scripts_names(at, by_hand, op, line, code):
+    given = (by_hand.fact(), by_hand.fact(zeros=1))
+    facts = at("div", given, (by_hand.fact(nan=1),), node=f"{op.capitalize()}Backward0",
+               forward_op=f"aten.{op}.default", **placed(line, line[4:]))  # fmt: skip
+    assert advice(facts)[0].code == code
+
+
+def test_a_softmax_by_hand_of_data_is_told_before_the_data(at, by_hand):
+    large = by_hand.fact(max=126.0, absmax=126.0)
+    facts = at("exp", (large,), (by_hand.fact(posinf=1),), extra={"of_weights": False},
+               **placed("q = torch.exp(s)", "torch.exp(s)"))  # fmt: skip
+    told = advice(on(facts, uses=("q = q / q.sum(0, keepdim=True)",)))
+    assert told[0].code == "q = torch.softmax(s, dim=0)"
