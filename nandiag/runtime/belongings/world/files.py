@@ -50,7 +50,7 @@ class OpenFiles:
         alone = not self._bystanders.strangers and self._flush()
         if alone:
             self._undo += [keeper for one in self._memory if (keeper := _contents(one)) is not None]
-            self._undo += [keeper for one in self._topmost() if (keeper := position(one)) is not None]
+            self._undo += [keeper for one in self._topmost() if (keeper := self._place(one)) is not None]
             for one in filter(_is_writable, self._raw):
                 self._mute(one, ("write",))
             self._undo.append(self._flush)
@@ -86,6 +86,28 @@ class OpenFiles:
             if _is_writable(one) and _leads_out(one) and not _is_flushed(one):
                 return False
         return True
+
+    def _place(self, one: Any) -> Callable[[], object] | None:
+        """Return what puts a file where it stands.
+
+        One that is only written to moves by being sought alone, and is left where it is if it was not: other processes
+        may write there meanwhile (the other ranks, where standard output is a file), and move the place they share.
+        """
+        below = _lowest(one)
+        if isinstance(below, io.FileIO) and not below.readable():
+            return self._sought(below)
+        return position(one)
+
+    def _sought(self, raw: Any) -> Callable[[], object]:
+        method, places = raw.seek, []
+
+        def seek(*words: Any) -> Any:
+            if not self._bystanders.here():
+                places.append(raw.tell())
+            return method(*words)
+
+        self._instead(raw, {"seek": seek})
+        return lambda: method(places[0]) if places and is_open(raw) else None
 
     def _topmost(self) -> list[Any]:
         """Return the files that no other one wraps: there a position counts what the wraps have read ahead."""
@@ -125,6 +147,12 @@ def _inner(one: Any) -> Any:
         return getattr(one, "buffer" if isinstance(one, io.TextIOBase) else "raw", None)
     except ValueError:  # it was detached
         return None
+
+
+def _lowest(one: Any) -> Any:
+    while (below := _inner(one)) is not None:
+        one = below
+    return one
 
 
 def _is_writable(one: Any) -> bool:

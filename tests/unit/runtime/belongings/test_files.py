@@ -532,6 +532,31 @@ def test_another_thread_writes_on_and_nothing_of_its_is_lost(here):
     assert lines("log") == ["before", "theirs", "after"]
 
 
+def test_what_another_process_writes_to_the_same_file_meanwhile_is_not_written_over(here):
+    with Path("log").open("w", encoding="utf-8") as file:
+        file.write("before\n")
+        files = OpenFiles(Bystanders())
+        files.begin()
+        file.write("swallowed\n")
+        subprocess.run(["echo", "theirs"], stdout=file.fileno(), check=True)
+        file.flush()
+        files.close()
+        file.write("after\n")
+    assert lines("log") == ["before", "theirs", "after"]
+
+
+def test_a_file_that_is_only_written_to_and_sought_stands_where_it_stood(here):
+    with Path("log").open("w", encoding="utf-8") as file:
+        file.write("before\n")
+        files = OpenFiles(Bystanders())
+        files.begin()
+        file.seek(0)
+        file.write("swallowed\n")
+        files.close()
+        file.write("after\n")
+    assert lines("log") == ["before", "after"]
+
+
 def test_a_full_disk_loses_nothing_that_waits_in_a_buffer(here):
     class Full(io.FileIO):
         full = True
