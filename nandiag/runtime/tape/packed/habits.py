@@ -33,7 +33,7 @@ class Habit:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = weakref.ref(module, _letting_go(weakref.ref(self)))
-        self._known: dict[tuple[bool, bool], tuple[Shelves | None, list[nn.Module]]] = {}
+        self._known: dict[tuple[bool, bool], tuple[Shelves | None, list[weakref.ref[nn.Module]]]] = {}
         self.generators = [
             value for one in module.modules() for value in one.__dict__.values() if isinstance(value, torch.Generator)
         ]
@@ -69,7 +69,7 @@ class Habit:
         elif shelves is not None:
             entry.buffers = shelves.copies()
         if modules:
-            entry.attributes = keep_attributes(modules)
+            entry.attributes = keep_attributes(_there(modules))
 
     def begin_swapped(self, entry: Entry) -> None:
         """Keep what a call may change that is made with other buffers than the module's own, new ones each time."""
@@ -85,13 +85,14 @@ class Habit:
             # By value too: batch normalisation writes its running statistics without moving their version.
             kept = {id(buffer): value for buffer, value in entry.buffers}
             written = [one for one, version in watched if version_of(one) != version or not equal(one, kept[id(one)])]
-            self._known[self._manner] = Shelves(written) if written else None, attributes.changed()
+            changed = [weakref.ref(one) for one in attributes.changed()]
+            self._known[self._manner] = Shelves(written) if written else None, changed
             self._others(watched, written)
             self._first = None
             self._take_stock()
         known = self._known.get(self._manner)
         if known is not None and known[1]:
-            entry.left = keep_attributes(known[1])
+            entry.left = keep_attributes(_there(known[1]))
 
     def _take_stock(self) -> None:
         """Remember what attributes and buffers are; not in each call, for most are never set anew."""
@@ -102,7 +103,7 @@ class Habit:
 
     def set_anew(self) -> list[Names]:
         """Return what was there at the last stock of what calls are not known to set anew, and have set anew since."""
-        known = {id(one) for _, modules in self._known.values() for one in modules}
+        known = {id(one) for _, modules in self._known.values() for one in _there(modules)}
         return [] if self._held is None else self._held.set_anew(known)
 
     def _others(self, watched: list[tuple[Tensor, int]], written: list[Tensor]) -> None:
@@ -113,11 +114,24 @@ class Habit:
             self._unwritten[self._manner] = Unwritten.of(left, version_of)
 
 
+    def let_go(self) -> None:
+        """The module is gone: what it held would live on here."""
+        self._known.clear()
+        self._unwritten.clear()
+        self.generators.clear()
+        self.sides.let_go()
+        self._first = self._held = None
+
+
+def _there(modules: list[weakref.ref[nn.Module]]) -> list[nn.Module]:
+    return [one for held in modules if (one := held()) is not None]
+
+
 def _letting_go(habit: Callable[[], Habit | None]) -> Callable[[object], None]:
     def gone(_: object) -> None:
         known = habit()
         if known is not None:
-            known._held = None
+            known.let_go()
 
     return gone
 

@@ -60,6 +60,11 @@ class Sides:
         self._before = {}
         return [(*place, len(found)) for place, found in anew], [one for _, found in anew for one in found]
 
+    def let_go(self) -> None:
+        """The module is gone: its attributes would live on here."""
+        self._known.clear()
+        self._before = {}
+
     def _places(self) -> Sequence[Place]:
         known = self._known.get(self._manner)
         return list(_places(self._module())) if known is None else known

@@ -1,5 +1,8 @@
 """What a module changes as it runs is learnt for each of its manners: a validation shows nothing of the training."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -85,3 +88,34 @@ def test_a_buffer_that_is_written_for_the_first_time_in_the_bad_step(before, wor
         optimizer.step()
     looked = worker.looked[0]
     assert (looked.outcome, looked.step, looked.site.op) == ("found", BAD, "aten.div.Tensor")
+
+
+class Counting(nn.Module):
+    """Counts its calls, keeps what it last gave out, and has a part that writes its buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm, self.calls = nn.Linear(4, 4), nn.BatchNorm1d(4), 0
+
+    def forward(self, x):
+        self.calls += 1
+        self.last = self.norm(self.layer(x))
+        return self.last
+
+
+def test_a_model_that_the_script_lets_go_of_is_gone_with_all_that_it_held(work):
+    worker = work()
+    gone = []
+    for _ in range(3):  # as in a cross-validation: a new one each time
+        model = Counting()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(3):
+            loss = model(torch.randn(3, 4)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        gone += [weakref.ref(model), weakref.ref(model.layer.weight), weakref.ref(model.norm.running_mean)]
+        del model, optimizer, loss
+    gc.collect()
+    assert [one() for one in gone] == [None] * len(gone)
+    assert worker.looked == []
