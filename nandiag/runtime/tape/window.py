@@ -69,9 +69,8 @@ class Traits(NamedTuple):
     lays: bool  # it lays its last argument there as it is
 
 
-@functools.lru_cache(maxsize=4096)
-def traits(function: Any) -> Traits:
-    """Tell by its name what a torch function does."""
+def _traits(function: Any) -> Traits:
+    """Tell by its name what a function does."""
     name = getattr(function, "__name__", "")
     gradient_set = name == "__set__" and getattr(getattr(function, "__self__", None), "__name__", "") == "grad"
     remakes = name in _REMAKERS or getattr(function, "__module__", "") == _INITIALISERS
@@ -82,6 +81,10 @@ def traits(function: Any) -> Traits:
     return Traits(
         mutates, in_place, random, remakes, from_data, moves or random, moves, plain, name in _FILLS, name in _LAYS
     )
+
+
+# Of torch's own functions alone: one of the script's may hold a batch, and there is a new one each step.
+traits = functools.lru_cache(maxsize=4096)(_traits)
 
 
 class Window(Beneath):
@@ -141,7 +144,7 @@ class Window(Beneath):
             and jots.called(func, words, output, frame)
         ):  # fmt: skip
             return
-        taped = self.tape_call(func, words, output, frame)
+        taped = self.tape_call(func, words, output, frame, traits(func))
         if kept is not None and taped is not None:
             taped.generators, taped.before = kept
 
@@ -180,10 +183,12 @@ class Window(Beneath):
             return True
         return any(one.numel() > _SMALL_DATA for one in tensors_in(output))  # else numpy's memory would be kept with it
 
-    def tape_call(self, func: Any, words: tuple[Any, Any], output: Any, frame: Any) -> Entry | None:
+    def tape_call(
+        self, func: Any, words: tuple[Any, Any], output: Any, frame: Any, what: Traits | None = None
+    ) -> Entry | None:
         """Put one call and what it returned on the tape; ``frame`` is where the walk to the user's line starts."""
         args, kwargs = words
-        what = traits(func)
+        what = _traits(func) if what is None else what
         if (what.remakes or what.from_data) and self._is_given(what, words, output):
             return None
         outputs = [output] if isinstance(output, Tensor) else tensors_in(output)

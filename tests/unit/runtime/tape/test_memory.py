@@ -69,6 +69,35 @@ def test_a_step_lets_its_inputs_go(work, model, inputs):
     assert ancestors(capture) == 0
 
 
+def by_vmap(output, weight):
+    return torch.func.vmap(lambda row: row * weight.sum())(output)
+
+
+def by_a_function(output, weight):
+    class Weighted(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * weight.sum()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * weight.sum()
+
+    return Weighted.apply(output)
+
+
+@pytest.mark.parametrize("weighted", [by_vmap, by_a_function])
+def test_a_function_that_is_made_anew_in_each_step_is_let_go_with_its_closure(weighted, work, model, inputs):
+    work()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        weighted(model(inputs()), inputs()).mean().backward()
+        optimizer.step()
+    gc.collect()
+    assert inputs.alive == []
+
+
 def test_outputs_are_not_held_within_the_step(work, model):
     work()
     out = model(torch.randn(3, 4))
