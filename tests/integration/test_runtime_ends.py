@@ -90,3 +90,12 @@ def test_an_elastic_restart_numbers_the_attempts(run):
     assert done.returncode == 1
     assert done.report["ranks"]["0"]["attempt"] == 1
     assert done.told["0"].count("finally") == 2
+
+
+@pytest.mark.parametrize("way", ["ends", "stopped"])
+def test_a_file_that_the_script_leaves_open_is_written_to_its_end(way, launch, tmp_path):
+    script = Path(__file__).parent / "runtime" / "left_open.py"
+    done = launch(*NANDIAG, "--max-replays", "0", "--nproc-per-node", 1, script, way, cwd=tmp_path, timeout=90)
+    assert done.returncode == (0 if way == "ends" else 3)
+    written = (tmp_path / "rows.txt").read_text(encoding="utf-8").splitlines()
+    assert written == [str(step) for step in range(4 if way == "ends" else 3)]

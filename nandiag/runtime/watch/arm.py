@@ -37,7 +37,7 @@ from nandiag.runtime.selftest.gpus import driver
 from nandiag.runtime.tape import wraps
 from nandiag.runtime.tape.batches import watch_batches
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import tensors_in
+from nandiag.runtime.tape.entries import Tape, tensors_in
 from nandiag.runtime.tape.exchange import watch_exchanges
 from nandiag.runtime.together.replicas import ReplicaCheck
 from nandiag.runtime.tracebacks import pass_on
@@ -83,6 +83,7 @@ def arm() -> Sentinel:
     _watch_raise(sentinel)
     RECORDER.emit(_armed())
     _record_births(sentinel, capture)
+    ending.on_leave(functools.partial(_let_go, capture))
     return sentinel
 
 
@@ -123,6 +124,17 @@ def _armed() -> Armed:
         nccl=nccl_version(),
         driver=driver(),
     )
+
+
+@guarded("tape")
+def _let_go(capture: Capture) -> None:
+    """The process ends: what is held of the script's goes when it would without us, and its open files are written."""
+    capture.off = True
+    capture.window.close()
+    capture.tape = capture.window.tape = Tape()
+    capture.known, capture.exchanges = {}, []
+    capture.batches.newest.clear()
+    capture.batches = capture.births = capture.on_root = None
 
 
 def _watch_placement(sentinel: Sentinel, capture: Capture) -> None:

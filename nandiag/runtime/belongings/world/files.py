@@ -119,6 +119,13 @@ class OpenFiles:
         return [one for one in self._raw if id(one) not in wrapped]
 
 
+def write_out() -> None:
+    """Have what waits in the buffers of all open files written, as where Python ends in order; raises nothing."""
+    for one in sorted(_files(), key=lambda one: not isinstance(one, io.TextIOBase)):
+        if not isinstance(one, _IN_MEMORY) and _is_writable(one):
+            _is_flushed(one)
+
+
 def _files() -> Iterator[Any]:
     """Yield every open file, once, with those that it wraps."""
     kinds: dict[type, bool] = {}

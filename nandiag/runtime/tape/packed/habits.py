@@ -113,7 +113,6 @@ class Habit:
         if left:
             self._unwritten[self._manner] = Unwritten.of(left, version_of)
 
-
     def let_go(self) -> None:
         """The module is gone: what it held would live on here."""
         self._known.clear()
