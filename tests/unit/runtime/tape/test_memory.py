@@ -76,11 +76,11 @@ def by_vmap(output, weight):
 def by_a_function(output, weight):
     class Weighted(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, x):
+        def forward(_, x):
             return x * weight.sum()
 
         @staticmethod
-        def backward(ctx, grad):
+        def backward(_, grad):
             return grad * weight.sum()
 
     return Weighted.apply(output)
