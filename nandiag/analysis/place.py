@@ -65,7 +65,7 @@ def _site(look: Looked | None, harm: Harm | None) -> Site:
 def _owner(name: str) -> str | None:
     """Return the module of a parameter, or of ``exp_avg of layer.weight``; None where no module is known to hold it."""
     parameter = name.rpartition(" of ")[2]
-    return None if parameter.startswith("param_groups[") or " " in parameter else parameter.rpartition(".")[0]
+    return None if "[" in parameter or " " in parameter else parameter.rpartition(".")[0]
 
 
 def _tensors(look: Looked | None, harm: Harm | None) -> tuple[tuple[TensorFact, ...], tuple[TensorFact, ...]]:

@@ -5,14 +5,18 @@ Only for scripts without an optimizer, which nobody tells what they train.
 
 from __future__ import annotations
 
+import ast
+import re
 import sys
-from collections.abc import Callable, Iterable
-from types import FrameType
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from types import FrameType, SimpleNamespace
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
 from torch._C import DisableTorchFunctionSubclass
 
+from nandiag.runtime.evidence.around.place import tree_of
 from nandiag.runtime.frames import USER, kind_of
 
 # Of these a property is read in C++ alone; a class of the script's own may see it read, and count it.
@@ -41,29 +45,77 @@ def leaves_of(roots: Iterable[Tensor]) -> list[Tensor]:
 
 
 def names_in_script(tensors: Iterable[Tensor]) -> dict[int, str]:
-    """Return by ``id`` what the script calls each of the tensors, as far as a variable of a running function tells."""
+    """Return by ``id`` what the script calls each of the tensors, as far as a running function's variables tell.
+
+    That is a variable, or a way from one through lists, dicts and attributes (``layers[0].weight``, ``params['w']``). A
+    name of its own comes before a place in a list, and what a loop only passes by comes last.
+    """
     wanted = set(map(id, tensors))
-    found: dict[int, str] = {}
+    found: dict[int, tuple[tuple[bool, bool, int], str]] = {}
     frame: FrameType | None = sys._getframe(1)
     for _ in range(_MOST_FRAMES):
         if frame is None:
             break
         if kind_of(frame.f_code.co_filename) == USER:
-            for name, value in {**frame.f_globals, **frame.f_locals}.items():
-                for told, one in _named(name, value):
-                    if id(one) in wanted:
-                        found.setdefault(id(one), told)
+            passing = _passing(frame.f_code.co_filename)
+            for told, one in _held(frame):
+                if id(one) in wanted:
+                    rank = (told in passing, told.endswith("]") and told[-2].isdigit(), len(_PARTS.findall(told)))
+                    found[id(one)] = min(found.get(id(one), (rank, told)), (rank, told), key=lambda pair: pair[0])
         frame = frame.f_back
-    return found
+    return {key: told for key, (_, told) in found.items()}
 
 
-def _named(name: str, value: Any) -> Iterable[tuple[str, Tensor]]:
+_PARTS = re.compile(r"[.\[]")
+_DEEPEST, _MOST_ITEMS, _MOST_LOOKED = 3, 512, 20_000
+
+
+@lru_cache(maxsize=8)
+def _passing(file: str) -> frozenset[str]:
+    """Return the names that loops of a file bind, of which each stands for many things in turn."""
+    tree = tree_of(file)
+    loops = (ast.For, ast.AsyncFor, ast.comprehension)
+    targets = [node.target for node in ast.walk(tree) if isinstance(node, loops)] if tree is not None else []
+    return frozenset(one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name))
+
+
+def _held(frame: FrameType) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors that a frame's variables lead to, each by its way; a module's parameters have names already."""
+    left = [_MOST_LOOKED]
+    seen: set[int] = set()
+    for name, value in {**frame.f_globals, **frame.f_locals}.items():
+        if not name.startswith("__"):
+            yield from _named(name, value, 0, seen, left)
+
+
+def _named(name: str, value: Any, depth: int, seen: set[int], left: list[int]) -> Iterator[tuple[str, Tensor]]:
+    left[0] -= 1
     if isinstance(value, Tensor):
         yield name, value
-    elif type(value) in (list, tuple):
-        yield from ((f"{name}[{index}]", one) for index, one in enumerate(value[:512]) if isinstance(one, Tensor))
-    elif type(value) is dict:
-        yield from ((f"{name}[{key!r}]", one) for key, one in list(value.items())[:512] if isinstance(one, Tensor))
+        return
+    ways = _ways(name, value) if depth < _DEEPEST and left[0] > 0 and id(value) not in seen else None
+    if ways is not None:
+        seen.add(id(value))
+        for told, one in ways:
+            yield from _named(told, one, depth + 1, seen, left)
+
+
+def _ways(name: str, value: Any) -> list[tuple[str, Any]] | None:
+    """Return what a list, a dict, or an object of the script's own holds; reads no property, and runs nothing."""
+    if isinstance(value, list | tuple):
+        return [(f"{name}[{index}]", one) for index, one in enumerate(value[:_MOST_ITEMS])]
+    if isinstance(value, dict):
+        some = list(dict.items(value))[:_MOST_ITEMS]
+        return [(f"{name}[{key!r}]", one) for key, one in some if isinstance(key, str | int)]
+    own = getattr(sys.modules.get(type(value).__module__), "__file__", None)
+    ours = type(value) is SimpleNamespace or (isinstance(own, str) and kind_of(own) == USER)
+    if not ours or isinstance(value, nn.Module | type):
+        return None
+    try:
+        held = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return [(f"{name}.{key}", one) for key, one in list(held.items())[:_MOST_ITEMS]]
 
 
 def is_leaf(tensor: Tensor) -> bool:

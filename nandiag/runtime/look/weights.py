@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from nandiag.runtime.leaves import names_in_script
 from nandiag.runtime.look.finite import is_bad, norms
 from nandiag.runtime.look.frozen import Frozen
 from nandiag.runtime.names import Owner, find_roots, owners
@@ -22,6 +23,7 @@ Optimizer: TypeAlias = torch.optim.Optimizer
 # Optimizer state beyond this many tensors is looked at in turns, so that a look stays far below the update's own cost.
 _ALL_STATE = 64
 _TURNS = 8
+_TRIES = 8
 # A step so far back says little of when state turned bad.
 _LONG_AGO = 32
 # FSDP1 shards into flat parameters, or into plain views of them, that do not show what they are.
@@ -43,6 +45,24 @@ def parameters(optimizer: Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
+class Variables:
+    """What the script calls the parameters that no live module holds; looked up a few times at most."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, tuple[Callable[[], Tensor | None], str]] = {}
+        self._tries = _TRIES
+
+    def name(self, tensor: Tensor, beside: Sequence[Tensor]) -> str | None:
+        """Return the name of ``tensor``, which is trained with those ``beside`` it."""
+        known = self._names.get(id(tensor))
+        if (known is None or known[0]() is not tensor) and self._tries > 0:
+            self._tries -= 1
+            found = names_in_script(beside)
+            self._names |= {id(one): (weakref.ref(one), found[id(one)]) for one in beside if id(one) in found}
+            known = self._names.get(id(tensor))
+        return known[1] if known is not None and known[0]() is tensor else None
+
+
 class Weights:
     """Names every tensor that must stay finite, and finds those that did not."""
 
@@ -56,6 +76,7 @@ class Weights:
         self.on_begun: Callable[[Optimizer], object] = _none_of
         self._filled: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._frozen = Frozen()
+        self._variables = Variables()
         self._turn = 0
         self._whole: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self.in_turns = self.in_parts = False
@@ -186,10 +207,11 @@ class Weights:
                 yield Held(name, what, tensor, self.owners.get(id(tensor)))
 
     def name(self, tensor: Tensor, optimizer: Optimizer) -> str:
-        """Return the FQN of a parameter, or its place in the optimizer where no live module holds it."""
+        """Return the FQN of a parameter, else what the script calls it, or its place in the optimizer."""
         owner = self.owners.get(id(tensor))
-        if owner is not None:
-            return owner.fqn
+        own = owner.fqn if owner is not None else self._variables.name(tensor, parameters(optimizer))
+        if own is not None:
+            return own
         for number, group in enumerate(optimizer.param_groups):
             for index, parameter in enumerate(group["params"]):
                 if parameter is tensor:
