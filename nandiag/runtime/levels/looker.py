@@ -138,10 +138,12 @@ class Looker:
         if self.live.here:
             self.live.backward_ended(micro_step)
 
-    def update_begins(self) -> None:
+    def update_begins(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to make its update."""
         if self.live.here:
             self.live.update_begins()
+        elif self._capture.window.numbers:
+            self._examiner.examine_rates(optimizer, self._clock.step)
 
     def step_ends(self, step: int) -> None:
         """A step is over, ``step`` begins."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from nandiag.runtime.evidence.labels import labels_of, storage
 from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.evidence.warned import HEARD
-from nandiag.runtime.guard import Refused
+from nandiag.runtime.guard import Refused, guarded
 from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.names import names_of
@@ -62,6 +63,7 @@ class Examiner:
         self.agreement = agreement
         self._left = most
         self._partial = False
+        self._rate: Looked | None = None
         self._hooks = Hooks()
 
     @postponed()
@@ -114,6 +116,27 @@ class Examiner:
         case = replace(case, parameters=own)
         return self._refusal(case, entries) or self._replay(case, entries)
 
+    @guarded("replay")
+    def examine_rates(self, optimizer: torch.optim.Optimizer, step: int) -> None:
+        """An update is about to be made: a rate that is no number may be one that was read off a tensor just now.
+
+        How that was made is looked at before the update spoils the weights.
+        """
+        rates = [rate for group in optimizer.param_groups if isinstance(rate := group.get("lr"), float)]
+        bad = {repr(rate) for rate in rates if not math.isfinite(rate)}
+        tensor = next((one for number, one in reversed(self._capture.window.numbers) if repr(number) in bad), None)
+        if tensor is not None and self._left > 0:
+            case = Case(step, [], joint=False, unfinished=True, spoken=(tensor,), handed=True)
+            self._rate = self.examine_handed(case)
+
+    def _of_rate(self, looked: Looked) -> Looked:
+        """Return ``looked``, an update that was given a bad number, at the line that made the number of its rate."""
+        made = self._rate
+        if made is None or made.step != looked.step or (made.outcome, made.source) != ("found", "op"):
+            return looked
+        facts = {**looked.facts, **made.facts, "number": True}
+        return replace(looked, site=made.site, inputs=made.inputs, outputs=made.outputs, facts=facts)
+
     def _from_file(self, case: Case, entries: list[Entry], looked: Looked) -> Looked:
         """Weights that were bad when the step began may have been loaded from a checkpoint that this run saved so."""
         made_here = looked.outcome == "found" and looked.source == "op" and "written_in_place" not in looked.facts
@@ -142,6 +165,7 @@ class Examiner:
                 # Before its first update a parameter was seen finite: nothing that the script had written made it bad.
                 if looked.outcome == "finite" and not first:
                     looked = last_write(list(bad.values()), step, entries) or looked
+            looked = self._of_rate(looked)
         except Refused as refusal:
             looked = Looked("refused", "replay", step, reason=str(refusal))
         if looked.outcome == "refused" and self._capture.between.goes_on:

@@ -67,6 +67,7 @@ class Borders:
             or weights.newest() is not optimizer
             or sentinel.clock.step in STOCK
             or sentinel.capture.elsewhere
+            or sentinel.capture.window.numbers
             or weights.watches_frozen
             or sentinel._waiting
             or sentinel._scale is not None

@@ -339,6 +339,7 @@ class Capture:
         self.between.step_ends()
         self._keep_to_budget()
         self.tape.clear(step)
+        self.window.numbers.clear()
         self.exchanges.clear()
         self.received.clear()
         self.half_updated = False

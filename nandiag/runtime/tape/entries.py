@@ -306,10 +306,10 @@ class Tape:
             return True  # by far the most common of the cases below
         if is_leaf(tensor) and tensor.requires_grad:
             within = self.step > 0 or 0 < self._first_root < maker.number
-            return within and maker.step == self.step and (not strong or self._hold(maker))
+            return within and maker.step == self.step and (not strong or self.hold(maker))
         if not strong:
             return maker.step == self.step and maker.args is not None
-        return (maker.step == self.step or maker.grad) and self._hold(maker)
+        return (maker.step == self.step or maker.grad) and self.hold(maker)
 
     def clear(self, step: int) -> None:
         """Begin a new step. Entries whose outputs live on with their graph (a GAN's fake batch) stay reachable."""
@@ -338,8 +338,8 @@ class Tape:
         self.entries.clear()
         self._drop_gone()
 
-    def _hold(self, maker: Entry) -> bool:
-        """Keep what ``maker`` needs to be run again, now that a gradient depends on it; False where that is gone.
+    def hold(self, maker: Entry) -> bool:
+        """Keep what ``maker`` needs to be run again, now that something depends on it; False where that is gone.
 
         What ran without gradients keeps its arguments weakly until then: most of it never matters.
         """

@@ -7,7 +7,9 @@ optimizer step or a compiled region. It lies below the script's modes, for ``wit
 from __future__ import annotations
 
 import functools
+import math
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
 from threading import get_ident as _ident
 from typing import Any, NamedTuple
@@ -48,7 +50,8 @@ _SMALL = 1 << 14
 _FROM_DATA = frozenset({"from_numpy", "as_tensor", "tensor", "frombuffer", "asarray", "from_dlpack"})
 _SMALL_DATA = 1024
 _Kept = tuple[Generators | None, tuple[Tensor, Tensor] | None]
-_KINDS = (Tensor, tuple, list)
+_KINDS = (Tensor, tuple, list, float)
+_MOST_NUMBERS = 8
 
 _functorch = torch._C._functorch.peek_interpreter_stack
 _stacked = torch._C._len_torch_function_stack
@@ -88,12 +91,16 @@ traits = functools.lru_cache(maxsize=4096)(_traits)
 
 
 class Window(Beneath):
-    """Tapes calls while it is open; ``calls`` counts them, for the budget; once ``shut`` it opens no more."""
+    """Tapes calls while it is open; ``calls`` counts them, for the budget; once ``shut`` it opens no more.
+
+    ``numbers`` are those that the script read off tensors in this step and that are not finite, each with its tensor.
+    """
 
     def __init__(self, tape: Tape) -> None:
         super().__init__()
         self.tape = tape
         self.calls = self.writes = 0
+        self.numbers: deque[tuple[float, Tensor]] = deque(maxlen=_MOST_NUMBERS)
         self.wrote: Callable[[Tensor, Any], object] | None = None
         self.refused: Callable[[BaseException, Any], object] | None = None
 
@@ -131,6 +138,14 @@ class Window(Beneath):
                 disarm("window", error)
         return output
 
+    def _read(self, number: float, args: tuple[Any, ...]) -> None:
+        """The script reads a number off a tensor: it may go into a learning rate, say."""
+        if math.isfinite(number):
+            return
+        maker = self.tape.maker(args[0]) if args and isinstance(args[0], Tensor) else None
+        if maker is not None and self.tape.hold(maker[0]):
+            self.numbers.append((number, args[0]))
+
     def _pass_on(self, error: BaseException, words: Any) -> None:
         pass_on(error)
         if self.refused is not None:
@@ -138,6 +153,9 @@ class Window(Beneath):
 
     def _take(self, func: Any, words: tuple[Any, Any], output: Any, kept: _Kept | None) -> None:
         """Take a call as it is where it may be put on the tape later, else put it there."""
+        if type(output) is float:
+            self._read(output, words[0])
+            return
         frame, jots = sys._getframe(2), self.tape.jots
         if (
             jots.on and traits(func).plain and type(output) is Tensor and output.numel() <= LARGEST

@@ -25,6 +25,7 @@ def install(capture: Capture) -> None:
     _wrap_module_call(capture)
     _wrap_tensor_backward(capture)
     _wrap_optimizer_step(capture)
+    _wrap_schedule_step(capture)
     _wrap_function_apply(capture)
     _wrap_compile(capture)
     torch.autograd.grad = _as_one_call(capture, torch.autograd.grad)
@@ -131,6 +132,27 @@ def _wrap_optimizer_step(capture: Capture) -> None:
         return step
 
     torch.optim.Optimizer.profile_hook_step = staticmethod(profile_hook_step)  # type: ignore[method-assign]
+
+
+def _wrap_schedule_step(capture: Capture) -> None:
+    """Tape what a schedule computes even where all else behind the backward is too much to tape: it makes a rate."""
+    original = torch.optim.lr_scheduler.LRScheduler.step
+
+    @functools.wraps(original)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        opened = capture.narrow and not capture.idle and not capture.window.on
+        if opened:
+            capture.window.open()
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            pass_on(error)
+            raise
+        finally:
+            if opened:
+                capture.window.close()
+
+    torch.optim.lr_scheduler.LRScheduler.step = step  # type: ignore[method-assign]
 
 
 def on_class(method: Any) -> Callable[..., Any]:

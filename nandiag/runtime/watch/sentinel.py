@@ -99,7 +99,7 @@ class Sentinel:
         closure = closure_of(args, kwargs)
         if closure is None:
             self._border(optimizer)
-            self.looker.update_begins()
+            self.looker.update_begins(optimizer)
             return None
         return with_closure(args, kwargs, closure, self._watched(optimizer, closure))
 
@@ -119,7 +119,7 @@ class Sentinel:
         def ends() -> None:
             self.capture.window.close()
             self._border(optimizer, closure=True)
-            self.looker.update_begins()
+            self.looker.update_begins(optimizer)
             self.capture.between.evaluation_ended(optimizer)
 
         def watched() -> Any:
