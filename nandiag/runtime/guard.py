@@ -15,8 +15,12 @@ from nandiag.runtime.public import AnomalyStop
 from nandiag.runtime.recorder import RECORDER
 
 
-class Refused(Exception):  # noqa: N818 - a refusal is no error
-    """A replay cannot go on as it was begun, and nothing has been harmed."""
+class Refused(BaseException):
+    """A replay cannot go on as it was begun, and nothing has been harmed.
+
+    No ``Exception``: what the script wraps in ``except Exception`` (a logger that must not end the training) would
+    swallow it, and the replay would go on, past what is to be done once.
+    """
 
 
 F = TypeVar("F", bound=Callable[..., Any])

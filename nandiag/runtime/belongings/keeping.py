@@ -28,6 +28,7 @@ from nandiag.runtime.belongings.reach import (
 )
 from nandiag.runtime.belongings.shared import Shared
 from nandiag.runtime.belongings.theirs import Theirs
+from nandiag.runtime.guard import Refused
 
 
 class Belongings:
@@ -51,7 +52,7 @@ class Belongings:
         try:
             for one in reached(starts, alone=not bystanders.strangers):
                 self._undo += self._keepers(one)
-        except Exception:
+        except BaseException:
             self.put_back()
             raise
 
@@ -66,11 +67,11 @@ class Belongings:
 
     def put_back(self) -> None:
         """Set everything to what it was that is not; raises the first error of one that refuses, when all are done."""
-        errors: list[Exception] = []
+        errors: list[BaseException] = []
         for undo in [self._stand_ins.take_out, *self._undo]:
             try:
                 undo()
-            except Exception as error:
+            except (Exception, Refused) as error:
                 errors.append(error)
         if errors:
             raise errors[0]

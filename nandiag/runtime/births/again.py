@@ -18,6 +18,7 @@ from nandiag.runtime.evidence.explain import in_float64, inputs_of, outputs_of, 
 from nandiag.runtime.evidence.op import Op, Spot
 from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.frames import BOUNDARIES, TORCH, Frame, kind_of
+from nandiag.runtime.guard import Refused
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.update import stand_in
@@ -84,7 +85,7 @@ def _made_again(call: Call, words: Words) -> tuple[bool, Op | None]:
                 output = words.function(*words.args, **words.kwargs)
         finally:
             states.put_back()
-    except Exception:  # a call that cannot be made again shows nothing
+    except (Exception, Refused):  # a call that cannot be made again shows nothing
         return False, None
     ends = [
         op

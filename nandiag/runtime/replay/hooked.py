@@ -26,7 +26,7 @@ from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.frames import BOUNDARIES, Frame, stack
-from nandiag.runtime.guard import guarded
+from nandiag.runtime.guard import Refused, guarded
 from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.trace import Tracer
@@ -85,7 +85,7 @@ class Hooks:
                 with seen.tracer.still(), torch.no_grad():
                     told = _told(case, seen, results, looked)
                 return replace(told, facts={**told.facts, "reconstructed": True}) if spoiled else told
-        except Exception as error:  # the script's own code may raise, or another rank fail in it
+        except (Exception, Refused) as error:  # the script's own code may raise, or another rank fail in it
             why = f"the communication hook could not be run again ({type(error).__name__}: {str(error)[:200]})"
             return replace(looked, reason=f"{looked.reason}; {why}")
 

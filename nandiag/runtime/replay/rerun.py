@@ -82,15 +82,15 @@ class Player:
             self.tracer.spot = Spot(None, None, entry.frames, phase, min(entry.micro_step, last))
             try:
                 self._play(entry)
-            except Exception as error:
-                if not self._may_end_with(entry, error):
+            except Exception:
+                if not self._may_end_with(entry):
                     raise
                 break
         self.result.seconds = time.perf_counter() - began
         return self.result
 
-    def _may_end_with(self, entry: Entry, error: Exception) -> bool:
-        if entry.kind != BACKWARD or self.tracer.joint or isinstance(error, Refused):
+    def _may_end_with(self, entry: Entry) -> bool:
+        if entry.kind != BACKWARD or self.tracer.joint:
             return False
         return any(self.tracer.bad(loss) for loss, _ in self.result.losses)
 

@@ -16,6 +16,7 @@ from nandiag.runtime.belongings.bystanders import Bystanders
 from nandiag.runtime.belongings.keeping import Belongings
 from nandiag.runtime.belongings.reach import starts_of
 from nandiag.runtime.frames import foreign_modes, is_foreign
+from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.tape.capture import Capture
@@ -125,14 +126,14 @@ def _on_again(capture: Capture) -> None:
 
 def undo_all(steps: Sequence[Callable[[], object]]) -> None:
     """Take each step, whatever becomes of the others, and one that fails twice; raises the first error at the end."""
-    errors: list[Exception] = []
+    errors: list[BaseException] = []
     with quiet():
         for step in steps:
             try:
                 step()
-            except Exception as error:
+            except (Exception, Refused) as error:
                 errors.append(error)
-                with contextlib.suppress(Exception):
+                with contextlib.suppress(Exception, Refused):
                     step()
     if errors:
         raise errors[0]

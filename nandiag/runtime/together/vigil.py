@@ -110,7 +110,7 @@ def together(step: int, seconds: float) -> Iterator[Joined]:
         first = joined.fail()
         traceback.clear_frames(error.__traceback__)  # a work that a frame still holds keeps its group connected
         joined.part()
-        if isinstance(error, Exception) and first not in {None, dist.get_rank()}:
+        if isinstance(error, Exception | Refused) and first not in {None, dist.get_rank()}:
             raise Refused(_gave_up(f"rank {first}")) from None
         gc.collect()  # so does one in a cycle: this rank is the one that the others wait for
         raise

@@ -20,6 +20,7 @@ from nandiag.runtime.evidence.explain import in_float64, inputs_of, outputs_of, 
 from nandiag.runtime.evidence.op import Op
 from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.frames import Frame, best
+from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, is_bad, local
 from nandiag.runtime.replay.rerun import Player
 from nandiag.runtime.replay.trace import Tracer
@@ -161,7 +162,7 @@ def _again(maker: Entry, index: int) -> Op | None:
     try:
         with torch.no_grad(), tracer:
             outputs = Player(tracer, {}, []).play(entries).outputs.get(id(maker), [])
-    except Exception:  # what cannot be made again shows nothing
+    except (Exception, Refused):  # what cannot be made again shows nothing
         return None
     finally:
         states.put_back()

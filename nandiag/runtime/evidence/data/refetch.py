@@ -15,6 +15,7 @@ from nandiag.runtime.evidence.data.stream import ask_stream
 from nandiag.runtime.evidence.op import Op, Spot
 from nandiag.runtime.evidence.walk import is_brought, origin
 from nandiag.runtime.frames import BOUNDARIES, Frame
+from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.replay.trace import Tracer
@@ -92,7 +93,7 @@ def _trace(batch: Batch, hearing: Hearing, overwritten: Overwritten | None) -> O
             with tracer.still():
                 writers = [tracer.writer(tensor) for tensor in tensors_in(data) if is_bad(tensor)]
                 found = origin([op for op in writers if op is not None])
-    except Exception:  # a dataset that cannot be asked twice: then only the sample is named
+    except (Exception, Refused):  # a dataset that cannot be asked twice: then only the sample is named
         return None
     return found.op if found is not None and found.source == "op" else None
 

@@ -1,5 +1,6 @@
 """What a step writes for another thread of the script is there once: it is not run again where the run goes on."""
 
+import contextlib
 import sys
 import threading
 from collections import deque
@@ -169,3 +170,20 @@ def test_a_profiler_of_the_scripts_goes_on(work, reporter):
     finally:
         sys.setprofile(None)
     assert looked(worker)[0] == "refused"
+
+
+def test_a_refusal_is_not_what_a_careful_logger_swallows(work):
+    """What follows the refused write would be done a second time, unheard."""
+    reporter = Reporter(singly)
+
+    def leaves():
+        for _ in range(2):
+            with contextlib.suppress(Exception):  # a logger that must not end the training
+                reporter.waiting.append(1)
+
+    worker = work()
+    steps = train(leaves)
+    reporter.close()
+    singly(reporter)
+    assert looked(worker)[0] == "refused"
+    assert len(reporter.taken) == 2 * steps
