@@ -71,6 +71,7 @@ _COUNTS = re.compile(r"(?:^|[\W_])(?:n|num|numel|counts?|len|lengths?|steps|samp
 _SIZES = re.compile(r"norm|sqrt|\bstd\b|\bvar\b|\babs\b|\bmean\b|\bexp\b")
 _DRAWS = ("Categorical", "Multinomial")
 _IN_PLACE = re.compile(r"[\w.\[\]]+\.(?:mul|div)_\(")
+_COPIED = re.compile(r"[\w.\[\]]+\.copy_\(|[\w.\[\]]+\.data\s*=[^=]")
 _OWN_NORM = re.compile(r"[\w.\[\]]*\.grad\.")
 _WHAT = "a scale, a variance or a count"
 _KEEP = "Keep the divisor away from zero."
@@ -268,18 +269,21 @@ def _left_out(facts: Facts) -> str:
 
 
 def _nothing_to_scale(facts: Facts, divisor: TensorFact) -> Suggestion | None:
-    """What lies in place is multiplied by 1/0, or 0/0: with a small number as divisor it would be huge, or 0."""
+    """What lies in place is multiplied by 1/0, or replaced by 0/0: by a small number instead it would be huge, or 0."""
     text = quotients.below(facts.origin)
     line = (facts.origin.source or "").strip()
     inverts = facts.op == "reciprocal" and facts.origin.phase == "optimizer"
     weighs = facts.op in DIVISIONS and facts.outputs_nan and facts.origin.inputs[0].numel == 1
-    if not (inverts or weighs) or divisor.numel != 1 or text is None or not _IN_PLACE.match(line) or "(" in text:
+    replaced = facts.op in DIVISIONS and facts.outputs_nan and _COPIED.match(line)
+    written = replaced or ((inverts or weighs) and _IN_PLACE.match(line))
+    if not written or divisor.numel != 1 or text is None or "(" in text:
         return None
     meaning = facts.meaning(text)
     if _OWN_NORM.match(line) and "norm" in f"{text} {'' if meaning is None else meaning.text}".lower():
         return None  # gradients whose norm is 0 are 0, and stay so by any factor
     own = (facts.origin.function or "").isidentifier()
-    told = f"Where {text} is 0 there is nothing to average: leave before anything is written, on all ranks alike."
+    what = "write" if replaced else "average"
+    told = f"Where {text} is 0 there is nothing to {what}: leave before anything is written, on all ranks alike."
     return Suggestion(told, f"if {text} == 0: return" if own else None)
 
 

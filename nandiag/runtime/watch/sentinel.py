@@ -66,7 +66,7 @@ class Sentinel:
         self.looker = Looker(examiner, capture, settings.level, self.clock, self._settle)
         self.bare = Bare(self.judge, self.looker, self._settle)
         self.last = LastLook(self)
-        self.weights.on_begun = Departures(guarded("last look")(self.last.gone)).follow
+        self.weights.on_begun = Departures(self.last.gone).follow
         self._response = Response(settings.on_anomaly)
         self.nesting = Nesting()
         self.assured = Assured(capture, self.weights)

@@ -774,3 +774,17 @@ def test_a_softmax_by_hand_of_data_is_told_before_the_data(at, by_hand):
                **placed("q = torch.exp(s)", "torch.exp(s)"))  # fmt: skip
     told = advice(on(facts, uses=("q = q / q.sum(0, keepdim=True)",)))
     assert told[0].code == "q = torch.softmax(s, dim=0)"
+
+
+@pytest.mark.parametrize(
+    ("line", "division"),
+    [("p.copy_(s / correction)", "s / correction"), ("layer.weight.data = s / correction", "s / correction")],
+)
+def test_a_weight_is_not_replaced_by_a_quotient_that_is_none(at, by_hand, line, division):
+    """0/0 by a small number instead is 0: all weights would be."""
+    given = (by_hand.fact(zeros=16, min=0.0, max=0.0), by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0))
+    facts = at("div", given, (by_hand.fact(nan=16),), **placed(line, division))
+    facts = replace(facts, origin=replace(facts.origin, phase="optimizer", function="copy_to_model"))
+    told = advice(facts)
+    assert [one.code for one in told] == ["if correction == 0: return"]
+    assert "nothing to write" in told[0].text

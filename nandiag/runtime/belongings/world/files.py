@@ -187,9 +187,10 @@ def leads_out(number: int) -> bool:
 
 def _is_sent(one: Any) -> bool:
     try:
-        return sends(one.fileno())
+        number = one.fileno()
     except Exception:  # as above
         return False
+    return sends(number)
 
 
 def sends(number: int) -> bool:

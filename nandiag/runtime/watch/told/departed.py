@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.weights import Optimizer
 
 
@@ -33,7 +34,9 @@ class Departures:
         before = self._followed.pop(optimizer, None)
         if before is not None:
             before.detach()
-        heard = weakref.finalize(optimizer, self._gone, optimizer.param_groups, type(optimizer).__name__)
+        # Nothing of ours is above it when it goes: Python itself would print what it raises.
+        gone = guarded("last look")(self._gone)
+        heard = weakref.finalize(optimizer, gone, optimizer.param_groups, type(optimizer).__name__)
         heard.atexit = False
         self._followed[optimizer] = heard
 

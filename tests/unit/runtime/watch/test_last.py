@@ -1,5 +1,6 @@
 """What the script does to its weights behind its last step, where no border follows that would see it."""
 
+import gc
 import weakref
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from torch.distributed.fsdp import fully_shard
 
 from nandiag.events import ProbeDark
 from nandiag.runtime.tape import state
+from nandiag.runtime.watch.told import departed
 
 
 def trained(steps=3):
@@ -111,6 +113,19 @@ def test_nothing_is_looked_at_that_goes_while_a_graph_is_captured(work, monkeypa
     main()
     assert told(worker) == []
     monkeypatch.undo()
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_what_fails_when_an_optimizer_goes_is_written_down_and_not_printed(work, monkeypatch):
+    worker = work()
+    monkeypatch.setattr(departed, "_is_quiet", lambda: 1 / 0)
+
+    def main():
+        trained()
+
+    main()
+    gc.collect()
+    assert [(one.probe, "ZeroDivisionError" in one.reason) for one in worker.events(ProbeDark)] == [("last look", True)]
 
 
 def test_models_that_go_finite_are_not_told_and_not_kept(work):
