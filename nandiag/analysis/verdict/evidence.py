@@ -138,7 +138,8 @@ def _look_facts(claim: Claim) -> Iterable[str]:
     if facts.get("recompute") is True:
         yield "It was seen in the recomputation of an activation checkpoint."
     if isinstance(facts.get("written_in_place"), str):
-        yield f"The values were written in place by {facts['written_in_place']}."
+        by = facts["written_in_place"]
+        yield "The memory was given by .data = ..." if by == ".data" else f"The values were written in place by {by}."
     if isinstance(facts.get("came_as"), str):
         yield f"It came to this step as {facts['came_as']}."
     if look.source == "outside" and facts.get("complete", True) is False:

@@ -86,13 +86,11 @@ class Examiner:
         looked = self._refusal(case, entries) or self._as_set_anew(case, entries, self._replay(case, entries))
         self._hooks.stand_apart(case, roots_of(entries))
         if looked.outcome == "finite" and not case.joint and self._capture.births is not None:
-            looked = self._capture.births.last_write(case.step, written_by(entries)) or looked
+            looked = self._capture.births.last_write(case.step, written_by(self._with_moved(entries))) or looked
         if (looked.outcome == "finite" and not case.joint) or "comm_hook" in looked.facts:
             looked = with_buckets(looked, roots_of(entries))
         with quiet():
-            looked = self._from_file(
-                case, entries, _of_weights(case, entries, looked, within=self._capture.between.taped)
-            )
+            looked = self._from_file(case, entries, self._of_weights(case, entries, looked))
         looked = _timed(looked, time.perf_counter() - began)
         if case.is_told(looked):
             RECORDER.emit(looked, urgent=True)
@@ -137,6 +135,15 @@ class Examiner:
         facts = {**looked.facts, **made.facts, "number": True}
         return replace(looked, site=made.site, inputs=made.inputs, outputs=made.outputs, facts=facts)
 
+    def _with_moved(self, entries: list[Entry]) -> list[Entry]:
+        """Return the entries and what gave tensors other memory (``p.data = value``), in their order."""
+        moved = self._capture.window.moved_in(self._capture.tape.step)
+        return sorted([*entries, *moved], key=lambda one: one.number) if moved else entries
+
+    def _of_weights(self, case: Case, entries: list[Entry], looked: Looked) -> Looked:
+        within = self._capture.between.taped
+        return _of_weights(case, entries, self._with_moved(entries), looked, within=within)
+
     def _from_file(self, case: Case, entries: list[Entry], looked: Looked) -> Looked:
         """Weights that were bad when the step began may have been loaded from a checkpoint that this run saved so."""
         made_here = looked.outcome == "found" and looked.source == "op" and "written_in_place" not in looked.facts
@@ -164,7 +171,7 @@ class Examiner:
                 looked = look_again(optimizer, bad, step, Overwritten(ends=ends), first=first)
                 # Before its first update a parameter was seen finite: nothing that the script had written made it bad.
                 if looked.outcome == "finite" and not first:
-                    looked = last_write(list(bad.values()), step, entries) or looked
+                    looked = last_write(list(bad.values()), step, self._with_moved(entries)) or looked
             looked = self._of_rate(looked)
         except Refused as refusal:
             looked = Looked("refused", "replay", step, reason=str(refusal))
@@ -304,21 +311,24 @@ def _eager() -> Iterator[None]:
         yield
 
 
-def _of_weights(case: Case, entries: list[Entry], looked: Looked, *, within: bool) -> Looked:
+def _of_weights(case: Case, entries: list[Entry], writes: list[Entry], looked: Looked, *, within: bool) -> Looked:
     """Return ``looked`` with which weights the step began bad, or the last write into them where it showed nothing.
 
-    ``within``: the entries begin in the middle of an optimizer's step, behind an evaluation of its closure.
+    ``writes``: the entries with what gave weights other memory. ``within``: the entries begin in the middle of an
+    optimizer's step, behind an evaluation of its closure.
     """
     if looked.outcome != "found" and case.by_hand and not looked.facts.get("complete"):
-        looked = last_write(list(case.suspects), case.step, entries, BY_HAND) or looked
-    if looked.outcome == "finite" and case.behind:
-        looked = last_write(list(case.suspects), case.step, entries, GONE) or looked
+        looked = last_write(list(case.suspects), case.step, writes, BY_HAND) or looked
+    if case.behind and (looked.outcome == "finite" or (looked.outcome == "refused" and writes != entries)):
+        looked = last_write(list(case.suspects), case.step, writes, GONE) or looked
     if case.behind and looked.phase == "data":
         looked = replace(looked, phase="optimizer")  # no step follows of which it would be the data
     spoiled = began_bad(case, entries, within=within)
     if looked.outcome == "finite" and looked.facts.get("reconstructed") and not case.joint:
         bad = [one for one in case.parameters if is_bad(one)]
-        looked = last_write(bad, case.step, entries, STOOD_IN) or looked
+        looked = last_write(bad, case.step, writes, STOOD_IN) or looked
+    if looked.outcome == "found" and looked.source in {"outside", "parameter"} and writes != entries:
+        looked = last_write([one for one in case.parameters if is_bad(one)], case.step, writes, GONE) or looked
     if not spoiled:
         return looked
     return replace(looked, facts={**looked.facts, "began_bad": spoiled[:_MOST], "all_bad": len(spoiled)})

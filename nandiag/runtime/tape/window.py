@@ -27,6 +27,7 @@ from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.tape.entries import CALL, Entry, Tape, tensors_in
 from nandiag.runtime.tape.packed.jots import LARGEST
 from nandiag.runtime.tape.packed.outputs import shards_of
+from nandiag.runtime.tape.packed.words import Given
 from nandiag.runtime.tape.state import Generators, generators, modes
 from nandiag.runtime.tracebacks import pass_on
 
@@ -52,9 +53,17 @@ _SMALL_DATA = 1024
 _Kept = tuple[Generators | None, tuple[Tensor, Tensor] | None]
 _KINDS = (Tensor, tuple, list, float)
 _MOST_NUMBERS = 8
+_MOST_MOVED = 256
 
 _functorch = torch._C._functorch.peek_interpreter_stack
 _stacked = torch._C._len_torch_function_stack
+
+
+def _by_data() -> None:
+    """Stand for ``p.data = value`` among the functions that a script calls."""
+
+
+_by_data.__name__ = ".data"
 
 
 class Traits(NamedTuple):
@@ -70,20 +79,23 @@ class Traits(NamedTuple):
     plain: bool  # it may be noted now and put on the tape later
     fills: bool  # nothing is left of what stood there
     lays: bool  # it lays its last argument there as it is
+    gives_data: bool  # it is ``p.data = value``
 
 
 def _traits(function: Any) -> Traits:
     """Tell by its name what a function does."""
     name = getattr(function, "__name__", "")
-    gradient_set = name == "__set__" and getattr(getattr(function, "__self__", None), "__name__", "") == "grad"
+    sets = getattr(getattr(function, "__self__", None), "__name__", "") if name == "__set__" else ""
+    gradient_set = sets == "grad"
     remakes = name in _REMAKERS or getattr(function, "__module__", "") == _INITIALISERS
     in_place, random = is_in_place(name), name in _RANDOM
     mutates, from_data = gradient_set or name in _MUTATORS, name in _FROM_DATA
     moves = mutates or in_place or remakes or name in _NO_WRITERS or name == "__set__"
     plain = not (moves or random or from_data or name in _COPIES or name == "__get__")
     return Traits(
-        mutates, in_place, random, remakes, from_data, moves or random, moves, plain, name in _FILLS, name in _LAYS
-    )
+        mutates, in_place, random, remakes, from_data, moves or random, moves, plain, name in _FILLS, name in _LAYS,
+        sets == "data",
+    )  # fmt: skip
 
 
 # Of torch's own functions alone: one of the script's may hold a batch, and there is a new one each step.
@@ -101,6 +113,7 @@ class Window(Beneath):
         self.tape = tape
         self.calls = self.writes = 0
         self.numbers: deque[tuple[float, Tensor]] = deque(maxlen=_MOST_NUMBERS)
+        self.moved: deque[Entry] = deque(maxlen=_MOST_MOVED)
         self.wrote: Callable[[Tensor, Any], object] | None = None
         self.refused: Callable[[BaseException, Any], object] | None = None
 
@@ -146,6 +159,18 @@ class Window(Beneath):
         if maker is not None and self.tape.hold(maker[0]):
             self.numbers.append((number, args[0]))
 
+    def _note_moved(self, target: Tensor, frame: Any) -> None:
+        """Note ``p.data = value``: by it ``p`` has other memory, which is made again by no call of the tape."""
+        entry = Entry(CALL, _by_data, grad=False, modes=modes())
+        entry.in_place, entry.trail, entry.step = True, trail(frame), self.tape.step
+        entry.args = (Given(target, strong=False),)
+        entry.number = max((one.number for one in self.tape.entries[-1:]), default=0)
+        self.moved.append(entry)
+
+    def moved_in(self, step: int) -> list[Entry]:
+        """Return the ``p.data = value`` of the step, oldest first, each as a write into ``p``."""
+        return [entry for entry in self.moved if entry.step == step]
+
     def _pass_on(self, error: BaseException, words: Any) -> None:
         pass_on(error)
         if self.refused is not None:
@@ -170,6 +195,8 @@ class Window(Beneath):
         if what.moves and self.tape.jots.many:
             self.tape.jots.settle()
         self.writes += what.in_place
+        if what.gives_data:
+            self._note_moved(args[0], sys._getframe(1))
         own = kwargs.get("generator") if kwargs else None
         states = generators(full=False, private=[own] if own is not None else ()) if what.random or own else None
         return states, self._before(args, fills=what.fills, lays=what.lays) if what.in_place else None

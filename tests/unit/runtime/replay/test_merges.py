@@ -157,3 +157,36 @@ def test_what_was_gathered_is_told_as_it_was_though_it_was_freed_since():
     gathered.untyped_storage().resize_(4)
     gathered.fill_(-7.0)
     assert [one.max for one in inputs_of(bad)] == [pytest.approx(1e20), 3.0]
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("loose", [False, True])
+def test_of_weights_that_were_given_other_memory_the_line_is_told(work, before, loose):
+    worker = work()
+    model = nn.Linear(2, 1)
+    weight = torch.ones(2, 1, requires_grad=True) if loose else model.weight
+    optimizer = torch.optim.SGD([weight] if loose else model.parameters(), lr=0.01)
+    for step in range(3):
+        (torch.ones(3, 2) @ weight if loose else model(torch.ones(3, 2))).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if before and step == 1:
+            weight.data.zero_()
+        weight.data = weight.data * (1.0 / (step != 1) if step != 1 else math.inf)
+    looked = worker.looked[0]
+    assert (looked.step, looked.facts["written_in_place"]) == (2, ".data"), looked
+    assert looked.site.source.strip().startswith("weight.data = weight.data *"), looked
+
+
+def test_weights_that_are_given_other_memory_in_each_step_are_no_anomaly(work):
+    worker = work()
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(300):
+        model(torch.ones(3, 2)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        for one in model.parameters():
+            one.data = one.data.clamp(-1, 1)
+    assert worker.looked == []
+    assert len(worker.capture.window.moved) <= 256
