@@ -259,6 +259,7 @@ class Sentinel:
                 self.clock.follow(optimizer)
             return
         self.clock.micro_step = 0
+        self.last.refusal.step_ends()
         self.capture.step_ends(self.clock.step)
         self.looker.step_ends(self.clock.step)
         RECORDER.pulse(self.clock.step)
@@ -388,8 +389,7 @@ class Sentinel:
         self.losses.clear()
         self.teller.tell(border)
         self.agreement.close()
-        words = self.looker.last_words()
-        if words is not None:
+        if (words := self.looker.last_words()) is not None:
             RECORDER.emit(words)
         self.teller.last_words()
         RECORDER.pulse(self.clock.step, now=True)

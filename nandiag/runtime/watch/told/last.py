@@ -32,8 +32,8 @@ class LastLook:
     def __init__(self, sentinel: Sentinel) -> None:
         self._sentinel = sentinel
         self.taken = False
-        self._refusal = Refusal()
-        sentinel.capture.window.refused = guarded("last look")(self._refusal.keep)
+        self.refusal = Refusal()
+        sentinel.capture.window.refused = guarded("last look")(self.refusal.keep)
 
     def take(self, error: BaseException | None = None) -> None:
         """Look at what no border will see; ``error``: the one that the script ends by."""
@@ -47,7 +47,7 @@ class LastLook:
         if sentinel.losses.pending and optimizer is not None:
             self._unfinished(optimizer)
         else:
-            self._before_loss(optimizer, () if error is None else spoken_of(error) or self._refusal.given(error))
+            self._before_loss(optimizer, () if error is None else spoken_of(error) or self.refusal.given(error))
         self.at_weights()
 
     def take_at_once(self) -> None:

@@ -46,7 +46,8 @@ _NAN_AS_INTEGER = (str(-(1 << 63)), str(-(1 << 31)))
 class Refusal:
     """What the newest call that refused numbers was given: an argument without a name is gone when the script ends.
 
-    No other call's arguments are kept: the memory of one that found none may be needed.
+    No other call's arguments are kept: the memory of one that found none may be needed. Nor are these when a step is
+    over: the script has answered that error itself, and another one may be given its ``id``.
     """
 
     def __init__(self) -> None:
@@ -57,6 +58,11 @@ class Refusal:
         """Keep the tensors among the ``words`` of a call that raised ``error``, if it speaks of numbers."""
         of_numbers = not isinstance(error, _OTHER) and (_WORDS.search(str(error)) or _REFUSALS.search(str(error)))
         self._error, self._given = (id(error), tensors_in(words)[:_MOST]) if of_numbers else (0, [])
+
+    def step_ends(self) -> None:
+        """A step is over: nothing is kept."""
+        if self._error:
+            self._error, self._given = 0, []
 
     def given(self, error: BaseException) -> tuple[Tensor, ...]:
         """Return what is not finite among what the call was given that raised ``error``; NaN goes before infinities."""

@@ -1,6 +1,8 @@
 """An error that ends the script and speaks of NaN or infinities: what it speaks of is led back to the line."""
 
+import gc
 import math
+import weakref
 from pathlib import Path
 
 import pytest
@@ -300,3 +302,21 @@ def test_a_refusal_that_nan_has_no_part_in_is_no_harm_of_the_padding_beside_it(w
     assert worker.harms == []
     assert worker.looked == []
     assert kept
+
+
+def test_what_the_script_answers_itself_is_let_go_of_with_the_step(work):
+    work()
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(2):
+        loss = model(torch.randn(3, 4)).square().mean()
+        matrix = -torch.eye(4)
+        held = weakref.ref(matrix)
+        with pytest.raises(RuntimeError):
+            torch.linalg.cholesky(matrix)
+        del matrix
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        gc.collect()
+        assert held() is None
