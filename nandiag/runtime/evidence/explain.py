@@ -83,11 +83,12 @@ def overgrown(op: Op, name: Callable[[Tensor], str | None]) -> tuple[Tensor, Ten
     return most if most is not None and (most[1].absmax or 0.0) > _NO_WEIGHT else None
 
 
-def of_weights(op: Op) -> dict[str, object]:
+def of_weights(op: Op, losses: Iterable[Tensor] = ()) -> dict[str, object]:
     """Return whether a gradient goes back from an op of forward, that is, to a weight that is trained.
 
     Without one it is made of data or constants, or of weights without gradients: a teacher's, or detached. Within the
-    forward of a ``torch.autograd.Function`` no op has one, and that says nothing.
+    forward of a ``torch.autograd.Function`` no op has one, and that says nothing; nor where checkpointing that is
+    reentrant lies in the graph of the ``losses``, which runs whole modules in such a forward.
 
     ``made_by`` names the autograd nodes that made the first input, the last one first; ``below_by`` those of a divisor.
     """
@@ -95,10 +96,23 @@ def of_weights(op: Op) -> dict[str, object]:
     if not given or op.spot.node is not None:
         return {}
     trained = any(tensor.requires_grad for tensor in given)
-    if not trained and _in_function(op.spot.frames):
+    if not trained and (_in_function(op.spot.frames) or any(map(_is_reentrant, losses))):
         return {}
     below = {"below_by": _made_by(given[1])} if len(given) == _PAIR and _is_division(op) else {}
     return {"of_weights": trained, "made_by": _made_by(given[0]), **below}
+
+
+def _is_reentrant(loss: Tensor) -> bool:
+    waiting, seen = [loss.grad_fn], set[Any]()
+    while waiting and len(seen) < _MOST_NODES:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if type(node).__name__ == _CHECKPOINT:
+            return True
+        seen.add(node)
+        waiting.extend(before for before, _ in node.next_functions)
+    return False
 
 
 def few_weights(op: Op, name: Callable[[Tensor], str | None]) -> dict[str, object]:
@@ -113,6 +127,7 @@ def few_weights(op: Op, name: Callable[[Tensor], str | None]) -> dict[str, objec
     return {"below_zero": named} if named else {}
 
 
+_CHECKPOINT = "CheckpointFunctionBackward"
 _OF_POSITIVE, _SMALL_WEIGHT, _MOST_LEAVES, _MOST_NODES = _LOGS | {"sqrt", "rsqrt"}, 64, 3, 2000
 
 

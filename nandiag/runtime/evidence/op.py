@@ -28,7 +28,10 @@ class Stat:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Where an op ran: module, user frames innermost first, phase, and for backward the node and its forward op."""
+    """Where an op ran: module, user frames innermost first, phase, and for backward the node and its forward op.
+
+    ``twice``: the forward op was made by a backward itself, whose place this is.
+    """
 
     module: str | None
     module_class: str | None
@@ -39,6 +42,7 @@ class Spot:
     forward_op: str | None = None
     recompute: bool = False
     library: bool = False
+    twice: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,11 @@ class Evidence:
 
     def _made(self, case: Case, finding: Finding, known: dict[str, object]) -> Looked:
         op = finding.op
-        facts: dict[str, object] = {**known, **of_weights(op), **scalars_of(op)}
+        facts: dict[str, object] = {
+            **known,
+            **of_weights(op, [loss for loss, _ in self.result.losses]),
+            **scalars_of(op),
+        }
         if finding.source == "op":
             facts |= {**in_float64(op), **self._overgrown(op), **vanished_at(op), **upside_down(op)}
             facts |= {"fed": True} if self._is_fed(op) else {}
@@ -158,8 +162,7 @@ class Evidence:
             facts |= self._multiplied() if op.spot.node is not None else {}
         number = name_of_number(op.spot.frames) if any(map(_is_bad_number, facts.values())) else None
         facts |= {} if number is None else {"script_name": number}
-        if op.spot.recompute:
-            facts["recompute"] = True
+        facts |= {name: True for name in ("recompute", "twice") if getattr(op.spot, name)}
         library = via(op.spot)
         if library is not None:
             facts["library"] = library

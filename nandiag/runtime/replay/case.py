@@ -17,6 +17,7 @@ class Case:
     ``spoken``: what the error that the script ends by speaks of.
     ``behind``: the weights were written into behind the last update, and are looked at for the last time.
     ``handed``: this rank is about to give to others what is ``spoken`` of; there need be no harm at all.
+    ``within``: hooks have made the weights bad within the step's own backward.
     ``by_hand``: no optimizer made the updates, so that the tape begins with the one before this step.
     """
 
@@ -29,6 +30,7 @@ class Case:
     gradients: tuple[Tensor, ...] = ()
     unfinished: bool = False
     by_hand: bool = False
+    within: bool = False
     ends: bool = False
     spoken: tuple[Tensor, ...] = ()
     behind: bool = False

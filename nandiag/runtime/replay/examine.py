@@ -217,7 +217,7 @@ class Examiner:
                 self._traced(tracer),
             ):
                 player = Player(tracer, ones, held)
-                spoiled = stand_in_for_spoiled(entries, tracer) or self._capture.half_updated
+                spoiled = stand_in_for_spoiled(case, entries, tracer) or self._capture.half_updated
                 # In a context of its own, for what the step sets in context variables.
                 with contextlib.nullcontext() if case.joint else patience():
                     result = contextvars.copy_context().run(player.play, entries)

@@ -107,12 +107,13 @@ def all_that_gather(parameters: list[Tensor], roots: list[nn.Module], entries: l
     return list(held.values())
 
 
-def stand_in_for_spoiled(entries: list[Entry], tracer: Tracer) -> bool:
-    """A weight that the script wrote into within the step and that is bad by now starts from numbers of its size.
+def stand_in_for_spoiled(case: Case, entries: list[Entry], tracer: Tracer) -> bool:
+    """A weight that was written into within the step and that is bad by now starts from numbers of its size.
 
     What it held before is gone; :func:`traceless` puts back what it holds. Returns whether there is any.
     """
     spoiled = [one for _, one in written_by(entries) if is_leaf(one) and one.requires_grad]
+    spoiled += case.suspects if case.within else ()
     with tracer.still(), torch.no_grad():
         spoiled = [one for one in spoiled if is_bad(one)]
         for one in spoiled:

@@ -288,6 +288,8 @@ class Tracer(TorchDispatchMode):
         frames, in_engine = stack(sys._getframe(1), 8)
         if node is not None and not (in_engine and frames):
             spot, forward_op = self._made_by.get(node._sequence_nr()) or (self.spot, None)
+            if torch.is_grad_enabled():  # its own gradient may be asked for: it has the same line of the script
+                self._made_by.setdefault(torch._C._autograd._get_sequence_nr() - 1, (replace(spot, twice=True), name))
             return replace(
                 spot, phase="backward", node=node_name(node), forward_op=forward_op, micro_step=self.spot.micro_step
             )

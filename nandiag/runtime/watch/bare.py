@@ -59,6 +59,8 @@ class Bare:
                 named = [(name, one.grad) for name, one in self._named(leaves) if one.grad is not None]
                 self._judge.returned(named, sight, border)
         self._act(border, leaves)
+        if any(getattr(one, "_post_accumulate_grad_hooks", None) for one in leaves):
+            self._look_at_weights(leaves, within=True)  # now: what made them is on the tape until the step is over
         return sight
 
     def returned(self, roots: list[Tensor], gradients: list[Tensor]) -> Sight:
@@ -79,8 +81,11 @@ class Bare:
         self._judge.losses_of(None, sight, border)
         return sight, border
 
-    def _look_at_weights(self, leaves: list[Tensor]) -> None:
-        """Weights that an update by hand has made bad since the last look, or that were bad from the start."""
+    def _look_at_weights(self, leaves: list[Tensor], *, within: bool = False) -> None:
+        """Weights that an update by hand has made bad since the last look, or that were bad from the start.
+
+        ``within``: hooks may have made it in the backward that is just over.
+        """
         if self._judge.lost:
             return
         border = Border()
@@ -90,25 +95,14 @@ class Bare:
                 self._finite = {id(one): weakref.ref(one) for one in leaves}
                 return
             seen = {key for key, reference in self._finite.items() if reference() is not None}
-            bad = self._judge.by_hand(self._named(leaves), seen, border)
+            bad = self._judge.by_hand(self._named(leaves), seen, border, within=within)
         if border.harms:
             step = border.harms[0].step
-            updated = step < self._judge.clock.step
-            self._settle(
-                None,
-                border,
-                examine=lambda ends: self._examine(
-                    Case(
-                        step,
-                        bad,
-                        joint=False,
-                        suspects=tuple(bad),
-                        weights_were_finite=updated,
-                        by_hand=True,
-                        ends=ends,
-                    )
-                ),
+            updated = within or step < self._judge.clock.step
+            case = Case(
+                step, bad, joint=False, suspects=tuple(bad), weights_were_finite=updated, by_hand=True, within=within
             )
+            self._settle(None, border, examine=lambda ends: self._examine(replace(case, ends=ends)))
 
     def _act(self, border: Border, leaves: list[Tensor], gradients: tuple[Tensor, ...] = ()) -> None:
         given = gradients or tuple(one.grad for one in leaves if one.grad is not None)

@@ -109,18 +109,21 @@ class Judge:
             make = self._harm(None, "backward", loss=mean_loss(sight, self.losses.pending), grad_norm=sight.grad_norm)
             border.add(make(what="gradient", tensors=facts_of(bad), bad=len(bad), total=len(gradients)), Level.DOOMED)
 
-    def by_hand(self, named: list[tuple[str, Tensor]], seen: set[int], border: Border) -> list[Tensor]:
+    def by_hand(
+        self, named: list[tuple[str, Tensor]], seen: set[int], border: Border, *, within: bool = False
+    ) -> list[Tensor]:
         """Trained tensors that the script's own update left bad; those not ``seen`` finite before may be so from birth.
 
-        Returns the bad ones. -Inf alone is a mask where nobody saw anything else.
+        Returns the bad ones. -Inf alone is a mask where nobody saw anything else. ``within``: the update was made by
+        hooks in the backward of this step, else it is that of the step before.
         """
         held = [Held(name, "parameter", one, self.weights.owners.get(id(one))) for name, one in named if is_bad(one)]
         held = [one for one in held if id(one.tensor) in seen or not fact(one.tensor).only_neginf]
-        updated = self.clock.step > 0
+        updated = within or self.clock.step > 0
         self.lost |= bool(held)
         if held and not updated and self.on_bad_start is not None:
             self.on_bad_start(held, 0)
-        step = self.clock.step - 1 if updated else 0
+        step = self.clock.step - 1 if updated and not within else self.clock.step
         since = step - 1 if any(id(one.tensor) in seen for one in held) else None
         make = self._harm(None, "optimizer" if updated else "init", step=step, since=since, recoverable=False)
         for harm in describe(held, len(named), make):

@@ -64,7 +64,7 @@ class OpWatch(Tracer):
         self.last_number: tuple[float, Watched | None] | None = None
         self._waiting: list[Watched] = []
         self._alive: dict[int, StorageWeakRef] = {}
-        self._nodes: dict[int, tuple[list[Place], Inside, str, int]] = {}
+        self._nodes: dict[int, tuple[list[Place], Inside, str, bool]] = {}
         self._newest_node = -1
         self._unwritten: set[int] = set()
         self._bytes = 0
@@ -303,8 +303,12 @@ class OpWatch(Tracer):
         number = torch._C._autograd._get_sequence_nr() - 1
         if number != self._newest_node:
             self._newest_node = number
-            if torch._C._current_autograd_node() is None:
-                self._nodes[number] = (places(sys._getframe(2), _FRAMES)[0], self._inside(), str(func), self.ops)
+            node: Any = torch._C._current_autograd_node()
+            if node is None:
+                place = places(sys._getframe(2), _FRAMES)[0], self._inside()
+                self._nodes[number] = (*place, str(func), False)
+            elif (made := self._nodes.get(node._sequence_nr())) is not None:  # its own gradient is asked for
+                self._nodes[number] = (*made[:2], str(func), True)
 
     def _inside(self) -> Inside:
         return (self._called[-1], class_name(self._called[-1])) if self._called else (None, "")
@@ -321,7 +325,7 @@ class OpWatch(Tracer):
         if made is None:
             return replace(self.spot, phase="backward", node=node_name(node))
         spot = self._spot(made[0], made[1])
-        return replace(spot, phase="backward", node=node_name(node), forward_op=made[2])
+        return replace(spot, phase="backward", node=node_name(node), forward_op=made[2], twice=made[3])
 
     def _spot(self, found: Iterable[Place], inside: Inside) -> Spot:
         module, kind = inside

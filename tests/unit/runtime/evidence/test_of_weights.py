@@ -4,6 +4,7 @@ import sys
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from nandiag.runtime.evidence.explain import few_weights, in_float64, of_weights
 from nandiag.runtime.evidence.op import Op, Spot
@@ -42,6 +43,21 @@ def within(x):
 def test_within_a_functions_forward_nothing_is_known(function):
     function.apply(torch.ones(3, requires_grad=True))
     assert SEEN == [{}, {}]
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_where_checkpointing_runs_modules_without_gradients_nothing_is_known_of_them(reentrant):
+    layer, seen = torch.nn.Linear(2, 2), []
+
+    def block(x):
+        y = layer(x)
+        seen.append((y.requires_grad, op_on(y.detach())))
+        return y
+
+    loss = checkpoint(block, torch.ones(3, 2, requires_grad=True), use_reentrant=reentrant).sum()
+    (trained, op) = seen[0]
+    assert trained is not reentrant
+    assert of_weights(op, [loss]) == ({} if reentrant else {"of_weights": False, "made_by": []})
 
 
 def test_what_made_a_divisor_is_told_too():

@@ -418,6 +418,32 @@ def a_gradient_penalty():
     return model, optimizer
 
 
+class Boundary(nn.Module):
+    """Is held to 0 at 0, by a power whose second derivative is infinite there."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
+
+    def forward(self, x):
+        return x.pow(1.5) * self.inner(x)  # <-
+
+
+@fault("aten.pow.Tensor_Scalar", "backward", node="PowBackward0", line=marked_line(Boundary))
+def a_second_derivative():
+    model = Boundary()
+    optimizer = sgd(model)
+    for step, given, _ in data():
+        x = given.abs().mul_(float(step != BAD)).requires_grad_()
+        first = torch.autograd.grad(model(x).sum(), x, create_graph=True)[0]
+        second = torch.autograd.grad(first.sum(), x, create_graph=True)[0]
+        loss = second.square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model, optimizer
+
+
 # ---------------------------------------------------------------------- what was bad before
 
 

@@ -108,3 +108,46 @@ def test_a_backward_with_updates_ends_its_step_and_one_without_does_not(work):
         beside(torch.rand(3, 4)).mean().backward()
         steps.append((worker.sentinel.clock.step, worker.sentinel.clock.micro_step, worker.capture.tape.step))
     assert steps == [(1, 0, 1), (1, 1, 1), (2, 0, 2), (2, 1, 2), (3, 0, 3), (3, 1, 3)]
+
+
+def signed(net, rate=1e-3):
+    """Update ``net`` by hand as its gradients come, each by its gradient over that one's mean size."""
+    moved = {}
+
+    def hook(one):
+        step = one.grad / one.grad.abs().mean()  # no mean of nothing
+        moved[one] = moved.get(one, 0.0) + step
+        with torch.no_grad():
+            one.sub_(moved[one], alpha=rate)
+        one.grad = None
+
+    for one in net.parameters():
+        one.register_post_accumulate_grad_hook(hook)
+
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.main, self.side = nn.Linear(4, 1), nn.Linear(4, 1)
+        self.gate = 1.0
+
+    def forward(self, x):
+        return self.main(x) + self.gate * self.side(x)
+
+
+def test_an_update_by_hand_within_backward_has_its_step_and_its_line(work):
+    worker = work(on_anomaly="auto")
+    net = Gated()
+    signed(net)
+    for _ in range(BAD):
+        net(torch.rand(3, 4)).square().mean().backward()
+    net.gate = 0.0
+    with pytest.raises(AnomalyStop):
+        net(torch.rand(3, 4)).square().mean().backward()
+    assert {(one.step, one.phase) for one in worker.harms} == {(BAD, "optimizer")}
+    looked = worker.looked[-1]
+    assert (looked.outcome, looked.step, looked.source) == ("found", BAD, "op"), looked
+    assert (looked.site.line, looked.site.op) == (line_of("# no mean of nothing"), "aten.div.Tensor")
+    assert looked.facts["reconstructed"] is True
+    assert all(bool(one.isnan().all()) for one in net.side.parameters())  # as the script's own hooks left them
+    assert all(bool(one.isfinite().all()) for one in net.main.parameters())
