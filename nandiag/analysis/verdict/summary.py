@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Origin
@@ -77,6 +78,10 @@ def _look_summary(look: Looked | None, origin: Origin, where: str) -> str:
     updated = facts.get("parameters")
     if isinstance(updated, list) and updated:
         return f"{born} on {where} in the update of {words.few([str(name) for name in updated], most=1)}"
+    made = facts.get("made_at_step")
+    if isinstance(made, int) and made < origin.step:
+        at, used = replace(origin, step=made), f"used at step {origin.step}"
+        return f"{born} on {words.ranks(origin.ranks)} at step {made} in {_code(facts, at) or _place(at)}, {used}"
     return f"{born} on {where} in {_code(facts, origin) or _place(origin)}"
 
 

@@ -57,11 +57,11 @@ def taken_for_values(func: Any, given: list[Tensor], unwritten: list[bool]) -> l
     if not any(unwritten):
         return []
     if any(word.alias_info is not None for word in func._schema.arguments):  # it writes, or hands out a view
-        return given[:1] if unwritten[0] and _keeps_parts(func) else []
+        return given[:1] if unwritten[0] and keeps_parts(func) else []
     return [one for one, bare in zip(given, unwritten, strict=True) if bare and as_filled(one) and one.isnan().all()]
 
 
-def _keeps_parts(func: Any) -> bool:
+def keeps_parts(func: Any) -> bool:
     """Whether an op that writes into memory may leave parts of it as they are, or reads it first."""
     space, _, name = func._schema.name.partition("::")
     return space == "aten" and name.endswith("_") and name.rstrip("_") in _PARTLY

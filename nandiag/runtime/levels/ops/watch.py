@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -18,13 +18,15 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.runtime.evidence.op import Outside, Spot
-from nandiag.runtime.evidence.walk import ancestors
 from nandiag.runtime.frames import Frame, Place, places
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.levels.naming import Names
+from nandiag.runtime.levels.ops.handed import Handed
 from nandiag.runtime.levels.ops.marks import Marks
+from nandiag.runtime.levels.ops.modes import restack
 from nandiag.runtime.levels.ops.watched import Watched, all_finite, on_cpu, stat_of, traits
 from nandiag.runtime.look.extremes import Extremes, Look
+from nandiag.runtime.memory.unwritten import hands_out, keeps_parts
 from nandiag.runtime.names import class_name, is_library, is_wrapper, node_name
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.carrier import Carriers
@@ -39,7 +41,6 @@ _MOST_KEPT = 256
 _MOST_NODES = 1 << 17
 _MANY = 4
 _FRAMES = 8
-
 _PROBE = "ops"
 _SHADOWS = "torch._subclasses"
 _SHADOW, _SUBCLASS = "shadow", "subclass"
@@ -67,6 +68,7 @@ class OpWatch(Tracer):
         self._nodes: dict[int, tuple[list[Place], Inside, str, bool]] = {}
         self._newest_node = -1
         self._unwritten: set[int] = set()
+        self._handed = Handed()
         self._bytes = 0
         self.begin_step(0)
 
@@ -76,13 +78,13 @@ class OpWatch(Tracer):
         """See every op of this thread from now on, below any mode of the script's."""
         if not self.on:
             self.on = True
-            _restack(lambda modes: [self, *modes])
+            restack(lambda modes: [self, *modes])
 
     def switch_off(self) -> None:
         """See no more."""
         if self.on:
             self.on = False
-            _restack(lambda modes: [mode for mode in modes if mode is not self])
+            restack(lambda modes: [mode for mode in modes if mode is not self])
 
     def enters(self, module: nn.Module) -> bool:
         """Put a module that is called on the stack; returns False for one whose parts alone count."""
@@ -159,6 +161,8 @@ class OpWatch(Tracer):
             self._brought(written)
         elif what.empty:
             self._unwritten |= {key_of(tensor) for tensor in written}
+            spot = self._spot_now()
+            self._handed.out(written, spot, lambda: Watched(self.ops, func, spot, [], [], step=self.step))
         elif written:
             self._saw(func, words, written, before)
         elif what.name == "_local_scalar_dense" and isinstance(output, float):
@@ -169,6 +173,15 @@ class OpWatch(Tracer):
         """Whatever lies in this memory came from outside."""
         for key in {key_of(tensor) for tensor in written}:
             self._unwritten.discard(key)
+            self._handed.forget([key])
+            self._drop(key)
+
+    def _is_left(self, tensor: Tensor, maker: Watched | None, *, wrote: bool = False) -> None:
+        """What is bad there, if anything, is what ``maker`` handed out; ``None`` where all of it was written since."""
+        key, writer = key_of(tensor), self._writer.get(key_of(tensor))
+        if maker is not None and writer is None:
+            self._writer[key], self._alive[key] = maker, StorageWeakRef(tensor.untyped_storage())
+        elif wrote and maker is None and writer is not None and hands_out(writer):
             self._drop(key)
 
     def _before(self, targets: list[Tensor]) -> dict[int, Look | None]:
@@ -179,10 +192,10 @@ class OpWatch(Tracer):
     def _saw(self, func: Any, words: tuple[Any, Any], written: list[Tensor], before: dict[int, Look | None]) -> None:
         if self._unwritten:
             self._unwritten -= {key_of(tensor) for tensor in written}
-        if len(written) > _MANY and on_cpu(written[0]) and all_finite(written):
-            made = []
-        else:
-            made = [look for look in map(self._look, written) if look is not None]
+        for tensor in written if self._handed.any else ():
+            self._is_left(tensor, self._handed.wrote(func, tensor), wrote=True)
+        many = len(written) > _MANY and on_cpu(written[0]) and all_finite(written)
+        made = [] if many else [look for look in map(self._look, written) if look is not None]
         if all(look.known and look.finite for look in made):
             if self._writer:
                 self._clean(written, words)
@@ -229,6 +242,10 @@ class OpWatch(Tracer):
         for look, stat, writer in zip(op.looks, op.inputs, op.writers, strict=True):
             if stat is None:
                 continue
+            if writer is not None and hands_out(writer) and not writer.outputs:
+                if op.func._schema.is_mutable and not keeps_parts(op.func):
+                    continue  # it writes over what is left there
+                writer.outputs, writer.told = [stat], ((), (look.told(),))
             if writer is not None and (writer.collective or any(writer.outputs)):
                 op.parents += [] if writer in op.parents else [writer]
             elif not op.collective:
@@ -259,7 +276,9 @@ class OpWatch(Tracer):
             op.forget_values()
 
     def _look(self, tensor: Tensor) -> Look | None:
-        if self._unwritten and key_of(tensor) in self._unwritten:
+        maker = self._handed.reads(tensor) if self._handed.any else None
+        self._is_left(tensor, maker)
+        if maker is None and self._unwritten and key_of(tensor) in self._unwritten:
             return None  # memory that nobody has written yet
         return self.extremes.look(tensor)
 
@@ -290,6 +309,7 @@ class OpWatch(Tracer):
         writes = func._schema.is_mutable or func._schema.name.startswith("c10d::")
         arrived = [*(tensors_in(args) if writes else []), *tensors_in(output)]
         self._unwritten -= {key_of(tensor) for tensor in arrived}
+        self._handed.forget(map(key_of, arrived))
         self._take(op, arrived)
         if op.carrier is not None:
             self._collected = op
@@ -363,6 +383,7 @@ class OpWatch(Tracer):
         """Forget all but who wrote the bad values that are still alive, and let go of the values themselves."""
         self.read()
         self._unwritten.clear()
+        self._handed.let_go()
         self._collected, self._carriers = None, Carriers(live=True)
         self.sent.clear()
         self._kept = self._bytes = 0
@@ -371,7 +392,7 @@ class OpWatch(Tracer):
         self._alive = {key: self._alive[key] for key in self._writer}
         for op in self._writer.values():
             if isinstance(op, Watched):
-                _shorten(op)
+                op.shorten()
         if len(self._nodes) > _MOST_NODES:
             self._nodes = dict(list(self._nodes.items())[_MOST_NODES // 2 :])
         self.marks.clear(self.ops + 1)
@@ -381,19 +402,3 @@ class OpWatch(Tracer):
 
 def _is_subclass(kind: Any) -> bool:
     return kind not in (Tensor, nn.Parameter) and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
-
-
-def _shorten(op: Watched) -> None:
-    """Keep of a kept op's ancestors the few that may be the origin, without what they hold."""
-    chain = ancestors([op])
-    for one in chain:
-        if isinstance(one, Watched):
-            one.remember()
-    op.parents = [one for one in chain if one is not op and (one.born or one.outside or one.born_nan)][:8]
-
-
-def _restack(change: Callable[[list[Any]], list[Any]]) -> None:
-    count = torch._C._len_torch_dispatch_stack()
-    modes = [torch._C._pop_torch_dispatch_stack(None) for _ in range(count)][::-1]
-    for mode in change(modes):
-        torch._C._push_on_torch_dispatch_stack(mode)

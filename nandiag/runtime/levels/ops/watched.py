@@ -13,6 +13,7 @@ from torch import Tensor
 from nandiag.events import TensorFact
 from nandiag.runtime.evidence.explain import in_float64, scalars_of
 from nandiag.runtime.evidence.op import Op, Stat
+from nandiag.runtime.evidence.walk import ancestors
 from nandiag.runtime.look.extremes import Look
 from nandiag.runtime.look.finite import fact, norms
 from nandiag.runtime.memory.there import all_there
@@ -64,6 +65,14 @@ class Watched(Op):
             self.tell()
             self.remembered = {**scalars_of(self), **in_float64(self)}
         self.forget_values()
+
+    def shorten(self) -> None:
+        """Keep of its ancestors the few that may be the origin, without what they hold."""
+        chain = ancestors([self])
+        for one in chain:
+            if isinstance(one, Watched):
+                one.remember()
+        self.parents = [one for one in chain if one is not self and (one.born or one.outside or one.born_nan)][:8]
 
     def tell(self) -> None:
         """Put into ``told`` what is known; keep ``words`` only where they are still what went in."""
