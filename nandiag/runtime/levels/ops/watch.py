@@ -24,7 +24,7 @@ from nandiag.runtime.levels.naming import Names
 from nandiag.runtime.levels.ops.handed import Handed
 from nandiag.runtime.levels.ops.marks import Marks
 from nandiag.runtime.levels.ops.modes import restack
-from nandiag.runtime.levels.ops.watched import Watched, all_finite, on_cpu, stat_of, traits
+from nandiag.runtime.levels.ops.watched import Watched, all_finite, is_subclass, on_cpu, stat_of, traits
 from nandiag.runtime.look.extremes import Extremes, Look
 from nandiag.runtime.memory.unwritten import hands_out, keeps_parts
 from nandiag.runtime.names import class_name, is_library, is_wrapper, node_name
@@ -135,7 +135,7 @@ class OpWatch(Tracer):
     @guarded(_PROBE)
     def _foreign(self, types: Any) -> str | None:
         """Tell whether an op is a subclass's or is about no values; None for one of plain tensors."""
-        kinds = [kind for kind in types if _is_subclass(kind)]
+        kinds = [kind for kind in types if is_subclass(kind)]
         if any(kind.__module__.startswith(_SHADOWS) for kind in kinds):
             return _SHADOW
         return _SUBCLASS if kinds else None
@@ -398,7 +398,3 @@ class OpWatch(Tracer):
         self.marks.clear(self.ops + 1)
         self.step = step
         self.spot = Spot(None, None, (), "", 0)
-
-
-def _is_subclass(kind: Any) -> bool:
-    return kind not in (Tensor, nn.Parameter) and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__

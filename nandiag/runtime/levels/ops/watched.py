@@ -160,3 +160,8 @@ def all_finite(tensors: list[Tensor]) -> bool:
 def on_cpu(tensor: Tensor) -> bool:
     """Whether reading from the tensor waits for nothing."""
     return tensor.device.type == "cpu" and type(tensor) in (torch.Tensor, torch.nn.Parameter)
+
+
+def is_subclass(kind: Any) -> bool:
+    """Whether a class of tensors takes its ops apart by itself."""
+    return kind not in (Tensor, torch.nn.Parameter) and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
