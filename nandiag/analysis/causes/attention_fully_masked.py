@@ -99,12 +99,30 @@ def _gradient(facts: Facts) -> Cause | None:
 
 
 def _advice(facts: Facts) -> tuple[Suggestion, ...]:
+    opened = _padding(facts)
+    if opened is not None:
+        return (opened,)
     fitted = fitting.filled(facts.origin) or fitting.argument(facts.origin, "softmax", _finite)
     left = _left_one(facts, *_names(facts))
     if fitted is None:
         return (_alone(facts, left),)
     text = "Mask with the lowest finite number: such a row is then a mean over all of its positions, and no NaN."
     return (Suggestion(text, fitted), left)
+
+
+def _padding(facts: Facts) -> Suggestion | None:
+    """Open the mask that the line gives to a layer of torch's as ``key_padding_mask``, which hides where it is True."""
+    found = fitting.parsed(facts.origin)
+    if found is None or not isinstance(found[1], ast.Call):
+        return None
+    given = [one.value for one in found[1].keywords if (one.arg or "").endswith("key_padding_mask")]
+    if len(given) != 1 or not isinstance(given[0], ast.Name | ast.Attribute):
+        return None
+    text = f"{_LEAVE_ONE}: where all of a row is padding, let it hide nothing there."
+    code = fitting.line_of(
+        facts.origin, found[0], given[0], lambda mask: f"{mask}.masked_fill({mask}.all(-1, keepdim=True), False)"
+    )
+    return Suggestion(text, code)
 
 
 def _names(facts: Facts) -> tuple[str, ...]:

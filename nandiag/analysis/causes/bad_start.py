@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from math import prod
 
 from nandiag.analysis.causes import fitting
 from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, PROVEN, Cause, Facts
+from nandiag.analysis.causes.log_of_zero import LOGS
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact
@@ -176,12 +178,36 @@ def _as_seen(facts: Facts) -> Cause:
         return _unwritten(facts, f"{call} handed out memory here, and nothing wrote all of it before its first step.")
     if how == "file" or "key" in facts.extra:
         return _from_file(facts)
-    check = Suggestion("Check it right after this line, before training.", facts.checked_state())
+    check = _check(facts)
+    above = _above_zero(facts)
     step = facts.origin.step
     seen = "No step of this run made it so: it was bad before the first one."
     if step and how == "last":
         seen = f"It was bad when its optimizer was first seen, before step {step}: it was written outside of a step."
-    return Cause("init_nonfinite", (seen,), (check,), POSSIBLE, story=True, general=True)
+    found = (check,) if above is None else (above, check)
+    return Cause("init_nonfinite", (seen,), found, POSSIBLE, story=True, general=True)
+
+
+def _check(facts: Facts) -> Suggestion:
+    """In ``__init__`` of a module of the script's own there is no model yet, but the module's own weight."""
+    name = (facts.weight or "").rpartition(".")[2]
+    if facts.origin.function == "__init__" and name.isidentifier():
+        return Suggestion("Check it where this module is made, at the end.", f"assert self.{name}.isfinite().all()")
+    return Suggestion("Check it right after this line, before training.", facts.checked_state())
+
+
+def _above_zero(facts: Facts) -> Suggestion | None:
+    """An infinity of an expression in which there is one logarithm: no other part of it has a place where it is one."""
+    found, bad = fitting.parsed(facts.origin), facts.bad_state
+    if found is None or bad is None or bad.nan:
+        return None
+    nodes = [node for node in ast.walk(found[1]) if isinstance(node, ast.expr)]
+    parts = [part for node in nodes for op in LOGS if (part := fitting.target(node, op)) is not None]
+    if len(parts) != 1 or any(isinstance(node, ast.Div | ast.Pow) for node in ast.walk(found[1])):
+        return None
+    code = fitting.line_of(facts.origin, found[0], parts[0], lambda text: f"{text}.clamp_min(1e-6)")
+    text = "By the line it is infinite where the logarithm is that of 0: keep what goes into it above 0."
+    return Suggestion(text, code)
 
 
 def _saved(facts: Facts) -> Cause:

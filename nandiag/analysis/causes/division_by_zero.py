@@ -109,15 +109,18 @@ def _of_weight_norm(facts: Facts) -> Cause | None:
     direction = facts.origin.inputs[0]
     if not (facts.outputs_nan and direction.zeros):
         return None
+    begin = Suggestion(
+        "Let the direction begin with numbers, and have its length begin at 0 where the layer is to.",
+        "layer = weight_norm(layer); nn.init.zeros_(layer.parametrizations.weight.original0)",
+    )
+    prune = Suggestion(
+        "Rows of the direction were set to 0 since training began, as pruning does: set their length to 0 instead.",
+        "layer.parametrizations.weight.original0[rows] = 0.0",
+    )
     return Cause(
         slug="division_by_zero",
         evidence=(f"weight_norm divides each row by its length, and holds {share(direction.zeros, direction)}",),
-        suggestions=(
-            Suggestion(
-                "Let the direction begin with numbers, and have its length begin at 0 where the layer is to.",
-                "layer = weight_norm(layer); nn.init.zeros_(layer.parametrizations.weight.original0)",
-            ),
-        ),
+        suggestions=(prune if facts.origin.step else begin,),
     )
 
 

@@ -2,14 +2,17 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from nandiag.analysis import analyse
 from nandiag.analysis.causes import explain
+from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.causes.guards import least, small, under_root
-from nandiag.events import Around, Carried, History, Meaning, Site, Written
+from nandiag.analysis.report import Origin
+from nandiag.events import Around, Carried, Harm, History, Looked, Meaning, Site, Written
 
 
 def on(facts, *names, uses=(), written=()):
@@ -310,6 +313,44 @@ def test_a_mask_that_torch_is_handed_is_opened_the_way_torch_takes_it(at, by_han
     own = at("_softmax", (by_hand.fact(neginf=8),), bad, module_class="MultiheadAttention")
     assert "key_padding_mask.all(-1" in advice(own)[0].code
     assert advice(at("_softmax", (by_hand.fact(neginf=8),), bad))[0].code is None
+
+
+def test_a_padding_mask_is_opened_where_the_line_hands_it_over(at, by_hand):
+    call = "self.attend(x, x, x, key_padding_mask=pad)"
+    place = placed(f"y, _ = {call}", call)
+    facts = at(
+        "_softmax", (by_hand.fact(neginf=8),), (by_hand.fact(nan=4),), **place, module_class="MultiheadAttention"
+    )
+    (told,) = [one.code for one in advice(facts)]
+    attend = torch.nn.MultiheadAttention(4, 2, batch_first=True).eval()
+    pad = torch.tensor([[False, True], [True, True]])
+    names = {"self": SimpleNamespace(attend=attend), "x": torch.ones(2, 2, 4), "pad": pad}
+    exec(told, names)  # noqa: S102
+    assert bool(names["y"].isfinite().all())
+
+
+# ---------------------------------------------------------------------- an infinite start
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("start = -torch.log(gap)", "start = -torch.log(gap.clamp_min(1e-6))"),
+        ("start = gap.log() * 2", "start = gap.clamp_min(1e-6).log() * 2"),
+        ("start = torch.log(gap) / n", None),  # what divides may be 0 as well
+        ("start = gap.log() + x.log2()", None),
+        ("start = gap * 2", None),
+    ],
+)
+def test_a_logarithm_that_made_a_weight_infinite_before_training_is_kept_from_0(by_hand, line, code):
+    bad = by_hand.fact("net.bias", posinf=4)
+    look = Looked("found", "record", 0, source="op", facts={"weight": "net.bias", "birth": "op", "call": "neg"})
+    place = {"source": line, "column": (8, len(line)), "function": "__init__"}
+    origin = Origin("inf", 0, (0,), 0, phase="init", outputs=(bad,), **place)
+    harm = Harm("parameter", 0, "init", (bad,), 1, 4)
+    cause = explain(Facts(origin, "look", harm=harm, look=look, born_bad=bad))[0]
+    assert cause.slug == "init_nonfinite"
+    assert [one.code for one in cause.suggestions] == [*([code] if code else []), "assert self.bias.isfinite().all()"]
 
 
 # ---------------------------------------------------------------------- the spread of one value

@@ -188,9 +188,10 @@ def test_the_logarithm_of_a_determinant_behind_a_name(by_hand):
 
 def test_weight_norm_of_a_layer_that_begins_at_zero(at, by_hand):
     direction, length = by_hand.fact(zeros=16, min=0.0, max=0.0), by_hand.fact(zeros=4, shape=(4, 1))
-    found = explain(at("_weight_norm_interface", (direction, length), (by_hand.fact(nan=16),)))[1]
-    assert found.slug == "division_by_zero"
-    assert "original0" in found.suggestions[0].code
+    for step, mended in ((0, "nn.init.zeros_(layer.parametrizations.weight.original0)"), (5, "original0[rows] = 0.0")):
+        found = explain(at("_weight_norm_interface", (direction, length), (by_hand.fact(nan=16),), step=step))[1]
+        assert found.slug == "division_by_zero"
+        assert found.suggestions[0].code.endswith(mended)
     rows = by_hand.fact(min=0.5)
     assert explain(at("_weight_norm_interface", (rows, length), (by_hand.fact(nan=16),)))[1].slug != "division_by_zero"
 
