@@ -48,8 +48,10 @@ def _birth_summary(look: Looked | None, origin: Origin) -> str | None:
             return f"{kind} born on {words.ranks(origin.ranks)}, in {given_of(look)}, used at step {origin.step}"
         if look.facts.get("thread") is True:
             return f"{kind} born in another thread on {words.ranks(origin.ranks)}, used at step {origin.step}"
+        handed = look.facts.get("handed_at_step")
         used = f", first used at step {origin.step}" if origin.step else ""
-        return f"{kind} born on {words.ranks(origin.ranks)} before the first step{used}"
+        when = f"at step {handed}" if isinstance(handed, int) else "before the first step"
+        return f"{kind} born on {words.ranks(origin.ranks)} {when}{used}"
     last = look.facts["birth"] == "last"
     if isinstance(look.facts.get("saved_at"), str):
         held = f"{look.facts.get('weight_is') or 'parameter'} {name}"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nandiag.events import Looked, Note, Site
 from nandiag.runtime.births.files.saves import Saves
-from nandiag.runtime.births.known import LAST, Birth, Call
+from nandiag.runtime.births.known import LAST, UNWRITTEN, Birth, Call
 from nandiag.runtime.births.prelude import Prelude
 from nandiag.runtime.births.record import Record
 from nandiag.runtime.births.threads import Threads
@@ -21,9 +21,12 @@ from nandiag.runtime.frames import places
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.look.weights import Held
+from nandiag.runtime.memory.handed_out import HandedOut
+from nandiag.runtime.memory.unwritten import as_filled
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.batches import Batch
 from nandiag.runtime.tape.entries import Entry, Tape, tensors_in
+from nandiag.runtime.together.census import has_peers
 
 _FRAMES = 6
 _DEEPEST = 6
@@ -41,6 +44,7 @@ class Births:
         self.prelude = Prelude(self.record)
         self.threads = Threads()
         self.saves = Saves(self.record, self.of)
+        self.handed_out = HandedOut()
         self.known: Looked | None = None
         self.unknown: tuple[int, list[Held]] = (-1, [])
 
@@ -138,6 +142,15 @@ class Births:
             found = next((birth for birth in births if birth is not None and _is_sure(birth)), None)
             return None if found is None else replace(found, facts={**found.facts, "thread": True})
 
+    def of_loop(self, tensor: Tensor, looked: Looked, op: str) -> Looked:
+        """Return ``looked``, or the line of the loop that was handed this memory, a part of which nothing wrote."""
+        known = self.handed_out.of(tensor)
+        if known is None or (has_peers() and not as_filled(tensor)):
+            return looked  # a buffer to receive into may be filled where no call of torch is seen to write
+        left = tell(tensor, None, Birth(UNWRITTEN, known.call, facts={"unsure": True}), looked.step)
+        facts = {**left.facts, "handed_at_step": known.step, "first_used_by": op}
+        return replace(left, reason="no call was seen to write what is bad there", facts=facts)
+
     def written(self, tensor: Tensor, laid: Any) -> None:
         """The loop is about to write into ``tensor``, ``laid`` as it is (None: something else).
 
@@ -151,6 +164,11 @@ class Births:
         """Something that is not looked at has written into ``tensor``."""
         self.record.forget(tensor)
         self.threads.forget(tensor)
+
+    def received(self, tensor: Tensor) -> None:
+        """Others write into ``tensor`` by a collective, which no call of this rank's loop shows."""
+        self.forget(tensor)
+        self.handed_out.forget(tensor)
 
 
 def _is_sure(birth: Birth) -> bool:

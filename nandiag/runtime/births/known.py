@@ -14,6 +14,11 @@ from nandiag.runtime.frames import Place
 
 OP, UNWRITTEN, FILE, OUTSIDE, LAST = "op", "unwritten", "file", "outside", "last"
 
+# By these others than torch may write into memory.
+EXPOSES = frozenset({
+    "numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage", "_typed_storage", "share_memory_",
+})  # fmt: skip
+
 
 class Call(NamedTuple):
     """One call of a torch function that the script made: its name, and the frames that made it, innermost first."""

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from nandiag.runtime.births.again import Words
 from nandiag.runtime.births.beneath import Beneath
-from nandiag.runtime.births.known import Call, is_in_place
-from nandiag.runtime.births.record import EXPOSES, SILENT, Record
+from nandiag.runtime.births.known import EXPOSES, Call, is_in_place
+from nandiag.runtime.births.record import SILENT, Record
 from nandiag.runtime.frames import places
 from nandiag.runtime.guard import disarm, guarded
 from nandiag.runtime.look.finite import quiet

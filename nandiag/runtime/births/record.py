@@ -16,7 +16,20 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.runtime.births.again import Kept, Words
-from nandiag.runtime.births.known import FILE, FINITE, LAST, OP, OUTSIDE, UNWRITTEN, Birth, Call, Filed, Finite, Waiting
+from nandiag.runtime.births.known import (
+    EXPOSES,
+    FILE,
+    FINITE,
+    LAST,
+    OP,
+    OUTSIDE,
+    UNWRITTEN,
+    Birth,
+    Call,
+    Filed,
+    Finite,
+    Waiting,
+)
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.look.finite import fact, is_bad, local, norms
 from nandiag.runtime.memory.unwritten import EMPTY
@@ -39,10 +52,6 @@ SILENT = frozenset({
     "is_pinned", "size", "stride", "dim", "numel", "register_hook", "storage", "untyped_storage", "set_",
     "_typed_storage", "__hash__", "__len__", "is_floating_point", "is_complex", "data_ptr", "element_size", "unbind",
     "__iter__", "__repr__", "__format__", "item", "tolist", "numpy", "nelement", "is_contiguous", "split", "chunk",
-})  # fmt: skip
-# By these others than torch may write into memory.
-EXPOSES = frozenset({
-    "numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage", "_typed_storage", "share_memory_",
 })  # fmt: skip
 _PARTIAL = frozenset({
     "__setitem__", "index_put_", "index_copy_", "index_add_", "index_fill_", "masked_fill_", "masked_scatter_",

@@ -37,7 +37,7 @@ from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.look.weights import Held
 from nandiag.runtime.memory.unwritten import as_filled
 from nandiag.runtime.replay.case import Case
-from nandiag.runtime.replay.rerun import Rerun, written_by
+from nandiag.runtime.replay.rerun import Rerun, laid_finite, written_by
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.tape.batches import Batch, Batches
 from nandiag.runtime.tape.entries import BACKWARD, Entry
@@ -269,7 +269,8 @@ class Evidence:
             own = self.result.originals.get(storage(tensor), tensor)
             birth = self.births.of(own) or self.births.of_sample(self._batch(tensor))
             if birth is None:
-                return looked
+                is_own = named is not None and named.what in _OWN
+                return looked if is_own else self.births.of_loop(own, looked, str(op.func))
             held = Held(named.name, named.what, tensor) if named is not None and named.what in _OWN else None
             bare = birth.how == UNWRITTEN and held is None
             filled = bare and as_filled(tensor)
@@ -356,7 +357,7 @@ class Evidence:
 
     def _written_by(self, tensor: Tensor) -> Entry | None:
         key = storage(tensor)
-        writers = [entry for entry, target in self.result.unmade if storage(target) == key]
+        writers = [one for one, to in self.result.unmade if storage(to) == key and not laid_finite(one, to)]
         return writers[-1] if writers else None
 
     def _written(self, case: Case, op: Op, entry: Entry, tensor: Tensor) -> Looked:

@@ -16,7 +16,7 @@ from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import BOUNDARIES
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.leaves import is_leaf
-from nandiag.runtime.look.finite import fact, quiet
+from nandiag.runtime.look.finite import fact, is_bad, quiet
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Tape, tensors_in
@@ -291,6 +291,18 @@ def _written(entry: Entry, again: Mapping[int, list[Tensor]] | None = None) -> T
             return None
         word = maker.args[0]
     return word.get() if type(word) is Given else None
+
+
+def laid_finite(entry: Entry, target: Tensor) -> bool:
+    """Whether ``target[index] = ...`` has left finite values there: what is bad elsewhere in it is not its doing."""
+    index = entry.args[1] if entry.name == "__setitem__" and len(entry.args) > 1 else None
+    parts = index if isinstance(index, tuple) else (index,)
+    if index is None or not all(part is Ellipsis or type(part) in (int, slice) for part in parts):
+        return False
+    try:
+        return not is_bad(target.detach()[index])
+    except (IndexError, RuntimeError):
+        return False
 
 
 _VIEWS = frozenset({

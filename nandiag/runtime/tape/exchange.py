@@ -112,7 +112,7 @@ def _written(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]]
     own = own_part(name, args, kwargs, given) if len(capture.exchanges) <= _MOST_HELD else None
     if capture.births is not None:
         for tensor in asked or tensors_in([given]):
-            capture.births.forget(tensor)
+            capture.births.received(tensor)
     for tensor in asked or tensors_in([given]) if name in _RECEIVES or not _after_backward(capture) else ():
         if own is not None and tensor is own.written:
             _passed_on(capture, own, caller)

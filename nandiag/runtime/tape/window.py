@@ -18,12 +18,14 @@ import torch
 from torch import Tensor
 
 from nandiag.runtime.births.beneath import Beneath
-from nandiag.runtime.births.known import is_in_place
+from nandiag.runtime.births.known import EXPOSES, is_in_place
 from nandiag.runtime.frames import trail
 from nandiag.runtime.guard import disarm
 from nandiag.runtime.leaves import unseen
 from nandiag.runtime.look.finite import quiet
+from nandiag.runtime.memory.handed_out import HandedOut
 from nandiag.runtime.memory.there import all_there
+from nandiag.runtime.memory.unwritten import EMPTY
 from nandiag.runtime.tape.entries import CALL, Entry, Tape, tensors_in
 from nandiag.runtime.tape.packed.jots import LARGEST
 from nandiag.runtime.tape.packed.outputs import shards_of
@@ -69,6 +71,7 @@ _by_data.__name__ = ".data"
 class Traits(NamedTuple):
     """What a torch function does besides returning something, and whether it takes memory or data from elsewhere."""
 
+    name: str
     mutates: bool
     in_place: bool
     random: bool
@@ -80,6 +83,8 @@ class Traits(NamedTuple):
     fills: bool  # nothing is left of what stood there
     lays: bool  # it lays its last argument there as it is
     gives_data: bool  # it is ``p.data = value``
+    hands_out: bool  # it returns memory of which nothing is written yet
+    exposes: bool  # others than torch may write there from now on
 
 
 def _traits(function: Any) -> Traits:
@@ -93,8 +98,8 @@ def _traits(function: Any) -> Traits:
     moves = mutates or in_place or remakes or name in _NO_WRITERS or name == "__set__"
     plain = not (moves or random or from_data or name in _COPIES or name == "__get__")
     return Traits(
-        mutates, in_place, random, remakes, from_data, moves or random, moves, plain, name in _FILLS, name in _LAYS,
-        sets == "data",
+        name, mutates, in_place, random, remakes, from_data, moves or random or name in EXPOSES, moves, plain,
+        name in _FILLS, name in _LAYS, sets == "data", name in EMPTY, name in EXPOSES,
     )  # fmt: skip
 
 
@@ -113,6 +118,7 @@ class Window(Beneath):
         self.tape = tape
         self.calls = self.writes = 0
         self.numbers: deque[tuple[float, Tensor]] = deque(maxlen=_MOST_NUMBERS)
+        self.handed_out = HandedOut()
         self.moved: deque[Entry] = deque(maxlen=_MOST_MOVED)
         self.wrote: Callable[[Tensor, Any], object] | None = None
         self.refused: Callable[[BaseException, Any], object] | None = None
@@ -182,6 +188,8 @@ class Window(Beneath):
             self._read(output, words[0])
             return
         frame, jots = sys._getframe(2), self.tape.jots
+        if traits(func).hands_out and isinstance(output, Tensor):
+            self.handed_out.out(func.__name__, output, self.tape.step)
         if (
             jots.on and traits(func).plain and type(output) is Tensor and output.numel() <= LARGEST
             and jots.called(func, words, output, frame)
@@ -197,18 +205,22 @@ class Window(Beneath):
         self.writes += what.in_place
         if what.gives_data:
             self._note_moved(args[0], sys._getframe(1))
+        if what.exposes and args and isinstance(args[0], Tensor):
+            self.handed_out.forget(args[0])
         own = kwargs.get("generator") if kwargs else None
         states = generators(full=False, private=[own] if own is not None else ()) if what.random or own else None
-        return states, self._before(args, fills=what.fills, lays=what.lays) if what.in_place else None
+        return states, self._before(what.name, args, fills=what.fills, lays=what.lays) if what.in_place else None
 
-    def _before(self, args: tuple[Any, ...], *, fills: bool, lays: bool) -> tuple[Tensor, Tensor] | None:
+    def _before(self, name: str, args: tuple[Any, ...], *, fills: bool, lays: bool) -> tuple[Tensor, Tensor] | None:
         # A small tensor from outside that is written into, perhaps through a view: what it held is kept, so that the
         # write can be made again.
         target = args[0] if args else None
         if not isinstance(target, Tensor):
             return None
+        laid = args[-1] if lays else None
+        self.handed_out.writes(name, target, laid)
         if self.wrote is not None:
-            self.wrote(target, args[-1] if lays else None)
+            self.wrote(target, laid)
         base = target._base if target._is_view() and target._base is not None else target
         known = self.tape.maker(base)
         made = known is not None and known[0].step == self.tape.step

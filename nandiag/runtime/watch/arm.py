@@ -107,6 +107,7 @@ def _record_births(sentinel: Sentinel, capture: Capture) -> None:
     births = capture.births = Births()
     sentinel.judge.on_bad_start = births.bad_from_the_start
     capture.window.wrote = births.written
+    births.handed_out = capture.window.handed_out
     births.prelude.on_cut_short = capture.window.close
     births.threads.begin()
     if RECORDER.settings.level == "op":

@@ -1,0 +1,80 @@
+"""Memory that the script's loop was handed unwritten, while all that writes there are calls that are seen (worker).
+
+Such memory may live for many steps, a history or a replay buffer, and is filled bit by bit. What is bad in it though
+all that was written there was finite is what nobody wrote.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import NamedTuple
+
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from nandiag.runtime.births.known import Call
+from nandiag.runtime.frames import USER, Frame, places, source
+from nandiag.runtime.look.finite import is_bad
+
+_MOST, _FRAMES = 1024, 6
+_FILLS = frozenset({"copy_", "fill_", "zero_", "uniform_", "normal_", "random_", "bernoulli_", "exponential_"})
+
+
+class Out(NamedTuple):
+    """The call that handed the memory out, in which step; ``version`` counts the writes that were seen."""
+
+    memory: StorageWeakRef
+    call: Call
+    step: int
+    version: int
+
+
+class HandedOut:
+    """Such memory by its key."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, Out] = {}
+
+    def out(self, name: str, tensor: Tensor, step: int) -> None:
+        """A call of the script's loop returned ``tensor``, of which nothing is written yet."""
+        if not tensor.is_floating_point() or tensor.is_inference() or tensor.device.type == "meta":
+            return
+        call = Call(name, places(sys._getframe(2), _FRAMES)[0])
+        frame = next(map(Frame._make, call.places), None)
+        if frame is None or frame.kind != USER or "empty" not in (source(frame, frame.line) or ""):
+            return  # torch itself, and libraries, have C++ fill theirs unseen
+        if len(self._made) >= _MOST:
+            self._made = {key: one for key, one in self._made.items() if not one.memory.expired()}
+        if len(self._made) < _MOST:
+            self._made[_key(tensor)] = Out(StorageWeakRef(tensor.untyped_storage()), call, step, tensor._version)
+
+    def writes(self, name: str, target: Tensor, laid: object) -> None:
+        """A call is about to write into ``target``, perhaps ``laid`` as it is."""
+        known = self._known(target)
+        if known is None:
+            return
+        whole = target.numel() * target.element_size() >= target.untyped_storage().nbytes()
+        bad = isinstance(laid, Tensor) and laid.is_floating_point() and is_bad(laid)
+        if (whole and name in _FILLS) or bad or target._version != known.version:
+            self.forget(target)
+        else:
+            self._made[_key(target)] = known._replace(version=known.version + 1)
+
+    def forget(self, tensor: Tensor) -> None:
+        """Something else has written there, or may from now on."""
+        if self._made:
+            self._made.pop(_key(tensor), None)
+
+    def of(self, tensor: Tensor) -> Out | None:
+        """Return who handed out the memory of ``tensor``, where all writes since were seen; None else."""
+        known = self._known(tensor)
+        return known if known is not None and tensor._version == known.version else None
+
+    def _known(self, tensor: Tensor) -> Out | None:
+        known = self._made.get(_key(tensor)) if self._made and not tensor.is_inference() else None
+        return None if known is None or known.memory.expired() else known
+
+
+def _key(tensor: Tensor) -> int:
+    data = getattr(tensor, "_local_tensor", tensor)
+    return int(data.untyped_storage()._cdata)

@@ -1,0 +1,83 @@
+"""Memory that the loop was handed unwritten some steps ago, and filled in part."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+
+@pytest.fixture(autouse=True)
+def deterministic(monkeypatch):
+    """Torch fills with NaN what it hands out: else it would be chance what lies there."""
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+class History:
+    def __init__(self, rows):
+        self.rows = torch.empty(rows, 4)  # handed out
+        self.filled = 0
+
+    def add(self, row):
+        self.rows[self.filled] = row
+        self.filled += 1
+
+
+def train(spoil=None, *, rows=512, all_of_it=False):
+    """A history is made in step 2, written row by row, and read whole in step 4."""
+    torch.manual_seed(0)
+    layer = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+    history = None
+    for step in range(6):
+        if step == 2:
+            history = History(rows)
+            if all_of_it:
+                history.rows.fill_(0.5)
+        if step == 4 and spoil is not None:
+            spoil(history.rows)
+        x = torch.randn(3, 4)
+        layer(x - history.rows.mean(0) if step >= 4 else x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if history is not None:
+            history.add(x.mean(0))
+
+
+def test_the_line_that_was_handed_it_is_told_and_no_write_is_blamed(work):
+    worker = work()
+    train()
+    looked = worker.looked[0]
+    assert looked.site.source.strip() == "self.rows = torch.empty(rows, 4)  # handed out", looked
+    assert (looked.facts["birth"], looked.facts["handed_at_step"], looked.step) == ("unwritten", 2, 4)
+    assert "written_in_place" not in looked.facts
+    assert looked.reason == "no call was seen to write what is bad there"
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda rows: rows.numpy().__setitem__(3, math.nan),
+    lambda rows: rows.data.__setitem__(3, math.nan),
+    lambda rows: rows.__setitem__(3, torch.tensor(math.nan)),
+], ids=["numpy", "data", "a bad write"])  # fmt: skip
+@pytest.mark.parametrize("all_of_it", [False, True])
+def test_what_others_may_have_written_is_not_said_to_be_unwritten(work, spoil, all_of_it):
+    worker = work()
+    train(spoil, all_of_it=all_of_it)
+    assert worker.looked[0].facts.get("birth") != "unwritten", worker.looked[0]
+
+
+def test_nothing_is_kept_of_memory_that_is_gone(work):
+    worker = work()
+    layer = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+    for _ in range(1500):
+        out = torch.empty(8, 4)
+        out[:4], out[4:] = 1.0, torch.ones(4)
+        layer(out).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert worker.looked == []
+    assert len(worker.capture.window.handed_out._made) <= 1024
