@@ -125,7 +125,7 @@ class Births:
         if found is None or not isinstance(found[0].indices, list):
             return None
         batch = found[0]
-        for tensor in tensors_in(list(vars(batch.dataset).values())):
+        for tensor in tensors_in(list(getattr(batch.dataset, "__dict__", {}).values())):
             rows = [one for one in batch.indices if type(one) is int and tensor.dim() and one < len(tensor)]
             if tensor.is_floating_point() and len(rows) == len(batch.indices) and is_bad(tensor[rows]):
                 return self.of(tensor)

@@ -11,6 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -39,16 +40,28 @@ class Streamed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch: its tensors (weak) by name, its dataset and indices, how it was put together, the generators then."""
+    """One batch: its tensors by name, its dataset and indices, how it was put together, the generators then.
+
+    All but the last three are held weakly: a script that lets go of a dataset may need its memory for the next one.
+    """
 
     tensors: tuple[tuple[str, weakref.ref[Tensor]], ...]
-    dataset: Any
+    held: tuple[Callable[[], Any], Callable[[], Any]]
     mapped: bool
     collated: bool
-    collate: Callable[[Any], Any]
     indices: Any
     states: Generators
     streamed: Streamed | None = None
+
+    @property
+    def dataset(self) -> Any:
+        """The dataset; None once the script has let go of it."""
+        return self.held[0]()
+
+    @property
+    def collate(self) -> Any:
+        """What puts samples together, as long as the script has it."""
+        return self.held[1]()
 
     def name(self, storage: int) -> str | None:
         """Return what the tensor in the memory ``storage`` is called within the batch, None where it is no part."""
@@ -80,12 +93,20 @@ class Batches:
         tensors = tuple((name, weakref.ref(tensor)) for name, tensor in _named(data))
         if tensors:
             mapped = iterator._dataset_kind == dataloader._DatasetKind.Map
-            made = (iterator._dataset, mapped, iterator._auto_collation, iterator._collate_fn)
+            made = (_weakly(iterator._dataset), _weakly(iterator._collate_fn)), mapped, iterator._auto_collation
             self.newest.append(Batch(tensors, *made, indices, states, None if mapped else _streamed(iterator)))
 
     def of(self, storage: int) -> Batch | None:
         """Return the batch one of whose tensors lies in the memory ``storage``, None when no batch kept does."""
-        return next((batch for batch in reversed(self.newest) if batch.name(storage) is not None), None)
+        there = (batch for batch in reversed(self.newest) if batch.name(storage) is not None)
+        return next((batch for batch in there if batch.dataset is not None), None)
+
+
+def _weakly(thing: Any) -> Callable[[], Any]:
+    try:
+        return weakref.WeakMethod(thing) if isinstance(thing, MethodType) else weakref.ref(thing)
+    except TypeError:  # a list, or of a class with slots
+        return lambda: thing
 
 
 def _streamed(iterator: Any) -> Streamed | None:

@@ -117,7 +117,8 @@ def _private(entries: list[Entry]) -> list[torch.Generator]:
 
 
 def _datasets(capture: Capture) -> list[object]:
-    return [one.dataset for one in capture.batches.newest] if capture.batches is not None else []
+    newest = capture.batches.newest if capture.batches is not None else ()
+    return [dataset for one in newest if (dataset := one.dataset) is not None]
 
 
 def _on_again(capture: Capture) -> None:

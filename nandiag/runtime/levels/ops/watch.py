@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
+import weakref
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -46,7 +47,7 @@ _SHADOWS = "torch._subclasses"
 _SHADOW, _SUBCLASS = "shadow", "subclass"
 _NOTHING: dict[int, Look | None] = {}
 
-Inside = tuple[nn.Module | None, str]
+Inside = tuple[weakref.ref[nn.Module] | None, str]  # a node is known for longer than its model may be there
 
 
 class OpWatch(Tracer):
@@ -325,13 +326,12 @@ class OpWatch(Tracer):
             self._newest_node = number
             node: Any = torch._C._current_autograd_node()
             if node is None:
-                place = places(sys._getframe(2), _FRAMES)[0], self._inside()
-                self._nodes[number] = (*place, str(func), False)
+                self._nodes[number] = (places(sys._getframe(2), _FRAMES)[0], self._inside(), str(func), False)
             elif (made := self._nodes.get(node._sequence_nr())) is not None:  # its own gradient is asked for
                 self._nodes[number] = (*made[:2], str(func), True)
 
     def _inside(self) -> Inside:
-        return (self._called[-1], class_name(self._called[-1])) if self._called else (None, "")
+        return (weakref.ref(self._called[-1]), class_name(self._called[-1])) if self._called else (None, "")
 
     def _spot_now(self) -> Spot:
         node: Any = torch._C._current_autograd_node()
@@ -348,13 +348,13 @@ class OpWatch(Tracer):
         return replace(spot, phase="backward", node=node_name(node), forward_op=made[2], twice=made[3])
 
     def _spot(self, found: Iterable[Place], inside: Inside) -> Spot:
-        module, kind = inside
-        known = () if module is None else tuple(map(Frame._make, found))
+        module = None if inside[0] is None else inside[0]()
+        known = tuple(map(Frame._make, found))
         if module is None:
-            return replace(self.spot, frames=tuple(map(Frame._make, found)))
+            return replace(self.spot, frames=known)
         return replace(
-            self.spot, module=self.fqn.of(module), module_class=kind, frames=known, library=is_library(type(module)),
-            phase=self.spot.phase or ("forward" if self.in_model else ""),
+            self.spot, module=self.fqn.of(module), module_class=inside[1], frames=known,
+            library=is_library(type(module)), phase=self.spot.phase or ("forward" if self.in_model else ""),
         )  # fmt: skip
 
     # ------------------------------------------------------------------ borders

@@ -103,8 +103,9 @@ class Counting(nn.Module):
         return self.last
 
 
-def test_a_model_that_the_script_lets_go_of_is_gone_with_all_that_it_held(work):
-    worker = work()
+@pytest.mark.parametrize("level", ["step", "module", "op"])
+def test_a_model_that_the_script_lets_go_of_is_gone_with_all_that_it_held(level, work):
+    worker = work(level=level)
     gone = []
     for _ in range(3):  # as in a cross-validation: a new one each time
         model = Counting()

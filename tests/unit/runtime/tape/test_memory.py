@@ -1,12 +1,15 @@
 """The tape holds nothing alive that the script lets go, and does not grow with the steps."""
 
 import gc
+import math
 import weakref
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
+from nandiag.events import ProbeDark
 from nandiag.runtime.tape import entries
 from nandiag.runtime.tape.packed import carried, jots
 
@@ -335,3 +338,43 @@ def test_no_graph_is_held_with_a_carried_value(work):
     hidden = hidden.detach()
     gc.collect()
     assert before() is None
+
+
+class Rows(Dataset):
+    """Puts its samples together itself, as many do."""
+
+    def __init__(self):
+        self.rows = torch.rand(8, 4)
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index]
+
+    def collate(self, samples):
+        return torch.stack(samples)
+
+
+def test_a_dataset_that_the_script_lets_go_of_is_gone(work, model):
+    work()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def fold():
+        rows = Rows()
+        for x in DataLoader(rows, batch_size=4, collate_fn=rows.collate):
+            step_of(model, optimizer, model(x).square().mean())
+        return weakref.ref(rows)
+
+    gone = fold()
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_dataset_that_is_a_list_switches_nothing_off(work, model):
+    worker = work(on_anomaly="continue")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in DataLoader([torch.full((4,), math.nan if one == 2 else 1.0) for one in range(4)], batch_size=2):
+        step_of(model, optimizer, model(x).square().mean())
+    assert worker.looked[0].facts["dataset_index"] == 2
+    assert worker.events(ProbeDark) == []
