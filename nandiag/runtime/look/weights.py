@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from nandiag.runtime.leaves import names_in_script
-from nandiag.runtime.look.finite import is_bad, norms
+from nandiag.runtime.look.finite import is_bad, local, norms
 from nandiag.runtime.look.frozen import Frozen
+from nandiag.runtime.memory.masks import Masks
 from nandiag.runtime.names import Owner, find_roots, owners
 
 Optimizer: TypeAlias = torch.optim.Optimizer
@@ -76,6 +77,7 @@ class Weights:
         self.on_begun: Callable[[Optimizer], object] = _none_of
         self._filled: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._frozen = Frozen()
+        self.masks = Masks()
         self._variables = Variables()
         self._turn = 0
         self._whole: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
@@ -116,8 +118,9 @@ class Weights:
         self.on_begun(optimizer)
         self.take_stock(optimizer)
         found = self.bad(optimizer)
-        self.excuse([one for one in found if _asleep(one)])
-        return [one for one in found if not _asleep(one)]
+        meant = [one for one in found if _asleep(one) or (not self.filled(optimizer) and _is_extreme(optimizer, one))]
+        self.excuse(meant)
+        return [one for one in found if id(one.tensor) not in self._excused]
 
     def loaded(self, optimizer: Optimizer) -> None:
         """Its state was loaded from somewhere: it is looked at before the next update."""
@@ -181,11 +184,13 @@ class Weights:
         """Look at every tensor exactly; reads the host. Excused ones (bad from the start, by design) are left out."""
         found = list(self._bad(self._named(optimizer), "parameter"))
         found += self._bad(self._named_state(optimizer), "optimizer_state")
+        self.excuse([held for held in found if self.masks.hold(held.tensor)])
         return [held for held in found if id(held.tensor) not in self._excused]
 
     def bad_frozen(self) -> list[Held]:
         """Return the buffers and frozen parameters that were finite once and are not now; each is told once."""
-        found = [Held(name, what, tensor, self.owners.get(id(tensor))) for name, what, tensor in self._frozen.bad()]
+        bad = [one for one in self._frozen.bad() if not self.masks.hold(one[2])]
+        found = [Held(name, what, tensor, self.owners.get(id(tensor))) for name, what, tensor in bad]
         self.suspects = [held.tensor for held in found]
         return found
 
@@ -266,6 +271,14 @@ def _tensors_of(states: Iterable[tuple[Any, Any]]) -> list[Tensor]:
 
 def _asleep(held: Held) -> bool:
     return held.what == "parameter" and not held.tensor.requires_grad
+
+
+def _is_extreme(optimizer: Optimizer, held: Held) -> bool:
+    """Whether state of a script's own optimizer is one infinity throughout: a running extreme begins so."""
+    if held.what != "optimizer_state" or str(getattr(type(optimizer).step, "__module__", "")).startswith("torch."):
+        return False
+    data = local(held.tensor)
+    return data is not None and bool(data.isinf().all()) and bool((data == data.flatten()[0]).all())
 
 
 def owners_of_state(optimizer: Optimizer, held: list[Held]) -> list[Tensor]:

@@ -106,7 +106,7 @@ def _record_births(sentinel: Sentinel, capture: Capture) -> None:
     """From now on see what the script writes into memory before it trains, and what its threads write."""
     births = capture.births = Births()
     sentinel.judge.on_bad_start = births.bad_from_the_start
-    capture.window.wrote = births.written
+    capture.window.wrote = _both(sentinel.weights.masks.laid, births.written)
     births.handed_out = capture.window.handed_out
     births.prelude.on_cut_short = capture.window.close
     births.threads.begin()
@@ -115,6 +115,14 @@ def _record_births(sentinel: Sentinel, capture: Capture) -> None:
         births.prelude.shut = True  # each op of this thread is looked at in any case
     else:
         births.prelude.begin()
+
+
+def _both(first: Callable[..., object], second: Callable[..., object]) -> Callable[..., None]:
+    def call(*args: Any) -> None:
+        first(*args)
+        second(*args)
+
+    return call
 
 
 def _armed() -> Armed:

@@ -119,6 +119,7 @@ class Judge:
         """
         held = [Held(name, "parameter", one, self.weights.owners.get(id(one))) for name, one in named if is_bad(one)]
         held = [one for one in held if id(one.tensor) in seen or not fact(one.tensor).only_neginf]
+        held = [one for one in held if not self.weights.masks.hold(one.tensor)]
         updated = within or self.clock.step > 0
         self.lost |= bool(held)
         if held and not updated and self.on_bad_start is not None:

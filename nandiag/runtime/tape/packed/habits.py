@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from nandiag.runtime.guard import guarded
 from nandiag.runtime.memory.there import is_there
 from nandiag.runtime.tape.packed.copies import Copies, Shelves, Unwritten
 from nandiag.runtime.tape.packed.sides import Sides
@@ -127,6 +128,7 @@ def _there(modules: list[weakref.ref[nn.Module]]) -> list[nn.Module]:
 
 
 def _letting_go(habit: Callable[[], Habit | None]) -> Callable[[object], None]:
+    @guarded("tape")  # nothing of ours is above it: Python itself would print what it raises
     def gone(_: object) -> None:
         known = habit()
         if known is not None:

@@ -1,0 +1,107 @@
+"""What is infinite because it is meant so is no harm: -inf that the loop lays down, an extreme that begins at inf."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+
+class Codes(nn.Module):
+    """Chooses softly among codes, of which a bias rules some out."""
+
+    def __init__(self):
+        super().__init__()
+        self.score = nn.Linear(4, 6)
+        self.trained = nn.Parameter(torch.zeros(6))
+        self.register_buffer("ruled_out", torch.zeros(6))
+
+    def forward(self, x):
+        return torch.softmax(self.score(x) + self.trained + self.ruled_out, -1)
+
+
+def by_item(bias):
+    bias[2:4] = float("-inf")
+
+
+def by_fill(bias):
+    bias[:3].fill_(-math.inf)
+
+
+def by_mask(bias):
+    bias.masked_fill_(torch.tensor([True, False] * 3), float("-inf"))
+
+
+def through_data(bias):
+    bias.data[1] = -math.inf
+
+
+def by_logarithm(bias):
+    bias.copy_(torch.log(torch.tensor([1.0, 0.0] * 3)))
+
+
+def with_nan(bias):
+    bias[0] = float("-inf")
+    bias[1] = float("nan")
+
+
+def trained(write, name, steps=4):
+    """Train, and ``write`` into the buffer or parameter ``name`` between two steps; returns the model."""
+    torch.manual_seed(0)
+    model = Codes()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(steps):
+        if step == 2:
+            with torch.no_grad():
+                write(getattr(model, name))
+        loss = (model(torch.rand(5, 4)) * torch.arange(6.0)).sum(-1).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model
+
+
+@pytest.mark.parametrize("name", ["trained", "ruled_out"])
+@pytest.mark.parametrize("write", [by_item, by_fill, by_mask, through_data])
+def test_minus_infinity_that_the_loop_lays_down_is_a_mask(work, write, name):
+    worker = work(on_anomaly="stop")
+    model = trained(write, name)
+    assert bool(getattr(model, name).isinf().any())
+    assert worker.harms == []
+
+
+@pytest.mark.parametrize("name", ["trained", "ruled_out"])
+@pytest.mark.parametrize("write", [by_logarithm, with_nan])
+def test_what_is_computed_or_nan_is_none(work, write, name):
+    worker = work(on_anomaly="continue")
+    trained(write, name)
+    assert worker.harms
+
+
+class Least(torch.optim.Optimizer):
+    """Keeps the least size of gradients seen, which begins ``at``."""
+
+    def __init__(self, parameters, at):
+        super().__init__(parameters, {})
+        for one in self.param_groups[0]["params"]:
+            self.state[one]["least"] = torch.full((2,), at)
+
+    @torch.no_grad()
+    def step(self):
+        for one in self.param_groups[0]["params"]:
+            state = self.state[one]
+            state["least"][0] = torch.minimum(state["least"][0], one.grad.norm())
+            one.sub_(one.grad, alpha=0.01)
+
+
+@pytest.mark.parametrize(("at", "harm"), [(math.inf, False), (-math.inf, False), (math.nan, True)])
+def test_an_extreme_in_an_optimizers_state_that_begins_at_infinity_is_none(work, at, harm):
+    worker = work(on_anomaly="continue")
+    layer = nn.Linear(3, 1)
+    optimizer = Least(layer.parameters(), at)
+    for _ in range(3):
+        optimizer.zero_grad()
+        layer(torch.rand(4, 3)).square().mean().backward()
+        optimizer.step()
+    assert bool(worker.harms) is harm
+    assert worker.sentinel.looker.live.started is harm
