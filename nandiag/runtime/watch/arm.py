@@ -175,6 +175,7 @@ def _watch_swaps(sentinel: Sentinel, capture: Capture) -> None:
             return
         with quiet():
             capture.tape.let_go(tensors)
+            capture.window.moved.clear()
             sentinel.bare.let_go(tensors)
             if capture.births is not None:
                 for one in tensors:
