@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nandiag.events import Attached, Finished, Harm, Listening, Looked, Raised, Site, Stopping, Warned
+from nandiag.events import Attached, Finished, Harm, Listening, Looked, Raised, Record, Site, Stopping, Warned
 from nandiag.events.visible import clean
 from nandiag.events.words import bad_kind, made_kind, module, op, ranks
 from nandiag.launch.hang import HangWatch, Workers, waited_in_vain
@@ -31,7 +31,7 @@ MOST_WAITING = 256
 
 @dataclass(frozen=True, slots=True)
 class Grace:
-    """Seconds from the first stop until workers are ended.
+    """Seconds from the first stop until workers are ended (``looking``: from the newest harm that they told of).
 
     ``others`` is for workers that have not noticed the stop, ``apart`` for those that never will, as the worker that
     stopped trains apart from them (torchrun gives no time at all), ``looking`` for those that told of harm and not yet
@@ -53,14 +53,15 @@ class Seen:
     """What the rank files of a run said so far; keys are (rank, attempt, pid) of a worker process.
 
     The files may be those of several launchers: ``agent`` is the name of this one (empty: all are its own).
-    ``looking`` are those that told of harm and not yet of what they found. ``warned`` holds the first early warning of
-    each kind, ``ended`` the pids of workers that the launcher itself ended because of a stop.
+    ``looking`` are those that told of harm and not yet of what they found, with the number of that event. ``warned``
+    holds the first early warning of each kind, ``ended`` the pids of workers that the launcher itself ended because of
+    a stop.
     """
 
     attached: dict[tuple[int, int, int], Attached] = field(default_factory=dict)
     finished: set[tuple[int, int, int]] = field(default_factory=set)
     stopping: set[tuple[int, int, int]] = field(default_factory=set)
-    looking: set[tuple[int, int, int]] = field(default_factory=set)
+    looking: dict[tuple[int, int, int], int] = field(default_factory=dict)
     harms: list[tuple[int, Harm]] = field(default_factory=list)
     looks: list[tuple[int, Looked]] = field(default_factory=list)
     warned: list[tuple[int, Warned]] = field(default_factory=list)
@@ -75,7 +76,7 @@ class Seen:
         """Add one record."""
         key, event = (fresh.rank, fresh.attempt, fresh.pid), fresh.record.event
         self.raised |= isinstance(event, Raised)
-        self._follow_look(key, event)
+        self._follow_look(key, fresh.record)
         if isinstance(event, Attached):
             self.attached[key] = event
         elif isinstance(event, Finished):
@@ -92,11 +93,11 @@ class Seen:
         elif isinstance(event, Warned) and event.slug not in {known.slug for _, known in self.warned}:
             self.warned.append((fresh.rank, event))
 
-    def _follow_look(self, key: tuple[int, int, int], event: object) -> None:
-        if isinstance(event, Harm):
-            self.looking.add(key)
-        elif isinstance(event, Looked):
-            self.looking.discard(key)
+    def _follow_look(self, key: tuple[int, int, int], record: Record) -> None:
+        if isinstance(record.event, Harm):
+            self.looking[key] = record.seq
+        elif isinstance(record.event, Looked):
+            self.looking.pop(key, None)
 
     @property
     def attempts(self) -> int:
@@ -202,6 +203,7 @@ class Watch:
         self._raised_at: float | None = None
         self._warned = 0
         self._signalled: dict[int, float] = {}
+        self._looking: dict[tuple[tuple[int, int, int], int], float] = {}
         self.failure: BaseException | None = None
 
     def start(self) -> None:
@@ -234,6 +236,7 @@ class Watch:
     def _turn(self, now: float, *, last: bool = False) -> None:
         for fresh in self._tail.drain() if last else self._tail.poll():
             self._seen.take(fresh)
+        self._looking = {one: self._looking.get(one, now) for one in self._seen.looking.items()}
         self._say_warnings()
         if self._harm_at is None and (self._seen.harms or self._seen.looks):
             self._harm_at = now
@@ -280,7 +283,11 @@ class Watch:
 
     def _end_the_slow(self, since: float, now: float) -> None:
         for key, worker in self._seen.attached.items():
-            if since < self._patience(key) or key[1] != self._seen.attempts - 1 or worker.host != socket.gethostname():
+            if (
+                self._may_go_on(key, since, now)
+                or key[1] != self._seen.attempts - 1
+                or worker.host != socket.gethostname()
+            ):
                 continue
             first = self._signalled.setdefault(worker.pid, now)
             if first == now:
@@ -288,12 +295,14 @@ class Watch:
             elif now - first >= self._grace.kill:
                 self._send(worker.pid, signal.SIGKILL)
 
-    def _patience(self, key: tuple[int, int, int]) -> float:
+    def _may_go_on(self, key: tuple[int, int, int], since: float, now: float) -> bool:
         if key in self._seen.stopping:
-            return self._grace.own
+            return since < self._grace.own
         if key in self._seen.looking:
-            return self._grace.looking
-        return self._grace.apart if self._seen.alone else self._grace.others
+            began = self._looking[key, self._seen.looking[key]]
+            if now - began < self._grace.looking:  # one of long ago was never to be looked at, or no more
+                return True
+        return since < (self._grace.apart if self._seen.alone else self._grace.others)
 
     def _send(self, pid: int, number: int) -> None:
         try:

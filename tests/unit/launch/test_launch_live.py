@@ -1,5 +1,6 @@
 """What the launcher says and does while a run goes on."""
 
+import itertools
 import os
 import signal
 import socket
@@ -109,7 +110,7 @@ class Run:
     def __init__(self, path, grace=None):
         self.folder = RunFolder(path)
         self.folder.make()
-        self.said, self.killed, self.gone = [], [], set()
+        self.said, self.killed, self.gone, self.numbers = [], [], set(), itertools.count()
         self.watch = Watch(self.folder, self.said.append, self.kill, grace)
 
     def kill(self, pid, number):
@@ -119,7 +120,7 @@ class Run:
 
     def write(self, rank, event, *, attempt=0):
         with self.folder.rank_file(rank, attempt, 100 + rank).open("a") as file:
-            file.write(encode(Record(0, 1.0, event)) + "\n")
+            file.write(encode(Record(next(self.numbers), 1.0, event)) + "\n")
 
 
 @pytest.fixture
@@ -204,6 +205,29 @@ def test_a_worker_that_looks_for_ever_is_ended(run):
     run.watch._turn(0.0)
     run.watch._turn(121.0)
     assert run.killed == [(101, signal.SIGTERM)]
+
+
+def test_a_harm_of_long_ago_that_nobody_looked_at_gives_no_time(run):
+    run.write(1, attached(1, pid=101))
+    run.write(1, harm())
+    run.watch._turn(0.0)
+    run.write(0, attached(0))
+    run.write(0, Stopping(7, "stop", "stop", "loss is NaN"))
+    run.watch._turn(300.0)
+    run.watch._turn(309.0)
+    assert run.killed == []
+    run.watch._turn(311.0)
+    assert run.killed == [(101, signal.SIGTERM)]
+
+
+def test_a_newer_harm_gives_it_anew(run):
+    run.write(1, harm())
+    run.watch._turn(0.0)
+    stopped(run)
+    run.write(1, harm(step=9))
+    run.watch._turn(300.0)
+    run.watch._turn(400.0)
+    assert run.killed == []
 
 
 def test_one_that_stops_keeps_its_time_and_the_others_theirs(run):
