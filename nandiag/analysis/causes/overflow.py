@@ -296,6 +296,9 @@ def _bfloat16(facts: Facts) -> Suggestion:
     where = " where the GPU has it (torch.cuda.is_bf16_supported())" if device == "cuda" else ""
     without = ", and needs no GradScaler" if scaled else ""
     text = f"Use bfloat16{where}: it has the range of float32{without}."
+    if facts.extra.get("autocast") is False:
+        asked = "The step was not under autocast: ask for it where the script asks for float16 (.half(), param_dtype)."
+        return Suggestion(f"{text} {asked}")
     return Suggestion(text, f'torch.autocast("{device}", dtype=torch.bfloat16)')
 
 
@@ -303,6 +306,9 @@ def _lifted(facts: Facts) -> Suggestion:
     """Say how to run the op in float32, where the replay has shown it finite, or its inputs fit well."""
     op, device = facts.op or "this part", _device(facts)
     if facts.op is None or facts.op in PRODUCTS | CONVOLUTIONS:
+        if facts.extra.get("autocast") is False:  # what follows has operands of float16 still, and would raise
+            below = "attention divides them by the root of its width"
+            return Suggestion(f"Or bring the operands of {op} down before it, as {below}.")
         code = f'with torch.autocast("{device}", enabled=False): y = f(x.float())'
         return Suggestion(
             f"Or run {op} in float32, outside of autocast.", widening.outside_autocast(facts.origin, device) or code

@@ -149,11 +149,8 @@ class Evidence:
 
     def _made(self, case: Case, finding: Finding, known: dict[str, object]) -> Looked:
         op = finding.op
-        facts: dict[str, object] = {
-            **known,
-            **of_weights(op, [loss for loss, _ in self.result.losses]),
-            **scalars_of(op),
-        }
+        losses = [loss for loss, _ in self.result.losses]
+        facts: dict[str, object] = {**known, **of_weights(op, losses), **scalars_of(op)}
         if finding.source == "op":
             facts |= {**in_float64(op), **self._overgrown(op), **vanished_at(op), **upside_down(op)}
             facts |= {"fed": True} if self._is_fed(op) else {}
@@ -163,6 +160,7 @@ class Evidence:
         number = name_of_number(op.spot.frames) if any(map(_is_bad_number, facts.values())) else None
         facts |= {} if number is None else {"script_name": number}
         facts |= {name: True for name in ("recompute", "twice") if getattr(op.spot, name)}
+        facts["autocast"] = any(one.modes[1] or one.modes[3] for one in self.entries)
         library = via(op.spot)
         if library is not None:
             facts["library"] = library

@@ -829,3 +829,17 @@ def test_a_weight_is_not_replaced_by_a_quotient_that_is_none(at, by_hand, line, 
     told = advice(facts)
     assert [one.code for one in told] == ["if correction == 0: return"]
     assert "nothing to write" in told[0].text
+
+
+def test_where_no_autocast_is_none_is_advised(at, by_hand):
+    """FSDP2's own mixed precision, or ``.half()``: autocast to bfloat16 would leave weights in float16."""
+    given = (by_hand.fact(dtype="float16", max=166.0, absmax=166.0),) * 2
+    bad = (by_hand.fact(dtype="float16", posinf=2),)
+    line = "scores = self.q(x) @ self.k(x).transpose(1, 2)"
+    place = {**placed(line, line.partition(" = ")[2]), "phase": "forward"}
+    wide = {"float64_finite": True, "float64_absmax": 75367.0}
+    for autocast, said in ((True, True), (False, False), (None, True)):
+        extra = wide if autocast is None else {**wide, "autocast": autocast}
+        told = advice(at("bmm", given, bad, **place, extra=extra))
+        assert any("autocast(" in (one.code or "") for one in told) is said
+        assert "bfloat16" in told[0].text
