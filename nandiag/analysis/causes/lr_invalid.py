@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
+from nandiag.analysis.causes.division_by_zero import is_called
 from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
+from nandiag.analysis.causes.unknown import LIVE
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import History, words
@@ -47,7 +49,13 @@ def explain(facts: Facts) -> Cause | None:
         return _by_number(facts)
     step, value = found
     text = f"the learning rate was {words.number(value)} at step {step}"
-    return Cause("lr_invalid", (text,), (_check(facts),), story=True)
+    return Cause("lr_invalid", (text,), (_check(facts), *_live(facts)), story=True)
+
+
+def _live(facts: Facts) -> tuple[Suggestion, ...]:
+    """Where no line shows that made the number it may show as it is made."""
+    watched = facts.look is None or facts.look.method == "watch"
+    return () if watched or not is_called(facts) else (LIVE,)
 
 
 def _check(facts: Facts) -> Suggestion:
@@ -73,4 +81,4 @@ def _by_number(facts: Facts) -> Cause | None:
     if bad is None:
         return None
     text = f"the step size that {facts.op} was given is {words.number(bad)}"
-    return Cause("lr_invalid", (text,), (_check(facts),), LIKELY, story=True)
+    return Cause("lr_invalid", (text,), (_check(facts), *_live(facts)), LIKELY, story=True)

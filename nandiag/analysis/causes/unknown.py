@@ -59,7 +59,7 @@ _ONCE = (
 _PARTLY = (
     "Look at the script's own code around the step: not all of it could be run again, and what could be was finite."
 )
-_LIVE = Suggestion("Or have every op watched as it runs, from the first line on.", "nandiag run --level op")
+LIVE = Suggestion("Or have every op watched as it runs, from the first line on.", "nandiag run --level op")
 
 
 def explain(facts: Facts) -> Cause | None:
@@ -73,7 +73,7 @@ def explain(facts: Facts) -> Cause | None:
         return None
     watched = facts.look is not None and facts.look.method == "watch"
     asks = not watched and (place is _PARTLY or _by_update(facts) or _not_run_again(facts))
-    live = (_LIVE,) if asks else ()
+    live = (LIVE,) if asks else ()
     return Cause("unknown", (*_used(facts), *_bad_numbers(facts)), (Suggestion(place), *live), strength=0)
 
 

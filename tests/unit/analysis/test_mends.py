@@ -843,3 +843,18 @@ def test_where_no_autocast_is_none_is_advised(at, by_hand):
         told = advice(at("bmm", given, bad, **place, extra=extra))
         assert any("autocast(" in (one.code or "") for one in told) is said
         assert "bfloat16" in told[0].text
+
+
+@pytest.mark.parametrize(
+    ("line", "method", "live"),
+    [("opt.step()", "replay", True), ("opt.step()", "watch", False), ("lr = a / b", "replay", False)],
+)
+def test_a_rate_of_which_no_line_is_known_may_show_where_every_op_is_watched(at, by_hand, line, method, live):
+    rates = History(step=(4, 5), loss=(1.0, 1.0), grad_norm=(1.0, 1.0), lr=(0.1, math.nan), scale=(None, None))
+    given, bad = (by_hand.fact(), by_hand.fact()), (by_hand.fact(nan=16),)
+    place = {**placed(line, line), "phase": "optimizer"}
+    extra = {"value": math.nan, "reconstructed": True, "parameters": ["w"]}
+    facts = at("add_", given, bad, **place, extra=extra, history=rates)
+    facts = replace(facts, look=replace(facts.look, method=method))
+    told = [one.code for cause in explain(facts) if cause is not None for one in cause.suggestions]
+    assert ("nandiag run --level op" in told) is live
