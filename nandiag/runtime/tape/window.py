@@ -27,6 +27,7 @@ from nandiag.runtime.memory.handed_out import HandedOut
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.memory.unwritten import EMPTY
 from nandiag.runtime.tape.entries import CALL, Entry, Tape, tensors_in
+from nandiag.runtime.tape.packed.descent import unheld
 from nandiag.runtime.tape.packed.jots import LARGEST
 from nandiag.runtime.tape.packed.outputs import shards_of
 from nandiag.runtime.tape.packed.words import Given
@@ -54,7 +55,7 @@ _FROM_DATA = frozenset({"from_numpy", "as_tensor", "tensor", "frombuffer", "asar
 _SMALL_DATA = 1024
 _Kept = tuple[Generators | None, tuple[Tensor, Tensor] | None]
 _KINDS = (Tensor, tuple, list, float)
-_MOST_NUMBERS = 8
+_MOST_NUMBERS, _LITTLE = 8, 1 << 20
 _MOST_MOVED = 256
 
 _functorch = torch._C._functorch.peek_interpreter_stack
@@ -159,10 +160,10 @@ class Window(Beneath):
 
     def _read(self, number: float, args: tuple[Any, ...]) -> None:
         """The script reads a number off a tensor: it may go into a learning rate, say."""
-        if math.isfinite(number):
+        if math.isfinite(number) or len(self.numbers) == _MOST_NUMBERS:
             return
         maker = self.tape.maker(args[0]) if args and isinstance(args[0], Tensor) else None
-        if maker is not None and self.tape.hold(maker[0]):
+        if maker is not None and _is_of_little(maker[0]) and self.tape.hold(maker[0]):
             self.numbers.append((number, args[0]))
 
     def _note_moved(self, target: Tensor, frame: Any) -> None:
@@ -264,6 +265,13 @@ class Window(Beneath):
         if not grad and entry.name in _COPIES and isinstance(output, Tensor) and output.layout is torch.strided:
             self.tape.copied(entry, output)
         return entry
+
+
+def _is_of_little(maker: Entry) -> bool:
+    """Whether little is to be held for a call to be made again: an evaluation may read a bad number off each batch."""
+    words = (word for entry in unheld(maker) for word in entry.words if type(word) is Given)
+    held = (tensor for word in words if (tensor := word.get()) is not None and not tensor.requires_grad)
+    return sum(tensor.nbytes if tensor.layout is torch.strided else tensor.numel() for tensor in held) <= _LITTLE
 
 
 def _has_gradient(what: Traits, args: tuple[Any, ...], outputs: Sequence[Tensor]) -> bool:

@@ -1,5 +1,7 @@
 """A learning rate that the script reads off a tensor: the line that made it bad is that of the update it spoilt."""
 
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -75,6 +77,25 @@ def test_numbers_that_are_read_and_mean_nothing_are_kept_for_their_step_alone(wo
     trained(reads, (1.0, 1.0))
     assert not worker.looked
     assert not worker.capture.window.numbers
+
+
+def test_an_evaluation_that_reads_bad_numbers_holds_none_of_its_batches(work):
+    worker = work()
+    layer = nn.Linear(1 << 16, 1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    layer(torch.ones(1, 1 << 16)).sum().backward()
+    optimizer.step()
+    gone = []
+    with torch.no_grad():
+        for _ in range(12):
+            batch = torch.ones(8, 1 << 16)
+            assert (batch.sum() * torch.nan).item() != 0
+            gone.append(weakref.ref(batch))
+            del batch
+    assert [one() for one in gone] == [None] * 12
+    few = torch.ones(3)
+    assert all((few.sum() * torch.nan).item() != 0 for _ in range(12))
+    assert 0 < len(worker.capture.window.numbers) <= 8
 
 
 @pytest.mark.parametrize("sets_rate", list(LINES))
