@@ -100,11 +100,14 @@ def is_inside(log: RankLog) -> bool:
     return _inside(stack_of(log)) in _IN_CALLS
 
 
+_TO_ONE = frozenset({"reduce", "gather", "gather_object"})
+
+
 def call_text(call: CallFact) -> str:
     """Return ``all_reduce of float32 [4x8]``, ``broadcast from rank 0 of int64 [1]``, ``recv from rank 1``."""
     parts = [call.op]
     if call.peer is not None:
-        parts.append(f"{'to' if 'send' in call.op or call.op in {'reduce', 'gather'} else 'from'} rank {call.peer}")
+        parts.append(f"{'to' if 'send' in call.op or call.op in _TO_ONE else 'from'} rank {call.peer}")
     if call.reduce not in {None, "sum"}:
         parts.append(f"({call.reduce})")
     if call.shapes:

@@ -172,11 +172,11 @@ RING = Ring()
 def user_frame(start: FrameType | None) -> Frame | None:
     """Return the nearest frame of the script from ``start`` outwards, a library's where there is none of the script.
 
-    A call from another thread than the main one (a backward hook on a device's thread) is placed where the main thread
-    stands meanwhile.
+    A call from a thread that Python did not begin (a backward hook on a device's thread) is placed where the main
+    thread stands meanwhile; one from a thread that a library began (an asynchronous save) has no line of the script's.
     """
     found = _nearest(start)
-    if found is not None or threading.current_thread() is threading.main_thread():
+    if found is not None or not isinstance(threading.current_thread(), threading._DummyThread):
         return found
     main = threading.main_thread().ident
     return _nearest(sys._current_frames().get(main)) if main is not None else None

@@ -1,8 +1,11 @@
 """The ring of collectives: counted per group and peer, bounded, and without a hold on any tensor."""
 
+import _thread
 import gc
 import sys
+import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -11,7 +14,7 @@ import torch.distributed as dist
 from nandiag.events.standing import DONE, ISSUED, RAISED
 from nandiag.runtime.collectives import wraps
 from nandiag.runtime.collectives.lookout import LOOKOUT
-from nandiag.runtime.collectives.ring import Call, Ring
+from nandiag.runtime.collectives.ring import Call, Ring, user_frame
 from nandiag.runtime.recorder import RECORDER
 
 
@@ -148,3 +151,21 @@ def test_no_function_mode_sees_what_is_asked_of_tensors(ring):
         one(tensor, group=Handle())
     assert seen == []
     assert tuple(ring.newest().shapes[0]) == (2,)
+
+
+def test_a_call_from_a_thread_that_a_library_began_is_not_placed_where_the_main_thread_stands():
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(user_frame, None).result(20) is None
+
+
+def test_a_call_from_a_thread_of_the_engines_is_placed_where_the_main_thread_stands():
+    found = []
+    done = threading.Event()
+
+    def calls():
+        found.append(user_frame(None))
+        done.set()
+
+    _thread.start_new_thread(calls, ())
+    done.wait(20)
+    assert found[0].code is sys._getframe().f_code
