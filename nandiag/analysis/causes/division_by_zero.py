@@ -286,7 +286,7 @@ def _nothing_to_scale(facts: Facts, divisor: TensorFact) -> Suggestion | None:
         return None  # gradients whose norm is 0 are 0, and stay so by any factor
     own = (facts.origin.function or "").isidentifier()
     what = "write" if replaced else "average"
-    told = f"Where {text} is 0 there is nothing to {what}: leave before anything is written, on all ranks alike."
+    told = f"Where {text} is zero there is nothing to {what}: leave before anything is written, on all ranks alike."
     return Suggestion(told, f"if {text} == 0: return" if own else None)
 
 
