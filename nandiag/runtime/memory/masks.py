@@ -22,7 +22,7 @@ class Masks:
 
     def laid(self, tensor: Tensor, value: Any) -> None:
         """The script is about to lay ``value`` as it is into ``tensor``."""
-        if not _is_minus_infinity(value):
+        if not _is_minus_infinity(value) or _data(tensor).layout is not torch.strided:
             return
         if len(self._known) >= _MOST:
             self._known = {key: one for key, one in self._known.items() if not one.expired()}

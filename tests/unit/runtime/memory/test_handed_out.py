@@ -6,6 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from nandiag.runtime.memory import handed_out
+from nandiag.runtime.memory.handed_out import HandedOut
+
 
 @pytest.fixture(autouse=True)
 def deterministic(monkeypatch):
@@ -81,3 +84,18 @@ def test_nothing_is_kept_of_memory_that_is_gone(work):
         optimizer.zero_grad()
     assert worker.looked == []
     assert len(worker.capture.window.handed_out._made) <= 1024
+
+
+def test_what_is_laid_there_from_a_device_is_not_read(monkeypatch):
+    memory, looked = HandedOut(), []
+    monkeypatch.setattr(handed_out, "is_bad", lambda one: looked.append(one) or False)
+    rows = torch.empty(4, 4)
+
+    def window():
+        memory.out("empty", rows, 0)
+
+    window()  # two frames above, the line that is looked at for "empty"
+    memory.writes("__setitem__", rows, torch.ones(4))
+    assert (len(looked), memory._known(rows) is not None) == (1, True)
+    memory.writes("__setitem__", rows, torch.ones(4, device="meta"))
+    assert (len(looked), memory._known(rows)) == (1, None)
