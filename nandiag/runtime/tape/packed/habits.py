@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from nandiag.runtime.guard import guarded
+from nandiag.runtime.guard import disarm
 from nandiag.runtime.memory.there import is_there
 from nandiag.runtime.tape.packed.copies import Copies, Shelves, Unwritten
 from nandiag.runtime.tape.packed.sides import Sides
@@ -128,11 +128,13 @@ def _there(modules: list[weakref.ref[nn.Module]]) -> list[nn.Module]:
 
 
 def _letting_go(habit: Callable[[], Habit | None]) -> Callable[[object], None]:
-    @guarded("tape")  # nothing of ours is above it: Python itself would print what it raises
     def gone(_: object) -> None:
         known = habit()
-        if known is not None:
-            known.let_go()
+        try:
+            if known is not None:
+                known.let_go()
+        except Exception as error:  # nothing of ours is above it: Python itself would print what it raises
+            disarm("tape", error)
 
     return gone
 
