@@ -75,7 +75,8 @@ SPAWNS = """
 import multiprocessing, os
 def work(rank):
     os.environ["RANK"] = str(rank)
-    print(rank, bool(os.environ.get("NANDIAG_FOLDER")), flush=True)
+    # In one write: unbuffered, print makes several, and the two processes share a pipe.
+    os.write(1, f"{rank} {bool(os.environ.get('NANDIAG_FOLDER'))}\\n".encode())
     raise SystemExit(rank)
 if __name__ == "__main__":
     context = multiprocessing.get_context("spawn")
