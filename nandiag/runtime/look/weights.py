@@ -46,6 +46,11 @@ def parameters(optimizer: Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
+def is_of_torch(optimizer: Optimizer) -> bool:
+    """Whether its update is code of torch's, and none of the script's or a library's."""
+    return str(getattr(type(optimizer).step, "__module__", "")).startswith("torch.")
+
+
 class Variables:
     """What the script calls the parameters that no live module holds; looked up a few times at most."""
 
@@ -275,7 +280,7 @@ def _asleep(held: Held) -> bool:
 
 def _is_extreme(optimizer: Optimizer, held: Held) -> bool:
     """Whether state of a script's own optimizer is one infinity throughout: a running extreme begins so."""
-    if held.what != "optimizer_state" or str(getattr(type(optimizer).step, "__module__", "")).startswith("torch."):
+    if held.what != "optimizer_state" or is_of_torch(optimizer):
         return False
     data = local(held.tensor)
     return data is not None and bool(data.isinf().all()) and bool((data == data.flatten()[0]).all())

@@ -6,11 +6,11 @@ import math
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.runtime.memory.there import is_there
 
-Tensor = torch.Tensor
 _MOST = 256
 
 

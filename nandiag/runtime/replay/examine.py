@@ -141,8 +141,8 @@ class Examiner:
         return sorted([*entries, *moved], key=lambda one: one.number) if moved else entries
 
     def _of_weights(self, case: Case, entries: list[Entry], looked: Looked) -> Looked:
-        within = self._capture.between.taped
-        return _of_weights(case, entries, self._with_moved(entries), looked, within=within)
+        midway = self._capture.between.taped
+        return _of_weights(case, entries, self._with_moved(entries), looked, midway=midway)
 
     def _from_file(self, case: Case, entries: list[Entry], looked: Looked) -> Looked:
         """Weights that were bad when the step began may have been loaded from a checkpoint that this run saved so."""
@@ -311,10 +311,10 @@ def _eager() -> Iterator[None]:
         yield
 
 
-def _of_weights(case: Case, entries: list[Entry], writes: list[Entry], looked: Looked, *, within: bool) -> Looked:
+def _of_weights(case: Case, entries: list[Entry], writes: list[Entry], looked: Looked, *, midway: bool) -> Looked:
     """Return ``looked`` with which weights the step began bad, or the last write into them where it showed nothing.
 
-    ``writes``: the entries with what gave weights other memory. ``within``: the entries begin in the middle of an
+    ``writes``: the entries with what gave weights other memory. ``midway``: the entries begin in the middle of an
     optimizer's step, behind an evaluation of its closure.
     """
     if looked.outcome != "found" and case.by_hand and not looked.facts.get("complete"):
@@ -323,7 +323,7 @@ def _of_weights(case: Case, entries: list[Entry], writes: list[Entry], looked: L
         looked = last_write(list(case.suspects), case.step, writes, GONE) or looked
     if case.behind and looked.phase == "data":
         looked = replace(looked, phase="optimizer")  # no step follows of which it would be the data
-    spoiled = began_bad(case, entries, within=within)
+    spoiled = began_bad(case, entries, midway=midway)
     if looked.outcome == "finite" and looked.facts.get("reconstructed") and not case.joint:
         bad = [one for one in case.parameters if is_bad(one)]
         looked = last_write(bad, case.step, writes, STOOD_IN) or looked

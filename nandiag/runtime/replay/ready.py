@@ -135,7 +135,7 @@ def as_before_set_anew(entries: list[Entry], known: Mapping[int, Habit]) -> bool
     return found
 
 
-def began_bad(case: Case, entries: list[Entry], *, within: bool = False) -> list[str]:
+def began_bad(case: Case, entries: list[Entry], *, midway: bool = False) -> list[str]:
     """Return the names of weights that were bad before the forward: bad by now, and not written behind a backward.
 
     Of a step whose updates no optimizer makes that is not known, and of one that was broken off it is not asked.
@@ -143,7 +143,7 @@ def began_bad(case: Case, entries: list[Entry], *, within: bool = False) -> list
     if case.by_hand or case.unfinished:
         return []
     first = next((index for index, entry in enumerate(entries) if entry.kind == BACKWARD), len(entries))
-    first = 0 if within else first  # all of it is behind a backward
+    first = 0 if midway else first  # all of it is behind a backward
     later = {storage(one) for _, one in written_by(entries[first:])}
     bad = [one for one in case.parameters if is_bad(one) and storage(one) not in later]
     known = labels_of(roots_of(entries), []) if bad else {}

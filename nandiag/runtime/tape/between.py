@@ -6,7 +6,9 @@ search tries a weight. Torch's own optimizers are not looked into: their update 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from nandiag.runtime.look.weights import Optimizer, is_of_torch
 
 if TYPE_CHECKING:
     from nandiag.runtime.tape.capture import Capture
@@ -44,10 +46,10 @@ class Between:
         if not (capture.off or capture.narrow):
             capture.window.open()
 
-    def evaluation_ended(self, optimizer: Any) -> None:
+    def evaluation_ended(self, optimizer: Optimizer) -> None:
         """The gradients are there; the code of ``optimizer`` goes on."""
         capture = self._capture
-        if capture.off or capture.narrow or capture.elsewhere or self._too_many or _is_of_torch(optimizer):
+        if capture.off or capture.narrow or capture.elsewhere or self._too_many or is_of_torch(optimizer):
             return
         self._mark, self._calls = len(capture.tape.entries), capture.window.calls
         capture.window.open()
@@ -70,7 +72,3 @@ class Between:
             self._too_many = window.calls - self._calls > _MOST_CALLS
             window.calls = self._calls
         return mark
-
-
-def _is_of_torch(optimizer: Any) -> bool:
-    return str(getattr(type(optimizer).step, "__module__", "")).startswith("torch.")
