@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from nandiag.analysis.early import drawn
 from nandiag.events import Warned, words
 
 _WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -143,4 +144,5 @@ TEXTS: dict[str, Callable[[Warned], str]] = {
     "batch_outlier": _batch_outlier,
     "batch_channel": _batch_channel,
     "batch_longer": _batch_longer,
+    drawn.SLUG: drawn.told,
 }

@@ -183,4 +183,29 @@ EXPLAIN = (
         pages=("generated/torch.optim.AdamW.html", "amp.html"),
         kind="warning",
     ),
+    Explanation(
+        slug="nothing_to_draw",
+        what="torch.multinomial was given weights that sum to 0, in one row at least, and ended the script. None of "
+        "them is bad: a mask allows nothing there, all priorities have come down to 0, or exponentials are too small to "
+        "be told from 0.",
+        looks=(
+            (
+                "Rank 0, step 17: legal sums to 0 in row 3 of 8 (drawn from at play.py:8); "
+                "legal is probs * allowed (set at play.py:7), and allowed is 0 there."
+            ),
+        ),
+        fix=(
+            Suggestion(
+                "Say what is drawn where nothing is allowed.",
+                "weights = torch.where(weights.sum(-1, keepdim=True) > 0, weights, torch.ones_like(weights))",
+            ),
+            Suggestion(
+                "Draw by the logarithms of the weights: the largest is taken away before exponentials are taken.",
+                "torch.distributions.Categorical(logits=scores).sample()",
+            ),
+            Suggestion("Keep priorities above 0.", "priorities = errors.abs() + 1e-6"),
+        ),
+        pages=("generated/torch.multinomial.html", "distributions.html#categorical"),
+        kind="warning",
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nandiag.analysis.early import drawn
 from nandiag.analysis.findings import failures, lost_to
 from nandiag.analysis.hangs.told import Hang
 from nandiag.analysis.origin import Claim
@@ -9,7 +10,7 @@ from nandiag.analysis.ranks import crashed_late, unheard
 from nandiag.analysis.report import Finding, RankState, Report, Run, Suggestion, Verdict
 from nandiag.analysis.timeline import STARTS, STATE, Timeline
 from nandiag.analysis.ways.spread import BUFFERS
-from nandiag.events import Finished, Harm, Looked, Raised, words
+from nandiag.events import Finished, Harm, Looked, Raised, Warned, words
 from nandiag.store.reader import RankLog
 
 _RAN_AWAY = frozenset({"lr_divergence", "gradient_explosion"})
@@ -34,11 +35,11 @@ def healthy(states: dict[int, RankState], logs: dict[int, RankLog], run: Run, ha
     elif not steps:
         seen = f"no anomaly in {words.count(watched, 'rank')}, but no training step was seen"
     failure = hang.summary if hang is not None else _failure(told, states, run)
-    killed = any(states[rank].signal == 9 for rank in failed)
+    killed = _killed() if any(states[rank].signal == 9 for rank in failed) else ()
     return Verdict(
         anomaly=False,
         summary=f"{failure}; {seen}" if failure else seen,
-        suggestions=_killed() if killed else _lost(states) or _idle(run, trained=bool(steps) or not watched),
+        suggestions=killed or _drawn(logs) or _lost(states) or _idle(run, trained=bool(steps) or not watched),
     )
 
 
@@ -65,6 +66,12 @@ def _failure(told: dict[str, tuple[int, ...]], states: dict[int, RankState], run
 
 def _killed() -> tuple[Suggestion, ...]:
     return (Suggestion("Signal 9 is often the kernel's, for want of memory.", "dmesg | grep -i 'killed process'"),)
+
+
+def _drawn(logs: dict[int, RankLog]) -> tuple[Suggestion, ...]:
+    """Say what to do about weights that sum to 0, which an error was about that ended a rank."""
+    warned = (one.event for log in logs.values() for one in log.records if isinstance(one.event, Warned))
+    return next((drawn.mends(one) for one in warned if one.slug == drawn.SLUG), ())
 
 
 def _idle(run: Run, *, trained: bool) -> tuple[Suggestion, ...]:

@@ -108,3 +108,17 @@ def test_a_whole_batch_in_another_unit_is_not_told_as_one_sample(others, said):
     facts = {"size": 9229.0, "largest": 4.3, "batches": 47, "deviations": 72.6, "sample": 23, "samples": 32}
     assert said in told(Warned("batch_outlier", 47, {**facts, "others": others}, "x"))
     assert "such" not in told(Warned("batch_outlier", 47, facts, "x"))
+
+
+def test_a_draw_of_nothing_says_why_and_how_to_mend_it(by_hand):
+    facts = {
+        "at": ["/home/me/play.py", 8], "name": "legal", "rows": [3], "empty": 1, "of": 8, "zero": "allowed",
+        "made": "probs * allowed", "made_at": ["/home/me/play.py", 7],
+    }  # fmt: skip
+    report, (found,) = findings(by_hand, by_hand.rank(0, Warned("nothing_to_draw", 17, facts), world=1))
+    assert found.text == (
+        "Rank 0, step 17: legal sums to 0 in row 3 of 8 (drawn from at play.py:8); "
+        "legal is probs * allowed (set at play.py:7), and allowed is 0 there."
+    )
+    code = "legal = torch.where(legal.sum(-1, keepdim=True) > 0, legal, torch.ones_like(legal))"
+    assert [one.code for one in report.verdict.suggestions] == [None, code]

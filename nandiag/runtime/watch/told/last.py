@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from nandiag.events import Warned
 from nandiag.runtime.collectives.ring import Call
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import fact, quiet, read
@@ -16,6 +17,7 @@ from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.watch.judge import Border
+from nandiag.runtime.watch.told.nothing import nothing_to_draw
 from nandiag.runtime.watch.told.spoken import Refusal, spoken_of
 
 if TYPE_CHECKING:
@@ -47,7 +49,10 @@ class LastLook:
         if sentinel.losses.pending and optimizer is not None:
             self._unfinished(optimizer)
         else:
-            self._before_loss(optimizer, () if error is None else spoken_of(error) or self.refusal.given(error))
+            spoken = () if error is None else spoken_of(error) or self.refusal.given(error)
+            self._before_loss(optimizer, spoken)
+            if error is not None and not spoken:
+                self._had_nothing_to_draw(error)
         self.at_weights()
 
     def take_at_once(self) -> None:
@@ -65,6 +70,13 @@ class LastLook:
         found = looked is not None and looked.outcome == "found" and case.is_told(looked)
         if found or any(map(_is_sure, spoken)):
             RECORDER.emit(sentinel.judge.unseen(optimizer, looked, spoken), urgent=True)
+
+    def _had_nothing_to_draw(self, error: BaseException) -> None:
+        """An error about weights that sum to 0: none of them is bad, and yet the script ends by them."""
+        with quiet(), torch.no_grad():
+            facts = nothing_to_draw(error, self.refusal.kept(error))
+        if facts is not None:
+            RECORDER.emit(Warned("nothing_to_draw", self._sentinel.clock.step, facts, at_harm=True), urgent=True)
 
     def _unfinished(self, optimizer: Optimizer) -> None:
         sentinel, border = self._sentinel, Border()

@@ -64,12 +64,14 @@ class Refusal:
         if self._error:
             self._error, self._given = 0, []
 
+    def kept(self, error: BaseException) -> list[Tensor]:
+        """Return the tensors that the call was given that raised ``error``, bad or not."""
+        return self._given if id(error) == self._error else []
+
     def given(self, error: BaseException) -> tuple[Tensor, ...]:
         """Return what is not finite among what the call was given that raised ``error``; NaN goes before infinities."""
-        if id(error) != self._error:
-            return ()
         with quiet(), torch.no_grad():
-            ranked = [(one, _rank(one)) for one in self._given]
+            ranked = [(one, _rank(one)) for one in self.kept(error)]
         least = min((rank for _, rank in ranked), default=math.inf)
         return tuple(one for one, rank in ranked if rank == least < math.inf)
 

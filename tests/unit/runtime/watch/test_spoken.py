@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from nandiag.events import Warned
 from nandiag.runtime.watch.told.spoken import Refusal, spoken_of
 
 
@@ -320,3 +321,41 @@ def test_what_the_script_answers_itself_is_let_go_of_with_the_step(work):
         optimizer.step()
         gc.collect()
         assert held() is None
+
+
+def drawn_behind_a_mask(sampler):
+    allowed = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
+    legal = sampler.loss[:2].softmax(-1) * allowed
+    return torch.multinomial(legal, 1)
+
+
+def drawn_by_exponentials(sampler):
+    weights = torch.exp(-1000.0 * sampler.loss[:1])
+    weights = weights.detach()
+    return torch.multinomial(weights, 1)
+
+
+@pytest.mark.parametrize(
+    ("draw", "told"),
+    [
+        (drawn_behind_a_mask, {"name": "legal", "zero": "allowed", "rows": [1], "of": 2}),
+        (drawn_by_exponentials, {"name": "weights", "small": True, "made": "torch.exp(-1000.0 * sampler.loss[:1])"}),
+    ],
+)
+def test_a_draw_that_had_nothing_to_draw_is_told_with_what_left_it_nothing(work, draw, told):
+    worker, sampler = work(), Sampler()
+    kept = trained(sampler, 3)
+    worker.sentinel.last.take(raised(draw, sampler))
+    assert worker.harms == []
+    (warned,) = worker.events(Warned)
+    assert {name: warned.facts.get(name) for name in told} == told
+    assert warned.facts["source"] == f"return torch.multinomial({told['name']}, 1)"
+    assert kept
+
+
+def test_another_error_about_finite_numbers_is_no_draw(work):
+    worker, sampler = work(), Sampler()
+    kept = trained(sampler, 3)
+    worker.sentinel.last.take(raised(of_a_chance, torch.tensor([2.0])))
+    assert worker.events(Warned) == []
+    assert kept
