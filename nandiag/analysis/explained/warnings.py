@@ -186,8 +186,8 @@ EXPLAIN = (
     Explanation(
         slug="nothing_to_draw",
         what="torch.multinomial was given weights that sum to 0, in one row at least, and ended the script. None of "
-        "them is bad: a mask allows nothing there, all priorities have come down to 0, or exponentials are too small to "
-        "be told from 0.",
+        "them is bad: a mask allows nothing there, all priorities have come down to 0, or exponentials are too small "
+        "to be told from 0.",
         looks=(
             (
                 "Rank 0, step 17: legal sums to 0 in row 3 of 8 (drawn from at play.py:8); "
