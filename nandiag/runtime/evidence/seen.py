@@ -67,23 +67,21 @@ class Evidence:
         given += (one.grad for one in case.parameters if one.grad is not None)
         gradients = [one for one in given if is_bad(one)]
         if case.unfinished:
-            return self._writers(gradients) or ([] if case.handed else self._end_of_forward())
+            ended = self._writers([*gradients, *self._suspects(case)])
+            return ended or ([] if case.handed else self._end_of_forward())
         losses = [loss for loss, _ in self.result.losses if is_bad(loss)]
         # Last, gradients of other leaves: where the optimizer owns copies of the weights, backward writes to these.
         others = [one.grad for root in self.roots for one in root.parameters() if one.grad is not None]
-        suspects = [self.result.rewritten.get(storage(one), one) for one in case.suspects]
-        for group in (losses, gradients, [one for one in (*suspects, *others) if is_bad(one)]):
+        for group in (losses, gradients, [*self._suspects(case), *filter(is_bad, others)]):
             if ops := self._writers(group):
                 return ops
         return []
 
+    def _suspects(self, case: Case) -> list[Tensor]:
+        return [one for one in (self.result.rewritten.get(storage(one), one) for one in case.suspects) if is_bad(one)]
+
     def _writers(self, tensors: Iterable[Tensor]) -> list[Op]:
         return [op for op in map(self.tracer.writer, tensors) if op is not None]
-
-    @property
-    def backwards(self) -> int:
-        """How many backward calls the step made."""
-        return sum(entry.kind == BACKWARD for entry in self.entries)
 
     def doubts(self) -> list[str]:
         """Return why the replay may have missed what the step did."""

@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nandiag.events import Event, Harm, Looked, Note
+from nandiag.events import Event, Harm, Looked, Note, words
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.levels.calls import listen
 from nandiag.runtime.levels.modules import ModuleWatch
 from nandiag.runtime.levels.ops.live import Live
 from nandiag.runtime.levels.untrained import Untrained
+from nandiag.runtime.memory.masks import Masks
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.examine import Examiner
@@ -29,6 +30,7 @@ from nandiag.runtime.watch.judge import Border
 from nandiag.runtime.watch.response import Level
 
 MOST_STEPS = 1000
+_MASK = "-Inf"
 
 
 class Looker:
@@ -90,6 +92,22 @@ class Looker:
         """Look at how this rank made what it hands to others; nobody is told of it here."""
         case = Case(self._clock.step, [], joint=False, unfinished=True, spoken=(tensor,), handed=True)
         return self.live.explain(case, [tensor]) if self.live.here else self._examiner.examine_handed(case)
+
+    def tells(self, masks: Masks) -> None:
+        """Have ``masks`` ask which -inf was laid down where the loop's own calls do not show it."""
+        masks.seen = guarded("levels")(lambda tensor: self.live.here and self.live.lays(tensor))
+        masks.again = guarded("levels")(self._lays_again)
+
+    def _lays_again(self, tensor: Tensor) -> bool:
+        """Whether the step lays -inf into ``tensor`` as it is where it is run once more."""
+        if self.live.here:
+            return False
+        case = Case(self._clock.step, [], joint=False, unfinished=True, suspects=(tensor,), handed=True)
+        looked = self._examiner.examine_handed(case)
+        site = looked.site if looked is not None and (looked.outcome, looked.source) == ("found", "op") else None
+        return (
+            site is not None and looked is not None and words.laid(site.op or "", looked.inputs, looked.facts) == _MASK
+        )
 
     def examine_update(
         self, optimizer: torch.optim.Optimizer, bad: dict[str, Tensor], step: int, *, first: bool, ends: bool

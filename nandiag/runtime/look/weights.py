@@ -194,7 +194,7 @@ class Weights:
 
     def bad_frozen(self) -> list[Held]:
         """Return the buffers and frozen parameters that were finite once and are not now; each is told once."""
-        bad = [one for one in self._frozen.bad() if not self.masks.hold(one[2])]
+        bad = [one for one in self._frozen.bad() if not self.masks.hold(one[2], again=True)]
         found = [Held(name, what, tensor, self.owners.get(id(tensor))) for name, what, tensor in bad]
         self.suspects = [held.tensor for held in found]
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,9 +16,15 @@ _MOST = 256
 
 
 class Masks:
-    """Remembers by its storage each memory of a tensor that -inf was laid into; keeps none alive."""
+    """Remembers by its storage each memory of a tensor that -inf was laid into; keeps none alive.
+
+    ``seen`` tells of what the loop did not lay whether it was seen to be laid, ``again`` whether the step, run once
+    more, lays it: a module may do so.
+    """
 
     def __init__(self) -> None:
+        self.seen: Callable[[Tensor], bool] = _nobody
+        self.again: Callable[[Tensor], bool] = _nobody
         self._known: dict[int, StorageWeakRef] = {}
 
     def laid(self, tensor: Tensor, value: Any) -> None:
@@ -30,15 +37,24 @@ class Masks:
         if len(self._known) < _MOST:
             self._known[storage._cdata] = StorageWeakRef(storage)
 
-    def hold(self, tensor: Tensor) -> bool:
-        """Whether -inf is all that is not finite in ``tensor``, and was laid into its memory."""
-        if not self._known:
-            return False
+    def hold(self, tensor: Tensor, *, again: bool = False) -> bool:
+        """Whether -inf is all that is not finite in ``tensor``, and was laid into its memory.
+
+        ``again``: the step may be run once more to know it.
+        """
         data = _data(tensor)
-        known = self._known.get(data.untyped_storage()._cdata) if data.layout is torch.strided else None
-        if known is None or known.expired() or not is_there(data):
+        if data.layout is not torch.strided or not is_there(data):
             return False
-        return not bool(torch.isnan(data).any()) and not bool((data == math.inf).any())
+        if bool(torch.isnan(data).any()) or bool((data == math.inf).any()):
+            return False
+        known = self._known.get(data.untyped_storage()._cdata)
+        laid = known is not None and not known.expired()
+        return laid or self.seen(tensor) or (again and self.again(tensor))
+
+
+def _nobody(tensor: Tensor) -> bool:
+    del tensor
+    return False
 
 
 def _data(tensor: Tensor) -> Tensor:

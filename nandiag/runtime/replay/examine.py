@@ -46,7 +46,7 @@ from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.unfinished import can_break_off, reset_sharding
 from nandiag.runtime.replay.update import BY_HAND, GONE, STOOD_IN, last_write, look_again
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import Entry
+from nandiag.runtime.tape.entries import BACKWARD, Entry
 from nandiag.runtime.tape.traceless import roots_of, traceless
 from nandiag.runtime.together.agreement import Agreement
 from nandiag.runtime.together.shadows import possible
@@ -297,7 +297,8 @@ class Examiner:
         if self._capture.narrow and not case.handed:
             self._capture.widen()
         looked = replace(looked, facts={"complete": not doubts, "joint": case.joint})
-        own = [one for one in self._capture.exchanges if one.micro_step >= seen.backwards]
+        backwards = sum(entry.kind == BACKWARD for entry in seen.entries)
+        own = [one for one in self._capture.exchanges if one.micro_step >= backwards]
         return with_exchange(looked, seen.result.largest_gradient, seen.roots, own)
 
 

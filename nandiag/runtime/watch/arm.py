@@ -106,6 +106,7 @@ def _record_births(sentinel: Sentinel, capture: Capture) -> None:
     """From now on see what the script writes into memory before it trains, and what its threads write."""
     births = capture.births = Births()
     sentinel.judge.on_bad_start = births.bad_from_the_start
+    sentinel.looker.tells(sentinel.weights.masks)
     capture.window.wrote = _both(sentinel.weights.masks.laid, births.written)
     births.handed_out = capture.window.handed_out
     births.prelude.on_cut_short = capture.window.close

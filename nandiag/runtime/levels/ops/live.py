@@ -190,6 +190,14 @@ class Live:
                 found.op.tell()
             return found.op
 
+    def lays(self, tensor: Tensor) -> bool:
+        """Whether all that is bad in ``tensor`` is a number that the script laid there as it is."""
+        with quiet(), self.watch.still():
+            self.watch.read()
+            op = self.watch.writer(tensor)
+            found = None if op is None else origin([op])
+        return found is not None and found.source == OP and found.op.constant
+
     def _from_file(self, case: Case, looked: Looked | None) -> Looked | None:
         """What was made by no op that was seen may have been bad in a file that was loaded."""
         if self._capture.births is None or (looked is not None and looked.source == OP):

@@ -61,19 +61,21 @@ def trained(write, name, steps=4):
     return model
 
 
+@pytest.mark.parametrize("level", ["step", "op"])
 @pytest.mark.parametrize("name", ["trained", "ruled_out"])
 @pytest.mark.parametrize("write", [by_item, by_fill, by_mask, through_data])
-def test_minus_infinity_that_the_loop_lays_down_is_a_mask(work, write, name):
-    worker = work(on_anomaly="stop")
+def test_minus_infinity_that_the_loop_lays_down_is_a_mask(work, write, name, level):
+    worker = work(on_anomaly="stop", level=level)
     model = trained(write, name)
     assert bool(getattr(model, name).isinf().any())
     assert worker.harms == []
 
 
+@pytest.mark.parametrize("level", ["step", "op"])
 @pytest.mark.parametrize("name", ["trained", "ruled_out"])
 @pytest.mark.parametrize("write", [by_logarithm, with_nan])
-def test_what_is_computed_or_nan_is_none(work, write, name):
-    worker = work(on_anomaly="continue")
+def test_what_is_computed_or_nan_is_none(work, write, name, level):
+    worker = work(on_anomaly="continue", level=level)
     trained(write, name)
     assert worker.harms
 
@@ -92,6 +94,51 @@ class Least(torch.optim.Optimizer):
             state = self.state[one]
             state["least"][0] = torch.minimum(state["least"][0], one.grad.norm())
             one.sub_(one.grad, alpha=0.01)
+
+
+class Ruling(Codes):
+    """Rules codes out by itself, in the third of its calls."""
+
+    def __init__(self, write):
+        super().__init__()
+        self.write, self.calls = write, 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.calls == 3:
+            self.write(self.ruled_out)
+        return super().forward(x)
+
+
+def trained_itself(write):
+    torch.manual_seed(0)
+    model = Ruling(write)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(5):
+        loss = (model(torch.rand(5, 4)) * torch.arange(6.0)).sum(-1).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model
+
+
+@pytest.mark.parametrize("level", ["step", "op"])
+@pytest.mark.parametrize("write", [by_item, by_fill, by_mask, through_data])
+def test_minus_infinity_that_a_module_lays_into_its_buffer_is_a_mask(work, write, level):
+    worker = work(level=level)
+    model = trained_itself(write)
+    assert bool(model.ruled_out.isinf().any())
+    assert worker.harms == []
+    assert worker.looked == []
+
+
+@pytest.mark.parametrize("level", ["step", "op"])
+@pytest.mark.parametrize("write", [by_logarithm, with_nan])
+def test_what_a_module_computes_into_its_buffer_is_none(work, write, level):
+    worker = work(level=level, on_anomaly="continue")
+    assert trained_itself(write)
+    assert worker.harms
+    assert worker.looked[0].site.line == write.__code__.co_firstlineno + (2 if write is with_nan else 1)
 
 
 @pytest.mark.parametrize(("at", "harm"), [(math.inf, False), (-math.inf, False), (math.nan, True)])
