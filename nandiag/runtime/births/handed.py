@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from nandiag.events import Looked, Sent
+from nandiag.events import Looked, Sent, words
 from nandiag.runtime.births.told import tell
 from nandiag.runtime.collectives.messages import ARRIVALS, Message, Post
 from nandiag.runtime.collectives.ring import RING, Call
@@ -31,7 +31,7 @@ from nandiag.runtime.tape.capture import Capture
 if TYPE_CHECKING:
     from nandiag.runtime.births.births import Births
 
-_FREE, _SHARE, _FRAMES = 2, 0.01, 4
+_FREE, _FREE_MASKS, _SHARE, _FRAMES = 2, 1, 0.01, 4
 _MOST_OF_A_LINE, _MOST_LINES = 16, 16
 _OPS = {"send": "c10d::send", "scatter": "c10d::scatter_", "broadcast": "c10d::broadcast_", "gather": "c10d::gather_"}
 Examine = Callable[[Tensor], Looked | None]
@@ -45,7 +45,7 @@ class Handed:
         self._examine = examine
         self._post = Post()
         self._told: Counter[tuple[int, int]] = Counter()
-        self._looks = 0
+        self._looks = self._masks = 0
         self._began, self._spent = time.perf_counter(), 0.0
 
     def watch(self) -> None:
@@ -62,7 +62,9 @@ class Handed:
                 for tensor in part.asked:
                     ARRIVALS.note(tensor, part.message)
                 bad = next((one for one in part.given if self._is_harmful(births, one)), None)
-            if bad is not None and self._may_tell(caller):
+            if bad is not None and fact(bad).only_neginf:
+                self._tell_computed(part.message, bad, caller)
+            elif bad is not None and self._may_tell(caller):
                 self._tell(births, part.message, bad, caller)
 
     def _may_tell(self, caller: FrameType) -> bool:
@@ -73,29 +75,44 @@ class Handed:
 
     @staticmethod
     def _is_harmful(births: Births, tensor: Tensor) -> bool:
-        """-Inf alone is a mask, and one number may be the best so far; what lies on a device is not waited for."""
+        """One infinite number may be the best so far; what lies on a device is not waited for."""
         if tensor.device.type != "cpu" or not tensor.is_floating_point() or not births.record.finds_bad(tensor):
             return False
         found = fact(tensor)
-        return found.nan > 0 or (found.posinf > 0 and found.numel > 1)
+        return found.nan > 0 or (found.posinf + found.neginf > 0 and found.numel > 1)
+
+    def _tell_computed(self, message: Message, bad: Tensor, caller: FrameType) -> None:
+        """-Inf alone is a mask, unless the step, run again, shows that it was computed; many a rank hands masks on."""
+        if self._masks >= _FREE_MASKS and not self._has_time():
+            return
+        self._masks += 1
+        looked = self._again(bad, free=True)
+        made = looked is not None and (looked.outcome, looked.source) == ("found", "op") and looked.site is not None
+        if looked is None or not made or _is_laid(looked) or not self._may_tell(caller):
+            return
+        self._emit(message, looked)
 
     def _tell(self, births: Births, message: Message, bad: Tensor, caller: FrameType) -> None:
-        step = self._capture.tape.step
-        looked = self._again(bad)
+        looked = self._again(bad, free=self._looks < _FREE)
+        self._looks += looked is not None
         if looked is None or looked.outcome != "found":
             reason = None if looked is None else looked.reason
-            looked = self._born(births, bad, step) or self._here(message, bad, caller, reason)
-        looked = replace(looked, step=step)
+            looked = self._born(births, bad, self._capture.tape.step) or self._here(message, bad, caller, reason)
+        self._emit(message, looked)
+
+    def _emit(self, message: Message, looked: Looked) -> None:
+        looked = replace(looked, step=self._capture.tape.step)
         RECORDER.emit(Sent(message.kind, message.ranks, message.number, message.group, looked), urgent=True)
 
-    def _again(self, bad: Tensor) -> Looked | None:
+    def _has_time(self) -> bool:
+        return self._spent <= _SHARE * (time.perf_counter() - self._began)
+
+    def _again(self, bad: Tensor, *, free: bool) -> Looked | None:
         """Return what running the step again, as far as it has come, showed; None where there is no time for it."""
         capture = self._capture
         taped = not (capture.idle or capture.depth or capture.in_step or capture.communicates)
-        passed = time.perf_counter() - self._began
-        if not (taped or capture.window.shut) or (self._looks >= _FREE and self._spent > _SHARE * passed):
+        if not (taped or capture.window.shut) or not (free or self._has_time()):
             return None
-        self._looks += 1
         began = time.perf_counter()
         looked = self._examine(bad)
         self._spent += time.perf_counter() - began
@@ -116,3 +133,8 @@ class Handed:
                 source="outside", site=site_of(spot, f"{_OPS[message.kind]}.default"), inputs=(fact(bad),),
                 reason=reason,
             )  # fmt: skip
+
+
+def _is_laid(looked: Looked) -> bool:
+    """Whether the script wrote the number down as it is."""
+    return looked.site is not None and words.laid(looked.site.op or "", looked.inputs, looked.facts) is not None

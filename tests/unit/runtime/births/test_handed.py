@@ -79,6 +79,19 @@ def test_masks_and_finite_values_are_not_told(work, alone):
     assert worker.events(Sent) == []
 
 
+def test_minus_infinity_is_told_where_it_was_computed_and_a_mask_that_is_laid_is_not(work, alone):
+    worker = work()
+    model = Unit()
+    with torch.no_grad():
+        share = model(torch.eye(3)[:2])[0]
+        prior = torch.log(share)  # of none
+        hand(prior)
+        banned = torch.rand(3).masked_fill(share == 0, -torch.inf)
+        hand(banned)
+    (sent,) = worker.events(Sent)
+    assert (sent.number, sent.look.site.line) == (0, line_of("# of none"))
+
+
 def test_running_again_is_within_a_share_of_the_time(work, alone, monkeypatch):
     worker = work()
     looks = []
