@@ -31,7 +31,8 @@ from nandiag.runtime.tape.capture import Capture
 if TYPE_CHECKING:
     from nandiag.runtime.births.births import Births
 
-_FREE, _FREE_MASKS, _SHARE, _FRAMES = 2, 1, 0.01, 4
+_SHARE, _FRAMES = 0.01, 4
+_FREE = {False: 2, True: 1}
 _MOST_OF_A_LINE, _MOST_LINES = 16, 16
 _OPS = {"send": "c10d::send", "scatter": "c10d::scatter_", "broadcast": "c10d::broadcast_", "gather": "c10d::gather_"}
 Examine = Callable[[Tensor], Looked | None]
@@ -45,7 +46,7 @@ class Handed:
         self._examine = examine
         self._post = Post()
         self._told: Counter[tuple[int, int]] = Counter()
-        self._looks = self._masks = 0
+        self._looks: Counter[bool] = Counter()
         self._began, self._spent = time.perf_counter(), 0.0
 
     def watch(self) -> None:
@@ -83,18 +84,14 @@ class Handed:
 
     def _tell_computed(self, message: Message, bad: Tensor, caller: FrameType) -> None:
         """-Inf alone is a mask, unless the step, run again, shows that it was computed; many a rank hands masks on."""
-        if self._masks >= _FREE_MASKS and not self._has_time():
-            return
-        self._masks += 1
-        looked = self._again(bad, free=True)
+        looked = self._again(bad, mask=True)
         made = looked is not None and (looked.outcome, looked.source) == ("found", "op") and looked.site is not None
         if looked is None or not made or _is_laid(looked) or not self._may_tell(caller):
             return
         self._emit(message, looked)
 
     def _tell(self, births: Births, message: Message, bad: Tensor, caller: FrameType) -> None:
-        looked = self._again(bad, free=self._looks < _FREE)
-        self._looks += looked is not None
+        looked = self._again(bad)
         if looked is None or looked.outcome != "found":
             reason = None if looked is None else looked.reason
             looked = self._born(births, bad, self._capture.tape.step) or self._here(message, bad, caller, reason)
@@ -104,15 +101,18 @@ class Handed:
         looked = replace(looked, step=self._capture.tape.step)
         RECORDER.emit(Sent(message.kind, message.ranks, message.number, message.group, looked), urgent=True)
 
-    def _has_time(self) -> bool:
-        return self._spent <= _SHARE * (time.perf_counter() - self._began)
+    def _again(self, bad: Tensor, *, mask: bool = False) -> Looked | None:
+        """Return what running the step again, as far as it has come, showed; None where there is no time for it.
 
-    def _again(self, bad: Tensor, *, free: bool) -> Looked | None:
-        """Return what running the step again, as far as it has come, showed; None where there is no time for it."""
+        What may be a ``mask`` takes none of the first few looks from what is none.
+        """
         capture = self._capture
         taped = not (capture.idle or capture.depth or capture.in_step or capture.communicates)
-        if not (taped or capture.window.shut) or not (free or self._has_time()):
+        passed = time.perf_counter() - self._began
+        late = self._looks[mask] >= _FREE[mask] and self._spent > _SHARE * passed
+        if late or not (taped or capture.window.shut):
             return None
+        self._looks[mask] += 1
         began = time.perf_counter()
         looked = self._examine(bad)
         self._spent += time.perf_counter() - began
