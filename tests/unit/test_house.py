@@ -170,6 +170,17 @@ PRIVATE = re.compile(
 )
 
 
+def test_all_that_is_tracked_is_text():
+    """A wheel or a picture left behind by some work comes in by ``git add`` of a folder, and stays in the history."""
+    no_text = []
+    for path in tracked_files():
+        try:
+            path.read_bytes().decode("utf-8")
+        except UnicodeDecodeError:
+            no_text.append(relative(path))
+    assert no_text == []
+
+
 def test_the_tree_names_no_machine():
     """What is true on one machine or for one team only has no place in the repository."""
     found = []
