@@ -17,6 +17,7 @@ class Case:
     ``spoken``: what the error that the script ends by speaks of.
     ``behind``: the weights were written into behind the last update, and are looked at for the last time.
     ``handed``: this rank is about to give to others what is ``spoken`` of; there need be no harm at all.
+    ``apart``: what models and backward calls gave is taken as it is, where it is still there, and they are not called.
     ``within``: hooks have made the weights bad within the step's own backward.
     ``by_hand``: no optimizer made the updates, so that the tape begins with the one before this step.
     """
@@ -35,6 +36,7 @@ class Case:
     spoken: tuple[Tensor, ...] = ()
     behind: bool = False
     handed: bool = False
+    apart: bool = False
 
     def is_told(self, looked: Looked) -> bool:
         """Whether what a look found is worth a word: not where nothing else says that there is harm at all.

@@ -40,6 +40,7 @@ from nandiag.runtime.replay.ready import (
     stand_in_for_spoiled,
     still_held,
     updates_by_hand,
+    without_models,
 )
 from nandiag.runtime.replay.rerun import Player, written_by
 from nandiag.runtime.replay.trace import Tracer
@@ -53,6 +54,7 @@ from nandiag.runtime.together.shadows import possible
 from nandiag.runtime.together.vigil import together
 
 _MOST = 4
+_NOT_RUN = frozenset({"refused", "failed"})
 
 
 class Examiner:
@@ -112,7 +114,20 @@ class Examiner:
             leaves = all_that_gather([], roots_of(entries), entries)
             own = [one for one in leaves if one.grad is not None and storage(one.grad) in keys]
         case = replace(case, parameters=own)
-        return self._refusal(case, entries) or self._replay(case, entries)
+        looked = self._refusal(case, entries) or self._replay(case, entries)
+        return looked if looked.outcome not in _NOT_RUN else self._apart(case, entries) or looked
+
+    def _apart(self, case: Case, entries: list[Entry]) -> Looked | None:
+        """Run again what the loop itself computed, where the models cannot be called; None where that shows nothing.
+
+        What they gave may still be there: a loss that a schedule reads, say.
+        """
+        calls = without_models(entries)
+        if not calls or self._capture.elsewhere:
+            return None
+        looked = self._replay(replace(case, apart=True), calls)
+        sure = (looked.outcome, looked.source) == ("found", "op")
+        return looked if sure else None
 
     @guarded("replay")
     def examine_rates(self, optimizer: torch.optim.Optimizer, step: int) -> None:
@@ -216,7 +231,7 @@ class Examiner:
                 _eager(),
                 self._traced(tracer),
             ):
-                player = Player(tracer, ones, held)
+                player = Player(tracer, ones, held, apart=case.apart)
                 spoiled = stand_in_for_spoiled(case, entries, tracer) or self._capture.half_updated
                 # In a context of its own, for what the step sets in context variables.
                 with contextlib.nullcontext() if case.joint else patience():

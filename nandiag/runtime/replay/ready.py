@@ -17,9 +17,9 @@ from nandiag.runtime.replay.rerun import written_by
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.update import stand_in
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, tensors_in
+from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, tensors_in
 from nandiag.runtime.tape.packed.habits import Habit
-from nandiag.runtime.tape.packed.words import Given
+from nandiag.runtime.tape.packed.words import Given, Made, version_of
 from nandiag.runtime.tape.traceless import roots_of
 
 
@@ -45,6 +45,22 @@ def updates_by_hand(entries: list[Entry]) -> list[Entry]:
     first = next((index for index, entry in enumerate(entries) if entry.kind == BACKWARD), len(entries))
     writes = [(entry, one) for entry, one in written_by(entries[:first]) if not entry.grad and is_leaf(one)]
     return [entry for entry, one in writes if one.requires_grad and not is_bad(one)]
+
+
+def without_models(entries: list[Entry]) -> list[Entry]:
+    """Return what the loop itself computed, none of it of a tensor that was written into since."""
+    calls = [entry for entry in entries if entry.kind == CALL and getattr(entry.function, "__name__", "") != "grad"]
+    made = set(map(id, calls))
+    gone = {id(entry) for entry in calls if any(_moved_on(word, made) for word in entry.words)}
+    return [entry for entry in calls if id(entry) not in gone]
+
+
+def _moved_on(word: Any, made: set[int]) -> bool:
+    """Whether a word is what no call of these makes, and holds other numbers by now than when it was used."""
+    if type(word) is not Made or id(word.entry) in made:
+        return False
+    tensor = word.tensor()
+    return tensor is not None and version_of(tensor) != (word.version or 0)
 
 
 def gradients_used(entries: list[Entry]) -> bool:

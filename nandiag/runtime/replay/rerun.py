@@ -59,10 +59,14 @@ class _Gone(Exception):  # noqa: N818 - no error: the script let go of it
 
 
 class Player:
-    """Plays entries in order under a tracer; ``scales`` maps ``id`` of a loss-scale tensor to what stands in for it."""
+    """Plays entries in order under a tracer; ``scales`` maps ``id`` of a loss-scale tensor to what stands in for it.
 
-    def __init__(self, tracer: Tracer, scales: dict[int, Tensor], leaves: list[Tensor]) -> None:
+    ``apart``: some entries are not played, and what they made is taken as it is; what is gone with them is left out.
+    """
+
+    def __init__(self, tracer: Tracer, scales: dict[int, Tensor], leaves: list[Tensor], *, apart: bool = False) -> None:
         self.tracer = tracer
+        self._apart = apart
         self._leaves = leaves
         self.result = Rerun()
         self._outputs = self.result.outputs
@@ -137,7 +141,7 @@ class Player:
         try:
             return self._unpack(entry.args), self._unpack(entry.kwargs), self._swapped(entry)
         except _Gone as gone:
-            if entry.kind == BACKWARD or entry.grad:
+            if (entry.kind == BACKWARD or entry.grad) and not self._apart:
                 raise Refused(str(gone)) from None
             self.result.gaps += 1
             return None

@@ -5,6 +5,7 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 
 def by_hand(optimizer, layer, loss):
@@ -115,3 +116,58 @@ def test_the_look_before_the_update_leaves_no_trace(work, sets_rate):
     assert worker.looked
     assert all(bool(one.isfinite().all()) for one in plain)
     assert all(map(torch.equal, plain, seen))
+
+
+class Talkative(nn.Linear):
+    """As a model that communicates in its forward: it cannot be called again on one rank alone."""
+
+    def forward(self, x):
+        if any(type(mode).__name__ == "Tracer" for mode in _get_current_dispatch_mode_stack()):
+            raise RuntimeError("a collective that only this rank calls")
+        return super().forward(x)
+
+
+def by_the_newest_losses(losses, step):
+    recent = torch.stack(losses[-3:])
+    if step == 4:
+        recent = torch.full_like(recent, 2.0)
+    return ((recent[0] - recent.mean()) / recent.std()).clamp(0, 0.01)  # of equal losses
+
+
+def test_the_line_is_named_also_where_the_model_cannot_be_called_again(work):
+    worker = work()
+    torch.manual_seed(0)
+    layer = Talkative(3, 2)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+    losses = []
+    for step in range(5):
+        loss = layer(torch.rand(4, 3)).square().mean()
+        losses.append(loss.detach())
+        if step > 2:
+            optimizer.param_groups[0]["lr"] = by_the_newest_losses(losses, step).item()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.site.op) == ("found", "aten.div.Tensor"), looked
+    assert looked.site.source.endswith("# of equal losses")
+    assert looked.facts["number"] is True
+
+
+def test_what_was_written_into_since_is_not_run_again_without_the_model(work):
+    worker = work()
+    torch.manual_seed(0)
+    layer = Talkative(3, 2)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+    for step in range(3):
+        loss = layer(torch.rand(4, 3)).square().mean()
+        kept = loss.detach().clone()
+        share = kept / kept
+        kept.zero_()
+        rate = share.log() if step < 2 else share.sub(2).log()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.param_groups[0]["lr"] = 0.01 + rate.item()
+        optimizer.step()
+    looked = worker.looked[0]
+    assert looked.facts.get("number") is None or looked.site.op == "aten.log.default", looked
