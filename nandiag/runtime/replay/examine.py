@@ -63,7 +63,7 @@ class Examiner:
     def __init__(self, capture: Capture, agreement: Agreement, most: int) -> None:
         self._capture = capture
         self.agreement = agreement
-        self._left = most
+        self._left = self._rates_left = most
         self._partial = False
         self._rate: Looked | None = None
         self._hooks = Hooks()
@@ -133,12 +133,15 @@ class Examiner:
     def examine_rates(self, optimizer: torch.optim.Optimizer, step: int) -> None:
         """An update is about to be made: a rate that is no number may be one that was read off a tensor just now.
 
-        How that was made is looked at before the update spoils the weights.
+        How that was made is looked at before the update spoils the weights. A rate may be bad in each step and do no
+        harm, where the weights that it is for have no gradients, or zeros: so that is done a few times at most.
         """
-        rates = [rate for group in optimizer.param_groups if isinstance(rate := group.get("lr"), float)]
-        bad = {repr(rate) for rate in rates if not math.isfinite(rate)}
+        if self._rates_left <= 0 or self._left <= 0:
+            return
+        bad = {repr(rate) for rate in _rates_used(optimizer) if not math.isfinite(rate)}
         tensor = next((one for number, one in reversed(self._capture.window.numbers) if repr(number) in bad), None)
-        if tensor is not None and self._left > 0:
+        if tensor is not None:
+            self._rates_left -= 1
             case = Case(step, [], joint=False, unfinished=True, spoken=(tensor,), handed=True)
             self._rate = self.examine_handed(case)
 
@@ -315,6 +318,12 @@ class Examiner:
         backwards = sum(entry.kind == BACKWARD for entry in seen.entries)
         own = [one for one in self._capture.exchanges if one.micro_step >= backwards]
         return with_exchange(looked, seen.result.largest_gradient, seen.roots, own)
+
+
+def _rates_used(optimizer: torch.optim.Optimizer) -> Iterator[float]:
+    for group in optimizer.param_groups:
+        if isinstance(rate := group.get("lr"), float) and any(one.grad is not None for one in group["params"]):
+            yield rate
 
 
 @contextlib.contextmanager

@@ -171,3 +171,28 @@ def test_what_was_written_into_since_is_not_run_again_without_the_model(work):
         optimizer.step()
     looked = worker.looked[0]
     assert looked.facts.get("number") is None or looked.site.op == "aten.log.default", looked
+
+
+@pytest.fixture
+def looks(work, monkeypatch):
+    """Count the looks at how a rate was made."""
+    examiner, found = work(on_anomaly="continue").sentinel.looker._examiner, []
+    look = examiner.examine_handed
+    monkeypatch.setattr(examiner, "examine_handed", lambda case: found.append(case) or look(case))
+    return found
+
+
+def test_a_bad_rate_of_weights_that_nobody_trains_is_not_looked_into(looks):
+    layer, idle = nn.Linear(3, 2), nn.Linear(3, 2)
+    optimizer = torch.optim.SGD([{"params": layer.parameters()}, {"params": idle.parameters()}], lr=0.1)
+    for _ in range(6):
+        optimizer.zero_grad()
+        layer(torch.rand(4, 3)).square().mean().backward()
+        optimizer.param_groups[1]["lr"] = (torch.ones(2) / torch.zeros(2)).max().item()
+        optimizer.step()
+    assert looks == []
+
+
+def test_a_rate_that_stays_bad_is_looked_into_a_few_times_at_most(looks):
+    trained(by_hand, (1.0, *[0.0] * 12))
+    assert 0 < len(looks) <= 3
