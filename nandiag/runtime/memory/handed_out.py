@@ -15,8 +15,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from nandiag.runtime.births.known import Call
 from nandiag.runtime.frames import USER, Frame, places, source
 from nandiag.runtime.look.finite import is_bad
+from nandiag.runtime.memory.laid import is_finite
 
-_MOST, _FRAMES = 1024, 6
+_MOST, _FRAMES, _LARGEST = 1024, 6, 1 << 20
 _FILLS = frozenset({"copy_", "fill_", "zero_", "uniform_", "normal_", "random_", "bernoulli_", "exponential_"})
 
 
@@ -34,6 +35,12 @@ class HandedOut:
 
     def __init__(self) -> None:
         self._made: dict[int, Out] = {}
+        self._doubt: int | None = None
+
+    @property
+    def doubts(self) -> bool:
+        """Whether a call is on that computes what it writes there, which may not be finite."""
+        return self._doubt is not None
 
     def out(self, name: str, tensor: Tensor, step: int) -> None:
         """A call of the script's loop returned ``tensor``, of which nothing is written yet."""
@@ -49,17 +56,35 @@ class HandedOut:
             self._made[_key(tensor)] = Out(StorageWeakRef(tensor.untyped_storage()), call, step, tensor._version)
 
     def writes(self, name: str, target: Tensor, laid: object) -> None:
-        """A call is about to write into ``target``, perhaps ``laid`` as it is."""
+        """A call is about to write into ``target``, ``laid`` as it is, or what it computes (None)."""
+        self._settle()
         known = self._known(target)
         if known is None:
             return
         whole = target.numel() * target.element_size() >= target.untyped_storage().nbytes()
-        # What lies on a device is not read here, for that would wait for it.
-        bad = isinstance(laid, Tensor) and laid.is_floating_point() and (not laid.is_cpu or is_bad(laid))
-        if (whole and name in _FILLS) or bad or target._version != known.version:
+        kept = self._may_keep(target) if laid is None else is_finite(laid)
+        if (whole and name in _FILLS) or not kept or target._version != known.version:
             self.forget(target)
         else:
             self._made[_key(target)] = known._replace(version=known.version + 1)
+
+    def _may_keep(self, target: Tensor) -> bool:
+        """Whether a call that computes what it writes may be followed: where it is finite before it is to be after."""
+        if not target.is_cpu or target.numel() > _LARGEST:
+            return False
+        self._doubt = None if is_bad(target) else _key(target)
+        return True
+
+    def wrote(self, target: Tensor) -> None:
+        """The call that was about to write has written."""
+        if self._doubt == _key(target) and not is_bad(target):
+            self._doubt = None
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._doubt is not None:
+            self._made.pop(self._doubt, None)
+            self._doubt = None
 
     def forget(self, tensor: Tensor) -> None:
         """Something else has written there, or may from now on."""
@@ -68,6 +93,7 @@ class HandedOut:
 
     def of(self, tensor: Tensor) -> Out | None:
         """Return who handed out the memory of ``tensor``, where all writes since were seen; None else."""
+        self._settle()
         known = self._known(tensor)
         return known if known is not None and tensor._version == known.version else None
 

@@ -24,6 +24,7 @@ from nandiag.runtime.guard import disarm
 from nandiag.runtime.leaves import unseen
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.memory.handed_out import HandedOut
+from nandiag.runtime.memory.laid import laid_by
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.memory.unwritten import EMPTY
 from nandiag.runtime.tape.entries import CALL, Entry, Tape, tensors_in
@@ -48,7 +49,6 @@ _REMAKERS = frozenset({"set_", "resize_", "resize_as_", "share_memory_"})
 # These end like functions that write into their first argument, and leave its values alone.
 _NO_WRITERS = frozenset({"requires_grad_", "detach_"})
 _FILLS = frozenset({"zero_", "fill_"})
-_LAYS = frozenset({"__setitem__", "copy_", "fill_", "zero_", "index_copy_", "masked_fill_", "index_fill_", "scatter_"})
 _COPIES = frozenset({"clone", "__deepcopy__"})
 _SMALL = 1 << 14
 _FROM_DATA = frozenset({"from_numpy", "as_tensor", "tensor", "frombuffer", "asarray", "from_dlpack"})
@@ -82,7 +82,6 @@ class Traits(NamedTuple):
     moves: bool  # what is known of a tensor may be so no more when the call has been made
     plain: bool  # it may be noted now and put on the tape later
     fills: bool  # nothing is left of what stood there
-    lays: bool  # it lays its last argument there as it is
     gives_data: bool  # it is ``p.data = value``
     hands_out: bool  # it returns memory of which nothing is written yet
     exposes: bool  # others than torch may write there from now on
@@ -100,7 +99,7 @@ def _traits(function: Any) -> Traits:
     plain = not (moves or random or from_data or name in _COPIES or name == "__get__")
     return Traits(
         name, mutates, in_place, random, remakes, from_data, moves or random or name in EXPOSES, moves, plain,
-        name in _FILLS, name in _LAYS, sets == "data", name in EMPTY, name in EXPOSES,
+        name in _FILLS, sets == "data", name in EMPTY, name in EXPOSES,
     )  # fmt: skip
 
 
@@ -189,6 +188,8 @@ class Window(Beneath):
             self._read(output, words[0])
             return
         frame, jots = sys._getframe(2), self.tape.jots
+        if self.handed_out.doubts and traits(func).in_place:
+            self.handed_out.wrote(words[0][0])
         if traits(func).hands_out and isinstance(output, Tensor):
             self.handed_out.out(func.__name__, output, self.tape.step)
         if (
@@ -210,23 +211,23 @@ class Window(Beneath):
             self.handed_out.forget(args[0])
         own = kwargs.get("generator") if kwargs else None
         states = generators(full=False, private=[own] if own is not None else ()) if what.random or own else None
-        return states, self._before(what.name, args, fills=what.fills, lays=what.lays) if what.in_place else None
+        return states, self._before(what, args, kwargs) if what.in_place else None
 
-    def _before(self, name: str, args: tuple[Any, ...], *, fills: bool, lays: bool) -> tuple[Tensor, Tensor] | None:
+    def _before(self, what: Traits, args: tuple[Any, ...], kwargs: Any) -> tuple[Tensor, Tensor] | None:
         # A small tensor from outside that is written into, perhaps through a view: what it held is kept, so that the
         # write can be made again.
         target = args[0] if args else None
         if not isinstance(target, Tensor):
             return None
-        laid = args[-1] if lays else None
-        self.handed_out.writes(name, target, laid)
+        laid = laid_by(what.name, args, kwargs)
+        self.handed_out.writes(what.name, target, laid)
         if self.wrote is not None:
             self.wrote(target, laid)
         base = target._base if target._is_view() and target._base is not None else target
         known = self.tape.maker(base)
         made = known is not None and known[0].step == self.tape.step
         # A gradient that is read was made by no call; until the step's first backward it is what an earlier one left.
-        if made and known is not None and not fills and not self.tape.micro_step and known[0].name == "__get__":
+        if made and known is not None and not what.fills and not self.tape.micro_step and known[0].name == "__get__":
             made = False
         if base.requires_grad or base.numel() > _SMALL or made:
             return None

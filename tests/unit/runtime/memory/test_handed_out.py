@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from nandiag.runtime.memory import handed_out
+from nandiag.runtime.memory import laid
 from nandiag.runtime.memory.handed_out import HandedOut
 
 
@@ -64,12 +64,32 @@ def test_the_line_that_was_handed_it_is_told_and_no_write_is_blamed(work):
     lambda rows: rows.numpy().__setitem__(3, math.nan),
     lambda rows: rows.data.__setitem__(3, math.nan),
     lambda rows: rows.__setitem__(3, torch.tensor(math.nan)),
-], ids=["numpy", "data", "a bad write"])  # fmt: skip
+    lambda rows: rows.__setitem__(3, math.nan),
+    lambda rows: rows[3].fill_(math.nan),
+    lambda rows: rows[3].copy_(torch.tensor(math.nan), True),
+    lambda rows: rows.masked_fill_(torch.eye(len(rows), 4).bool(), value=math.inf),
+    lambda rows: rows.index_fill_(0, torch.tensor([0]), math.nan),
+    lambda rows: rows[:2].fill_(0.0).div_(0.0),
+    lambda rows: rows[:2].fill_(3e38).mul_(10.0),
+    lambda rows: rows[:2].fill_(1.0).scatter_add_(0, torch.zeros(1, 4, dtype=torch.long), torch.full((1, 4), math.inf)),
+], ids=["numpy", "data", "a bad write", "number", "fill", "copy", "mask", "index", "quotient", "product", "sum"])  # fmt: skip
 @pytest.mark.parametrize("all_of_it", [False, True])
 def test_what_others_may_have_written_is_not_said_to_be_unwritten(work, spoil, all_of_it):
     worker = work()
     train(spoil, all_of_it=all_of_it)
     assert worker.looked[0].facts.get("birth") != "unwritten", worker.looked[0]
+
+
+def test_what_is_counted_up_in_memory_that_nobody_filled_is_told_as_such(work):
+    worker = work()
+    train(lambda rows: rows[3:5].add_(1.0).mul_(0.5))
+    assert worker.looked[0].facts.get("birth") == "unwritten", worker.looked[0]
+
+
+def test_sums_of_finite_numbers_are_no_doubt(work):
+    worker = work()
+    train(lambda rows: rows[:2].add_(1.0).clamp_(max=5.0))
+    assert worker.looked[0].facts.get("birth") == "unwritten", worker.looked[0]
 
 
 def test_nothing_is_kept_of_memory_that_is_gone(work):
@@ -88,7 +108,7 @@ def test_nothing_is_kept_of_memory_that_is_gone(work):
 
 def test_what_is_laid_there_from_a_device_is_not_read(monkeypatch):
     memory, looked = HandedOut(), []
-    monkeypatch.setattr(handed_out, "is_bad", lambda one: looked.append(one) or False)
+    monkeypatch.setattr(laid, "is_bad", lambda one: looked.append(one) or False)
     rows = torch.empty(4, 4)
 
     def window():

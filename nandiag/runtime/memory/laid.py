@@ -1,0 +1,35 @@
+"""What a call lays into memory as it is: a number, or another tensor's values (worker)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from nandiag.runtime.look.finite import is_bad
+
+# Where each of these functions is given what it lays, counted with the memory that it writes into.
+_PLACES = {
+    "__setitem__": 2, "copy_": 1, "fill_": 1, "masked_fill_": 2, "index_fill_": 3, "index_copy_": 3, "scatter_": 3,
+}  # fmt: skip
+_WORDS = ("value", "src", "source")
+
+
+def laid_by(name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    """Return what a call of the function ``name`` lays there as it is; None where it computes what it writes."""
+    if name == "zero_":
+        return 0.0
+    place = _PLACES.get(name)
+    if place is None or (kwargs and "reduce" in kwargs):
+        return None
+    if len(args) > place:
+        return args[place]
+    return next((kwargs[word] for word in _WORDS if word in kwargs), None) if kwargs else None
+
+
+def is_finite(laid: Any) -> bool:
+    """Whether what is laid is known to be finite; what lies on a device is not read, for that would wait for it."""
+    if isinstance(laid, Tensor):
+        return not laid.is_floating_point() or (laid.is_cpu and not is_bad(laid))
+    return isinstance(laid, int | float) and math.isfinite(laid)
