@@ -32,6 +32,7 @@ from nandiag.runtime.births.known import (
 )
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.look.finite import fact, is_bad, local, norms
+from nandiag.runtime.memory.laid import is_finite
 from nandiag.runtime.memory.unwritten import EMPTY
 from nandiag.runtime.tape.entries import tensors_in
 
@@ -98,9 +99,7 @@ class Record:
         """Whether ``laid``, which is about to be written there, is finite, and so no part of what is bad there."""
         if self.state_of(tensor) is None:
             return True
-        if isinstance(laid, Tensor):
-            return laid.device.type == "cpu" and not is_bad(laid)
-        return isinstance(laid, int | float) and math.isfinite(laid)
+        return is_finite(laid)
 
     def lose(self) -> None:
         """Calls are not seen any more, so that nothing that is known need hold."""

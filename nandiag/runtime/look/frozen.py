@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,6 +14,12 @@ from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.names import walk
 
 Place = tuple[int, str]
+# A mask that is written anew again and again is not looked at each time.
+_MOST_MEANT = 64
+
+
+def _never(_: Tensor) -> bool:
+    return False
 
 
 class Frozen:
@@ -24,6 +31,7 @@ class Frozen:
         self._always: set[Place] = set()
         self._silent: set[Place] = set()
         self._trained: set[int] = set()
+        self._meant: Counter[Place] = Counter()
 
     def take_stock(self, roots: list[nn.Module], trained: set[int]) -> None:
         """Find them below ``roots``; those that are bad at their first sight are masks or scratch, and no harm."""
@@ -60,14 +68,21 @@ class Frozen:
         self._version[place] = now
         return now != before
 
-    def bad(self) -> list[tuple[str, str, Tensor]]:
-        """Return (name, what, tensor) of each that was finite once and is not now; each is told once."""
+    def bad(self, is_meant: Callable[[Tensor], bool] = _never) -> list[tuple[str, str, Tensor]]:
+        """Return (name, what, tensor) of each that was finite once and is not now; each is told once.
+
+        What is infinite because it is meant so is no harm, and may turn bad later.
+        """
         found = []
         names = {(id(ref()), key): (name, what) for ref, key, name, what in self.places}
         for place, tensor in self._now():
             if place not in self._always and is_bad(tensor):
-                self._always.add(place)
-                found.append((*names[place], tensor))
+                if is_meant(tensor):
+                    self._meant[place] += 1
+                    self._always |= {place} if self._meant[place] > _MOST_MEANT else set()
+                else:
+                    self._always.add(place)
+                    found.append((*names[place], tensor))
         return found
 
     def _now(self) -> Iterator[tuple[Place, Tensor]]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from nandiag.runtime.leaves import names_in_script
 from nandiag.runtime.look.finite import is_bad, local, norms
 from nandiag.runtime.look.frozen import Frozen
-from nandiag.runtime.memory.masks import Masks
+from nandiag.runtime.memory.masks import Masks, is_added
 from nandiag.runtime.names import Owner, find_roots, owners
 
 Optimizer: TypeAlias = torch.optim.Optimizer
@@ -194,7 +194,8 @@ class Weights:
 
     def bad_frozen(self) -> list[Held]:
         """Return the buffers and frozen parameters that were finite once and are not now; each is told once."""
-        bad = [one for one in self._frozen.bad() if not self.masks.hold(one[2], again=True)]
+        masks = self.masks
+        bad = self._frozen.bad(lambda one: is_added(one) or masks.begin(one) or masks.hold(one, again=True))
         found = [Held(name, what, tensor, self.owners.get(id(tensor))) for name, what, tensor in bad]
         self.suspects = [held.tensor for held in found]
         return found

@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.runtime.births.known import Call
 from nandiag.runtime.frames import USER, Frame, places, source
-from nandiag.runtime.look.finite import is_bad
+from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.memory.laid import is_finite
 
 _MOST, _FRAMES, _LARGEST = 1024, 6, 1 << 20
@@ -77,8 +77,9 @@ class HandedOut:
 
     def wrote(self, target: Tensor) -> None:
         """The call that was about to write has written."""
-        if self._doubt == _key(target) and not is_bad(target):
-            self._doubt = None
+        with quiet():
+            if self._doubt == _key(target) and not is_bad(target):
+                self._doubt = None
         self._settle()
 
     def _settle(self) -> None:

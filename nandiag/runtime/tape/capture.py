@@ -324,6 +324,10 @@ class Capture:
         if not self.off and not self.narrow:
             self.window.open()
 
+    def maker(self, tensor: torch.Tensor) -> tuple[Entry, int] | None:
+        """Return the entry of this step that made ``tensor``, and the index among its outputs."""
+        return self.tape.maker(tensor)
+
     def gradients_dropped(self) -> None:
         """``zero_grad`` was called: what comes before it matters only if the step that follows descends from it."""
         if self.elsewhere:

@@ -217,12 +217,13 @@ class Window(Beneath):
         # A small tensor from outside that is written into, perhaps through a view: what it held is kept, so that the
         # write can be made again.
         target = args[0] if args else None
-        if not isinstance(target, Tensor):
+        if not isinstance(target, Tensor) or _functorch() is not None:  # within a transform there is nothing to read
             return None
         laid = laid_by(what.name, args, kwargs)
-        self.handed_out.writes(what.name, target, laid)
-        if self.wrote is not None:
-            self.wrote(target, laid)
+        with quiet():
+            self.handed_out.writes(what.name, target, laid)
+            if self.wrote is not None:
+                self.wrote(target, laid)
         base = target._base if target._is_view() and target._base is not None else target
         known = self.tape.maker(base)
         made = known is not None and known[0].step == self.tape.step

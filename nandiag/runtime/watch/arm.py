@@ -106,8 +106,10 @@ def _record_births(sentinel: Sentinel, capture: Capture) -> None:
     """From now on see what the script writes into memory before it trains, and what its threads write."""
     births = capture.births = Births()
     sentinel.judge.on_bad_start = births.bad_from_the_start
-    sentinel.looker.tells(sentinel.weights.masks)
-    capture.window.wrote = _both(sentinel.weights.masks.laid, births.written)
+    masks = sentinel.weights.masks
+    masks.maker = capture.maker
+    sentinel.looker.tells(masks)
+    capture.window.wrote = _both(masks.laid, births.written)
     births.handed_out = capture.window.handed_out
     births.prelude.on_cut_short = capture.window.close
     births.threads.begin()
@@ -142,6 +144,7 @@ def _let_go(capture: Capture) -> None:
     capture.off = True
     capture.window.close()
     capture.tape = capture.window.tape = Tape()
+    capture.window.numbers.clear()
     capture.known, capture.exchanges = {}, []
     capture.batches.newest.clear()
     capture.batches = capture.births = capture.on_root = None

@@ -72,7 +72,9 @@ def test_the_line_that_was_handed_it_is_told_and_no_write_is_blamed(work):
     lambda rows: rows[:2].fill_(0.0).div_(0.0),
     lambda rows: rows[:2].fill_(3e38).mul_(10.0),
     lambda rows: rows[:2].fill_(1.0).scatter_add_(0, torch.zeros(1, 4, dtype=torch.long), torch.full((1, 4), math.inf)),
-], ids=["numpy", "data", "a bad write", "number", "fill", "copy", "mask", "index", "quotient", "product", "sum"])  # fmt: skip
+], ids=[
+    "numpy", "data", "a bad write", "number", "fill", "copy", "mask", "index", "quotient", "product", "sum",
+])  # fmt: skip
 @pytest.mark.parametrize("all_of_it", [False, True])
 def test_what_others_may_have_written_is_not_said_to_be_unwritten(work, spoil, all_of_it):
     worker = work()

@@ -12,7 +12,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nandiag.events import ProbeDark
 from nandiag.runtime.collectives import own_part
@@ -525,3 +527,54 @@ def test_parts_of_sizes_of_their_own_are_all_taken_for_received(opened, second_o
     second_of_two("all_to_all_single")
     ended(opened, "all_to_all_single", *given, [2, 4], [2, 4])
     assert opened.capture.tape.maker(given[0]) is None
+
+
+class Ops(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def rows_written(given):
+    rows = torch.empty(3)
+    rows.copy_(given)
+    rows[0] = given.sum()
+    rows[1:].fill_(torch.tensor(-math.inf))
+    return rows.add_(1.0)
+
+
+def counted():
+    with Ops() as mode, torch.no_grad():
+        rows_written(torch.ones(3))
+    return mode.names
+
+
+def traced():
+    return make_fx(rows_written)(torch.ones(3)).code
+
+
+def transformed():
+    def body(row):
+        rows = torch.zeros_like(row)
+        rows[0] = row.sum()
+        return rows.mul_(2.0)
+
+    return torch.func.vmap(body)(torch.arange(6.0).view(2, 3)).tolist()
+
+
+@pytest.mark.parametrize("look", [counted, traced, transformed])
+def test_what_is_looked_at_before_a_write_is_unseen_by_the_scripts_own_modes(work, look):
+    plain = look()
+    worker = work()
+    layer = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+    for _ in range(3):
+        layer(torch.ones(2, 3)).square().mean().backward()
+        optimizer.step()
+        assert worker.capture.window.on
+        assert look() == plain
+    assert "window" not in RECORDER.darkened

@@ -32,12 +32,20 @@ def by_mask(bias):
     bias.masked_fill_(torch.tensor([True, False] * 3), float("-inf"))
 
 
+def by_mask_with_a_word(bias):
+    bias.masked_fill_(torch.tensor([True, False] * 3), value=float("-inf"))
+
+
+def by_index(bias):
+    bias.index_fill_(0, torch.tensor([1, 3]), value=-math.inf)
+
+
 def through_data(bias):
     bias.data[1] = -math.inf
 
 
 def by_logarithm(bias):
-    bias.copy_(torch.log(torch.tensor([1.0, 0.0] * 3)))
+    bias.copy_(torch.log(torch.tensor([0.5, 0.0] * 3)))
 
 
 def with_nan(bias):
@@ -63,7 +71,7 @@ def trained(write, name, steps=4):
 
 @pytest.mark.parametrize("level", ["step", "op"])
 @pytest.mark.parametrize("name", ["trained", "ruled_out"])
-@pytest.mark.parametrize("write", [by_item, by_fill, by_mask, through_data])
+@pytest.mark.parametrize("write", [by_item, by_fill, by_mask, by_mask_with_a_word, by_index, through_data])
 def test_minus_infinity_that_the_loop_lays_down_is_a_mask(work, write, name, level):
     worker = work(on_anomaly="stop", level=level)
     model = trained(write, name)
@@ -78,6 +86,89 @@ def test_what_is_computed_or_nan_is_none(work, write, name, level):
     worker = work(on_anomaly="continue", level=level)
     trained(write, name)
     assert worker.harms
+
+
+class Longer(nn.Module):
+    """Attention whose mask is made within forward, for sequences longer than any before, or written into there."""
+
+    def __init__(self):
+        super().__init__()
+        self.query = nn.Linear(4, 4)
+        self.register_buffer("mask", torch.zeros(1, 1))
+        self.register_buffer("closed", torch.zeros(6))
+
+    def forward(self, x):
+        length = x.shape[1]
+        if length > len(self.mask):
+            self.mask = torch.full((length, length), -math.inf).triu(1)
+        self.closed[length:] = -math.inf
+        self.closed[:length] = 0.0
+        scores = self.query(x) @ x.transpose(1, 2) + self.mask[:length, :length] + self.closed[:length]
+        return torch.softmax(scores, -1) @ x
+
+
+def attended(spoil=None):
+    torch.manual_seed(0)
+    model = Longer()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(8):
+        loss = model(torch.rand(2, 1 + step // 2, 4)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step == 6 and spoil is not None:
+            spoil(model)
+
+
+def test_a_mask_that_forward_makes_or_writes_is_none(work):
+    worker = work(on_anomaly="stop")
+    attended()
+    assert worker.harms == []
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_was_a_mask_may_turn_bad(work, value):
+    worker = work(on_anomaly="continue")
+    attended(lambda model: model.mask[1].fill_(value))
+    assert any(one.what == "buffer" and "mask" in one.tensors[0].name for one in worker.harms)
+
+
+def begun_anew(buffer):
+    buffer.low.fill_(math.inf)
+    buffer.high.copy_(torch.tensor(-math.inf))
+    buffer.least = torch.full((2,), math.inf)
+
+
+def overflown(buffer):
+    buffer.least = torch.full((2,), 1e38) * 10
+
+
+class Extremes(nn.Module):
+    """Keeps the least and the largest number of those that it was given."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+        for name in ("low", "high", "least"):
+            self.register_buffer(name, torch.zeros(2))
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+@pytest.mark.parametrize(("write", "harm"), [(begun_anew, False), (overflown, True)])
+def test_an_extreme_that_the_loop_begins_anew_is_none(work, write, harm):
+    worker = work(on_anomaly="continue")
+    model = Extremes()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        loss = model(torch.rand(5, 4)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step == 1:
+            write(model)
+    assert bool(worker.harms) is harm
 
 
 class Least(torch.optim.Optimizer):
