@@ -5,6 +5,7 @@ Each look costs one number a group of tensors; only when that number is not fini
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from torch import Tensor
 from nandiag.runtime.leaves import names_in_script
 from nandiag.runtime.look.finite import is_bad, local, norms
 from nandiag.runtime.look.frozen import Frozen
-from nandiag.runtime.memory.masks import Masks, is_added
+from nandiag.runtime.memory.masks import Masks, is_added, may_be
 from nandiag.runtime.names import Owner, find_roots, owners
 
 Optimizer: TypeAlias = torch.optim.Optimizer
@@ -75,6 +76,7 @@ class Weights:
     def __init__(self) -> None:
         self.owners: dict[int, Owner] = {}
         self._excused: set[int] = set()
+        self._masked: dict[int, weakref.ref[Tensor]] = {}
         self._sharded: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
         self._met: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._begun: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -158,6 +160,8 @@ class Weights:
         tensors = [*parameters(optimizer), *_tensors_of(states)]
         if self._excused:
             tensors = [tensor for tensor in tensors if id(tensor) not in self._excused]
+        if self._masked:
+            tensors = [self._unmasked(tensor) for tensor in tensors]
         return norms(tensors)
 
     def seen_whole(self, optimizer: Optimizer, step: int) -> None:
@@ -189,8 +193,9 @@ class Weights:
         """Look at every tensor exactly; reads the host. Excused ones (bad from the start, by design) are left out."""
         found = list(self._bad(self._named(optimizer), "parameter"))
         found += self._bad(self._named_state(optimizer), "optimizer_state")
-        self.excuse([held for held in found if self.masks.hold(held.tensor)])
-        return [held for held in found if id(held.tensor) not in self._excused]
+        found = [held for held in found if id(held.tensor) not in self._excused]
+        self.leave_masked(held for held in found if self.masks.hold(held.tensor))
+        return [held for held in found if not (self._is_masked(held.tensor) and may_be(held.tensor))]
 
     def bad_frozen(self) -> list[Held]:
         """Return the buffers and frozen parameters that were finite once and are not now; each is told once."""
@@ -203,6 +208,14 @@ class Weights:
     def excuse(self, held: Sequence[Held]) -> None:
         """Do not tell of these again, and keep them out of the looks to come."""
         self._excused |= {id(one.tensor) for one in held}
+
+    def leave_masked(self, held: Iterable[Held]) -> None:
+        """What is -inf in these is meant so; the rest of them is to stay finite."""
+        self._masked |= {id(one.tensor): weakref.ref(one.tensor) for one in held}
+
+    def _is_masked(self, tensor: Tensor) -> bool:
+        known = self._masked.get(id(tensor))
+        return known is not None and known() is tensor
 
     def sharded(self, optimizer: Optimizer) -> bool:
         """Tell whether the optimizer's parameters are shards, so that the ranks' gradients differ."""
@@ -242,7 +255,12 @@ class Weights:
     @property
     def excuses(self) -> bool:
         """Whether some tensor may be bad."""
-        return bool(self._excused)
+        return bool(self._excused or self._masked)
+
+    def _unmasked(self, tensor: Tensor) -> Tensor:
+        """Return ``tensor``, where a mask was laid into it without its -inf: the rest is to stay finite."""
+        data = local(tensor) if self._is_masked(tensor) else None
+        return tensor if data is None else data.nan_to_num(math.nan, math.inf, 0.0)
 
     def _state_turn(self, optimizer: Optimizer, *, quick: bool) -> Iterable[tuple[Any, Any]]:
         states: Iterable[tuple[Any, Any]] = optimizer.state.items()

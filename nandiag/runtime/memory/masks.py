@@ -51,8 +51,7 @@ class Masks:
 
         ``again``: the step may be run once more to know it, which is done once for each memory.
         """
-        data = _data(tensor)
-        if data.layout is not torch.strided or not is_there(data) or _has_others(data):
+        if not may_be(tensor):
             return False
         if -math.inf in self._laid_in(tensor) or self.seen(tensor):
             return True
@@ -81,6 +80,14 @@ class Masks:
         return frozenset(word for word in words if _infinity(word) is not None)
 
 
+def may_be(tensor: Tensor) -> bool:
+    """Whether -inf is all that is not finite in ``tensor``."""
+    data = _data(tensor)
+    if data.layout is not torch.strided or not is_there(data):
+        return False
+    return not bool(torch.isnan(data).any()) and not bool((data == math.inf).any())
+
+
 def is_added(tensor: Tensor) -> bool:
     """Whether ``tensor`` holds zeros and -inf, and nothing else: so looks what is added to scores to rule some out."""
     data = _data(tensor)
@@ -96,10 +103,6 @@ def _nobody(_: Tensor) -> None:
 
 def _never(_: Tensor) -> bool:
     return False
-
-
-def _has_others(data: Tensor) -> bool:
-    return bool(torch.isnan(data).any()) or bool((data == math.inf).any())
 
 
 def _data(tensor: Tensor) -> Tensor:

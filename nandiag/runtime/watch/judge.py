@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
+from operator import not_
 from typing import Any
 
 from torch import Tensor
@@ -15,6 +17,7 @@ from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.look.losses import Loss, Losses
 from nandiag.runtime.look.sight import Sight, bad_gradients, bad_losses, describe, facts_of, mean_loss
 from nandiag.runtime.look.weights import Held, Optimizer, Weights, parameters, untouched
+from nandiag.runtime.memory.masks import may_be
 from nandiag.runtime.watch.clock import Clock, global_step
 from nandiag.runtime.watch.response import Level
 
@@ -49,7 +52,9 @@ class Judge:
         bad = self.weights.begin(optimizer)
         if not bad:
             return border
-        self.weights.excuse(bad)
+        masked = [one.what == "parameter" and may_be(one.tensor) for one in bad]
+        self.weights.leave_masked(compress(bad, masked))
+        self.weights.excuse(list(compress(bad, map(not_, masked))))
         if self.on_bad_start is not None:
             self.on_bad_start(bad, self.clock.step)
         make = self._harm(optimizer, "init", since=None, untouched=untouched(bad))

@@ -88,6 +88,49 @@ def test_what_is_computed_or_nan_is_none(work, write, name, level):
     assert worker.harms
 
 
+@pytest.mark.parametrize("name", ["trained", "ruled_out"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_turns_bad_beside_a_mask_is_told(work, name, value):
+    def write(bias):
+        bias[1] = -math.inf
+        masked.append(bias)
+
+    masked = []
+    worker = work(on_anomaly="continue")
+    model = trained(write, name)
+    assert worker.harms == []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        with torch.no_grad():
+            if step == 2:
+                masked[0][4] = value
+        loss = model.score(torch.rand(5, 4)).square().mean()  # which the mask is no part of
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert [one.what for one in worker.harms] == ["parameter" if name == "trained" else "buffer"]
+
+
+def test_what_turns_bad_beside_a_mask_that_was_there_from_the_start_is_told(work):
+    worker = work(on_anomaly="continue")
+    model = Codes()
+    with torch.no_grad():
+        by_item(model.trained)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(5):
+        if step == 3:
+            with torch.no_grad():
+                model.trained[4] = math.nan
+        loss = model.score(torch.rand(5, 4)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert [(one.what, one.phase, one.step) for one in worker.harms] == [
+        ("parameter", "init", 0),
+        ("parameter", "optimizer", 3),
+    ]
+
+
 class Longer(nn.Module):
     """Attention whose mask is made within forward, for sequences longer than any before, or written into there."""
 
