@@ -108,3 +108,14 @@ def _is_guarded(node: ast.expr) -> bool:
     """Whether something keeps it away from zero already, or it is a number."""
     sums = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
     return sums or isinstance(node, ast.Constant) or fitting.within_clamp(node) is not None
+
+
+def is_chosen(origin: Origin) -> bool:
+    """Whether the underlined expression stands in one of the branches of a ``torch.where`` in its line."""
+    source, column = origin.source or "", origin.column or (0, 0)
+    indent = len(source) - len(source.lstrip())
+    first, last = column[0] - indent, column[1] - indent
+    calls = [node for node in fitting.nodes_of(source) if isinstance(node, ast.Call) and source.isascii()]
+    chosen = [node for node in calls if isinstance(node.func, ast.Attribute) and node.func.attr == "where"]
+    branches = [one for node in chosen for one in (*node.args[1:], *(word.value for word in node.keywords))]
+    return any(one.col_offset <= first and last <= (one.end_col_offset or 0) for one in branches)

@@ -8,10 +8,13 @@ import re
 from nandiag.analysis.causes import (
     bounding,
     corrections,
+    densities,
     exponents,
     fitting,
     logarithms,
+    own_eps,
     peaks,
+    powers,
     quotients,
     roots,
     shares,
@@ -85,23 +88,7 @@ def explain(facts: Facts) -> Cause | None:
         return _of_weight_norm(facts)
     if facts.op in DIVISIONS and facts.number("arg1") == 0:
         return Cause("division_by_zero", (f"the divisor of {facts.op} is the number 0",), _by_number(facts))
-    base = facts.origin.inputs[0]
-    if facts.op == "pow" and (facts.number("arg1") or 0.0) < 0 and base.zeros:
-        return _by_power(facts, base)
-    return _by_tensor(facts)
-
-
-def _by_power(facts: Facts, base: TensorFact) -> Cause:
-    """Of many, what is 0 has 0 in its place, as where a node of a graph has no neighbours."""
-    text = f"the base of pow holds {words.count(base.zeros, 'zero')}; 0 to a negative power is Inf"
-    kept = f"clamp_min({small(base)})"
-    fitted = fitting.argument(facts.origin, "pow", lambda text: f"{text}.{kept}")
-    keep = Suggestion(_KEEP, fitted or "x.clamp_min(1e-6) ** -p")
-    left = fitting.argument(facts.origin, "pow", lambda text: f"torch.where({text} != 0, {text}, torch.inf)")
-    if base.numel == 1 or left is None or "int" in dtype_of(base):
-        return Cause("division_by_zero", (text,), (keep,))
-    zero = Suggestion("Where the base is 0, give 0: a small number in its place would make the power huge.", left)
-    return Cause("division_by_zero", (text,), (zero, keep))
+    return powers.of_zero(facts) or _by_tensor(facts)
 
 
 def _of_weight_norm(facts: Facts) -> Cause | None:
@@ -224,6 +211,12 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
 def _elsewhere(facts: Facts, divisor: TensorFact, *, in_root: bool) -> tuple[Suggestion, ...]:
     """Return what is to be done where no number in the divisor's place mends it: at another line, or before this."""
     callee = quotients.called_alone(facts.origin) if facts.origin.phase != "optimizer" else None
+    own = own_eps.mended(facts, divisor) if callee is not None else ()
+    if own:
+        return own
+    density = densities.of_scale(facts) if callee is not None else None
+    if density is not None:
+        return (density,)
     if callee is not None and callee.rpartition(".")[2].endswith(_DRAWS):
         return (shares.floored(facts),)
     if callee is not None:

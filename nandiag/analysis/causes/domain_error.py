@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import posixpath
+from dataclasses import replace
 
 from nandiag.analysis.causes import bounding, determinants, fitting, guards, learnt, meanings, variances
 from nandiag.analysis.causes.facts import Cause, Facts, dtype_of
@@ -65,6 +66,10 @@ _LOGS = frozenset({"log", "log2", "log10"})
 _GAMMAS = frozenset({"lgamma", "digamma", "polygamma", "mvlgamma", "special_gammaln", "special_psi"})
 _POSITIVE = _LOGS | {"sqrt", "rsqrt"}
 _SOFTPLUS = "torch.nn.functional.softplus"
+_CHOSEN = (
+    "torch.where takes it for some values alone, but it is computed for all, and what it leaves out has a gradient of "
+    "NaN: keep the argument within the domain before."
+)
 _PLUS = "let it make a number that is positive by construction."
 _CHANCE = "let it make a number between 0 and 1 by construction."
 _LINEAR = frozenset({"Addmm", "Mm", "Bmm", "Baddbmm", "Convolution", "Linear", "Addmv", "Mv", "Dot"})
@@ -111,10 +116,12 @@ def explain(facts: Facts) -> Cause | None:
 
 
 def _suggestions(facts: Facts, op: str, guard: str) -> tuple[Suggestion, ...]:
-    alone = _alone(facts, op)
+    alone = None if bounding.is_chosen(facts.origin) else _alone(facts, op)
     if alone is not None:
         return (alone,)
     first, own_eps = _clamped(facts, op, guard)
+    if bounding.is_chosen(facts.origin):
+        return (replace(first, text=_CHOSEN),)
     squares = variances.of_squares(facts, op)
     if squares is not None:
         return (first, squares) if own_eps else (squares, first)

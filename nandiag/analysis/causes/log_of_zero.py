@@ -9,6 +9,7 @@ from dataclasses import replace
 from nandiag.analysis.causes import (
     binary,
     bounding,
+    densities,
     determinants,
     fitting,
     logarithms,
@@ -124,7 +125,7 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     small = " A small constant like 1e-8 is itself 0 in float16." if "float16" in dtypes else ""
     bound = "-1 + 1e-6" if op in {"log1p", "xlog1py"} else least(facts.origin.inputs[-1 if op == "xlogy" else 0])
     guard = f"{'float().' if dtypes & set(HALF) else ''}clamp_min({bound})"
-    asked = _at_edge_of_support(facts)
+    asked = densities.mended(facts)
     if asked is not None:
         return Cause("log_of_zero", (text,), (asked,))
     counted = _of_counts(facts, op)
@@ -195,18 +196,6 @@ def _odds(part: ast.BinOp) -> Suggestion | None:
 
 
 _ONES = ("1", "1.0")
-
-
-def _at_edge_of_support(facts: Facts) -> Suggestion | None:
-    """A distribution of torch's took the logarithm of the value that the script asked its density at."""
-    given = facts.origin.inputs[-1]
-    shares = given.min == 0.0 and given.max is not None and given.max <= 1.0
-    guard = "clamp(1e-6, 1 - 1e-6)" if shares else "clamp_min(1e-6)"
-    code = bounding.argument_of_method(facts.origin, "log_prob", lambda inner: f"{inner}.{guard}")
-    text = (
-        "The value lies at the end of the distribution's support, where the density is 0 or infinite: keep it within."
-    )
-    return None if code is None else Suggestion(text, code)
 
 
 _BOTH = "It is the binary cross-entropy of a sigmoid: let torch take it of the scores, which the sigmoid is given."

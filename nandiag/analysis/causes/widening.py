@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from nandiag.analysis.causes import fitting
 from nandiag.analysis.report import Origin
@@ -18,6 +19,29 @@ _VIEWS = frozenset(
     {"transpose", "permute", "view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "t", "contiguous"}
     | {"expand", "chunk", "split", "float", "half", "to", "detach", "mul", "div", "add", "sub"}
 )
+
+
+class WithEps(NamedTuple):
+    """A function of torch's that divides by what it keeps above zero by an ``eps`` of its own.
+
+    Of its arguments the first ``tensors`` are what it is about; with more than ``most`` it has weights as well, which
+    are to be of the same dtype.
+    """
+
+    eps: str
+    tensors: int
+    most: int
+
+
+WITH_EPS = {
+    "normalize": WithEps("1e-12", 1, 4),
+    "cosine_similarity": WithEps("1e-8", 2, 4),
+    "pairwise_distance": WithEps("1e-6", 2, 5),
+    "layer_norm": WithEps("1e-5", 1, 2),
+    "rms_norm": WithEps("1e-6", 1, 2),
+    "group_norm": WithEps("1e-5", 1, 2),
+    "instance_norm": WithEps("1e-5", 1, 1),
+}
 
 
 def operands(origin: Origin) -> str | None:
@@ -60,6 +84,8 @@ def _operands(node: ast.expr) -> list[ast.expr]:
     if isinstance(node.func, ast.Attribute) and not fitting.is_module(node.func.value):
         return [node.func.value] if node.func.attr in {"sum", "mean", "square", "pow", "prod", "cumsum"} else []
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    if name in WITH_EPS:
+        return given[: WITH_EPS[name].tensors] if len(given) <= WITH_EPS[name].most else []
     return given if name in {"bmm", "matmul", "mm", "einsum", "baddbmm", "linear", "dot", "square", "sum"} else []
 
 

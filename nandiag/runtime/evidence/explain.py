@@ -128,17 +128,23 @@ def few_weights(op: Op, name: Callable[[Tensor], str | None]) -> dict[str, objec
 
 
 _CHECKPOINT = "CheckpointFunctionBackward"
+_LINEAR = ("Addmm", "Mm", "Bmm", "Baddbmm", "Addmv", "Mv", "Dot", "Convolution", "Linear")
 _OF_POSITIVE, _SMALL_WEIGHT, _MOST_LEAVES, _MOST_NODES = _LOGS | {"sqrt", "rsqrt"}, 64, 3, 2000
 
 
 def _leaves(tensor: Tensor) -> list[Tensor] | None:
-    """Return the variables that a gradient goes back to; None where these are more than a few, or not all seen."""
+    """Return the variables that a gradient goes back to; None where these are more than a few, or not all seen.
+
+    Nor behind a linear layer, say, where a product of them may have any sign though each were positive.
+    """
     waiting, seen, found = [tensor.grad_fn], set(), []
     while waiting:
         node = waiting.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
+        if node.name().startswith(_LINEAR):
+            return None
         variable = getattr(node, "variable", None)
         found += [] if variable is None else [variable]
         if len(found) > _MOST_LEAVES or len(seen) > _MOST_NODES:

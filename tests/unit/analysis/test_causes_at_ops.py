@@ -762,7 +762,8 @@ def test_a_number_without_end_that_is_no_mask(at, by_hand):
     [
         ({"zeros": 3, "min": 0.0, "absmax": 2.2e13}, {"min": 2.995}, "overflow"),
         ({"min": 1e-30, "absmin": 1e-30, "absmax": 0.5}, {"min": -2.0}, "overflow"),
-        ({"zeros": 3, "min": 0.0, "absmax": 2.2e13}, {"min": -1.0}, "unknown"),
+        ({"zeros": 3, "min": 0.0, "absmax": 2.2e13}, {"min": -1.0, "max": 9.0}, "unknown"),
+        ({"zeros": 3, "min": 0.0, "absmax": 2.2e13}, {"min": -1.0, "max": 2.0}, "division_by_zero"),
     ],
 )
 def test_a_power_to_a_tensor_overflows_but_where_it_may_be_of_zero(at, by_hand, base, exponent, slug):

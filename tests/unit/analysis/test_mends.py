@@ -858,3 +858,80 @@ def test_a_rate_of_which_no_line_is_known_may_show_where_every_op_is_watched(at,
     facts = replace(facts, look=replace(facts.look, method=method))
     told = [one.code for cause in explain(facts) if cause is not None for one in cause.suggestions]
     assert ("nandiag run --level op" in told) is live
+
+
+# ---------------------------------------------------------------------- torch's own functions
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        ("F.normalize(h.half(), dim=-1)", "F.normalize(h.half().float(), dim=-1)"),
+        ("F.cosine_similarity(a, b, dim=1)", "F.cosine_similarity(a.float(), b.float(), dim=1)"),
+        ("nn.functional.normalize(h, eps=0.0)", "nn.functional.normalize(h, eps=1e-12)"),
+        ("self.unit(h)", None),
+    ],
+)
+def test_an_eps_that_float16_rounds_to_0_is_of_use_in_float32(at, by_hand, call, code):
+    given = (by_hand.fact(dtype="float16"), by_hand.fact(zeros=16, dtype="float16", min=0.0))
+    told = advice(at("div", given, (by_hand.fact(nan=16, dtype="float16"),), **placed(f"y = {call}", call)))[0]
+    assert told.code == (f"y = {code}" if code else "torch.nn.functional.softplus(z) + 1e-6")
+
+
+def test_in_float32_the_own_eps_of_a_function_is_no_reason(at, by_hand):
+    given = (by_hand.fact(), by_hand.fact(zeros=16, min=0.0))
+    facts = at("div", given, (by_hand.fact(nan=16),), **placed("y = F.normalize(h)", "F.normalize(h)"))
+    assert "where it is made" in advice(facts)[0].text
+
+
+def test_a_norm_in_float16_is_computed_in_float32_as_the_line_has_it(at, by_hand):
+    line = placed("return F.layer_norm(h.half(), (8,), eps=1e-12)", "F.layer_norm(h.half(), (8,), eps=1e-12)")
+    facts = at("native_layer_norm", (by_hand.fact(dtype="float16"),), (by_hand.fact(posinf=3, dtype="float16"),),
+               extra={"float64_finite": True, "float64_absmax": 1e6, "dtype_max": 65504.0}, **line)  # fmt: skip
+    assert "return F.layer_norm(h.half().float(), (8,), eps=1e-12)" in [one.code for one in advice(facts)]
+
+
+@pytest.mark.parametrize(
+    ("line", "call", "names", "code"),
+    [
+        ("y = Normal(0.0, s).log_prob(x)", "Normal(0.0, s).log_prob(x)", {},
+         "y = Normal(0.0, s.clamp_min(1e-6)).log_prob(x)"),
+        ("y = d.log_prob(x)", "d.log_prob(x)", {"d": "torch.distributions.Laplace(loc=m, scale=F.softplus(z))"},
+         "d = torch.distributions.Laplace(loc=m, scale=F.softplus(z).clamp_min(1e-6))"),
+        ("y = d.log_prob(x)", "d.log_prob(x)", {"d": "Independent(Normal(m, s), 1)"},
+         "d = Independent(Normal(m, s.clamp_min(1e-6)), 1)"),
+        ("y = d.log_prob(x)", "d.log_prob(x)", {"d": "Gamma(a, b)"}, "y = d.log_prob(x.clamp_min(1e-6))"),
+    ],
+)  # fmt: skip
+def test_a_scale_of_0_is_told_from_a_value_at_the_end_of_the_support(at, by_hand, line, call, names, code):
+    facts = at("log", (by_hand.fact(zeros=3, min=0.0, max=9.0),), (by_hand.fact(neginf=3),), **placed(line, call))
+    assert advice(on(facts, *names.items()))[0].code == code
+
+
+@pytest.mark.parametrize("least", [-1.5, 0.5])
+def test_zero_to_the_negative_powers_of_a_tensor(at, by_hand, least):
+    given = (by_hand.fact(zeros=4, min=0.0, absmin=0.1), by_hand.fact(min=least))
+    facts = at("pow", given, (by_hand.fact(posinf=2),), **placed("return b ** h", "b ** h"))
+    if least < 0:
+        (only,) = advice(facts)
+        assert only.code == "return b.clamp_min(1e-6) ** h"
+    else:
+        assert explain(facts)[1].slug != "division_by_zero"
+
+
+@pytest.mark.parametrize(
+    ("line", "chosen"),
+    [
+        ("y = torch.where(r > 0, r.sqrt(), torch.zeros_like(r))", True),
+        ("y = torch.where(r > 0, 0.0, other=r.sqrt())", True),
+        ("y = torch.where(r.sqrt() > 1, r, 0.0)", False),
+        ("y = r.sqrt()", False),
+    ],
+)
+def test_what_torch_where_leaves_out_is_kept_within_the_domain_before_it(at, by_hand, line, chosen):
+    facts = at("sqrt", (by_hand.fact(min=-3.0),), (by_hand.fact(nan=5),), **placed(line, "r.sqrt()"),
+               extra={"of_weights": True, "made_by": ["AddmmBackward0"], "below_zero": ["w"]})  # fmt: skip
+    told = advice(facts)
+    assert (("torch.where" in told[0].text), len(told)) == ((True, 1) if chosen else (False, len(told)))
+    if chosen:
+        assert "r.clamp_min(1e-12).sqrt()" in told[0].code

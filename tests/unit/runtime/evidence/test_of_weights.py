@@ -85,6 +85,8 @@ def test_the_few_weights_below_zero_that_a_logarithm_is_made_of_are_named():
     assert under(log, torch.full((65,), -1.0, requires_grad=True) * 2) == {}
     assert under(log, sum(torch.full((1,), -1.0, requires_grad=True) * 2 for _ in range(4))) == {}
     assert under(log, torch.ones(2)) == {}
+    layer = torch.nn.Linear(2, 2)
+    assert under(log, layer(torch.ones(3, 2))) == {}  # of any sign, whatever its weights are
 
 
 def test_elsewhere_what_no_weight_went_into_is_of_the_data():
