@@ -99,3 +99,60 @@ def test_a_file_that_the_script_leaves_open_is_written_to_its_end(way, launch, t
     assert done.returncode == (0 if way == "ends" else 3)
     written = (tmp_path / "rows.txt").read_text(encoding="utf-8").splitlines()
     assert written == [str(step) for step in range(4 if way == "ends" else 3)]
+
+
+SHARDED = """
+import os, sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 8), nn.Linear(8, 1)
+
+    def forward(self, x):
+        x = self.up(x)
+        return self.down(x / x.abs().sum(1, keepdim=True))  # of zeros
+
+def train(how):
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    net, mesh = Net(), init_device_mesh("cpu", (2,))
+    torch.nn.init.zeros_(net.up.bias)
+    for part in (net.up, net.down, net):
+        fully_shard(part, mesh=mesh)
+    optimizer = torch.optim.SGD([*net.up.parameters()][:1] + [*net.down.parameters()], lr=0.01)
+    for step in range(6):
+        x = torch.rand(4, 8) if (step, rank) != (3, 1) else torch.zeros(4, 8)
+        loss = net(x).square().mean()
+        bad = (~torch.isfinite(loss.detach())).float()
+        if how == "together":
+            dist.all_reduce(bad)
+        if bad:
+            os._exit(3) if how == "at once" else sys.exit(3)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+train(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("how", ["alone", "together", pytest.param("at once", marks=pytest.mark.slow)])
+def test_a_rank_that_leaves_on_its_loss_under_fsdp2_has_the_line(how, launch, tmp_path):
+    script, file = tmp_path / "sharded.py", tmp_path / "report.json"
+    script.write_text(SHARDED)
+    words = ("--nproc-per-node", 2, "--log-dir", tmp_path / "logs", "--json", file, script, how)
+    done = launch(*NANDIAG, *words, cwd=tmp_path, timeout=120)
+    verdict = json.loads(file.read_text())["verdict"]
+    origin = verdict["origin"]
+    assert done.returncode == 1, done.stderr
+    assert origin is not None, done.stderr
+    assert (origin["ranks"], origin["step"], origin["op"]) == ([1], 3, "aten.div.Tensor"), done.stderr
+    assert origin["source"].strip().endswith("# of zeros"), done.stderr
+    assert verdict["confidence"] == "reproduced"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import os
+import sys
 import time
 
 from nandiag.events.standing import LEFT, RAISED, STALLED
@@ -80,6 +81,8 @@ class Lookout:
             elif not told and now - self._since >= self._patience:
                 told = True
                 self._write(STALLED)
+            if moves == self._seen and now - self._since >= LOOK_SECONDS:
+                self._answer()
         # Released once more for `leave`, which may not have been the one that ended this.
         with contextlib.suppress(RuntimeError):
             self._over.release()
@@ -91,6 +94,15 @@ class Lookout:
             from nandiag.runtime.collectives import stacks
 
             stacks.listen()
+
+    @staticmethod
+    def _answer() -> None:
+        """A rank that ends alone may have asked for this one's parts of the weights, which it waits with."""
+        if "torch.distributed.fsdp" in sys.modules:
+            with contextlib.suppress(Exception):
+                from nandiag.runtime.together.shards import SHARDS
+
+                SHARDS.answer()
 
     def _write(self, why: str) -> None:
         with contextlib.suppress(Exception):

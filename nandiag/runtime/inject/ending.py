@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import json
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -85,6 +87,24 @@ def on_exit(closing: Callable[[], Finished]) -> None:
 def on_leave(last: Callable[[], object]) -> None:
     """Have ``last`` called when the script has ended, in order or by an exception."""
     _leaving.append(last)
+
+
+def on_teardown(last: Callable[[], object]) -> None:
+    """Have ``last`` called before libraries take down at exit what they have registered with torch.
+
+    Called once torch is there: exit handlers run in the reverse order of their registration. An exception that nobody
+    has told of yet is told first, by :func:`at_exit`.
+    """
+    reference = weakref.WeakMethod(last)
+    atexit.register(_before_teardown, reference)
+
+
+def _before_teardown(reference: Callable[[], Callable[[], object] | None]) -> None:
+    last = reference()
+    if last is None or RECORDER.mute or getattr(sys, "last_value", None) is not None:
+        return
+    with contextlib.suppress(Exception):
+        last()
 
 
 def on_hard_exit(last: Callable[[], object]) -> None:

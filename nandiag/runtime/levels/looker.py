@@ -209,6 +209,7 @@ class Looker:
 
     def script_ends(self) -> None:
         """The script ends: one that has trained nothing is judged by what its models, or it itself, gave out."""
+        self._examiner.script_ends = True
         if not self._clock.trains and self._level != "step":
             self._untrained.ends(self.live.last_number() if self.live.here else None)
             self._clock.step = max(self._clock.step, self._untrained.calls)

@@ -18,6 +18,7 @@ class Case:
     ``behind``: the weights were written into behind the last update, and are looked at for the last time.
     ``handed``: this rank is about to give to others what is ``spoken`` of; there need be no harm at all.
     ``apart``: what models and backward calls gave is taken as it is, where it is still there, and they are not called.
+    ``asks``: the other ranks are asked for their parts of the sharded weights, for none of them takes part.
     ``within``: hooks have made the weights bad within the step's own backward.
     ``by_hand``: no optimizer made the updates, so that the tape begins with the one before this step.
     """
@@ -37,6 +38,7 @@ class Case:
     behind: bool = False
     handed: bool = False
     apart: bool = False
+    asks: bool = False
 
     def is_told(self, looked: Looked) -> bool:
         """Whether what a look found is worth a word: not where nothing else says that there is harm at all.

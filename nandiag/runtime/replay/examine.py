@@ -44,13 +44,14 @@ from nandiag.runtime.replay.ready import (
 )
 from nandiag.runtime.replay.rerun import Player, written_by
 from nandiag.runtime.replay.trace import Tracer
-from nandiag.runtime.replay.unfinished import can_break_off, reset_sharding
+from nandiag.runtime.replay.unfinished import can_break_off, groups_of, reset_sharding
 from nandiag.runtime.replay.update import BY_HAND, GONE, STOOD_IN, last_write, look_again
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, Entry
 from nandiag.runtime.tape.traceless import roots_of, traceless
 from nandiag.runtime.together.agreement import Agreement
 from nandiag.runtime.together.shadows import possible
+from nandiag.runtime.together.shards import SHARDS
 from nandiag.runtime.together.vigil import together
 
 _MOST = 4
@@ -66,6 +67,7 @@ class Examiner:
         self._left = self._rates_left = most
         self._partial = False
         self._rate: Looked | None = None
+        self.script_ends = False
         self._hooks = Hooks()
 
     @postponed()
@@ -86,6 +88,8 @@ class Examiner:
         entries, self._partial = still_held(tape.whole((*case.gradients, *case.spoken), without=updates, also=copies))
         began = time.perf_counter()
         looked = self._refusal(case, entries) or self._as_set_anew(case, entries, self._replay(case, entries))
+        if self.script_ends and looked.outcome in _NOT_RUN and not case.joint and groups_of(roots_of(entries)):
+            looked = self._replay(replace(case, asks=True), entries)
         self._hooks.stand_apart(case, roots_of(entries))
         if looked.outcome == "finite" and not case.joint and self._capture.births is not None:
             looked = self._capture.births.last_write(case.step, written_by(self._with_moved(entries))) or looked
@@ -229,7 +233,7 @@ class Examiner:
                 tracer.overwritten = Overwritten(ends=case.ends)
                 tracer.own |= {key for one in held if written and (key := storage(one)) is not None}
             with (
-                self._joined(case, tracer) as through,
+                self._joined(case, entries, tracer) as through,
                 traceless(self._capture, held, entries, weights_written=written, ends=case.ends),
                 _eager(),
                 self._traced(tracer),
@@ -276,8 +280,12 @@ class Examiner:
         return replace(looked, facts={**looked.facts, "complete": False}, reason=reason) if finite else looked
 
     @contextlib.contextmanager
-    def _joined(self, case: Case, tracer: Tracer) -> Iterator[Callable[[], None]]:
+    def _joined(self, case: Case, entries: list[Entry], tracer: Tracer) -> Iterator[Callable[[], None]]:
         """Meet the other ranks where the replay is a joint one; yields what waits until all are through with it."""
+        if case.asks:
+            with SHARDS.gathered(roots_of(entries)):
+                yield _nobody
+            return
         if not case.joint:
             yield _nobody
             return

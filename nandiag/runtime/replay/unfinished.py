@@ -39,6 +39,13 @@ def _state_of(module: nn.Module) -> Any:
     return asked(module) if asked is not None else None
 
 
+def groups_of(roots: list[nn.Module]) -> list[Any]:
+    """Return the groups in which FSDP2 gathers the parameters below ``roots``, in an order that all ranks share."""
+    states = [(root, _state_of(module)) for root in roots for module in root.modules()]
+    found = [(len(list(root.parameters())), group) for root, state in states if state for group in _groups(state)]
+    return [group for _, group in sorted(found, key=lambda one: one[0])]
+
+
 def _reset(module: Any, state: Any) -> None:
     groups = _groups(state)
     # Their collectives broke off with the replay, and are not to be waited for.

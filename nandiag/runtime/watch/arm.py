@@ -78,6 +78,7 @@ def arm() -> Sentinel:
     anomaly_mode.arm()
     watch_scaler(sentinel.clock.updates, sentinel.scaler_skipped, sentinel.scaled)
     ending.on_exit(sentinel.finish)
+    ending.on_teardown(sentinel.last.at_exit)
     ending.on_hard_exit(guarded("last look")(sentinel.last.take_at_once))
     RING.listeners.append(guarded("last look")(sentinel.last.begins))
     _watch_raise(sentinel)

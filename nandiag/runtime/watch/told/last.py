@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,10 +13,12 @@ from nandiag.events import Warned
 from nandiag.runtime.collectives.ring import Call
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import fact, quiet, read
+from nandiag.runtime.look.sight import look
 from nandiag.runtime.look.weights import Optimizer, parameters
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.tape.state import capturing
+from nandiag.runtime.together.shards import SHARDS
 from nandiag.runtime.watch.judge import Border
 from nandiag.runtime.watch.told.nothing import nothing_to_draw
 from nandiag.runtime.watch.told.spoken import Refusal, spoken_of
@@ -46,7 +49,8 @@ class LastLook:
         looker = sentinel.looker
         looker.script_ends()
         optimizer = sentinel.optimizer
-        if sentinel.losses.pending and optimizer is not None:
+        midway = bool(sentinel.losses.pending) or sentinel.capture.tape.unfinished()
+        if sentinel.losses.pending and (optimizer is not None or sentinel.clock.has_optimizer):
             self._unfinished(optimizer)
         else:
             spoken = () if error is None else spoken_of(error) or self.refusal.given(error)
@@ -54,6 +58,13 @@ class LastLook:
             if error is not None and not spoken:
                 self._had_nothing_to_draw(error)
         self.at_weights()
+        if midway:
+            linger()
+
+    @guarded("last look")
+    def at_exit(self) -> None:
+        """As :meth:`take`: what the step computed with may be taken down before the last words are written."""
+        self.take()
 
     def take_at_once(self) -> None:
         """As :meth:`take`, where no device has work left: a script may leave at once because one of them hangs."""
@@ -78,12 +89,16 @@ class LastLook:
         if facts is not None:
             RECORDER.emit(Warned("nothing_to_draw", self._sentinel.clock.step, facts, at_harm=True), urgent=True)
 
-    def _unfinished(self, optimizer: Optimizer) -> None:
+    def _unfinished(self, optimizer: Optimizer | None) -> None:
+        """The script ended behind its backward; its optimizer is gone where that lived in a function that is over."""
         sentinel, border = self._sentinel, Border()
         with quiet():
-            sight = sentinel._sight(optimizer)
-            sentinel.judge.losses_of(optimizer, sight, border)
-            sentinel.judge.gradients_of(optimizer, sight, border)
+            if optimizer is None:
+                sentinel.judge.losses_of(None, look(sentinel.losses.pending, [], None, None), border)
+            else:
+                sight = sentinel._sight(optimizer)
+                sentinel.judge.losses_of(optimizer, sight, border)
+                sentinel.judge.gradients_of(optimizer, sight, border)
         if sentinel.teller.tell(border):
             sentinel._examine(optimizer, joint=False, ends=True)
         sentinel.losses.clear()
@@ -140,6 +155,13 @@ class LastLook:
         """Where the script lets go of its process group it has trained; at the exit its model may be gone."""
         if call.op == "destroy_process_group":
             self.at_weights()
+
+
+@guarded("last look")
+def linger() -> None:
+    """Where weights are sharded other ranks may need this one's for their last look."""
+    if "torch.distributed.fsdp" in sys.modules:
+        SHARDS.linger()
 
 
 def _is_sure(tensor: Tensor) -> bool:

@@ -49,6 +49,28 @@ def test_weights_that_are_spoiled_behind_the_last_update_are_told_with_the_line(
     assert found.site.source.strip() == "one.mul_(seen / total)"
 
 
+def leaves_behind_its_backward():
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(4):
+        x = torch.ones(2, 4) if step < 3 else torch.zeros(2, 4)
+        optimizer.zero_grad()
+        loss = model(x / x.norm(dim=1, keepdim=True)).mean()
+        loss.backward()
+        if not torch.isfinite(loss):
+            return
+        optimizer.step()
+
+
+def test_a_function_that_is_left_behind_a_bad_loss_has_its_line_though_its_optimizer_is_gone(work):
+    worker = work()
+    leaves_behind_its_backward()
+    worker.sentinel.last.at_exit()
+    assert [(one.what, one.step) for one in worker.harms] == [("loss", 3)]
+    assert worker.looked[0].site.op == "aten.div.Tensor"
+    assert "x / x.norm(dim=1, keepdim=True)" in worker.looked[0].site.source
+
+
 def test_weights_that_are_finite_at_the_end_are_not_told(work):
     worker = work()
     kept = trained()
