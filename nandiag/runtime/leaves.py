@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from itertools import islice
 from types import FrameType, SimpleNamespace
 from typing import Any, TypeVar
 
@@ -90,7 +91,7 @@ def _held(frame: FrameType) -> Iterator[tuple[str, Tensor]]:
 
 def _named(name: str, value: Any, depth: int, seen: set[int], left: list[int]) -> Iterator[tuple[str, Tensor]]:
     left[0] -= 1
-    if isinstance(value, Tensor):
+    if issubclass(type(value), Tensor):  # isinstance would ask the value for its __class__, which may be the script's
         yield name, value
         return
     ways = _ways(name, value) if depth < _DEEPEST and left[0] > 0 and id(value) not in seen else None
@@ -102,14 +103,16 @@ def _named(name: str, value: Any, depth: int, seen: set[int], left: list[int]) -
 
 def _ways(name: str, value: Any) -> list[tuple[str, Any]] | None:
     """Return what a list, a dict, or an object of the script's own holds; reads no property, and runs nothing."""
-    if isinstance(value, list | tuple):
-        return [(f"{name}[{index}]", one) for index, one in enumerate(value[:_MOST_ITEMS])]
-    if isinstance(value, dict):
-        some = list(dict.items(value))[:_MOST_ITEMS]
-        return [(f"{name}[{key!r}]", one) for key, one in some if isinstance(key, str | int)]
-    own = getattr(sys.modules.get(type(value).__module__), "__file__", None)
-    ours = type(value) is SimpleNamespace or (isinstance(own, str) and kind_of(own) == USER)
-    if not ours or isinstance(value, nn.Module | type):
+    kind = type(value)
+    if issubclass(kind, list | tuple):
+        own_items = list.__iter__(value) if issubclass(kind, list) else tuple.__iter__(value)
+        return [(f"{name}[{index}]", one) for index, one in enumerate(islice(own_items, _MOST_ITEMS))]
+    if issubclass(kind, dict):
+        some = islice(dict.items(value), _MOST_ITEMS)
+        return [(f"{name}[{key!r}]", one) for key, one in some if type(key) in {str, int}]
+    own = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    ours = kind is SimpleNamespace or (isinstance(own, str) and kind_of(own) == USER)
+    if not ours or issubclass(kind, nn.Module | type):
         return None
     try:
         held = object.__getattribute__(value, "__dict__")

@@ -42,7 +42,7 @@ def _names(frame: FrameType, optimizer: object, trained: set[int]) -> Iterator[t
     for name, value in _known(frame):
         if value is optimizer:
             yield "optimizer", name
-        elif isinstance(value, nn.Module):
+        elif issubclass(type(value), nn.Module):
             own = {id(one) for one in value.parameters()}
             if own and trained <= own:
                 models.append((len(own - trained), name))
