@@ -97,6 +97,13 @@ class Looker:
         """Have ``masks`` ask which -inf was laid down where the loop's own calls do not show it."""
         masks.seen = guarded("levels")(lambda tensor: self.live.here and self.live.lays(tensor))
         masks.again = guarded("levels")(self._lays_again)
+        masks.unseen = guarded("levels")(self._is_unseen)
+
+    def _is_unseen(self, optimizer: torch.optim.Optimizer, tensor: Tensor) -> bool:
+        """Whether the loop may have laid -inf into a weight where its calls are too many to see, and no update did."""
+        if self.live.here or not self._capture.narrow:
+            return False
+        return bool(self._examiner.is_made_otherwise(optimizer, tensor, self._clock.step))
 
     def _lays_again(self, tensor: Tensor) -> bool:
         """Whether the step lays -inf into ``tensor`` as it is where it is run once more."""

@@ -194,8 +194,14 @@ class Weights:
         found = list(self._bad(self._named(optimizer), "parameter"))
         found += self._bad(self._named_state(optimizer), "optimizer_state")
         found = [held for held in found if id(held.tensor) not in self._excused]
-        self.leave_masked(held for held in found if self.masks.hold(held.tensor))
+        self.leave_masked(held for held in found if self._is_mask(held, optimizer))
         return [held for held in found if not (self._is_masked(held.tensor) and may_be(held.tensor))]
+
+    def _is_mask(self, held: Held, optimizer: Optimizer) -> bool:
+        if self.masks.hold(held.tensor):
+            return True
+        is_weight = held.what == "parameter" and optimizer in self._begun
+        return is_weight and may_be(held.tensor) and self.masks.unseen(optimizer, held.tensor)
 
     def bad_frozen(self) -> list[Held]:
         """Return the buffers and frozen parameters that were finite once and are not now; each is told once."""

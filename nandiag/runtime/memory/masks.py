@@ -23,12 +23,14 @@ class Masks:
     """Remembers by its storage each memory of a tensor that an infinity was laid into; keeps none alive.
 
     ``maker`` tells which call of this step has returned a tensor, where one did; ``seen`` of what the loop did not lay
-    whether it was seen to be laid, ``again`` whether the step, run once more, lays it: a module may do so.
+    whether it was seen to be laid, ``again`` whether the step, run once more, lays it: a module may do so;
+    ``unseen`` whether the loop may have laid it down unseen, behind an update by the optimizer.
     """
 
     def __init__(self) -> None:
         self.seen: Callable[[Tensor], bool] = _never
         self.again: Callable[[Tensor], bool] = _never
+        self.unseen: Callable[[Any, Tensor], bool] = _never
         self._known: dict[int, tuple[StorageWeakRef, frozenset[float]]] = {}
         self.maker: Callable[[Tensor], Any] = _nobody
 
@@ -101,7 +103,7 @@ def _nobody(_: Tensor) -> None:
     """Stand in for a tape."""
 
 
-def _never(_: Tensor) -> bool:
+def _never(*_: Any) -> bool:
     return False
 
 

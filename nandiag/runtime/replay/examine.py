@@ -201,6 +201,18 @@ class Examiner:
             looked = self._behind_closure(list(bad.values()), step, ends=ends) or looked
         RECORDER.emit(_timed(with_heard(looked, list(HEARD)), time.perf_counter() - began), urgent=True)
 
+    @postponed()
+    def is_made_otherwise(self, optimizer: torch.optim.Optimizer, bad: Tensor, step: int) -> bool:
+        """Whether the update did not make what is ``bad``: made again, it is finite. Nobody is told of it here."""
+        if self._left <= 0 or self._capture.off:
+            return False
+        try:
+            with traceless(self._capture, [], [], ends=False), torch.no_grad():
+                looked = look_again(optimizer, {"": bad}, step, Overwritten(ends=False), first=False)
+        except Refused:
+            return False
+        return looked.outcome == "finite" and looked.facts.get("complete") is True
+
     def _behind_closure(self, bad: list[Tensor], step: int, *, ends: bool) -> Looked | None:
         """Run the last evaluation of a closure again, and what the script's own optimizer made of the gradients."""
         entries, self._partial = still_held(self._capture.tape.whole())

@@ -131,6 +131,26 @@ def test_what_turns_bad_beside_a_mask_that_was_there_from_the_start_is_told(work
     ]
 
 
+@pytest.mark.parametrize(("spoil", "harm"), [(by_item, False), (with_nan, True), (None, True)])
+def test_a_mask_that_is_laid_where_the_loop_makes_too_many_calls_to_see_is_none(work, spoil, harm):
+    worker = work(on_anomaly="continue")
+    model = Codes()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(5):
+        worker.capture.narrow = True
+        loss = (model(torch.rand(5, 4)) * torch.arange(6.0)).sum(-1).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        if step == 3 and spoil is None:
+            model.trained.grad[2] = 1e38  # with this rate the update itself makes -inf
+            optimizer.param_groups[0]["lr"] = 1e3
+        optimizer.step()
+        if step == 2 and spoil is not None:
+            with torch.no_grad():
+                spoil(model.trained)
+    assert bool(worker.harms) is harm
+
+
 class Longer(nn.Module):
     """Attention whose mask is made within forward, for sequences longer than any before, or written into there."""
 
