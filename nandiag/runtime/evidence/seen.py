@@ -35,9 +35,10 @@ from nandiag.runtime.evidence.walk import Finding, ancestors, origin
 from nandiag.runtime.frames import Frame
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.look.weights import Held
+from nandiag.runtime.memory.laid import left_finite
 from nandiag.runtime.memory.unwritten import as_filled
 from nandiag.runtime.replay.case import Case
-from nandiag.runtime.replay.rerun import Rerun, laid_finite, written_by
+from nandiag.runtime.replay.rerun import Rerun, written_by
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.tape.batches import Batch, Batches
 from nandiag.runtime.tape.entries import BACKWARD, Entry
@@ -353,7 +354,9 @@ class Evidence:
 
     def _written_by(self, tensor: Tensor) -> Entry | None:
         key = storage(tensor)
-        writers = [one for one, to in self.result.unmade if storage(to) == key and not laid_finite(one, to)]
+        writers = [
+            one for one, to in self.result.unmade if storage(to) == key and not left_finite(one.name, one.args, to)
+        ]
         return writers[-1] if writers else None
 
     def _written(self, case: Case, op: Op, entry: Entry, tensor: Tensor) -> Looked:

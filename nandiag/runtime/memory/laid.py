@@ -33,3 +33,15 @@ def is_finite(laid: Any) -> bool:
     if isinstance(laid, Tensor):
         return not laid.is_floating_point() or (laid.is_cpu and not is_bad(laid))
     return isinstance(laid, int | float) and math.isfinite(laid)
+
+
+def left_finite(name: str, args: tuple[Any, ...], target: Tensor) -> bool:
+    """Whether ``target[index] = ...`` has left finite values there: what is bad elsewhere in it is not its doing."""
+    index = args[1] if name == "__setitem__" and len(args) > 1 else None
+    parts = index if isinstance(index, tuple) else (index,)
+    if index is None or not all(part is Ellipsis or type(part) in (int, slice) for part in parts):
+        return False
+    try:
+        return not is_bad(target.detach()[index])
+    except (IndexError, RuntimeError):
+        return False

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
 from nandiag.events import Looked, words
+from nandiag.runtime.tape.entries import Entry
+
+
+class Broken(NamedTuple):
+    """The call of a root module that the script ends in; ``speaks`` tells the tensors that an error of it speaks of."""
+
+    entry: Entry
+    speaks: Callable[[BaseException], Sequence[Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +25,7 @@ class Case:
 
     ``ends``: the run ends after the replay in any case.
     ``spoken``: what the error that the script ends by speaks of.
+    ``broken``: the call of a root module that this error was raised in, which is none of the tape's.
     ``behind``: the weights were written into behind the last update, and are looked at for the last time.
     ``handed``: this rank is about to give to others what is ``spoken`` of; there need be no harm at all.
     ``apart``: what models and backward calls gave is taken as it is, where it is still there, and they are not called.
@@ -35,6 +46,7 @@ class Case:
     within: bool = False
     ends: bool = False
     spoken: tuple[Tensor, ...] = ()
+    broken: Broken | None = None
     behind: bool = False
     handed: bool = False
     apart: bool = False

@@ -85,6 +85,7 @@ class Examiner:
         tape = self._capture.tape
         with quiet():
             copies = [entry for one in case.parameters if (entry := tape.copier(storage(one))) is not None]
+        copies += () if case.broken is None else (case.broken.entry,)
         entries, self._partial = still_held(tape.whole((*case.gradients, *case.spoken), without=updates, also=copies))
         began = time.perf_counter()
         looked = self._refusal(case, entries) or self._as_set_anew(case, entries, self._replay(case, entries))
@@ -250,7 +251,7 @@ class Examiner:
                 _eager(),
                 self._traced(tracer),
             ):
-                player = Player(tracer, ones, held, apart=case.apart)
+                player = Player(tracer, ones, held, case)
                 spoiled = stand_in_for_spoiled(case, entries, tracer) or self._capture.half_updated
                 # In a context of its own, for what the step sets in context variables.
                 with contextlib.nullcontext() if case.joint else patience():

@@ -16,8 +16,9 @@ from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import BOUNDARIES
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.leaves import is_leaf
-from nandiag.runtime.look.finite import fact, is_bad, quiet
+from nandiag.runtime.look.finite import fact, quiet
 from nandiag.runtime.memory.there import all_there
+from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Tape, tensors_in
 from nandiag.runtime.tape.packed.outputs import given_out, shards_of
@@ -61,12 +62,16 @@ class _Gone(Exception):  # noqa: N818 - no error: the script let go of it
 class Player:
     """Plays entries in order under a tracer; ``scales`` maps ``id`` of a loss-scale tensor to what stands in for it.
 
-    ``apart``: some entries are not played, and what they made is taken as it is; what is gone with them is left out.
+    Where the ``case`` is apart some entries are not played, and what they made is taken as it is; what is gone with
+    them is left out.
     """
 
-    def __init__(self, tracer: Tracer, scales: dict[int, Tensor], leaves: list[Tensor], *, apart: bool = False) -> None:
+    def __init__(
+        self, tracer: Tracer, scales: dict[int, Tensor], leaves: list[Tensor], case: Case | None = None
+    ) -> None:
         self.tracer = tracer
-        self._apart = apart
+        self._apart = case is not None and case.apart
+        self._broken = None if case is None else case.broken
         self._leaves = leaves
         self.result = Rerun()
         self._outputs = self.result.outputs
@@ -86,14 +91,17 @@ class Player:
             self.tracer.spot = Spot(None, None, entry.frames, phase, min(entry.micro_step, last))
             try:
                 self._play(entry)
-            except Exception:
-                if not self._may_end_with(entry):
+            except Exception as error:
+                if not self._may_end_with(entry, error):
                     raise
                 break
         self.result.seconds = time.perf_counter() - began
         return self.result
 
-    def _may_end_with(self, entry: Entry) -> bool:
+    def _may_end_with(self, entry: Entry, error: Exception) -> bool:
+        if self._broken is not None and entry is self._broken.entry:
+            self.result.gradients += self._broken.speaks(error) or self.tracer.given
+            return True
         if entry.kind != BACKWARD or self.tracer.joint:
             return False
         return any(self.tracer.bad(loss) for loss, _ in self.result.losses)
@@ -295,18 +303,6 @@ def _written(entry: Entry, again: Mapping[int, list[Tensor]] | None = None) -> T
             return None
         word = maker.args[0]
     return word.get() if type(word) is Given else None
-
-
-def laid_finite(entry: Entry, target: Tensor) -> bool:
-    """Whether ``target[index] = ...`` has left finite values there: what is bad elsewhere in it is not its doing."""
-    index = entry.args[1] if entry.name == "__setitem__" and len(entry.args) > 1 else None
-    parts = index if isinstance(index, tuple) else (index,)
-    if index is None or not all(part is Ellipsis or type(part) in (int, slice) for part in parts):
-        return False
-    try:
-        return not is_bad(target.detach()[index])
-    except (IndexError, RuntimeError):
-        return False
 
 
 _VIEWS = frozenset({

@@ -52,6 +52,7 @@ class Tracer(TorchDispatchMode):
         self.waits = False
         self.hurries = False  # whether it may end where a handler of signals waits for it
         self.ops = 0
+        self.given: list[Tensor] = []  # what the newest op was given, which may have refused it
         self.spot = Spot(None, None, (), "forward", 0)
         self._writer: dict[int, Op | None] = {}
         self._garbage = Unwritten()
@@ -123,6 +124,7 @@ class Tracer(TorchDispatchMode):
         words = copies(args, kwargs) if mutable else (args, kwargs)
         self.kept.written(map(key_of, given) if mutable else ())
         self._put_aside(func, args, kwargs)
+        self.given = given
         output = func(*args, **kwargs)
         outputs = tensors_in(output)
         self._pin(outputs, given)

@@ -115,6 +115,7 @@ class Capture:
         self.on_first_root: Callable[[], object] | None = None
         self.on_other_thread: Callable[[], object] | None = None
         self.on_root_end: Callable[[], object] | None = None
+        self.on_root_raised: Callable[[Entry, BaseException], object] | None = None  # whether it keeps the entry
         self.on_root: Callable[[Entry, tuple[Any, ...], dict[str, Any]], object] | None = None
         self.depth = 0
         self.mark = 0
@@ -294,13 +295,14 @@ class Capture:
             disarm("births", error)
 
     @_taping
-    def root_raised(self, entry: Entry | None) -> None:
+    def root_raised(self, entry: Entry | None, error: BaseException) -> None:
         """It raised: should the script go on, nothing descends from this call."""
         if self.on_root_end is not None:
             self.on_root_end()
         if entry is not None:
             self.tape.entries = [one for one in self.tape.entries if one is not entry]
-            entry.forget()
+            if self.on_root_raised is None or not self.on_root_raised(entry, error):
+                entry.forget()
         if not self.off:
             self.window.open()
 

@@ -58,7 +58,7 @@ def _wrap_module_call(capture: Capture) -> None:
             output = original(self, *args, **kwargs)
         except BaseException as error:
             pass_on(error)
-            capture.root_raised(entry)
+            capture.root_raised(entry, error)
             raise
         finally:
             capture.depth = 0

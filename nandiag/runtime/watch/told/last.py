@@ -16,7 +16,7 @@ from nandiag.runtime.look.finite import fact, quiet, read
 from nandiag.runtime.look.sight import look
 from nandiag.runtime.look.weights import Optimizer, parameters
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.replay.case import Case
+from nandiag.runtime.replay.case import Broken, Case
 from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.together.shards import SHARDS
 from nandiag.runtime.watch.judge import Border
@@ -39,6 +39,7 @@ class LastLook:
         self.taken = False
         self.refusal = Refusal()
         sentinel.capture.window.refused = guarded("last look")(self.refusal.keep)
+        sentinel.capture.on_root_raised = guarded("last look")(self.refusal.keep_call)
 
     def take(self, error: BaseException | None = None) -> None:
         """Look at what no border will see; ``error``: the one that the script ends by."""
@@ -54,7 +55,7 @@ class LastLook:
             self._unfinished(optimizer)
         else:
             spoken = () if error is None else spoken_of(error) or self.refusal.given(error)
-            self._before_loss(optimizer, spoken)
+            self._before_loss(optimizer, spoken, None if error is None else self.refusal.broken(error))
             if error is not None and not spoken:
                 self._had_nothing_to_draw(error)
         self.at_weights()
@@ -71,12 +72,12 @@ class LastLook:
         if not torch.cuda.is_initialized() or torch.cuda.current_stream().query():
             self.take()
 
-    def _before_loss(self, optimizer: Optimizer | None, spoken: tuple[Tensor, ...]) -> None:
+    def _before_loss(self, optimizer: Optimizer | None, spoken: tuple[Tensor, ...], broken: Broken | None) -> None:
         """The script ended before it called backward: on its loss, or on what its error speaks of."""
         sentinel = self._sentinel
         if not (spoken or sentinel.capture.tape.unfinished() or sentinel.looker.unfinished):
             return
-        case = Case(sentinel.clock.step, [], joint=False, unfinished=True, ends=True, spoken=spoken)
+        case = Case(sentinel.clock.step, [], joint=False, unfinished=True, ends=True, spoken=spoken, broken=broken)
         looked = sentinel.looker.examine(case)
         found = looked is not None and looked.outcome == "found" and case.is_told(looked)
         if found or any(map(_is_sure, spoken)):

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from nandiag.runtime.frames import USER, kind_of
 from nandiag.runtime.look.finite import fact, is_bad, quiet
-from nandiag.runtime.tape.entries import tensors_in
+from nandiag.runtime.replay.case import Broken
+from nandiag.runtime.tape.entries import Entry, tensors_in
 from nandiag.runtime.watch.told.meant import Meant, meant
 
 _NOUNS = r"(?:values?|numbers?|weights?|loss(?:es)?|grad\w*|norms?|outputs?|inputs?|entry|entries|elements?)"
@@ -32,7 +33,9 @@ _OTHER = (
     LookupError, OSError, AttributeError, ImportError, NameError, TypeError, NotImplementedError, StopIteration,
     SyntaxError, MemoryError,
 )  # fmt: skip
-_MOST_FRAMES, _MOST, _INFINITY, _MASK = 32, 8, 1, 2
+_MOST_FRAMES, _MOST, _MOST_SIGNS, _INFINITY, _MASK = 32, 8, 200, 1, 2
+# Who answers this by a smaller batch needs the memory of the larger one.
+_NO_MEMORY = re.compile(r"out of memory|can't allocate memory|alloc", re.IGNORECASE)
 # What torch, numpy and scipy say of NaN without its name: a range it is out of, a matrix that no factor is found of.
 _REFUSALS = re.compile(
     r"between 0 and 1|probability entry < 0|sum of probabilities <= 0"
@@ -53,14 +56,30 @@ class Refusal:
     def __init__(self) -> None:
         self._error = 0
         self._given: list[Tensor] = []
+        self._call: tuple[Entry, str] | None = None
 
     def keep(self, error: BaseException, words: Any) -> None:
         """Keep the tensors among the ``words`` of a call that raised ``error``, if it speaks of numbers."""
         of_numbers = not isinstance(error, _OTHER) and (_WORDS.search(str(error)) or _REFUSALS.search(str(error)))
         self._error, self._given = (id(error), tensors_in(words)[:_MOST]) if of_numbers else (0, [])
 
+    def keep_call(self, entry: Entry, error: BaseException) -> bool:
+        """Keep the call of a root module that raised ``error``; False, and nothing, for one that is of no numbers."""
+        if not isinstance(error, Exception) or isinstance(error, _OTHER) or _NO_MEMORY.search(str(error)):
+            return False
+        self._call = entry, _sign(error)
+        return True
+
+    def broken(self, error: BaseException) -> Broken | None:
+        """Return the call that raised ``error``, or what is behind it, if it was one of a root module."""
+        if self._call is None:
+            return None
+        entry, sign = self._call
+        return Broken(entry, spoken_of) if any(_sign(one) == sign for one in _behind(error)) else None
+
     def step_ends(self) -> None:
         """A step is over: nothing is kept."""
+        self._call = None
         if self._error:
             self._error, self._given = 0, []
 
@@ -76,13 +95,33 @@ class Refusal:
         return tuple(one for one, rank in ranked if rank == least < math.inf)
 
 
+def _sign(error: BaseException) -> str:
+    """Return what an error is told from others by; to hold it would hold all frames, and what lies in them."""
+    return f"{id(error)} {type(error).__name__}: {str(error)[:_MOST_SIGNS]}"
+
+
+def _behind(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and those that it was raised for, or behind."""
+    found: BaseException | None = error
+    for _ in range(_MOST):
+        if found is None:
+            return
+        yield found
+        found = found.__cause__ or found.__context__
+
+
 def spoken_of(error: BaseException) -> tuple[Tensor, ...]:
     """Return the tensors that are not finite in the innermost frame of ``error`` that means any, the worst kind alone.
 
-    Empty where the error is not of such numbers. NaN goes before +Inf, and that before -Inf, which may be a mask, and
+    Empty where the error is not of such numbers, nor one that it was raised ``from``. NaN goes before +Inf, and that before -Inf, which may be a mask, and
     is none only where the very call that raised was given it. Where no word of the error is of them, NaN alone counts,
     and only where the text of the script shows that its value was asked for.
     """
+    found, cause = _spoken_of(error), error.__cause__
+    return found or (() if cause is None or cause is error else _spoken_of(cause))
+
+
+def _spoken_of(error: BaseException) -> tuple[Tensor, ...]:
     if isinstance(error, LookupError):
         held = _behind_an_index(error)
     elif isinstance(error, _OTHER):
