@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from nandiag.events import Looked, Note, Site
@@ -56,6 +57,13 @@ class Births:
             RECORDER.emit(self.known, urgent=True)
         elif self.prelude.cut_short and any(one.what == "parameter" for one in held):
             RECORDER.emit(Note(_CUT_SHORT))
+
+    @guarded("births")
+    def is_of_bad_state(self, optimizer: torch.optim.Optimizer, parameters: Iterable[Tensor]) -> bool:
+        """Whether state of one of the ``parameters`` was bad when first looked at: the update is made of that."""
+        known = {id(one.tensor) for one in self.unknown[1] if one.what == "optimizer_state"}
+        states = (optimizer.state.get(one) for one in parameters) if known else ()
+        return any(id(value) in known for state in states if isinstance(state, dict) for value in state.values())
 
     @guarded("births")
     def loaded(self, file: Any, content: Any, frame: Any) -> None:

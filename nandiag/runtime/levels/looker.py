@@ -120,11 +120,14 @@ class Looker:
         self, optimizer: torch.optim.Optimizer, bad: dict[str, Tensor], step: int, *, first: bool, ends: bool
     ) -> None:
         """Look at an update that left the ``bad`` parameters, by name, behind."""
-        if not self.live.here:
+        births = self._capture.births
+        if births is not None and births.is_of_bad_state(optimizer, bad.values()):
+            self._saw(Looked("refused", "replay", step, reason="the optimizer's state was bad before this update"))
+        elif not self.live.here:
             self._examiner.examine_update(optimizer, bad, step, first=first, ends=ends)
-            return
-        looked = self.live.explain(Case(step, [], joint=False), list(bad.values()))
-        self._saw(replace(looked, facts={**looked.facts, "parameters": list(bad)[:8]}))
+        else:
+            looked = self.live.explain(Case(step, [], joint=False), list(bad.values()))
+            self._saw(replace(looked, facts={**looked.facts, "parameters": list(bad)[:8]}))
 
     def _saw(self, looked: Looked) -> Looked:
         if looked.outcome == "found":

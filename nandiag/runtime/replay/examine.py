@@ -131,8 +131,7 @@ class Examiner:
         if not calls or self._capture.elsewhere:
             return None
         looked = self._replay(replace(case, apart=True), calls)
-        sure = (looked.outcome, looked.source) == ("found", "op")
-        return looked if sure else None
+        return looked if (looked.outcome, looked.source) == ("found", "op") else None
 
     @guarded("replay")
     def examine_rates(self, optimizer: torch.optim.Optimizer, step: int) -> None:

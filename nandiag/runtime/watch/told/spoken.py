@@ -113,9 +113,9 @@ def _behind(error: BaseException) -> Iterator[BaseException]:
 def spoken_of(error: BaseException) -> tuple[Tensor, ...]:
     """Return the tensors that are not finite in the innermost frame of ``error`` that means any, the worst kind alone.
 
-    Empty where the error is not of such numbers, nor one that it was raised ``from``. NaN goes before +Inf, and that before -Inf, which may be a mask, and
-    is none only where the very call that raised was given it. Where no word of the error is of them, NaN alone counts,
-    and only where the text of the script shows that its value was asked for.
+    Empty where the error is not of such numbers, nor one that it was raised ``from``. NaN goes before +Inf, and that
+    before -Inf, which may be a mask, and is none only where the very call that raised was given it. Where no word of
+    the error is of them, NaN alone counts, and only where the text of the script shows that its value was asked for.
     """
     found, cause = _spoken_of(error), error.__cause__
     return found or (() if cause is None or cause is error else _spoken_of(cause))
