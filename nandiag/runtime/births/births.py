@@ -15,6 +15,7 @@ from nandiag.runtime.births.files.saves import Saves
 from nandiag.runtime.births.known import LAST, UNWRITTEN, Birth, Call
 from nandiag.runtime.births.prelude import Prelude
 from nandiag.runtime.births.record import Record
+from nandiag.runtime.births.stored import Stored
 from nandiag.runtime.births.threads import Threads
 from nandiag.runtime.births.told import tell
 from nandiag.runtime.evidence.labels import labels_of, storage
@@ -46,6 +47,7 @@ class Births:
         self.threads = Threads()
         self.saves = Saves(self.record, self.of)
         self.handed_out = HandedOut()
+        self.stored: Stored | None = None
         self.known: Looked | None = None
         self.unknown: tuple[int, list[Held]] = (-1, [])
 
@@ -152,6 +154,9 @@ class Births:
 
     def of_loop(self, tensor: Tensor, looked: Looked, op: str) -> Looked:
         """Return ``looked``, or the line of the loop that was handed this memory, a part of which nothing wrote."""
+        stored = None if self.stored is None else self.stored.of(tensor)
+        if stored is not None:
+            return replace(stored, step=looked.step, facts={**stored.facts, "first_used_by": op})
         known = self.handed_out.of(tensor)
         if known is None or (has_peers() and not as_filled(tensor)):
             return looked  # a buffer to receive into may be filled where no call of torch is seen to write
@@ -164,6 +169,8 @@ class Births:
 
         What is finite leaves what was bad there as it was: memory that nobody filled may be filled bit by bit.
         """
+        if self.stored is not None and laid is not None:
+            self.stored.written(tensor, laid)
         if self.prelude.on or (laid is not None and self.record.leaves(tensor, laid)):
             return
         self.forget(tensor)

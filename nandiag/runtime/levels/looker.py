@@ -170,8 +170,12 @@ class Looker:
         """An optimizer is about to make its update."""
         if self.live.here:
             self.live.update_begins()
-        elif self._capture.window.numbers:
+            return
+        if self._capture.window.numbers:
             self._examiner.examine_rates(optimizer, self._clock.step)
+        births = self._capture.births if self._capture.window.stored else None
+        if births is not None and births.stored is not None:
+            births.stored.look()
 
     def step_ends(self, step: int) -> None:
         """A step is over, ``step`` begins."""

@@ -68,6 +68,7 @@ class Borders:
             or sentinel.clock.step in STOCK
             or sentinel.capture.elsewhere
             or sentinel.capture.window.numbers
+            or sentinel.capture.window.stored
             or weights.watches_frozen
             or sentinel._waiting
             or sentinel._scale is not None

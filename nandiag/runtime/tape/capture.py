@@ -346,6 +346,7 @@ class Capture:
         self._keep_to_budget()
         self.tape.clear(step)
         self.window.numbers.clear()
+        self.window.stored.clear()
         self.exchanges.clear()
         self.received.clear()
         self.half_updated = False

@@ -110,7 +110,8 @@ traits = functools.lru_cache(maxsize=4096)(_traits)
 class Window(Beneath):
     """Tapes calls while it is open; ``calls`` counts them, for the budget; once ``shut`` it opens no more.
 
-    ``numbers`` are those that the script read off tensors in this step and that are not finite, each with its tensor.
+    ``numbers`` are those that the script read off tensors in this step and that are not finite, each with its tensor;
+    ``stored`` is what is not finite of what it laid into memory that lives on, each with a key of that memory.
     """
 
     def __init__(self, tape: Tape) -> None:
@@ -118,6 +119,7 @@ class Window(Beneath):
         self.tape = tape
         self.calls = self.writes = 0
         self.numbers: deque[tuple[float, Tensor]] = deque(maxlen=_MOST_NUMBERS)
+        self.stored: list[tuple[int, Tensor]] = []
         self.handed_out = HandedOut()
         self.moved: deque[Entry] = deque(maxlen=_MOST_MOVED)
         self.wrote: Callable[[Tensor, Any], object] | None = None
@@ -162,7 +164,7 @@ class Window(Beneath):
         if math.isfinite(number) or len(self.numbers) == _MOST_NUMBERS:
             return
         maker = self.tape.maker(args[0]) if args and isinstance(args[0], Tensor) else None
-        if maker is not None and _is_of_little(maker[0]) and self.tape.hold(maker[0]):
+        if maker is not None and is_of_little(maker[0]) and self.tape.hold(maker[0]):
             self.numbers.append((number, args[0]))
 
     def _note_moved(self, target: Tensor, frame: Any) -> None:
@@ -269,7 +271,7 @@ class Window(Beneath):
         return entry
 
 
-def _is_of_little(maker: Entry) -> bool:
+def is_of_little(maker: Entry) -> bool:
     """Whether little is to be held for a call to be made again: an evaluation may read a bad number off each batch."""
     words = (word for entry in unheld(maker) for word in entry.words if type(word) is Given)
     held = (tensor for word in words if (tensor := word.get()) is not None and not tensor.requires_grad)

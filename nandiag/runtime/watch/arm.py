@@ -20,6 +20,7 @@ from nandiag.runtime import anomaly_mode
 from nandiag.runtime.births.births import Births
 from nandiag.runtime.births.files.wraps import watch_files
 from nandiag.runtime.births.handed import Handed
+from nandiag.runtime.births.stored import Stored
 from nandiag.runtime.collectives import stacks
 from nandiag.runtime.collectives import wraps as collectives
 from nandiag.runtime.collectives.lookout import LOOKOUT
@@ -112,6 +113,7 @@ def _record_births(sentinel: Sentinel, capture: Capture) -> None:
     sentinel.looker.tells(masks)
     capture.window.wrote = _both(masks.laid, births.written)
     births.handed_out = capture.window.handed_out
+    births.stored = Stored(capture, sentinel.looker.examine_handed)
     births.prelude.on_cut_short = capture.window.close
     births.threads.begin()
     if RECORDER.settings.level == "op":

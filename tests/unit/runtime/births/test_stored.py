@@ -1,0 +1,76 @@
+"""Bad values that the loop stores where they outlive the step are led back to the line and step that made them."""
+
+import pytest
+import torch
+from torch import nn
+
+
+def unit(z):
+    return z / z.norm(dim=1, keepdim=True)  # of zeros
+
+
+def other(z):
+    return z.sum(1, keepdim=True).log() * z
+
+
+class Bank:
+    def __init__(self):
+        self.keys = torch.ones(64, 4)
+
+    def put(self, at, made):
+        self.keys[at : at + len(made)] = made
+
+    def clear(self, at, made):
+        self.keys.copy_(torch.ones(64, 4))
+        self.put(at, made)
+
+
+def trained(bank, makes, *, steps=12, used=9):
+    """Store two rows in each step, which are read from step ``used`` on; ``makes`` tells what makes those of a step."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(steps):
+        x = torch.rand(2, 4)
+        z = model(x)
+        with torch.no_grad():
+            make, write = makes.get(step, (None, bank.put))
+            write(2 * step, unit(x) if make is None else make(x * 0.0))
+        negatives = bank.keys[: 2 * step] if step >= used else bank.keys[40:]
+        loss = (z @ negatives.T).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_what_is_stored_bad_has_its_line_and_step_when_it_is_used(work, short):
+    worker, bank = work(on_anomaly="stop"), Bank()
+    worker.capture.tape.jots.on = short
+    with pytest.raises(SystemExit):
+        trained(bank, {3: (unit, bank.put)})
+    looked = worker.looked[0]
+    assert (looked.site.op, looked.step, looked.facts["made_at_step"]) == ("aten.div.Tensor", 9, 3), looked
+    assert looked.site.source.endswith("# of zeros")
+    assert looked.inputs[1].zeros == 2
+
+
+def test_where_two_lines_stored_bad_values_none_is_blamed(work):
+    worker, bank = work(on_anomaly="stop"), Bank()
+    with pytest.raises(SystemExit):
+        trained(bank, {3: (unit, bank.put), 5: (other, bank.put)})
+    assert "made_at_step" not in worker.looked[0].facts
+    assert worker.looked[0].source == "outside"
+
+
+def test_what_was_written_over_as_a_whole_is_forgotten(work):
+    worker, bank = work(on_anomaly="stop"), Bank()
+    with pytest.raises(SystemExit):
+        trained(bank, {3: (unit, bank.put), 5: (other, bank.clear)})
+    assert worker.looked[0].facts["made_at_step"] == 5
+
+
+def test_what_is_stored_and_never_used_is_no_harm(work):
+    worker, bank = work(on_anomaly="stop"), Bank()
+    trained(bank, {3: (unit, bank.put)}, used=99)
+    assert worker.harms == worker.looked == []
