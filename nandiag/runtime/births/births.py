@@ -15,7 +15,6 @@ from nandiag.runtime.births.files.saves import Saves
 from nandiag.runtime.births.known import LAST, UNWRITTEN, Birth, Call
 from nandiag.runtime.births.prelude import Prelude
 from nandiag.runtime.births.record import Record
-from nandiag.runtime.births.stored import Stored
 from nandiag.runtime.births.threads import Threads
 from nandiag.runtime.births.told import tell
 from nandiag.runtime.evidence.labels import labels_of, storage
@@ -24,6 +23,7 @@ from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.look.weights import Held
 from nandiag.runtime.memory.handed_out import HandedOut
+from nandiag.runtime.memory.stored import Stored
 from nandiag.runtime.memory.unwritten import as_filled
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.batches import Batch

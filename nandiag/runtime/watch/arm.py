@@ -20,7 +20,6 @@ from nandiag.runtime import anomaly_mode
 from nandiag.runtime.births.births import Births
 from nandiag.runtime.births.files.wraps import watch_files
 from nandiag.runtime.births.handed import Handed
-from nandiag.runtime.births.stored import Stored
 from nandiag.runtime.collectives import stacks
 from nandiag.runtime.collectives import wraps as collectives
 from nandiag.runtime.collectives.lookout import LOOKOUT
@@ -32,6 +31,7 @@ from nandiag.runtime.inject import ending
 from nandiag.runtime.lag.sentinel import LateSentinel
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.look.weights import parameters
+from nandiag.runtime.memory.stored import Stored
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.hooked import watch_hooks
 from nandiag.runtime.selftest.gpus import driver

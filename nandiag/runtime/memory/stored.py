@@ -25,7 +25,7 @@ from nandiag.runtime.tape.window import is_of_little
 if TYPE_CHECKING:
     from nandiag.runtime.tape.capture import Capture
 
-_SHARE, _CREDIT, _FREE = 0.01, 0.03, 2
+_SHARE, _CREDIT, _FREE = 0.01, 0.003, 2
 _SMALL, _MOST = 1 << 14, 64
 
 
@@ -56,15 +56,17 @@ class Stored:
         if not laid.is_cpu or laid.numel() > _SMALL or self._left(self._spent) < 0:
             self._unseen(target)
             return
-        if not self._lives_on(target):
-            return
         began = self._now()
+        lives_on = self._lives_on(target)
         with quiet():
-            bad = not is_finite(laid) and not fact(laid).only_neginf
-            self._spent += self._now() - began
+            bad = lives_on and not is_finite(laid) and not fact(laid).only_neginf
+        self._spent += self._now() - began
+        if not bad and not self._known:
+            return
+        with quiet():
             if bad:
                 self._note(target, laid)
-            elif self._known and laid.nbytes >= target.untyped_storage().nbytes():
+            elif laid.nbytes >= target.untyped_storage().nbytes():
                 self._known.pop(_key(target), None)
 
     def of(self, tensor: Tensor) -> Looked | None:
