@@ -162,9 +162,10 @@ class Looked:
 class Sent:
     """This rank gave to others what was not finite; no harm by itself, for they may mean to get it.
 
-    ``way`` is ``send`` (a message), ``scatter``, ``broadcast`` or ``gather``, ``ranks`` are sender and receiver of a
-    message, else the members of the group, and ``number`` counts from 0 what went the same way in ``group``. ``look``
-    is how this rank came by it, in this rank's own step; of method ``message`` where only its going out was seen.
+    ``way`` is ``send`` (a message), ``scatter``, ``broadcast``, ``gather`` or ``all_reduce``, ``ranks`` are sender and
+    receiver of a message, else the members of the group, and ``number`` counts from 0 what went the same way in
+    ``group``. ``look`` is how this rank came by it, in this rank's own step; of method ``message`` where only its going
+    out was seen.
     """
 
     way: str

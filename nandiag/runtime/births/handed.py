@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nandiag.events import Looked, Sent, words
 from nandiag.runtime.births.told import tell
-from nandiag.runtime.collectives.messages import ARRIVALS, Message, Post
+from nandiag.runtime.collectives.messages import ALL_GIVE, ARRIVALS, Message, Post
 from nandiag.runtime.collectives.ring import RING, Call
 from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.op import Spot
@@ -27,6 +27,7 @@ from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import fact, quiet
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.tape.exchange import after_backward
 
 if TYPE_CHECKING:
     from nandiag.runtime.births.births import Births
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 _SHARE, _FRAMES = 0.01, 4
 _FREE = {False: 2, True: 1}
 _MOST_OF_A_LINE, _MOST_LINES = 16, 16
-_OPS = {"send": "c10d::send", "scatter": "c10d::scatter_", "broadcast": "c10d::broadcast_", "gather": "c10d::gather_"}
+_OPS = {
+    "send": "c10d::send", "scatter": "c10d::scatter_", "broadcast": "c10d::broadcast_", "gather": "c10d::gather_",
+    "all_reduce": "c10d::allreduce_"}  # fmt: skip
 Examine = Callable[[Tensor], Looked | None]
 
 
@@ -59,6 +62,8 @@ class Handed:
         for part in self._post.parts(calls, args, kwargs):
             if births is None or self._capture.off:
                 continue
+            if part.message.kind in ALL_GIVE and after_backward(self._capture):
+                continue  # gradients: a rank that gives bad ones sees its own harm
             with quiet():
                 for tensor in part.asked:
                     ARRIVALS.note(tensor, part.message)

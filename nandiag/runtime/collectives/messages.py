@@ -1,7 +1,7 @@
 """What ranks hand each other by hand: messages, and what one rank gives to, or takes from, all of a group (worker).
 
 Both ends count what goes the same way, in the order of the calls, so that they speak of the same one where all that
-names it is the same. What several ranks give at once (a reduction) is none of it: their own harm tells who gave it.
+names it is the same. To a reduction all give at once: one that gave what is not finite need see no harm of its own.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from nandiag.runtime.tape.entries import tensors_in
 _SENDS, _ASKS = frozenset({"send", "isend"}), frozenset({"recv", "irecv"})
 # Whether the one rank gives, and where each call has a tensor for each rank, by position and name.
 _ONE_GIVES = {"scatter": True, "broadcast": True, "gather": False}
+# What all give, and take it from all in the same memory.
+ALL_GIVE = frozenset({"all_reduce"})
 _LISTS = {"scatter": (1, "scatter_list"), "gather": (1, "gather_list")}
 _MOST = 256
 # Ways to count: a script may give each step's messages a tag of their own.
@@ -89,6 +91,9 @@ class Post:
         if len(calls) == 1 and calls[0].op in _ONE_GIVES:
             yield from self._with_one(calls[0], args, kwargs)
             return
+        if len(calls) == 1 and calls[0].op in ALL_GIVE:
+            yield from self._with_all(calls[0], args, kwargs)
+            return
         batch = args[0] if args else kwargs.get("p2p_op_list")
         many = batch if isinstance(batch, list) else None
         for index, call in enumerate(calls):
@@ -116,6 +121,12 @@ class Post:
             return None  # to forget one would have the two ends count differently
         self._counts[key] += 1
         return Message("send", ranks, self._counts[key] - 1, f"{group}/{tag}")
+
+    @staticmethod
+    def _with_all(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Part]:
+        if call.group is not None:
+            own = tensors_in([_word(args, kwargs, 0, "tensor")])
+            yield Part(Message(call.op, call.group.members, call.seq, _name(call.group)), own, own)
 
     @staticmethod
     def _with_one(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Part]:

@@ -113,7 +113,7 @@ def _written(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]]
     if capture.births is not None:
         for tensor in asked or tensors_in([given]):
             capture.births.received(tensor)
-    for tensor in asked or tensors_in([given]) if name in _RECEIVES or not _after_backward(capture) else ():
+    for tensor in asked or tensors_in([given]) if name in _RECEIVES or not after_backward(capture) else ():
         if own is not None and tensor is own.written:
             _passed_on(capture, own, caller)
         elif name in _RECEIVES or kwargs.get("async_op") or tensor.numel() > _SMALL:
@@ -139,7 +139,7 @@ def _passed_on(capture: Capture, own: OwnPart, caller: FrameType) -> None:
             capture.window.tape_call(own, ((own.put,), {}), own.written, caller)
 
 
-def _after_backward(capture: Capture) -> bool:
+def after_backward(capture: Capture) -> bool:
     """Whether gradients are being exchanged: what the replay makes of those is told by itself."""
     last = next((one.kind for one in reversed(capture.tape.entries) if one.kind in {ROOT, BACKWARD}), None)
     return last == BACKWARD

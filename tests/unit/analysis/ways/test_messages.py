@@ -22,6 +22,14 @@ def test_the_sender_is_the_origin_with_the_step_of_the_harm(by_hand):
     assert "What rank 1 got from other ranks was bad already." in told.verdict.evidence
 
 
+def test_a_rank_that_put_it_into_a_sum_is_the_origin_though_it_saw_no_harm(by_hand):
+    """Its own look, at gradients that came from the other one, was finite."""
+    sent = Sent("all_reduce", (0, 1, 2), 7, "0#0", by_hand.found(5))
+    told = report(by_hand, sent, received(by_hand, 5, "all_reduce", (0, 1, 2), 7, "0#0"))
+    assert (told.verdict.origin.ranks, told.verdict.origin.line) == ((0,), 12)
+    assert "What rank 1 got from other ranks was bad already." in told.verdict.evidence
+
+
 def test_another_message_is_no_origin(by_hand):
     sent = Sent("send", (0, 1), 4, "0#0/0", by_hand.found(4))
     told = report(by_hand, sent, received(by_hand, 5, "send", (0, 1), 5, "0#0/0"))

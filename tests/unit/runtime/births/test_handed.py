@@ -92,6 +92,25 @@ def test_minus_infinity_is_told_where_it_was_computed_and_a_mask_that_is_laid_is
     assert (sent.number, sent.look.site.line) == (0, line_of("# of none"))
 
 
+def test_what_is_put_into_a_reduction_is_looked_at_unless_it_is_a_gradient(work, alone):
+    """A rank whose own loss leaves it out sees no harm; one with bad gradients does."""
+    worker = work()
+    weight = nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for step in range(3):
+        counted = torch.rand(4)[: 0 if step == 1 else 4]
+        mean = counted.mean()  # of none that counts
+        dist.all_reduce(mean)
+        (weight.sum() * 2).backward()
+        dist.all_reduce(weight.grad * (torch.nan if step == 2 else 1))
+        optimizer.step()
+        optimizer.zero_grad()
+    (sent,) = worker.events(Sent)
+    assert (sent.way, sent.ranks, sent.look.outcome) == ("all_reduce", (0,), "found")
+    assert (sent.look.site.line, sent.look.site.op) == (line_of("# of none that counts"), "aten.mean.default")
+    assert not worker.harms
+
+
 def test_running_again_is_within_a_share_of_the_time(work, alone, monkeypatch):
     worker = work()
     looks = []
