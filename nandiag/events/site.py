@@ -45,7 +45,8 @@ class Around:
     ``statement`` is the statement on one line where the expression takes several in the file, ``column`` the
     expression in it. ``uses`` are the statements behind it, in the same function, that use what it is assigned to.
     ``written`` tells where the file writes what the expression names. ``again`` are other lines of the function that
-    compute the like, and may break alike; ``carried`` is what loops up to it multiply from step to step.
+    compute the like, and may break alike; ``carried`` is what loops up to it multiply from step to step. ``ends`` is
+    what the function hands back, wherever it ends: empty for nothing, ``None`` where that is not known ahead.
     """
 
     names: tuple[Meaning, ...] = ()
@@ -55,6 +56,7 @@ class Around:
     written: tuple[Written, ...] = ()
     again: tuple[int, ...] = ()
     carried: tuple[Carried, ...] = ()
+    ends: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ def mended(facts: Facts, *, infinite: bool) -> Suggestion | None:
     count = ast.unparse(power.right)
     if not infinite:
         why = f"{text} is 0 while {count} is: nothing was averaged yet. Update the average before it is read, or leave."
-        return Suggestion(why, f"if {count} == 0: return" if (facts.origin.function or "").isidentifier() else None)
+        return Suggestion(why, facts.left_if(f"{count} == 0"))
     code = f"{name} = {_later(text)}" if name != text else quotients.divisor(facts.origin, _later)
     why = f"{text} is 0 while {count} is: let it count from 1 on, here and wherever else it corrects."
     return Suggestion(why, code)

@@ -277,10 +277,9 @@ def _nothing_to_scale(facts: Facts, divisor: TensorFact) -> Suggestion | None:
     meaning = facts.meaning(text)
     if _OWN_NORM.match(line) and "norm" in f"{text} {'' if meaning is None else meaning.text}".lower():
         return None  # gradients whose norm is 0 are 0, and stay so by any factor
-    own = (facts.origin.function or "").isidentifier()
     what = "write" if replaced else "average"
     told = f"Where {text} is zero there is nothing to {what}: leave before anything is written, on all ranks alike."
-    return Suggestion(told, f"if {text} == 0: return" if own else None)
+    return Suggestion(told, facts.left_if(f"{text} == 0"))
 
 
 def _of_one_number(facts: Facts, name: str | None, counted: str | None) -> tuple[Suggestion, ...]:

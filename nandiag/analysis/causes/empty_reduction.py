@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection
 
-from nandiag.analysis.causes import fitting
+from nandiag.analysis.causes import fitting, means
 from nandiag.analysis.causes.facts import Cause, Facts, dtype_of
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -69,16 +69,26 @@ def divides_by_no_target(facts: Facts) -> bool:
 
 
 def _nothing(facts: Facts) -> Cause:
+    text = "Leave out what is empty, or divide a sum by a count that is at least 1."
     return Cause(
         slug="empty_reduction",
         evidence=(f"the input of {facts.op} has no elements; the {facts.op} of nothing is NaN",),
-        suggestions=(
-            Suggestion(
-                "Leave out what is empty, or divide a sum by a count that is at least 1.",
-                fitting.counted(facts.origin) or "x.sum() / max(x.numel(), 1)",
-            ),
-        ),
+        suggestions=(_left(facts) or Suggestion(text, means.counted(facts.origin) or "x.sum() / max(x.numel(), 1)"),),
     )
+
+
+def _left(facts: Facts) -> Suggestion | None:
+    """Leave a function that hands nothing back before it takes in nothing: a mean of 0 would be one more value."""
+    found = fitting.parsed(facts.origin)
+    reduced = None if found is None or facts.op not in {"mean", *SPREADS} else fitting.target(found[1], facts.op or "")
+    if not isinstance(reduced, ast.Name | ast.Attribute) or facts.extra.get("of_weights") is True:
+        return None
+    name = ast.unparse(reduced)
+    code = facts.left_if(f"not {name}.numel()")
+    if code is None or not code.endswith("return"):
+        return None
+    text = f"Where {name} is empty there is nothing to take in: leave before this line, unless ranks exchange something"
+    return Suggestion(f"{text} behind it.", code)
 
 
 def _too_few(facts: Facts) -> Cause | None:

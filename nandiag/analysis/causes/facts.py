@@ -110,6 +110,12 @@ class Facts:
         site = self.look.site if self.source is not None and self.look is not None else None
         return site.around.carried if site is not None and site.around is not None else ()
 
+    def left_if(self, condition: str) -> str | None:
+        """Return the line that leaves the origin's function early, where it is known what that hands back."""
+        site = self.look.site if self.source is not None and self.look is not None else None
+        ends = site.around.ends if site is not None and site.around is not None else None
+        return None if ends is None else f"if {condition}: return {ends}".rstrip()
+
     @property
     def op(self) -> str | None:
         """The short name of the origin's op (``exp``), in-place and functional forms alike."""

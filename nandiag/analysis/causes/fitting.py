@@ -114,30 +114,6 @@ def summed(origin: Origin, ignored: str) -> str | None:
     return whole(origin, f'{inside}, reduction="sum") / {counted}')
 
 
-def counted(origin: Origin) -> str | None:
-    """Return the user's line with a sum divided by a count of at least 1 for ``x.mean()`` or ``F.loss(z, y)``."""
-    found = parsed(origin)
-    call = None if found is None else found[1]
-    if not isinstance(call, ast.Call) or any(word.arg in {"reduction", "weight", "dim"} for word in call.keywords):
-        return None
-    averaged = target(call, "mean")
-    if averaged is not None:
-        given = call.args if isinstance(call.func, ast.Attribute) and call.func.value is averaged else call.args[1:]
-        text = bracketed(averaged)
-        return None if given or call.keywords else whole(origin, f"{text}.sum() / max({text}.numel(), 1)")
-    loss = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    if found is None or loss not in _LOSSES or len(call.args) != 2:
-        return None
-    inside = found[0][:-1].rstrip().rstrip(",")
-    return whole(origin, f'{inside}, reduction="sum") / max({bracketed(call.args[1])}.numel(), 1)')
-
-
-_LOSSES = frozenset(
-    {"cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy"}
-    | {"binary_cross_entropy_with_logits"}
-)
-
-
 def filled(origin: Origin) -> str | None:
     """Return the user's line with the -inf of its ``scores.masked_fill(mask, -inf)`` as the lowest finite number."""
     found = parsed(origin)

@@ -15,9 +15,9 @@ from nandiag.analysis.report import Origin
 from nandiag.events import Around, Carried, Harm, History, Looked, Meaning, Site, Written
 
 
-def on(facts, *names, uses=(), written=()):
+def on(facts, *names, uses=(), written=(), ends=None):
     meanings = tuple(Meaning(name, text, "train.py", 3) for name, text in names)
-    around = Around(meanings, tuple(uses), written=tuple(Written(name, lines) for name, lines in written))
+    around = Around(meanings, tuple(uses), written=tuple(Written(name, lines) for name, lines in written), ends=ends)
     return replace(facts, look=replace(facts.look, site=Site(around=around)))
 
 
@@ -826,7 +826,7 @@ def test_a_weight_is_not_replaced_by_a_quotient_that_is_none(at, by_hand, line, 
     given = (by_hand.fact(zeros=16, min=0.0, max=0.0), by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0))
     facts = at("div", given, (by_hand.fact(nan=16),), **placed(line, division))
     facts = replace(facts, origin=replace(facts.origin, phase="optimizer", function="copy_to_model"))
-    told = advice(facts)
+    told = advice(on(facts, ends=""))
     assert [one.code for one in told] == ["if correction == 0: return"]
     assert "nothing to write" in told[0].text
 

@@ -58,12 +58,45 @@ def test_a_reciprocal(at, by_hand, line, expression, code):
         ("loss[m].mean()", "loss[m].sum() / max(loss[m].numel(), 1)"),
         ("torch.mean(loss[m])", "loss[m].sum() / max(loss[m].numel(), 1)"),
         ("F.mse_loss(z, y, reduction='mean')", "x.sum() / max(x.numel(), 1)"),
-        ("loss.mean(0)", "x.sum() / max(x.numel(), 1)"),
+        ("loss.mean(0)", "loss.sum(0) / max(loss.size(0), 1)"),
+        ("loss.mean(dim=-1, keepdim=True)", "loss.sum(dim=-1, keepdim=True) / max(loss.size(-1), 1)"),
+        ("loss.mean((0, 1))", "x.sum() / max(x.numel(), 1)"),
     ],
 )
 def test_the_mean_of_nothing(at, by_hand, expression, code):
     facts = at("mean", (by_hand.fact(shape=(0,)),), (by_hand.fact(nan=1),), **on(f"return {expression}", expression))
     assert first(facts) in {code, f"return {code}"}
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("m = torch.stack([x[k].mean(), (x[k] ** 2).mean()])",
+         "m = torch.stack([x[k].sum() / max(x[k].numel(), 1), (x[k] ** 2).sum() / max((x[k] ** 2).numel(), 1)])"),
+        ("m = y.mean() / x[k].mean()", "m = y.mean() / (x[k].sum() / max(x[k].numel(), 1))"),
+        ("m, v = x[k].mean(), x[k].var()", "x.sum() / max(x.numel(), 1)"),
+    ],
+)  # fmt: skip
+def test_each_mean_of_the_same_nothing_in_a_line_is_mended(at, by_hand, line, code):
+    facts = at("mean", (by_hand.fact(shape=(0,)),), (by_hand.fact(nan=1),), **on(line, "x[k].mean()"))
+    assert first(facts) == code
+
+
+@pytest.mark.parametrize(
+    ("ends", "weights", "code"),
+    [
+        ("", False, "if not x.numel(): return"),
+        ("self", False, "x.sum() / max(x.numel(), 1)"),
+        (None, False, "x.sum() / max(x.numel(), 1)"),
+        ("", True, "x.sum() / max(x.numel(), 1)"),
+    ],
+)
+def test_statistics_that_only_take_in_are_left_alone_by_an_empty_batch(at, by_hand, ends, weights, code):
+    line = "m, v, n = x.mean(0), x.var(0, unbiased=False), x.size(0)"
+    facts = at("mean", (by_hand.fact(shape=(0, 5)),), (by_hand.fact(nan=5),), **on(line, "x.mean(0)"),
+               function="update", extra={"of_weights": weights})  # fmt: skip
+    facts = replace(facts, look=replace(facts.look, site=Site(around=Around(ends=ends))))
+    assert first(facts) == code
 
 
 @pytest.mark.parametrize(
@@ -391,7 +424,7 @@ def test_exponentials_that_are_divided_by_their_sums_in_turn_are_kept_as_logarit
 @pytest.mark.parametrize(
     ("line", "numel", "code"),
     [
-        ("p.mul_(weight / total)", 1, "if total == 0: return"),
+        ("p.mul_(weight / total)", 1, "if total == 0: return self.model"),
         ("loss = loss_sum / total", 1, "loss = loss_sum / total.clamp_min(1e-6)"),
         ("p.mul_(weight / total)", 8, "p.mul_(weight / total.clamp_min(1e-6))"),
     ],
@@ -400,7 +433,16 @@ def test_a_weight_of_nothing_does_not_wipe_out_what_it_weighs(at, by_hand, line,
     given = (by_hand.fact(zeros=numel, shape=(numel,), min=0.0), by_hand.fact(zeros=numel, shape=(numel,), min=0.0))
     expression = line[line.index("weight") if "weight" in line else line.index("loss_") :].rstrip(")")
     facts = at("div", given, (by_hand.fact(nan=numel, shape=(numel,)),), **on(line, expression), function="aggregate")
+    facts = replace(facts, look=replace(facts.look, site=Site(around=Around(ends="self.model"))))
     assert first(facts) == code
+
+
+def test_a_function_is_left_only_where_it_is_known_what_it_hands_back(at, by_hand):
+    given = (by_hand.fact(zeros=4, shape=(4,)), by_hand.fact(shape=(), zeros=1))
+    facts = at("div", given, (by_hand.fact(nan=4, shape=(4,)),), **on("t.copy_(s / n)", "s / n"), function="teacher")
+    for ends, code in ((None, None), ("", "if n == 0: return"), ("self.model", "if n == 0: return self.model")):
+        told = replace(facts, look=replace(facts.look, site=Site(around=Around(ends=ends))))
+        assert first(told) == code
 
 
 def test_xlog1py_at_minus_one_is_a_logarithm_of_zero(at, by_hand):

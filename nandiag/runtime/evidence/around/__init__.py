@@ -15,6 +15,7 @@ from dataclasses import replace
 from nandiag.events.site import Around, Meaning
 from nandiag.runtime.evidence.around.again import again
 from nandiag.runtime.evidence.around.carried import carried
+from nandiag.runtime.evidence.around.ends import ends
 from nandiag.runtime.evidence.around.handed import handed_in
 from nandiag.runtime.evidence.around.place import Place, end_of, loaded, place_of
 from nandiag.runtime.evidence.around.returned import returned
@@ -46,7 +47,8 @@ def _around(frames: tuple[Frame, ...]) -> Around | None:
     uses = tuple(_uses(place))[:_MOST_USES]
     aliased = [one.text for one in names if _ATTRIBUTE.fullmatch(one.text)]
     lines = tuple(written(place, aliased))
-    return Around(names, uses, statement, column, lines, again(place), tuple(carried(place))[:_MOST_USES])
+    loops = tuple(carried(place))[:_MOST_USES]
+    return Around(names, uses, statement, column, lines, again(place), loops, ends(place))
 
 
 def _on_one_line(place: Place) -> tuple[str | None, tuple[int, int] | None]:

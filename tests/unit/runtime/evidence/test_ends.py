@@ -1,0 +1,44 @@
+"""What the function of an expression hands back."""
+
+import ast
+
+import pytest
+
+from nandiag.runtime.evidence.around.ends import ends
+from nandiag.runtime.evidence.around.place import Place
+
+
+def told(text):
+    tree = ast.parse(text)
+    scope = next(one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
+    own = next(one for one in ast.walk(scope) if isinstance(one, ast.BinOp))
+    return ends(Place("train.py", (tree, scope, own)))
+
+
+@pytest.mark.parametrize(
+    ("text", "given"),
+    [
+        ("def f(a, b):\n  b.copy_(a / 2)", ""),
+        ("def f(a, b):\n  if b: return\n  b.copy_(a / 2)\n  return None", ""),
+        ("def f(self, a):\n  a.copy_(a / 2)\n  return self.model", "self.model"),
+        ("def f(self, a):\n  a.copy_(a / 2)\n  return a", "a"),
+    ],
+)
+def test_what_is_handed_back_is_known_ahead(text, given):
+    assert told(text) == given
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f(a):\n  b = a / 2\n  return b",  # not there yet further up
+        "def f(a):\n  a = a / 2\n  return a",
+        "def f(self, a):\n  self.b = a / 2\n  return self.b",
+        "def f(a, b):\n  if b: return a\n  b.copy_(a / 2)\n  return b",
+        "def f(a):\n  yield a / 2",
+        "def f(self, a):\n  a.copy_(a / 2)\n  return self.model()",
+        "async def f(a):\n  a.copy_(a / 2)",
+    ],
+)
+def test_what_is_made_on_the_way_or_differs_is_not(text):
+    assert told(text) is None
