@@ -34,6 +34,7 @@ from nandiag.runtime.replay.ready import (
     all_that_gather,
     as_before_set_anew,
     began_bad,
+    kept_as_buffers,
     may_write_weights,
     memory_of,
     reason_against,
@@ -84,8 +85,8 @@ class Examiner:
         updates = updates_by_hand(self._capture.tape.entries) if case.by_hand else ()
         tape = self._capture.tape
         with quiet():
-            copies = [entry for one in case.parameters if (entry := tape.copier(storage(one))) is not None]
-        copies += () if case.broken is None else (case.broken.entry,)
+            copies = kept_as_buffers(tape) + ([] if case.broken is None else [case.broken.entry])
+            copies += [entry for one in case.parameters if (entry := tape.copier(storage(one))) is not None]
         entries, self._partial = still_held(tape.whole((*case.gradients, *case.spoken), without=updates, also=copies))
         began = time.perf_counter()
         looked = self._refusal(case, entries) or self._as_set_anew(case, entries, self._replay(case, entries))
@@ -294,12 +295,9 @@ class Examiner:
     @contextlib.contextmanager
     def _joined(self, case: Case, entries: list[Entry], tracer: Tracer) -> Iterator[Callable[[], None]]:
         """Meet the other ranks where the replay is a joint one; yields what waits until all are through with it."""
-        if case.asks:
-            with SHARDS.gathered(roots_of(entries)):
-                yield _nobody
-            return
         if not case.joint:
-            yield _nobody
+            with SHARDS.gathered(roots_of(entries)) if case.asks else contextlib.nullcontext():
+                yield _nobody
             return
         with together(case.step, self._capture.step_seconds) as joined:
             tracer.instead = joined.instead

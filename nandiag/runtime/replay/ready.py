@@ -17,7 +17,7 @@ from nandiag.runtime.replay.rerun import written_by
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.update import stand_in
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, tensors_in
+from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Tape, tensors_in
 from nandiag.runtime.tape.packed.habits import Habit
 from nandiag.runtime.tape.packed.words import Given, Made, version_of
 from nandiag.runtime.tape.traceless import roots_of
@@ -45,6 +45,17 @@ def updates_by_hand(entries: list[Entry]) -> list[Entry]:
     first = next((index for index, entry in enumerate(entries) if entry.kind == BACKWARD), len(entries))
     writes = [(entry, one) for entry, one in written_by(entries[:first]) if not entry.grad and is_leaf(one)]
     return [entry for entry, one in writes if one.requires_grad and not is_bad(one)]
+
+
+def kept_as_buffers(tape: Tape) -> list[Entry]:
+    """Return what made the bad buffers of modules in this step: a loss may be given what the loop has computed."""
+    found = []
+    for one in (one for root in roots_of(tape.entries) for one in root.buffers() if is_bad(one)):
+        entry = made[0] if (made := tape.maker(one)) is not None else None
+        if entry is not None and entry.step == tape.step and entry.args is not None and not entry.in_place:
+            tape.copied(entry, one)
+            found.append(entry)
+    return found
 
 
 def without_models(entries: list[Entry]) -> list[Entry]:

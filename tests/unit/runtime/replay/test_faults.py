@@ -622,8 +622,7 @@ def data_preparation():
     return model, optimizer
 
 
-@fault("aten.mul.Tensor", "init", source="buffer", module="1",
-       live={"op": "aten.full.default", "phase": "data", "source": "op", "module": None})  # fmt: skip
+@fault("aten.full.default", "data", module=None)
 def a_buffer_that_was_filled_in_the_middle():
     class Scaled(nn.Module):
         def __init__(self):
@@ -637,7 +636,7 @@ def a_buffer_that_was_filled_in_the_middle():
     optimizer = sgd(model)
     for step, x, y in data():
         if step == BAD:
-            model[1].scale = torch.full((8,), math.nan)
+            model[1].scale = torch.full((8,), math.nan)  # <-
         loss = (model(x) - y).square().mean()
         optimizer.zero_grad()
         loss.backward()

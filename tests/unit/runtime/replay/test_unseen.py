@@ -84,3 +84,22 @@ def test_nothing_of_the_step_waits_for_the_garbage_collector(work):
         assert [one() for one in script.held] == [None, None, None]
     finally:
         gc.enable()
+
+
+def test_what_the_loop_computed_and_gave_a_loss_to_keep_has_its_line(work):
+    worker, model = work(), nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        y = torch.ones(6, 3)
+        y[:3] = 0.0
+        if step == 2:
+            y[:, 1] = 0.0
+        positive = y.sum(0)
+        weight = (len(y) - positive) / positive  # where none is
+        loss = nn.BCEWithLogitsLoss(pos_weight=weight)(model(torch.rand(6, 4)), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    looked = worker.looked[0]
+    assert (looked.step, looked.source, looked.site.op) == (2, "op", "aten.div.Tensor"), looked
+    assert looked.site.source.endswith("# where none is")
