@@ -18,6 +18,7 @@ GREW, LOSS_GREW = 100.0, 1000.0
 _CALM, _LOSS_CALM = 5.0, 5.0
 _LEAST_LOSS = 0.01
 _ROSE = 2.0
+_ABOUT, _HELD = 0.9, 20
 # A warm-up rises by less from update to update, but for its first ones, which are short.
 _LEAPT, _LEAPT_FROM_NONE = 10.0, 1.0
 _LARGEST = 1e39
@@ -92,6 +93,11 @@ class Course:
         high = self.rate_at_end or 0.0
         calm = [row.lr for row in self.rows[: max(self.calm - _AFTERMATH, 1)] if row.lr is not None]
         return max((rate for rate in calm if rate <= high / _ROSE), default=None)
+
+    def held(self, rate: float) -> bool:
+        """Whether calm steps enough were made at about this rate: one that is only passed may be too high to keep."""
+        calm = [row.lr for row in self.rows[: max(self.calm - _AFTERMATH, 1)] if row.lr is not None]
+        return sum(one >= _ABOUT * rate for one in calm) >= _HELD
 
     @property
     def rate_at_end(self) -> float | None:

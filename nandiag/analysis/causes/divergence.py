@@ -262,8 +262,7 @@ def _slower(facts: Facts, course: Course, strength: int) -> tuple[Suggestion, ..
     elif high is None:
         first = Suggestion("Lower the learning rate.")
     elif course.rate_rose and low and course.calm > CALM_ENOUGH:
-        text = f"Lower the peak learning rate: up to {words.number(low)} nothing grew. Check what the schedule counts."
-        first = Suggestion(text)
+        first = Suggestion(f"{_peak(course, low)} Check what the schedule counts.")
     else:
         name = facts.harm.optimizer if facts.harm is not None and facts.harm.optimizer else "the optimizer"
         rate = _first_try(name, course, high)
@@ -275,6 +274,17 @@ def _slower(facts: Facts, course: Course, strength: int) -> tuple[Suggestion, ..
         first = Suggestion(lower, code)
     scale = Suggestion("Check what scales the loss: a sum in the place of a mean multiplies the learning rate.")
     return first, scale, *_second_line(facts)
+
+
+def _peak(course: Course, low: float) -> str:
+    """Say how high the rate may go: what the steps held is a peak, what they only passed on the way up is none."""
+    number = words.number(low)
+    if course.held(low):
+        return f"Lower the peak learning rate: up to {number} nothing grew."
+    tenth = words.number(low / 10)
+    return (
+        f"Lower the peak learning rate: nothing grew up to {number}, but that was only passed; {tenth} is a first try."
+    )
 
 
 def _first_try(name: str, course: Course, high: float) -> float:

@@ -145,8 +145,9 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     forms = _in_one_step(facts)
     given = facts.origin.inputs[-1 if op == "xlogy" else 0]
     # What can be put in the line's place as it stands comes before what is to be done where its input is made.
-    # Behind a bound what is 0 has no gradient: where all is, nothing would be trained any more.
-    nothing = given.numel > 1 and given.zeros == given.numel and facts.extra.get("of_weights") is True
+    # Behind a bound what is 0 has no gradient: where most is, nothing would be trained any more.
+    half = given.numel > 1 and 2 * given.zeros >= given.numel
+    nothing = half and facts.extra.get("of_weights") is True
     elsewhere = fitted is not None and not nothing and all(one.code != _TANH for one in forms)
     return Cause("log_of_zero", (text,), (keep, *bounded, *forms) if elsewhere else (*forms, keep, *bounded))
 
@@ -156,9 +157,15 @@ def _of_counts(facts: Facts, op: str) -> tuple[Suggestion, ...] | None:
     if facts.extra.get("whole") is not True or op != "log" or facts.node is not None:
         return None
     code = fitting.renamed(facts.origin, "log", "log1p")
-    text = "It is taken of whole numbers: if they are counts, take log(1 + x), which is 0 at 0."
+    one = fitting.argument(facts.origin, "log", "{}.clamp_min(1)".format)
+    least = "It is taken of whole numbers: at least 1 leaves all others as they are."
+    text = "Or, if they are counts to learn from, take log(1 + x) throughout, which tells 0 from 1."
     missing = "If 0 stands for what is missing: leave it out before this line."
-    return Suggestion(text, code or "torch.log1p(x)"), Suggestion(missing)
+    return (
+        Suggestion(least, one or "x.clamp_min(1).log()"),
+        Suggestion(text, code or "torch.log1p(x)"),
+        Suggestion(missing),
+    )
 
 
 _ABOVE = "Where what stands below is never 0, a bound around the quotient is enough."
@@ -286,6 +293,26 @@ def _given_to(node: ast.expr, ops: tuple[str, ...]) -> ast.expr | None:
     return next((given for op in ops if (given := fitting.target(node, op)) is not None), None)
 
 
+def _of_model(facts: Facts, code: str) -> Suggestion | None:
+    """Return the user's line with the logarithm of what a model hands back, where that is a sigmoid of its scores."""
+    found = fitting.parsed(facts.origin)
+    part = None if found is None or not code.startswith("F.logsigmoid(scores") else fitting.target(found[1], "log")
+    if not isinstance(part, ast.Call) or not part.args or not _is_model(part.func):
+        return None
+    name = ast.unparse(part.func)
+    text = (
+        f"What it is taken of is a sigmoid: let {name} hand back the scores, wherever it is called, and take both here."
+    )
+    return Suggestion(text, fitting.whole(facts.origin, f"torch.nn.functional.logsigmoid({ast.unparse(part)})"))
+
+
+def _is_model(called: ast.expr) -> bool:
+    """Whether it is called as a model is: by a name, or an attribute of ``self``."""
+    if isinstance(called, ast.Attribute):
+        return isinstance(called.value, ast.Name) and called.value.id == "self"
+    return isinstance(called, ast.Name) and called.id not in {*_SIGMOIDS, *_SOFTMAX}
+
+
 def _in_one_step(facts: Facts) -> tuple[Suggestion, ...]:
     """Return the form that has the logarithm in it, where what made its input was seen."""
     nodes = facts.extra.get("made_by")
@@ -296,7 +323,7 @@ def _in_one_step(facts: Facts) -> tuple[Suggestion, ...]:
         return (Suggestion(_BOTH, both),)
     for form, text, code in _FORMS:
         if len(made) >= len(form) and all(node.startswith(names) for node, names in zip(made, form, strict=False)):
-            return (Suggestion(text, code),)
+            return (_of_model(facts, code) or Suggestion(text, code),)
     shown = (facts.origin.source or "")[slice(*(facts.origin.column or (0, 0)))]
     squashed = not made and _SQUASHED.search(shown)
     return (Suggestion("Where it is 1 - tanh(u)**2, there is a form that is exact.", _TANH),) if squashed else ()

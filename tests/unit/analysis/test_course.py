@@ -108,7 +108,18 @@ def test_the_numbers_are_told(by_hand):
         "From step 12 to step 17 the gradient norm grew from 3 to 1e7 and the loss from 3 to 1e7."
     )
     assert story.evidence[1] == "The learning rate rose from 0.01 to 0.5."
-    assert "up to 0.01 nothing grew" in story.suggestions[0].text
+    assert "nothing grew up to 0.01, but that was only passed; 0.001 is a first try" in story.suggestions[0].text
+
+
+def test_a_rate_that_was_held_is_a_peak_and_one_that_was_passed_is_none(by_hand):
+    """Momentum, and weights that grow slowly, take longer than a schedule stays at one rate."""
+    calm = [3.0] * 40
+    held = history([*calm, *UP], lrs=[0.01] * 40 + [0.5] * 6)
+    assert "up to 0.01 nothing grew." in story_of(held, by_hand).suggestions[0].text
+    passed = history([*calm, *UP], lrs=[0.01 * 1.2**i for i in range(40)] + [0.01 * 1.2**48] * 6)
+    text = story_of(passed, by_hand).suggestions[0].text
+    assert "nothing grew" in text
+    assert "only passed" in text
 
 
 def test_groups_with_rates_of_their_own_are_named_and_no_single_rate_is_advised(by_hand):

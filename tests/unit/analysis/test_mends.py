@@ -105,6 +105,21 @@ def test_what_is_scaled_by_its_largest_is_left_as_it_is_where_that_is_0(
     assert advice(on(facts, *names))[0].code == code
 
 
+@pytest.mark.parametrize(
+    ("line", "uses", "code"),
+    [
+        ("h = h * 0.9 * (tol / err) ** 0.5", (), "h = h * 0.9 * (tol / err.clamp_min(1e-6)) ** 0.5"),
+        ("h = tol / err * (k2 - k1)", (), "h = tol / torch.where(err != 0, err, 1.0) * (k2 - k1)"),
+        ("h = tol / err", ("y = (k2 - k1) * h",), "h = tol / torch.where(err != 0, err, 1.0)"),
+        ("h = tol / err", ("y = y + h",), "h = tol / err.clamp_min(1e-6)"),
+    ],
+)
+def test_a_scale_of_another_thing_than_the_largest_is_of_is_no_free_choice(at, by_hand, line, uses, code):
+    given = (by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0),)
+    facts = at("reciprocal", given, (by_hand.fact(shape=(), posinf=1),), **placed(line, "tol / err"))
+    assert advice(on(facts, ("err", "(k2 - k1).abs().max()"), uses=uses))[0].code == code
+
+
 def test_a_largest_that_has_a_sign_is_no_size(at, by_hand):
     facts = at("div", (by_hand.fact(), by_hand.fact(zeros=1, min=0.0)), (by_hand.fact(nan=1),),
                **placed("y = x / m", "x / m"))  # fmt: skip
@@ -526,10 +541,21 @@ def test_a_negative_power_of_many_is_left_out_where_they_are_0(at, by_hand):
 
 @pytest.mark.parametrize(("zeros", "bounded"), [(2, False), (1, True)])
 def test_where_all_is_0_a_bound_would_leave_no_gradient(at, by_hand, zeros, bounded):
-    facts = at("log", (by_hand.fact(zeros=zeros, shape=(2,)),), (by_hand.fact(neginf=zeros),),
+    facts = at("log", (by_hand.fact(zeros=zeros, shape=(3,)),), (by_hand.fact(neginf=zeros),),
                **placed("y = torch.log(a.sum(-1))", "torch.log(a.sum(-1))"),
                extra={"of_weights": True, "made_by": ["SumBackward1", "MulBackward0"]})  # fmt: skip
     assert ("clamp_min" in advice(facts)[0].code) is bounded
+
+
+def test_a_model_that_ends_in_a_sigmoid_is_to_hand_back_its_scores(at, by_hand):
+    given = (by_hand.fact(zeros=20, shape=(32,), min=0.0, max=1e-24, absmax=1e-24),)
+    extra = {"of_weights": True, "made_by": ["SqueezeBackward1", "SigmoidBackward0"]}
+    facts = at("log", given, (by_hand.fact(neginf=20),), extra=extra,
+               **placed("g = -torch.log(self.D(fake)).mean()", "torch.log(self.D(fake))"))  # fmt: skip
+    first, second = advice(facts)
+    assert first.code == "g = -torch.nn.functional.logsigmoid(self.D(fake)).mean()"
+    assert "let self.D hand back the scores" in first.text
+    assert second.code == "g = -torch.log(self.D(fake).clamp_min(1e-12)).mean()"
 
 
 @pytest.mark.parametrize(("names", "least", "text"), [
