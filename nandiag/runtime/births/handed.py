@@ -62,8 +62,8 @@ class Handed:
         for part in self._post.parts(calls, args, kwargs):
             if births is None or self._capture.off:
                 continue
-            if part.message.kind in ALL_GIVE and after_backward(self._capture):
-                continue  # gradients: a rank that gives bad ones sees its own harm
+            if part.message.kind in ALL_GIVE and self._is_told_anyway():
+                continue
             with quiet():
                 for tensor in part.asked:
                     ARRIVALS.note(tensor, part.message)
@@ -72,6 +72,10 @@ class Handed:
                 self._tell_computed(part.message, bad, caller)
             elif bad is not None and self._may_tell(caller):
                 self._tell(births, part.message, bad, caller)
+
+    def _is_told_anyway(self) -> bool:
+        """Whether it is known what goes into a reduction: each op is watched, or gradients go, which are harm here."""
+        return self._capture.window.shut or after_backward(self._capture)
 
     def _may_tell(self, caller: FrameType) -> bool:
         """Whether there is room for one more: what a line fills up with NaN on purpose leaves that of others."""

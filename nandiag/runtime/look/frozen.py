@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.names import walk
 
+_STATISTICS = frozenset({"running_mean", "running_var"})
 Place = tuple[int, str]
 # A mask that is written anew again and again is not looked at each time.
 _MOST_MEANT = 64
@@ -23,7 +24,10 @@ def _never(_: Tensor) -> bool:
 
 
 class Frozen:
-    """Buffers and parameters that no optimizer trains: harm when they turn bad, none when they always were (masks)."""
+    """Buffers and parameters that no optimizer trains: harm when they turn bad, none when they always were (masks).
+
+    The running statistics of a norm in a model that is trained are no masks: they are harm also where loaded bad.
+    """
 
     def __init__(self) -> None:
         self.places: list[tuple[weakref.ref[nn.Module], str, str, str]] = []
@@ -33,25 +37,29 @@ class Frozen:
         self._trained: set[int] = set()
         self._meant: Counter[Place] = Counter()
 
-    def take_stock(self, roots: list[nn.Module], trained: set[int]) -> None:
-        """Find them below ``roots``; those that are bad at their first sight are masks or scratch, and no harm."""
+    def take_stock(self, roots: list[nn.Module], trained: set[int], to_train: Collection[int] = ()) -> None:
+        """Find them below ``roots``; those that are bad at their first sight are masks or scratch, and no harm.
+
+        ``trained`` are, by ``id``, the parameters that were updated, ``to_train`` all that an optimizer was given.
+        """
         self._trained = trained
         # A parameter that was met before its optimizer was is no place any more.
         self.places = [place for place in self.places if _still_untrained(place, trained)]
         known = {(id(place[0]()), place[1]) for place in self.places}
         for root in roots:
+            in_use = any(id(one) in to_train for one in root.parameters())
             for name, module in walk(root):
                 for key, what, tensor in _untrained(module, trained):
                     if (id(module), key) not in known:
                         known.add((id(module), key))
                         self.places.append((weakref.ref(module), key, f"{name}.{key}" if name else key, what))
-                        self._first_sight(module, key, tensor)
+                        self._first_sight(module, key, tensor, in_use=in_use)
 
-    def _first_sight(self, module: nn.Module, key: str, tensor: Tensor) -> None:
+    def _first_sight(self, module: nn.Module, key: str, tensor: Tensor, *, in_use: bool) -> None:
         self._version[id(module), key] = _stamp(tensor)
         if isinstance(module, _NormBase):
             self._silent.add((id(module), key))  # written to without a move of the version
-        if is_bad(tensor):
+        if is_bad(tensor) and not (in_use and isinstance(module, _NormBase) and key in _STATISTICS):
             self._always.add((id(module), key))
 
     def changed(self) -> list[Tensor]:

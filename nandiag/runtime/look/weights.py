@@ -148,7 +148,7 @@ class Weights:
         trained = {id(tensor) for known in self._begun for tensor in parameters(known)}
         if optimizer is not None:
             trained |= {id(tensor) for tensor in parameters(optimizer)}
-        self._frozen.take_stock(roots, trained)
+        self._frozen.take_stock(roots, trained, {id(tensor) for one in self.known() for tensor in parameters(one)})
 
     def scalars(self, optimizer: Optimizer, *, quick: bool, whole: bool = False) -> list[Tensor]:
         """Return 0-d tensors that are finite only if the parameters and this turn's optimizer state all are.

@@ -180,6 +180,17 @@ def test_optimizer_state_that_is_loaded_bad_in_the_middle(work):
     assert told(worker)[0] == ("optimizer_state", 2, "init")
 
 
+def test_running_statistics_that_are_bad_at_first_sight_are_no_mask(work):
+    """Training does not use them, so that neither loss nor gradients show what was loaded."""
+    worker = work()
+    loop = Loop()
+    loop.model = nn.Sequential(nn.BatchNorm1d(3), *loop.model)
+    loop.model[0].running_var[1] = math.inf
+    loop.run(3)
+    assert told(worker) == [("buffer", 0, "forward")]
+    assert worker.harms[0].tensors[0].name == "0.running_var"
+
+
 @pytest.mark.parametrize("level", ["step", "op"])
 def test_an_update_is_not_made_again_of_state_that_was_loaded_bad(work, level):
     """Made of what stands in for that state it would be finite, and a write into the weights before it be blamed."""
