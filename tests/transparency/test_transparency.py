@@ -110,7 +110,7 @@ def both(script, nproc, run, plain):
     return ours, theirs, folder
 
 
-@pytest.mark.parametrize(("expected", "nproc"), cases())
+@pytest.mark.parametrize(("expected", "nproc"), list(cases()))
 def test_a_sample_trains_to_the_same_bits(expected, nproc, run, plain):
     script, truth = script_of(expected), truth_of(expected)
     if absent := missing(truth):
