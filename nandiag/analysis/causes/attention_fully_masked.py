@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from nandiag.analysis.causes import fitting, masks
+from nandiag.analysis.causes import bounding, fitting, masks
 from nandiag.analysis.causes.facts import LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -87,6 +87,8 @@ def _gradient(facts: Facts) -> Cause | None:
     if not facts.outputs_nan or not all(fact.only_neginf for fact in facts.origin.inputs):
         return None
     op, low = facts.forward_op or "logsumexp", _LOW.get(dtype_of(facts.origin.inputs[0]), "-1e30")
+    if op.startswith("logaddexp"):
+        return _of_two(facts, op, low)
     fitted = fitting.argument(facts.origin, op, lambda text: f"{text}.clamp_min({low})") if op == "logsumexp" else None
     return Cause(
         slug="attention_fully_masked",
@@ -96,6 +98,26 @@ def _gradient(facts: Facts) -> Cause | None:
             Suggestion("Or mask with a large finite number where the mask is written.", f"x.masked_fill(mask, {low})"),
         ),
     )
+
+
+def _of_two(facts: Facts, op: str, low: str) -> Cause:
+    """Two that are both -inf, as what cannot be reached is in a recursion by hand: no row, and no attention."""
+    found = fitting.parsed(facts.origin)
+    call = None if found is None else found[1]
+    both = call.args if isinstance(call, ast.Call) and fitting.target(call, op) is not None else []
+    code = bounding.guarded(facts.origin, [(one, f".clamp_min({low})") for one in both]) if len(both) == _TWO else None
+    text = "Keep -inf out of both: behind a clamp the gradient there is 0."
+    return Cause(
+        slug="domain_error",
+        evidence=(f"both that go into {op} are -inf in places; the gradient there is -inf less -inf, and NaN",),
+        suggestions=(
+            Suggestion(text, code or f"torch.{op}(a.clamp_min({low}), b.clamp_min({low}))"),
+            Suggestion(f"Or begin with a large finite number, {low}, where -inf is written."),
+        ),
+    )
+
+
+_TWO = 2
 
 
 def _advice(facts: Facts) -> tuple[Suggestion, ...]:
@@ -185,6 +207,8 @@ def _less_its_maximum(facts: Facts) -> Cause | None:
     found = fitting.parsed(facts.origin)
     if inputs[1].numel >= inputs[0].numel:
         return _between_blocks(facts, found)
+    if inputs[0].neginf * inputs[1].numel < inputs[0].numel * inputs[1].neginf:
+        return None  # a row has more: what is taken off it is no maximum
     return Cause(
         slug="attention_fully_masked",
         evidence=("a whole row is -inf, and so is what is taken off it; -inf less -inf is NaN",),

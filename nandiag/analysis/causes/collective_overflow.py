@@ -144,15 +144,29 @@ def _text(facts: Facts, dtype: str | None, limit: float, largest: float) -> str:
     return f"local gradients go to {words.number(largest)}, and {facts.world} ranks add theirs up; {end}{unsure}"
 
 
+def _own_cast(facts: Facts) -> Suggestion | None:
+    """Return the script's own cast of what it exchanges, to bfloat16, where its text shows one."""
+    site = facts.look.site if facts.look is not None else None
+    names = site.around.names if site is not None and site.around is not None else ()
+    for one in names:
+        mended = _NARROW.sub(lambda found: _WIDE.get(found[0], "torch.bfloat16"), one.text)
+        if one.inside and mended != one.text:
+            text = f"Exchange in bfloat16, which has the range of float32: {one.name} is made in line {one.line}."
+            return Suggestion(text, f"{one.name} = {mended}")
+    return None
+
+
 def _advice(facts: Facts, name: str) -> tuple[Suggestion, ...]:
     if facts.look is not None and "sent_dtype" in facts.look.facts:
-        return (
-            Suggestion(
-                f"Make the {name} in float32: under FSDP2 by the policy, elsewhere by a cast before it.",
-                "MixedPrecisionPolicy(reduce_dtype=torch.float32)",
-            ),
-            Suggestion("Or divide before the sum, not after it, and clip what goes in."),
-        )
+        divide = Suggestion("Or divide before the sum, not after it, and clip what goes in.")
+        own = _own_cast(facts)
+        if own is not None:
+            return own, divide
+        if facts.origin.file is not None and "comm_hook" in facts.look.facts:
+            return Suggestion(f"Make the {name} in float32, or in bfloat16: by another cast before it."), divide
+        policy = "MixedPrecisionPolicy(reduce_dtype=torch.float32)"
+        cast = f"Make the {name} in float32: under FSDP2 by the policy, elsewhere by a cast before it."
+        return Suggestion(cast, policy), divide
     if not _by_script(facts):
         wide = Suggestion("Exchange in bfloat16, which has the range of float32.", "default_hooks.bf16_compress_hook")
         if _on_cpu(facts):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 from nandiag.analysis.causes import fitting
 from nandiag.analysis.causes.facts import Cause, Facts
 from nandiag.analysis.explained.explanation import Explanation
@@ -47,12 +49,40 @@ def explain(facts: Facts) -> Cause | None:
         return None
     many = "the target is" if loss.numel == 1 else f"{loss.posinf} of {words.count(loss.numel, 'target')} cannot be"
     text = f"{many} aligned: longer than the input" if loss.numel > 1 else f"{many} longer than the input allows"
-    fitted = fitting.added(facts.origin, "ctc_loss", "zero_infinity=True")
+    fitted = fitting.added(facts.origin, "ctc_loss", "zero_infinity=True") or _set(facts)
     return Cause(
         slug="ctc_infeasible",
         evidence=(text, "A target needs one frame for each symbol, and one more between two that are equal."),
         suggestions=(
-            Suggestion("Check the lengths, and drop samples whose input is too short.", "frames >= lengths + repeats"),
+            Suggestion("Check the lengths, and drop samples whose input is too short.", _fits(facts)),
             Suggestion("Or let such samples count as zero.", fitted or "nn.CTCLoss(zero_infinity=True)"),
         ),
     )
+
+
+def _set(facts: Facts) -> str | None:
+    """Return the line that sets it on the module that is called here, behind the one that makes that."""
+    call = _call(facts)
+    if call is None or not isinstance(call.func, ast.Name | ast.Attribute):
+        return None
+    name = ast.unparse(call.func)
+    lines = facts.written(name)
+    return f"{name}.zero_infinity = True" + (f"  # behind {words.lines(lines)}" if lines else "")
+
+
+def _fits(facts: Facts) -> str:
+    """Return the condition in the names of the call: its third is the length of the inputs, its fourth the targets'."""
+    call = _call(facts)
+    given = [] if call is None or call.keywords else [ast.unparse(one) for one in call.args]
+    frames, lengths = given[2:] if len(given) == _GIVEN else ("frames", "lengths")
+    return f"{frames} >= {lengths} + repeats"
+
+
+def _call(facts: Facts) -> ast.Call | None:
+    """Return the underlined call of the module."""
+    found = fitting.parsed(facts.origin)
+    called = None if found is None or facts.origin.module_class != "CTCLoss" else found[1]
+    return called if isinstance(called, ast.Call) else None
+
+
+_GIVEN = 4

@@ -151,17 +151,32 @@ def _of_length(warned: Warned) -> Cause:
 def _seen(warned: Warned, strength: int) -> Cause:
     dataset, index = warned.facts.get("dataset"), warned.facts.get("index")
     known = None if dataset is None or index is None else f"{dataset}[{index}]"
-    return replace(_of(f"At step {warned.step} {told(warned)}.", warned.step, known), strength=strength)
+    return replace(
+        _of(f"At step {warned.step} {told(warned)}.", warned.step, known, _clipped(warned)), strength=strength
+    )
 
 
-def _of(text: str, step: int, sample: str | None = None) -> Cause:
+def _clipped(warned: Warned) -> str | None:
+    """Return the line that clips the batch to about twice what all before held."""
+    largest = words.as_number(warned.facts.get("largest"))
+    if not largest:
+        return None
+    # A container of torch's calls what it is given input: the script has no such name.
+    name = warned.name if warned.name is not None and warned.name.isidentifier() and warned.name != "input" else "x"
+    bound = f"{float(f'{2 * largest:.1g}'):g}"
+    return f"{name} = {name}.clamp(-{bound}, {bound})"
+
+
+def _of(text: str, step: int, sample: str | None = None, clipped: str | None = None) -> Cause:
     look = f"the batch of step {step} for values far from the others" if sample is None else f"{sample}"
     return Cause(
         slug="data_outlier",
         evidence=(text,),
         suggestions=(
             Suggestion(f"Look at {look}, and drop or clip such values while loading."),
-            Suggestion(
+            Suggestion("Or clip the batch where it comes in, to about twice what those before it held.", clipped)
+            if clipped is not None
+            else Suggestion(
                 "Normalise the inputs by statistics of the training set.", "x = ((x - mean) / std).clamp(-8, 8)"
             ),
         ),

@@ -12,6 +12,7 @@ from nandiag.analysis.causes import (
     exponents,
     fitting,
     logarithms,
+    norms,
     own_eps,
     peaks,
     powers,
@@ -197,6 +198,7 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     if share is not None:
         text = "Where what is divided by its own sum is the exponential of a score, it is a softmax: let torch do it."
         found.append(Suggestion(text, share))
+    found += norms.next_of(facts)
     normal = quotients.normalised(facts.origin)
     if normal is not None:
         found.append(Suggestion("Or let torch do it, with its own eps.", normal))

@@ -14,6 +14,7 @@ from dataclasses import replace
 from nandiag.analysis.report import Origin
 
 LONGEST_LINE = 120
+_LONG, _LONGEST_OF_LONG = 96, 180
 NAMED = re.compile(r"return|[\w., ]+ =")
 _MODULES = ("torch", "F", "functional", "special", "fft", "linalg", "np", "numpy")
 _POLES = ("log", "log2", "log10", "sqrt", "rsqrt", "reciprocal")
@@ -293,7 +294,8 @@ def whole(origin: Origin, expression: str, *, of_two: bool = False) -> str | Non
     if nodes_of(source) and not nodes_of(line):
         return None
     only = of_two or (not behind.strip() and NAMED.fullmatch(before.strip()))
-    return line if len(line) <= LONGEST_LINE or only else expression
+    long = len(source.strip()) > _LONG  # the script's own lines are: a part of one would be put together by hand
+    return line if len(line) <= (_LONGEST_OF_LONG if long else LONGEST_LINE) or only else expression
 
 
 def nodes_of(line: str) -> list[ast.AST]:

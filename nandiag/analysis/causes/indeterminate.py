@@ -92,12 +92,31 @@ def _met(op: str, given: tuple[TensorFact, ...]) -> str | None:
 def _advice(facts: Facts, given: tuple[TensorFact, ...]) -> tuple[Suggestion, ...]:
     if given[-1].dtype == _NUMBER and _infinities(given[-1]):
         return (_of_number(facts, given[0], given[-1]),)
+    averaged = _less_its_mean(facts, given)
+    if averaged is not None:
+        return (averaged,)
     fitted = _finite(facts)
     text = "Put a large finite number in the place of the infinity, which 0 makes 0 of."
     if facts.op != "mul":
         text = "Put large finite numbers in the place of the infinities."
     first = Suggestion(text, fitted or "x.clamp(-1e30, 1e30)")
     return (first, _ENTROPY) if _is_entropy(facts) else (first,)
+
+
+def _less_its_mean(facts: Facts, given: tuple[TensorFact, ...]) -> Suggestion | None:
+    """``x - x.mean()``: a large number for the infinity would be all that is left of the mean."""
+    found = fitting.parsed(facts.origin)
+    node = None if found is None else found[1]
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Sub) or not isinstance(node.left, ast.Name):
+        return None
+    of = next((one for op in ("mean", "sum") if (one := fitting.target(node.right, op)) is not None), None)
+    if of is None or ast.dump(of) != ast.dump(node.left) or not given[0].neginf or given[0].posinf:
+        return None
+    name = node.left.id
+    made = "sum" if fitting.target(node.right, "sum") is not None else "mean"
+    text = f"{name} holds -inf, and so its {made} is -inf: before this line, put"
+    code = f"{name} = {name}.masked_fill({name} == -torch.inf, 0.0)"
+    return Suggestion(f"{text} there what stands for such an element, 0 perhaps, or leave it out.", code)
 
 
 def _of_number(facts: Facts, other: TensorFact, endless: TensorFact) -> Suggestion:

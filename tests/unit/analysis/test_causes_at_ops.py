@@ -6,7 +6,7 @@ import pytest
 
 from nandiag.analysis.causes import explain
 from nandiag.analysis.causes.facts import LIKELY, PROVEN
-from nandiag.events import Around, Site, TensorFact
+from nandiag.events import Around, Site, TensorFact, Written
 
 LINE = {"file": "train.py", "line": 7}
 
@@ -568,7 +568,8 @@ def test_where_an_optimizer_of_a_library_divides_its_eps_leads(at, by_hand):
         ("logsumexp", "torch.logsumexp(torch.stack(terms), 0)", "float32",
          "a[t] = torch.logsumexp(torch.stack(terms).clamp_min(-1e30), 0)"),
         ("logsumexp", "scores.logsumexp(-1)", "float16", "a[t] = scores.clamp_min(-1e4).logsumexp(-1)"),
-        ("logaddexp", "torch.logaddexp(a, b)", "float32", "x.clamp_min(-1e30)"),
+        ("logaddexp", "torch.logaddexp(a, b)", "float32",
+         "a[t] = torch.logaddexp(a.clamp_min(-1e30), b.clamp_min(-1e30))"),
     ],
 )  # fmt: skip
 def test_the_gradient_of_a_sum_of_exponentials_of_nothing(at, by_hand, name, expression, dtype, code):
@@ -578,7 +579,8 @@ def test_the_gradient_of_a_sum_of_exponentials_of_nothing(at, by_hand, name, exp
         "sub", (masked, masked), (by_hand.fact(nan=2, neginf=1),), **rest, **on(f"a[t] = {expression}", expression)
     )
     found = mechanism(facts)
-    assert (found.slug, found.suggestions[0].code) == ("attention_fully_masked", code)
+    slug = "attention_fully_masked" if name == "logsumexp" else "domain_error"  # of two numbers there is no row
+    assert (found.slug, found.suggestions[0].code) == (slug, code)
     facts = at("sub", (by_hand.fact(nan=1), masked), (by_hand.fact(nan=2),), **rest, **on("a", "a"))
     assert mechanism(facts).slug != "attention_fully_masked"
 
@@ -717,6 +719,40 @@ def test_a_gradient_that_is_too_large_by_the_scripts_own_loss_scale(at, by_hand,
     texts = [one.text for one in found.suggestions]
     assert any("by 32768 before backward() at train.py:19; without that the gradient goes to 57" in one
                for one in texts) is told  # fmt: skip
+
+
+def test_infinities_less_their_mean_are_no_masked_row(at, by_hand):
+    line = "    return h * torch.sigmoid(g * (top - top.mean()))\n"
+    given = (by_hand.fact(shape=(30,), neginf=1), by_hand.fact(shape=(), neginf=1, min=None, max=None, absmax=None))
+    facts = at("sub", given, (by_hand.fact(shape=(30,), nan=1, posinf=29),), **on(line, "top - top.mean()"))
+    found = mechanism(facts)
+    assert (found.slug, codes(facts)) == ("domain_error", ["top = top.masked_fill(top == -torch.inf, 0.0)"])
+    assert "its mean is -inf" in found.suggestions[0].text
+
+
+def test_a_criterion_of_the_scripts_own_is_set_and_its_names_are_told(at, by_hand):
+    given = (by_hand.fact(), by_hand.fact(dtype="int64"))
+    facts = at("_ctc_loss", given, (by_hand.fact(shape=(4,), posinf=1),), module_class="CTCLoss",
+               **on("loss = self.criterion(logp, y, ol, yl)", "self.criterion(logp, y, ol, yl)"))  # fmt: skip
+    around = Around(written=(Written("self.criterion", (34,)),))
+    facts = replace(facts, look=replace(facts.look, site=Site(around=around)))
+    assert codes(facts) == ["ol >= yl + repeats", "self.criterion.zero_infinity = True  # behind line 34"]
+
+
+@pytest.mark.parametrize(
+    ("use", "mended"),
+    [
+        ("return u / u.norm(dim=-1, keepdim=True)", "return u / u.norm(dim=-1, keepdim=True).clamp_min(1e-6)"),
+        ("return u / torch.norm(u)", "return u / torch.norm(u).clamp_min(1e-6)"),
+        ("return u / v.norm()", None),
+        ("return u.norm()", None),
+    ],
+)
+def test_what_a_guard_leaves_at_0_is_not_divided_by_its_norm_unsaid(at, by_hand, use, mended):
+    given = (by_hand.fact(zeros=4), by_hand.fact(dtype="int64", zeros=1, min=0.0, max=5.0))
+    facts = at("div", given, (by_hand.fact(nan=4),), **on("u = (s / n[:, None]) @ w", "s / n[:, None]"))
+    facts = replace(facts, look=replace(facts.look, site=Site(around=Around(uses=(use,)))))
+    assert codes(facts) == ["u = (s / n[:, None].clamp_min(1)) @ w", *([mended] if mended else [])]
 
 
 def by_zero(at, by_hand, line, expression, *, op="div", nan=0, zero=None, **more):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from nandiag.analysis import analyse
-from nandiag.events import Looked, Site, Skipped, Stopping
+from nandiag.events import Around, Looked, Meaning, Site, Skipped, Stopping
 
 
 def origin(record):
@@ -504,6 +504,22 @@ def test_what_goes_in_finite_on_every_rank_and_comes_out_bad_is_born_in_the_coll
     assert (verdict.cause, verdict.origin.ranks, verdict.origin.phase) == (cause, (0, 1), "collective")
     assert "born in the all_reduce of ranks 0-1" in verdict.summary
     assert verdict.reproduced is True
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("bucket.buffer().to(torch.float16)", "half = bucket.buffer().to(torch.bfloat16)"),
+        ("bucket.buffer().half()", "half = bucket.buffer().bfloat16()"),
+        ("bucket.buffer()", "MixedPrecisionPolicy(reduce_dtype=torch.float32)"),
+    ],
+)
+def test_what_the_script_itself_makes_too_narrow_before_a_sum_is_made_wider_in_its_own_words(text, first, by_hand):
+    site = replace(REDUCTION, around=Around((Meaning("half", text, "train.py", 7),)))
+    facts = through(2, sent_dtype="float16", sent_absmax=50_000.0)
+    look = by_hand.found(3, source="received", phase="collective", site=site, inputs=(), outputs=(), facts=facts)
+    verdict = analyse(by_hand.run(*(by_hand.rank(one, by_hand.gradient(3), look) for one in range(2)))).verdict
+    assert (verdict.cause, verdict.suggestions[0].code) == ("collective_overflow", first)
 
 
 def test_a_rank_that_was_clean_in_the_same_replay_took_part_in_the_collective(by_hand):

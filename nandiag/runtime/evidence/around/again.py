@@ -16,6 +16,7 @@ _SINGULAR = frozenset(
     | {"cdist", "acos", "arccos", "asin", "arcsin", "atanh", "logit", "erfinv", "atan2", "exp", "expm1", "exp2"}
     | {"softmax", "std", "var", "mean", "div", "divide", "true_divide", "cosh", "sinh", "amax", "amin"}
 )
+_ENDS_AT_ZERO = frozenset({"log", "log2", "log10", "sqrt", "rsqrt"})
 _GUARDS = frozenset({"clamp", "clamp_min", "clip", "where", "nan_to_num", "maximum", "max", "softplus"})
 
 
@@ -32,10 +33,20 @@ def again(place: Place) -> tuple[int, ...]:
 def _alike(scope: ast.AST, own: ast.expr) -> Iterator[ast.expr]:
     kind, form = _kind(own), _form(own)
     for node in within(scope):
-        if isinstance(node, ast.expr) and _kind(node) == kind and not _is_guarded(node):
+        if isinstance(node, ast.BinOp) and _raises(node, own) and not _is_guarded(node):
+            yield node
+        elif isinstance(node, ast.expr) and _kind(node) == kind and not _is_guarded(node):
             same = _form(node) == form and (_calls(own) or _divisor(node) == _divisor(own))
             if same or (isinstance(node, ast.Call) and _share(node, own)):
                 yield node
+
+
+def _raises(node: ast.BinOp, own: ast.expr) -> bool:
+    """Whether what ``own`` takes the logarithm, or the root, of is raised to a power that may be below 1, or 0."""
+    if not isinstance(node.op, ast.Pow) or not isinstance(own, ast.Call) or _kind(own) not in _ENDS_AT_ZERO:
+        return False
+    power = node.right.value if isinstance(node.right, ast.Constant) else 0
+    return isinstance(power, int | float) and power < 1 and ast.dump(node.left) in map(ast.dump, _given(own))
 
 
 def _kind(node: ast.expr) -> str | None:

@@ -27,6 +27,8 @@ def lines(text, expression):
         ("u = y * torch.log(p)\nv = (1 - y) * torch.log(1 - p)", "torch.log(p)", (2,)),
         ("u = x / n\nw = z / n\nv = x / m", "x / n", (2,)),
         ("u = self.a[0].log()\nv = self.b[1].log()", "self.a[0].log()", (2,)),
+        ("u = torch.log(t / l)\nv = (t / l) ** k", "torch.log(t / l)", (2,)),
+        ("u = torch.log(t)\nv = t ** 0.5", "torch.log(t)", (2,)),
     ],
 )  # fmt: skip
 def test_the_same_function_or_division_is_told(text, expression, told):
@@ -40,6 +42,7 @@ def test_the_same_function_or_division_is_told(text, expression, told):
         ("u = torch.log(p)\nv = torch.log(q.sum(1))", "torch.log(p)"),
         ("u = a / b\nv = c / d", "a / b"),
         ("u = net(a)\nv = net(b)", "net(a)"),
+        ("u = torch.log(t)\nv = t ** 2", "torch.log(t)"),
         ("def f(p):\n  return torch.log(p)\ndef g(p):\n  return torch.log(p)", "torch.log(p)"),
         ("u = torch.log(p) + torch.log(q)", "torch.log(p)"),  # a mend of the line mends both
         ("u = torch.log(p)\n" + "v = torch.log(q)\n" * 9, "torch.log(p)"),
