@@ -44,11 +44,20 @@ def _asked(facts: Facts) -> ast.expr | None:
 
 
 def _built(facts: Facts, asked: ast.expr) -> tuple[meanings.Made, ast.Call] | None:
-    """Return the text that makes the distribution, and the call of its class in it, where that has a scale."""
+    """Return the text that makes the distribution, and the call of its class in it, where that has a scale.
+
+    None where the value is transformed first, which takes logarithms of its own.
+    """
     made = meanings.behind(facts, asked)
     calls = [node for node in ast.walk(made.node) if isinstance(node, ast.Call)]
-    named = [one for one in calls if ast.unparse(one.func).rpartition(".")[2] in _SCALES]
+    if any("Transform" in ast.unparse(one.func) for one in calls):
+        return None
+    named = [one for one in calls if _class_of(one) in _SCALES]
     return (made, named[0]) if len(named) == 1 else None
+
+
+def _class_of(call: ast.Call) -> str:
+    return ast.unparse(call.func).rpartition(".")[2]
 
 
 def of_scale(facts: Facts) -> Suggestion | None:
@@ -58,10 +67,10 @@ def of_scale(facts: Facts) -> Suggestion | None:
     if built is None:
         return None
     made, call = built
-    word, place = _SCALES[ast.unparse(call.func).rpartition(".")[2]]
+    word, place = _SCALES[_class_of(call)]
     by_name = next((one.value for one in call.keywords if one.arg == word), None)
     scale = by_name or (call.args[place] if len(call.args) > place else None)
-    if scale is None or any(isinstance(one, ast.Starred) for one in call.args):
+    if scale is None or isinstance(scale, ast.Constant) or any(isinstance(one, ast.Starred) for one in call.args):
         return None
     where = f", at {posixpath.basename(made.meaning.file)}:{made.meaning.line}" if made.meaning is not None else ""
     text = f"{ast.unparse(scale)} is the {word} of the distribution{where}: keep it above zero."

@@ -927,6 +927,11 @@ def test_a_norm_in_float16_is_computed_in_float32_as_the_line_has_it(at, by_hand
         ("y = d.log_prob(x)", "d.log_prob(x)", {"d": "Independent(Normal(m, s), 1)"},
          "d = Independent(Normal(m, s.clamp_min(1e-6)), 1)"),
         ("y = d.log_prob(x)", "d.log_prob(x)", {"d": "Gamma(a, b)"}, "y = d.log_prob(x.clamp_min(1e-6))"),
+        # The transform takes the logarithm of the value; and a number is hardly 0.
+        ("y = d.log_prob(x)", "d.log_prob(x)", {"d": "TransformedDistribution(Normal(m, s), [ExpTransform()])"},
+         "y = d.log_prob(x.clamp_min(1e-6))"),
+        ("y = Normal(m, 1.0).log_prob(x)", "Normal(m, 1.0).log_prob(x)", {},
+         "y = Normal(m, 1.0).log_prob(x.clamp_min(1e-6))"),
     ],
 )  # fmt: skip
 def test_a_scale_of_0_is_told_from_a_value_at_the_end_of_the_support(at, by_hand, line, call, names, code):
