@@ -16,6 +16,9 @@ from typing import Any
 Convert = Callable[[Any], Any]
 # Python reads longer numbers than it can write; nothing that is counted here comes near this one.
 _LARGEST = 10**18
+# A number is looked at (a count may be too large), and a list built anew.
+_AS_THEY_ARE: frozenset[Any] = frozenset({str, bool, float, type(None)})
+_SAID = frozenset({str, bool, int, type(None)})
 NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -23,11 +26,19 @@ def build(cls: type, data: Any) -> Any:
     """Build ``cls`` from a JSON object, ignoring unknown fields; raises TypeError when a value does not fit."""
     if not isinstance(data, dict):
         raise TypeError(f"{cls.__name__} needs an object, not {type(data).__name__}")
-    return cls(**{name: convert(data[name]) for name, convert in _fields(cls).items() if name in data})
+    return cls(
+        **{
+            name: value if type(value := data[name]) in fitting else convert(value)
+            for name, fitting, convert in _fields(cls)
+            if name in data
+        }
+    )
 
 
 def plain(value: Any) -> Any:
     """Return ``value`` as JSON can say it: dataclasses as objects, tuples as lists, non-finite floats as strings."""
+    if type(value) in _SAID:
+        return value
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -40,14 +51,24 @@ def plain(value: Any) -> Any:
 
 
 @cache
-def _fields(cls: type) -> dict[str, Convert]:
+def _fields(cls: type) -> tuple[tuple[str, frozenset[type], Convert], ...]:
+    """Return of each field its name, the types whose values fit as they are, and what makes the others fit."""
     hints = typing.get_type_hints(cls)
-    return {field.name: _converter(hints[field.name]) for field in dataclasses.fields(cls)}
+    names = [field.name for field in dataclasses.fields(cls)]
+    return tuple((name, _fitting(hints[name]), _converter(hints[name])) for name in names)
+
+
+def _fitting(hint: Any) -> frozenset[type]:
+    return _AS_THEY_ARE.intersection(typing.get_args(hint) if _is_union(hint) else (hint,))
+
+
+def _is_union(hint: Any) -> bool:
+    return typing.get_origin(hint) in (types.UnionType, typing.Union)
 
 
 def _converter(hint: Any) -> Convert:
     origin = typing.get_origin(hint)
-    if origin in (types.UnionType, typing.Union):
+    if _is_union(hint):
         return _any_of(typing.get_args(hint))
     if origin is tuple:
         return _tuple_of(typing.get_args(hint))

@@ -32,6 +32,8 @@ _COST_SHARED = 100
 # As the writer puts it: what follows the time is the event itself.
 _HEAD = re.compile(rb'\{"kind":"([a-z_]{1,40})","seq":(\d{1,12}),"time":(\d{1,12}(?:\.\d{1,9})?)(?=[,}])')
 _HISTORY = b"history"
+# No line begins so.
+_NONE = b"\n"
 TORN = "The last line is torn (the process was killed while writing it) and was left out."
 
 
@@ -77,7 +79,7 @@ class _Series:
     """The first and the newest events of one kind; the newest wait as text until the file is over."""
 
     first: int = 0
-    newest: deque[tuple[int, re.Match[bytes], bytes]] = field(default_factory=deque)
+    newest: deque[tuple[int, bytes]] = field(default_factory=deque)
     bytes: int = 0
 
 
@@ -115,9 +117,14 @@ class _Reading:
         self._history: tuple[int, int] | None = None
         self._lines = self._histories = self._broken = self._unknown = 0
         self._notes: list[str] = []
+        # Of very many ranks, the kind of which one at the end will do: how its lines begin, and the newest.
+        self._run, self._run_of = _NONE, _Series()
 
     def of(self, file: BinaryIO) -> Events:
         for offset, line in self._whole_lines(file):
+            if line.startswith(self._run):
+                self._run_on(line)
+                continue
             head = _HEAD.match(line)
             if head is not None and head[1] == _HISTORY:
                 self._histories, self._history = self._histories + 1, (offset, len(line))
@@ -139,10 +146,9 @@ class _Reading:
     def _whole_lines(self, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         content = file.read(MAX_LINE)
         if len(content) < min(MAX_LINE, MAX_FILE):
-            yield from self._short(content)
-        else:
-            file.seek(0)
-            yield from self._long(file)
+            return self._short(content)
+        file.seek(0)
+        return self._long(file)
 
     def _short(self, content: bytes) -> Iterator[tuple[int, bytes]]:
         """Yield the lines of what is no longer than one line may be."""
@@ -181,13 +187,20 @@ class _Reading:
         # The handshake, the first harm and how a rank ended are few, and no report is right without them.
         if series.first < fewest or (series.first < most and len(line) <= self._room):
             series.first += 1
-            self._take(self._lines, head, line)
+            self._take(self._lines, line)
             return
         newest = series.newest
-        newest.append((self._lines, head, line))
+        newest.append((self._lines, line))
         series.bytes += len(line)
         while newest and (len(newest) > most or series.bytes > MAX_LINE):
-            series.bytes -= len(newest.popleft()[2])
+            series.bytes -= len(newest.popleft()[1])
+        if most == 1 and newest:
+            self._run, self._run_of = line[: head.end(1) + 1], series
+
+    def _run_on(self, line: bytes) -> None:
+        """Let a line take the place of the one before it, of which it is not even asked whether it is whole."""
+        self._lines += 1
+        self._run_of.newest[0], self._run_of.bytes = (self._lines, line), len(line)
 
     def _unsorted(self, offset: int, line: bytes) -> None:
         """Take a line that some other writer made: its kind is known only once it is parsed."""
@@ -205,14 +218,15 @@ class _Reading:
 
     def _take_newest(self) -> None:
         for series in self._series.values():
-            for number, head, line in reversed(series.newest):
+            for number, line in reversed(series.newest):
                 if len(line) <= self._room:
-                    self._take(number, head, line)
+                    self._take(number, line)
 
-    def _take(self, number: int, head: re.Match[bytes], line: bytes) -> None:
-        key = (head[1], line[head.end() :]) if len(line) <= _LONGEST_SHARED else None
+    def _take(self, number: int, line: bytes) -> None:
+        head = _HEAD.match(line) if len(line) <= _LONGEST_SHARED else None
+        key = (head[1], line[head.end() :]) if head is not None else None
         known = self._budget.shared.get(key) if key is not None else None
-        if known is not None:
+        if head is not None and known is not None:
             self._add(number, Record(int(head[2]), float(head[3]), known), _COST_SHARED)
             return
         if self._budget.spent:

@@ -58,6 +58,22 @@ def test_the_same_words_of_two_ranks_are_one_object():
     assert first == Skipped(3, 2.0, 1, 1)
 
 
+def test_of_what_adds_up_in_very_many_files_one_at_each_end_is_kept_and_the_rest_counted():
+    skips = [Skipped(step, 2.0, 1, step) for step in range(9)]
+    events = [HELLO, *skips[:5], Note("a"), Note("b"), *skips[5:], harm(1), Note("c"), Finished(3)]
+    found, told = kept(Budget(20_000), *events)
+    assert found == [HELLO, skips[0], Note("a"), skips[8], harm(1), Note("c"), Finished(3)]
+    assert told.left_out == 8
+    assert [one.seq for one in told.records] == [0, 1, 6, 11, 12, 13, 14]
+
+
+def test_a_damaged_line_among_what_adds_up_is_told_where_it_is_the_newest():
+    content = file(HELLO, *(Skipped(step, 2.0, 1, step) for step in range(9))).getvalue()
+    found = read_events(io.BytesIO(content + b'{"kind":"skipped", damaged}\n'), Budget(20_000))
+    assert found.notes == ("Left out, being no events: 1 line.",)
+    assert found.left_out == 8
+
+
 def test_long_texts_of_very_many_ranks_are_cut():
     events = HELLO, harm(1, size=9), Raised("E", "m", "t" * 9000, 3)
     found, _ = kept(Budget(20_000), *events)
