@@ -13,10 +13,13 @@ from nandiag.runtime.tape.entries import Entry
 
 
 class Broken(NamedTuple):
-    """The call of a root module that the script ends in; ``speaks`` tells the tensors that an error of it speaks of."""
+    """The call of a root module that the script ends in.
+
+    ``speaks`` tells the tensors that an error of it speaks of, among them what the op was given that raised it.
+    """
 
     entry: Entry
-    speaks: Callable[[BaseException], Sequence[Tensor]]
+    speaks: Callable[[BaseException, Sequence[Tensor]], Sequence[Tensor]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ class Player:
 
     def _may_end_with(self, entry: Entry, error: Exception) -> bool:
         if self._broken is not None and entry is self._broken.entry:
-            self.result.gradients += self._broken.speaks(error) or self.tracer.given
+            self.result.gradients += self._broken.speaks(error, self.tracer.given)
             return True
         if entry.kind != BACKWARD or self.tracer.joint:
             return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from types import FrameType
 from typing import Any, TypeAlias
@@ -60,12 +60,11 @@ class Refusal:
 
     def keep(self, error: BaseException, words: Any) -> None:
         """Keep the tensors among the ``words`` of a call that raised ``error``, if it speaks of numbers."""
-        of_numbers = not isinstance(error, _OTHER) and (_WORDS.search(str(error)) or _REFUSALS.search(str(error)))
-        self._error, self._given = (id(error), tensors_in(words)[:_MOST]) if of_numbers else (0, [])
+        self._error, self._given = (id(error), tensors_in(words)[:_MOST]) if _is_of_numbers(error) else (0, [])
 
     def keep_call(self, entry: Entry, error: BaseException) -> bool:
         """Keep the call of a root module that raised ``error``; False, and nothing, for one that is of no numbers."""
-        if not isinstance(error, Exception) or isinstance(error, _OTHER) or _NO_MEMORY.search(str(error)):
+        if not isinstance(error, Exception) or isinstance(error, _OTHER) or _NO_MEMORY.search(_said(error)):
             return False
         self._call = entry, _sign(error)
         return True
@@ -75,7 +74,7 @@ class Refusal:
         if self._call is None:
             return None
         entry, sign = self._call
-        return Broken(entry, spoken_of) if any(_sign(one) == sign for one in _behind(error)) else None
+        return Broken(entry, meant_by) if any(_sign(one) == sign for one in _behind(error)) else None
 
     def step_ends(self) -> None:
         """A step is over: nothing is kept."""
@@ -97,7 +96,12 @@ class Refusal:
 
 def _sign(error: BaseException) -> str:
     """Return what an error is told from others by; to hold it would hold all frames, and what lies in them."""
-    return f"{id(error)} {type(error).__name__}: {str(error)[:_MOST_SIGNS]}"
+    return f"{id(error)} {type(error).__name__}: {_said(error)[:_MOST_SIGNS]}"
+
+
+def _said(error: BaseException) -> str:
+    """Return the words that an error was raised with; what else it carries (a tensor, say) is not printed for that."""
+    return " ".join(one for one in error.args if type(one) is str)
 
 
 def _behind(error: BaseException) -> Iterator[BaseException]:
@@ -119,6 +123,18 @@ def spoken_of(error: BaseException) -> tuple[Tensor, ...]:
     """
     found, cause = _spoken_of(error), error.__cause__
     return found or (() if cause is None or cause is error else _spoken_of(cause))
+
+
+def meant_by(error: BaseException, given: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return what ``error`` speaks of: where it is of numbers and names none, what the newest op was ``given``."""
+    behind = (error, error.__cause__)
+    return spoken_of(error) or (given if any(one is not None and _is_of_numbers(one) for one in behind) else ())
+
+
+def _is_of_numbers(error: BaseException) -> bool:
+    if isinstance(error, _OTHER):
+        return False
+    return bool(_WORDS.search(str(error)) or _REFUSALS.search(str(error)))
 
 
 def _spoken_of(error: BaseException) -> tuple[Tensor, ...]:

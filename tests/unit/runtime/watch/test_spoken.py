@@ -467,3 +467,51 @@ def test_an_error_of_a_model_that_is_of_no_numbers_is_no_harm(work):
     worker, model = work(), Chances(refuse)
     worker.sentinel.last.take(raised(model, torch.ones(1, 2), torch.tensor(0.0)))
     assert not worker.harms
+
+
+class Masked(nn.Module):
+    """Adds what rules some keys out; where there are too many or too few of them torch refuses that for its shape."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x, keep):
+        bias = torch.log(keep.float())
+        return (self.layer(x) + bias).softmax(-1).square().mean()
+
+
+@pytest.mark.parametrize("steps", [3, 40])
+def test_an_error_about_a_shape_is_none_of_the_mask_that_the_refused_op_was_given(work, steps):
+    """The first model's call is unfinished then, so that the step is run again."""
+    worker, first, model = work(), nn.Linear(2, 3), Masked()
+    optimizer = torch.optim.SGD([*first.parameters(), *model.parameters()], lr=0.01)
+    for _ in range(steps):
+        model(first(torch.ones(1, 2)), torch.tensor([1, 0, 1])).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    error = raised(lambda: model(first(torch.ones(1, 2)), torch.tensor([1, 0])))
+    worker.sentinel.last.take(error)
+    assert worker.harms == []
+    assert not any(looked.outcome == "found" for looked in worker.looked)
+
+
+def test_an_error_that_a_model_raises_is_not_printed(work):
+    """One that ends a forward early may carry a tensor, and one of the script's own may do anything when it is."""
+    printed = []
+
+    class EnoughError(Exception):
+        def __str__(self):
+            printed.append(self)
+            raise RuntimeError("no words")
+
+    def refuse(chances):
+        raise EnoughError(chances)
+
+    worker, model = work(), Chances(refuse)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    raised(step_of, model, optimizer, 1.0)
+    assert not printed
+    model.refuse = by_a_loss
+    worker.sentinel.last.take(raised(step_of, model, optimizer, 0.0))
+    assert [looked.outcome for looked in worker.looked] == ["found"]
