@@ -24,12 +24,11 @@ _PLAIN = (torch.float32, torch.float64, *_HALF)
 _on_host = attrgetter("is_cpu")
 _grad_enabled, _set_grad = torch.is_grad_enabled, torch._C._set_grad_enabled
 _Unseen, _dispatched = torch._C.DisableTorchFunction, torch._C._len_torch_dispatch_stack
+_side_by_side, _dot = torch._C._nn.flatten_dense_tensors, torch.dot
 _CHUNK, _LONG = 1 << 24, 1 << 13
 _INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 # Up to this many elements it is cheaper to lay all side by side than to look at each.
 _FEW_ELEMENTS = 1 << 16
-# On the CPU, so is each of those among many that is no larger than this: batch normalisation's, say, and biases.
-_SMALL = 1 << 12
 
 
 def local(tensor: Tensor) -> Tensor | None:
@@ -112,40 +111,40 @@ def each_norm(tensors: Sequence[Tensor]) -> list[Tensor | None]:
 def _norm(group: list[Tensor], dtype: torch.dtype) -> Tensor:
     # In half precision a norm overflows at once, so it is accumulated in float32.
     wide = torch.float32 if dtype in _HALF else None
-    sizes = list(map(Tensor.numel, group))
-    if len(group) > 1 and sum(sizes) <= _FEW_ELEMENTS:
-        return _together(group, wide)
-    small = [one for one, size in zip(group, sizes, strict=True) if size <= _SMALL] if group[0].is_cpu else []
-    if len(small) > 1:
-        large = [one for one, size in zip(group, sizes, strict=True) if size > _SMALL]
-        each = [*_each_of_large(large, wide), _together(small, wide)]
-    else:
-        each = _each_of_large(group, wide)
-    return torch.linalg.vector_norm(torch.stack(each)) if len(each) > 1 else each[0]
-
-
-def _each_of_large(group: list[Tensor], wide: torch.dtype | None) -> list[Tensor]:
-    if group and group[0].is_cpu and wide is None:
-        return list(map(norm_of, group))
-    return list(torch._foreach_norm(group, 2, dtype=wide)) if group else []
+    if len(group) == 1 and wide is None:
+        return norm_of(group[0])
+    if len(group) > 1 and sum(map(Tensor.numel, group)) <= _FEW_ELEMENTS:
+        norm: Tensor = torch.linalg.vector_norm(_side_by_side(group), dtype=wide)
+        return norm
+    if group[0].is_cpu and wide is None:
+        return torch.scalar_tensor(norm_of_flat(list(map(flat, group))), dtype=dtype)
+    each = torch._foreach_norm(group, 2, dtype=wide)
+    return torch.linalg.vector_norm(torch.stack(list(each))) if len(each) > 1 else each[0]
 
 
 def norm_of(data: Tensor) -> Tensor:
-    """Return the 2-norm of strided data in single or double precision, as a 0-d tensor where it lies.
-
-    On the CPU the product of a vector with itself takes half the time of torch's norm, and overflows where that does.
-    """
+    """Return the 2-norm of strided data in single or double precision, as a 0-d tensor where it lies."""
     if data.is_cpu and data.is_contiguous():
-        flat = data.view(-1)
-        return torch.dot(flat, flat).sqrt_()
+        line = flat(data)
+        return _dot(line, line).sqrt_()
     norm: Tensor = torch.linalg.vector_norm(data)
     return norm
 
 
-def _together(group: list[Tensor], wide: torch.dtype | None) -> Tensor:
-    flat: Tensor = torch._C._nn.flatten_dense_tensors(group)
-    norm: Tensor = torch.linalg.vector_norm(flat, dtype=wide)
-    return norm
+def flat(data: Tensor) -> Tensor:
+    """Return a 1-d view of strided data, or its norm alone where there is none; both are of the same norm."""
+    if data.is_contiguous():
+        return data if data.dim() == 1 else data.view(-1)
+    norm: Tensor = torch.linalg.vector_norm(data)
+    return norm.view(1)
+
+
+def norm_of_flat(data: Sequence[Tensor]) -> float:
+    """Return the 2-norm of 1-d contiguous data on the CPU, in single or double precision.
+
+    The product of a vector with itself takes half the time of torch's norm, and overflows where that does.
+    """
+    return math.sqrt(sum(map(Tensor.item, map(_dot, data, data))))
 
 
 def read(scalars: Sequence[Tensor]) -> list[float]:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.optim import optimizer as hooks
 
-from nandiag.runtime.look.finite import norms
+from nandiag.runtime.look.finite import flat, norm_of_flat, norms
 from nandiag.runtime.look.sight import Sight
 from nandiag.runtime.look.weights import Weights, parameters
 from nandiag.runtime.recorder import RECORDER
@@ -42,8 +42,8 @@ _ROOM = 1e30
 _STEEP, _STEEP_IN_HALF = 1e9, 100.0
 _HIGHEST = 1e3
 _IN_VAIN = 8
-# Weights of so many elements are quickest looked at side by side.
-_FEW = 1 << 16
+# Weights of so many elements are quickest looked at side by side; of so many it is known how they lie.
+_FEW, _SOME = 1 << 16, 1 << 22
 _DTYPES = frozenset({torch.float32, torch.float64})
 _TYPES = frozenset({Tensor, torch.nn.Parameter})
 _KINDS = frozenset({torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW})
@@ -88,6 +88,7 @@ class Assured:
         self._weight = math.inf
         self._took = math.inf  # the newest look at all, in seconds
         self._addresses: list[int] = []
+        self._flat: list[Tensor] = []  # the same weights, each as a vector, where they are not few
         self._whole = self._doubtful = self._sparse = False
 
     def begins(self, optimizer: Optimizer, sight: Sight, *, seen: bool) -> None:
@@ -110,7 +111,7 @@ class Assured:
     def trusts(self, optimizer: Optimizer) -> bool:
         """Whether the next update's state can be taken on trust, and weights are few, if gradients are well."""
         return (
-            self._bounds is not None and self._left > 1 and bool(self._addresses)
+            self._bounds is not None and self._left > 1 and bool(self._addresses) and not self._flat
             and self._in_vain < _IN_VAIN and self._may_trust() and not self._is_changed(optimizer)
         )  # fmt: skip
 
@@ -151,7 +152,10 @@ class Assured:
     def _look_at_weights(self, optimizer: Optimizer) -> list[Tensor]:
         weights = parameters(optimizer)
         if len(weights) == len(self._addresses) and list(map(_address, weights)) == self._addresses:
+            if self._flat:
+                return [torch.scalar_tensor(norm_of_flat(self._flat), dtype=self._flat[0].dtype)]
             return [_norm(_side_by_side(weights))]
+        self._flat.clear()
         if self._sparse and not any(group.get("momentum") for group in optimizer.param_groups):
             self._weights.in_parts = True
             weights = list(map(_touched, weights))
@@ -222,9 +226,13 @@ class Assured:
             self._in_vain = _IN_VAIN
             return
         self._sparse = any(map(_is_sparse, weights))
-        self._addresses = list(map(_address, weights)) if _are_few(weights) else []
+        few, some = _are_few(weights), not self._sparse and _are_some(weights)
+        self._addresses = list(map(_address, weights)) if few or some else []
+        self._flat = list(map(flat, weights)) if some and not few else []
         self._written, self._loads, self._hooks = self._capture.window.writes, self._weights.loads, _hooks()
-        self._of, self._bounds, self._left = weakref.ref(optimizer), Bounds(self._weight, self._weight), UPDATES
+        # Vectors of an optimizer that is gone would keep its weights.
+        self._of = weakref.ref(optimizer, _clearing(self._flat))
+        self._bounds, self._left = Bounds(self._weight, self._weight), UPDATES
 
 
 def _steep(optimizer: Optimizer) -> float:
@@ -281,6 +289,17 @@ def _are_few(weights: Sequence[Tensor]) -> bool:
     """Whether they are quickest looked at side by side, as long as they lie where they do."""
     sorts = {(one.dtype, one.layout) for one in weights}
     return len(sorts) == 1 and weights[0].layout is torch.strided and sum(map(Tensor.numel, weights)) <= _FEW
+
+
+def _are_some(weights: Sequence[Tensor]) -> bool:
+    """Whether each can be seen as one vector on the host, and all of them are so few that to hold those costs little."""
+    plain = all(one.is_cpu and one.layout is torch.strided and one.is_contiguous() for one in weights)
+    alike = len({one.dtype for one in weights}) == 1
+    return plain and alike and sum(map(Tensor.numel, weights)) <= _SOME
+
+
+def _clearing(held: list[Tensor]) -> Callable[[object], None]:
+    return lambda _: held.clear()
 
 
 def _none() -> None:

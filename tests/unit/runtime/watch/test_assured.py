@@ -1,6 +1,7 @@
 """Updates whose outcome is known to be finite are not looked at; nothing that can go wrong is missed for it."""
 
 import copy
+import gc
 import itertools
 import math
 import threading
@@ -210,9 +211,11 @@ def in_a_hook(loop):
     (loop.weight[:4] * 0).sum().backward()
 
 
+@pytest.mark.parametrize("few", [assured._FEW, 0])
 @pytest.mark.parametrize("write", [in_place, data, new_data, numpys, into_an_alias, in_a_thread, in_a_hook])
-def test_a_bad_value_that_is_written_is_seen_in_its_step(write, work):
+def test_a_bad_value_that_is_written_is_seen_in_its_step(write, few, work, monkeypatch):
     """However it is written, and were it by ways that nobody sees."""
+    monkeypatch.setattr(assured, "_FEW", few)
 
     def spoils(loop):
         if loop.made == 20:
@@ -281,6 +284,19 @@ def test_what_a_hook_on_all_optimizers_spoils_is_seen_in_its_step(when, what, wo
     loop(22)
     handle.remove()
     assert [(harm.what, harm.step, harm.since) for harm in worker.harms[:1]] == [(what, 20, 19)]
+
+
+@pytest.mark.parametrize("few", [assured._FEW, 0])
+def test_weights_whose_optimizer_is_gone_are_not_held(few, work, monkeypatch):
+    monkeypatch.setattr(assured, "_FEW", few)
+    worker = work()
+    loop = Loop(lambda weights: AdamW(weights, lr=1e-3))
+    loop(UPDATES // 2)
+    held = worker.sentinel.assured._flat
+    assert len(held) == (few == 0)
+    del loop.optimizer
+    gc.collect()
+    assert not held
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
