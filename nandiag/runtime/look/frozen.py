@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.names import walk
+from nandiag.runtime.steady.vectors import Vectors
 
 _STATISTICS = frozenset({"running_mean", "running_var"})
 Place = tuple[int, str]
@@ -36,6 +37,7 @@ class Frozen:
         self._silent: set[Place] = set()
         self._trained: set[int] = set()
         self._meant: Counter[Place] = Counter()
+        self._vectors = Vectors()
 
     def take_stock(self, roots: list[nn.Module], trained: set[int], to_train: Collection[int] = ()) -> None:
         """Find them below ``roots``; those that are bad at their first sight are masks or scratch, and no harm.
@@ -52,7 +54,9 @@ class Frozen:
                 for key, what, tensor in _untrained(module, trained):
                     if (id(module), key) not in known:
                         known.add((id(module), key))
-                        self.places.append((weakref.ref(module), key, f"{name}.{key}" if name else key, what))
+                        self.places.append(
+                            (weakref.ref(module, self._gone), key, f"{name}.{key}" if name else key, what)
+                        )
                         self._first_sight(module, key, tensor, in_use=in_use)
 
     def _first_sight(self, module: nn.Module, key: str, tensor: Tensor, *, in_use: bool) -> None:
@@ -61,6 +65,13 @@ class Frozen:
             self._silent.add((id(module), key))  # written to without a move of the version
         if is_bad(tensor) and not (in_use and isinstance(module, _NormBase) and key in _STATISTICS):
             self._always.add((id(module), key))
+
+    def _gone(self, _: object) -> None:
+        self._vectors.clear()  # they would keep what a module held that is let go of
+
+    def norms(self) -> list[Tensor]:
+        """Return 0-d tensors that are finite only if all that were written to since the last call are."""
+        return self._vectors.norms(self.changed())
 
     def changed(self) -> list[Tensor]:
         """Return those written to since the last call."""

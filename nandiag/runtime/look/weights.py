@@ -187,7 +187,7 @@ class Weights:
 
     def frozen(self) -> list[Tensor]:
         """Return 0-d tensors that are finite only if the buffers and frozen parameters written to since are."""
-        return norms(self._frozen.changed())
+        return self._frozen.norms()
 
     def bad(self, optimizer: Optimizer) -> list[Held]:
         """Look at every tensor exactly; reads the host. Excused ones (bad from the start, by design) are left out."""

@@ -23,10 +23,11 @@ import torch
 from torch import Tensor
 from torch.optim import optimizer as hooks
 
-from nandiag.runtime.look.finite import flat, norm_of_flat, norms
+from nandiag.runtime.look.finite import norms
 from nandiag.runtime.look.sight import Sight
 from nandiag.runtime.look.weights import Weights, parameters
 from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.steady.vectors import Vectors
 from nandiag.runtime.tape.capture import Capture
 
 Optimizer: TypeAlias = torch.optim.Optimizer
@@ -42,8 +43,8 @@ _ROOM = 1e30
 _STEEP, _STEEP_IN_HALF = 1e9, 100.0
 _HIGHEST = 1e3
 _IN_VAIN = 8
-# Weights of so many elements are quickest looked at side by side; of so many it is known how they lie.
-_FEW, _SOME = 1 << 16, 1 << 22
+# Weights of so many elements are quickest looked at side by side.
+_FEW = 1 << 16
 _DTYPES = frozenset({torch.float32, torch.float64})
 _TYPES = frozenset({Tensor, torch.nn.Parameter})
 _KINDS = frozenset({torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW})
@@ -88,7 +89,7 @@ class Assured:
         self._weight = math.inf
         self._took = math.inf  # the newest look at all, in seconds
         self._addresses: list[int] = []
-        self._flat: list[Tensor] = []  # the same weights, each as a vector, where they are not few
+        self._vectors = Vectors()  # weights where they are not few
         self._whole = self._doubtful = self._sparse = False
 
     def begins(self, optimizer: Optimizer, sight: Sight, *, seen: bool) -> None:
@@ -111,7 +112,7 @@ class Assured:
     def trusts(self, optimizer: Optimizer) -> bool:
         """Whether the next update's state can be taken on trust, and weights are few, if gradients are well."""
         return (
-            self._bounds is not None and self._left > 1 and bool(self._addresses) and not self._flat
+            self._bounds is not None and self._left > 1 and bool(self._addresses)
             and self._in_vain < _IN_VAIN and self._may_trust() and not self._is_changed(optimizer)
         )  # fmt: skip
 
@@ -152,11 +153,10 @@ class Assured:
     def _look_at_weights(self, optimizer: Optimizer) -> list[Tensor]:
         weights = parameters(optimizer)
         if len(weights) == len(self._addresses) and list(map(_address, weights)) == self._addresses:
-            if self._flat:
-                return [torch.scalar_tensor(norm_of_flat(self._flat), dtype=self._flat[0].dtype)]
             return [_norm(_side_by_side(weights))]
-        self._flat.clear()
-        if self._sparse and not any(group.get("momentum") for group in optimizer.param_groups):
+        if not self._sparse:
+            return self._vectors.norms(weights)
+        if not any(group.get("momentum") for group in optimizer.param_groups):
             self._weights.in_parts = True
             weights = list(map(_touched, weights))
         return norms(weights)
@@ -226,12 +226,10 @@ class Assured:
             self._in_vain = _IN_VAIN
             return
         self._sparse = any(map(_is_sparse, weights))
-        few, some = _are_few(weights), not self._sparse and _are_some(weights)
-        self._addresses = list(map(_address, weights)) if few or some else []
-        self._flat = list(map(flat, weights)) if some and not few else []
+        self._addresses = list(map(_address, weights)) if _are_few(weights) else []
         self._written, self._loads, self._hooks = self._capture.window.writes, self._weights.loads, _hooks()
         # Vectors of an optimizer that is gone would keep its weights.
-        self._of = weakref.ref(optimizer, _clearing(self._flat))
+        self._of = weakref.ref(optimizer, _clearing(self._vectors))
         self._bounds, self._left = Bounds(self._weight, self._weight), UPDATES
 
 
@@ -291,15 +289,8 @@ def _are_few(weights: Sequence[Tensor]) -> bool:
     return len(sorts) == 1 and weights[0].layout is torch.strided and sum(map(Tensor.numel, weights)) <= _FEW
 
 
-def _are_some(weights: Sequence[Tensor]) -> bool:
-    """Whether each can be seen as one vector on the host, and all of them are so few that to hold those costs little."""
-    plain = all(one.is_cpu and one.layout is torch.strided and one.is_contiguous() for one in weights)
-    alike = len({one.dtype for one in weights}) == 1
-    return plain and alike and sum(map(Tensor.numel, weights)) <= _SOME
-
-
-def _clearing(held: list[Tensor]) -> Callable[[object], None]:
-    return lambda _: held.clear()
+def _clearing(vectors: Vectors) -> Callable[[object], None]:
+    return lambda _: vectors.clear()
 
 
 def _none() -> None:

@@ -21,7 +21,7 @@ class Shelves:
     Batch normalisation has three in each layer.
     """
 
-    __slots__ = ("_alone", "_together")
+    __slots__ = ("_addresses", "_alone", "_together")
 
     def __init__(self, buffers: Iterable[Tensor]) -> None:
         groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
@@ -32,16 +32,26 @@ class Shelves:
             else:
                 self._alone.append(one)
         self._together = list(groups.values())
+        self._addresses: list[list[int]] = [[] for _ in self._together]
 
     def copies(self) -> Copies:
         """Return what they hold now; without those whose memory was let go of."""
         alone, together = list(filter(is_there, self._alone)), []
-        for group in self._together:
-            if len(group) > 1 and alike(group):
+        for number, group in enumerate(self._together):
+            if self._lie_as_before(number, group):
                 together.append((group, _flat(group)))
             else:  # one was given other memory since
                 alone += filter(is_there, group)
         return Copies([(one, one.detach().clone()) for one in alone], together)
+
+    def _lie_as_before(self, number: int, group: list[Tensor]) -> bool:
+        """Whether all can be read side by side, which is asked anew only when one has other memory than before."""
+        addresses = list(map(Tensor.data_ptr, group))
+        if addresses == self._addresses[number]:
+            return True
+        fit = len(group) > 1 and alike(group)
+        self._addresses[number] = addresses if fit else []
+        return fit
 
 
 class Copies:

@@ -292,11 +292,11 @@ def test_weights_whose_optimizer_is_gone_are_not_held(few, work, monkeypatch):
     worker = work()
     loop = Loop(lambda weights: AdamW(weights, lr=1e-3))
     loop(UPDATES // 2)
-    held = worker.sentinel.assured._flat
-    assert len(held) == (few == 0)
+    vectors = worker.sentinel.assured._vectors
+    assert len(vectors._flat) == (few == 0)
     del loop.optimizer
     gc.collect()
-    assert not held
+    assert not vectors._flat
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

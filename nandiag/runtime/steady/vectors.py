@@ -1,0 +1,62 @@
+"""Tensors that are looked at again and again, each as one vector, as long as they lie where they did (worker).
+
+To ask of many small tensors what they are takes longer than to read them. Memory that is let go of, or given to a
+tensor anew, has another address, and then all is asked again.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+
+import torch
+from torch import Tensor
+
+from nandiag.runtime.look.finite import flat, norm_of_flat, norms
+from nandiag.runtime.memory.there import is_there
+
+# Vectors hold the memory that they are of until the next look: not more than so many elements.
+_MOST = 1 << 22
+_TYPES = frozenset({Tensor, torch.nn.Parameter})
+_WIDE = frozenset({torch.float32, torch.float64})
+_address, _dtype = Tensor.data_ptr, attrgetter("dtype")
+
+
+class Vectors:
+    """The tensors of one look after the other, of which nearly always all are the same."""
+
+    __slots__ = ("_addresses", "_flat", "_unfit")
+
+    def __init__(self) -> None:
+        self._addresses: list[int] = []
+        self._flat: list[Tensor] = []
+        self._unfit = 0  # so many were not as they must be
+
+    def norms(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Return what :func:`~nandiag.runtime.look.finite.norms` does."""
+        if len(tensors) == self._unfit or not tensors:
+            return norms(tensors)
+        if self._flat and list(map(_address, tensors)) == self._addresses:
+            return [torch.scalar_tensor(norm_of_flat(self._flat), dtype=self._flat[0].dtype)]
+        self.clear()
+        found = norms(tensors)
+        if _are_fit(tensors):
+            self._addresses, self._flat = list(map(_address, tensors)), list(map(flat, tensors))
+        else:
+            self._unfit = len(tensors)
+        return found
+
+    def clear(self) -> None:
+        """Let go of all."""
+        self._addresses, self._flat, self._unfit = [], [], 0
+
+
+def _are_fit(tensors: list[Tensor]) -> bool:
+    """Whether each is a vector on the host, one whole with all of its memory there, and they are few in all."""
+    plain = _TYPES.issuperset(map(type, tensors)) and all(map(_is_vector, tensors))
+    alike = plain and len(set(map(_dtype, tensors))) == 1
+    return alike and sum(map(Tensor.numel, tensors)) <= _MOST
+
+
+def _is_vector(tensor: Tensor) -> bool:
+    plain = tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous() and tensor.numel() > 0
+    return plain and tensor.dtype in _WIDE and is_there(tensor)

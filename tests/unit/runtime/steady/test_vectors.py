@@ -1,0 +1,87 @@
+"""What is looked at again and again is read by few calls, and asked anew when it lies elsewhere."""
+
+import math
+
+import pytest
+import torch
+
+from nandiag.runtime.look.finite import norms, read
+from nandiag.runtime.steady.vectors import Vectors
+
+
+def tensors():
+    return [torch.full((70_000,), 2.0), torch.ones(3, 5), torch.ones(4)]
+
+
+def looked(vectors, many):
+    return math.hypot(*read(vectors.norms(many)))
+
+
+def test_the_norm_is_that_of_the_same_tensors_each_time():
+    vectors, many = Vectors(), tensors()
+    for number in range(4):
+        many[1].fill_(float(number))
+        assert math.isclose(looked(vectors, many), math.hypot(*read(norms(many))), rel_tol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", range(3))
+def test_what_turns_bad_between_two_looks_is_seen(bad, place):
+    vectors, many = Vectors(), tensors()
+    assert math.isfinite(looked(vectors, many))
+    many[place].view(-1)[-1] = bad
+    assert not math.isfinite(looked(vectors, many))
+
+
+def other_memory(many):
+    many[1].data = torch.full((3, 5), math.nan)
+
+
+def another_tensor(many):
+    many[1] = torch.full((3, 5), math.nan)
+
+
+def one_more(many):
+    many.append(torch.full((3,), math.nan))
+
+
+@pytest.mark.parametrize("change", [other_memory, another_tensor, one_more])
+def test_what_lies_elsewhere_since_is_what_is_read(change):
+    vectors, many = Vectors(), tensors()
+    looked(vectors, many)
+    looked(vectors, many)
+    change(many)
+    assert not math.isfinite(looked(vectors, many))
+
+
+@pytest.mark.parametrize("left", [0, 4])
+def test_memory_that_was_let_go_of_is_not_read(left):
+    vectors, many = Vectors(), tensors()
+    looked(vectors, many)
+    many[0].untyped_storage().resize_(left)
+    assert math.isclose(looked(vectors, many), math.sqrt(19), rel_tol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        torch.eye(3).to_sparse(),
+        torch.ones(4, dtype=torch.float16),
+        torch.ones(4, dtype=torch.complex64),
+        torch.ones(4, dtype=torch.int64),
+        torch.ones(4, 4).t()[1:],
+        torch.ones(()).expand(5),
+        torch.ones(0),
+        torch.ones(3, device="meta"),
+    ],
+)
+def test_what_is_no_vector_is_looked_at_as_ever(odd):
+    vectors, many = Vectors(), [*tensors(), odd]
+    for _ in range(3):
+        assert math.isclose(looked(vectors, many), math.hypot(*read(norms(many))))
+
+
+def test_no_more_memory_is_held_than_a_little():
+    vectors = Vectors()
+    vectors.norms([torch.ones(1 << 22), torch.ones(1)])
+    assert not vectors._flat
