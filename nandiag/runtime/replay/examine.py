@@ -46,7 +46,7 @@ from nandiag.runtime.replay.ready import (
 from nandiag.runtime.replay.rerun import Player, written_by
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.unfinished import can_break_off, groups_of, reset_sharding
-from nandiag.runtime.replay.update import BY_HAND, GONE, STOOD_IN, last_write, look_again
+from nandiag.runtime.replay.update.again import BY_HAND, GONE, STOOD_IN, last_write, look_again
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, Entry
 from nandiag.runtime.tape.traceless import roots_of, traceless

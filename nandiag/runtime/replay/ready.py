@@ -15,7 +15,7 @@ from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.rerun import written_by
 from nandiag.runtime.replay.trace import Tracer
-from nandiag.runtime.replay.update import stand_in
+from nandiag.runtime.replay.update.again import stand_in
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Tape, tensors_in
 from nandiag.runtime.tape.packed.habits import Habit

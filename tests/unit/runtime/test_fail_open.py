@@ -34,7 +34,7 @@ QUIET = {"_stat_of", "last_words", "_stop", "__len__", "close", "local", "_wide"
 UNNAMED = {
     ("runtime/evidence/explain.py", "<dictcomp>"),
     ("runtime/evidence/explain.py", "<genexpr>"),
-    ("runtime/replay/update.py", "<genexpr>"),
+    ("runtime/replay/update/again.py", "<genexpr>"),
 }
 PARTS = 4
 RANDOM_CASES = 240

@@ -21,7 +21,7 @@ from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.replay.carrier import _largest
 from nandiag.runtime.replay.rerun import Player
 from nandiag.runtime.replay.trace import Tracer
-from nandiag.runtime.replay.update import _as_before, stand_in
+from nandiag.runtime.replay.update.again import _as_before, stand_in
 from nandiag.runtime.tape.entries import Given
 from nandiag.runtime.tape.state import Contents, equal
 from nandiag.runtime.tape.window import Window

@@ -95,15 +95,55 @@ def test_what_another_rank_sent_in_an_update_was_received(work, group):
 class Ratio(torch.optim.SGD):
     """Divides by the length of a weight, and in its second update by 0."""
 
-    made = 0
+    def __init__(self, parameters, **options):
+        super().__init__(parameters, **options)
+        self.made = iter(range(1, 9))
 
     @torch.no_grad()
     def step(self):
-        self.made += 1
+        made = next(self.made)
         for one in self.param_groups[0]["params"]:
             one.sub_(0.1 * one.grad / one.norm())
-            if self.made == 2:
+            if made == 2:
                 one.div_(0.0)
+
+
+class Counting(torch.optim.Optimizer):
+    """Takes a root in each fourth update only, by a count that is kept in one ``place`` or another."""
+
+    def __init__(self, parameters, place):
+        super().__init__(parameters, {"made": 0})
+        self.made, self.place = 0, place
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for one in group["params"]:
+                state = self.state[one]
+                if not state:
+                    state.update(made=0, sum=torch.zeros_like(one), rate=torch.ones(()))
+                state["sum"] -= 1
+                counts = {"attribute": vars(self), "group": group, "state": state}[self.place]
+                counts["made"] += 1
+                if counts["made"] % 4 == 0:
+                    state["rate"] = state["sum"].mean().sqrt()
+                one.sub_(0.1 * state["rate"] * one.grad)
+
+
+@pytest.mark.parametrize("place", ["attribute", "group", "state"])
+def test_what_an_update_does_now_and_then_by_a_count_of_its_own_is_found(work, place):
+    worker = work()
+    layer = nn.Linear(3, 1, bias=False)
+    optimizer = Counting(layer.parameters(), place)
+    for _ in range(4):
+        layer(torch.ones(2, 3)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.site.op) == ("found", "aten.sqrt.default")
+    assert 'state["rate"] = state["sum"].mean().sqrt()' in looked.site.source
+    counts = {"attribute": vars(optimizer), "group": optimizer.param_groups[0], "state": optimizer.state[layer.weight]}
+    assert counts[place]["made"] == 4
 
 
 def test_a_weight_that_was_trained_is_not_taken_for_one_of_zeros(work):

@@ -2,7 +2,8 @@
 
 The update has overwritten the values it started from. Gradients and finite state are still there; a bad parameter is
 stood in for by numbers of the size it had, where it was hardly written into before then by zeros, as it may have
-begun, and bad state by zeros. So what is found is reconstructed, and said to be.
+begun, and bad state by zeros; what an optimizer of the script's own counts is set back, where that is what it goes by.
+So what is found is reconstructed, and said to be.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.frames import BOUNDARIES, Frame, stack
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, is_bad
+from nandiag.runtime.look.weights import is_of_torch
 from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.memory.there import demand
 from nandiag.runtime.replay.rerun import written_by
 from nandiag.runtime.replay.trace import Tracer
+from nandiag.runtime.replay.update.counts import Counts
 from nandiag.runtime.tape.entries import Entry
 from nandiag.runtime.tape.packed.words import version_of
 from nandiag.runtime.tape.traceless import undo_all
@@ -53,9 +56,12 @@ def look_again(
     bad = list(named.values())
     spot = Spot(None, None, stack(sys._getframe(1))[0], "optimizer", 0)
     try:
-        for size in (None, 0.0) if first or any(_is_new(one, step) for one in bad) else (None,):
+        counts = Counts(optimizer, bad[:_MOST])
+        for size, back in _attempts(zeros=first or any(_is_new(one, step) for one in bad), counts=counts):
             with _as_before(optimizer, bad[:_MOST], size, first=first), contextlib.closing(overwritten):
+                counts.begin(back=back)
                 op, given = _made_bad(optimizer, bad[:_MOST], spot, overwritten)
+                counts.end()
                 if given:
                     return _given(step, spot, list(named))
                 if op is not None:
@@ -66,9 +72,17 @@ def look_again(
     except Exception as error:
         return Looked("failed", "replay", step, reason=f"{type(error).__name__}: {str(error)[:300]}")
     # An optimizer of the script's own counts, perhaps, or asks other ranks: it need not do the same again.
-    whole = getattr(type(optimizer).step, "__module__", "").startswith("torch.optim.")
+    whole = is_of_torch(optimizer)
     reason = "made again, the update is finite"
     return Looked("finite", "replay", step, phase="optimizer", reason=reason, facts={"complete": whole})
+
+
+def _attempts(*, zeros: bool, counts: Counts) -> Iterator[tuple[float | None, bool]]:
+    """Yield what stands in for a bad parameter (None: its size), and whether counts are set back."""
+    sizes = (None, 0.0) if zeros else (None,)
+    yield from ((size, False) for size in sizes)
+    if counts.moved:
+        yield from ((size, True) for size in sizes)
 
 
 def _is_new(parameter: Tensor, step: int) -> bool:

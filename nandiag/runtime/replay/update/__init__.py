@@ -1,0 +1,1 @@
+"""An optimizer's update that left weights bad, made again (worker)."""
