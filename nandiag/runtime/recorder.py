@@ -20,7 +20,7 @@ from nandiag.store.writer import RankWriter, append_line, write_whole
 
 _WAITING = 200
 # A write to a file may take long (a busy disk, a file system of the network): it takes at most one part of so many.
-_PULSE_SECONDS, _PULSE_SHARE, _LONGEST_PULSE = 0.01, 200, 1.0
+_PULSE_SECONDS, _PULSE_SHARE, _LONGEST_PULSE = 0.01, 500, 1.0
 # What the first pulses may take together, in seconds: a worker that dies early tells its very step.
 _PULSE_CREDIT = 0.02
 

@@ -124,8 +124,8 @@ def test_a_pulse_that_takes_long_is_given_seldom(recording, monkeypatch):
         RECORDER.pulse(step)
         now[0] += 0.001
     assert given[:5] == [0, 1, 2, 3, 4]  # a worker that dies early tells its very step
-    assert 7 <= len(given) <= 9
-    assert given[-1] >= 1000
+    assert 6 <= len(given) <= 8
+    assert given[-1] >= 900
 
 
 def test_a_disk_error_in_the_pulse_is_swallowed(recording, monkeypatch):
