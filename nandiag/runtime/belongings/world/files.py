@@ -5,6 +5,7 @@ What the replay writes to them leads nowhere, and they stand where they stood. O
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import io
 import logging
@@ -24,6 +25,8 @@ _WRITES = ("write", "writelines", "truncate")
 _FILE = io.IOBase.__mro__[1]  # of every file, C's and Python's
 _IN_MEMORY = (io.BytesIO, io.StringIO)
 _MOST_IN_MEMORY = 1 << 26
+# What Python closes in its teardown, for it writes a trailer or an index behind all else.
+_ENDED = (("gzip", "GzipFile"), ("bz2", "BZ2File"), ("lzma", "LZMAFile"), ("zipfile", "ZipFile"))
 # Standard output and error: they may be pipes, and are swallowed all the same.
 _STANDARD = (1, 2)
 
@@ -120,10 +123,29 @@ class OpenFiles:
 
 
 def write_out() -> None:
-    """Have what waits in the buffers of all open files written, as where Python ends in order; raises nothing."""
-    for one in sorted(_files(), key=lambda one: not isinstance(one, io.TextIOBase)):
-        if not isinstance(one, _IN_MEMORY) and _is_writable(one):
+    """Have all open files written as where Python ends in order: what waits in buffers, and the ends of archives.
+
+    Raises nothing.
+    """
+    _flush_all(text=True)
+    for one in _archives():
+        with contextlib.suppress(Exception):
+            one.close()
+    _flush_all(text=False)
+
+
+def _flush_all(*, text: bool) -> None:
+    for one in list(_files()):
+        if isinstance(one, io.TextIOBase) is text and not isinstance(one, _IN_MEMORY) and _is_writable(one):
             _is_flushed(one)
+
+
+def _archives() -> list[Any]:
+    """Return what can be read only once it was closed: compressed files, and archives, which lie in other files."""
+    kinds = [getattr(sys.modules.get(module), name, None) for module, name in _ENDED]
+    known = {kind for kind in kinds if kind is not None}
+    found = [one for one in gc.get_objects() if not known.isdisjoint(type(one).__mro__)]
+    return sorted(found, key=lambda one: _FILE in type(one).__mro__)
 
 
 def _files() -> Iterator[Any]:
