@@ -128,14 +128,17 @@ def few_weights(op: Op, name: Callable[[Tensor], str | None]) -> dict[str, objec
 
 
 _CHECKPOINT = "CheckpointFunctionBackward"
-_LINEAR = ("Addmm", "Mm", "Bmm", "Baddbmm", "Addmv", "Mv", "Dot", "Convolution", "Linear")
+_ANY_SIGN = ("Addmm", "Mm", "Bmm", "Baddbmm", "Addmv", "Mv", "Dot", "Convolution", "Linear", "Log", "Sin", "Cos",
+             "NativeLayerNorm", "NativeBatchNorm", "NativeGroupNorm", "Erfinv", "Lgamma")  # fmt: skip
+_KEPT_POSITIVE = frozenset({"Exp", "Exp2", "Softmax", "Softplus", "Sigmoid", "Abs"})
 _OF_POSITIVE, _SMALL_WEIGHT, _MOST_LEAVES, _MOST_NODES = _LOGS | {"sqrt", "rsqrt"}, 64, 3, 2000
 
 
 def _leaves(tensor: Tensor) -> list[Tensor] | None:
     """Return the variables that a gradient goes back to; None where these are more than a few, or not all seen.
 
-    Nor behind a linear layer, say, where a product of them may have any sign though each were positive.
+    Nor behind a linear layer or a logarithm, say, of which any sign may come though each of them were positive. Those
+    that an exponential, a softmax or a square keeps positive already are left out: they may be below 0.
     """
     waiting, seen, found = [tensor.grad_fn], set(), []
     while waiting:
@@ -143,14 +146,21 @@ def _leaves(tensor: Tensor) -> list[Tensor] | None:
         if node is None or node in seen:
             continue
         seen.add(node)
-        if node.name().startswith(_LINEAR):
+        if node.name().startswith(_ANY_SIGN):
             return None
+        if _keeps_positive(node):
+            continue
         variable = getattr(node, "variable", None)
         found += [] if variable is None else [variable]
         if len(found) > _MOST_LEAVES or len(seen) > _MOST_NODES:
             return None
         waiting.extend(before for before, _ in node.next_functions)
     return found
+
+
+def _keeps_positive(node: Any) -> bool:
+    kind = node.name().partition("Backward")[0]
+    return kind in _KEPT_POSITIVE or (kind == "Pow" and getattr(node, "_saved_exponent", 1) % 2 == 0)
 
 
 def _is_division(op: Op) -> bool:

@@ -89,6 +89,21 @@ def test_the_few_weights_below_zero_that_a_logarithm_is_made_of_are_named():
     assert under(log, layer(torch.ones(3, 2))) == {}  # of any sign, whatever its weights are
 
 
+@pytest.mark.parametrize("kept", [torch.exp, torch.square, torch.nn.functional.softplus, lambda w: w.softmax(0),
+                                  lambda w: w.reshape(2, 1).sigmoid()])  # fmt: skip
+def test_a_weight_that_is_made_positive_already_is_not_blamed_for_being_below_zero(kept):
+    log = torch.ops.aten.log.default
+    below = torch.full((2,), -1.0, requires_grad=True)
+    assert under(log, kept(below).sum() - 5.0) == {}
+    assert under(log, kept(below).sum() * torch.full((3,), -1.0, requires_grad=True)) == {"below_zero": ["w3"]}
+
+
+@pytest.mark.parametrize("signed", [torch.log, torch.sin, torch.cos, lambda w: torch.nn.functional.layer_norm(w, (2,))])
+def test_no_weight_is_blamed_for_the_sign_of_what_may_have_any(signed):
+    below, above = torch.full((2,), -1.0, requires_grad=True), torch.full((2,), 0.1, requires_grad=True)
+    assert under(torch.ops.aten.sqrt.default, signed(above) + below) == {}
+
+
 def test_elsewhere_what_no_weight_went_into_is_of_the_data():
     def forward(x):
         return of_weights(op_on(x))
