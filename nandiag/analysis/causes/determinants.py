@@ -8,6 +8,7 @@ import re
 from nandiag.analysis.causes import fitting, meanings
 from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.report import Suggestion
+from nandiag.events import TensorFact
 
 _TEXT = (
     "Take the logarithm of the determinant's size in one step: the determinant is a product, which underflows or turns "
@@ -38,6 +39,23 @@ def in_one_step(facts: Facts, op: str) -> Suggestion | None:
     part = None if found is None or op != "log" else fitting.target(found[1], op)
     text = None if part is None else meanings.swapped(facts, part, lambda node: _sized(facts, node))
     return None if text is None else Suggestion(_TEXT, fitting.whole(facts.origin, text))
+
+
+def turned_over(facts: Facts) -> Suggestion | None:
+    """Return the user's ``torch.logdet(A)`` as ``torch.linalg.slogdet(A).logabsdet``, where the former itself made NaN.
+
+    torch lays NaN into the result where the determinant is negative: no tensor goes into that op.
+    """
+    found = fitting.parsed(facts.origin)
+    matrix = None if found is None else fitting.target(found[1], "logdet")
+    if matrix is None or facts.node is not None or not facts.outputs_nan or any(map(_is_bad, facts.origin.inputs)):
+        return None
+    code = f"torch.linalg.slogdet({ast.unparse(matrix)}).logabsdet"
+    return Suggestion(_SIZE, fitting.whole(facts.origin, code))
+
+
+def _is_bad(fact: TensorFact) -> bool:
+    return fact.bad > 0
 
 
 def _sized(facts: Facts, node: ast.expr) -> str | None:

@@ -70,6 +70,7 @@ _IN_ROOT = "Keep what is under the root away from zero: behind it the gradient w
 _BY_INF = "Make the quotients 0 where the divisor is: by a small number in its place what is not 0 would be huge."
 _CLAMPED = Suggestion("Or keep the divisor above the least that is of use, or clamp the quotient to the largest.")
 _LARGE = "Keep the divisor away from zero: among weights that are divided by their sum, a huge one is nearly 1."
+_KERNEL = "Keep the divisor away from zero: the exponential of what is far below 0 is 0, and that of 0 is 1."
 _KEPT = "y = a / torch.where(b != 0, b, torch.inf)"
 _COUNTS = re.compile(r"(?:^|[\W_])(?:n|num|numel|counts?|len|lengths?|steps|samples|tokens|batches|seen)(?:$|[\W_])")
 _SIZES = re.compile(r"norm|sqrt|\bstd\b|\bvar\b|\babs\b|\bmean\b|\bexp\b")
@@ -248,6 +249,9 @@ def _out_of_reach(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     logged = logarithms.of_ratio(facts)
     if logged is not None:
         return (logged,)
+    kernel = exponents.of_quotient(facts.origin)
+    if kernel and divisor.min == 0.0 and (facts.origin.inputs[0].max or 0.0) <= 0.0 and facts.node is None:
+        return (Suggestion(_KERNEL, _guarded(facts, divisor)),)
     inverted = facts.op == "reciprocal" and not _is_count(facts, divisor)
     if divisor.numel > 1 and (inverted or facts.op in DIVISIONS):
         if shares.is_shared(facts):

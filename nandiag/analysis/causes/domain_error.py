@@ -92,6 +92,9 @@ _PARAMETRISED = Suggestion(
 
 def explain(facts: Facts) -> Cause | None:
     """Name the argument that lies outside the op's domain where the op gave NaN, or at a pole where it gave Inf."""
+    turned = determinants.turned_over(facts)
+    if turned is not None:
+        return Cause("domain_error", ("the determinant is negative, and logdet is NaN there",), (turned,))
     if not facts.finite_inputs or facts.node is not None:
         return None
     op = facts.op or ""
@@ -124,7 +127,7 @@ def _suggestions(facts: Facts, op: str, guard: str) -> tuple[Suggestion, ...]:
         return (replace(first, text=_CHOSEN),)
     squares = variances.of_squares(facts, op)
     if squares is not None:
-        return (first, squares) if own_eps else (squares, first)
+        return (first, squares) if own_eps or _by_rounding(facts, squares) else (squares, first)
     made = _positive(facts, op) if op in _POSITIVE else None
     if made is not None:
         return (made, first)
@@ -133,6 +136,12 @@ def _suggestions(facts: Facts, op: str, guard: str) -> tuple[Suggestion, ...]:
     given = facts.origin.inputs[0].min
     trained = facts.extra.get("of_weights") is True and given is not None and given < _ROUNDED
     return (_LEARNT, first) if trained else (first, _PARAMETRISED)
+
+
+def _by_rounding(facts: Facts, squares: Suggestion) -> bool:
+    """Whether rounding alone led below 0, and no line of the script's own is known that would avoid it."""
+    least = facts.origin.inputs[0].min
+    return squares.code == variances.GENERAL and least is not None and least >= _ROUNDED
 
 
 def _alone(facts: Facts, op: str) -> Suggestion | None:

@@ -126,6 +126,15 @@ def _sum_below(node: ast.expr) -> str | None:
     return along[1].partition(", ")[0] if along is not None else "-1"
 
 
+def of_quotient(origin: Origin) -> bool:
+    """Whether the underlined division is what the line's exponential is taken of, and nothing else."""
+    found = fitting.parsed(origin)
+    if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Div):
+        return False
+    inside = [given for node in _expressions((origin.source or "").strip()) if (given := _exponent(node)) is not None]
+    return any(ast.dump(given) == ast.dump(found[1]) for given in inside)
+
+
 def share(origin: Origin) -> str | None:
     """Return ``torch.softmax(score, dim=-1)`` where the underlined division is ``e / e.sum(-1, keepdim=True)``."""
     found = fitting.parsed(origin)

@@ -9,7 +9,7 @@ from nandiag.analysis.causes import bounding, fitting, meanings
 from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.report import Suggestion
 
-_GENERAL = "((x - x.mean()) ** 2).mean()"
+GENERAL = "((x - x.mean()) ** 2).mean()"
 
 
 def of_squares(facts: Facts, op: str) -> Suggestion | None:
@@ -27,7 +27,7 @@ def of_squares(facts: Facts, op: str) -> Suggestion | None:
         where = "" if made.meaning.file == facts.origin.file else f" of {posixpath.basename(made.meaning.file)}"
         told = f"{made.meaning.name}, of line {made.meaning.line}{where}, is the difference of two squares, and"
     text = f"{told} loses its digits: if it is a variance, take the mean off before squaring."
-    return Suggestion(text, _taken(facts, made, node) or _GENERAL)
+    return Suggestion(text, _taken(facts, made, node) or GENERAL)
 
 
 def _taken(facts: Facts, made: meanings.Made, node: ast.BinOp) -> str | None:

@@ -198,9 +198,18 @@ def _made_by(tensor: Tensor) -> list[str]:
     names: list[str] = []
     node = tensor.grad_fn
     while node is not None and len(names) < _NODES:
-        names.append(node.name())
+        names.append(_OFF_CONSTANT if _is_off_constant(node) else node.name())
         node = next((before for before, _ in node.next_functions if before is not None), None)
     return names
+
+
+def _is_off_constant(node: Any) -> bool:
+    """Whether it takes something off what no gradient goes back to, as ``1 - x`` does."""
+    before = node.next_functions
+    return node.name() == "SubBackward0" and len(before) == _PAIR and before[0][0] is None and before[1][0] is not None
+
+
+_OFF_CONSTANT = "RsubBackward1"
 
 
 def _given(op: Op) -> list[Tensor]:

@@ -343,6 +343,7 @@ def test_a_negative_running_variance_is_named(at, by_hand):
         (["StackBackward0", "SoftmaxBackward0"], "F.log_softmax(scores, dim=-1)"),
         (["SigmoidBackward0"], "F.logsigmoid(scores)"),
         (["RsubBackward1", "SigmoidBackward0"], "F.logsigmoid(-scores)"),
+        (["SubBackward0", "SigmoidBackward0"], None),  # of two sigmoids
         (["RsubBackward1", "PowBackward0", "TanhBackward0"], "2 * (math.log(2) - u - F.softplus(-2 * u))"),
         (["SumBackward1", "MulBackward0", "SoftmaxBackward0"], "torch.logsumexp(log_p, dim=-1)"),
         (["ReluBackward0"], None),

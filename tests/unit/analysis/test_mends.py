@@ -223,6 +223,41 @@ def test_what_is_left_of_one_is_no_variance(at, by_hand, inside, first):
     assert told.code == (f"c = torch.sqrt({first})" if first else "((x - x.mean()) ** 2).mean()")
 
 
+@pytest.mark.parametrize(("least", "first"), [(-6e-8, "s = var.clamp_min(1e-12).sqrt()"),
+                                              (-0.3, "((x - x.mean()) ** 2).mean()")])  # fmt: skip
+def test_a_variance_that_the_text_does_not_show_is_clamped_first_where_rounding_alone_makes_it_negative(
+    at, by_hand, least, first
+):
+    facts = at("sqrt", (by_hand.fact(min=least),), (by_hand.fact(nan=1),), **placed("s = var.sqrt()", "var.sqrt()"))
+    told = advice(on(facts, ("var", "F.conv2d(x * x, self.w) - mu * mu")))
+    assert told[0].code == first
+
+
+@pytest.mark.parametrize(
+    ("line", "highest", "code"),
+    [
+        ("k = torch.exp(-d / (w * med))", 0.0, "k = torch.exp(-d / (w * med).clamp_min(1e-6))"),
+        ("k = (-d / med).exp()", 0.0, "k = (-d / med.clamp_min(1e-6)).exp()"),
+        ("k = torch.exp(-d / med)", 0.1, None),
+        ("k = -d / med", 0.0, None),
+    ],
+)
+def test_behind_an_exponential_what_is_far_below_zero_is_0(at, by_hand, line, highest, code):
+    given = (by_hand.fact(zeros=3, min=-2.0, max=highest), by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0))
+    divided = "-d / (w * med)" if "w" in line else "-d / med"
+    facts = at("div", given, (by_hand.fact(nan=3, neginf=5),), **placed(line, divided))
+    assert advice(facts)[0].code == code
+
+
+@pytest.mark.parametrize("call", ["torch.logdet(self.w)", "self.w.logdet()"])
+def test_a_determinant_below_0_has_no_logarithm_but_its_size_has_one(at, by_hand, call):
+    facts = at("scalar_tensor", (), (by_hand.fact(shape=(), nan=1),),
+               **placed(f"return x @ self.w.T, {call}", call))  # fmt: skip
+    told = explain(facts)[1]
+    assert told.slug == "domain_error"
+    assert told.suggestions[0].code == "return x @ self.w.T, torch.linalg.slogdet(self.w).logabsdet"
+
+
 # ---------------------------------------------------------------------- corrections and settings
 
 

@@ -70,6 +70,15 @@ def test_what_made_a_divisor_is_told_too():
     assert forward(torch.ones(3), root)["below_by"] == ["SqrtBackward0", "torch::autograd::AccumulateGrad"]
 
 
+def test_what_is_taken_off_a_constant_is_told_from_the_difference_of_two_that_are_trained():
+    z = torch.zeros(3, requires_grad=True)
+    off = [1 - z.sigmoid(), torch.ones(3) - z.sigmoid(), torch.sub(1, z.sigmoid())]
+    for made in off:
+        assert of_weights(op_on(made))["made_by"][:2] == ["RsubBackward1", "SigmoidBackward0"]
+    assert of_weights(op_on((z + 1).sigmoid() - z.sigmoid()))["made_by"][:2] == ["SubBackward0", "SigmoidBackward0"]
+    assert of_weights(op_on(z.sigmoid() - 1))["made_by"][:2] == ["SubBackward0", "SigmoidBackward0"]
+
+
 def under(func, tensor):
     found = op_on(tensor)
     found.func = func
