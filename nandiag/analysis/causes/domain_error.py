@@ -93,8 +93,12 @@ _PARAMETRISED = Suggestion(
 def explain(facts: Facts) -> Cause | None:
     """Name the argument that lies outside the op's domain where the op gave NaN, or at a pole where it gave Inf."""
     turned = determinants.turned_over(facts)
-    if turned is not None:
-        return Cause("domain_error", ("the determinant is negative, and logdet is NaN there",), (turned,))
+    if turned is None:
+        return _of_argument(facts)
+    return Cause("domain_error", ("the determinant is negative, and logdet is NaN there",), (turned,))
+
+
+def _of_argument(facts: Facts) -> Cause | None:
     if not facts.finite_inputs or facts.node is not None:
         return None
     op = facts.op or ""
