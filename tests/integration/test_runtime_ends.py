@@ -128,11 +128,14 @@ def train(how):
         fully_shard(part, mesh=mesh)
     optimizer = torch.optim.SGD([*net.up.parameters()][:1] + [*net.down.parameters()], lr=0.01)
     for step in range(6):
-        x = torch.rand(4, 8) if (step, rank) != (3, 1) else torch.zeros(4, 8)
+        spoilt = (step, rank) == (3, 1) and how not in {"fails", "quits"}
+        x = torch.zeros(4, 8) if spoilt else torch.rand(4, 8)
         loss = net(x).square().mean()
         bad = (~torch.isfinite(loss.detach())).float()
         if how == "together":
             dist.all_reduce(bad)
+        if how in {"fails", "quits"} and (step, rank) == (3, 1):
+            open("/nowhere/at/all") if how == "fails" else sys.exit(3)
         if bad:
             os._exit(3) if how == "at once" else sys.exit(3)
         optimizer.zero_grad()
@@ -156,3 +159,16 @@ def test_a_rank_that_leaves_on_its_loss_under_fsdp2_has_the_line(how, launch, tm
     assert (origin["ranks"], origin["step"], origin["op"]) == ([1], 3, "aten.div.Tensor"), done.stderr
     assert origin["source"].strip().endswith("# of zeros"), done.stderr
     assert verdict["confidence"] == "reproduced"
+
+
+@pytest.mark.parametrize(("how", "said"), [("fails", "rank 1 raised FileNotFoundError"), ("quits", "rank 1 exited")])
+def test_a_rank_that_fails_of_something_else_under_fsdp2_is_no_hang(how, said, launch, tmp_path):
+    """Its last look takes as long as one that stands still, and calls what its step has called."""
+    script, file = tmp_path / "sharded.py", tmp_path / "report.json"
+    script.write_text(SHARDED)
+    words = ("--nproc-per-node", 2, "--log-dir", tmp_path / "logs", "--json", file, script, how)
+    done = launch(*NANDIAG, *words, cwd=tmp_path, timeout=120)
+    report = json.loads(file.read_text())
+    assert not report["verdict"]["anomaly"]
+    assert report["verdict"]["summary"].startswith(said), done.stderr
+    assert not any(finding["slug"] == "collective_missing" for finding in report["findings"])

@@ -78,7 +78,7 @@ class Lookout:
                     self._patience = min(2 * (now - self._since), MOST_PATIENCE_SECONDS)
                 self._seen, self._since, told = moves, now, False
                 RECORDER.pulse(RECORDER.steps, now=True)
-            elif not told and now - self._since >= self._patience:
+            elif not (told or self._raised) and now - self._since >= self._patience:
                 told = True
                 self._write(STALLED)
             if moves == self._seen and now - self._since >= LOOK_SECONDS:

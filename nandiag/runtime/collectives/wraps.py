@@ -109,6 +109,17 @@ def alone() -> Iterator[Alone]:
         _depth.inside = before
 
 
+@contextlib.contextmanager
+def uncounted() -> Iterator[None]:
+    """Leave what this thread calls out of the ring: a replay's calls are none of the script's."""
+    before = getattr(_depth, "inside", False)
+    _depth.inside = before or True
+    try:
+        yield
+    finally:
+        _depth.inside = before
+
+
 def install() -> None:
     """Wrap the functions of ``torch.distributed``, and the functional collectives once they are imported."""
     if not dist.is_available():

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from nandiag.events import Looked
 from nandiag.runtime.belongings.signals import postponed
 from nandiag.runtime.belongings.world.patience import patience
+from nandiag.runtime.collectives.wraps import uncounted
 from nandiag.runtime.evidence.buckets import with_buckets
 from nandiag.runtime.evidence.exchanged import with_exchange
 from nandiag.runtime.evidence.heard import with_heard
@@ -296,7 +297,7 @@ class Examiner:
     def _joined(self, case: Case, entries: list[Entry], tracer: Tracer) -> Iterator[Callable[[], None]]:
         """Meet the other ranks where the replay is a joint one; yields what waits until all are through with it."""
         if not case.joint:
-            with SHARDS.gathered(roots_of(entries)) if case.asks else contextlib.nullcontext():
+            with uncounted(), SHARDS.gathered(roots_of(entries)) if case.asks else contextlib.nullcontext():
                 yield _nobody
             return
         with together(case.step, self._capture.step_seconds) as joined:

@@ -104,6 +104,16 @@ def test_of_nested_calls_the_outermost_counts(ring):
     assert ring.groups["0"].count == 1
 
 
+def test_what_a_replay_calls_is_none_of_the_scripts_calls(ring):
+    call, handle = wrapped(all_reduce), Handle()
+    call(torch.ones(1), group=handle)
+    with wraps.uncounted(), pytest.raises(RuntimeError, match="nothing"):
+        call(torch.ones(0), group=handle)
+    call(torch.ones(2), group=handle)
+    assert [one.state for one in ring.calls] == [DONE, DONE]
+    assert ring.newest().seq == 1
+
+
 def test_the_ring_is_bounded_and_holds_no_tensor(ring):
     tensor = torch.ones(3)
     gone = weakref.ref(tensor)

@@ -156,6 +156,14 @@ def test_an_exception_is_told_before_the_exit_handlers_and_not_written_over(quic
     assert read_standing(path).why == "raised"
 
 
+def test_an_exception_is_not_written_over_where_its_step_is_looked_at_for_long(quick):
+    one, path = quick
+    one.start()
+    one.raised()
+    time.sleep(0.4)
+    assert read_standing(path).why == "raised"
+
+
 @pytest.mark.parametrize("moved", [False, True])
 def test_an_exception_tells_for_how_long_nothing_had_moved(quick, moved):
     one, path = quick
