@@ -37,6 +37,7 @@ def _behind(
     """Return the looks of the senders on the way back from one look, nearest first."""
     step, found, waiting = received.event.step, [], [received]
     at = [one for one in looks if (one.attempt, one.event.step) == (received.attempt, step)]
+    ranks = {one.rank for one in at}
     told = {one.rank for one in at if one.event.outcome == "found" and one.event.source != "received"}
     while waiting:
         key = _key(waiting.pop().event)
@@ -46,6 +47,8 @@ def _behind(
             told.add(one.rank)
             look = one.event.look
             facts = {**look.facts, "handed_on": list(_key_of(one.event))[:2], "own_step": look.step}
+            if one.rank in ranks and look.step < step:  # it came to this step as well, and so counts alike
+                facts["made_at_step"] = look.step
             found.append(Seen(one.rank, one.attempt, one.pid, one.seq, one.time, replace(look, step=step, facts=facts)))
             waiting.append(found[-1])
     return found

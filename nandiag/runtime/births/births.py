@@ -23,7 +23,7 @@ from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.look.weights import Held
 from nandiag.runtime.memory.handed_out import HandedOut
-from nandiag.runtime.memory.stored import Stored
+from nandiag.runtime.memory.later.stored import Stored
 from nandiag.runtime.memory.unwritten import as_filled
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.batches import Batch

@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.runtime.collectives.ring import Call, Group
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.tape.entries import tensors_in
+from nandiag.runtime.tape.packed.words import version_of
 
 _SENDS, _ASKS = frozenset({"send", "isend"}), frozenset({"recv", "irecv"})
 # Whether the one rank gives, and where each call has a tensor for each rank, by position and name.
@@ -59,7 +61,7 @@ class Arrivals:
     """By which message the memory that was given last to be filled is filled."""
 
     def __init__(self) -> None:
-        self._by_memory: dict[int, Message | None] = {}
+        self._by_memory: dict[int, tuple[Message | None, StorageWeakRef, int]] = {}
 
     def note(self, tensor: Tensor, message: Message | None) -> None:
         """The memory of ``tensor`` is to be filled by ``message``."""
@@ -69,11 +71,18 @@ class Arrivals:
         self._by_memory.pop(key, None)
         if len(self._by_memory) >= _MOST:
             self._by_memory.pop(next(iter(self._by_memory)))
-        self._by_memory[key] = message
+        self._by_memory[key] = message, StorageWeakRef(_data(tensor).untyped_storage()), version_of(tensor)
 
     def of(self, tensor: Tensor) -> Message | None:
         """Return the message; of memory that was handed out again since, that of whoever had it before."""
-        return self._by_memory.get(storage(tensor) or 0)
+        known = self._by_memory.get(storage(tensor) or 0)
+        return None if known is None else known[0]
+
+    def still(self, tensor: Tensor) -> Message | None:
+        """Return the message, perhaps of an earlier step, where nothing has written into the memory since."""
+        message, memory, version = self._by_memory.get(storage(tensor) or 0) or (None, None, 0)
+        same = memory is not None and not memory.expired() and version == version_of(tensor)
+        return message if same else None
 
 
 ARRIVALS = Arrivals()
@@ -142,6 +151,10 @@ class Post:
         message = Message(call.op, members, call.seq, _name(call.group))
         mine = ends if me == one else own
         yield Part(message, mine, []) if gives else Part(message, [], mine)
+
+
+def _data(tensor: Tensor) -> Tensor:
+    return getattr(tensor, "_local_tensor", tensor)
 
 
 def _name(group: Group) -> str:

@@ -230,7 +230,7 @@ class Evidence:
         written = self._written_by(tensor)
         if written is not None:
             return self._written(case, op, written, tensor)
-        source = "received" if storage(tensor) in self.received else self._source(named)
+        source = "received" if storage(tensor) in self.received else self._source(named, tensor)
         site = site_of(op.spot, str(op.func))
         whole = named.tensor if named is not None else tensor
         facts: dict[str, object] = {"first_used_by": str(op.func)}
@@ -300,11 +300,11 @@ class Evidence:
             return "optimizer"
         return _PHASES.get(source, op.spot.phase)
 
-    def _source(self, named: Label | None) -> str:
+    def _source(self, named: Label | None, tensor: Tensor) -> str:
         """Tell what a bad value from outside is; what has no name came from another rank where ranks communicated."""
         if named is not None:
             return named.what if named.what in {"parameter", "buffer"} else "input"
-        return "received" if self.tracer.communicated else "outside"
+        return "received" if self.tracer.communicated or ARRIVALS.still(tensor) is not None else "outside"
 
     def _batch(self, tensor: Tensor) -> tuple[Batch, str] | None:
         key = storage(tensor)

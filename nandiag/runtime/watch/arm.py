@@ -31,7 +31,7 @@ from nandiag.runtime.inject import ending
 from nandiag.runtime.lag.sentinel import LateSentinel
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.look.weights import parameters
-from nandiag.runtime.memory.stored import Stored
+from nandiag.runtime.memory.later.stored import Stored
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.hooked import watch_hooks
 from nandiag.runtime.selftest.gpus import driver

@@ -73,6 +73,11 @@ class Saves:
         """Whether anything bad was loaded."""
         return bool(self._loaded)
 
+    @property
+    def under_way(self) -> bool:
+        """Whether another thread is at a save: it is not seen to end while a step is run again."""
+        return bool(self._asked)
+
     def saved(self, file: Any, named: Named, call: Call, tape: Tape | None, step: int) -> None:
         """These tensors were saved to ``file``; must run without gradients, unseen by modes of ours."""
         key = _inode(file)

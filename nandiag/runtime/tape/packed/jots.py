@@ -38,7 +38,7 @@ Versions = Sequence[int | None]
 # through it; the modes, the trail; arguments by position and by name; their versions before, and behind a root; what it
 # returned (None: a backward, or a root under way); the micro-step. No class of its own: five are made in each step.
 Note: TypeAlias = tuple[Any, ...]
-_GRAD, _ARGS, _KWARGS, _OUTPUT = 2, 5, 6, 9
+GRAD, ARGS, KWARGS, OUTPUT = 2, 5, 6, 9
 
 
 class Jots:
@@ -121,7 +121,7 @@ class Jots:
             return False
         for word in words:
             if isinstance(word, Tensor):
-                graph = word.requires_grad and not any(note[_OUTPUT] is word for note in self.many)
+                graph = word.requires_grad and not any(note[OUTPUT] is word for note in self.many)
                 if graph or word.numel() > LARGEST:
                     return False
         return True
@@ -164,11 +164,11 @@ def _all_consumed(many: Sequence[Note]) -> bool:
     """Whether each call with a gradient is one that a backward went through, and of which it left no graph."""
     used: set[int] = set()
     for note in reversed(many):
-        if not note[_GRAD]:
+        if not note[GRAD]:
             continue
-        given, output = [*map(id, note[_ARGS])], note[_OUTPUT]
-        if note[_KWARGS]:
-            given += map(id, note[_KWARGS].values())
+        given, output = [*map(id, note[ARGS])], note[OUTPUT]
+        if note[KWARGS]:
+            given += map(id, note[KWARGS].values())
         if _RETAINS in given if output is None else id(output) not in used:
             return False
         used.update(given)

@@ -30,6 +30,17 @@ def test_a_rank_that_put_it_into_a_sum_is_the_origin_though_it_saw_no_harm(by_ha
     assert "What rank 1 got from other ranks was bad already." in told.verdict.evidence
 
 
+def test_what_was_put_in_a_step_before_it_came_back_has_its_step(by_hand):
+    """An all_reduce that is begun in one step and waited for in the next: the rank only received it there, too."""
+    way = ("all_reduce", (0, 1), 7, "0#0")
+    sent = Sent(*way, by_hand.found(4))
+    first = by_hand.rank(0, sent, by_hand.loss(5), received(by_hand, 5, *way))
+    told = analyse(by_hand.run(first, by_hand.rank(1, by_hand.loss(5), received(by_hand, 5, *way))))
+    assert told.verdict.origin.ranks == (0,)
+    assert "born on rank 0 at step 4" in told.verdict.summary
+    assert told.verdict.summary.endswith("used at step 5")
+
+
 def test_another_message_is_no_origin(by_hand):
     sent = Sent("send", (0, 1), 4, "0#0/0", by_hand.found(4))
     told = report(by_hand, sent, received(by_hand, 5, "send", (0, 1), 5, "0#0/0"))

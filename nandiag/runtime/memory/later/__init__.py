@@ -1,0 +1,1 @@
+"""What a step makes that is used in later ones."""

@@ -1,0 +1,88 @@
+"""What a step's calls made that is still held when it ends: a list of batches, a batch made ahead, weights (worker).
+
+What went into a call with gradients has come to the loss, where it would be seen. All else may be used later.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from operator import itemgetter
+
+import torch
+from torch import Tensor, strided
+
+from nandiag.runtime.tape.entries import Tape
+from nandiag.runtime.tape.packed.jots import ARGS, GRAD, KWARGS, OUTPUT, Note
+from nandiag.runtime.tape.packed.words import Made
+
+_MOST_ELEMENTS = 1 << 20
+_FLOATS = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16})
+_has_gradient = itemgetter(GRAD)
+
+
+def may_last(tape: Tape) -> bool:
+    """Whether this step made anything that :func:`lasting` could return; nearly nothing is done to tell."""
+    return bool(tape._made) or not all(map(_has_gradient, tape.jots.many))
+
+
+def lasting(tape: Tape) -> list[Tensor]:
+    """Return the floats on the CPU, oldest first, that calls of this step made and that may be used in a later one.
+
+    Not all of them where they are many.
+    """
+    made = _of_jots(tape.jots.many) if tape.jots.many else []
+    made = [one for one in ([*_of_tape(tape), *made] if tape._made else made) if _is_plain(one)]
+    taken = _taken(tape) if made else ()
+    left = [one for one in made if id(one) not in taken]
+    return left if sum(map(Tensor.numel, left)) <= _MOST_ELEMENTS else list(_few(left))
+
+
+def _is_plain(one: Tensor) -> bool:
+    return type(one) is Tensor and one.is_cpu and one.dtype in _FLOATS and one.layout is strided
+
+
+def _few(made: Iterable[Tensor]) -> Iterator[Tensor]:
+    room = _MOST_ELEMENTS
+    for one in made:
+        if one.numel() <= room:
+            room -= one.numel()
+            yield one
+
+
+def _of_tape(tape: Tape) -> list[Tensor]:
+    step = tape.step
+    return [
+        tensor
+        for one in tape._made.values()
+        if not one.entry.grad and one.entry.step == step and one.entry.args is not None
+        and (tensor := one.tensor()) is not None and one.entry.name != "__get__"
+    ]  # fmt: skip
+
+
+def _of_jots(many: Sequence[Note]) -> list[Tensor]:
+    """Return what calls gave out without gradients, and somebody else than the notes themselves refers to."""
+    return [one for one, references in _references(many) if references > _UNHELD]
+
+
+def _references(many: Sequence[Note]) -> list[tuple[Tensor, int]]:
+    """Return what calls gave out without gradients, with the references to it but for those by other calls."""
+    uses = list(_given(many))
+    made = [note[OUTPUT] for note in many if not note[GRAD]]
+    return [(one, sys.getrefcount(one) - uses.count(id(one))) for one in made]
+
+
+def _given(many: Iterable[Note]) -> Iterable[int]:
+    return map(id, chain.from_iterable((*note[ARGS], *(note[KWARGS] or {}).values()) for note in many))
+
+
+def _taken(tape: Tape) -> set[int]:
+    """Return what went into a call with gradients of this step."""
+    noted = _given(note for note in tape.jots.many if note[GRAD])
+    words = (word for entry in tape._entries if entry.grad for word in entry.words if type(word) is Made)
+    return {*noted, *(id(word.tensor()) for word in words)}
+
+
+# How many there are to what nobody holds, in this Python.
+_UNHELD = _references([(None, None, False, None, None, (), None, (), None, object(), 0)])[0][1]

@@ -1,0 +1,141 @@
+"""Bad values that the loop makes before the step they do harm in, and keeps as they are, have their line and step."""
+
+from collections import deque
+
+import pytest
+import torch
+from torch import nn
+
+from nandiag.runtime.memory.later import stored
+
+
+def scaled(a):
+    a = a - a.mean()
+    return a / a.norm()  # of one value
+
+
+def rows(amount):
+    return torch.rand(amount, 4)
+
+
+class Ahead:
+    """The batch of the next step is made while this one's is used."""
+
+    def __init__(self, bad):
+        self._bad = bad
+        self._next = self.make(0)
+
+    def make(self, step):
+        return scaled(rows(1)[:, :1] if step == self._bad else rows(8)[:, :1])
+
+    def take(self, step):
+        batch, self._next = self._next, self.make(step + 1)
+        return batch
+
+
+class Epochs:
+    """The batches of four steps are made in a list before the first of them."""
+
+    def __init__(self, bad):
+        self._bad = bad
+        self._batches = deque()
+
+    def take(self, step):
+        if not self._batches:
+            sizes = [1 if step + i == self._bad else 8 for i in range(4)]
+            self._batches.extend([rows(8), scaled(rows(size)[:, :1])] for size in sizes)
+        return self._batches.popleft()[1]
+
+
+class Weights:
+    """The weights of all samples are made at once, of which a step uses a few."""
+
+    def __init__(self, bad):
+        self._bad = bad
+
+    def take(self, step):
+        if step % 4 == 0:
+            seen = torch.ones(32)
+            seen[8 * (self._bad % 4)] = float(step != self._bad // 4 * 4)
+            self._weights = torch.ones(32) / seen  # one was never seen
+        return self._weights[8 * (step % 4) : 8 * (step % 4) + 8, None]
+
+
+def train(source, steps=12):
+    torch.manual_seed(0)
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(steps):
+        x = source.take(step)
+        loss = model(x).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("short", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "made", "comment"), [(Ahead, 6, "# of one value"), (Epochs, 4, "# of one value"), (Weights, 4, "seen")]
+)
+def test_what_was_made_before_its_step_has_its_line_and_step(work, kind, made, comment, short):
+    worker = work(on_anomaly="stop")
+    worker.capture.tape.jots.on = short
+    with pytest.raises(SystemExit):
+        train(kind(7))
+    looked = worker.looked[0]
+    assert (looked.site.op, looked.step, looked.facts.get("made_at_step")) == ("aten.div.Tensor", 7, made), looked
+    assert looked.site.source.endswith(comment)
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_what_a_step_uses_up_or_lets_go_of_is_not_looked_at(work, short, monkeypatch):
+    looked_at = []
+    monkeypatch.setattr(stored, "norms", lambda made: looked_at.append([tuple(one.shape) for one in made]) or [])
+    worker = work()
+    worker.capture.tape.jots.on = short
+
+    class Source:
+        def take(self, step):
+            batch = rows(8)  # goes into the model
+            (batch * 2.0).sum().item()  # nobody holds this
+            self.kept = batch[:5, 0] + step
+            return batch[:, :1]
+
+    train(Source(), steps=4)
+    assert looked_at[1:] == [[(8, 4), (5,)]] * 3
+
+
+class Holds:
+    """Keeps what is infinite on purpose: a mask, the best so far, distances that are not known yet."""
+
+    def take(self, step):
+        del step
+        self.mask = torch.zeros(4).masked_fill(torch.arange(4) > 1, float("-inf"))
+        self.best = torch.full((), float("inf"))
+        self.far = torch.full((4, 4), float("inf"))
+        return rows(8)[:, :1]
+
+
+def test_what_is_infinite_and_kept_is_no_harm(work):
+    worker = work(on_anomaly="stop")
+    train(Holds())
+    assert worker.harms == worker.looked == []
+
+
+class Queue:
+    """What is bad goes on from step to step: each is made of the one before."""
+
+    def __init__(self):
+        self.mean = torch.ones(1)
+
+    def take(self, step):
+        self.mean = 0.5 * self.mean + 0.5 * scaled(rows(8)[:, :1] if step != 5 else rows(1)[:, :1]).mean()
+        return rows(8)[:, :1] * (self.mean if step > 7 else 1.0)
+
+
+def test_the_line_is_that_of_the_step_that_made_it_first(work):
+    worker = work(on_anomaly="stop")
+    with pytest.raises(SystemExit):
+        train(Queue())
+    looked = worker.looked[0]
+    assert (looked.site.op, looked.step, looked.facts.get("made_at_step")) == ("aten.div.Tensor", 8, 5), looked
