@@ -23,7 +23,7 @@ from nandiag.analysis.causes import (
 )
 from nandiag.analysis.causes.empty_reduction import divides_by_no_target
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
-from nandiag.analysis.causes.guards import small, under_root
+from nandiag.analysis.causes.guards import in_update, small, under_root
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
@@ -360,7 +360,8 @@ def _keep(facts: Facts, divisor: TensorFact) -> str:
 
 
 def _guarded(facts: Facts, divisor: TensorFact) -> str:
-    eps = "1" if _is_count(facts, divisor) else small(divisor)
+    guard = in_update if facts.in_update and not _is_infinite(facts) else small
+    eps = "1" if _is_count(facts, divisor) else guard(divisor)
     if facts.op == "rsqrt":
         return fitting.argument(facts.origin, "rsqrt", lambda text: f"{text} + {eps}") or f"torch.rsqrt(x + {eps})"
     if divisor.min is not None and divisor.min < 0:

@@ -15,6 +15,7 @@ _FLOOR, _FLOOR_OF_DIVISORS = -37, -30
 # What is a million times as large as its guard is not bent by it, but for its own tail.
 _FAR = 1e-6
 _BELOW = 2
+_USUAL, _SQUARES = "1e-6", "1e-30"
 
 
 def small(fact: TensorFact) -> str:
@@ -24,7 +25,13 @@ def small(fact: TensorFact) -> str:
     """
     if "int" in dtype_of(fact):
         return "1"
-    return "1e-4" if dtype_of(fact) == "float16" else _below(fact.absmin, "1e-6", _FLOOR_OF_DIVISORS)
+    return "1e-4" if dtype_of(fact) == "float16" else _below(fact.absmin, _USUAL, _FLOOR_OF_DIVISORS)
+
+
+def in_update(fact: TensorFact) -> str:
+    """Return a guard of what an update divides by: honest means of squares of gradients are far below the usual one."""
+    guard = small(fact)
+    return _SQUARES if guard == _USUAL and fact.zeros == fact.numel else guard
 
 
 def least(fact: TensorFact, usual: str = "1e-12") -> str:

@@ -258,6 +258,16 @@ def test_a_determinant_below_0_has_no_logarithm_but_its_size_has_one(at, by_hand
     assert told.suggestions[0].code == "return x @ self.w.T, torch.linalg.slogdet(self.w).logabsdet"
 
 
+@pytest.mark.parametrize(("extra", "dtype", "least"), [
+    ({"reconstructed": True, "parameters": ["w"]}, "float32", "1e-30"),
+    ({"reconstructed": True, "parameters": ["w"]}, "float16", "1e-4"), ({}, "float32", "1e-6"),
+])  # fmt: skip
+def test_what_an_update_divides_by_is_bounded_below_honest_squares_of_gradients(at, by_hand, extra, dtype, least):
+    given = (by_hand.fact(zeros=8), by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0, absmax=0.0, dtype=dtype))
+    facts = at("div", given, (by_hand.fact(nan=8),), extra=extra, **placed("r = row / row.mean()", "row / row.mean()"))
+    assert f"r = row / row.mean().clamp_min({least})" in [one.code for one in advice(facts)]
+
+
 # ---------------------------------------------------------------------- corrections and settings
 
 
