@@ -206,10 +206,23 @@ class Weights:
     def bad_frozen(self) -> list[Held]:
         """Return the buffers and frozen parameters that were finite once and are not now; each is told once."""
         masks = self.masks
-        bad = self._frozen.bad(lambda one: is_added(one) or masks.begin(one) or masks.hold(one, again=True))
+        bad = self._frozen.bad(
+            lambda one: is_added(one) or masks.begin(one) or self._averages(one) or masks.hold(one, again=True)
+        )
         found = [Held(name, what, tensor, self.owners.get(id(tensor))) for name, what, tensor in bad]
         self.suspects = [held.tensor for held in found]
         return found
+
+    def _averages(self, tensor: Tensor) -> bool:
+        """Whether -inf stands in ``tensor`` just where it was laid into a trained weight: an average of that, say."""
+        if not may_be(tensor):
+            return False
+        like = (one for known in self.known() for one in parameters(known) if one.shape == tensor.shape)
+        masked = (local(one) for one in like if self._is_masked(one) or self.masks.hold(one))
+        own = local(tensor)
+        return own is not None and any(
+            one is not None and torch.equal(torch.isneginf(one), torch.isneginf(own)) for one in masked
+        )
 
     def excuse(self, held: Sequence[Held]) -> None:
         """Do not tell of these again, and keep them out of the looks to come."""

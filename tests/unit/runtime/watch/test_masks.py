@@ -306,3 +306,43 @@ def test_an_extreme_in_an_optimizers_state_that_begins_at_infinity_is_none(work,
         optimizer.step()
     assert bool(worker.harms) is harm
     assert worker.sentinel.looker.live.started is harm
+
+
+def averaged(write, spoil=None, steps=8):
+    """Train with a running average of all weights, which nobody trains; ``spoil`` may write into it."""
+    torch.manual_seed(0)
+    model, average = Codes(), Codes()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(steps):
+        if step == 3:
+            with torch.no_grad():
+                write(model.trained)
+        with torch.no_grad():
+            target = average(torch.ones(5, 4)).sum()
+        loss = (model(torch.rand(5, 4)) * torch.arange(6.0)).sum(-1).mean() + 0 * target
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            for kept, new in zip(average.parameters(), model.parameters(), strict=True):
+                kept.mul_(0.9).add_(new, alpha=0.1)
+            if spoil is not None and step == 5:
+                spoil(average)
+    return model, average
+
+
+def test_an_average_of_a_weight_with_a_mask_is_none(work):
+    worker = work()
+    kept = averaged(by_item)
+    assert worker.harms == []
+    assert kept
+
+
+def test_an_average_that_is_bad_elsewhere_than_the_mask_is_told(work):
+    def spoil(average):
+        average.trained.add_(torch.log(torch.tensor([0.0] + [1.0] * 5)))
+
+    worker = work()
+    kept = averaged(by_item, spoil)
+    assert [harm.what for harm in worker.harms] == ["frozen"]
+    assert kept
