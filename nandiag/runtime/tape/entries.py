@@ -29,6 +29,7 @@ from nandiag.runtime.tape.state import Generators, Modes
 MOST_ENTRIES = 4096
 MOST_BYTES = 64 * 1024 * 1024
 _MOST_LOOSE = 512
+_ENTRIES_A_ROOT = 8
 _FEW_ROOTS = 8
 _FEW_MADE = 64
 _FEW_ENTRIES = 256
@@ -182,7 +183,8 @@ class Tape:
         if self._roots > self._most_roots:
             self._prune()
             self._roots = sum(entry.kind == ROOT for entry in self.entries)
-            self._most_roots = max(_FEW_ROOTS, 2 * self._roots)
+            # To go through all that is kept takes as long as it is: no more than a little of it for each root.
+            self._most_roots = max(_FEW_ROOTS, 2 * self._roots, len(self._entries) // _ENTRIES_A_ROOT)
 
     def _thin(self, newest: Entry) -> None:
         """Much is kept: an evaluation by functions alone, gradients left on, may be what there is so much of."""

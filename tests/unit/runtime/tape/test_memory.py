@@ -267,6 +267,22 @@ def test_what_outlives_a_step_with_its_graph_can_still_be_run_again(work, inputs
     assert inputs.alive == []
 
 
+def test_a_long_evaluation_that_writes_is_not_gone_through_at_every_root(work, model, monkeypatch):
+    """What it writes in place is kept, and there is much of it before the next step."""
+    capture, visited = work().capture, []
+    original = entries.ancestors
+    monkeypatch.setattr(entries, "ancestors", lambda kept: visited.append(len(kept)) or original(kept))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step_of(model, optimizer, model(torch.ones(3, 4)).square().mean())
+    rounds = 1000
+    with torch.no_grad():
+        for _ in range(rounds):
+            table = torch.zeros(3, 4)
+            table[0] = model(torch.ones(3, 4))[0]
+    assert len(capture.tape.entries) > rounds // 2
+    assert sum(visited) <= 16 * rounds
+
+
 def test_a_module_made_anew_in_each_step_is_let_go(work):
     worker = work()
     kept = []
