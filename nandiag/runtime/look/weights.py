@@ -221,8 +221,8 @@ class Weights:
         masked = (local(one) for one in like if self._is_masked(one) or self.masks.hold(one))
         own = local(tensor)
         return own is not None and any(
-            one is not None and torch.equal(torch.isneginf(one), torch.isneginf(own)) for one in masked
-        )
+            one is not None and torch.equal(torch.isneginf(one).cpu(), torch.isneginf(own).cpu()) for one in masked
+        )  # an average may lie on the host, where the weight does not
 
     def excuse(self, held: Sequence[Held]) -> None:
         """Do not tell of these again, and keep them out of the looks to come."""
