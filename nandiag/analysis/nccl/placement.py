@@ -14,7 +14,7 @@ from nandiag.store.reader import RankLog
 _SET_DEVICE = "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))"
 _NO_NCCL = re.compile(
     r"ProcessGroupNCCL is only supported with GPUs|doesn't have NCCL built in|no GPUs found!"
-    r"|NCCL backend.*not (?:built|available)"
+    r"|NCCL backend.*not (?:built|available)|nccl\d* requires at least one CUDA device"
 )
 
 

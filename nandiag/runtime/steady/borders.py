@@ -41,7 +41,7 @@ class Borders:
         """An update is about to be made; returns whether losses and gradients were looked at and are well."""
         self._within = False
         births = self._sentinel.capture.births
-        if births is not None and births.stored is not None:
+        if births is not None and births.stored is not None and births.stored.due():
             births.stored.kept()
         if len(args) != 1 or kwargs or not self._is_usual(optimizer):
             return False

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from operator import itemgetter
 
 import torch
 from torch import Tensor, strided
@@ -19,12 +18,6 @@ from nandiag.runtime.tape.packed.words import Made
 
 _MOST_ELEMENTS = 1 << 20
 _FLOATS = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16})
-_has_gradient = itemgetter(GRAD)
-
-
-def may_last(tape: Tape) -> bool:
-    """Whether this step made anything that :func:`lasting` could return; nearly nothing is done to tell."""
-    return bool(tape._made) or not all(map(_has_gradient, tape.jots.many))
 
 
 def lasting(tape: Tape) -> list[Tensor]:

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
@@ -23,8 +24,9 @@ from nandiag.runtime.frames import Place
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import fact, is_bad, norms, quiet, read
 from nandiag.runtime.memory.laid import is_finite
-from nandiag.runtime.memory.later.lasting import lasting, may_last
+from nandiag.runtime.memory.later.lasting import lasting
 from nandiag.runtime.tape.packed.descent import ancestors
+from nandiag.runtime.tape.packed.jots import GRAD
 from nandiag.runtime.tape.packed.words import Given
 from nandiag.runtime.tape.window import is_of_little
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 _SHARE, _CREDIT, _FREE = 0.01, 0.003, 2
 _SMALL, _MOST = 1 << 14, 64
 _SHARE_LASTING, _A_STEP = 0.004, 4e-6
+_has_gradient = itemgetter(GRAD)
 
 
 class Laid(NamedTuple):
@@ -79,18 +82,23 @@ class Stored:
             elif laid.nbytes >= target.untyped_storage().nbytes():
                 self._known.pop(_key(target), None)
 
+    def due(self) -> bool:
+        """Whether :meth:`kept` has anything to look at, and time for it; asked before each update, so by few calls."""
+        tape, now = self._capture.tape, time.perf_counter()
+        self._left_for_lasting += _A_STEP + _SHARE_LASTING * (now - self._since)
+        self._since = now
+        return self._left_for_lasting > 0 and (bool(tape._made) or not all(map(_has_gradient, tape.jots.many)))
+
     @guarded("births")
     def kept(self) -> None:
         """The update is about to be made: look at what the step's calls made that may be used in a later one."""
-        self._left_for_lasting += _A_STEP
-        tape = self._capture.tape
-        births = self._capture.births
-        if not may_last(tape) or self._capture.elsewhere or births.saves.under_way or not self._has_time():
+        if self._capture.elsewhere or self._capture.births.saves.under_way:
             return
         began = self._now()
         with quiet():
-            made = lasting(tape)
-            bad = [] if all(map(math.isfinite, read(norms(made)))) else [one for one in made if is_bad(one)]
+            made = lasting(self._capture.tape)
+            fine = not made or all(map(math.isfinite, read(norms(made))))
+            bad = [] if fine else [one for one in made if is_bad(one)]
             if self._known:
                 self._forget_but(made, bad)
             window = self._capture.window
@@ -99,12 +107,6 @@ class Stored:
                 if id(one) not in ours and _key(one) not in self._known and not fact(one).only_neginf:
                     self._note(one, one)
         self._left_for_lasting -= self._now() - began
-
-    def _has_time(self) -> bool:
-        now = time.perf_counter()
-        self._left_for_lasting += _SHARE_LASTING * (now - self._since)
-        self._since = now
-        return self._left_for_lasting > 0
 
     def _forget_but(self, made: Sequence[Tensor], bad: Sequence[Tensor]) -> None:
         """What is all of some memory, and is finite by now, was made anew there."""
