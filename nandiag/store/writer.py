@@ -84,7 +84,7 @@ class RankWriter:
 
     def pulse(self, step: int, now: float, moves: int = 0) -> None:
         """Note the newest completed step, and any other progress, in place: a file of fixed size."""
-        if self._pulse is None or not _is_there(self._pulse, self._pulse_known):
+        if self._pulse is None or not _still(self._pulse, self._pulse_known, named=True):
             flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
             self._pulse = os.open(pulse_of(self.path), flags, 0o600)
             self._pulse_known = _identity(self._pulse)
@@ -99,20 +99,13 @@ class RankWriter:
         self._file, self._pulse = -1, None
 
 
-def _still(descriptor: int, known: tuple[int, int]) -> bool:
-    try:
-        return _identity(descriptor) == known
-    except OSError:
-        return False
-
-
-def _is_there(descriptor: int, known: tuple[int, int]) -> bool:
-    """Whether it is the file that was opened, and has a name still."""
+def _still(descriptor: int, known: tuple[int, int], *, named: bool = False) -> bool:
+    """Whether it is the file that was opened, and, where that is asked for, has a name still."""
     try:
         state = os.fstat(descriptor)
     except OSError:
         return False
-    return (state.st_dev, state.st_ino) == known and state.st_nlink > 0
+    return (state.st_dev, state.st_ino) == known and (state.st_nlink > 0 or not named)
 
 
 def _identity(descriptor: int) -> tuple[int, int]:

@@ -35,7 +35,7 @@ class Vectors:
         """Return what :func:`~nandiag.runtime.look.finite.norms` does."""
         if len(tensors) == self._unfit or not tensors:
             return norms(tensors)
-        if self._flat and list(map(_address, tensors)) == self._addresses:
+        if self._flat and self._lie_as_before(tensors):
             return [torch.scalar_tensor(norm_of_flat(self._flat), dtype=self._flat[0].dtype)]
         self.clear()
         found = norms(tensors)
@@ -44,6 +44,12 @@ class Vectors:
         else:
             self._unfit = len(tensors)
         return found
+
+    def _lie_as_before(self, tensors: list[Tensor]) -> bool:
+        try:
+            return list(map(_address, tensors)) == self._addresses
+        except RuntimeError:  # one has no address: it is sparse, say
+            return False
 
     def clear(self) -> None:
         """Let go of all."""

@@ -54,6 +54,14 @@ def test_what_lies_elsewhere_since_is_what_is_read(change):
     assert not math.isfinite(looked(vectors, many))
 
 
+def test_what_has_no_address_may_come_later():
+    """Which buffers were written to differs from step to step."""
+    vectors, many = Vectors(), tensors()
+    looked(vectors, many)
+    many[2] = torch.eye(3).to_sparse()
+    assert math.isclose(looked(vectors, many), math.hypot(*read(norms(many))), rel_tol=1e-6)
+
+
 @pytest.mark.parametrize("left", [0, 4])
 def test_memory_that_was_let_go_of_is_not_read(left):
     vectors, many = Vectors(), tensors()
