@@ -68,7 +68,7 @@ def parting(ledger: Ledger, standings: dict[int, Standing], elsewhere: frozenset
     ``elsewhere`` are ranks of which a stack, but no count of calls, tells that they were in none.
     """
     if not ledger.counts:
-        return None
+        return _of_newest(ledger)
     kept = [min(calls) for calls in ledger.calls.values() if calls]
     last = max(ledger.counts.values())
     first = max(kept, default=1)
@@ -84,6 +84,18 @@ def parting(ledger: Ledger, standings: dict[int, Standing], elsewhere: frozenset
             behind = _odd(calls) or (skip.behind if skip else ()) or _unexpected(ledger, number, calls)
             return Parting(ledger.name, number, calls, (), behind, skip=skip)
     return _at_the_end(ledger, last, elsewhere) if last else None
+
+
+def _of_newest(ledger: Ledger) -> Parting | None:
+    """Return the newest call on record where no rank lived to tell its count, and their newest ones met and differ."""
+    newest = {rank: max(own) for rank, own in ledger.calls.items() if own}
+    if len(set(newest.values())) != 1:
+        return None
+    number = next(iter(newest.values()))
+    calls = {rank: ledger.calls[rank][number] for rank in newest}
+    if len(set(map(_signature, calls.values()))) == 1 or any(map(is_over, calls.values())):
+        return None
+    return Parting(ledger.name, number, calls, (), _odd(calls) or _unexpected(ledger, number, calls))
 
 
 def _at_the_end(ledger: Ledger, last: int, elsewhere: frozenset[int]) -> Parting | None:

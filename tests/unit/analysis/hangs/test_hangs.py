@@ -5,62 +5,10 @@ from dataclasses import replace
 import pytest
 
 from nandiag.analysis import analyse
-from nandiag.events import Attached, Finished, Raised, Record
-from nandiag.events.standing import CallFact, FrameFact, GroupFact, Standing
-from nandiag.store.reader import Pulse, RankLog, RunRecord
-from nandiag.store.run import AgentEnd, HangEnd, RankEnd, RunInfo
-
-TIMEOUT = Raised(
-    "RuntimeError", "[unbound_buffer.cc:78] Timed out waiting 5000ms for recv operation to complete", "", 1
-)
-CLOSED = Raised("RuntimeError", "[pair.cc:553] Connection closed by peer [127.0.0.1]:1", "", 1)
-
-
-def at(line, function="train"):
-    return FrameFact("/home/u/train.py", line, function, "user", f"    line_{line}()", (4, 12))
-
-
-def call(op="all_reduce", line=10, state="done", shape=(4,), step=0, group="0", **more):
-    given = {"dtype": "float32", "shapes": (shape,), "place": at(line)} if shape else {"place": at(line)}
-    return CallFact(op, group, 0, state, step=step, **{**given, **more})
-
-
-def numbered(calls):
-    counts = {}
-    for one in calls:
-        key = (one.group, one.op in {"send", "recv"} and one.op, one.peer if one.op in {"send", "recv"} else None)
-        yield replace(one, seq=counts.get(key, 0))
-        counts[key] = counts.get(key, 0) + 1
-
-
-def stands(*calls, why="stalled", stack=(), step=9, world=2, groups=None, native=(), moves=50):
-    calls = tuple(numbered(calls))
-    groups = groups or {"0": ((0, world - 1),)}
-    told = tuple(
-        GroupFact(
-            name, "default_pg" if name == "0" else "undefined", members,
-            sum(one.group == name and one.op not in {"send", "recv"} for one in calls),
-            len(native) if native else None,
-        )
-        for name, members in groups.items()
-    )  # fmt: skip
-    return Standing(why, 1000.0, moves, step, told, calls, tuple(stack), tuple(native))
-
-
-def rank(number, standing=None, *events, world=2, stack=(), moves=0):
-    head = Attached(number, world, number, 0, "node0", 100 + number, "site", "3.12", "0.1.0")
-    records = tuple(Record(seq, 1000.0 + seq, event) for seq, event in enumerate([head, *events]))
-    return RankLog(number, 0, 100 + number, records, Pulse(10, 2000.0, moves), (), standing, tuple(stack))
-
-
-def ended(number, code=None, signal=None, *, ours=False):
-    return RankEnd(number, code, signal, 100 + number, 1.0, stopped_by_launcher=ours)
-
-
-def run(*logs, ends=(), state="failed", hang=None, world=2):
-    info = RunInfo("r1", ("nandiag", "run", "train.py"), "2026-01-02T03:04:05+00:00", world_size=world)
-    code = {"succeeded": 0, "signalled": 130}.get(state, 1)
-    return RunRecord(info, logs, (AgentEnd("node0", 1, 0, code, state, ranks=tuple(ends), hang=hang),))
+from nandiag.events import Finished, Raised
+from nandiag.events.standing import CallFact, FrameFact, Standing
+from nandiag.store.run import HangEnd
+from tests.unit.analysis.hangs.made_up import CLOSED, RESET, TIMEOUT, at, call, ended, numbered, rank, run, stands
 
 
 def hung(*logs, world=2):
@@ -320,68 +268,6 @@ def test_a_rank_that_destroyed_its_groups_and_left_is_known_by_the_count_it_had(
     hang = analyse(run(*logs, ends=[ended(0, 1), ended(1, 0)])).hang
     assert (hang.slug, hang.behind, hang.sequence) == ("collective_missing", (1,), 5)
     assert hang.summary.startswith("rank 1 left out barrier at train.py:22 in step 12; rank 0 waited in vain")
-
-
-RESET = Raised(
-    "RuntimeError",
-    "[pair.cc:537] Read error [127.0.0.1]:1: Connection reset by peer.",
-    'Traceback (most recent call last):\n  File "/home/u/train.py", line 22, in epoch\n    loss.backward()\n'
-    '  File "/x/site-packages/torch/autograd/graph.py", line 979, in _engine_run_backward\n    return run(\n',
-    15,
-)
-
-
-def test_a_rank_that_its_backend_aborted_is_laid_beside_calls_of_ddp():
-    native = [
-        CallFact("all_reduce", "0", 0, "issued", native=at + 1, dtype="float", shapes=((161,),)) for at in range(21)
-    ]
-    aborted = Standing(
-        "crashed", 1000.0, 2, 15,
-        (GroupFact("0", "default_pg", ((0, 1),), 1, 20),), (call(line=29, state="issued", shape=(), native=20),),
-    )  # fmt: skip
-    aborted = replace(aborted, calls=(replace(aborted.calls[0], shapes=((),), dtype="float32"),))
-    logs = (rank(0, stands(why="raised", native=native), RESET), rank(1, aborted))
-    report = analyse(run(*logs, ends=[ended(0, signal=15, ours=True), ended(1, signal=6)]))
-    assert report.hang.slug == "collective_mismatch"
-    assert "all_reduce 21 of the default group with different tensors" in report.hang.summary
-    assert [(one.ranks, one.place.line) for one in report.hang.stands] == [((0,), 22), ((1,), 29)]
-    assert "same order" in report.hang.help[0]
-    assert {one.state for one in report.ranks.values()} == {"victim"}
-
-
-def metric_loop(last):
-    """Steps of a [8] and a [1] call each; after every ten calls a third one, which ``last`` says to make or not."""
-    made = []
-    for step in range(10):
-        made += [call(line=18, shape=(8,), step=step), call(line=18, shape=(1,), step=step)]
-        if step == 4 or (step == 9 and last):
-            made.append(call(line=25, shape=(), step=step + 1))
-    made = [replace(one, shapes=((),), dtype="float32") if one.place.line == 25 else one for one in made]
-    return [replace(one, seq=at, native=at, native_end=at + 1) for at, one in enumerate(made)]
-
-
-@pytest.mark.parametrize("odd", [False, True])
-def test_an_aborted_rank_whose_last_call_is_not_on_record_was_in_the_one_that_was_due(odd):
-    mine = metric_loop(last=True)
-    known = [replace(one, state="issued", native_end=None) for one in (mine[0], mine[1], mine[10])]
-    theirs = metric_loop(last=False)
-    if odd:  # one step more than the time before: then nothing tells who is in the wrong
-        theirs[-1:] = [theirs[-1], *[replace(one, step=10) for one in theirs[:2]]]
-    met = replace(call(line=18, shape=(8,), state="raised", step=10), native=len(theirs), native_end=len(theirs) + 1)
-    aborted = Standing("crashed", 1000.0, 2, 10, (GroupFact("0", "default_pg", ((0, 1),), 11, 10),), tuple(known))
-    logs = (rank(0, aborted), rank(1, stands(*theirs, met, why="raised"), RESET))
-    hang = analyse(run(*logs, ends=[ended(0, signal=6), ended(1, signal=15, ours=True)])).hang
-    assert [(one.ranks, one.place.line) for one in sorted(hang.stands, key=lambda one: one.ranks)] == [
-        ((0,), 25),
-        ((1,), 18),
-    ]
-    assert any("inferred" in one for one in hang.evidence)
-    if odd:
-        assert (hang.slug, hang.behind) == ("collective_mismatch", ())
-        assert "float32 [scalar] on rank 0, float32 [8] on rank 1" in hang.summary
-    else:
-        assert (hang.slug, hang.behind) == ("collective_missing", (1,))
-        assert "rank 1 left out all_reduce at train.py:25 in step 10" in hang.summary
 
 
 def test_calls_of_ddp_count_for_a_rank_that_destroyed_its_groups():

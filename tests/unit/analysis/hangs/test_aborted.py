@@ -1,0 +1,94 @@
+"""Ranks that their backend aborted in C++: what their calls, of which only new kinds are on record, still tell."""
+
+from dataclasses import replace
+
+import pytest
+
+from nandiag.analysis import analyse
+from nandiag.events.standing import CallFact, GroupFact, Standing
+from tests.unit.analysis.hangs.made_up import RESET, call, ended, rank, run, stands
+
+
+def test_a_rank_that_its_backend_aborted_is_laid_beside_calls_of_ddp():
+    native = [
+        CallFact("all_reduce", "0", 0, "issued", native=at + 1, dtype="float", shapes=((161,),)) for at in range(21)
+    ]
+    aborted = Standing(
+        "crashed", 1000.0, 2, 15,
+        (GroupFact("0", "default_pg", ((0, 1),), 1, 20),), (call(line=29, state="issued", shape=(), native=20),),
+    )  # fmt: skip
+    aborted = replace(aborted, calls=(replace(aborted.calls[0], shapes=((),), dtype="float32"),))
+    logs = (rank(0, stands(why="raised", native=native), RESET), rank(1, aborted))
+    report = analyse(run(*logs, ends=[ended(0, signal=15, ours=True), ended(1, signal=6)]))
+    assert report.hang.slug == "collective_mismatch"
+    assert "all_reduce 21 of the default group with different tensors" in report.hang.summary
+    assert [(one.ranks, one.place.line) for one in report.hang.stands] == [((0,), 22), ((1,), 29)]
+    assert "same order" in report.hang.help[0]
+    assert {one.state for one in report.ranks.values()} == {"victim"}
+
+
+def metric_loop(last):
+    """Steps of a [8] and a [1] call each; after every ten calls a third one, which ``last`` says to make or not."""
+    made = []
+    for step in range(10):
+        made += [call(line=18, shape=(8,), step=step), call(line=18, shape=(1,), step=step)]
+        if step == 4 or (step == 9 and last):
+            made.append(call(line=25, shape=(), step=step + 1))
+    made = [replace(one, shapes=((),), dtype="float32") if one.place.line == 25 else one for one in made]
+    return [replace(one, seq=at, native=at, native_end=at + 1) for at, one in enumerate(made)]
+
+
+@pytest.mark.parametrize("odd", [False, True])
+def test_an_aborted_rank_whose_last_call_is_not_on_record_was_in_the_one_that_was_due(odd):
+    mine = metric_loop(last=True)
+    known = [replace(one, state="issued", native_end=None) for one in (mine[0], mine[1], mine[10])]
+    theirs = metric_loop(last=False)
+    if odd:  # one step more than the time before: then nothing tells who is in the wrong
+        theirs[-1:] = [theirs[-1], *[replace(one, step=10) for one in theirs[:2]]]
+    met = replace(call(line=18, shape=(8,), state="raised", step=10), native=len(theirs), native_end=len(theirs) + 1)
+    aborted = Standing("crashed", 1000.0, 2, 10, (GroupFact("0", "default_pg", ((0, 1),), 11, 10),), tuple(known))
+    logs = (rank(0, aborted), rank(1, stands(*theirs, met, why="raised"), RESET))
+    hang = analyse(run(*logs, ends=[ended(0, signal=6), ended(1, signal=15, ours=True)])).hang
+    assert [(one.ranks, one.place.line) for one in sorted(hang.stands, key=lambda one: one.ranks)] == [
+        ((0,), 25),
+        ((1,), 18),
+    ]
+    assert any("inferred" in one for one in hang.evidence)
+    if odd:
+        assert (hang.slug, hang.behind) == ("collective_mismatch", ())
+        assert "float32 [scalar] on rank 0, float32 [8] on rank 1" in hang.summary
+    else:
+        assert (hang.slug, hang.behind) == ("collective_missing", (1,))
+        assert "rank 1 left out all_reduce at train.py:25 in step 10" in hang.summary
+
+
+def crashed(*calls):
+    """A rank of which no more is left than the new kinds of its calls, as they began."""
+    known = [replace(one, seq=at, native=at, state="issued") for at, one in enumerate(calls)]
+    return Standing("crashed", 0.0, 0, 0, (GroupFact("0", "default_pg", ((0, 1),), len(known), None),), tuple(known))
+
+
+def test_ranks_that_all_ended_before_they_could_tell_their_count_met_in_their_newest_calls():
+    logs = (
+        rank(0, crashed(call(shape=(3,)), call(line=20))),
+        rank(1, crashed(call(shape=(3,)), call(line=20, shape=(5,)))),
+    )
+    report = analyse(run(*logs, ends=[ended(0, signal=6), ended(1, signal=15, ours=True)]))
+    assert (report.hang.slug, report.hang.sequence, report.hang.behind) == ("collective_mismatch", 2, ())
+    assert "float32 [4] on rank 0, float32 [5] on rank 1" in report.hang.summary
+    assert {one.state for one in report.ranks.values()} == {"victim"}
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        pytest.param([call(shape=(3,)), call(line=20)], id="alike"),
+        pytest.param([call(shape=(3,)), call(line=20, shape=(5,)), call(line=30)], id="one-went-on"),
+        pytest.param([call(shape=(3,))], id="not-on-record"),
+    ],
+)
+def test_calls_that_need_not_have_met_tell_nothing_of_ranks_that_could_not_tell_their_count(theirs):
+    logs = (rank(0, crashed(call(shape=(3,)), call(line=20))), rank(1, crashed(*theirs)))
+    report = analyse(run(*logs, ends=[ended(0, signal=6), ended(1, signal=15, ours=True)]))
+    assert report.hang is None
+    assert report.ranks["0"].state == "killed"
