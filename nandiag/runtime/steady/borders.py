@@ -40,9 +40,6 @@ class Borders:
     def begins(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """An update is about to be made; returns whether losses and gradients were looked at and are well."""
         self._within = False
-        births = self._sentinel.capture.births
-        if births is not None and births.stored is not None and births.stored.due():
-            births.stored.kept()
         if len(args) != 1 or kwargs or not self._is_usual(optimizer):
             return False
         gradients = [one.grad for group in optimizer.param_groups for one in group["params"]]

@@ -36,19 +36,10 @@ from nandiag.runtime.tape.state import (
     modes,
     python_used,
 )
-from nandiag.runtime.tape.window import Window
+from nandiag.runtime.tape.window import Budget, Window
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_FEW_CALLS = 128
-_CALL_SECONDS = 6e-6
-_SHARE = 0.01
-# Where no optimizer was made the update is among these calls, and may be what makes the weights bad.
-_CALLS_BY_HAND = 256
-_SHARE_BY_HAND = 0.02
-_OVER = 3
-# So many steps a loop is taped in part before all of it is again: it may have made its many calls for a while only.
-_SHUT, _MOST_SHUT = 16, 1024
 _MOST_HABITS = 256
 # So many steps of another thread, in so long a time at least, without any of the taped one: that one trains no more.
 _STILL_STEPS = 64
@@ -129,8 +120,7 @@ class Capture:
         self._thread: int | None = None
         self.settled = self._trains = self._steps = False
         self._beside = 0  # steps of other threads since the last of the taped one
-        self._over = self._shut = 0
-        self._shut_for = _SHUT
+        self._budget = Budget()
         self._began = time.perf_counter()
         self.step_seconds = 1.0
 
@@ -330,6 +320,13 @@ class Capture:
         """Return the entry of this step that made ``tensor``, and the index among its outputs."""
         return self.tape.maker(tensor)
 
+    def update_begins(self) -> None:
+        """An optimizer is about to change weights: what the loop keeps for a later step is looked at before that."""
+        self.window.close()
+        stored = None if self.births is None else self.births.stored
+        if stored is not None and stored.due():
+            stored.kept()
+
     def gradients_dropped(self) -> None:
         """``zero_grad`` was called: what comes before it matters only if the step that follows descends from it."""
         if self.elsewhere:
@@ -371,26 +368,13 @@ class Capture:
     def widen(self) -> None:
         """Tape the whole loop after all: what was left out to save time is where the harm must be."""
         self.narrow = False
-        self._over = -(1 << 30)
+        self._budget.lift()
 
     def _keep_to_budget(self) -> None:
         now = time.perf_counter()
-        self.step_seconds = now - self._began
-        self.tape.jots.step_took(self.step_seconds)
+        self.step_seconds = seconds = now - self._began
+        self.tape.jots.step_took(seconds)
         by_hand = self.by_hand or self.tape.writes_weights
-        few, share = (_CALLS_BY_HAND, _SHARE_BY_HAND) if by_hand else (_FEW_CALLS, _SHARE)
-        allowed = max(few, self.step_seconds * share / _CALL_SECONDS)
-        self._over = self._over + 1 if self.window.calls > allowed else 0
-        if self.narrow:
-            self._try_again()
-        elif self._over >= _OVER:
-            # What lies outside of forward-to-backward costs too much to tape here.
-            self.narrow = True
+        self.narrow = self._budget.narrows(self.narrow, self.window.calls, seconds, by_hand=by_hand)
         self.window.calls = 0
         self._began = now
-
-    def _try_again(self) -> None:
-        self._shut += 1
-        if self._shut >= self._shut_for:
-            self.narrow, self._over, self._shut = False, _OVER - 1, 0
-            self._shut_for = min(2 * self._shut_for, _MOST_SHUT)

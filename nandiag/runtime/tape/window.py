@@ -57,6 +57,15 @@ _Kept = tuple[Generators | None, tuple[Tensor, Tensor] | None]
 _KINDS = (Tensor, tuple, list, float)
 _MOST_NUMBERS, _LITTLE = 8, 1 << 20
 _MOST_MOVED = 256
+_FEW_CALLS = 128
+_CALL_SECONDS = 6e-6
+_SHARE = 0.01
+# Where no optimizer was made the update is among these calls, and may be what makes the weights bad.
+_CALLS_BY_HAND = 256
+_SHARE_BY_HAND = 0.02
+_OVER = 3
+# So many steps a loop is taped in part before all of it is again: it may have made its many calls for a while only.
+_SHUT, _MOST_SHUT = 16, 1024
 
 _functorch = torch._C._functorch.peek_interpreter_stack
 _stacked = torch._C._len_torch_function_stack
@@ -286,3 +295,29 @@ def _has_gradient(what: Traits, args: tuple[Any, ...], outputs: Sequence[Tensor]
         return True
     touched = outputs if outputs or not what.in_place else tensors_in(args[:1])
     return True in [tensor.requires_grad for tensor in touched]
+
+
+class Budget:
+    """Whether what lies outside of forward-to-backward makes too many calls for all of it to be taped."""
+
+    def __init__(self) -> None:
+        self._over = self._shut = 0
+        self._shut_for = _SHUT
+
+    def narrows(self, narrow: bool, calls: int, seconds: float, *, by_hand: bool) -> bool:  # noqa: FBT001 - as it is now
+        """A step of ``seconds`` made so many ``calls``, or was taped in part: whether the next one is to be."""
+        few, share = (_CALLS_BY_HAND, _SHARE_BY_HAND) if by_hand else (_FEW_CALLS, _SHARE)
+        self._over = self._over + 1 if calls > max(few, seconds * share / _CALL_SECONDS) else 0
+        return not self._tries_again() if narrow else self._over >= _OVER
+
+    def lift(self) -> None:
+        """Let the loop be taped whole from now on: what was left out to save time is where the harm must be."""
+        self._over = -(1 << 30)
+
+    def _tries_again(self) -> bool:
+        self._shut += 1
+        if self._shut < self._shut_for:
+            return False
+        self._over, self._shut = _OVER - 1, 0
+        self._shut_for = min(2 * self._shut_for, _MOST_SHUT)
+        return True

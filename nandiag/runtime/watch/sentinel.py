@@ -89,7 +89,7 @@ class Sentinel:
             return None
         if self.capture.off or capturing():
             return None
-        self.capture.window.close()
+        self.capture.update_begins()
         if self._borders.begins(optimizer, args, kwargs):
             self.nesting.enter(sys._getframe(_HOOK_DEPTH), optimizer)
             return None

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nandiag.events import ProbeDark
 from nandiag.runtime.collectives import own_part
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.tape import capture, exchange
+from nandiag.runtime.tape import exchange, window
 from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.tape.window import Window, is_in_place, traits
 
@@ -330,7 +330,7 @@ def test_the_line_of_each_call_is_kept(opened):
 @pytest.fixture
 def calls_are_dear(monkeypatch):
     """A step that lasts long, as any does on a busy machine, is allowed more calls than this loop makes."""
-    monkeypatch.setattr(capture, "_SHARE", 0.0)
+    monkeypatch.setattr(window, "_SHARE", 0.0)
 
 
 @pytest.mark.usefixtures("calls_are_dear")
