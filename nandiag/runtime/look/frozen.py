@@ -60,11 +60,19 @@ class Frozen:
                         self._first_sight(module, key, tensor, in_use=in_use)
 
     def _first_sight(self, module: nn.Module, key: str, tensor: Tensor, *, in_use: bool) -> None:
-        self._version[id(module), key] = _stamp(tensor)
-        if isinstance(module, _NormBase):
-            self._silent.add((id(module), key))  # written to without a move of the version
-        if is_bad(tensor) and not (in_use and isinstance(module, _NormBase) and key in _STATISTICS):
-            self._always.add((id(module), key))
+        place, is_norm = (id(module), key), isinstance(module, _NormBase)
+        self._forget(place)
+        self._version[place] = _stamp(tensor)
+        if is_norm:
+            self._silent.add(place)  # written to without a move of the version
+        if is_bad(tensor) and not (in_use and is_norm and key in _STATISTICS):
+            self._always.add(place)
+
+    def _forget(self, place: Place) -> None:
+        """What was there before lay in a module that is gone, in whose place is another."""
+        self._always.discard(place)
+        self._silent.discard(place)
+        self._meant.pop(place, None)
 
     def _gone(self, _: object) -> None:
         self._vectors.clear()  # they would keep what a module held that is let go of

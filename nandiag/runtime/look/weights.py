@@ -75,7 +75,7 @@ class Weights:
 
     def __init__(self) -> None:
         self.owners: dict[int, Owner] = {}
-        self._excused: set[int] = set()
+        self._excused: dict[int, weakref.ref[Tensor]] = {}
         self._masked: dict[int, weakref.ref[Tensor]] = {}
         self._sharded: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
         self._met: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -127,7 +127,7 @@ class Weights:
         found = self.bad(optimizer)
         meant = [one for one in found if _asleep(one) or (not self.filled(optimizer) and _is_extreme(optimizer, one))]
         self.excuse(meant)
-        return [one for one in found if id(one.tensor) not in self._excused]
+        return [one for one in found if not self._is_excused(one.tensor)]
 
     def loaded(self, optimizer: Optimizer) -> None:
         """Its state was loaded from somewhere: it is looked at before the next update."""
@@ -159,7 +159,7 @@ class Weights:
         states = list(optimizer.state.items()) if whole else self._state_turn(optimizer, quick=quick)
         tensors = [*parameters(optimizer), *_tensors_of(states)]
         if self._excused:
-            tensors = [tensor for tensor in tensors if id(tensor) not in self._excused]
+            tensors = [tensor for tensor in tensors if not self._is_excused(tensor)]
         if self._masked:
             tensors = [self._unmasked(tensor) for tensor in tensors]
         return norms(tensors)
@@ -193,7 +193,7 @@ class Weights:
         """Look at every tensor exactly; reads the host. Excused ones (bad from the start, by design) are left out."""
         found = list(self._bad(self._named(optimizer), "parameter"))
         found += self._bad(self._named_state(optimizer), "optimizer_state")
-        found = [held for held in found if id(held.tensor) not in self._excused]
+        found = [held for held in found if not self._is_excused(held.tensor)]
         self.leave_masked(held for held in found if self._is_mask(held, optimizer))
         return [held for held in found if not (self._is_masked(held.tensor) and may_be(held.tensor))]
 
@@ -226,15 +226,17 @@ class Weights:
 
     def excuse(self, held: Sequence[Held]) -> None:
         """Do not tell of these again, and keep them out of the looks to come."""
-        self._excused |= {id(one.tensor) for one in held}
+        self._excused |= {id(one.tensor): weakref.ref(one.tensor) for one in held}
 
     def leave_masked(self, held: Iterable[Held]) -> None:
         """What is -inf in these is meant so; the rest of them is to stay finite."""
         self._masked |= {id(one.tensor): weakref.ref(one.tensor) for one in held}
 
+    def _is_excused(self, tensor: Tensor) -> bool:
+        return _is_among(self._excused, tensor)
+
     def _is_masked(self, tensor: Tensor) -> bool:
-        known = self._masked.get(id(tensor))
-        return known is not None and known() is tensor
+        return _is_among(self._masked, tensor)
 
     def sharded(self, optimizer: Optimizer) -> bool:
         """Tell whether the optimizer's parameters are shards, so that the ranks' gradients differ."""
@@ -288,6 +290,11 @@ class Weights:
             self._turn = (self._turn + 1) % _TURNS
             return islice(states, self._turn, None, _TURNS)
         return states
+
+
+def _is_among(known: dict[int, weakref.ref[Tensor]], tensor: Tensor) -> bool:
+    found = known.get(id(tensor))
+    return found is not None and found() is tensor
 
 
 def _none() -> None:

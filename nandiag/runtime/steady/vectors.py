@@ -18,51 +18,60 @@ from nandiag.runtime.memory.there import is_there
 _MOST = 1 << 22
 _TYPES = frozenset({Tensor, torch.nn.Parameter})
 _WIDE = frozenset({torch.float32, torch.float64})
-_address, _dtype = Tensor.data_ptr, attrgetter("dtype")
+_address, _dtype, _size = Tensor.data_ptr, attrgetter("dtype"), Tensor.numel
 
 
 class Vectors:
     """The tensors of one look after the other, of which nearly always all are the same."""
 
-    __slots__ = ("_addresses", "_flat", "_unfit")
+    __slots__ = ("_addresses", "_flat", "_sizes", "_unfit")
 
     def __init__(self) -> None:
         self._addresses: list[int] = []
         self._flat: list[Tensor] = []
+        self._sizes: list[int] = []  # asked only where one may grow without another address
         self._unfit = 0  # so many were not as they must be
 
     def norms(self, tensors: list[Tensor]) -> list[Tensor]:
         """Return what :func:`~nandiag.runtime.look.finite.norms` does."""
         if len(tensors) == self._unfit or not tensors:
             return norms(tensors)
-        if self._flat and self._lie_as_before(tensors):
-            return [torch.scalar_tensor(norm_of_flat(self._flat), dtype=self._flat[0].dtype)]
+        known = self._flat  # whoever collects a holder of them may clear this at any time
+        if known and self._lie_as_before(tensors):
+            return [torch.scalar_tensor(norm_of_flat(known), dtype=known[0].dtype)]
         self.clear()
         found = norms(tensors)
         if _are_fit(tensors):
             self._addresses, self._flat = list(map(_address, tensors)), list(map(flat, tensors))
+            self._sizes = [] if all(map(_is_whole, tensors)) else list(map(_size, tensors))
         else:
             self._unfit = len(tensors)
         return found
 
     def _lie_as_before(self, tensors: list[Tensor]) -> bool:
         try:
-            return list(map(_address, tensors)) == self._addresses
+            same = list(map(_address, tensors)) == self._addresses
+            return same and (not self._sizes or list(map(_size, tensors)) == self._sizes)
         except RuntimeError:  # one has no address: it is sparse, say
             return False
 
     def clear(self) -> None:
         """Let go of all."""
-        self._addresses, self._flat, self._unfit = [], [], 0
+        self._addresses, self._flat, self._sizes, self._unfit = [], [], [], 0
 
 
 def _are_fit(tensors: list[Tensor]) -> bool:
     """Whether each is a vector on the host, one whole with all of its memory there, and they are few in all."""
     plain = _TYPES.issuperset(map(type, tensors)) and all(map(_is_vector, tensors))
     alike = plain and len(set(map(_dtype, tensors))) == 1
-    return alike and sum(map(Tensor.numel, tensors)) <= _MOST
+    return alike and sum(map(_size, tensors)) <= _MOST
 
 
 def _is_vector(tensor: Tensor) -> bool:
     plain = tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous() and tensor.numel() > 0
     return plain and tensor.dtype in _WIDE and is_there(tensor)
+
+
+def _is_whole(tensor: Tensor) -> bool:
+    """Whether nothing else lies in its memory: it cannot grow there."""
+    return tensor.nbytes == tensor.untyped_storage().nbytes()

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from nandiag.runtime.look import frozen as frozen_room
 from nandiag.runtime.look import weights as room
 from nandiag.runtime.look.finite import read
 from nandiag.runtime.look.frozen import Frozen
@@ -128,6 +129,39 @@ def test_excused_ones_are_left_out_of_every_look(net, optimizer):
     net.layer.bias.data[0] = math.nan
     assert not finite(weights.scalars(optimizer, quick=False))
     assert [one.name for one in weights.bad(optimizer)] == ["layer.bias"]
+
+
+@pytest.fixture
+def same_place(monkeypatch):
+    """What comes and goes has one address, as it may in any process."""
+
+    def of(one):
+        return 7 if type(one) in {nn.Module, nn.Parameter} else id(one)
+
+    for module in (room, frozen_room):
+        monkeypatch.setattr(module, "id", of, raising=False)
+
+
+@pytest.mark.usefixtures("same_place")
+def test_what_comes_in_the_place_of_an_excused_one_that_is_gone_is_looked_at():
+    weights, bad = Weights(), nn.Parameter(torch.ones(2, 2))
+    weights.excuse([room.Held("w", "parameter", bad)])
+    del bad
+    optimizer = torch.optim.SGD([nn.Parameter(torch.full((2, 2), math.inf))], lr=0.1)
+    assert not finite(weights.scalars(optimizer, quick=False))
+    assert len(weights.bad(optimizer)) == 1
+
+
+@pytest.mark.usefixtures("same_place")
+def test_a_mask_that_is_gone_excuses_no_buffer_in_its_place():
+    frozen, gone, new = Frozen(), nn.Module(), nn.Module()
+    gone.register_buffer("mask", torch.full((2,), -math.inf))
+    frozen.take_stock([gone], set())
+    del gone
+    new.register_buffer("mask", torch.zeros(2))
+    frozen.take_stock([new], set())
+    new.mask.fill_(math.nan)
+    assert [name for name, _, _ in frozen.bad()] == ["mask"]
 
 
 def test_state_is_looked_at_and_named_by_its_parameter(net, optimizer):

@@ -54,6 +54,33 @@ def test_what_lies_elsewhere_since_is_what_is_read(change):
     assert not math.isfinite(looked(vectors, many))
 
 
+def test_what_grows_where_it_lies_is_read_in_its_new_length():
+    """A bank of rows takes more and more of the room that was reserved for it."""
+    room = torch.ones(100, 3)
+    vectors, many = Vectors(), [torch.ones(4), room[:10]]
+    looked(vectors, many)
+    room[10:12] = math.nan
+    many[1] = room[:12]
+    assert not math.isfinite(looked(vectors, many))
+    many[1] = room[:10]
+    assert math.isclose(looked(vectors, many), math.sqrt(34), rel_tol=1e-6)
+
+
+def test_being_emptied_while_it_looks_is_no_error(monkeypatch):
+    """What held a tensor may be collected at any time."""
+    vectors, many = Vectors(), tensors()
+    looked(vectors, many)
+    lie_as_before = Vectors._lie_as_before
+
+    def emptied(self, given):
+        found = lie_as_before(self, given)
+        self.clear()
+        return found
+
+    monkeypatch.setattr(Vectors, "_lie_as_before", emptied)
+    assert math.isclose(looked(vectors, many), math.hypot(*read(norms(many))), rel_tol=1e-6)
+
+
 def test_what_has_no_address_may_come_later():
     """Which buffers were written to differs from step to step."""
     vectors, many = Vectors(), tensors()
