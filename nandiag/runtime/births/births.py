@@ -62,10 +62,15 @@ class Births:
 
     @guarded("births")
     def is_of_bad_state(self, optimizer: torch.optim.Optimizer, parameters: Iterable[Tensor]) -> bool:
-        """Whether state of one of the ``parameters`` was bad when first looked at: the update is made of that."""
+        """Whether state of one of the ``parameters`` was bad when first looked at: the update is made of that.
+
+        What is finite behind the update was mended before it: no update makes bad state finite again.
+        """
         known = {id(one.tensor) for one in self.unknown[1] if one.what == "optimizer_state"}
         states = (optimizer.state.get(one) for one in parameters) if known else ()
-        return any(id(value) in known for state in states if isinstance(state, dict) for value in state.values())
+        values = (value for state in states if isinstance(state, dict) for value in state.values())
+        with quiet():
+            return any(is_bad(value) for value in values if id(value) in known)
 
     @guarded("births")
     def loaded(self, file: Any, content: Any, frame: Any) -> None:

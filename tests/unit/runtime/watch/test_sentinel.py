@@ -207,6 +207,22 @@ def test_an_update_is_not_made_again_of_state_that_was_loaded_bad(work, level):
     assert not any(one.outcome == "found" for one in worker.looked)
 
 
+def test_state_that_was_loaded_bad_and_mended_since_is_not_blamed(work):
+    """Squares of gradients at inf move no weight, so that a script may see and mend them some steps later."""
+    worker = work()
+    loop = Loop(torch.optim.Adam).run(2)
+    state = loop.optimizer.state_dict()
+    state["state"][0]["exp_avg_sq"] = state["state"][0]["exp_avg_sq"] + math.inf
+    loop.optimizer.load_state_dict(state)
+    loop.run(2)
+    loop.optimizer.state[loop.model[0].weight]["exp_avg_sq"].fill_(1.0)
+    loop.run(1)
+    loop.optimizer.param_groups[0]["lr"] = math.inf
+    loop.run(1)
+    assert told(worker) == [("optimizer_state", 2, "init"), ("parameter", 5, "optimizer")]
+    assert worker.looked[-1].outcome == "found"
+
+
 def test_a_parameter_that_is_bad_from_the_start(work):
     worker = work()
     loop = Loop()
