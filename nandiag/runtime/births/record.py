@@ -33,6 +33,7 @@ from nandiag.runtime.births.known import (
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.look.finite import fact, is_bad, local, norms
 from nandiag.runtime.memory.laid import is_finite
+from nandiag.runtime.memory.there import held_of
 from nandiag.runtime.memory.unwritten import EMPTY
 from nandiag.runtime.tape.entries import tensors_in
 
@@ -235,7 +236,7 @@ class Record:
 
     def _pin(self, key: int, tensor: Tensor) -> None:
         # A weak reference keeps the address of a storage from being given to another one, not its memory.
-        data = getattr(tensor, "_local_tensor", tensor)
+        data = held_of(tensor)
         self._pins[key] = StorageWeakRef(data.untyped_storage())
         if len(self._pins) >= self._sweep_at:
             self._pins = {one: pin for one, pin in self._pins.items() if not pin.expired()}
@@ -311,7 +312,7 @@ def _given(words: Words, target: Tensor) -> Iterator[Tensor]:
 
 def _is_whole(call: Call, target: Tensor) -> bool:
     """Whether the call wrote all of the memory that ``target`` lies in."""
-    data = getattr(target, "_local_tensor", target)
+    data = held_of(target)
     return call.name not in _PARTIAL and data.nbytes >= data.untyped_storage().nbytes()
 
 

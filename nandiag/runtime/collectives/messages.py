@@ -16,6 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.runtime.collectives.ring import Call, Group
 from nandiag.runtime.evidence.labels import storage
+from nandiag.runtime.memory.there import held_of
 from nandiag.runtime.tape.entries import tensors_in
 from nandiag.runtime.tape.packed.words import version_of
 
@@ -71,7 +72,7 @@ class Arrivals:
         self._by_memory.pop(key, None)
         if len(self._by_memory) >= _MOST:
             self._by_memory.pop(next(iter(self._by_memory)))
-        self._by_memory[key] = message, StorageWeakRef(_data(tensor).untyped_storage()), version_of(tensor)
+        self._by_memory[key] = message, StorageWeakRef(held_of(tensor).untyped_storage()), version_of(tensor)
 
     def of(self, tensor: Tensor) -> Message | None:
         """Return the message; of memory that was handed out again since, that of whoever had it before."""
@@ -151,10 +152,6 @@ class Post:
         message = Message(call.op, members, call.seq, _name(call.group))
         mine = ends if me == one else own
         yield Part(message, mine, []) if gives else Part(message, [], mine)
-
-
-def _data(tensor: Tensor) -> Tensor:
-    return getattr(tensor, "_local_tensor", tensor)
 
 
 def _name(group: Group) -> str:

@@ -113,7 +113,7 @@ def alone() -> Iterator[Alone]:
 def uncounted() -> Iterator[None]:
     """Leave what this thread calls out of the ring: a replay's calls are none of the script's."""
     before = getattr(_depth, "inside", False)
-    _depth.inside = before or True
+    _depth.inside = before or True  # :func:`alone` goes on within
     try:
         yield
     finally:

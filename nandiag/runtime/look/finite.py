@@ -16,7 +16,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from nandiag.events import TensorFact
-from nandiag.runtime.memory.there import alike, is_there
+from nandiag.runtime.memory.there import alike, held_of, is_there
 
 Tensor: TypeAlias = torch.Tensor
 _HALF = (torch.float16, torch.bfloat16)
@@ -210,7 +210,7 @@ def fact(tensor: Tensor, name: str | None = None) -> TensorFact:
 
 
 def _integers(tensor: Tensor) -> Tensor | None:
-    data: Tensor = getattr(tensor, "_local_tensor", tensor).detach()
+    data = held_of(tensor).detach()
     if data.dtype not in _INTEGERS or data.layout is not torch.strided or data.device.type == "meta":
         return None
     return data if data.numel() and is_there(data) else None

@@ -18,7 +18,7 @@ from torch import Tensor
 from nandiag.runtime.leaves import names_in_script
 from nandiag.runtime.look.finite import is_bad, local, norms
 from nandiag.runtime.look.frozen import Frozen
-from nandiag.runtime.memory.masks import Masks, is_added, may_be
+from nandiag.runtime.memory.masks import Masks, has_mask_of, is_added, may_be
 from nandiag.runtime.names import Owner, find_roots, owners
 
 Optimizer: TypeAlias = torch.optim.Optimizer
@@ -214,15 +214,9 @@ class Weights:
         return found
 
     def _averages(self, tensor: Tensor) -> bool:
-        """Whether -inf stands in ``tensor`` just where it was laid into a trained weight: an average of that, say."""
-        if not may_be(tensor):
-            return False
+        """Whether ``tensor`` is an average of a trained weight that a mask was laid into, by the looks of it."""
         like = (one for known in self.known() for one in parameters(known) if one.shape == tensor.shape)
-        masked = (local(one) for one in like if self._is_masked(one) or self.masks.hold(one))
-        own = local(tensor)
-        return own is not None and any(
-            one is not None and torch.equal(torch.isneginf(one).cpu(), torch.isneginf(own).cpu()) for one in masked
-        )  # an average may lie on the host, where the weight does not
+        return has_mask_of(tensor, (one for one in like if self._is_masked(one) or self.masks.hold(one)))
 
     def excuse(self, held: Sequence[Held]) -> None:
         """Do not tell of these again, and keep them out of the looks to come."""

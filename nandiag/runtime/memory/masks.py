@@ -6,14 +6,14 @@ Known by the number that the script's loop laid there, or by its looks: -inf and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from nandiag.runtime.memory.there import is_there
+from nandiag.runtime.memory.there import held_of, is_there
 
 _MOST = 256
 _CONSTANT = frozenset({"full", "full_like", "new_full"})
@@ -90,6 +90,14 @@ def may_be(tensor: Tensor) -> bool:
     return not bool(torch.isnan(data).any()) and not bool((data == math.inf).any())
 
 
+def has_mask_of(tensor: Tensor, masked: Iterable[Tensor]) -> bool:
+    """Whether -inf, all that is not finite in ``tensor``, stands just where it does in one of those ``masked``."""
+    if not may_be(tensor):
+        return False
+    own = torch.isneginf(_data(tensor)).cpu()  # it may lie on the host, where what was masked does not
+    return any(may_be(one) and torch.equal(torch.isneginf(_data(one)).cpu(), own) for one in masked)
+
+
 def is_added(tensor: Tensor) -> bool:
     """Whether ``tensor`` holds zeros and -inf, and nothing else: so looks what is added to scores to rule some out."""
     data = _data(tensor)
@@ -108,8 +116,7 @@ def _never(*_: Any) -> bool:
 
 
 def _data(tensor: Tensor) -> Tensor:
-    held: Tensor = getattr(tensor, "_local_tensor", tensor)
-    return held.detach()
+    return held_of(tensor).detach()
 
 
 def _infinity(value: Any) -> float | None:

@@ -19,12 +19,23 @@ _sort, _bytes = attrgetter("dtype", "device", "layout"), attrgetter("nbytes")
 _storage, _storage_bytes = Tensor.untyped_storage, torch.UntypedStorage.nbytes
 
 
+def held_of(tensor: Tensor) -> Tensor:
+    """Return what this rank holds of ``tensor``: a DTensor's local shard, else itself. Asks no other rank."""
+    held: Tensor = getattr(tensor, "_local_tensor", tensor)
+    return held
+
+
+def memory_of(tensor: Tensor) -> int:
+    """Return the identity of the storage that this rank's part of ``tensor`` lies in; raises where it has none."""
+    return int(held_of(tensor).untyped_storage()._cdata)
+
+
 def is_there(tensor: Tensor) -> bool:
     """Whether every element that this rank holds of ``tensor``, of any layout, can be read; reads none of them.
 
     False for meta and fake tensors too, which have no values. An empty tensor is always there.
     """
-    tensor = getattr(tensor, "_local_tensor", tensor)
+    tensor = held_of(tensor)
     if tensor.layout is not torch.strided:
         return _parts_are_there(tensor)
     if not tensor.numel():

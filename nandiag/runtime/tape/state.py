@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from nandiag.runtime.leaves import is_leaf
-from nandiag.runtime.memory.there import all_there
+from nandiag.runtime.memory.there import all_there, held_of
 
 
 class Generators(NamedTuple):
@@ -337,9 +337,7 @@ class Contents:
 
 def equal(one: Tensor, other: Tensor) -> bool:
     """Whether what this rank holds of two tensors is there and the same; of DTensors ``torch.equal`` asks all ranks."""
-    return all_there((one, other)) and torch.equal(
-        getattr(one, "_local_tensor", one), getattr(other, "_local_tensor", other)
-    )
+    return all_there((one, other)) and torch.equal(held_of(one), held_of(other))
 
 
 def _is_value(value: Any) -> bool:

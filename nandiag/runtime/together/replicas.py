@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from nandiag.events import Replicas
 from nandiag.runtime.look.finite import quiet
-from nandiag.runtime.memory.there import all_there
+from nandiag.runtime.memory.there import all_there, held_of
 from nandiag.runtime.names import find_roots, walk
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.capture import Capture
@@ -131,7 +131,7 @@ def _mesh(tensor: Any) -> tuple[int, ...]:
 
 def _sum(tensor: Tensor) -> Tensor:
     """Return the sum of the bits of what this rank holds, as int64 that may wrap; one flipped bit changes it."""
-    data = getattr(tensor, "_local_tensor", tensor).detach()
+    data = held_of(tensor).detach()
     if not all_there([data]):
         return torch.zeros((), dtype=torch.int64)
     data = torch.view_as_real(data) if data.is_complex() else data

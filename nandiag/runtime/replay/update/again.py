@@ -31,7 +31,7 @@ from nandiag.runtime.frames import BOUNDARIES, Frame, stack
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.memory.overwritten import Overwritten
-from nandiag.runtime.memory.there import demand
+from nandiag.runtime.memory.there import demand, held_of
 from nandiag.runtime.replay.rerun import written_by
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.update.counts import Counts
@@ -212,8 +212,7 @@ def _started_from(optimizer: torch.optim.Optimizer, bad: list[Tensor]) -> Iterat
 
 def stand_in(parameter: Tensor, size: float | None = None) -> None:
     """Put numbers of its size, or of the ``size`` given, in the place of a parameter's bad elements, in place."""
-    data = parameter.detach()
-    data = getattr(data, "_local_tensor", data)  # nothing here may ask another rank
+    data = held_of(parameter.detach())  # nothing here may ask another rank
     if not is_bad(data):
         return
     good = torch.isfinite(data)
@@ -231,7 +230,7 @@ def _reset_state(optimizer: torch.optim.Optimizer, parameter: Tensor, *, first: 
         for key, value in state.items():
             if isinstance(value, Tensor) and is_bad(value):
                 state[key] = finite = value.clone()
-                data = getattr(finite, "_local_tensor", finite)
+                data = held_of(finite)
                 data[~torch.isfinite(data)] = 0
 
 
