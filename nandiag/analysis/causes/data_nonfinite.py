@@ -113,7 +113,9 @@ def _in_dataset(facts: Facts, sample: str | None) -> Cause:
 def _heard(facts: Facts, said: str) -> Cause:
     """Tell what numpy said where bad data, or a number that is no datum, may have been made."""
     if facts.extra.get("number") is not True:
-        return Cause("data_nonfinite", (f"numpy says: {said}",), (_guard(facts, said), _DROP), LIKELY, story=True)
+        sample = _sample(facts, in_dataset=False)
+        told = (f"numpy says: {said}", *([] if sample is None else [sample]))
+        return Cause("data_nonfinite", told, (_guard(facts, said), _DROP), LIKELY, story=True)
     return Cause(_slug(said), (f"numpy says: {said}",), (_guard(facts, said),), LIKELY)
 
 
@@ -190,6 +192,8 @@ def _sample(facts: Facts, *, in_dataset: bool) -> str | None:
     if dataset is None:
         return None
     source = f"{dataset}[{index}]" if index is not None else str(dataset)
+    if facts.extra.get("brought") is True:
+        return f"It came with {source}, and was bad when torch took it there: what made it was not seen."
     if in_dataset and facts.origin.function in _ASKED:
         return f"The dataset made it when it was asked for the sample again: {source}."
     if in_dataset:

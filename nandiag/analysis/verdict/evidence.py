@@ -133,6 +133,7 @@ def _look_facts(claim: Claim) -> Iterable[str]:
     yield from _how_seen(look)
     if isinstance(facts.get("library"), str):
         yield f"The op runs inside a library, at {facts['library']}."
+    yield from _heard_also(facts)
     if isinstance(facts.get("came_in"), str):
         yield f"They came into torch at {facts['came_in']}, before the first step."
     if facts.get("recompute") is True:
@@ -144,6 +145,12 @@ def _look_facts(claim: Claim) -> Iterable[str]:
         yield f"It came to this step as {facts['came_as']}."
     if look.source == "outside" and facts.get("complete", True) is False:
         yield "Not all of the script's code before that could be run again."
+
+
+def _heard_also(facts: Mapping[str, object]) -> Iterable[str]:
+    also = facts.get("heard_also")
+    if isinstance(also, list) and also:
+        yield f"numpy complained of {', '.join(map(str, also))} as well: which of these made it is not known."
 
 
 def _recorded(facts: Mapping[str, object]) -> Iterable[str]:
@@ -174,8 +181,7 @@ def _how_seen(look: Looked) -> Iterable[str]:
     elif look.method == "record":
         yield from _recorded(look.facts)
     elif look.method == "message":
-        why = f" could not be run again: {look.reason}" if look.reason else " was not run again"
-        yield f"Seen when it was sent; what made it{why}."
+        yield from _sent(look)
     elif look.method == "check":
         yield "torch's own NaN check (anomaly mode) stopped there: the first NaN of that backward on this rank."
     if look.facts.get("reconstructed") is True:
@@ -185,6 +191,13 @@ def _how_seen(look: Looked) -> Iterable[str]:
             yield "It fails so where the weights were 0 before; on other values it was finite."
     elif look.method == "tape" and look.reason:
         yield f"Inferred: {look.reason}."
+
+
+def _sent(look: Looked) -> Iterable[str]:
+    why = f" could not be run again: {look.reason}" if look.reason else " was not run again"
+    yield f"Seen when it was sent; what made it{why}."
+    if look.facts.get("by_object") is True:
+        yield "That this number is the one that did harm is inferred."
 
 
 def _watched(look: Looked) -> Iterable[str]:

@@ -76,14 +76,15 @@ def _look_summary(look: Looked | None, origin: Origin, where: str) -> str:
         return f"first seen on {where} in {given_of(look)}"
     # A mask's -Inf may go in where NaN is born: what the look calls an op is one.
     finite = bool(origin.inputs) and not any(fact.bad for fact in origin.inputs)
-    born = "born" if finite or (look is not None and look.source == "op" and origin.outputs) else "first seen"
+    made = look is not None and look.source == "op" and bool(origin.outputs) and facts.get("brought") is not True
+    born = "born" if finite or made else "first seen"
     updated = facts.get("parameters")
     if isinstance(updated, list) and updated:
         return f"{born} on {where} in the update of {words.few([str(name) for name in updated], most=1)}"
-    made = facts.get("made_at_step")
-    if isinstance(made, int) and made < origin.step:
-        at, used = replace(origin, step=made), f"used at step {origin.step}"
-        return f"{born} on {words.ranks(origin.ranks)} at step {made} in {_code(facts, at) or _place(at)}, {used}"
+    before = facts.get("made_at_step")
+    if isinstance(before, int) and before < origin.step:
+        at, used = replace(origin, step=before), f"used at step {origin.step}"
+        return f"{born} on {words.ranks(origin.ranks)} at step {before} in {_code(facts, at) or _place(at)}, {used}"
     return f"{born} on {where} in {_code(facts, origin) or _place(origin)}"
 
 

@@ -106,9 +106,16 @@ class Prelude(Beneath):
             for one in tensors_in((list(words[0][:1]), words[1].get("out"))):
                 self.record.forget(one)
             return
-        call = Call(name, places(sys._getframe(2), _FRAMES)[0])
+        self._saw(Call(name, places(sys._getframe(2), _FRAMES)[0]), Words(func, *words, target), output)
+
+    def took(self, name: str, func: Any, taken: Tensor, frame: Any) -> None:
+        """A tensor was laid over memory that is not torch's, which ``name`` was given from ``frame``."""
+        if self.here and not RECORDER.mute and not torch._C._len_torch_dispatch_stack():
+            self._saw(Call(name, places(frame, _FRAMES)[0]), Words(func, (), {}, None), taken)
+
+    def _saw(self, call: Call, words: Words, output: Any) -> None:
         with quiet():
-            self.record.saw(call, Words(func, *words, target), output)
+            self.record.saw(call, words, output)
         if self.record.left() < -_DEBT:
             self.shut = self.cut_short = True  # it stays on the stack and sees nothing, until it is closed
             self.record.lose()

@@ -3,44 +3,90 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 from nandiag.events import Looked
 from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.op import Spot
-from nandiag.runtime.evidence.warned import Heard
 from nandiag.runtime.frames import Frame, best
+from nandiag.runtime.numeric.arrived import OBJECTS
+from nandiag.runtime.numeric.warned import BEFORE, HEARD, Heard
 
 # A loader that runs ahead makes its batches so many steps before they are used.
 _AHEAD = 16
 _NUMBERS = ("arg0", "arg1", "arg2", "arg3", "value", "alpha")
 _SOURCES = frozenset({"input", "outside"})
 # What is known of where the values came from, and nearer than a warning.
-_KNOWN = ("birth", "written_in_place", "dataset_index", "came_in")
+_KNOWN = ("birth", "written_in_place")
+_CAME = frozenset({"came_in", "brought", "by_object"})
+_MOST_TOLD = 4
 
 
-def with_heard(looked: Looked, heard: Sequence[Heard]) -> Looked:
+def with_heard(looked: Looked) -> Looked:
     """Return ``looked``, or the line that numpy warned of where what came from outside may have come from there."""
     number = looked.source == "op" and any(not math.isfinite(one) for one in _numbers(looked))
-    if not (looked.source in _SOURCES or number) or any(looked.facts.get(name) is not None for name in _KNOWN):
+    brought = looked.source in _SOURCES or looked.facts.get("brought") is True
+    if not (brought or number) or any(looked.facts.get(name) is not None for name in _KNOWN):
         return looked
-    near = [one for one in heard if looked.step - _AHEAD <= one.step <= looked.step and _can_make(one, looked)]
-    newest = next((one for one in near if one.step == near[-1].step), None)
-    frames = () if newest is None else tuple(map(Frame._make, newest.places))
-    if newest is None or best(frames) is None:
+    if looked.facts.get("dataset_index") is not None and looked.facts.get("brought") is not True:
         return looked
+    found = _places(looked, [one for one in HEARD.all() if _can_make(one, looked)])
+    frames = tuple(map(Frame._make, found[0].places)) if found else ()
+    if best(frames) is None:
+        return _arrived(looked)
+    site = site_of(Spot(None, None, frames, "data", 0), None)
+    lines = list(dict.fromkeys(map(_line, found)))
+    alone = len({one.places[0][:2] for one in found if _line(one) == lines[0]}) == 1
     return replace(
         looked,
         method="tape",
         source="op",
         phase=looked.phase if number else "data",
-        site=site_of(Spot(None, None, frames, "data", 0), None),
+        site=site if alone else replace(site, column=None),  # which of the places on the line is not known
         inputs=(),
         outputs=looked.outputs if number else looked.inputs,
-        facts={**looked.facts, "numpy": newest.said, "heard": True, "number": number},
-        reason=f"numpy warned there {_when(looked.step - newest.step)}, and what it made there was not looked at",
+        facts={
+            **{name: fact for name, fact in looked.facts.items() if name != "brought"},
+            "numpy": found[0].said,
+            "heard": True,
+            "number": number,
+            **({"heard_also": lines[1:_MOST_TOLD]} if lines[1:] else {}),
+        },
+        reason=f"numpy complained there {_when(looked.step, found[0].step)}, and what it made there was not looked at",
     )
+
+
+def _arrived(looked: Looked) -> Looked:
+    """Return ``looked``, as received where such a number had come in an object of another rank's shortly before."""
+    nan = any(fact.nan for fact in looked.inputs if looked.source != "op") or any(map(math.isnan, _numbers(looked)))
+    message = None if _CAME & looked.facts.keys() else OBJECTS.of(looked.step, nan=nan)
+    if message is None:
+        return looked
+    return replace(looked, source="received", facts={**looked.facts, **message.facts(), "by_object": True})
+
+
+def _places(looked: Looked, heard: list[Heard]) -> list[Heard]:
+    """Return the newest places that numpy complained of shortly before.
+
+    What is known to come from before the first step may be used at any time: it is told where there is no other line.
+    """
+    came = looked.facts.get("came_in") is not None or looked.facts.get("brought") is True
+    if came:
+        heard = [one for one in heard if one.first == BEFORE]
+    near = [one for one in heard if looked.step - _AHEAD <= one.step <= looked.step and not _is_usual(one, looked.step)]
+    if near or not came:
+        return [one for one in near if one.step == near[-1].step]
+    return heard if len({_line(one) for one in heard}) == 1 else []
+
+
+def _is_usual(heard: Heard, step: int) -> bool:
+    """Whether numpy has complained of this place for long, again and again, and training went on."""
+    return heard.first < step - _AHEAD and heard.steps * 4 > heard.step - heard.first
+
+
+def _line(heard: Heard) -> str:
+    frame = best(tuple(map(Frame._make, heard.places)))
+    return "" if frame is None else f"{frame.file}:{frame.line}"
 
 
 def _can_make(heard: Heard, looked: Looked) -> bool:
@@ -53,5 +99,8 @@ def _numbers(looked: Looked) -> list[float]:
     return [one for name in _NUMBERS if isinstance(one := looked.facts.get(name), float)]
 
 
-def _when(steps: int) -> str:
+def _when(step: int, heard: int) -> str:
+    if heard == BEFORE:
+        return "before the first step"
+    steps = step - heard
     return "in this step" if steps == 0 else f"{steps} {'step' if steps == 1 else 'steps'} before"

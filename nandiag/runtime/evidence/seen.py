@@ -31,7 +31,7 @@ from nandiag.runtime.evidence.explain import (
 )
 from nandiag.runtime.evidence.labels import Label, label, labels_of, storage
 from nandiag.runtime.evidence.op import Op, Outside, Spot
-from nandiag.runtime.evidence.walk import Finding, ancestors, origin
+from nandiag.runtime.evidence.walk import Finding, ancestors, is_brought, origin
 from nandiag.runtime.frames import Frame
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.look.weights import Held
@@ -325,7 +325,7 @@ class Evidence:
         return Looked(
             outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step, phase="data", source="op",
             site=site_of(op.spot, str(op.func)), inputs=inputs_of(op), outputs=outputs_of(op),
-            facts={**facts, **scalars_of(op), **in_float64(op)},
+            facts={**facts, **scalars_of(op), **in_float64(op), **({"brought": True} if is_brought(op) else {})},
         )  # fmt: skip
 
     def _in_numpy(

@@ -23,7 +23,6 @@ from nandiag.runtime.evidence.heard import with_heard
 from nandiag.runtime.evidence.labels import labels_of, storage
 from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.evidence.walk import origin
-from nandiag.runtime.evidence.warned import HEARD
 from nandiag.runtime.guard import Refused, guarded
 from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.memory.overwritten import Overwritten
@@ -201,7 +200,7 @@ class Examiner:
             looked = Looked("refused", "replay", step, reason=str(refusal))
         if looked.outcome == "refused" and self._capture.between.goes_on:
             looked = self._behind_closure(list(bad.values()), step, ends=ends) or looked
-        RECORDER.emit(_timed(with_heard(looked, list(HEARD)), time.perf_counter() - began), urgent=True)
+        RECORDER.emit(_timed(with_heard(looked), time.perf_counter() - began), urgent=True)
 
     @postponed()
     def is_made_otherwise(self, optimizer: torch.optim.Optimizer, bad: Tensor, step: int) -> bool:
@@ -321,7 +320,7 @@ class Examiner:
         ends = seen.ends(case)
         found = origin(ends)
         if found is not None:
-            return with_heard(seen.found(case, found), list(HEARD))
+            return with_heard(seen.found(case, found))
         if ends:
             return _nothing(case, "failed", "non-finite values came back, but not the op that made them")
         given = seen.gave(case) if case.joint else seen.left_gradient(case)

@@ -25,13 +25,15 @@ from nandiag.runtime.collectives import wraps as collectives
 from nandiag.runtime.collectives.lookout import LOOKOUT
 from nandiag.runtime.collectives.placement import Placement, nccl_version
 from nandiag.runtime.collectives.ring import RING
-from nandiag.runtime.evidence import warned
 from nandiag.runtime.guard import guarded, guarded_alone
 from nandiag.runtime.inject import ending
 from nandiag.runtime.lag.sentinel import LateSentinel
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.look.weights import parameters
 from nandiag.runtime.memory.later.stored import Stored
+from nandiag.runtime.numeric import ear, warned
+from nandiag.runtime.numeric.objects import Objects
+from nandiag.runtime.numeric.taken import watch_taken
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.hooked import watch_hooks
 from nandiag.runtime.selftest.gpus import driver
@@ -62,7 +64,7 @@ def arm() -> Sentinel:
     watch_files(capture)
     sentinel.early.arm()
     os.register_at_fork(after_in_child=capture.window.close)  # a worker of a DataLoader is forked in the open window
-    warned.install(lambda: None if capture.off else capture.tape.step)
+    _hear_numpy(capture)
     capture.batches = watch_batches(capture)
     watch_exchanges(capture)
     Handed(capture, sentinel.looker.examine_handed).watch()
@@ -87,6 +89,19 @@ def arm() -> Sentinel:
     _record_births(sentinel, capture)
     ending.on_leave(functools.partial(_let_go, capture))
     return sentinel
+
+
+def _hear_numpy(capture: Capture) -> None:
+    """Remember what numpy complains of, in which step, and numbers in objects that are handed over; in no replay."""
+
+    def step() -> int | None:
+        if capture.off:
+            return None
+        return warned.BEFORE if capture.births is not None and not capture.births.prelude.shut else capture.tape.step
+
+    warned.install(step)
+    ear.install(sys.modules.get("numpy"))
+    Objects(capture).watch()
 
 
 def _stay_last(hooks: dict[int, Any], name: str) -> None:
@@ -121,6 +136,7 @@ def _record_births(sentinel: Sentinel, capture: Capture) -> None:
         births.prelude.shut = True  # each op of this thread is looked at in any case
     else:
         births.prelude.begin()
+        watch_taken(births.prelude)
 
 
 def _both(first: Callable[..., object], second: Callable[..., object]) -> Callable[..., None]:

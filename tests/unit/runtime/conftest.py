@@ -14,6 +14,7 @@ import threading
 import warnings
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -39,7 +40,7 @@ TOUCHED = (
     torch.nn.parallel.DistributedDataParallel, torch.optim.Optimizer, GradScaler, dataloader._BaseDataLoaderIter,
     torch.optim.lr_scheduler.LRScheduler,
     dist, dist.distributed_c10d, functional, warnings, optimizers, torch.utils, threading.Thread,
-    sharded.state_dict_loader, sharded.state_dict_saver,
+    sharded.state_dict_loader, sharded.state_dict_saver, np, np.errstate,
 )  # fmt: skip
 
 
@@ -96,6 +97,7 @@ def seeded():
 def put_back():
     """Undo what arming does to torch and to our own state."""
     names = [dict(vars(owner)) for owner in TOUCHED]
+    errors = np.geterr(), np.geterrcall()
     hooks = [dict(one) for one in (optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks)]
     state, boundaries, listeners = (
         dict(ending._state),
@@ -115,6 +117,8 @@ def put_back():
         ):
             kept.clear()
             kept.update(before)
+        np.seterr(**errors[0])
+        np.seterrcall(errors[1])
         after_import.forget()
         RING.listeners[:], RING.ended[:], RING.handing[:] = listeners
         ending._state.update(state)

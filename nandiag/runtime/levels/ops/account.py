@@ -17,7 +17,6 @@ from nandiag.runtime.evidence.heard import with_heard
 from nandiag.runtime.evidence.op import Op, Stat
 from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.evidence.walk import Finding, ancestors, origin
-from nandiag.runtime.evidence.warned import HEARD
 from nandiag.runtime.levels.ops.watch import OpWatch
 from nandiag.runtime.levels.ops.watched import Watched
 from nandiag.runtime.replay.case import Case
@@ -67,7 +66,7 @@ def _way_back(watch: OpWatch, evidence: Evidence, case: Case, ends: list[Op]) ->
     looked = replace(evidence.found(case, found), method="watch")
     if isinstance(found.op, Watched):
         looked = replace(looked, facts={**looked.facts, **found.op.remembered})
-    looked = with_heard(looked, list(HEARD))
+    looked = with_heard(looked)
     made = found.op.step if isinstance(found.op, Watched) else watch.step
     return looked if made == watch.step else replace(looked, facts={**looked.facts, "made_at_step": made})
 

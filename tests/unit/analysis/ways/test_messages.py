@@ -81,3 +81,19 @@ def test_harm_that_came_back_to_the_rank_that_sent_it_first(by_hand):
     second = by_hand.rank(1, by_hand.loss(5), received(by_hand, 5, "send", (0, 1), 5, "0#0/0"), back)
     told = analyse(by_hand.run(first, second))
     assert (told.verdict.origin.ranks, told.verdict.origin.line) == ((0,), 12)
+
+
+def test_a_number_in_an_object_is_put_on_the_rank_that_gave_it(by_hand):
+    """All ranks got it, the one that gave it too; that it is the number which did harm is no more than inferred."""
+    way = ("all_gather_object", (0, 1), 7, "0#0")
+    given = by_hand.found(
+        5, method="message", source="outside", phase="collective", inputs=(by_hand.fact(nan=1),), outputs=(),
+        facts={"by_object": True},
+    )  # fmt: skip
+    first = by_hand.rank(0, by_hand.loss(5), received(by_hand, 5, *way))
+    second = by_hand.rank(1, Sent(*way, given), by_hand.loss(5), received(by_hand, 5, *way))
+    told = analyse(by_hand.run(first, second))
+    assert (told.verdict.origin.ranks, told.verdict.confidence) == ((1,), "inferred")
+    assert "in what it gave to other ranks (all_gather_object)" in told.verdict.summary
+    assert "That this number is the one that did harm is inferred." in told.verdict.evidence
+    assert not any("by itself" in text for text in told.verdict.evidence)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from nandiag.runtime.evidence.warned import HEARD
+from nandiag.runtime.numeric.warned import HEARD
 
 BAD = 5
 
@@ -129,7 +129,7 @@ def test_what_a_thread_made_by_numpy_is_told_by_numpys_warning(work, said):
     assert (look.outcome, look.method, look.source, look.phase, look.step) == ("found", "tape", "op", "data", 3)
     assert look.site.source.endswith("# the line")
     assert look.facts["numpy"] == "divide by zero encountered in log"
-    assert look.reason.startswith("numpy warned there 3 steps before")
+    assert look.reason.startswith("numpy complained there before the first step")
 
 
 def test_a_warning_that_cannot_have_made_it_is_not_blamed(work, said):
@@ -215,3 +215,92 @@ def test_what_torch_takes_of_numpy_is_not_said_to_be_made_by_torch(work, said, t
     look = worker.looked[0]
     assert look.site.source.endswith("# the line"), look
     assert look.facts["numpy"].startswith("invalid value encountered in")
+
+
+class Logs(Dataset):
+    """Samples that are made of prices before training; one of them is 0."""
+
+    def __init__(self, bad):
+        prices = np.ones((96, 6), dtype=np.float32)
+        prices[bad, 2] = 0.0
+        self.rows = np.log(prices)  # the line
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return torch.from_numpy(self.rows[index])
+
+
+@pytest.fixture
+def silent():
+    """numpy as a script has it that silenced it for good."""
+    HEARD.clear()
+    before = np.seterr(all="ignore")
+    yield
+    np.seterr(**before)  # what arming made of it is put back before
+    HEARD.clear()
+
+
+@pytest.mark.parametrize("bad", [BAD, 90])
+def test_a_dataset_that_was_made_bad_before_training_has_its_line(work, silent, bad):
+    worker = work(on_anomaly="continue")
+    loop(DataLoader(Logs(bad), batch_size=4))
+    look = worker.looked[0]
+    assert look.site.source.endswith("# the line"), look
+    assert (look.step, look.method, look.facts["dataset_index"]) == (bad // 4, "tape", bad)
+    assert look.facts["numpy"] == "divide by zero encountered in log"
+
+
+def test_a_sample_that_was_read_bad_is_not_said_to_be_made_where_it_came_into_torch(work, silent):
+    worker = work(on_anomaly="continue")
+    logs = Logs(BAD)
+    HEARD.clear()  # as if they had been read from a file
+    loop(DataLoader(logs, batch_size=4))
+    look = worker.looked[0]
+    assert (look.facts["brought"], look.facts["dataset_index"], look.site.function) == (True, BAD, "__getitem__")
+
+
+@pytest.mark.parametrize("late", [1, 40])
+def test_an_array_that_silent_arithmetic_made_before_training_has_its_line(work, silent, late):
+    worker = work(on_anomaly="continue")
+    rows = np.ones((48, 3, 6), dtype=np.float32)
+    rows[late, 1, 2] = 0.0
+    loop(iter(torch.from_numpy(ahead(rows))))
+    look = worker.looked[0]
+    assert look.site.source.endswith("# the line"), look
+    assert look.reason.startswith("numpy complained there before the first step")
+
+
+def test_two_places_long_before_are_none(work, silent):
+    worker = work(on_anomaly="continue")
+    rows = np.ones((48, 3, 6), dtype=np.float32)
+    rows[40, 1, 2] = 0.0
+    share(1) + 1 / np.zeros(3)
+    loop(iter(torch.from_numpy(ahead(rows))))
+    assert "numpy" not in worker.looked[0].facts
+
+
+def twice(row, other):
+    return 1 / row + np.log(other)
+
+
+def test_of_two_places_on_a_line_none_is_told(work, silent):
+    worker = work(on_anomaly="continue")
+    loop([torch.ones(3, 6), torch.from_numpy(twice(np.zeros((3, 6), np.float32), np.zeros((3, 6), np.float32)))])
+    look = worker.looked[0]
+    assert (look.site.function, look.site.column) == ("twice", None)
+
+
+def test_what_numpy_complains_of_all_the_time_is_not_blamed(work, silent):
+    worker = work(on_anomaly="continue")
+    bad = np.ones((3, 6), dtype=np.float32)
+    bad[1, 2] = np.inf
+
+    def batches():
+        for step in range(24):
+            np.where(np.zeros(3) > 0, ahead(np.zeros(3)), 0.0)
+            yield torch.ones(3, 6) if step < 23 else torch.from_numpy(bad)
+
+    loop(batches())
+    assert "numpy" not in worker.looked[0].facts

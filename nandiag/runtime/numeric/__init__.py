@@ -1,0 +1,1 @@
+"""What numpy says of its own arithmetic, which no mode of torch's sees (worker)."""

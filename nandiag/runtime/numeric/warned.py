@@ -1,0 +1,98 @@
+"""Warnings keep the script's line, and what numpy's arithmetic complained of is remembered (worker).
+
+Those raised under a wrap of ours are told from where the script called. Where data turn out bad, a place that numpy
+complained of shortly before, and not all the time, is one that may have made them.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from nandiag.runtime.frames import LIBRARY, USER, Place, kind_of, places, stack
+from nandiag.runtime.guard import guarded
+
+_FRAMES = 8
+_MOST = 256
+_SHARE, _CREDIT = 0.005, 0.02
+BEFORE = -1
+
+
+@dataclass(slots=True)
+class Heard:
+    """What numpy said of its arithmetic (``divide by zero encountered in log``), and where.
+
+    ``first`` and ``step`` are the first and the newest step in which it did (``BEFORE``: before any began), ``steps``
+    in how many.
+    """
+
+    said: str
+    first: int
+    step: int
+    places: tuple[Place, ...]
+    steps: int = 1
+
+
+class Hearsay:
+    """The places that numpy complained of, in the order of their first time."""
+
+    def __init__(self) -> None:
+        self.step: Callable[[], int | None] = lambda: None
+        self._known: dict[tuple[str, int, int], Heard] = {}
+        self._began, self._spent = time.perf_counter(), 0.0
+
+    def clear(self) -> None:
+        """Forget them all."""
+        self._known.clear()
+
+    def all(self) -> Sequence[Heard]:
+        """Return the places, the one that was heard of last at the end."""
+        return sorted(self._known.values(), key=lambda one: one.step)
+
+    @guarded("numpy")
+    def note(self, said: str, frame: FrameType | None) -> None:
+        """Numpy said so below ``frame``; where it never ceases, places are looked up in a small part of the time."""
+        step = self.step()
+        began = time.perf_counter()
+        if step is None or self._spent > _CREDIT + _SHARE * (began - self._began):
+            return
+        found = tuple(places(frame, _FRAMES)[0])
+        code, instruction, _ = next((one for one in found if kind_of(one[0].co_filename) == USER), (None, 0, False))
+        known = self._known.get((said, id(code), instruction))
+        if known is not None:
+            known.steps += known.step != step
+            known.step = step
+        elif code is not None and len(self._known) < _MOST:
+            self._known[said, id(code), instruction] = Heard(said, step, step, found)
+        self._spent += time.perf_counter() - began
+
+
+HEARD = Hearsay()
+
+
+def install(step: Callable[[], int | None]) -> None:
+    """Wrap the one function through which Python shows a warning; ``step`` is None where what runs is a replay."""
+    HEARD.step = step
+    original = getattr(warnings, "_showwarnmsg", None)
+    if original is None:
+        return
+
+    @guarded("warnings")
+    def hear(message: Any) -> None:
+        if issubclass(message.category, RuntimeWarning) and " encountered in " in str(message.message):
+            HEARD.note(str(message.message), sys._getframe(2))
+
+    def show(message: Any) -> None:
+        if "nandiag" in message.filename and kind_of(message.filename) not in (USER, LIBRARY):
+            frames, _ = stack(sys._getframe(1), 1)
+            if frames:
+                message.filename, message.lineno = frames[0].file, frames[0].line
+        hear(message)
+        original(message)
+
+    warnings._showwarnmsg = show  # type: ignore[attr-defined]

@@ -1,0 +1,121 @@
+"""A bad number in an object that ranks hand each other is told by the rank that put it in, and known where it came."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from nandiag.events import Sent
+from nandiag.runtime.numeric.arrived import OBJECTS
+from nandiag.runtime.numeric.warned import HEARD
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path):
+    HEARD.clear()
+    OBJECTS.clear()
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+    HEARD.clear()
+    OBJECTS.clear()
+
+
+@dataclass
+class Metrics:
+    weight: object
+
+
+def line_of(words):
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return next(number for number, text in enumerate(lines, 1) if text.endswith(words))
+
+
+def gathered(thing):
+    many = [None]
+    dist.all_gather_object(many, thing)  # gathered here
+    return many[0]
+
+
+def broadcast(thing):
+    box = [thing]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def train(weights, share):
+    model = nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for weight in weights:
+        got = share(weight)
+        optimizer.zero_grad()
+        (model(torch.ones(2, 6)).square().mean() * float(got)).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("share", [gathered, broadcast])
+@pytest.mark.parametrize("bad", [float("nan"), np.float64("nan"), np.float32("inf")])
+def test_the_rank_that_put_it_in_tells_so(work, share, bad):
+    worker = work()
+    train([1.0, 1.0, bad], share)
+    (sent,) = worker.events(Sent)
+    assert (sent.look.step, sent.look.method, sent.look.facts["by_object"]) == (2, "message", True)
+    if share is gathered:
+        assert (sent.way, sent.look.site.line) == ("all_gather_object", line_of("# gathered here"))
+    look = worker.looked[0]
+    assert (look.source, look.step) == ("received", 2)
+    assert look.facts["handed"] == [sent.way, [0], sent.number, sent.group]
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        {"a": [1.0, float("nan")]},
+        (np.array([1.0, np.nan]),),
+        [torch.tensor([1.0, float("nan")])],
+        Metrics(float("nan")),
+        {"deep": {"er": [{"a": np.float16("nan")}]}},
+    ],
+)
+def test_it_is_found_within_what_is_handed_over(work, thing):
+    worker = work()
+    gathered(thing)
+    assert [one.look.inputs[0].nan for one in worker.events(Sent)] == [1]
+
+
+def test_finite_things_are_none(work):
+    worker = work()
+    for thing in (1.0, "nan", None, {"a": np.arange(3)}, torch.ones(2), np.zeros(0), Metrics(2), [np.inf > 1]):
+        gathered(thing)
+    assert worker.events(Sent) == []
+
+
+def test_what_numpy_complained_of_is_told_with_it(work):
+    def ratio(one):
+        return np.float64(one) / np.float64(one)  # the line
+
+    worker = work()
+    np.seterr(all="ignore")
+    train([1.0], lambda weight: gathered({"w": ratio(weight)})["w"])
+    train([0.0], lambda weight: gathered({"w": ratio(weight)})["w"])
+    (sent,) = worker.events(Sent)
+    assert (sent.look.site.line, sent.look.method) == (line_of("# the line"), "tape")
+
+
+def test_a_number_that_came_bad_all_the_time_brought_no_harm(work):
+    worker = work()
+    with torch.no_grad():
+        other = torch.tensor(1.0)
+    model = nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(20):
+        gathered({"of an empty set": float("nan")})
+        optimizer.zero_grad()
+        factor = float("nan") if step == 19 else float(other)
+        (model(torch.ones(2, 6)).square().mean() * factor).backward()
+        optimizer.step()
+    assert worker.looked[0].source == "op"
