@@ -105,7 +105,8 @@ class Harm:
     ``untouched`` are those tensors that hold nothing but NaN and that nothing wrote to since they were made, in a run
     in which torch fills memory that it hands out unwritten with NaN.
     ``rates`` are the groups of the optimizer with the highest and the lowest learning rate; empty where all have one.
-    ``behind``: the script wrote it behind the newest update; no update of ``step`` was made.
+    ``behind``: the script wrote it behind the newest update; no update of ``step`` was made. ``own_step`` is ``step``
+    as its own optimizer counts where another one is ahead of it, else ``None``.
     """
 
     what: str
@@ -126,6 +127,7 @@ class Harm:
     untouched: tuple[str, ...] = ()
     rates: tuple[GroupRate, ...] = ()
     behind: bool = False
+    own_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

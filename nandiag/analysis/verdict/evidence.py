@@ -8,6 +8,7 @@ from nandiag.analysis.causes.facts import is_again, is_whole
 from nandiag.analysis.origin import Claim, is_held_too
 from nandiag.analysis.report import Origin
 from nandiag.analysis.timeline import STARTS, STATE, Seen, Timeline
+from nandiag.analysis.verdict.summary import own_of
 from nandiag.analysis.ways.carried import way_of
 from nandiag.events import Harm, Looked, TensorFact, words
 
@@ -31,6 +32,9 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None
             f"From then on every op was watched, and this is what was seen at step {claim.later.event.step}: that step "
             f"{claim.step} broke in the same place is inferred."
         )
+    own = own_of(claim)
+    if own is not None:
+        yield f"Steps are counted by the optimizer that is ahead; {own[0]} had made {words.count(own[1], 'update')}."
     yield from _look_facts(claim)
     yield from _bad_before_backward(claim, at)
     yield from _state_evidence(claim, at)

@@ -17,7 +17,7 @@ def summary(claim: Claim, origin: Origin, skipped: int = 0) -> str:
 
     ``skipped`` updates before were left out, and the step does not count them.
     """
-    ranks, step = words.ranks(origin.ranks), _step(origin) + _skipped(skipped)
+    ranks, step = words.ranks(origin.ranks), _step(origin) + _own_step(claim) + _skipped(skipped)
     kind = _kind(claim, origin)
     if claim.basis == "scale":
         return f"The loss scale of GradScaler collapsed on {ranks} {step}"
@@ -141,6 +141,20 @@ def _step(origin: Origin) -> str:
     # An update that was made counts in the optimizer's own state already.
     resumed = origin.global_step is not None and origin.global_step > origin.step + 1
     return f"at step {origin.step}" + (f" (global step {origin.global_step})" if resumed else "") + micro
+
+
+def _own_step(claim: Claim) -> str:
+    """Return which step it is by the count of the optimizer itself, where another one counts."""
+    own = own_of(claim)
+    return "" if own is None else f" (step {own[1]} of {own[0]})"
+
+
+def own_of(claim: Claim) -> tuple[str, int] | None:
+    """Return what the optimizer of the harm is called, and how many updates it had made, where another is ahead."""
+    harm = claim.harm.event if claim.harm is not None else None
+    if harm is None or harm.own_step is None or harm.optimizer is None:
+        return None
+    return harm.names.get("optimizer") or f"its {harm.optimizer}", harm.own_step
 
 
 def _skipped(amount: int) -> str:

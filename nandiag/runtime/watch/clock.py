@@ -45,6 +45,17 @@ class Clock:
         known = self._updates.get(optimizer)
         return 0 if known is None else known.updates
 
+    def own(self, optimizer: torch.optim.Optimizer | None, *, updated: bool = False) -> int | None:
+        """Return the step by the count of ``optimizer`` alone where another one is ahead, else None.
+
+        ``updated``: it has just made the update of that step.
+        """
+        if optimizer is None or not self._updates:
+            return None
+        known = self._updates.get(optimizer)
+        own = 0 if known is None else known.updates + known.before - updated
+        return own if own < (self.updated_in if updated else self.step) else None
+
     def updated(self, optimizer: torch.optim.Optimizer, *, beside: bool = False) -> int:
         """Count one update and begin the next step's micro-steps; returns the step in which it was made.
 

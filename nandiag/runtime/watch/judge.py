@@ -164,7 +164,7 @@ class Judge:
         found = Border()
         self._add(optimizer, found, held, self.clock.step, "optimizer")
         for harm in found.harms:
-            border.add(replace(harm, behind=True), found.level)
+            border.add(replace(harm, behind=True, own_step=self.clock.own(optimizer)), found.level)
         self.lost |= bool(held)
 
     def frozen_of(self, optimizer: Optimizer, border: Border) -> None:
@@ -187,6 +187,7 @@ class Judge:
         step = known.pop("step", self.clock.step)
         known.setdefault("since", step - 1)
         known["global_step"] = global_step(optimizer)
+        known["own_step"] = self.clock.own(optimizer, updated=phase == "optimizer")
         known["optimizer"] = type(optimizer).__name__ if optimizer is not None else None
         known["names"] = {} if optimizer is None else called(optimizer)
         known["rates"] = () if optimizer is None else self._rates(optimizer)

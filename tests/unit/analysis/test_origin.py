@@ -368,6 +368,15 @@ def test_a_resumed_run_tells_its_global_step(by_hand):
     assert analyse(record).verdict.summary == "NaN loss on rank 0 at step 5 (global step 905)"
 
 
+def test_the_step_by_the_count_of_its_own_optimizer_is_told_where_another_is_ahead(by_hand):
+    loss = by_hand.loss(8, own_step=7, optimizer="Adam", names={"optimizer": "of_g"})
+    verdict = analyse(by_hand.run(by_hand.rank(0, loss, world=1), world=1)).verdict
+    assert verdict.summary == "NaN loss on rank 0 at step 8 (step 7 of of_g)"
+    assert "Steps are counted by the optimizer that is ahead; of_g had made 7 updates." in verdict.evidence
+    unnamed = analyse(by_hand.run(by_hand.rank(0, replace(loss, names={}), world=1), world=1)).verdict
+    assert unnamed.summary.endswith("(step 7 of its Adam)")
+
+
 def went_on(by_hand, *events, ends=None, **rest):
     """The report on one rank that saw ``events`` and came to its end."""
     ends = [by_hand.ended(0, 0)] if ends is None else ends

@@ -37,6 +37,20 @@ def test_the_step_is_the_largest_count_of_any_optimizer():
     assert clock.step == 3
 
 
+def test_an_optimizer_that_another_one_is_ahead_of_has_a_step_of_its_own():
+    clock, critic, generator = Clock(), optimizer(), optimizer()
+    assert clock.own(critic) is None
+    clock.updated(critic)
+    assert (clock.own(critic), clock.own(generator)) == (None, 0)
+    clock.updated(generator)
+    assert (clock.own(critic), clock.own(generator), clock.own(None)) == (None, None, None)
+    clock.updated(critic)
+    assert clock.own(generator) == 1
+    assert clock.updated(generator) == 2
+    assert (clock.own(generator), clock.own(generator, updated=True)) == (None, 1)
+    assert (clock.updated(critic), clock.own(critic, updated=True)) == (2, None)
+
+
 def test_the_clock_keeps_no_optimizer_alive():
     clock = Clock()
     clock.updated(optimizer())
