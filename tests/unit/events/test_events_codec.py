@@ -44,7 +44,7 @@ EVERY = [
     Armed("2.13", ("sentinel", "tape"), "13.0", "2.30", "580.1", "GPU-1"),
     ProbeDark("scaler", "TypeError", 3),
     Note("a line\nand another, größe"),
-    Harm("loss", 3, "loss", (FACT,), 1, 2, 0, 903, 2, math.nan, math.inf, False, "cuda:1", "AdamW"),
+    Harm("loss", 3, "loss", (FACT,), 1, 2, 0, 903, 2, math.nan, math.inf, False, "cuda:1", "AdamW", own_step=2),
     Looked("found", "replay", 3, 0, "forward", "op", SITE, (FACT,), (FACT,), {"a": [1, {"b": None}]}, "why", 0.5),
     Sent("send", (0, 1), 7, "0#0/0", Looked("found", "message", 3, 0, "collective", "outside", SITE, (FACT,))),
     Skipped(3, 1024.0, 1, 2, -math.inf, "scaler"),
