@@ -40,7 +40,7 @@ from nandiag.runtime.replay.ready import (
     reason_against,
     stand_in_for_spoiled,
     still_held,
-    updates_by_hand,
+    to_play,
     without_models,
 )
 from nandiag.runtime.replay.rerun import Player, written_by
@@ -82,12 +82,11 @@ class Examiner:
             self.decline(case)  # what is bad was so before the step: there is nothing to run again
             return known
         self._left -= 1
-        updates = updates_by_hand(self._capture.tape.entries) if case.by_hand else ()
         tape = self._capture.tape
         with quiet():
             copies = kept_as_buffers(tape) + ([] if case.broken is None else [case.broken.entry])
             copies += [entry for one in case.parameters if (entry := tape.copier(storage(one))) is not None]
-        entries, self._partial = still_held(tape.whole((*case.gradients, *case.spoken), without=updates, also=copies))
+        entries, self._partial = still_held(to_play(tape, case, copies))
         began = time.perf_counter()
         looked = self._refusal(case, entries) or self._as_set_anew(case, entries, self._replay(case, entries))
         if self.script_ends and looked.outcome in _NOT_RUN and not case.joint and groups_of(roots_of(entries)):

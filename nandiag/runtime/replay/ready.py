@@ -37,14 +37,32 @@ def still_held(entries: list[Entry]) -> tuple[list[Entry], bool]:
     return [entry for entry in entries if entry.micro_step not in gone], bool(gone)
 
 
-def updates_by_hand(entries: list[Entry]) -> list[Entry]:
-    """Return the script's own writes into weights that came before the step's first backward, and left them finite.
+def to_play(tape: Tape, case: Case, copies: list[Entry]) -> list[Entry]:
+    """Return what harm may descend from, with ``copies``, but for the updates that were made before."""
+    wanted = (*case.gradients, *case.spoken)
+    known = [entry for entry in tape.whole(wanted, also=copies) if entry.step == tape.step]
+    return tape.whole(wanted, without=updates_by_hand(known, alone=case.by_hand), also=copies)
 
-    What they wrote is there: made again, they would be made twice.
+
+def updates_by_hand(entries: list[Entry], *, alone: bool) -> list[Entry]:
+    """Return the script's own writes into weights that came before the step used these, and left them finite.
+
+    What they wrote is there: made again, they would be made twice. Where they are ``alone``, and no optimizer makes
+    updates, the step's first backward is where it begins to count; else it is the first call that may read a weight.
     """
-    first = next((index for index, entry in enumerate(entries) if entry.kind == BACKWARD), len(entries))
-    writes = [(entry, one) for entry, one in written_by(entries[:first]) if not entry.grad and is_leaf(one)]
-    return [entry for entry, one in writes if one.requires_grad and not is_bad(one)]
+    first = next((at for at, entry in enumerate(entries) if _begins(entry, alone=alone)), len(entries))
+    later = set() if alone else {storage(one) for _, one in _written_weights(entries[first:])}
+    kept = {id(entry) for entry, one in _written_weights(entries[:first]) if storage(one) in later or is_bad(one)}
+    return [entry for entry, _ in _written_weights(entries[:first]) if id(entry) not in kept]
+
+
+def _begins(entry: Entry, *, alone: bool) -> bool:
+    return entry.kind == BACKWARD or (not alone and (entry.kind == ROOT or entry.grad))
+
+
+def _written_weights(entries: list[Entry]) -> list[tuple[Entry, Tensor]]:
+    """Return the calls without a gradient that write into weights, with each of these."""
+    return [(entry, one) for entry, one in written_by(entries) if not entry.grad and is_leaf(one) and one.requires_grad]
 
 
 def kept_as_buffers(tape: Tape) -> list[Entry]:
@@ -77,9 +95,7 @@ def _moved_on(word: Any, made: set[int]) -> bool:
 def gradients_used(entries: list[Entry]) -> bool:
     """Whether the script wrote into weights behind a backward among ``entries``, as SAM does."""
     first = next((index for index, entry in enumerate(entries) if entry.kind == BACKWARD), len(entries))
-    later = [entry for entry in entries[first:] if entry.in_place and not entry.grad]
-    listed = [one for entry in later for one in _given(entry.args[:1])]  # also those of torch._foreach_*
-    return any(is_leaf(one) and one.requires_grad for one in [*listed, *(one for _, one in written_by(later))])
+    return bool(_written_weights(entries[first:]))
 
 
 def reason_against(capture: Capture, entries: list[Entry], case: Case) -> str | None:

@@ -192,10 +192,10 @@ class Player:
         """Whether an in-place write into a tensor from outside is not made again, its result being there already."""
         if not entry.in_place or entry.grad or entry.before is not None or not entry.args:
             return False
-        target = _written(entry, self._outputs)
-        if target is None or target.requires_grad:
+        targets = _targets(entry, self._outputs)
+        if not targets or any(one.requires_grad for one in targets):
             return False
-        self.result.unmade.append((entry, target))
+        self.result.unmade += [(entry, one) for one in targets]
         return True
 
     def _unpack(self, thing: Any) -> Any:
@@ -257,9 +257,8 @@ def _there(buffers: Iterable[tuple[Tensor, Tensor]]) -> Iterable[tuple[Tensor, T
 
 
 def written_by(entries: list[Entry]) -> list[tuple[Entry, Tensor]]:
-    """Return the in-place calls among ``entries`` with the tensor from outside that each writes into."""
-    targets = [(entry, _written(entry)) for entry in entries if entry.in_place and entry.args]
-    return [(entry, target) for entry, target in targets if target is not None]
+    """Return the in-place calls among ``entries`` with each tensor from outside that they write into."""
+    return [(entry, one) for entry in entries if entry.in_place and entry.args for one in _targets(entry)]
 
 
 def _as_it_was(entry: Entry, left: dict[tuple[int, str], Any]) -> None:
@@ -287,12 +286,18 @@ def _swapped_in(entry: Entry) -> list[int]:
     return [id(word.get() if type(word) is Given else word.tensor()) for word in words]
 
 
-def _written(entry: Entry, again: Mapping[int, list[Tensor]] | None = None) -> Tensor | None:
-    """Return the tensor from outside the tape that an in-place call writes into, itself or through views of it.
+def _targets(entry: Entry, again: Mapping[int, list[Tensor]] | None = None) -> list[Tensor]:
+    """Return the tensors from outside the tape that an in-place call writes into; ``torch._foreach_*`` takes many.
 
     Where it is known which entries, by ``id``, could be made ``again``, what others made is taken for one from outside.
     """
-    word = entry.args[0]
+    first = entry.args[0]
+    words = first if isinstance(first, list | tuple) else (first,)
+    return [one for word in words if (one := _written(word, again)) is not None]
+
+
+def _written(word: Any, again: Mapping[int, list[Tensor]] | None) -> Tensor | None:
+    """Return the tensor from outside that is written into where ``word`` is, itself or through views of it."""
     while type(word) is Made:
         maker = word.entry
         if again is not None and not again.get(id(maker)):  # nothing, too: there is no gradient yet in a replay
@@ -357,8 +362,7 @@ def _is_of_gradient(entry: Entry) -> bool:
 
 
 def _is_weight(entry: Entry) -> bool:
-    target = _written(entry) if entry.args else None
-    return isinstance(target, nn.Parameter) or (target is not None and is_leaf(target) and target.requires_grad)
+    return any(isinstance(one, nn.Parameter) or (is_leaf(one) and one.requires_grad) for _, one in written_by([entry]))
 
 
 def _is_criterion(entry: Entry) -> bool:

@@ -177,3 +177,74 @@ def test_a_part_of_a_weight_that_is_scaled_without_gradients_leaves_the_tape_alo
     looked = worker.looked[0]
     assert (looked.outcome, looked.source, looked.step) == ("found", "op", BAD), looked
     assert looked.site.op == "aten.div.Tensor"
+
+
+def add(weights):
+    for one in weights:
+        one.add_(1.0)
+
+
+def add_to_data(weights):
+    for one in weights:
+        one.data = one.data + 0.5
+        one.data.add_(0.5)
+
+
+def add_to_rows(weights):
+    for one in weights:
+        one[0] += 1.0
+
+
+def add_to_all(weights):
+    torch._foreach_add_(weights, 1.0)
+
+
+def write_unseen(write, weight):
+    with torch.no_grad():
+        write([weight])
+
+
+@pytest.mark.parametrize("where", ["before", "behind"])
+@pytest.mark.parametrize("write", [add, add_to_data, add_to_rows, add_to_all])
+def test_what_the_loop_wrote_into_weights_before_the_step_is_not_written_twice(work, write, where):
+    worker = work()
+    gate = nn.Linear(1, 1, bias=False)
+    gate.weight.data.zero_()
+    optimizer = torch.optim.SGD(gate.parameters(), lr=1e-6)
+    with contextlib.suppress(AnomalyStop):
+        for _ in range(8):
+            if where == "before":
+                write_unseen(write, gate.weight)
+            loss = torch.sqrt(4.5 - gate(torch.ones(1, 1))).mean()  # 5 is beyond its domain
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if where == "behind":
+                write_unseen(write, gate.weight)
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.method, looked.site.op) == ("found", "replay", "aten.sqrt.default")
+    assert looked.step == (4 if where == "before" else 5)
+    assert looked.inputs[0].min == pytest.approx(-0.5, abs=1e-3)
+
+
+def test_what_the_loop_writes_into_weights_between_two_calls_is_written_again(work):
+    """A gradient by differences: each call saw what the write before it left, and the last one takes all of it back."""
+    worker = work()
+    model, far = nn.Linear(1, 1, bias=False), []
+    model.weight.data.fill_(1.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    with contextlib.suppress(AnomalyStop):
+        for step in range(6):
+            size = 1.5 if step == 4 else 0.5
+            with torch.no_grad():
+                model.weight.add_(size)
+                up = torch.sqrt(2.0 - model(torch.ones(1, 1))).mean()  # beyond its domain by far
+                model.weight.sub_(2 * size)
+                down = torch.sqrt(2.0 - model(torch.ones(1, 1))).mean()
+                model.weight.add_(size)
+            model.weight.grad = ((up - down) / (2 * size)).reshape(1, 1)
+            far.append(up.item())
+            optimizer.step()
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.site.op) == ("found", "aten.sqrt.default")
+    assert looked.inputs[0].min == pytest.approx(-0.5, abs=1e-3)
