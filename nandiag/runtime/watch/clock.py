@@ -120,15 +120,18 @@ def _nothing() -> None:
     """Stand in for a weak reference to no optimizer."""
 
 
-def global_step(optimizer: torch.optim.Optimizer | None) -> int | None:
-    """Return the step as told by the script or else by the optimizer's own state, None where neither tells."""
+def global_step(optimizer: torch.optim.Optimizer | None, *, made: bool = False) -> int | None:
+    """Return the step as told by the script or else by the optimizer's own state, None where neither tells.
+
+    ``made``: the update of the step that is meant was made, and counts in that state already.
+    """
     told = told_step()
     if told is not None or optimizer is None:
         return told
     for state in optimizer.state.values():
         value = state.get("step") if isinstance(state, dict) else None
         if isinstance(value, torch.Tensor) and value.numel() == 1:
-            return int(value.item())
+            return int(value.item()) - made
         if isinstance(value, int | float):
-            return int(value)
+            return int(value) - made
     return None

@@ -148,7 +148,7 @@ class Judge:
     def update_of(self, optimizer: Optimizer, border: Border, step: int) -> list[Held]:
         """Parameters or state that the update of ``step`` left non-finite; returns them."""
         held = self.weights.bad(optimizer)
-        self._add(optimizer, border, held, step, "optimizer")
+        self._add(optimizer, border, held, step, "optimizer", global_step=global_step(optimizer, made=True))
         self.lost |= any(one.what == "parameter" for one in held)
         if not held:
             self.finite_after = step
@@ -171,10 +171,12 @@ class Judge:
         """Buffers and frozen parameters that turned bad since the last look, in this step's forward as a rule."""
         self._add(optimizer, border, self.weights.bad_frozen(), self.clock.step, "forward")
 
-    def _add(self, optimizer: Optimizer, border: Border, held: Sequence[Held], step: int, phase: str) -> None:
+    def _add(
+        self, optimizer: Optimizer, border: Border, held: Sequence[Held], step: int, phase: str, **known: Any
+    ) -> None:
         self.weights.excuse(held)
         lost = any(one.what == "parameter" for one in held)
-        make = self._harm(optimizer, phase, step=step, recoverable=not lost)
+        make = self._harm(optimizer, phase, step=step, recoverable=not lost, **known)
         for harm in describe(held, len(parameters(optimizer)), make):
             if harm.what == "optimizer_state":  # it may have been bad for a few steps
                 border.add(replace(harm, since=self.weights.state_since(optimizer, step)), Level.SEEN)
@@ -186,7 +188,7 @@ class Judge:
     def _harm(self, optimizer: Optimizer | None, phase: str, **known: Any) -> Callable[..., Harm]:
         step = known.pop("step", self.clock.step)
         known.setdefault("since", step - 1)
-        known["global_step"] = global_step(optimizer)
+        known.setdefault("global_step", global_step(optimizer))
         known["own_step"] = self.clock.own(optimizer, updated=phase == "optimizer")
         known["optimizer"] = type(optimizer).__name__ if optimizer is not None else None
         known["names"] = {} if optimizer is None else called(optimizer)

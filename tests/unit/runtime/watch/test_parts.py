@@ -87,6 +87,7 @@ def test_the_global_step_is_the_optimizers_own(value, nothing_told):
     assert global_step(one) is None
     one.state[one.param_groups[0]["params"][0]]["step"] = value
     assert global_step(one) == 41
+    assert global_step(one, made=True) == 40  # the update that is spoken of counts in it already
     public.set_step(7)
     assert global_step(one) == global_step(None) == 7
 

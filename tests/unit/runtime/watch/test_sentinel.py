@@ -207,6 +207,19 @@ def test_an_update_is_not_made_again_of_state_that_was_loaded_bad(work, level):
     assert not any(one.outcome == "found" for one in worker.looked)
 
 
+@pytest.mark.parametrize(("spoil", "what"), [("grad", "gradient"), ("lr", "parameter")])
+def test_a_resumed_step_has_one_number_before_its_update_and_after_it(work, spoil, what):
+    worker = work()
+    saved = Loop(torch.optim.Adam).run(5).optimizer.state_dict()
+    loop = Loop(torch.optim.Adam)
+    loop.optimizer.load_state_dict(saved)
+    loop.run(2)
+    if spoil == "lr":
+        loop.optimizer.param_groups[0]["lr"] = math.inf
+    loop.run(1, spoil=bad_gradient if spoil == "grad" else lambda loop: None)
+    assert (worker.harms[0].what, worker.harms[0].global_step) == (what, 7)
+
+
 def test_state_that_was_loaded_bad_and_mended_since_is_not_blamed(work):
     """Squares of gradients at inf move no weight, so that a script may see and mend them some steps later."""
     worker = work()
