@@ -157,6 +157,22 @@ class Births:
             found = next((birth for birth in births if birth is not None and _is_sure(birth)), None)
             return None if found is None else replace(found, facts={**found.facts, "thread": True})
 
+    @guarded("births")
+    def stored_in(self, tensors: Sequence[Tensor], step: int, *, waiting: bool = False) -> Looked | None:
+        """Return how the bad values were made that were stored in the memory of one of the ``tensors``, if known.
+
+        ``waiting``: what was stored since the last update is looked at first; never while a step is run again.
+        """
+        stored = self.stored
+        if stored is None:
+            return None
+        if waiting:
+            stored.look()
+        with quiet():
+            found = (stored.of(one) for one in tensors if is_bad(one))
+            looked = next((one for one in found if one is not None), None)
+        return None if looked is None else replace(looked, step=step)
+
     def of_loop(self, tensor: Tensor, looked: Looked, op: str) -> Looked:
         """Return ``looked``, or the line of the loop that was handed this memory, a part of which nothing wrote."""
         stored = None if self.stored is None else self.stored.of(tensor)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nandiag.events import Looked
 from nandiag.runtime.belongings.signals import postponed
@@ -38,6 +38,7 @@ from nandiag.runtime.replay.ready import (
     may_write_weights,
     memory_of,
     reason_against,
+    reason_to_stay_out,
     stand_in_for_spoiled,
     still_held,
     to_play,
@@ -45,7 +46,7 @@ from nandiag.runtime.replay.ready import (
 )
 from nandiag.runtime.replay.rerun import Player, written_by
 from nandiag.runtime.replay.trace import Tracer
-from nandiag.runtime.replay.unfinished import can_break_off, groups_of, reset_sharding
+from nandiag.runtime.replay.unfinished import groups_of, reset_sharding
 from nandiag.runtime.replay.update.again import BY_HAND, GONE, STOOD_IN, last_write, look_again
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, Entry
@@ -77,7 +78,8 @@ class Examiner:
         if self._left <= 0 or self._capture.off:
             self.decline(case)
             return None
-        known: Looked | None = self._capture.births.known if self._capture.births is not None else None
+        births = self._capture.births
+        known: Looked | None = births.known if births is not None else None
         if known is not None and known.step == case.step:
             self.decline(case)  # what is bad was so before the step: there is nothing to run again
             return known
@@ -92,8 +94,9 @@ class Examiner:
         if self.script_ends and looked.outcome in _NOT_RUN and not case.joint and groups_of(roots_of(entries)):
             looked = self._replay(replace(case, asks=True), entries)
         self._hooks.stand_apart(case, roots_of(entries))
-        if looked.outcome == "finite" and not case.joint and self._capture.births is not None:
-            looked = self._capture.births.last_write(case.step, written_by(self._with_moved(entries))) or looked
+        if looked.outcome == "finite" and not case.joint and births is not None:
+            stored = births.stored_in(case.suspects, case.step, waiting=True)
+            looked = stored or births.last_write(case.step, written_by(self._with_moved(entries))) or looked
         if (looked.outcome == "finite" and not case.joint) or "comm_hook" in looked.facts:
             looked = with_buckets(looked, roots_of(entries))
         with quiet():
@@ -193,7 +196,9 @@ class Examiner:
                 looked = look_again(optimizer, bad, step, Overwritten(ends=ends), first=first)
                 # Before its first update a parameter was seen finite: nothing that the script had written made it bad.
                 if looked.outcome == "finite" and not first:
-                    looked = last_write(list(bad.values()), step, self._with_moved(entries)) or looked
+                    births, weights = self._capture.births, list(bad.values())
+                    stored = None if births is None else births.stored_in(weights, step)
+                    looked = stored or last_write(weights, step, self._with_moved(entries)) or looked
             looked = self._of_rate(looked)
         except Refused as refusal:
             looked = Looked("refused", "replay", step, reason=str(refusal))
@@ -226,7 +231,7 @@ class Examiner:
         with quiet():
             reason = reason_against(self._capture, entries, case)
         if case.joint:
-            reason = reason or (None if case.ends else _reason_to_stay_out(roots_of(entries)))
+            reason = reason or (None if case.ends else reason_to_stay_out(roots_of(entries)))
             others = self.agreement.any(flag=reason is not None)
             if others or not self.agreement.possible:
                 reason = reason or "another rank could not run the step again"
@@ -378,15 +383,6 @@ def _of_weights(case: Case, entries: list[Entry], writes: list[Entry], looked: L
 
 def _nothing(case: Case, outcome: str, reason: str) -> Looked:
     return Looked(outcome=outcome, method="replay", step=case.step, reason=reason)
-
-
-def _reason_to_stay_out(roots: list[nn.Module]) -> str | None:
-    """Return why a joint replay that a rank could fail in is not for a run that goes on afterwards."""
-    if not possible():
-        return "the run goes on, and a rank that fails in a joint replay would hold up the others"
-    if not can_break_off(roots):
-        return "the run goes on, and FSDP1 could not after a replay that a rank fails in (FSDP2 can)"
-    return None
 
 
 def _nobody() -> None:

@@ -15,12 +15,14 @@ from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.rerun import written_by
 from nandiag.runtime.replay.trace import Tracer
+from nandiag.runtime.replay.unfinished import can_break_off
 from nandiag.runtime.replay.update.again import stand_in
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Tape, tensors_in
 from nandiag.runtime.tape.packed.habits import Habit
 from nandiag.runtime.tape.packed.words import Given, Made, version_of
 from nandiag.runtime.tape.traceless import roots_of
+from nandiag.runtime.together.shadows import possible
 
 
 def still_held(entries: list[Entry]) -> tuple[list[Entry], bool]:
@@ -217,3 +219,12 @@ def _given(thing: Any) -> Iterator[Tensor]:
             yield from _given(item)
     else:
         yield from tensors_in(thing)
+
+
+def reason_to_stay_out(roots: list[nn.Module]) -> str | None:
+    """Return why a joint replay that a rank could fail in is not for a run that goes on afterwards."""
+    if not possible():
+        return "the run goes on, and a rank that fails in a joint replay would hold up the others"
+    if not can_break_off(roots):
+        return "the run goes on, and FSDP1 could not after a replay that a rank fails in (FSDP2 can)"
+    return None

@@ -74,3 +74,60 @@ def test_what_is_stored_and_never_used_is_no_harm(work):
     worker, bank = work(on_anomaly="stop"), Bank()
     trained(bank, {3: (unit, bank.put)}, used=99)
     assert worker.harms == worker.looked == []
+
+
+class Growing(nn.Module):
+    """A bank that takes more and more of the room reserved for it, as its buffer."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.body = nn.Linear(4, 4)
+        self.room = torch.ones(rows, 4)
+        self.register_buffer("kept", self.room[:4])
+
+    def forward(self, x):
+        return self.body(x)
+
+    def put(self, made):
+        end = len(self.kept) + len(made)
+        self.room[len(self.kept) : end] = made
+        self.kept = self.room[:end]
+
+
+@pytest.mark.parametrize("rows", [100, 10_000])  # of so many no copy is kept to make the write again
+@pytest.mark.parametrize("behind", [True, False])
+def test_a_buffer_of_any_size_that_bad_values_are_stored_in_has_the_line_that_made_them(work, rows, behind):
+    worker, model = work(), Growing(rows)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(8):
+        x = torch.rand(2, 4)
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        if behind:
+            optimizer.step()
+        model.put(unit(x * 0.0 if step == 5 else x))
+        if not behind:
+            optimizer.step()
+    assert [(harm.what, harm.step) for harm in worker.harms] == [("buffer", 5 + behind)]
+    looked = worker.looked[0]
+    assert (looked.site.op, looked.step) == ("aten.div.Tensor", 5 + behind), looked
+    assert looked.site.source.endswith("# of zeros")
+
+
+def test_a_weight_that_lies_in_much_memory_has_the_line_that_made_what_was_stored_there(work):
+    worker, memory = work(), torch.ones(10_000, 4)
+    rows = nn.Embedding(100, 4)
+    rows.weight = nn.Parameter(memory[:100])
+    optimizer = torch.optim.SGD(rows.parameters(), lr=0.01)
+    for step in range(8):
+        if step == 5:
+            memory[100:101] = unit(torch.zeros(1, 4))
+            rows.weight = nn.Parameter(memory[:101])
+            optimizer.param_groups[0]["params"] = list(rows.parameters())
+        loss = rows(torch.arange(10)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert [(harm.what, harm.step) for harm in worker.harms] == [("parameter", 5)]
+    assert worker.looked[0].site.op == "aten.div.Tensor", worker.looked
