@@ -10,16 +10,30 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nandiag.events import Attached, Finished, Harm, Listening, Looked, Raised, Record, Site, Stopping, Warned
+from nandiag.events import (
+    Attached,
+    Event,
+    Finished,
+    Harm,
+    Listening,
+    Looked,
+    Raised,
+    Record,
+    Sent,
+    Site,
+    Stopping,
+    Warned,
+)
 from nandiag.events.visible import clean
 from nandiag.events.words import bad_kind, made_kind, module, op, ranks
 from nandiag.launch.hang import HangWatch, Workers, waited_in_vain
 from nandiag.launch.nodes import presence
 from nandiag.store.layout import RunFolder
+from nandiag.store.reader import RankLog
 from nandiag.store.run import HangEnd
 from nandiag.store.tail import Fresh, Tail
 
@@ -27,6 +41,7 @@ POLL_SECONDS = 0.25
 WAIT_SECONDS = 1.0
 # With more workers than this only the report tells who waited for whom: it reads all of their files.
 MOST_WAITING = 256
+_MOST_TOLD = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +68,16 @@ class Seen:
     """What the rank files of a run said so far; keys are (rank, attempt, pid) of a worker process.
 
     The files may be those of several launchers: ``agent`` is the name of this one (empty: all are its own).
-    ``looking`` are those that told of harm and not yet of what they found, with the number of that event. ``warned``
-    holds the first early warning of each kind, ``ended`` the pids of workers that the launcher itself ended because of
-    a stop.
+    ``looking`` are those that told of harm and not yet of what they found, with the number of that event. ``told`` is
+    what can tell an origin, ``warned`` the first early warning of each kind, ``ended`` the pids of workers that the
+    launcher itself ended because of a stop.
     """
 
     attached: dict[tuple[int, int, int], Attached] = field(default_factory=dict)
     finished: set[tuple[int, int, int]] = field(default_factory=set)
     stopping: set[tuple[int, int, int]] = field(default_factory=set)
     looking: dict[tuple[int, int, int], int] = field(default_factory=dict)
-    harms: list[tuple[int, Harm]] = field(default_factory=list)
-    looks: list[tuple[int, Looked]] = field(default_factory=list)
+    told: dict[tuple[int, int, int], list[Record]] = field(default_factory=dict)
     warned: list[tuple[int, Warned]] = field(default_factory=list)
     ended: set[int] = field(default_factory=set)
     listening: dict[tuple[int, int, int], int] = field(default_factory=dict)
@@ -76,7 +90,7 @@ class Seen:
         """Add one record."""
         key, event = (fresh.rank, fresh.attempt, fresh.pid), fresh.record.event
         self.raised |= isinstance(event, Raised)
-        self._follow_look(key, fresh.record)
+        self._follow_harm(key, fresh.record)
         if isinstance(event, Attached):
             self.attached[key] = event
         elif isinstance(event, Finished):
@@ -86,18 +100,29 @@ class Seen:
         elif isinstance(event, Stopping) and event.action == "stop":
             self.stopping.add(key)
             self.alone |= event.alone
-        elif isinstance(event, Harm) and len(self.harms) < 1_000:
-            self.harms.append((fresh.rank, event))
-        elif isinstance(event, Looked) and event.outcome == "found" and len(self.looks) < 1_000:
-            self.looks.append((fresh.rank, event))
         elif isinstance(event, Warned) and event.slug not in {known.slug for _, known in self.warned}:
             self.warned.append((fresh.rank, event))
 
-    def _follow_look(self, key: tuple[int, int, int], record: Record) -> None:
+    def _follow_harm(self, key: tuple[int, int, int], record: Record) -> None:
+        if isinstance(record.event, Harm | Looked | Sent) and len(self.told.setdefault(key, [])) < _MOST_TOLD:
+            self.told[key].append(record)
         if isinstance(record.event, Harm):
             self.looking[key] = record.seq
         elif isinstance(record.event, Looked):
             self.looking.pop(key, None)
+
+    @property
+    def harms(self) -> list[tuple[int, Harm]]:
+        """The harms with their ranks."""
+        return [(rank, event) for rank, event in self._events() if isinstance(event, Harm)]
+
+    @property
+    def looks(self) -> list[tuple[int, Looked]]:
+        """The looks that found something, with their ranks."""
+        return [(rank, one) for rank, one in self._events() if isinstance(one, Looked) and one.outcome == "found"]
+
+    def _events(self) -> Iterator[tuple[int, Event]]:
+        return ((key[0], one.event) for key, records in self.told.items() for one in records)
 
     @property
     def attempts(self) -> int:
@@ -132,10 +157,19 @@ class Seen:
     def line(self) -> str | None:
         """Return what is known of the first harm in one line; None while there is none or only a second look."""
         looks = sorted(self.looks, key=lambda pair: (pair[1].step, pair[1].source == "received", pair[0]))
+        chosen = self._chosen() if looks else None
+        if chosen is not None:
+            return _of_look(*chosen)
         if looks:
             return _of_look(*looks[0])
         harms = sorted(self.harms, key=lambda pair: (pair[1].step, pair[0]))
         return _of_harm(*harms[0]) if harms else None
+
+    def _chosen(self) -> tuple[int, Looked] | None:
+        """Return the look that the report would choose by now: a rank that received is told from one that sent."""
+        from nandiag.analysis.first import first_look  # all of analysis comes with it: not before it is needed
+
+        return first_look(RankLog(*key, tuple(records)) for key, records in self.told.items())
 
 
 def _of_look(rank: int, look: Looked) -> str:

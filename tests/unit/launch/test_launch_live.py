@@ -5,10 +5,11 @@ import os
 import signal
 import socket
 import subprocess
+from dataclasses import replace
 
 import pytest
 
-from nandiag.events import Attached, Finished, Harm, Looked, Record, Site, Stopping, TensorFact, Warned, encode
+from nandiag.events import Attached, Finished, Harm, Looked, Record, Sent, Site, Stopping, TensorFact, Warned, encode
 from nandiag.launch.live import Grace, Seen, Watch, signal_own
 from nandiag.store.layout import RunFolder
 from nandiag.store.tail import Fresh
@@ -55,6 +56,19 @@ def seen(*events):
 )  # fmt: skip
 def test_the_line(events, line):
     assert seen(*events).line() == line
+
+
+def test_a_rank_that_sent_it_is_named_and_not_the_one_that_received_it():
+    way = ["send", [0, 1], 5, "0#0/0"]
+    sent = Sent("send", (0, 1), 5, "0#0/0", replace(found(step=5), site=Site(module="stage")))
+    received = replace(found("received"), facts={"handed": way})
+    assert seen((0, sent), (1, harm()), (1, received)).line() == "rank 0, step 7, forward: stage made NaN"
+
+
+def test_a_rank_that_went_on_with_what_another_one_sent_is_not_named():
+    """It found an origin of its own, with infinities that it was fed."""
+    fed = replace(found(module="head"), facts={"fed": True})
+    assert seen((0, harm()), (0, fed), (1, found())).line() == "rank 1, step 7, forward: blocks.2.attn made NaN"
 
 
 def test_a_parameter_is_named():
