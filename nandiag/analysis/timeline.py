@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from nandiag.events import PHASES, Harm, Looked, Printed, Sent, Skipped, Stopping, Warned
+from nandiag.events import PHASES, Harm, Looked, Next, Printed, Sent, Skipped, Stopping, Warned
 from nandiag.store.reader import RankLog
 
 E = TypeVar("E")
@@ -40,6 +40,7 @@ class Timeline:
     warned: tuple[Seen[Warned], ...] = ()
     printed: tuple[Seen[Printed], ...] = ()
     sent: tuple[Seen[Sent], ...] = ()
+    nexts: tuple[Seen[Next], ...] = ()
 
 
 def build(logs: tuple[RankLog, ...]) -> Timeline:
@@ -53,6 +54,7 @@ def build(logs: tuple[RankLog, ...]) -> Timeline:
         warned=tuple(sorted(of[Warned], key=_in_order)),
         printed=tuple(sorted(of[Printed], key=_in_order)),
         sent=tuple(of[Sent]),
+        nexts=tuple(of[Next]),
     )
 
 
@@ -61,7 +63,8 @@ def _in_order(one: Seen[Any]) -> tuple[int, int, int, int]:
 
 
 def _by_kind(logs: tuple[RankLog, ...]) -> dict[type, list[Seen[Any]]]:
-    found: dict[type, list[Seen[Any]]] = {kind: [] for kind in (Harm, Looked, Skipped, Stopping, Warned, Printed, Sent)}
+    kinds = (Harm, Looked, Next, Skipped, Stopping, Warned, Printed, Sent)
+    found: dict[type, list[Seen[Any]]] = {kind: [] for kind in kinds}
     for log in logs:
         for record in log.records:
             many = found.get(type(record.event))

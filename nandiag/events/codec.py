@@ -21,6 +21,7 @@ KINDS: dict[str, type] = {
     "note": kinds.Note,
     "harm": kinds.Harm,
     "looked": kinds.Looked,
+    "next": kinds.Next,
     "sent": kinds.Sent,
     "skipped": kinds.Skipped,
     "warned": kinds.Warned,

@@ -178,6 +178,18 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
+class Next:
+    """What the step showed next: run once more, with finite numbers in the place of what was bad in the runs before.
+
+    The first such run (``number`` 0) mends the expression of the rank's newest :class:`Looked`, each other one that of
+    the run before as well. A ``look`` whose outcome is ``finite`` tells that nothing else went bad.
+    """
+
+    number: int
+    look: Looked
+
+
+@dataclass(frozen=True, slots=True)
 class Skipped:
     """An optimizer step was left out by GradScaler or ``found_inf`` (``by="scaler"``) or by the script itself."""
 
@@ -323,6 +335,6 @@ class Unknown:
 
 
 Event = (
-    Attached | Armed | ProbeDark | Note | Harm | Looked | Sent | Skipped | Warned | Replicas | Stopping | Raised
+    Attached | Armed | ProbeDark | Note | Harm | Looked | Next | Sent | Skipped | Warned | Replicas | Stopping | Raised
     | History | Activations | Listening | Placed | Printed | Finished | Unknown
 )  # fmt: skip

@@ -11,6 +11,7 @@ from nandiag.analysis.report import Origin, Suggestion, Verdict
 from nandiag.analysis.skips import before
 from nandiag.analysis.timeline import Timeline
 from nandiag.analysis.verdict.evidence import evidence
+from nandiag.analysis.verdict.further import is_told, next_looks, with_next
 from nandiag.analysis.verdict.steady import healthy, held_bad, last_finite, spoiled_between
 from nandiag.analysis.verdict.summary import summary
 from nandiag.analysis.ways.spread import spread_of
@@ -52,8 +53,8 @@ def of_claim(claim: Claim, origin: Origin, timeline: Timeline, background: Backg
     story, mechanism = explain(facts, background.causes)
     named = [cause for cause in (mechanism, story) if cause is not None]
     chosen = _chosen(story, mechanism)
-    told = story.slug if story is not None else None
-    why = [text for cause in named for text in cause.evidence]
+    advice, after = _advice(facts, mechanism, _suggestions(chosen, named), next_looks(claim, timeline))
+    why = [*(text for cause in named for text in cause.evidence), *after]
     return Verdict(
         anomaly=True,
         summary=summary(claim, origin, before(claim, timeline)),
@@ -62,9 +63,9 @@ def of_claim(claim: Claim, origin: Origin, timeline: Timeline, background: Backg
         cause=chosen.slug if chosen else None,
         mechanism=mechanism.slug if mechanism and mechanism.strength else None,
         origin=origin,
-        evidence=(*why, *evidence(claim, origin, timeline, told)),
+        evidence=(*why, *evidence(claim, origin, timeline, story.slug if story is not None else None)),
         reasons=len(why),
-        suggestions=_also_at(facts, mechanism, _suggestions(chosen, named)),
+        suggestions=advice,
         spread=spread_of(claim, timeline),
     )
 
@@ -124,14 +125,26 @@ def _suggestions(chosen: Cause | None, named: list[Cause]) -> tuple[Suggestion, 
     return tuple(one for cause in telling for one in cause.suggestions)
 
 
-def _also_at(facts: Facts, mechanism: Cause | None, told: tuple[Suggestion, ...]) -> tuple[Suggestion, ...]:
-    """Name the other lines of the function that are to be mended alike beside the line that mends the op's own."""
+def _advice(
+    facts: Facts, mechanism: Cause | None, told: tuple[Suggestion, ...], looks: list[Looked]
+) -> tuple[tuple[Suggestion, ...], tuple[str, ...]]:
+    """Return what was ``told`` with other lines that are to be mended beside the op's own, and why these are."""
     own = mechanism.suggestions if mechanism is not None and mechanism.slug in _AT_THE_OP else ()
     first = next((place for place, one in enumerate(told) if one in own and one.code), None)
-    if first is None or not facts.again:
+    advice, why = with_next(facts, first, told, looks)
+    return _also_at(facts, first, advice), why
+
+
+def _also_at(facts: Facts, first: int | None, told: tuple[Suggestion, ...]) -> tuple[Suggestion, ...]:
+    """Name the other lines of the function that are to be mended alike beside the line that mends the op's own.
+
+    ``first`` is the place of that one's suggestion, which may have told them already.
+    """
+    again = [] if first is None else [line for line in facts.again if not is_told(line, told[first])]
+    if first is None or not again:
         return told
-    compute = "computes" if len(facts.again) == 1 else "compute"
-    where = words.lines(facts.again).capitalize()
+    compute = "computes" if len(again) == 1 else "compute"
+    where = words.lines(again).capitalize()
     mend = replace(told[first], text=f"{told[first].text} {where} {compute} the like: mend that too.")
     return (*told[:first], mend, *told[first + 1 :])
 

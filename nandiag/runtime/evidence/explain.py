@@ -31,7 +31,7 @@ _FEWEST_POSITIONS = 2
 
 def site_of(spot: Spot, op: str | None) -> Site:
     """Return the place of ``spot``: the user's line, or the library's own where the module itself is a library's."""
-    frame = _frame(spot)
+    frame = frame_of(spot)
     place = None if frame is None else columns(frame)
     line = None if frame is None else place[0] if place is not None else frame.line
     return Site(
@@ -49,7 +49,8 @@ def site_of(spot: Spot, op: str | None) -> Site:
     )
 
 
-def _frame(spot: Spot) -> Frame | None:
+def frame_of(spot: Spot) -> Frame | None:
+    """Return the frame that is shown: the user's, or the library's own where the module itself is a library's."""
     if spot.library and spot.frames and spot.frames[0].kind == LIBRARY:
         return spot.frames[0]
     return best(spot.frames)
@@ -57,7 +58,7 @@ def _frame(spot: Spot) -> Frame | None:
 
 def via(spot: Spot) -> str | None:
     """Return ``file:line`` of the library frame that ran the op where the site shows the user's call of it."""
-    frame = _frame(spot)
+    frame = frame_of(spot)
     inner = spot.frames[0] if spot.frames else None
     if frame is None or inner is None or inner is frame or frame.kind != USER:
         return None
@@ -233,7 +234,7 @@ def masked_at(op: Op) -> dict[str, object]:
     waiting, seen = [op], {id(op)}
     while waiting:
         one = waiting.pop()
-        frame = _frame(one.spot) if one.constant else None
+        frame = frame_of(one.spot) if one.constant else None
         if frame is not None:
             return {"masked_at": [frame.file, frame.line]}
         waiting += [parent for parent in one.parents if id(parent) not in seen]
@@ -260,7 +261,7 @@ def vanished_at(op: Op) -> dict[str, object]:
     """Return where the exponential stands of whose zeros both sides of a division are made, and of what it is 0."""
     if op.vanished is None:
         return {}
-    frame = _frame(op.vanished.op.spot)
+    frame = frame_of(op.vanished.op.spot)
     at = [] if frame is None else [frame.file, frame.line]
     return {"vanished": op.vanished.exponent, "vanished_at": at}
 

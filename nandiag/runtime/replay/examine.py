@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import math
 import sys
 import time
@@ -13,7 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from nandiag.events import Looked
+from nandiag.events import Looked, Next
 from nandiag.runtime.belongings.signals import postponed
 from nandiag.runtime.belongings.world.patience import patience
 from nandiag.runtime.collectives.wraps import uncounted
@@ -24,16 +25,16 @@ from nandiag.runtime.evidence.labels import labels_of, storage
 from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.guard import Refused, guarded
-from nandiag.runtime.look.finite import is_bad, quiet
+from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.names import names_of
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.hooked import Hooks
+from nandiag.runtime.replay.mended import Mended, further
 from nandiag.runtime.replay.ready import (
     all_that_gather,
     as_before_set_anew,
-    began_bad,
     kept_as_buffers,
     may_write_weights,
     memory_of,
@@ -46,8 +47,14 @@ from nandiag.runtime.replay.ready import (
 )
 from nandiag.runtime.replay.rerun import Player, written_by
 from nandiag.runtime.replay.trace import Tracer
+<<<<<<< HEAD
 from nandiag.runtime.replay.unfinished import groups_of, reset_sharding
 from nandiag.runtime.replay.update.again import BY_HAND, GONE, STOOD_IN, last_write, look_again
+=======
+from nandiag.runtime.replay.unfinished import can_break_off, groups_of, reset_sharding
+from nandiag.runtime.replay.update.again import BY_HAND, last_write, look_again
+from nandiag.runtime.replay.update.weights import of_weights
+>>>>>>> e91fa7c (The next place to break is told with the first help: the step is run again with finite numbers in its origin's place)
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, Entry
 from nandiag.runtime.tape.traceless import roots_of, traceless
@@ -56,7 +63,6 @@ from nandiag.runtime.together.shadows import possible
 from nandiag.runtime.together.shards import SHARDS
 from nandiag.runtime.together.vigil import together
 
-_MOST = 4
 _NOT_RUN = frozenset({"refused", "failed"})
 
 
@@ -71,6 +77,7 @@ class Examiner:
         self._rate: Looked | None = None
         self.script_ends = False
         self._hooks = Hooks()
+        self._mended = Mended()
 
     @postponed()
     def examine(self, case: Case) -> Looked | None:
@@ -88,7 +95,12 @@ class Examiner:
         with quiet():
             copies = kept_as_buffers(tape) + ([] if case.broken is None else [case.broken.entry])
             copies += [entry for one in case.parameters if (entry := tape.copier(storage(one))) is not None]
+<<<<<<< HEAD
         entries, self._partial = still_held(to_play(tape, case, copies))
+=======
+        entries, self._partial = still_held(tape.whole((*case.gradients, *case.spoken), without=updates, also=copies))
+        self._mended = Mended()
+>>>>>>> e91fa7c (The next place to break is told with the first help: the step is run again with finite numbers in its origin's place)
         began = time.perf_counter()
         looked = self._refusal(case, entries) or self._as_set_anew(case, entries, self._replay(case, entries))
         if self.script_ends and looked.outcome in _NOT_RUN and not case.joint and groups_of(roots_of(entries)):
@@ -104,7 +116,21 @@ class Examiner:
         looked = _timed(looked, time.perf_counter() - began)
         if case.is_told(looked):
             RECORDER.emit(looked, urgent=True)
+            self._further(case, entries, looked)
         return looked
+
+    def _further(self, case: Case, entries: list[Entry], looked: Looked) -> None:
+        """Tell where the step goes bad next when its origin is mended: whoever mends one line wants to know of all."""
+        case = replace(case, ends=False, handed=True)  # nothing may be done twice: it is no more than a further word
+        if case.joint or (looked.outcome, looked.source) != ("found", "op") or self._refusal(case, entries):
+            return
+        run = functools.partial(self._timed_replay, case, entries)
+        for number, found in enumerate(further(run, looked.seconds or 0.0, self._capture.step_seconds)):
+            RECORDER.emit(Next(number, found), urgent=True)
+
+    def _timed_replay(self, case: Case, entries: list[Entry]) -> Looked:
+        began = time.perf_counter()
+        return _timed(self._replay(case, entries, self._mended), time.perf_counter() - began)
 
     @postponed()
     def examine_handed(self, case: Case) -> Looked | None:
@@ -167,7 +193,7 @@ class Examiner:
 
     def _of_weights(self, case: Case, entries: list[Entry], looked: Looked) -> Looked:
         midway = self._capture.between.taped
-        return _of_weights(case, entries, self._with_moved(entries), looked, midway=midway)
+        return of_weights(case, entries, self._with_moved(entries), looked, midway=midway)
 
     def _from_file(self, case: Case, entries: list[Entry], looked: Looked) -> Looked:
         """Weights that were bad when the step began may have been loaded from a checkpoint that this run saved so."""
@@ -237,9 +263,9 @@ class Examiner:
                 reason = reason or "another rank could not run the step again"
         return None if reason is None else _nothing(case, "refused", reason)
 
-    def _replay(self, case: Case, entries: list[Entry]) -> Looked:
+    def _replay(self, case: Case, entries: list[Entry], mended: Mended | None = None) -> Looked:
         roots = roots_of(entries)
-        tracer = Tracer(names_of(roots), joint=case.joint)
+        tracer = Tracer(names_of(roots), joint=case.joint, mended=mended)
         with quiet():
             held = all_that_gather(case.parameters, roots, entries)
             tracer.brought = set(labels_of(roots, entries)) | memory_of(entries)
@@ -324,6 +350,8 @@ class Examiner:
         ends = seen.ends(case)
         found = origin(ends)
         if found is not None:
+            if not self._mended.add(found.op) and seen.tracer.mended is not None:
+                return _nothing(case, "failed", "what was mended went bad again")
             return with_heard(seen.found(case, found))
         if ends:
             return _nothing(case, "failed", "non-finite values came back, but not the op that made them")
@@ -356,29 +384,6 @@ def _eager() -> Iterator[None]:
         return
     with torch.compiler.set_stance("force_eager"):
         yield
-
-
-def _of_weights(case: Case, entries: list[Entry], writes: list[Entry], looked: Looked, *, midway: bool) -> Looked:
-    """Return ``looked`` with which weights the step began bad, or the last write into them where it showed nothing.
-
-    ``writes``: the entries with what gave weights other memory. ``midway``: the entries begin in the middle of an
-    optimizer's step, behind an evaluation of its closure.
-    """
-    if looked.outcome != "found" and case.by_hand and not looked.facts.get("complete"):
-        looked = last_write(list(case.suspects), case.step, writes, BY_HAND) or looked
-    if case.behind and (looked.outcome == "finite" or (looked.outcome == "refused" and writes != entries)):
-        looked = last_write(list(case.suspects), case.step, writes, GONE) or looked
-    if case.behind and looked.phase == "data":
-        looked = replace(looked, phase="optimizer")  # no step follows of which it would be the data
-    spoiled = began_bad(case, entries, midway=midway)
-    if looked.outcome == "finite" and looked.facts.get("reconstructed") and not case.joint:
-        bad = [one for one in case.parameters if is_bad(one)]
-        looked = last_write(bad, case.step, writes, STOOD_IN) or looked
-    if looked.outcome == "found" and looked.source in {"outside", "parameter"} and writes != entries:
-        looked = last_write([one for one in case.parameters if is_bad(one)], case.step, writes, GONE) or looked
-    if not spoiled:
-        return looked
-    return replace(looked, facts={**looked.facts, "began_bad": spoiled[:_MOST], "all_bad": len(spoiled)})
 
 
 def _nothing(case: Case, outcome: str, reason: str) -> Looked:

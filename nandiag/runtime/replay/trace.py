@@ -29,6 +29,7 @@ from nandiag.runtime.memory.unwritten import EMPTY, Unwritten, hands_out, taken_
 from nandiag.runtime.memory.vanished import Vanishing
 from nandiag.runtime.names import class_name, is_library, is_wrapper, node_name
 from nandiag.runtime.replay.carrier import Carriers, put_in, wait_for
+from nandiag.runtime.replay.mended import Mended
 from nandiag.runtime.tape.entries import tensors_in
 
 _CONSTANTS = frozenset({
@@ -42,7 +43,7 @@ _PLAIN_TYPES = (torch.Tensor, nn.Parameter)
 class Tracer(TorchDispatchMode):
     """Runs each op and keeps those with non-finite outputs; ``joint`` allows collectives, for all ranks run them."""
 
-    def __init__(self, names: dict[int, str], *, joint: bool) -> None:
+    def __init__(self, names: dict[int, str], *, joint: bool, mended: Mended | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.names = names
         self.joint = joint
@@ -69,6 +70,7 @@ class Tracer(TorchDispatchMode):
         self.brought: set[int] = set()
         self._task = torch._C._current_graph_task_id()  # of the backward in which it was made, if in any
         self.sent: list[Op] = []
+        self.mended = mended  # whose results are made finite
         self.given_to_updates: list[Tensor] = []  # gradients for updates within backward, which are left out
         self._carriers = Carriers()
 
@@ -128,6 +130,8 @@ class Tracer(TorchDispatchMode):
         output = func(*args, **kwargs)
         outputs = tensors_in(output)
         self._pin(outputs, given)
+        if self.mended is not None:
+            self.mended.put_in(spot, func, outputs or outs, stats)
         if name in EMPTY:
             self._garbage.handed_out(map(key_of, outputs), Op(self.ops, func, spot, [], []))
             self._forget(outputs, set())

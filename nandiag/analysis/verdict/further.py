@@ -1,0 +1,191 @@
+"""The help for the places that go bad next once the origin is mended, beside that for the origin itself (reader side).
+
+Whoever mends one line wants the run to train, not to break at the next one: what running the step again with finite
+numbers in the place of the origin's result has shown is told with it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+
+from nandiag.analysis.causes import Cause, Facts, explain
+from nandiag.analysis.origin import Claim
+from nandiag.analysis.report import Origin, Suggestion
+from nandiag.analysis.timeline import Timeline
+from nandiag.events import Looked, Site, words
+
+_TAG = re.compile(r"  # line (\d+)$")
+_HEAD = re.compile(r"\s*(return\b|[\w.,\[\] *]+?[-+*/@|&]?=(?!=)|[\w.]+\()")
+_LINES, _NUMBER = re.compile(r"\b[Ll]ines? (\d+(?:(?:, | and )\d+)*)"), re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One of the next places, why it goes bad, and its whole line mended, where it is known how."""
+
+    origin: Origin
+    cause: Cause | None
+    line: str | None
+
+
+@dataclass(slots=True)
+class Mend:
+    """A suggestion that grows with the next places: ``lines`` are those of the origin's file as they are mended now."""
+
+    own: Suggestion
+    origin: Origin
+    lines: dict[int, str]
+
+    @classmethod
+    def of(cls, own: Suggestion, origin: Origin) -> Mend:
+        """Begin with the mend of the origin alone."""
+        lines = {}
+        for text in (own.code or "").splitlines():
+            tag = _TAG.search(text)
+            number = int(tag[1]) if tag else _line_of(text, own, origin)
+            if number is not None:
+                lines[number] = text[: tag.start()] if tag else text
+        return cls(own, origin, lines)
+
+    def is_mended(self, place: Origin) -> bool:
+        """Whether the suggestion as it stands mends that place's expression, in its own line."""
+        own = self.origin
+        if (place.file, place.line, place.column) == (own.file, own.line, own.column):
+            return True
+        text = self.lines.get(place.line or 0) if place.file == own.file else None
+        return text is not None and _shifted(place, text) is None
+
+
+def next_looks(claim: Claim, timeline: Timeline) -> list[Looked]:
+    """Return what the rank of the claim saw next in the same step, in order."""
+    if claim.basis != "look" or claim.look is None or claim.later is not None:
+        return []
+    look = claim.look
+    of = (look.rank, look.attempt, look.event.step)
+    found = [one for one in timeline.nexts if (one.rank, one.attempt, one.event.look.step) == of and one.seq > look.seq]
+    return [one.event.look for one in found]
+
+
+def with_next(
+    facts: Facts, first: int | None, told: tuple[Suggestion, ...], looks: list[Looked]
+) -> tuple[tuple[Suggestion, ...], tuple[str, ...]]:
+    """Return the suggestions that were ``told``, the ``first`` of the op's own with the next places, and why."""
+    mend = Mend.of(told[first] if first is not None else Suggestion(""), facts.origin)
+    places = list(_places(facts, mend, looks))
+    if not places:
+        return told, ()
+    why = tuple(_why(places, whole=looks[-1].outcome == "finite"))
+    if first is None:
+        return told, why
+    return (*told[:first], _together(mend, told[first], places), *told[first + 1 :]), why
+
+
+def is_told(line: int, suggestion: Suggestion) -> bool:
+    """Whether a suggestion names a line, or has it mended in its code."""
+    said = {number for text in _LINES.findall(suggestion.text) for number in _NUMBER.findall(text)}
+    return str(line) in said | {tag for text in (suggestion.code or "").splitlines() for tag in _TAG.findall(text)}
+
+
+def _places(facts: Facts, mend: Mend, looks: list[Looked]) -> Iterable[_Place]:
+    """Yield the next places that the mend, as it stands by then, does not mend already."""
+    for look in looks:
+        if look.outcome != "found" or look.site is None or look.site.file is None:
+            return
+        origin = _origin(facts.origin, look)
+        if mend.is_mended(origin):
+            continue
+        same = origin.file == mend.origin.file
+        text = mend.lines.get(origin.line or 0) if same else None
+        shown = _shifted(origin, text) or origin if text is not None else origin
+        _, cause = explain(replace(facts, origin=shown, look=look))
+        line = None if cause is None else _mended(shown, cause.suggestions)
+        if line is not None and same and origin.line is not None:
+            mend.lines[origin.line] = line
+        yield _Place(origin, cause, line)
+
+
+def _origin(origin: Origin, look: Looked) -> Origin:
+    site = look.site or Site()
+    here = {field.name: getattr(site, field.name) for field in fields(Site) if field.name != "around"}
+    kinds = {fact.kind for fact in look.outputs} - {None}
+    kind = "inf" if kinds == {"inf"} else "nan"
+    placed = replace(origin, **here, kind=kind, phase=look.phase, inputs=look.inputs, outputs=look.outputs)
+    if site.around is not None and site.around.statement is not None:
+        return replace(placed, source=site.around.statement, column=site.around.column)
+    return placed
+
+
+def _shifted(place: Origin, text: str) -> Origin | None:
+    """Return the place with its line as it is mended by now, where what is underlined stands there still, once."""
+    shown = (place.source or "")[slice(*(place.column or (0, 0)))]
+    if not shown or text.count(shown) != 1:
+        return None
+    first = text.index(shown)
+    return replace(place, source=text, column=(first, first + len(shown)))
+
+
+def _mended(origin: Origin, suggestions: tuple[Suggestion, ...]) -> str | None:
+    """Return the first of the suggestions that is the whole line of the place as it is to be."""
+    fitted = (one.code for one in suggestions if one.code and _head(one.code) == _head(origin.source or ""))
+    return next((code for code in fitted if "\n" not in code), None)
+
+
+def _head(line: str) -> str | None:
+    found = _HEAD.match(line)
+    return None if found is None else found[1].strip()
+
+
+def _line_of(text: str, own: Suggestion, origin: Origin) -> int | None:
+    """Return the line that a line of code is to replace: the origin's, or the one that the text names."""
+    if _head(text) is not None and _head(text) == _head(origin.source or ""):
+        return origin.line
+    said = {int(number) for text in _LINES.findall(own.text) for number in _NUMBER.findall(text)}
+    return said.pop() if len(said) == 1 else None
+
+
+def _together(mend: Mend, own: Suggestion, places: list[_Place]) -> Suggestion:
+    """Return the suggestion with the lines of the next places below its own."""
+    known = {number: text for number, text in mend.lines.items() if number != mend.origin.line}
+    code = [_now(text, mend, own) for text in (own.code or "").splitlines()]
+    shown = {int(tag[1]) for text in code if (tag := _TAG.search(text))}
+    shown |= {number for number in known if known[number] in code}
+    for place in places:
+        here = place.origin
+        same = here.file == mend.origin.file
+        if place.line is None or (same and (here.line == mend.origin.line or here.line in shown)):
+            continue
+        shown |= {here.line or 0} if same else set()
+        text = known.get(here.line or 0, place.line) if same else place.line
+        code.append(f"{text}  # {'' if same else posixpath.basename(here.file or '') + ', '}line {here.line}")
+    return Suggestion(f"{own.text} {_also(mend, places)}", "\n".join(code))
+
+
+def _now(text: str, mend: Mend, own: Suggestion) -> str:
+    """Return a line of the suggestion's own code as the next places have left it."""
+    tag = _TAG.search(text)
+    number = int(tag[1]) if tag else _line_of(text, own, mend.origin)
+    return mend.lines.get(number or 0, text) + (tag[0] if tag else "")
+
+
+def _also(mend: Mend, places: list[_Place]) -> str:
+    lines = sorted({one.origin.line or 0 for one in places if one.origin.line != mend.origin.line})
+    here = any(one.origin.line == mend.origin.line for one in places)
+    if not lines:
+        return "The same line breaks in another place next: mend both."
+    verb = "breaks" if len(lines) == 1 else "break"
+    again = ", and this one in another place" if here else ""
+    return f"{words.lines(lines).capitalize()} {verb} next in the same step{again}: mend that too."
+
+
+def _why(places: list[_Place], *, whole: bool) -> Iterable[str]:
+    for number, place in enumerate(places):
+        bad = {"nan": "NaN", "inf": "Inf"}[place.origin.kind]
+        how = "With finite numbers put in its place" if not number else "With those put there too"
+        seen = f": {place.cause.evidence[0]}" if place.cause is not None and place.cause.evidence else ""
+        gradient = " in its gradient" if place.origin.node is not None else ""
+        yield f"{how}, line {place.origin.line} made {bad}{gradient} next{seen}."
+    if whole:
+        yield "Beyond that the step was finite."

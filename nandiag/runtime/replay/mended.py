@@ -1,0 +1,83 @@
+"""Where a step goes bad next: it is run again with finite numbers in the place of what its origin made (worker).
+
+A mend of one line often only uncovers the next. What stands in is what the usual mend would leave: a logarithm, or an
+exponential, of an argument with a bound, and 0 for the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nandiag.events import Looked, words
+from nandiag.runtime.evidence.explain import frame_of
+from nandiag.runtime.evidence.op import Op, Spot, Stat
+from nandiag.runtime.look.finite import is_bad
+
+_at_its_version: Any = torch.autograd._unsafe_preserve_version_counter  # type: ignore[attr-defined]
+_MOST, _STEPS, _SECONDS = 4, 10, 1.0
+_FLOORS = {"log": math.log(1e-12), "log2": math.log2(1e-12), "log10": -12.0}
+_CEILING, _GROWING = math.exp(20), frozenset({"exp", "exp2", "expm1", "cosh", "sinh"})
+
+Place = tuple[object, int]
+
+
+class Mended:
+    """The expressions of the script whose results are made finite, forward and backward."""
+
+    def __init__(self) -> None:
+        self._places: set[Place] = set()
+
+    def add(self, op: Op) -> bool:
+        """Mend the expression of ``op`` from the next run on; False where it has none, or that did not help."""
+        place = _place(op.spot)
+        if place is None or place in self._places:
+            return False
+        self._places.add(place)
+        return True
+
+    def put_in(self, spot: Spot, func: Any, outputs: list[Tensor], stats: list[Stat | None]) -> None:
+        """Put finite numbers in the place of those that an op of these expressions made not finite, or not a number."""
+        if _place(spot) not in self._places or any(stat is not None and stat.nan for stat in stats):
+            return
+        name = words.op(str(func)).rstrip("_")
+        for tensor in outputs:
+            if tensor.is_floating_point() and is_bad(tensor):
+                _fill(tensor, name, given_infinities=any(stats))
+
+
+def _place(spot: Spot) -> Place | None:
+    frame = frame_of(spot)
+    return None if frame is None else (frame.code, frame.instruction)
+
+
+def _fill(tensor: Tensor, name: str, *, given_infinities: bool) -> None:
+    most = min(_CEILING, torch.finfo(tensor.dtype).max) if name in _GROWING else 0.0
+    least = _FLOORS.get(name, -most)
+    if given_infinities:  # a mask, as a rule: only the NaN is this op's doing
+        most, least = math.inf, -math.inf
+    with _at_its_version(tensor):  # to autograd it is what the op itself gave
+        torch.nan_to_num_(tensor, nan=0.0, posinf=most, neginf=least)
+
+
+def further(run: Callable[[], Looked], seconds: float, step_seconds: float) -> Iterator[Looked]:
+    """Yield what each further run shows, as long as one finds an op and the time of ten steps, or a second, allows.
+
+    ``seconds`` is what the newest run took; ``run`` makes one with all places mended that the runs before have found.
+    """
+    left = max(_STEPS * step_seconds, _SECONDS)
+    for _ in range(_MOST):
+        left -= seconds
+        if left < 0:
+            return
+        looked = run()
+        if looked.outcome not in {"found", "finite"} or (looked.outcome == "found" and looked.source != "op"):
+            return
+        yield looked
+        if looked.outcome == "finite":
+            return
+        seconds = looked.seconds or seconds

@@ -1,0 +1,37 @@
+"""Which weights a harmful step began bad, and what wrote into them last (worker)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nandiag.events import Looked
+from nandiag.runtime.look.finite import is_bad
+from nandiag.runtime.replay.case import Case
+from nandiag.runtime.replay.ready import began_bad
+from nandiag.runtime.replay.update.again import BY_HAND, GONE, STOOD_IN, last_write
+from nandiag.runtime.tape.entries import Entry
+
+_MOST = 4
+
+
+def of_weights(case: Case, entries: list[Entry], writes: list[Entry], looked: Looked, *, midway: bool) -> Looked:
+    """Return ``looked`` with which weights the step began bad, or the last write into them where it showed nothing.
+
+    ``writes``: the entries with what gave weights other memory. ``midway``: the entries begin in the middle of an
+    optimizer's step, behind an evaluation of its closure.
+    """
+    if looked.outcome != "found" and case.by_hand and not looked.facts.get("complete"):
+        looked = last_write(list(case.suspects), case.step, writes, BY_HAND) or looked
+    if case.behind and (looked.outcome == "finite" or (looked.outcome == "refused" and writes != entries)):
+        looked = last_write(list(case.suspects), case.step, writes, GONE) or looked
+    if case.behind and looked.phase == "data":
+        looked = replace(looked, phase="optimizer")  # no step follows of which it would be the data
+    spoiled = began_bad(case, entries, midway=midway)
+    if looked.outcome == "finite" and looked.facts.get("reconstructed") and not case.joint:
+        bad = [one for one in case.parameters if is_bad(one)]
+        looked = last_write(bad, case.step, writes, STOOD_IN) or looked
+    if looked.outcome == "found" and looked.source in {"outside", "parameter"} and writes != entries:
+        looked = last_write([one for one in case.parameters if is_bad(one)], case.step, writes, GONE) or looked
+    if not spoiled:
+        return looked
+    return replace(looked, facts={**looked.facts, "began_bad": spoiled[:_MOST], "all_bad": len(spoiled)})

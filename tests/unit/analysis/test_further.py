@@ -1,0 +1,74 @@
+"""Where the step went bad next is told with the help for the origin, so that what is pasted trains."""
+
+from dataclasses import replace
+
+import pytest
+
+from nandiag.analysis import analyse
+from nandiag.events import Next, Site
+
+
+def look(by_hand, line, expression, number, *, op="log", file="train.py", **given):
+    first = line.index(expression)
+    site = Site("", "Net", f"aten.{op}.default", file=file, line=number, column=(first, first + len(expression)),
+                function="loss", source=line)  # fmt: skip
+    values = {"inputs": (by_hand.fact(zeros=3, min=0.0),), "outputs": (by_hand.fact(neginf=3),), **given}
+    if op == "div":
+        values = {"inputs": (by_hand.fact(), by_hand.fact(zeros=3, min=0.0)), "outputs": (by_hand.fact(nan=3),)}
+    facts = {"of_weights": True}
+    return by_hand.found(5, site=replace(site, **given.pop("at", {})), facts=facts, phase="loss", **values)
+
+
+def verdict(by_hand, origin, *further, whole=True):
+    looks = [*further, *([by_hand.finite(5)] if whole else [])]
+    nexts = [Next(number, one) for number, one in enumerate(looks)]
+    return analyse(by_hand.run(by_hand.rank(0, by_hand.loss(5), origin, *nexts, world=1), world=1)).verdict
+
+
+ORIGIN = ("share = w / w.sum(-1)", "w / w.sum(-1)", 13)
+
+
+def test_the_next_line_stands_below_the_first_one(by_hand):
+    origin = look(by_hand, *ORIGIN, op="div")
+    told = verdict(by_hand, origin, look(by_hand, "    loss = -(share * share.log()).sum()", "share.log()", 14))
+    assert told.suggestions[0].code.splitlines() == [
+        "share = w / w.sum(-1).clamp_min(1e-6)",
+        "loss = -(share * share.clamp_min(1e-12).log()).sum()  # line 14",
+    ]
+    assert told.suggestions[0].text.endswith("Line 14 breaks next in the same step: mend that too.")
+    why = "With finite numbers put in its place, line 14 made Inf next: the input of log holds 3 zeros in 16 values; "
+    assert told.evidence[1:3] == (f"{why}log(0) is -inf.", "Beyond that the step was finite.")
+    assert told.reasons == 3
+
+
+def test_two_places_of_one_line_are_mended_in_it(by_hand):
+    line = "nll = err / scale + p.log()"
+    told = verdict(by_hand, look(by_hand, line, "err / scale", 7, op="div"), look(by_hand, line, "p.log()", 7))
+    assert told.suggestions[0].code == "nll = err / scale.clamp_min(1e-6) + p.clamp_min(1e-12).log()"
+
+
+LINE = "nll = err / scale + scale.log()"
+
+
+@pytest.mark.parametrize(("first", "second"), [(ORIGIN, ORIGIN), ((LINE, "err / scale", 7), (LINE, "scale.log()", 7))])
+def test_what_the_first_help_mends_already_is_not_told_twice(by_hand, first, second):
+    """The op of one expression may be several, and a guard is put wherever its argument may break the line."""
+    op = "log" if second[1].endswith("log()") else "div"
+    told = verdict(by_hand, look(by_hand, *first, op="div"), look(by_hand, *second, op=op))
+    alone = verdict(by_hand, look(by_hand, *first, op="div"), whole=False)
+    assert (told.suggestions, told.evidence) == (alone.suggestions, alone.evidence)
+
+
+@pytest.mark.parametrize("file", ["losses.py", "train.py"])
+def test_a_line_of_another_file_says_so(by_hand, file):
+    told = verdict(by_hand, look(by_hand, *ORIGIN, op="div"), look(by_hand, "y = p.log()", "p.log()", 3, file=file))
+    where = "losses.py, line 3" if file == "losses.py" else "line 3"
+    assert told.suggestions[0].code.splitlines()[1] == f"y = p.clamp_min(1e-12).log()  # {where}"
+
+
+def test_what_is_not_known_how_to_mend_is_told_as_a_place_alone(by_hand):
+    odd = look(by_hand, "y = made(p)", "made(p)", 30, op="lerp")
+    told = verdict(by_hand, look(by_hand, *ORIGIN, op="div"), odd)
+    assert told.suggestions[0].code == "share = w / w.sum(-1).clamp_min(1e-6)"
+    assert "Line 30 breaks next" in told.suggestions[0].text
+    assert told.evidence[1].startswith("With finite numbers put in its place, line 30 made Inf next")

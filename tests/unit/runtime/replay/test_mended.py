@@ -1,0 +1,98 @@
+"""Where a step goes bad next, once its origin is mended: seen in a run with finite numbers in the origin's place."""
+
+import pytest
+import torch
+from torch import nn
+
+from nandiag.events import Next
+
+
+def angle(u, v):
+    u = u / u.norm(dim=-1, keepdim=True)
+    v = v / v.norm(dim=-1, keepdim=True)
+    return torch.acos((u * v).sum(-1))
+
+
+def normed_twice(x, layer):
+    """Zeros in what both lines divide by, and in one row two directions that are the same."""
+    out = layer(x)
+    y = torch.stack([x[0] * 0, *out.detach()[1:]])
+    return angle(out, y).mean()
+
+
+def entropy(x, layer):
+    weight = torch.relu(layer(x) - layer.bias)
+    share = weight / weight.sum(-1, keepdim=True)
+    return -(share * share.log()).sum(-1).mean()
+
+
+def masked_mean(x, layer):
+    loss = layer(x).square()
+    mask = torch.zeros(4, 1)
+    mean = (loss * mask).sum(0) / mask.sum(0)
+    return (mean / mean.detach()).sum()
+
+
+def harmless(x, layer):
+    return (layer(x).square() * 0).sqrt().sum()
+
+
+LINES = {
+    normed_twice: ["v = v / v.norm(dim=-1, keepdim=True)", "return torch.acos((u * v).sum(-1))"],
+    entropy: ["share = weight / weight.sum(-1, keepdim=True)", "return -(share * share.log()).sum(-1).mean()"],
+    masked_mean: ["mean = (loss * mask).sum(0) / mask.sum(0)", "return (mean / mean.detach()).sum()"],
+    harmless: ["return (layer(x).square() * 0).sqrt().sum()"],
+}
+
+
+def broken(work, loss_of, **options):
+    worker = work(**options)
+    layer = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    x = torch.randn(4, 4)
+    x[0] = 0.0
+    loss_of(x, layer).backward()
+    before = [one.grad.clone() for one in layer.parameters()], torch.get_rng_state()
+    optimizer.step()
+    return worker, before, layer
+
+
+@pytest.mark.parametrize(("loss_of", "lines"), list(LINES.items()))
+def test_the_next_places_of_the_step_are_told_in_their_order(work, loss_of, lines):
+    worker, _, _ = broken(work, loss_of)
+    found = [worker.looked[0], *(one.look for one in worker.events(Next))]
+    assert [look.site.source.strip() for look in found if look.outcome == "found"] == lines
+    assert [one.number for one in worker.events(Next)] == list(range(len(lines)))
+    assert found[-1].outcome == "finite", "with all of them mended the step is finite"
+
+
+def test_what_the_run_with_mended_places_leaves_behind(work):
+    _, (gradients, generator), layer = broken(work, entropy)
+    assert all(torch.equal(one.grad.nan_to_num(), was.nan_to_num())
+               for one, was in zip(layer.parameters(), gradients, strict=True))  # fmt: skip
+    assert any(bool(one.grad.isnan().any()) for one in layer.parameters())
+    assert torch.equal(torch.get_rng_state(), generator)
+
+
+def test_what_came_bad_from_outside_is_not_run_again(work):
+    worker, _, _ = broken(work, lambda x, layer: layer(x * torch.tensor([float("nan"), 1.0, 1.0, 1.0])).sum())
+    assert not worker.events(Next)
+
+
+def test_a_step_that_takes_long_is_run_again_once_alone(work, monkeypatch):
+    monkeypatch.setattr("nandiag.runtime.replay.mended._SECONDS", 0.0)
+    monkeypatch.setattr("nandiag.runtime.replay.mended._STEPS", 0)
+    assert not broken(work, entropy)[0].events(Next)
+
+
+def grows(x, layer):
+    weight = torch.exp(layer(x) + 200)
+    total = weight.sum() * 0
+    return (weight / total).mean()
+
+
+def test_an_exponential_is_bounded_and_its_gradient_too(work):
+    worker, _, _ = broken(work, grows)
+    found = [worker.looked[0], *(one.look for one in worker.events(Next))]
+    told = [look.site.source.strip() for look in found if look.outcome == "found"]
+    assert told == ["weight = torch.exp(layer(x) + 200)", "return (weight / total).mean()"]
