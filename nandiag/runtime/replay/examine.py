@@ -47,14 +47,9 @@ from nandiag.runtime.replay.ready import (
 )
 from nandiag.runtime.replay.rerun import Player, written_by
 from nandiag.runtime.replay.trace import Tracer
-<<<<<<< HEAD
 from nandiag.runtime.replay.unfinished import groups_of, reset_sharding
-from nandiag.runtime.replay.update.again import BY_HAND, GONE, STOOD_IN, last_write, look_again
-=======
-from nandiag.runtime.replay.unfinished import can_break_off, groups_of, reset_sharding
 from nandiag.runtime.replay.update.again import BY_HAND, last_write, look_again
 from nandiag.runtime.replay.update.weights import of_weights
->>>>>>> e91fa7c (The next place to break is told with the first help: the step is run again with finite numbers in its origin's place)
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, Entry
 from nandiag.runtime.tape.traceless import roots_of, traceless
@@ -95,12 +90,8 @@ class Examiner:
         with quiet():
             copies = kept_as_buffers(tape) + ([] if case.broken is None else [case.broken.entry])
             copies += [entry for one in case.parameters if (entry := tape.copier(storage(one))) is not None]
-<<<<<<< HEAD
         entries, self._partial = still_held(to_play(tape, case, copies))
-=======
-        entries, self._partial = still_held(tape.whole((*case.gradients, *case.spoken), without=updates, also=copies))
         self._mended = Mended()
->>>>>>> e91fa7c (The next place to break is told with the first help: the step is run again with finite numbers in its origin's place)
         began = time.perf_counter()
         looked = self._refusal(case, entries) or self._as_set_anew(case, entries, self._replay(case, entries))
         if self.script_ends and looked.outcome in _NOT_RUN and not case.joint and groups_of(roots_of(entries)):
