@@ -21,7 +21,8 @@ EXPLAIN = Explanation(
     fix=(
         Suggestion(
             "Drop samples whose input is too short for their target.",
-            "frames >= lengths + repeats",
+            "repeats = torch.stack([(one[:n].diff() == 0).sum() for one, n in zip(targets, target_lengths)])\n"
+            "input_lengths >= target_lengths + repeats",
         ),
         Suggestion(
             "Or let such samples count as zero.",
@@ -63,7 +64,8 @@ def explain(facts: Facts) -> Cause | None:
 def _set(facts: Facts) -> str | None:
     """Return the line that sets it on the module that is called here, behind the one that makes that."""
     call = _call(facts)
-    if call is None or not isinstance(call.func, ast.Name | ast.Attribute):
+    module = facts.origin.module_class == "CTCLoss"
+    if call is None or not module or not isinstance(call.func, ast.Name | ast.Attribute):
         return None
     name = ast.unparse(call.func)
     lines = facts.written(name)
@@ -71,18 +73,36 @@ def _set(facts: Facts) -> str | None:
 
 
 def _fits(facts: Facts) -> str:
-    """Return the condition in the names of the call: its third is the length of the inputs, its fourth the targets'."""
+    """Return the condition in the names of the call; targets lie one behind the other, or each in a row of its own."""
+    targets, frames, lengths = (_name(facts, place) for place in (1, 2, 3))
+    counted = f"torch.tensor({lengths})" if _LISTED in (facts.origin.op or "") else lengths
+    given = facts.origin.inputs
+    if len(given) > 1 and len(given[1].shape) == 1:
+        many = f"{targets}.split({lengths}.tolist())" if counted == lengths else f"{targets}.split(list({lengths}))"
+        each = f"(one.diff() == 0).sum() for one in {many}"
+    else:
+        each = f"(one[:n].diff() == 0).sum() for one, n in zip({targets}, {lengths})"
+    frames = frames if counted == lengths else f"torch.tensor({frames})"
+    return f"repeats = {counted}.new_tensor([{each}])\n{frames} >= {counted} + repeats"
+
+
+def _name(facts: Facts, place: int) -> str:
+    """Return what the call is given there, where that is a name; else what torch calls it."""
     call = _call(facts)
-    given = [] if call is None or call.keywords else [ast.unparse(one) for one in call.args]
-    frames, lengths = given[2:] if len(given) == _GIVEN else ("frames", "lengths")
-    return f"{frames} >= {lengths} + repeats"
+    words_of = {} if call is None else {one.arg: one.value for one in call.keywords}
+    given = call.args[place] if call is not None and place < len(call.args) else words_of.get(_PARAMETERS[place])
+    return ast.unparse(given) if isinstance(given, ast.Name | ast.Attribute) else _PARAMETERS[place]
 
 
 def _call(facts: Facts) -> ast.Call | None:
-    """Return the underlined call of the module."""
+    """Return the underlined call of the module, or of the function."""
     found = fitting.parsed(facts.origin)
-    called = None if found is None or facts.origin.module_class != "CTCLoss" else found[1]
-    return called if isinstance(called, ast.Call) else None
+    called = None if found is None else found[1]
+    if not isinstance(called, ast.Call):
+        return None
+    is_own = ast.unparse(called.func).rpartition(".")[2] == "ctc_loss"
+    return called if is_own or facts.origin.module_class == "CTCLoss" else None
 
 
-_GIVEN = 4
+_PARAMETERS = ("log_probs", "targets", "input_lengths", "target_lengths")
+_LISTED = ".IntList"

@@ -162,15 +162,18 @@ class Facts:
             trained = f"[{', '.join(self.trained)}]" if self.trained else "parameters"
         return f"torch.nn.utils.clip_grad_norm_({trained}, 1.0)"
 
+    def called(self, what: str) -> str:
+        """Return what the script calls its ``optimizer``, or its ``model``, where it makes the step; else that word."""
+        return self.harm.names.get(what, what) if self.harm is not None else what
+
     def checked_state(self) -> str:
         """Return the line that checks what is bad, weights, buffers or optimizer state, in the script's own names."""
-        names = self.harm.names if self.harm is not None else {}
         if self.harm is not None and self.harm.what == "optimizer_state":
-            of = f"for s in {names.get('optimizer', 'optimizer')}.state.values() for v in s.values()"
+            of = f"for s in {self.called('optimizer')}.state.values() for v in s.values()"
             return f"assert all(v.isfinite().all() {of} if torch.is_tensor(v))"
         # The model that is trained need not be the one that holds a buffer, or a weight that nobody trains.
         own = self.weight is None or self.extra.get("weight_is") == "parameter"
-        model = self._loaded() or (names.get("model", "model") if own else "model")
+        model = self._loaded() or (self.called("model") if own else "model")
         kinds = {self.source, self.extra.get("weight_is"), self.harm.what if self.harm is not None else None}
         if "buffer" in kinds:
             return f"assert all(v.isfinite().all() for v in {model}.state_dict().values())"

@@ -18,10 +18,6 @@ _NUMBER = "number"
 _BESIDE, _WEIGHTS = ("arg0", "arg1", "other"), ("arg2", "weight")
 _FAR = {"float16": "6e4"}
 _SUMS = {"sub": "less", "rsub": "less", "add": "and"}
-_ENTROPY = Suggestion(
-    "If it is an entropy: let torch take it, which leaves out what cannot happen.",
-    "torch.distributions.Categorical(logits=logits).entropy()",
-)
 
 
 def explain(facts: Facts) -> Cause | None:
@@ -100,7 +96,7 @@ def _advice(facts: Facts, given: tuple[TensorFact, ...]) -> tuple[Suggestion, ..
     if facts.op != "mul":
         text = "Put large finite numbers in the place of the infinities."
     first = Suggestion(text, fitted or "x.clamp(-1e30, 1e30)")
-    return (first, _ENTROPY) if _is_entropy(facts) else (first,)
+    return (first, _entropy(facts)) if _is_entropy(facts) else (first,)
 
 
 def _less_its_mean(facts: Facts, given: tuple[TensorFact, ...]) -> Suggestion | None:
@@ -195,6 +191,17 @@ def _bound(fact: TensorFact) -> str:
     if fact.posinf and fact.neginf:
         return f".clamp(-{far}, {far})"
     return f".clamp_max({far})" if fact.posinf else f".clamp_min(-{far})"
+
+
+def _entropy(facts: Facts) -> Suggestion:
+    """Let torch take the entropy of what is exponentiated on one side of the underlined product."""
+    found = fitting.parsed(facts.origin)
+    node = None if found is None else found[1]
+    sides = (node.left, node.right) if isinstance(node, ast.BinOp) else ()
+    of = next((one for side in sides if (one := fitting.target(side, "exp")) is not None), None)
+    name = ast.unparse(of) if isinstance(of, ast.Name | ast.Attribute) else "logits"
+    text = "If it is an entropy: let torch take it, which leaves out what cannot happen."
+    return Suggestion(text, f"torch.distributions.Categorical(logits={name}).entropy()")
 
 
 def _is_entropy(facts: Facts) -> bool:

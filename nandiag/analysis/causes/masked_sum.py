@@ -13,11 +13,6 @@ from nandiag.events import words
 _PICKS = frozenset({"nll_loss_forward", "nll_loss2d_forward", "gather"})
 _SUMS = frozenset({"sum", "mean", "dot"})
 _ENDS = frozenset({"amax", "amin", "max", "min"})
-_SMOOTHED = Suggestion(
-    "Or give the share to the classes that are left alone.",
-    "logp = logits.log_softmax(-1); left = logits.isfinite()\n"
-    "smooth = -logp.masked_fill(~left, 0).sum(-1) / left.sum(-1)",
-)
 
 
 def explain(facts: Facts) -> Cause | None:
@@ -70,10 +65,22 @@ def _advice(facts: Facts) -> tuple[Suggestion, ...]:
         text = (
             "Label smoothing gives every class a share, those at -inf as well: leave it out where classes are masked."
         )
-        return Suggestion(text, plain), _SMOOTHED
+        return Suggestion(text, plain), _smoothed(facts)
     left_out = fitting.argument(facts.origin, facts.op or "", lambda text: f"{text}.masked_fill({text}.isinf(), 0)")
     text = f"Leave out of the {facts.op} what the mask leaves out."
     return (Suggestion(text, left_out or "x.masked_fill(mask, 0).sum()"),)
+
+
+def _smoothed(facts: Facts) -> Suggestion:
+    """Return the loss with shares for the classes that are left, of what the underlined call is given first."""
+    found = fitting.parsed(facts.origin)
+    args = found[1].args if found is not None and isinstance(found[1], ast.Call) else []
+    name = ast.unparse(args[0]) if args and isinstance(args[0], ast.Name | ast.Attribute) else "logits"
+    return Suggestion(
+        "Or give the share to the classes that are left alone.",
+        f"logp = {name}.log_softmax(-1); left = {name}.isfinite()\n"
+        "smooth = -logp.masked_fill(~left, 0).sum(-1) / left.sum(-1)",
+    )
 
 
 def _without_smoothing(facts: Facts) -> str | None:

@@ -270,7 +270,7 @@ def _loss_scale(facts: Facts) -> Suggestion | None:
         f"goes to {words.number(without)}. Lower that number, or let GradScaler choose it, which leaves out the update "
         "where it was too high."
     )
-    code = "scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()"
+    code = f"scaler.scale(loss).backward(); scaler.step({facts.called('optimizer')}); scaler.update()"
     return Suggestion(text, f'scaler = torch.amp.GradScaler("{_device(facts)}"); {code}')
 
 

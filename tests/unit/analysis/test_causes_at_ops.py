@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from nandiag.analysis.causes import explain
 from nandiag.analysis.causes.facts import LIKELY, PROVEN
@@ -461,7 +462,8 @@ def test_infinities_that_have_no_product_sum_or_quotient(at, by_hand, op, given,
     inputs = tuple(by_hand.fact(**one) for one in given)
     found = mechanism(at(op, inputs, (by_hand.fact(nan=4),), **on(f"h = {expression}", expression)))
     assert (found.slug, found.evidence, found.suggestions[0].code) == ("domain_error", (said,), code)
-    assert any("entropy" in one.text for one in found.suggestions) is ("exp" in expression)
+    own = [one.code for one in found.suggestions if "entropy" in one.text]
+    assert own == (["torch.distributions.Categorical(logits=logp).entropy()"] if "exp" in expression else [])
 
 
 def test_a_product_of_infinities_alone_is_not_explained_by_zeros(at, by_hand):
@@ -716,6 +718,8 @@ def test_a_gradient_that_is_too_large_by_the_scripts_own_loss_scale(at, by_hand,
     found = mechanism(facts)
     assert found.evidence[0].startswith("in float64 the gradient goes to 1.87e6")
     assert any("GradScaler" in (one.code or "") for one in found.suggestions) is told
+    named = mechanism(replace(facts, harm=replace(by_hand.gradient(3), names={"optimizer": "self.opt"})))
+    assert any("scaler.step(self.opt)" in (one.code or "") for one in named.suggestions) is told
     assert not any("half()" in (one.code or "") for one in found.suggestions)
     texts = [one.text for one in found.suggestions]
     assert any("by 32768 before backward() at train.py:19; without that the gradient goes to 57" in one
@@ -732,12 +736,39 @@ def test_infinities_less_their_mean_are_no_masked_row(at, by_hand):
 
 
 def test_a_criterion_of_the_scripts_own_is_set_and_its_names_are_told(at, by_hand):
-    given = (by_hand.fact(), by_hand.fact(dtype="int64"))
+    given = (by_hand.fact(), by_hand.fact(dtype="int64", shape=(4, 9)))
     facts = at("_ctc_loss", given, (by_hand.fact(shape=(4,), posinf=1),), module_class="CTCLoss",
                **on("loss = self.criterion(logp, y, ol, yl)", "self.criterion(logp, y, ol, yl)"))  # fmt: skip
     around = Around(written=(Written("self.criterion", (34,)),))
     facts = replace(facts, look=replace(facts.look, site=Site(around=around)))
-    assert codes(facts) == ["ol >= yl + repeats", "self.criterion.zero_infinity = True  # behind line 34"]
+    assert codes(facts) == [
+        "repeats = yl.new_tensor([(one[:n].diff() == 0).sum() for one, n in zip(y, yl)])\nol >= yl + repeats",
+        "self.criterion.zero_infinity = True  # behind line 34",
+    ]
+
+
+PADDED, LINED = torch.tensor([[5, 5, 2, 0], [3, 4, 4, 4], [1, 0, 0, 0]]), torch.tensor([5, 5, 2, 3, 4, 4, 4, 1])
+CTC = {"frames": (4, 5, 1), "lengths": (3, 4, 1)}
+
+
+@pytest.mark.parametrize("call", [
+    "F.ctc_loss(logp, text, frames, lengths)",
+    "self.criterion(logp, text, input_lengths=frames, target_lengths=lengths)",
+])  # fmt: skip
+@pytest.mark.parametrize("text", [PADDED, LINED])
+@pytest.mark.parametrize("listed", [True, False])
+def test_which_targets_fit_is_told_by_lines_that_run(at, by_hand, call, text, listed):
+    given = (by_hand.fact(), by_hand.fact(dtype="int64", shape=tuple(text.shape)))
+    module = "CTCLoss" if "criterion" in call else None
+    facts = at("_ctc_loss", given, (by_hand.fact(shape=(3,), posinf=1),), module_class=module,
+               **on(f"loss = {call}", call))  # fmt: skip
+    kind = "IntList" if listed else "Tensor"
+    facts = replace(facts, origin=replace(facts.origin, op=f"aten._ctc_loss.{kind}"))
+    words = {name: one if listed else torch.tensor(one) for name, one in CTC.items()}
+    *made, condition = codes(facts)[0].split("\n")
+    known = {**words, "text": text, "torch": torch}
+    exec("\n".join(made), known)  # noqa: S102
+    assert eval(condition, known).tolist() == [True, False, True]  # noqa: S307
 
 
 @pytest.mark.parametrize(

@@ -280,6 +280,9 @@ def test_what_a_mask_made_infinite_is_left_out(at, by_hand, line, op, code):
     facts = at(op, (masked,), (by_hand.fact(posinf=1),), **on(line, line.partition("= ")[2]))
     assert explain(facts)[1].slug == "domain_error"
     assert first(facts) == code
+    shares = [one.code for one in explain(facts)[1].suggestions if "the share" in one.text]
+    assert all(text.startswith("logp = z.log_softmax(-1); left = z.isfinite()") for text in shares)
+    assert bool(shares) is ("smoothing" in line)
 
 
 def test_a_divisor_of_several_lines_is_mended_where_it_is_made(at, by_hand):
