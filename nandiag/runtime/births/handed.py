@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,9 @@ from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import fact, quiet
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.tape.entries import CALL
 from nandiag.runtime.tape.exchange import after_backward
+from nandiag.runtime.tape.packed.descent import ancestors
 
 if TYPE_CHECKING:
     from nandiag.runtime.births.births import Births
@@ -62,7 +64,7 @@ class Handed:
         for part in self._post.parts(calls, args, kwargs):
             if births is None or self._capture.off:
                 continue
-            if part.message.kind in ALL_GIVE and self._is_told_anyway():
+            if part.message.kind in ALL_GIVE and self._is_told_anyway(part.given):
                 continue
             with quiet():
                 for tensor in part.asked:
@@ -73,9 +75,19 @@ class Handed:
             elif bad is not None and self._may_tell(caller):
                 self._tell(births, part.message, bad, caller)
 
-    def _is_told_anyway(self) -> bool:
+    def _is_told_anyway(self, given: Sequence[Tensor]) -> bool:
         """Whether it is known what goes into a reduction: each op is watched, or gradients go, which are harm here."""
-        return self._capture.window.shut or after_backward(self._capture)
+        if self._capture.window.shut:
+            return True
+        return after_backward(self._capture) and not any(map(self._is_apart, given))
+
+    def _is_apart(self, tensor: Tensor) -> bool:
+        """Whether calls of this step have made ``tensor`` of nothing that came from a loss, nor from a gradient."""
+        tape = self._capture.tape
+        made = tape.maker(tensor)
+        if made is None or made[0].step != tape.step:
+            return False
+        return not any(one.grad or one.kind != CALL or one.name == "__get__" for one in ancestors([made[0]]))
 
     def _may_tell(self, caller: FrameType) -> bool:
         """Whether there is room for one more: what a line fills up with NaN on purpose leaves that of others."""

@@ -118,6 +118,29 @@ def test_what_is_put_into_a_reduction_is_looked_at_unless_it_is_a_gradient(work,
     assert not worker.harms
 
 
+def test_what_is_no_gradient_is_looked_at_behind_the_backward_too(work, alone):
+    """Statistics for the next step, say, reduced while this one ends; what descends from the loss is harm by itself."""
+    worker = work()
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for step in range(3):
+        x = torch.rand(4, 3) * (step != 1)
+        loss = (weight * x).sum()
+        loss.backward()
+        statistics = torch.stack([x.mean(0), torch.log(x).mean(0).exp() / x.mean(0)])  # of zeros alone
+        dist.all_reduce(statistics)
+        shown = loss.detach() * (torch.nan if step == 2 else 1)
+        dist.all_reduce(shown)
+        flat = torch.cat([one.grad.flatten() for one in (weight,)]) * (torch.nan if step == 2 else 1)
+        dist.all_reduce(flat)
+        optimizer.step()
+        optimizer.zero_grad()
+    (sent,) = worker.events(Sent)
+    assert (sent.way, sent.look.outcome) == ("all_reduce", "found")
+    assert (sent.look.site.line, sent.look.site.op) == (line_of("# of zeros alone"), "aten.div.Tensor")
+    assert not worker.harms
+
+
 def test_running_again_is_within_a_share_of_the_time(work, alone, monkeypatch):
     worker = work()
     looks = []
