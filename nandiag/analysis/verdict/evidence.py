@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 from nandiag.analysis.causes.facts import is_again, is_whole
@@ -11,6 +12,8 @@ from nandiag.analysis.timeline import STARTS, STATE, Seen, Timeline
 from nandiag.analysis.verdict.summary import own_of
 from nandiag.analysis.ways.carried import way_of
 from nandiag.events import Harm, Looked, TensorFact, words
+
+_GIVEN = frozenset({"arg0", "arg1", "arg2", "arg3", "value", "alpha", "other", "min", "max"})
 
 
 def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None = None) -> Iterable[str]:
@@ -41,7 +44,16 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None
     yield from _held_too(timeline, claim)
     for other in claim.others:
         where = other.event.site.module if other.event.site else None
-        yield f"Rank {other.rank} went bad in the same step by itself" + (f", in {where}." if where else ".")
+        how = "by itself" if _is_by_itself(other.event) else "too, by what it was given: from where is not known"
+        yield f"Rank {other.rank} went bad in the same step {how}" + (f", in {where}." if where else ".")
+
+
+def _is_by_itself(look: Looked) -> bool:
+    """Whether a rank was seen to make what is bad: not of values, or of a number, that came from somewhere."""
+    numbers = (words.as_number(fact) for name, fact in look.facts.items() if name in _GIVEN)
+    laid = look.site is not None and words.laid(look.site.op or "", look.inputs, look.facts) is not None
+    brought = look.source == "outside" or look.facts.get("brought") is True
+    return laid or (not brought and all(one is None or math.isfinite(one) for one in numbers))
 
 
 def _loss_of(claim: Claim, timeline: Timeline) -> str:

@@ -377,6 +377,23 @@ def test_the_step_by_the_count_of_its_own_optimizer_is_told_where_another_is_ahe
     assert unnamed.summary.endswith("(step 7 of its Adam)")
 
 
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({}, "by itself"),
+        ({"facts": {"arg1": 2.0}}, "by itself"),
+        ({"facts": {"arg1": "nan"}}, "too, by what it was given: from where is not known"),
+        ({"source": "outside"}, "too, by what it was given: from where is not known"),
+    ],
+)
+def test_a_rank_is_not_said_to_go_bad_by_itself_of_what_came_from_somewhere(by_hand, more, told):
+    own = by_hand.found(5)
+    other = replace(own, **{"facts": {}, **more}, site=replace(own.site, module="tail", line=30))
+    logs = by_hand.rank(0, by_hand.loss(5), own), by_hand.rank(1, by_hand.loss(5), other)
+    said = [text for text in analyse(by_hand.run(*logs)).verdict.evidence if text.startswith("Rank 1 went bad")]
+    assert said == [f"Rank 1 went bad in the same step {told}, in tail."]
+
+
 def went_on(by_hand, *events, ends=None, **rest):
     """The report on one rank that saw ``events`` and came to its end."""
     ends = [by_hand.ended(0, 0)] if ends is None else ends
