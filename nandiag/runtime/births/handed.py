@@ -20,9 +20,10 @@ from nandiag.events import Looked, Sent, words
 from nandiag.runtime.births.told import tell
 from nandiag.runtime.collectives.messages import ALL_GIVE, ARRIVALS, Message, Post
 from nandiag.runtime.collectives.ring import RING, Call
+from nandiag.runtime.evidence.exchanged import OPS
 from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.op import Spot
-from nandiag.runtime.frames import stack
+from nandiag.runtime.frames import TORCH, kind_of, stack
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import fact, quiet
 from nandiag.runtime.recorder import RECORDER
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
 _SHARE, _FRAMES = 0.01, 4
 _FREE = {False: 2, True: 1}
 _MOST_OF_A_LINE, _MOST_LINES = 16, 16
-_OPS = {
-    "send": "c10d::send", "scatter": "c10d::scatter_", "broadcast": "c10d::broadcast_", "gather": "c10d::gather_",
-    "all_reduce": "c10d::allreduce_"}  # fmt: skip
 Examine = Callable[[Tensor], Looked | None]
 
 
@@ -64,7 +62,7 @@ class Handed:
         for part in self._post.parts(calls, args, kwargs):
             if births is None or self._capture.off:
                 continue
-            if part.message.kind in ALL_GIVE and self._is_told_anyway(part.given):
+            if part.message.kind in ALL_GIVE and (self._is_told_anyway(part.given) or _is_of_torch(caller)):
                 continue
             with quiet():
                 for tensor in part.asked:
@@ -151,9 +149,14 @@ class Handed:
         with quiet():
             return Looked(
                 outcome="found", method="message", step=0, micro_step=spot.micro_step, phase="collective",
-                source="outside", site=site_of(spot, f"{_OPS[message.kind]}.default"), inputs=(fact(bad),),
+                source="outside", site=site_of(spot, f"c10d::{OPS[message.kind]}.default"), inputs=(fact(bad),),
                 reason=reason,
             )  # fmt: skip
+
+
+def _is_of_torch(caller: FrameType) -> bool:
+    """Whether torch exchanges it by itself, as FSDP its weights for each layer."""
+    return kind_of(caller.f_code.co_filename) == TORCH
 
 
 def _is_laid(looked: Looked) -> bool:

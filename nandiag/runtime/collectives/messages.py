@@ -1,7 +1,7 @@
 """What ranks hand each other by hand: messages, and what one rank gives to, or takes from, all of a group (worker).
 
 Both ends count what goes the same way, in the order of the calls, so that they speak of the same one where all that
-names it is the same. To a reduction all give at once: one that gave what is not finite need see no harm of its own.
+names it is the same. In an exchange all give at once: one that gave what is not finite need see no harm of its own.
 """
 
 from __future__ import annotations
@@ -23,10 +23,19 @@ from nandiag.runtime.tape.packed.words import version_of
 _SENDS, _ASKS = frozenset({"send", "isend"}), frozenset({"recv", "irecv"})
 # Whether the one rank gives, and where each call has a tensor for each rank, by position and name.
 _ONE_GIVES = {"scatter": True, "broadcast": True, "gather": False}
-# What all give, and take it from all in the same memory.
-ALL_GIVE = frozenset({"all_reduce"})
+# In which all give, and what each gives and has filled, by position and name.
+_EXCHANGES = {
+    "all_reduce": ((0, "tensor"), (0, "tensor")), "all_gather": ((1, "tensor"), (0, "tensor_list")),
+    "all_gather_into_tensor": ((1, "input_tensor"), (0, "output_tensor")),
+    "all_gather_single": ((1, "input_tensor"), (0, "output_tensor")),
+    "reduce_scatter": ((1, "input_list"), (0, "output")), "reduce_scatter_tensor": ((1, "input"), (0, "output")),
+    "reduce_scatter_single": ((1, "input"), (0, "output")),
+    "all_to_all": ((1, "input_tensor_list"), (0, "output_tensor_list")),
+    "all_to_all_single": ((1, "input"), (0, "output")),
+}  # fmt: skip
+ALL_GIVE = frozenset(_EXCHANGES)
 _LISTS = {"scatter": (1, "scatter_list"), "gather": (1, "gather_list")}
-_MOST = 256
+_MOST = 1024
 # Ways to count: a script may give each step's messages a tag of their own.
 _MOST_WAYS = 1 << 12
 _TAG = {"send": 3, "isend": 3, "recv": 3, "irecv": 3}
@@ -135,8 +144,8 @@ class Post:
     @staticmethod
     def _with_all(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Part]:
         if call.group is not None:
-            own = tensors_in([_word(args, kwargs, 0, "tensor")])
-            yield Part(Message(call.op, call.group.members, call.seq, _name(call.group)), own, own)
+            given, asked = (tensors_in([_word(args, kwargs, *place)]) for place in _EXCHANGES[call.op])
+            yield Part(Message(call.op, call.group.members, call.seq, _name(call.group)), given, asked[:_MOST])
 
     @staticmethod
     def _with_one(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Part]:

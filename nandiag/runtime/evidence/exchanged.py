@@ -12,7 +12,7 @@ from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.tape.exchange import Exchange
 
-_OPS = {
+OPS = {
     "all_reduce": "allreduce_",
     "all_gather": "allgather_",
     "all_gather_into_tensor": "_allgather_base_",
@@ -22,6 +22,9 @@ _OPS = {
     "reduce_scatter": "reduce_scatter_",
     "reduce_scatter_tensor": "_reduce_scatter_base_",
     "broadcast": "broadcast_",
+    "gather": "gather_",
+    "scatter": "scatter_",
+    "send": "send",
     "all_to_all": "alltoall_",
     "all_to_all_single": "alltoall_base_",
 }
@@ -44,7 +47,7 @@ def with_exchange(looked: Looked, largest: float | None, roots: list[nn.Module],
     site = None
     if last is not None:
         spot = Spot(None, None, last.frames, "collective", last.micro_step)
-        site = site_of(spot, f"c10d.{_OPS.get(last.name, last.name)}.default")
+        site = site_of(spot, f"c10d.{OPS.get(last.name, last.name)}.default")
     return replace(looked, phase="collective", site=site, facts=facts)
 
 

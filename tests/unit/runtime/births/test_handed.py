@@ -158,6 +158,46 @@ def test_running_again_is_within_a_share_of_the_time(work, alone, monkeypatch):
     assert len(worker.events(Sent)) == 17
 
 
+def gathered(rows):
+    dist.all_gather([torch.empty_like(rows)], rows)
+
+
+def gathered_into_one(rows):
+    dist.all_gather_into_tensor(torch.empty_like(rows), rows)
+
+
+def exchanged(rows):
+    dist.all_to_all_single(torch.empty_like(rows), rows)
+
+
+def scattered_sum(rows):
+    dist.reduce_scatter_tensor(torch.empty_like(rows), rows)
+
+
+@pytest.mark.parametrize("exchange", [gathered, gathered_into_one, exchanged, scattered_sum])
+def test_what_is_put_into_an_exchange_of_all_is_looked_at(work, alone, exchange):
+    """The loss of the rank that put it in need not use it: that of another rank does."""
+    worker = work()
+    for step in range(3):
+        x = torch.rand(4, 6)
+        if step == 1:
+            x[2] = 0.0
+        exchange(x / x.norm(dim=1, keepdim=True))  # rows of zeros
+    (sent,) = worker.events(Sent)
+    assert (sent.ranks, sent.number, sent.look.outcome) == ((0,), 1, "found")
+    assert (sent.look.site.line, sent.look.site.op) == (line_of("# rows of zeros"), "aten.div.Tensor")
+    assert not worker.harms
+
+
+def test_what_a_library_of_torch_exchanges_by_itself_is_not_looked_at(work, alone):
+    """It is weights or gradients, which are looked at otherwise, and often."""
+    worker = work()
+    names = {}
+    exec(compile("def own(call, *words): call(*words)", torch.__file__, "exec"), names)  # noqa: S102 - as torch's code
+    names["own"](dist.all_gather_into_tensor, torch.empty(4), torch.full((4,), torch.nan))
+    assert worker.events(Sent) == []
+
+
 def test_handing_on_counts_for_no_replay_and_leaves_the_step_as_it_was(work, alone):
     worker = work(max_replays=1)
     model = nn.Linear(3, 1)
