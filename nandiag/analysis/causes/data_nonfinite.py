@@ -9,6 +9,7 @@ from nandiag.analysis.causes import bounding, fitting, quotients
 from nandiag.analysis.causes.facts import LIKELY, PROVEN, Cause, Facts
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
+from nandiag.events import words
 
 EXPLAIN = Explanation(
     slug="data_nonfinite",
@@ -59,6 +60,8 @@ def explain(facts: Facts) -> Cause | None:
         return _born(facts) if facts.weight is None and facts.origin.phase == "data" else None
     if facts.extra.get("heard") is True:
         return _heard(facts, str(facts.extra.get("numpy")))
+    if facts.source == "op" and words.op(facts.origin.op or "") == "lift_fresh":
+        return _listed(facts)
     in_dataset = facts.source == "op" and facts.origin.phase == "data" and "dataset" in facts.extra
     if not (facts.source == "input" or in_dataset) or "written_in_place" in facts.extra:
         return None
@@ -80,6 +83,25 @@ def _born(facts: Facts) -> Cause:
     text = f"Look at what this line makes, and at {sample}: drop or repair this sample and others like it."
     mend = _CHECK if sample is None else Suggestion(text)
     return Cause("data_nonfinite", told, (mend,), LIKELY - 1, story=True, general=sample is None)
+
+
+def _listed(facts: Facts) -> Cause | None:
+    """Tell Python's numbers, several of them, that were bad when torch made a tensor of them: read so, as a rule."""
+    bad = next((fact for fact in facts.origin.outputs if fact.bad and fact.numel > 1), None)
+    if bad is None:
+        return None
+    told = f"torch took it as it is from Python's numbers; the first bad one is at {list(bad.first_bad)}."
+    mend = "Look at where these numbers are read or computed, and drop or repair such rows there"
+    given = _nodes(facts.origin.source or "", ast.Assign)
+    names = [one.id for node in given for one in node.targets if isinstance(one, ast.Name)]
+    if len(names) != 1:
+        return Cause("data_nonfinite", (told,), (Suggestion(f"{mend}."),), LIKELY, story=True)
+    others = ", posinf=0.0, neginf=0.0" if bad.posinf or bad.neginf else ""
+    code = f"{names[0]} = torch.nan_to_num({names[0]}, nan=0.0{others})"
+    filled = Suggestion(
+        f"{mend}, or put a number that stands for a missing one in their place, behind this line.", code
+    )
+    return Cause("data_nonfinite", (told,), (filled,), LIKELY, story=True)
 
 
 def _weights(facts: Facts) -> str | None:

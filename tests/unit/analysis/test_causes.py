@@ -459,3 +459,30 @@ def test_where_every_op_is_watched_that_is_not_advised(by_hand):
         run = by_hand.run(by_hand.rank(0, by_hand.loss(3), by_hand.found(3, method=method, **seen), world=1), world=1)
         told = [one.code for one in analyse(run).verdict.suggestions]
         assert ("nandiag run --level op" in told) is advised
+
+
+@pytest.mark.parametrize(
+    ("source", "outputs", "code"),
+    [
+        ("t = torch.tensor([[float(v) for v in r] for r in rows])", {"nan": 1}, "t = torch.nan_to_num(t, nan=0.0)"),
+        (
+            "x = torch.tensor(rows)",
+            {"nan": 1, "posinf": 2},
+            "x = torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)",
+        ),
+        ("return torch.tensor(rows), more", {"posinf": 1}, None),
+    ],
+)
+def test_numbers_that_python_read_bad_are_data(at, by_hand, source, outputs, code):
+    bad = by_hand.fact(first_bad=(3, 1), **outputs)
+    facts = at("lift_fresh", (bad,), (bad,), text=source, phase="data", file="train.py", line=7)
+    story, *_ = explain(facts)
+    assert (story.slug, story.strength) == ("data_nonfinite", LIKELY)
+    assert story.evidence == ("torch took it as it is from Python's numbers; the first bad one is at [3, 1].",)
+    assert story.suggestions[-1].code == code
+
+
+def test_one_number_of_the_scripts_own_arithmetic_is_no_data(at, by_hand):
+    bad = by_hand.fact(nan=1, shape=())
+    facts = at("lift_fresh", (bad,), (bad,), text="scale = torch.tensor(total / count)", file="train.py", line=7)
+    assert "data_nonfinite" not in [one.slug for one in explain(facts) if one is not None]
