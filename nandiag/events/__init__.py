@@ -26,11 +26,12 @@ from nandiag.events.kinds import (
     Unknown,
     Warned,
 )
-from nandiag.events.site import Around, Carried, Meaning, Site, Written
+from nandiag.events.site import Alike, Around, Carried, Meaning, Site, Written
 
 __all__ = [
     "PHASES",
     "Activations",
+    "Alike",
     "Armed",
     "Around",
     "Attached",

@@ -39,14 +39,24 @@ class Carried:
 
 
 @dataclass(frozen=True, slots=True)
+class Alike:
+    """The line ``line`` of the expression's file, whose ``text`` computes the like in the characters ``column``."""
+
+    line: int
+    text: str
+    column: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Around:
     """The names in an expression, with what they stand for, nearest first; and what is done with the result.
 
     ``statement`` is the statement on one line where the expression takes several in the file, ``column`` the
     expression in it. ``uses`` are the statements behind it, in the same function, that use what it is assigned to.
     ``written`` tells where the file writes what the expression names. ``again`` are other lines of the function that
-    compute the like, and may break alike; ``carried`` is what loops up to it multiply from step to step. ``ends`` is
-    what the function hands back, wherever it ends: empty for nothing, ``None`` where that is not known ahead.
+    compute the like, and may break alike, ``alike`` those that call the very same; ``carried`` is what loops up to it
+    multiply from step to step. ``ends`` is what the function hands back, wherever it ends: empty for nothing, ``None``
+    where that is not known ahead.
     """
 
     names: tuple[Meaning, ...] = ()
@@ -55,6 +65,7 @@ class Around:
     column: tuple[int, int] | None = None
     written: tuple[Written, ...] = ()
     again: tuple[int, ...] = ()
+    alike: tuple[Alike, ...] = ()
     carried: tuple[Carried, ...] = ()
     ends: str | None = None
 

@@ -11,7 +11,7 @@ from nandiag.analysis.report import Origin, Suggestion, Verdict
 from nandiag.analysis.skips import before
 from nandiag.analysis.timeline import Timeline
 from nandiag.analysis.verdict.evidence import evidence
-from nandiag.analysis.verdict.further import is_told, next_looks, with_next
+from nandiag.analysis.verdict.further import beside, is_told, next_looks, with_next
 from nandiag.analysis.verdict.steady import healthy, held_bad, last_finite, spoiled_between
 from nandiag.analysis.verdict.summary import summary
 from nandiag.analysis.ways.spread import spread_of
@@ -145,7 +145,8 @@ def _also_at(facts: Facts, first: int | None, told: tuple[Suggestion, ...]) -> t
         return told
     compute = "computes" if len(again) == 1 else "compute"
     where = words.lines(again).capitalize()
-    mend = replace(told[first], text=f"{told[first].text} {where} {compute} the like: mend that too.")
+    text = f"{told[first].text} {where} {compute} the like: mend that too."
+    mend = Suggestion(text, beside(facts, told[first], again))
     return (*told[:first], mend, *told[first + 1 :])
 
 

@@ -89,6 +89,22 @@ def is_told(line: int, suggestion: Suggestion) -> bool:
     return str(line) in said | {tag for text in (suggestion.code or "").splitlines() for tag in _TAG.findall(text)}
 
 
+def beside(facts: Facts, own: Suggestion, lines: list[int]) -> str | None:
+    """Return the code of the mend of the origin's own line with those of the ``lines`` that do the very same."""
+    site = facts.look.site if facts.look is not None else None
+    around = site.around if site is not None else None
+    code = (own.code or "").splitlines()
+    if around is None or facts.look is None or not code or _head(code[0]) != _head(facts.origin.source or ""):
+        return own.code
+    bare = replace(facts.look, site=replace(site, around=None) if site is not None else None)
+    for one in around.alike:
+        origin = replace(facts.origin, line=one.line, source=one.text, column=one.column)
+        _, cause = explain(replace(facts, origin=origin, look=bare)) if one.line in lines else (None, None)
+        line = None if cause is None else _mended(origin, cause.suggestions)
+        code += [] if line is None else [f"{line}  # line {one.line}"]
+    return "\n".join(code)
+
+
 def _places(facts: Facts, mend: Mend, looks: list[Looked]) -> Iterable[_Place]:
     """Yield the next places that the mend, as it stands by then, does not mend already."""
     for look in looks:

@@ -19,7 +19,7 @@ from nandiag.runtime.evidence.op import Op, Spot, Stat
 from nandiag.runtime.look.finite import is_bad
 
 _at_its_version: Any = torch.autograd._unsafe_preserve_version_counter  # type: ignore[attr-defined]
-_MOST, _STEPS, _SECONDS = 4, 10, 1.0
+_MOST, _STEPS, _SECONDS = 4, 10, 4.0
 _FLOORS = {"log": math.log(1e-12), "log2": math.log2(1e-12), "log10": -12.0}
 _CEILING, _GROWING = math.exp(20), frozenset({"exp", "exp2", "expm1", "cosh", "sinh"})
 
@@ -65,7 +65,7 @@ def _fill(tensor: Tensor, name: str, *, given_infinities: bool) -> None:
 
 
 def further(run: Callable[[], Looked], seconds: float, step_seconds: float) -> Iterator[Looked]:
-    """Yield what each further run shows, as long as one finds an op and the time of ten steps, or a second, allows.
+    """Yield what each further run shows, as long as one finds an op and the time of ten steps, or 4 s, allows.
 
     ``seconds`` is what the newest run took; ``run`` makes one with all places mended that the runs before have found.
     """

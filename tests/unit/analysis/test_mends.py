@@ -12,7 +12,7 @@ from nandiag.analysis.causes import explain
 from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.causes.guards import least, small, under_root
 from nandiag.analysis.report import Origin
-from nandiag.events import Around, Carried, Harm, History, Looked, Meaning, Site, Written
+from nandiag.events import Alike, Around, Carried, Harm, History, Looked, Meaning, Site, Written
 
 
 def on(facts, *names, uses=(), written=(), ends=None):
@@ -704,6 +704,18 @@ def test_other_lines_that_compute_the_like_are_told_beside_the_mend(by_hand, aga
     look = replace(look, site=replace(look.site, around=Around(again=again)))
     verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(5), look, world=1), world=1)).verdict
     assert verdict.suggestions[0].text == f"Keep the argument of the logarithm away from zero.{more}"
+
+
+def test_such_a_line_stands_mended_below_the_mend(by_hand):
+    look = by_hand.found(5)
+    twin = Alike(12, "    z = (x + w).log()", (8, 21))
+    look = replace(look, site=replace(look.site, line=11, around=Around(again=(12, 15), alike=(twin,))))
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(5), look, world=1), world=1)).verdict
+    assert verdict.suggestions[0].code.splitlines() == [
+        "y = x.clamp_min(1e-12).log()",
+        "z = (x + w).clamp_min(1e-12).log()  # line 12",
+    ]
+    assert verdict.suggestions[0].text.endswith(" Lines 12 and 15 compute the like: mend that too.")
 
 
 # ---------------------------------------------------------------------- targets beyond 0 and 1

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import copy
+import linecache
 from collections.abc import Iterator
 
+from nandiag.events.site import Alike
 from nandiag.runtime.evidence.around.place import Function, Place, end_of, loaded
 from nandiag.runtime.evidence.around.unchanged import called
 
-_MOST = 6
+_MOST, _LONGEST = 6, 200
 # Functions that have a point at which they, or their gradients, are infinite or undefined.
 _SINGULAR = frozenset(
     {"log", "log2", "log10", "log1p", "xlogy", "sqrt", "rsqrt", "reciprocal", "pow", "norm", "vector_norm", "dist"}
@@ -28,6 +30,18 @@ def again(place: Place) -> tuple[int, ...]:
     inside = range(own.lineno, end_of(own)[0] + 1)
     found = sorted({one.lineno for one in _alike(place.scope, own) if one.lineno not in inside})
     return tuple(found) if len(found) <= _MOST else ()
+
+
+def alike(place: Place) -> tuple[Alike, ...]:
+    """Return those of these lines that do the very same, each with its text, where that is plain and not long."""
+    own, told = place.nodes[-1], again(place)
+    if not isinstance(own, ast.expr) or not told:
+        return ()
+    nodes = (one for one in _alike(place.scope, own) if _kind(one) == _kind(own) and one.lineno in told)
+    first = {one.lineno: one for one in nodes if end_of(one)[0] == one.lineno}
+    texts = {line: linecache.getline(place.file, line).rstrip() for line in first}
+    plain = (line for line in sorted(first) if texts[line].isascii() and len(texts[line]) <= _LONGEST)
+    return tuple(Alike(line, texts[line], (first[line].col_offset, end_of(first[line])[1])) for line in plain)
 
 
 def _alike(scope: ast.AST, own: ast.expr) -> Iterator[ast.expr]:

@@ -4,7 +4,8 @@ import ast
 
 import pytest
 
-from nandiag.runtime.evidence.around.again import again
+from nandiag.events import Alike
+from nandiag.runtime.evidence.around.again import again, alike
 from nandiag.runtime.evidence.around.place import Place
 
 
@@ -50,3 +51,21 @@ def test_the_same_function_or_division_is_told(text, expression, told):
 )
 def test_what_differs_is_guarded_or_stands_everywhere_is_not(text, expression):
     assert lines(text, expression) == ()
+
+
+def test_the_text_of_such_a_line_is_told_with_the_expression_in_it(tmp_path):
+    text = "def f(a, b, t):\n    a = a / a.norm(dim=-1)\n    b = b / b.norm(dim=-1)\n    return a\n"
+    file = tmp_path / "train.py"
+    file.write_text(text)
+    tree = ast.parse(text)
+    own = tree.body[0].body[0].value
+    assert alike(Place(str(file), (tree, tree.body[0], own))) == (Alike(3, "    b = b / b.norm(dim=-1)", (8, 26)),)
+
+
+def test_what_takes_several_lines_or_is_no_ascii_has_no_text(tmp_path):
+    text = "u = torch.log(a)\nv = torch.log(\n  b)\nw = 'ä', torch.log(c)\n"
+    file = tmp_path / "train.py"
+    file.write_text(text, encoding="utf-8")
+    tree = ast.parse(text)
+    assert alike(Place(str(file), (tree, tree.body[0].value))) == ()
+    assert again(Place(str(file), (tree, tree.body[0].value))) == (2, 4)
