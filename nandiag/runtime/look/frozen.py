@@ -15,6 +15,7 @@ from nandiag.runtime.names import walk
 from nandiag.runtime.steady.vectors import Vectors
 
 _STATISTICS = frozenset({"running_mean", "running_var"})
+_TYPES = frozenset({Tensor, nn.Parameter})
 Place = tuple[int, str]
 # A mask that is written anew again and again is not looked at each time.
 _MOST_MEANT = 64
@@ -32,7 +33,7 @@ class Frozen:
 
     def __init__(self) -> None:
         self.places: list[tuple[weakref.ref[nn.Module], str, str, str]] = []
-        self._version: dict[Place, tuple[int, int]] = {}
+        self._version: dict[Place, tuple[int, int, int]] = {}
         self._always: set[Place] = set()
         self._silent: set[Place] = set()
         self._trained: set[int] = set()
@@ -149,5 +150,10 @@ def _untrained(module: nn.Module, trained: set[int]) -> Iterator[tuple[str, str,
                 yield key, "frozen" if what == "parameter" else what, tensor
 
 
-def _stamp(tensor: Tensor) -> tuple[int, int]:
-    return id(tensor), 0 if tensor.is_inference() else tensor._version
+def _stamp(tensor: Tensor) -> tuple[int, int, int]:
+    """Return what changes when ``tensor`` is replaced, written into, or given other memory (``p.data = value``)."""
+    try:
+        address = tensor.data_ptr() if type(tensor) in _TYPES else 0  # a fake one would warn
+    except RuntimeError:  # a sparse one has none
+        address = 0
+    return id(tensor), 0 if tensor.is_inference() else tensor._version, address

@@ -81,6 +81,20 @@ def test_a_buffer_that_is_replaced_is_looked_at(net, frozen):
     assert [name for name, _, _ in frozen.bad()] == ["norm.running_mean"]
 
 
+@pytest.mark.parametrize("spoil", ["mask_of_zeros", "frozen.weight"])
+def test_what_is_given_other_memory_is_looked_at_though_neither_it_nor_its_version_is_another(spoil, net):
+    """``p.data = value``, as averages of weights are laid into a teacher."""
+    net.register_buffer("mask_of_zeros", torch.zeros(2, 2))
+    frozen = Frozen()
+    frozen.take_stock([net], {id(one) for one in net.parameters() if one.requires_grad})
+    frozen.changed()
+    tensor = dict([*net.named_buffers(), *net.named_parameters()])[spoil]
+    tensor.data = torch.full((2, 2), math.nan)
+    assert not finite(frozen.norms())
+    frozen.changed()
+    assert tensor not in set(frozen.changed())
+
+
 def test_what_an_optimizer_trains_is_not_frozen(net):
     known = Frozen()
     known.take_stock([net], {id(one) for one in net.parameters()})
