@@ -17,17 +17,38 @@ _TEXT = (
 
 
 _NAMED = re.compile(r"(?:^|[\W_])(?:log_?)?(?:abs_?)?(?:det|jac|jacobian|ladj|ldj)(?:$|[\W_])", re.IGNORECASE)
+_MADE = re.compile(r"\b(?:det|slogdet|logdet|diag|diagonal|prod|cumprod)\(")
+_PRODUCTS = ("sum", "matmul", "mm", "mv", "bmm", "dot", "inner", "einsum", "linear", "vecdot")
 _SIZE = "A map has the logarithm of its determinant's size: where it turns space over, the determinant is negative."
 
 
 def of_size(facts: Facts, op: str) -> Suggestion | None:
-    """Return the user's line with the size of what its logarithm is taken of, where that is called a determinant."""
+    """Return the user's line with the size of what its logarithm is taken of, where that is a determinant.
+
+    It is to be called one, and to be made as one is: a name alone may mean a detection, or any derivative.
+    """
     source = facts.origin.source or ""
     named = _NAMED.search(source.partition("=")[0]) or _NAMED.search(source[slice(*(facts.origin.column or (0, 0)))])
-    if not named:
+    made = meanings.into(facts, op)
+    if not named or made is None or not (_MADE.search(ast.unparse(made.node)) or _is_one_and_product(made.node)):
         return None
     code = fitting.argument(facts.origin, op, lambda text: f"{text}.abs().clamp_min(1e-12)")
     return None if code is None else Suggestion(_SIZE, code)
+
+
+def _is_one_and_product(node: ast.expr) -> bool:
+    """Whether it is ``1 + w @ u``, or with a sum of products: the determinant of the unit matrix and one of rank one."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
+        return False
+    sides = (node.left, node.right)
+    one = any(isinstance(side, ast.Constant) and side.value == 1 for side in sides)
+    return one and any(_is_product(part) for side in sides for part in ast.walk(side))
+
+
+def _is_product(node: ast.AST) -> bool:
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.MatMult)
+    return isinstance(node, ast.expr) and any(fitting.target(node, name) is not None for name in _PRODUCTS)
 
 
 def in_one_step(facts: Facts, op: str) -> Suggestion | None:

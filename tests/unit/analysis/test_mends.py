@@ -461,13 +461,31 @@ def test_roots_that_are_multiplied_are_mended_where_they_are_made(at, by_hand):
     assert "na and nb are roots" in told.text
 
 
-@pytest.mark.parametrize(("name", "named"), [("logdet", True), ("log_abs_jac", True), ("detail", False)])
-def test_a_negative_determinant_has_a_size(at, by_hand, name, named):
-    line = f"{name} = torch.log(1 + p @ u)"
-    facts = at("log", (by_hand.fact(min=-0.6),), (by_hand.fact(nan=1),), **placed(line, "torch.log(1 + p @ u)"),
+@pytest.mark.parametrize(
+    ("name", "inside", "named"),
+    [
+        ("logdet", "1 + p @ u", True),
+        ("log_abs_jac", "1 + (p * u).sum(-1)", True),
+        ("log_jac", "torch.diagonal(j, dim1=-2, dim2=-1).prod(-1)", True),
+        ("ldj", "j.det() - 1", True),
+        ("detail", "1 + p @ u", False),
+        ("jacobian", "y + self.shift", False),
+        ("quality", "det", False),
+        ("logdet", "1 + det", False),
+    ],
+)
+def test_a_negative_determinant_has_a_size_but_a_name_alone_makes_none(at, by_hand, name, inside, named):
+    line = f"{name} = torch.log({inside})"
+    facts = at("log", (by_hand.fact(min=-0.6),), (by_hand.fact(nan=1),), **placed(line, f"torch.log({inside})"),
                extra={"of_weights": True, "made_by": ["AddBackward0"]})  # fmt: skip
-    sized = f"{name} = torch.log((1 + p @ u).abs().clamp_min(1e-12))"
-    assert (advice(facts)[0].code == sized) is named
+    assert ("determinant" in advice(facts)[0].text and ".abs()" in advice(facts)[0].code) is named
+
+
+def test_a_negative_determinant_behind_a_name_has_a_size(at, by_hand):
+    given = at(
+        "log", (by_hand.fact(min=-0.6),), (by_hand.fact(nan=1),), **placed("ld = torch.log(jac)", "torch.log(jac)")
+    )
+    assert advice(on(given, ("jac", "1 + w @ u")))[0].code == "ld = torch.log(jac.abs().clamp_min(1e-12))"
 
 
 @pytest.mark.parametrize("half", ["0.5 * logvar", "logvar / 2", "logvar * 0.5"])
