@@ -37,7 +37,7 @@ def of_size(facts: Facts, op: str) -> Suggestion | None:
 
 
 def _is_one_and_product(node: ast.expr) -> bool:
-    """Whether it is ``1 + w @ u``, or with a sum of products: the determinant of the unit matrix and one of rank one."""
+    """Whether it is ``1 + w @ u``, or with a sum of products: the determinant of a unit matrix and one of rank 1."""
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
         return False
     sides = (node.left, node.right)
