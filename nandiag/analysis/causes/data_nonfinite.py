@@ -90,7 +90,8 @@ def _listed(facts: Facts) -> Cause | None:
     bad = next((fact for fact in facts.origin.outputs if fact.bad and fact.numel > 1), None)
     if bad is None:
         return None
-    told = f"torch took it as it is from Python's numbers; the first bad one is at {list(bad.first_bad)}."
+    where = f"; the first bad one is at {list(bad.first_bad)}" if bad.first_bad else ""
+    told = f"torch took it as it is from Python's numbers{where}."
     mend = "Look at where these numbers are read or computed, and drop or repair such rows there"
     given = _nodes(facts.origin.source or "", ast.Assign)
     names = [one.id for node in given for one in node.targets if isinstance(one, ast.Name)]

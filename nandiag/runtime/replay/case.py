@@ -34,6 +34,7 @@ class Case:
     ``apart``: what models and backward calls gave is taken as it is, where it is still there, and they are not called.
     ``asks``: the other ranks are asked for their parts of the sharded weights, for none of them takes part.
     ``within``: hooks have made the weights bad within the step's own backward.
+    ``zeros``: what the script's own writes made bad is stood in for by zeros, not by numbers of its size.
     ``by_hand``: no optimizer made the updates, so that the tape begins with the one before this step.
     """
 
@@ -54,6 +55,7 @@ class Case:
     handed: bool = False
     apart: bool = False
     asks: bool = False
+    zeros: bool = False
 
     def is_told(self, looked: Looked) -> bool:
         """Whether what a look found is worth a word: not where nothing else says that there is harm at all.

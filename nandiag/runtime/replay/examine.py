@@ -94,6 +94,7 @@ class Examiner:
         self._mended = Mended()
         began = time.perf_counter()
         looked = self._refusal(case, entries) or self._as_set_anew(case, entries, self._replay(case, entries))
+        looked = self._on_zeros(case, entries, looked)
         if self.script_ends and looked.outcome in _NOT_RUN and not case.joint and groups_of(roots_of(entries)):
             looked = self._replay(replace(case, asks=True), entries)
         self._hooks.stand_apart(case, roots_of(entries))
@@ -312,6 +313,13 @@ class Examiner:
         reason = "; ".join([looked.reason or "", "what modules have set anew was not as it had been"])
         finite = looked.outcome == "finite"
         return replace(looked, facts={**looked.facts, "complete": False}, reason=reason) if finite else looked
+
+    def _on_zeros(self, case: Case, entries: list[Entry], looked: Looked) -> Looked:
+        """Return ``looked``, or what shows when zeros stand in for weights that the script's own writes made bad."""
+        if looked.outcome != "finite" or case.joint or looked.facts.get("reconstructed") is not True:
+            return looked
+        again = self._replay(replace(case, zeros=True), entries)
+        return again if (again.outcome, again.source) == ("found", "op") else looked
 
     @contextlib.contextmanager
     def _joined(self, case: Case, entries: list[Entry], tracer: Tracer) -> Iterator[Callable[[], None]]:

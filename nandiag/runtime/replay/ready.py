@@ -153,7 +153,7 @@ def all_that_gather(parameters: list[Tensor], roots: list[nn.Module], entries: l
 
 
 def stand_in_for_spoiled(case: Case, entries: list[Entry], tracer: Tracer) -> bool:
-    """A weight that was written into within the step and that is bad by now starts from numbers of its size.
+    """A weight that was written into within the step and that is bad by now starts from numbers of its size, or zeros.
 
     What it held before is gone; :func:`traceless` puts back what it holds. Returns whether there is any.
     """
@@ -162,7 +162,7 @@ def stand_in_for_spoiled(case: Case, entries: list[Entry], tracer: Tracer) -> bo
     with tracer.still(), torch.no_grad():
         spoiled = [one for one in spoiled if is_bad(one)]
         for one in spoiled:
-            stand_in(one)
+            stand_in(one, 0.0 if case.zeros else None)
     return bool(spoiled)
 
 

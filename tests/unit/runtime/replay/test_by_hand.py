@@ -248,3 +248,24 @@ def test_what_the_loop_writes_into_weights_between_two_calls_is_written_again(wo
     looked = worker.looked[0]
     assert (looked.outcome, looked.site.op) == ("found", "aten.sqrt.default")
     assert looked.inputs[0].min == pytest.approx(-0.5, abs=1e-3)
+
+
+def test_what_a_write_into_the_weights_themselves_made_of_a_row_of_zeros(work):
+    """The row is gone, for it was overwritten: numbers of its size would have been well, and zeros break."""
+    worker = work()
+    table = nn.Embedding(5, 3, padding_idx=0)
+    optimizer = torch.optim.SGD(table.parameters(), lr=1e-3)
+    with contextlib.suppress(AnomalyStop):
+        for step in range(6):
+            loss = table(torch.arange(5)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            with torch.no_grad():
+                if step == 3:
+                    table.weight.mul_(2.0 / table.weight.norm(dim=1, keepdim=True))  # of a row of zeros
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.method, looked.source) == ("found", "replay", "op")
+    assert looked.site.op in {"aten.mul_.Tensor", "aten.reciprocal.default"}
+    assert "row of zeros" in looked.site.source
+    assert looked.facts["reconstructed"] is True
