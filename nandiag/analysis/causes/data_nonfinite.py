@@ -129,7 +129,8 @@ def _in_dataset(facts: Facts, sample: str | None) -> Cause:
     said = facts.extra.get("numpy")
     if isinstance(said, str):
         guard = _guard(facts, said)
-        return Cause("data_nonfinite", (f"numpy says: {said}", *told), (mend, guard), LIKELY, story=True)
+        mends = (guard, _DROP) if facts.extra.get("made_once") is True else (mend, guard)
+        return Cause("data_nonfinite", (f"numpy says: {said}", *told), mends, LIKELY, story=True)
     return Cause("data_nonfinite", told, (mend,), LIKELY - 1, story=True, leads=True)
 
 
@@ -155,7 +156,7 @@ def _slug(said: str) -> str:
 def _guard(facts: Facts, said: str) -> Suggestion:
     """Return the user's line of numpy guarded, where its text shows what broke."""
     code = None if said.startswith("overflow") else _guarded(facts)
-    only = facts.extra.get("heard") is True
+    only = facts.extra.get("heard") is True or facts.extra.get("made_once") is True
     text = "Guard this arithmetic against such values." if only else "Or guard this arithmetic against such a sample."
     return Suggestion(text, code)
 
@@ -217,6 +218,8 @@ def _sample(facts: Facts, *, in_dataset: bool) -> str | None:
     source = f"{dataset}[{index}]" if index is not None else str(dataset)
     if facts.extra.get("brought") is True:
         return f"It came with {source}, and was bad when torch took it there: what made it was not seen."
+    if facts.extra.get("made_once") is True:
+        return f"It was {source}, as this batch was made of it."
     if in_dataset and facts.origin.function in _ASKED:
         return f"The dataset made it when it was asked for the sample again: {source}."
     if in_dataset:

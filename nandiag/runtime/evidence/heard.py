@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from nandiag.events import Looked
+from nandiag.events import Looked, TensorFact
+from nandiag.runtime.evidence.data.refetch import Fetched
 from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import Frame, best
@@ -54,6 +55,21 @@ def with_heard(looked: Looked) -> Looked:
         },
         reason=f"numpy complained there {_when(looked.step, found[0].step)}, and what it made there was not looked at",
     )
+
+
+def in_numpy(fetched: Fetched, looked: Looked, bad: TensorFact) -> Looked:
+    """Return ``looked``, as the dataset's own arithmetic in numpy made the sample ``bad``, now or when it was made."""
+    known = replace(looked, phase="data", source="op", outputs=(bad,))
+    if fetched.numpy is not None:
+        said, frames = fetched.numpy
+        return replace(
+            known, site=site_of(Spot(None, None, frames, "data", 0), None), facts={**looked.facts, "numpy": said}
+        )
+    if fetched.made is None:
+        return looked
+    reason = "numpy complained there when this sample was made; asked for again, it did not come out bad"
+    facts = {**looked.facts, "numpy": fetched.made.said, "made_once": True}
+    return replace(known, method="tape", site=fetched.made.site, facts=facts, reason=reason)
 
 
 def _arrived(looked: Looked) -> Looked:

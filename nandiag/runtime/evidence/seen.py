@@ -29,10 +29,10 @@ from nandiag.runtime.evidence.explain import (
     vanished_at,
     via,
 )
+from nandiag.runtime.evidence.heard import in_numpy
 from nandiag.runtime.evidence.labels import Label, label, labels_of, storage
 from nandiag.runtime.evidence.op import Op, Outside, Spot
 from nandiag.runtime.evidence.walk import Finding, ancestors, is_brought, origin
-from nandiag.runtime.frames import Frame
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.look.weights import Held
 from nandiag.runtime.memory.laid import left_finite
@@ -248,8 +248,9 @@ class Evidence:
             if fetched.streamed is not None:
                 known = fetched.streamed
                 return replace(known, step=case.step, micro_step=op.spot.micro_step, facts={**facts, **known.facts})
-            if fetched.numpy is not None:
-                return self._in_numpy(case, op, fetched.numpy, (_whole_fact(whole, came.fact, named), facts))
+            if fetched.numpy is not None or fetched.made is not None:
+                bad = _whole_fact(whole, came.fact, named)
+                return in_numpy(fetched, Looked("found", "replay", case.step, op.spot.micro_step, facts=facts), bad)
             if fetched.op is not None:
                 return self._in_dataset(case, fetched.op, facts)
         return Looked(
@@ -326,17 +327,6 @@ class Evidence:
             outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step, phase="data", source="op",
             site=site_of(op.spot, str(op.func)), inputs=inputs_of(op), outputs=outputs_of(op),
             facts={**facts, **scalars_of(op), **in_float64(op), **({"brought": True} if is_brought(op) else {})},
-        )  # fmt: skip
-
-    def _in_numpy(
-        self, case: Case, used: Op, said: tuple[str, tuple[Frame, ...]], bad: tuple[TensorFact, dict[str, object]]
-    ) -> Looked:
-        """The dataset's own arithmetic in numpy made the sample bad when it was asked for it again."""
-        kind, frames = said
-        return Looked(
-            outcome="found", method="replay", step=case.step, micro_step=used.spot.micro_step, phase="data",
-            source="op", site=site_of(Spot(None, None, frames, "data", 0), None), outputs=(bad[0],),
-            facts={**bad[1], "numpy": kind},
         )  # fmt: skip
 
     def left_gradient(self, case: Case) -> Looked | None:

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from nandiag.runtime.guard import guarded
+from nandiag.runtime.numeric.made import MADE
 from nandiag.runtime.numeric.warned import HEARD
 from nandiag.runtime.tracebacks import pass_on
 
@@ -37,6 +38,7 @@ class Ear:
         """Numpy logs one error: ``Warning: divide by zero encountered in log``, and a line feed."""
         said = line.removeprefix("Warning: ").rstrip("\n")
         HEARD.note(said, sys._getframe(1))
+        MADE.note(said, sys._getframe(1))
         if self.asked[_KINDS[said.partition(" encountered in ")[0]]] == "warn":
             try:
                 warnings.warn(said, RuntimeWarning, stacklevel=2)

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils.data import dataloader
 
 from nandiag.runtime.guard import guarded
+from nandiag.runtime.numeric.made import MADE
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import tensors_in
 from nandiag.runtime.tape.state import Generators, generators
@@ -91,6 +92,8 @@ class Batches:
         asked = self._asked.get(iterator)
         indices = asked.popleft() if asked else None
         tensors = tuple((name, weakref.ref(tensor)) for name, tensor in _named(data))
+        if iterator._num_workers:
+            MADE.drain()  # a full pipe takes no more
         if tensors:
             mapped = iterator._dataset_kind == dataloader._DatasetKind.Map
             made = (_weakly(iterator._dataset), _weakly(iterator._collate_fn)), mapped, iterator._auto_collation
@@ -138,10 +141,24 @@ def _named(data: Any) -> list[tuple[str, Tensor]]:
 def watch_batches(capture: Capture) -> Batches:
     """Wrap the DataLoader's iterator; returns where its batches are kept."""
     batches = Batches()
+    _wrap_begin()
     _wrap_index(batches)
     _wrap_reset(batches)
     _wrap_next(capture, batches)
     return batches
+
+
+def _wrap_begin() -> None:
+    original = _ITERATOR.__init__
+    expect = guarded("batches")(MADE.expect)
+
+    @functools.wraps(original)
+    def begin(self: Any, loader: Any) -> None:
+        if loader.num_workers:
+            expect()
+        original(self, loader)
+
+    _ITERATOR.__init__ = begin  # type: ignore[method-assign]
 
 
 def _wrap_index(batches: Batches) -> None:

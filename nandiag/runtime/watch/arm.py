@@ -32,6 +32,7 @@ from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.look.weights import parameters
 from nandiag.runtime.memory.later.stored import Stored
 from nandiag.runtime.numeric import ear, warned
+from nandiag.runtime.numeric.made import watch_fetches
 from nandiag.runtime.numeric.objects import Objects
 from nandiag.runtime.numeric.taken import watch_taken
 from nandiag.runtime.recorder import RECORDER
@@ -101,6 +102,7 @@ def _hear_numpy(capture: Capture) -> None:
 
     warned.install(step)
     ear.install(sys.modules.get("numpy"))
+    watch_fetches()
     Objects(capture).watch()
 
 

@@ -23,6 +23,7 @@ import torch.distributed.checkpoint as sharded
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import optimizer as optimizers
 from torch.utils.data import dataloader
+from torch.utils.data._utils import fetch
 
 from nandiag.events import Harm, Looked, decode
 from nandiag.runtime import anomaly_mode
@@ -41,6 +42,7 @@ TOUCHED = (
     torch.optim.lr_scheduler.LRScheduler,
     dist, dist.distributed_c10d, functional, warnings, optimizers, torch.utils, threading.Thread,
     sharded.state_dict_loader, sharded.state_dict_saver, np, np.errstate,
+    fetch._MapDatasetFetcher,
 )  # fmt: skip
 
 

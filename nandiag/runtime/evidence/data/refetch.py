@@ -18,6 +18,7 @@ from nandiag.runtime.frames import BOUNDARIES, Frame
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.memory.overwritten import Overwritten
+from nandiag.runtime.numeric.made import MADE, Noted
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.tape.batches import Batch
 from nandiag.runtime.tape.entries import tensors_in
@@ -28,7 +29,8 @@ from nandiag.runtime.tape.state import generators
 class Fetched:
     """Where a bad sample came from: the dataset's class, its index there, and the op that made it bad, if any.
 
-    ``numpy`` is what numpy complained of instead, and where. ``streamed`` tells it of a dataset that is a stream.
+    ``numpy`` is what numpy complained of instead, and where; ``made`` what it had when the sample was made, where it
+    did not come bad again. ``streamed`` tells it of a dataset that is a stream.
     """
 
     dataset: str
@@ -36,6 +38,7 @@ class Fetched:
     op: Op | None
     numpy: tuple[str, tuple[Frame, ...]] | None = None
     streamed: Looked | None = None
+    made: Noted | None = None
 
 
 def fetch_again(batch: Batch, bad: Tensor, overwritten: Overwritten | None) -> Fetched:
@@ -54,13 +57,14 @@ def fetch_again(batch: Batch, bad: Tensor, overwritten: Overwritten | None) -> F
     hearing, states = Hearing(), generators(full=True)
     try:
         with hearing.listening():
-            op = _trace(batch, hearing, overwritten)
+            op, again = _trace(batch, hearing, overwritten)
     finally:
         states.put_back()
     brought = op is None or is_brought(op)
     others = [_index(batch, position) for position in positions[1:]]
-    numpy = hearing.place(index, others) if brought and index is not None else None
-    return Fetched(name, shown if isinstance(shown, int | str) else None, op, numpy)
+    numpy = hearing.place(index, others) if brought and again and index is not None else None
+    made = MADE.place(batch.indices, index, others) if op is None and numpy is None and index is not None else None
+    return Fetched(name, shown if isinstance(shown, int | str) else None, op, numpy, made=made)
 
 
 def _beneath(dataset: Any, index: Any) -> tuple[Any, Any]:
@@ -83,7 +87,8 @@ def _positions(bad: Tensor) -> list[int]:
     return [place for place in range(len(rows)) if is_bad(rows[place])]
 
 
-def _trace(batch: Batch, hearing: Hearing, overwritten: Overwritten | None) -> Op | None:
+def _trace(batch: Batch, hearing: Hearing, overwritten: Overwritten | None) -> tuple[Op | None, bool]:
+    """Fetch the batch; returns the op that made it bad, and whether it may be bad at all, as it was before."""
     tracer = Tracer({}, joint=False)
     tracer.overwritten = overwritten
     tracer.spot = Spot(None, None, (), "data", 0)
@@ -91,11 +96,12 @@ def _trace(batch: Batch, hearing: Hearing, overwritten: Overwritten | None) -> O
         with tracer:
             data = _fetch(batch, tracer, hearing)
             with tracer.still():
-                writers = [tracer.writer(tensor) for tensor in tensors_in(data) if is_bad(tensor)]
+                bad = [tensor for tensor in tensors_in(data) if is_bad(tensor)]
+                writers = [tracer.writer(tensor) for tensor in bad]
                 found = origin([op for op in writers if op is not None])
     except (Exception, Refused):  # a dataset that cannot be asked twice: then only the sample is named
-        return None
-    return found.op if found is not None and found.source == "op" else None
+        return None, True
+    return found.op if found is not None and found.source == "op" else None, bool(bad)
 
 
 def _fetch(batch: Batch, tracer: Tracer, hearing: Hearing) -> Any:

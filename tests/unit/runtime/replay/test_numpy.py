@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from nandiag.runtime.numeric.made import MADE
 from nandiag.runtime.numeric.warned import HEARD
 
 BAD = 5
@@ -304,3 +305,57 @@ def test_what_numpy_complains_of_all_the_time_is_not_blamed(work, silent):
 
     loop(batches())
     assert "numpy" not in worker.looked[0].facts
+
+
+class Crops(Dataset):
+    """Samples that are bad where chance cuts them so."""
+
+    def __init__(self, bad):
+        self.bad = bad
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        row = np.arange(6, dtype=np.float32)
+        once = index == self.bad and not self.mark.exists()
+        if once:
+            self.mark.touch()
+        return torch.from_numpy(self.scaled(row * (not once)) + self.masked(index))
+
+    def scaled(self, row):
+        return (row - row.mean()) / row.std()  # the line
+
+    def masked(self, index):
+        return np.where(index < 0, np.log(np.float32(0)), 0).astype(np.float32)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sample_that_came_bad_by_chance_has_the_line_that_numpy_complained_of(work, silent, tmp_path, workers):
+    MADE.clear()
+    worker = work(on_anomaly="continue")
+    crops = Crops(BAD)
+    crops.mark = tmp_path / "mark"
+    loop(DataLoader(crops, batch_size=4, num_workers=workers))
+    look = worker.looked[0]
+    assert (look.step, look.method, look.facts["dataset_index"]) == (BAD // 4, "tape", BAD)
+    assert look.site.source.endswith("# the line"), look
+    assert (look.site.function, look.facts["made_once"]) == ("scaled", True)
+
+
+def test_a_sample_that_was_complained_of_in_two_places_has_no_line(work, silent, tmp_path):
+    """One of them is guarded; it is there when the sample, which is finite then, is asked for again."""
+
+    class Twice(Crops):
+        def masked(self, index):
+            with_log = np.log(np.float32(index != self.bad))
+            return np.where(index == self.bad, 0, with_log).astype(np.float32)
+
+    MADE.clear()
+    worker = work(on_anomaly="continue")
+    crops = Twice(BAD)
+    crops.mark = tmp_path / "mark"
+    loop(DataLoader(crops, batch_size=4))
+    assert worker.looked[0].facts["dataset_index"] == BAD
+    assert not {"numpy", "made_once"} & worker.looked[0].facts.keys()
