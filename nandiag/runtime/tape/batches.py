@@ -92,7 +92,7 @@ class Batches:
         asked = self._asked.get(iterator)
         indices = asked.popleft() if asked else None
         tensors = tuple((name, weakref.ref(tensor)) for name, tensor in _named(data))
-        if iterator._num_workers:
+        if getattr(iterator, "_num_workers", 0):
             MADE.drain()  # a full pipe takes no more
         if tensors:
             mapped = iterator._dataset_kind == dataloader._DatasetKind.Map
