@@ -190,8 +190,8 @@ def _was_received(sent: Seen[Looked], scene: Scene) -> bool:
 
 
 def _confidence(look: Looked) -> str:
-    if look.facts.get("by_object") is True:
-        return "inferred"  # numbers in objects have no memory by which to know them again
+    if look.facts.get("by_object") is True or look.facts.get("only_way") is True:
+        return "inferred"  # numbers in objects have no memory by which to know them again, nor what is made of others
     if look.method in {"check", "watch", "record", "message"}:
         return "observed"
     if look.method == "replay" and look.source in STATE:

@@ -147,6 +147,7 @@ def _look_facts(claim: Claim) -> Iterable[str]:
         return
     facts = look.facts
     yield from _how_seen(look)
+    yield from _by_which_way(look)
     if isinstance(facts.get("library"), str):
         yield f"The op runs inside a library, at {facts['library']}."
     yield from _heard_also(facts)
@@ -189,6 +190,11 @@ def _saved(facts: Mapping[str, object]) -> Iterable[str]:
     yield f"{facts.get('file')} was loaded at {facts.get('loaded_at')}."
     if facts.get("birth") == "op":
         yield "What was saved was made again, and showed it."
+
+
+def _by_which_way(look: Looked) -> Iterable[str]:
+    if look.facts.get("only_way") is True:
+        yield "No other rank handed on anything bad in this step: that the harm came by this way is inferred."
 
 
 def _how_seen(look: Looked) -> Iterable[str]:

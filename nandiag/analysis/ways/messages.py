@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from nandiag.analysis.timeline import Seen, Timeline
+from nandiag.analysis.ways.alone import with_only_way
 from nandiag.events import Looked, Sent
 
 Key = tuple[object, ...]
@@ -17,6 +18,7 @@ Key = tuple[object, ...]
 
 def with_senders(timeline: Timeline) -> Timeline:
     """Return the timeline with a look of each rank that sent what a look of another rank received."""
+    timeline = with_only_way(timeline)
     sent: dict[Key, list[Seen[Sent]]] = {}
     for one in timeline.sent:
         sent.setdefault((one.attempt, *_key_of(one.event)), []).append(one)
@@ -36,6 +38,7 @@ def _behind(
 ) -> list[Seen[Looked]]:
     """Return the looks of the senders on the way back from one look, nearest first."""
     step, found, waiting = received.event.step, [], [received]
+    only = {"only_way": True} if received.event.facts.get("only_way") is True else {}
     at = [one for one in looks if (one.attempt, one.event.step) == (received.attempt, step)]
     ranks = {one.rank for one in at}
     told = {one.rank for one in at if one.event.outcome == "found" and one.event.source != "received"}
@@ -46,7 +49,7 @@ def _behind(
                 continue
             told.add(one.rank)
             look = one.event.look
-            facts = {**look.facts, "handed_on": list(_key_of(one.event))[:2], "own_step": look.step}
+            facts = {**look.facts, **only, "handed_on": list(_key_of(one.event))[:2], "own_step": look.step}
             if one.rank in ranks and look.step < step:  # it came to this step as well, and so counts alike
                 facts["made_at_step"] = look.step
             found.append(Seen(one.rank, one.attempt, one.pid, one.seq, one.time, replace(look, step=step, facts=facts)))

@@ -1,5 +1,7 @@
 """A rank that handed bad values on is the origin where another one's harm came by that very message."""
 
+import pytest
+
 from nandiag.analysis import analyse
 from nandiag.events import Sent
 
@@ -97,3 +99,39 @@ def test_a_number_in_an_object_is_put_on_the_rank_that_gave_it(by_hand):
     assert "in what it gave to other ranks (all_gather_object)" in told.verdict.summary
     assert "That this number is the one that did harm is inferred." in told.verdict.evidence
     assert not any("by itself" in text for text in told.verdict.evidence)
+
+
+def unknown(by_hand, step=5):
+    """A look that led no further back than to what the step was given."""
+    return by_hand.found(step, source="outside", phase="loss", inputs=(by_hand.fact(nan=4),), outputs=())
+
+
+def put_in(by_hand, step=5, number=7):
+    look = by_hand.found(
+        step, method="message", source="outside", phase="collective", inputs=(by_hand.fact(nan=1),), outputs=(),
+        reason="nothing of this step was taped",
+    )  # fmt: skip
+    return Sent("all_reduce", (0, 1, 2), number, "0#0", look)
+
+
+def test_the_one_rank_that_put_it_into_a_sum_is_inferred_where_nobody_could_lead_it_back(by_hand):
+    logs = [by_hand.rank(at, by_hand.loss(5), unknown(by_hand), world=3) for at in (0, 1)]
+    told = analyse(by_hand.run(*logs, by_hand.rank(2, put_in(by_hand), by_hand.loss(5), unknown(by_hand), world=3)))
+    assert (told.verdict.origin.ranks, told.verdict.confidence) == ((2,), "inferred")
+    assert told.verdict.summary == "NaN first seen on rank 2 at step 5 in what it gave to other ranks (all_reduce)"
+    said = "No other rank handed on anything bad in this step: that the harm came by this way is inferred."
+    assert said in told.verdict.evidence
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        pytest.param(lambda by_hand: [put_in(by_hand, number=8)], id="two-ways"),
+        pytest.param(lambda by_hand: [by_hand.found(5)], id="an-op-was-found"),
+        pytest.param(lambda by_hand: [put_in(by_hand)], id="all-ranks-gave"),
+    ],
+)
+def test_nobody_is_blamed_for_a_way_that_is_not_the_only_one(by_hand, others):
+    logs = [by_hand.rank(at, *others(by_hand), by_hand.loss(5), unknown(by_hand), world=3) for at in (0, 1)]
+    told = analyse(by_hand.run(*logs, by_hand.rank(2, put_in(by_hand), by_hand.loss(5), unknown(by_hand), world=3)))
+    assert told.verdict.origin.ranks != (2,)
