@@ -303,9 +303,13 @@ class Evidence:
 
     def _source(self, named: Label | None, tensor: Tensor) -> str:
         """Tell what a bad value from outside is; what has no name came from another rank where ranks communicated."""
+        if named is not None and named.what in {"parameter", "buffer"}:
+            return named.what
+        if ARRIVALS.still(tensor) is not None:
+            return "received"  # it was asked for in an earlier step, perhaps
         if named is not None:
-            return named.what if named.what in {"parameter", "buffer"} else "input"
-        return "received" if self.tracer.communicated or ARRIVALS.still(tensor) is not None else "outside"
+            return "input"
+        return "received" if self.tracer.communicated else "outside"
 
     def _batch(self, tensor: Tensor) -> tuple[Batch, str] | None:
         key = storage(tensor)

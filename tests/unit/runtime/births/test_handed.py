@@ -240,3 +240,30 @@ def test_tags_without_end_are_not_counted_without_end(alone, monkeypatch):
         return [part.message.number for part in post.parts([call], (torch.ones(1),), {"tag": tag})]
 
     assert [number(tag) for tag in (0, 1, 2, 3, 2, 4)] == [[0], [0], [0], [], [1], []]
+
+
+@pytest.mark.parametrize("touched", [False, True])
+def test_a_batch_that_was_asked_for_in_the_step_before_was_received(work, touched):
+    """One that the script has written into since may be bad by that."""
+    worker = work()
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def ask(step):
+        batch = torch.empty(4, 3)
+        messages.ARRIVALS.note(batch, messages.Message("send", (0, 1), step, "default"))
+        batch.numpy()[:] = float("nan") if step == 2 else 1.0  # as another rank fills it
+        return batch
+
+    asked = ask(0)
+    for step in range(1, 4):
+        x, asked = asked, ask(step)
+        if touched:
+            x.mul_(1.0)
+        loss = model(x).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    looked = worker.looked[0]
+    assert (looked.step, looked.source == "received") == (2, not touched)
+    assert touched or looked.facts["handed"] == ["send", [0, 1], 2, "default"]
