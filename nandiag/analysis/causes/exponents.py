@@ -57,7 +57,7 @@ def _expressions(source: str) -> Iterator[ast.expr]:
 def bare(origin: Origin) -> str | None:
     """Return ``torch.softmax(x, dim=-1)`` where the line only gives its exponential a name or returns it."""
     found = fitting.parsed(origin)
-    given = None if found is None else _exponent(found[1])
+    given = None if found is None else exponent(found[1])
     source = (origin.source or "").strip()
     if found is None or given is None:
         return None
@@ -71,7 +71,7 @@ def shared(origin: Origin, uses: tuple[str, ...]) -> str | None:
     What is divided by its sum once more stays as it is.
     """
     found = fitting.parsed(origin)
-    given = None if found is None else _exponent(found[1])
+    given = None if found is None else exponent(found[1])
     dim = next((dim for use in uses for node in _expressions(use) if (dim := _sum_below(node)) is not None), None)
     if given is None or dim is None:
         return None
@@ -92,7 +92,7 @@ def logged(origin: Origin, uses: tuple[str, ...]) -> Stable | None:
     for node in _expressions(source):
         end = node.end_col_offset or 0
         summed = summed_along(node) if node.col_offset <= first and last <= end else None
-        given = None if summed is None else _exponent(summed[0])
+        given = None if summed is None else exponent(summed[0])
         if summed is None or given is None:
             continue
         head, behind = source[: node.col_offset], source[end:]
@@ -131,7 +131,7 @@ def of_quotient(origin: Origin) -> bool:
     found = fitting.parsed(origin)
     if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Div):
         return False
-    inside = [given for node in _expressions((origin.source or "").strip()) if (given := _exponent(node)) is not None]
+    inside = [given for node in _expressions((origin.source or "").strip()) if (given := exponent(node)) is not None]
     return any(ast.dump(given) == ast.dump(found[1]) for given in inside)
 
 
@@ -155,7 +155,7 @@ def _softmax(node: ast.expr) -> tuple[str, str] | None:
     """``exp(x) / exp(x).sum(d)``."""
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
         return None
-    given, summed = _exponent(node.left), summed_along(node.right)
+    given, summed = exponent(node.left), summed_along(node.right)
     if given is None or summed is None or ast.dump(summed[0]) != ast.dump(node.left):
         return None
     dim, _, kept = summed[1].partition(", ")
@@ -165,7 +165,7 @@ def _softmax(node: ast.expr) -> tuple[str, str] | None:
 def _softplus(node: ast.expr) -> tuple[str, str] | None:
     """``log(1 + exp(x))`` and ``log1p(exp(x))``."""
     inner, plain = _argument(node, "log"), _argument(node, "log1p")
-    given = _one_more(inner) if inner is not None else None if plain is None else _exponent(plain)
+    given = _one_more(inner) if inner is not None else None if plain is None else exponent(plain)
     return None if given is None else ("softplus", f"torch.nn.functional.softplus({ast.unparse(given)})")
 
 
@@ -173,7 +173,7 @@ def _logsumexp(node: ast.expr) -> tuple[str, str] | None:
     """``log(exp(x).sum(d))``."""
     inner = _argument(node, "log")
     summed = None if inner is None else summed_along(inner)
-    given = None if summed is None else _exponent(summed[0])
+    given = None if summed is None else exponent(summed[0])
     if summed is None or given is None:
         return None
     return "logsumexp", f"torch.logsumexp({ast.unparse(given)}, dim={summed[1]})"
@@ -183,7 +183,7 @@ def _sigmoid(node: ast.expr) -> tuple[str, str] | None:
     """``1 / (1 + exp(-x))`` and ``exp(x) / (1 + exp(x))``."""
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
         return None
-    below, above = _one_more(node.right), _exponent(node.left)
+    below, above = _one_more(node.right), exponent(node.left)
     if below is None:
         return None
     if above is not None and ast.dump(above) == ast.dump(below):
@@ -202,7 +202,7 @@ def _pair(node: ast.expr) -> tuple[str, str] | None:
         return None
     if logged is not None:
         return "logaddexp", f"torch.logaddexp({both[0]}, {both[1]})"
-    above = _exponent(node.left) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) else None
+    above = exponent(node.left) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) else None
     if above is None or ast.unparse(above) not in both:
         return None
     one = ast.unparse(above)
@@ -226,7 +226,7 @@ def _two(node: ast.expr, kind: type[ast.operator]) -> tuple[str, str] | None:
     """Return the texts of the a and b of ``exp(a) + exp(b)``, or of another operator's."""
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, kind):
         return None
-    left, right = _exponent(node.left), _exponent(node.right)
+    left, right = exponent(node.left), exponent(node.right)
     return None if left is None or right is None else (ast.unparse(left), ast.unparse(right))
 
 
@@ -259,7 +259,8 @@ def _argument(node: ast.expr, name: str) -> ast.expr | None:
     return found
 
 
-def _exponent(node: ast.expr) -> ast.expr | None:
+def exponent(node: ast.expr) -> ast.expr | None:
+    """Return the x of ``torch.exp(x)`` and ``x.exp()``."""
     return _argument(node, "exp")
 
 
@@ -268,8 +269,8 @@ def _one_more(node: ast.expr) -> ast.expr | None:
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
         return None
     if _is_one(node.left):
-        return _exponent(node.right)
-    return _exponent(node.left) if _is_one(node.right) else None
+        return exponent(node.right)
+    return exponent(node.left) if _is_one(node.right) else None
 
 
 def _is_one(node: ast.expr) -> bool:
