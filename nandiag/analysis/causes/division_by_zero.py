@@ -169,6 +169,7 @@ def _in_pass(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     made = (
         spreads.not_yet(facts)
         or peaks.instead(facts)
+        or norms.correlated(facts)
         or shares.softmax(facts)
         or shares.drawn_by(facts)
         or roots.above(facts, divisor)

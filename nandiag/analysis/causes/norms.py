@@ -1,4 +1,4 @@
-"""A division by its own norm further on of what a mended division leaves at 0 (reader side)."""
+"""Rows of length 0: what divides them by it further on, and their correlation with others (reader side)."""
 
 from __future__ import annotations
 
@@ -23,6 +23,21 @@ def next_of(facts: Facts) -> list[Suggestion]:
     found = [(use, mended) for use in facts.uses if (mended := _guarded(use, name)) is not None]
     text = "What is 0 then is divided by its own norm further on: guard that as well."
     return [Suggestion(text, mended) for _, mended in found[:1]]
+
+
+def correlated(facts: Facts) -> Suggestion | None:
+    """Return the user's line with the products of rows of length 1 for ``corrcoef(x)``, which has no bound of its own.
+
+    It is the same wherever that is finite, and 0 for a row that does not vary.
+    """
+    found = fitting.parsed(facts.origin)
+    rows = None if found is None else fitting.target(found[1], "corrcoef")
+    if rows is None or facts.node is not None or "unit" in (facts.origin.source or ""):
+        return None
+    x = fitting.bracketed(rows)
+    unit = f"torch.nn.functional.normalize({x} - {x}.mean(-1, keepdim=True), dim=-1, eps={_LEAST})"
+    text = "A row that does not vary has the spread 0: take the products of rows of length 1, which torch bounds."
+    return Suggestion(text, fitting.whole(facts.origin, f"((unit := {unit}) @ unit.T)"))
 
 
 def _guarded(line: str, name: str) -> str | None:

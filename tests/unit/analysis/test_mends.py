@@ -1041,3 +1041,25 @@ def test_what_torch_where_leaves_out_is_kept_within_the_domain_before_it(at, by_
     assert (("torch.where" in told[0].text), len(told)) == ((True, 1) if chosen else (False, len(told)))
     if chosen:
         assert "r.clamp_min(1e-12).sqrt()" in told[0].code
+
+
+# ---------------------------------------------------------------------- rows that do not vary
+
+
+@pytest.mark.parametrize("line", ["corr = torch.corrcoef(h.T)", "off = torch.corrcoef(h.T).triu(1)"])
+def test_a_correlation_with_a_row_that_does_not_vary_is_that_of_rows_of_length_1(at, by_hand, line):
+    given = (by_hand.fact(), by_hand.fact(zeros=1, min=0.0))
+    facts = at("div", given, (by_hand.fact(nan=4),), **placed(line, "torch.corrcoef(h.T)"),
+               extra={"of_weights": True, "below_by": ["SqrtBackward0"]})  # fmt: skip
+    mended = advice(facts)[0].code
+    h = torch.randn(8, 4)
+    names = {"torch": torch, "h": h}
+    exec(mended, names)  # noqa: S102
+    name = line.partition(" ")[0]
+    torch.testing.assert_close(names[name], eval(line.partition("= ")[2], {"torch": torch, "h": h}))  # noqa: S307
+    h = torch.randn(8, 4).mul(torch.tensor([1.0, 0.0, 1.0, 1.0])).requires_grad_()
+    names = {"torch": torch, "h": h}
+    exec(mended, names)  # noqa: S102
+    names[name].square().sum().backward()
+    assert names[name].isfinite().all()
+    assert h.grad.isfinite().all()
