@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -110,8 +111,13 @@ class Prelude(Beneath):
 
     def took(self, name: str, func: Any, taken: Tensor, frame: Any) -> None:
         """A tensor was laid over memory that is not torch's, which ``name`` was given from ``frame``."""
-        if self.here and not RECORDER.mute and not torch._C._len_torch_dispatch_stack():
+        if self.record.left() <= 0:
+            with torch._C.DisableTorchFunction():  # a dataset may be made of very many such tensors
+                self.record.forget_memory(taken.untyped_storage()._cdata)
+        elif self.here and not RECORDER.mute and not torch._C._len_torch_dispatch_stack():
+            before, began = self.record.spent, time.thread_time()
             self._saw(Call(name, places(frame, _FRAMES)[0]), Words(func, (), {}, None), taken)
+            self.record.spent = before + time.thread_time() - began  # all of it: the walk to the line is the most
 
     def _saw(self, call: Call, words: Words, output: Any) -> None:
         with quiet():

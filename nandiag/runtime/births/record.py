@@ -96,6 +96,10 @@ class Record:
         if self._states:
             self._states.pop(storage(tensor) or 0, None)
 
+    def forget_memory(self, key: int) -> None:
+        """The storage ``key`` is another one's now, or holds what is not looked at."""
+        self._states.pop(key, None)
+
     def leaves(self, tensor: Tensor, laid: Any) -> bool:
         """Whether ``laid``, which is about to be written there, is finite, and so no part of what is bad there."""
         if self.state_of(tensor) is None:

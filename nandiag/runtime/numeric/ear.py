@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import time
 import warnings
 from types import ModuleType
 from typing import Any
@@ -28,14 +29,18 @@ _NAMES = ("geterr", "seterr", "geterrcall", "seterrcall", "errstate")
 class Ear:
     """Stands in for the handler of the script's, ``own``; ``asked`` is what the script asked for, by kind of error."""
 
-    __slots__ = ("asked", "own")
+    __slots__ = ("asked", "own", "warns")
 
     def __init__(self, asked: dict[str, str], own: Any) -> None:
         self.asked = asked
         self.own = own
+        self.warns = "warn" in asked.values()
 
     def write(self, line: str) -> None:
         """Numpy logs one error: ``Warning: divide by zero encountered in log``, and a line feed."""
+        rests = time.perf_counter() < HEARD.rests_until and MADE.asked is None
+        if rests and not self.warns:
+            return
         said = line.removeprefix("Warning: ").rstrip("\n")
         HEARD.note(said, sys._getframe(1))
         MADE.note(said, sys._getframe(1))

@@ -19,7 +19,7 @@ from nandiag.runtime.guard import guarded
 
 _FRAMES = 8
 _MOST = 256
-_SHARE, _CREDIT = 0.005, 0.02
+_SHARE, _CREDIT, _REST = 0.005, 0.02, 0.5
 BEFORE = -1
 
 
@@ -45,10 +45,12 @@ class Hearsay:
         self.step: Callable[[], int | None] = lambda: None
         self._known: dict[tuple[str, int, int], Heard] = {}
         self._began, self._spent = time.perf_counter(), 0.0
+        self.rests_until = 0.0
 
     def clear(self) -> None:
         """Forget them all."""
         self._known.clear()
+        self.rests_until = self._spent = 0.0
 
     def all(self) -> Sequence[Heard]:
         """Return the places, the one that was heard of last at the end."""
@@ -59,7 +61,9 @@ class Hearsay:
         """Numpy said so below ``frame``; where it never ceases, places are looked up in a small part of the time."""
         step = self.step()
         began = time.perf_counter()
-        if step is None or self._spent > _CREDIT + _SHARE * (began - self._began):
+        if self._spent > _CREDIT + _SHARE * (began - self._began):
+            self.rests_until = began + _REST
+        if step is None or began < self.rests_until:
             return
         found = tuple(places(frame, _FRAMES)[0])
         code, instruction, _ = next((one for one in found if kind_of(one[0].co_filename) == USER), (None, 0, False))

@@ -1,7 +1,9 @@
 """What the script writes before it trains: the call that made a weight bad is named, and nothing else is touched."""
 
 import gc
+import inspect
 import math
+import time
 import weakref
 
 import numpy as np
@@ -13,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from nandiag.events import Looked, Note, ProbeDark
 from nandiag.runtime.births.known import FINITE, LAST, OP, OUTSIDE, UNWRITTEN
-from nandiag.runtime.births.record import Record
+from nandiag.runtime.births.record import CREDIT, Record
 from nandiag.runtime.evidence import seen
 
 
@@ -489,3 +491,26 @@ def test_a_row_that_is_chosen_to_be_written_is_no_use_of_the_rest(work, filled):
     assert look.facts["birth"] == UNWRITTEN
     assert look.facts["first_used_by"] == "aten.mm.default"
     assert look.site.source.endswith("# handed out")
+
+
+def test_very_many_tensors_of_numpys_memory_take_no_more_than_their_share(work):
+    births = work().capture.births
+    array = np.ones(4, dtype=np.float32)
+    bare = inspect.unwrap(torch.from_numpy)
+    looked = []
+    births.record.saw = lambda *one: looked.append(one)
+    began = time.thread_time()
+    for _ in range(20_000):
+        torch.from_numpy(array)
+    passed = time.thread_time() - began
+    assert bare is not torch.from_numpy
+    assert births.prelude.on
+    assert 0 < len(looked) < 10_000
+    assert births.record.spent <= CREDIT + 0.02 * passed + 0.02
+
+
+def test_memory_of_numpys_that_torch_takes_has_the_line_where_it_does(work):
+    births = work().capture.births
+    bad = torch.from_numpy(np.array([1.0, np.nan], dtype=np.float32))
+    found = births.of(bad)
+    assert (found.how, found.call.name) == ("outside", "from_numpy")

@@ -6,6 +6,8 @@ import warnings
 import numpy as np
 import pytest
 
+from nandiag.runtime.frames import places
+from nandiag.runtime.numeric import warned
 from nandiag.runtime.numeric.warned import HEARD
 
 
@@ -112,3 +114,24 @@ def test_another_thread_is_as_numpy_has_it(heard):
     thread.start()
     thread.join()
     assert modes == [DEFAULT]
+
+
+def test_a_loop_that_never_ceases_is_listened_to_in_a_small_part_of_the_time(heard, monkeypatch):
+    np.seterr(all="ignore")
+    walks = []
+    monkeypatch.setattr(warned, "_CREDIT", 0.0)
+    monkeypatch.setattr(warned, "_REST", 60.0)
+    monkeypatch.setattr(warned, "places", lambda *words: walks.append(words) or places(*words))
+    HEARD._spent = 1.0  # it has had its share, and a part of the next hour's
+    for _ in range(100):
+        log_of_zero()
+    assert walks == []
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        np.seterr(all="warn")
+        log_of_zero()
+    assert [str(one.message) for one in shown] == [LOG]  # what the script asked for is done all the same
+    HEARD.clear()
+    np.seterr(all="ignore")
+    log_of_zero()
+    assert (heard(), len(walks)) == ([LOG], 1)
