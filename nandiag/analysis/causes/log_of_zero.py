@@ -148,8 +148,22 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     # Behind a bound what is 0 has no gradient: where most is, nothing would be trained any more.
     half = given.numel > 1 and 2 * given.zeros >= given.numel
     nothing = half and facts.extra.get("of_weights") is True
+    forms = (*([_SOFT] if nothing and _is_relu(facts) else []), *forms)
     elsewhere = fitted is not None and not nothing and all(one.code != _TANH for one in forms)
     return Cause("log_of_zero", (text,), (keep, *bounded, *forms) if elsewhere else (*forms, keep, *bounded))
+
+
+_SOFT = Suggestion(
+    "It comes out of a relu: where that is 0 no gradient goes back, nor through a bound. Take a softplus in its place.",
+    "torch.nn.functional.softplus(z)",
+)
+
+
+def _is_relu(facts: Facts) -> bool:
+    """Whether what it is taken of was made by a relu, as far as it is known."""
+    nodes = facts.extra.get("made_by")
+    made = [str(node) for node in nodes if not str(node).startswith(_HANDED_ON)] if isinstance(nodes, list) else []
+    return bool(made) and made[0].startswith("Relu")
 
 
 def _of_counts(facts: Facts, op: str) -> tuple[Suggestion, ...] | None:

@@ -1063,3 +1063,14 @@ def test_a_correlation_with_a_row_that_does_not_vary_is_that_of_rows_of_length_1
     names[name].square().sum().backward()
     assert names[name].isfinite().all()
     assert h.grad.isfinite().all()
+
+
+# ---------------------------------------------------------------------- what a relu has left at 0
+
+
+@pytest.mark.parametrize(("zeros", "soft"), [(12, ["torch.nn.functional.softplus(z)"]), (2, [])])
+def test_where_a_relu_left_most_at_0_a_bound_would_leave_it_untrained(at, by_hand, zeros, soft):
+    given, out = by_hand.fact(zeros=zeros, min=0.0), by_hand.fact(neginf=zeros)
+    facts = at("log", (given,), (out,), **placed("loss = rate.log()", "rate.log()"),
+               extra={"of_weights": True, "made_by": ["ReluBackward0", "AddmmBackward0"]})  # fmt: skip
+    assert [one.code for one in advice(facts)] == [*soft, "loss = rate.clamp_min(1e-12).log()"]
