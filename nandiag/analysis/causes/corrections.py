@@ -28,8 +28,10 @@ def mended(facts: Facts, *, infinite: bool) -> Suggestion | None:
         return endless
     count = ast.unparse(power.right)
     if not infinite:
-        why = f"{text} is 0 while {count} is: nothing was averaged yet. Update the average before it is read, or leave."
-        return Suggestion(why, facts.left_if(f"{count} == 0"))
+        leave = facts.left_if(f"{count} == 0")
+        instead = "." if leave is None else ", or leave the function without reading it."
+        why = f"{text} is 0 while {count} is: nothing was averaged yet. Update the average before it is read{instead}"
+        return Suggestion(why, leave)
     code = f"{name} = {_later(text)}" if name != text else quotients.divisor(facts.origin, _later)
     why = f"{text} is 0 while {count} is: let it count from 1 on, here and wherever else it corrects."
     return Suggestion(why, code)

@@ -22,7 +22,7 @@ EXPLAIN = Explanation(
     fix=(
         Suggestion(
             "Look at the sample that the report names, and drop or repair such samples while loading.",
-            "assert torch.isfinite(x).all(), index",
+            "assert torch.isfinite(x).all()",
         ),
         Suggestion(
             "In tables: a missing value is NaN. Fill it, and give the model a flag that it was missing.",
@@ -162,12 +162,15 @@ def _guard(facts: Facts, said: str) -> Suggestion:
 
 
 def _guarded(facts: Facts) -> str | None:
-    for op, least in _POLES:
+    rate = "rate_set_at" in facts.extra
+    for op, least in _POLES if not rate else _POLES[:-1]:
         code = fitting.argument(facts.origin, op, lambda text, least=least: _at_least(text, least))  # type: ignore[misc]
         if code is not None:
             return code
-    divisor = quotients.divisor(facts.origin, lambda text: _at_least(text, "1e-6"))
-    return divisor or bounding.base(facts.origin, lambda text: _at_least(text, "1e-6"))
+    # A rate that is made of a number next to 0 would be huge: of steps, which it is made of as a rule, there is one.
+    low = "1" if rate else "1e-6"
+    divisor = quotients.divisor(facts.origin, lambda text: _at_least(text, low))
+    return divisor or bounding.base(facts.origin, lambda text: _at_least(text, low))
 
 
 _POLES = (("log", "1e-12"), ("log2", "1e-12"), ("log10", "1e-12"), ("sqrt", "0"), ("power", "1e-6"))
@@ -190,19 +193,41 @@ def _given(facts: Facts, sample: str | None) -> Cause:
     )
     then = "" if sample else "and "
     known = facts.extra.get("dataset_index") is not None or "came_in" in facts.extra
+    name = _own_name(facts)
     return Cause(
         slug="data_nonfinite",
         evidence=(*([sample] if sample else []), _where(complete=seen)),
         suggestions=(
             Suggestion(
                 f"Check {what} {then}drop or repair such samples while loading.",
-                "assert torch.isfinite(x).all(), index",
+                f"assert torch.isfinite({name or 'x'}).all()",
             ),
+            *([] if name is None else [_filled(facts, name)]),
             *([] if known else [_LIVE]),
         ),
         strength=PROVEN if seen else LIKELY,
         story=True,
     )
+
+
+def _own_name(facts: Facts) -> str | None:
+    """Return what the script calls the bad input: its own name where it stands in the line, else what is handed in."""
+    found = fitting.parsed(facts.origin)
+    call = None if found is None else found[1]
+    bad = next((fact.name for fact in facts.origin.inputs if fact.bad and fact.name), None)
+    if bad is not None and any(node.id == bad for node in _nodes(facts.origin.source or "", ast.Name)):
+        return bad
+    if not isinstance(call, ast.Call) or len(call.args) != 1 or call.keywords:
+        return None
+    return call.args[0].id if isinstance(call.args[0], ast.Name) else None
+
+
+def _filled(facts: Facts, name: str) -> Suggestion:
+    """Return the line that puts a number in the place of missing ones, before the one that is underlined."""
+    infinite = any(fact.posinf or fact.neginf for fact in facts.origin.inputs)
+    others = ", posinf=0.0, neginf=0.0" if infinite else ""
+    text = "Or, where values may be missing, put a number that stands for them in their place, before this line."
+    return Suggestion(text, f"{name} = torch.nan_to_num({name}, nan=0.0{others})")
 
 
 def _where(*, complete: bool) -> str:

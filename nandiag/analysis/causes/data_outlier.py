@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nandiag.analysis.causes import recurrences
+from nandiag.analysis.causes import recurrences, states
 from nandiag.analysis.causes.course import Course, courses
 from nandiag.analysis.causes.divergence import CALM_ENOUGH, sudden
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
@@ -81,8 +81,8 @@ def _broke_at_once(facts: Facts, found: tuple[Course, ...]) -> bool:
     calm = all(course.calm >= max(len(course.rows), CALM_ENOUGH) and course.leap is None for course in found)
     if not calm or facts.origin.phase not in {"forward", "loss"}:
         return False
-    # A weight is not the batch's doing, nor is a product that grows with each step of a loop.
-    others = facts.overgrown is not None or recurrences.scaled(facts) is not None
+    # A weight is not the batch's doing, nor is a product that grows with each step of a loop, or of the run.
+    others = facts.overgrown is not None or recurrences.scaled(facts) is not None or states.is_kept(facts)
     return overflows(facts) and _only_size(facts) and not others
 
 
@@ -116,7 +116,7 @@ def _jumped(course: Course) -> str:
 def _calm(course: Course, step: int) -> str:
     norms = [row.norm for row in course.rows if row.norm is not None]
     most = f", with gradient norms of at most {words.number(max(norms))}" if norms else ""
-    return f"The {len(course.rows)} steps before were calm{most}: that points at the batch of step {step}."
+    return f"The {len(course.rows)} steps before were calm{most}: that speaks for the batch of step {step}."
 
 
 def _is_near(warned: Warned, step: int) -> bool:

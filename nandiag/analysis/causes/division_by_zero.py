@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 
 from nandiag.analysis.causes import (
@@ -20,6 +19,7 @@ from nandiag.analysis.causes import (
     roots,
     shares,
     spreads,
+    zero_weights,
 )
 from nandiag.analysis.causes.empty_reduction import divides_by_no_target
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
@@ -71,12 +71,18 @@ _BY_INF = "Make the quotients 0 where the divisor is: by a small number in its p
 _CLAMPED = Suggestion("Or keep the divisor above the least that is of use, or clamp the quotient to the largest.")
 _LARGE = "Keep the divisor away from zero: among weights that are divided by their sum, a huge one is nearly 1."
 _KERNEL = "Keep the divisor away from zero: the exponential of what is far below 0 is 0, and that of 0 is 1."
+_RATE = (
+    "The learning rate is made of it: by a small number in the divisor's place it would be huge, and ruin the model. "
+    "Bound what comes of it by the most that the rate is to be."
+)
 _KEPT = "y = a / torch.where(b != 0, b, torch.inf)"
 _COUNTS = re.compile(r"(?:^|[\W_])(?:n|num|numel|counts?|len|lengths?|steps|samples|tokens|batches|seen)(?:$|[\W_])")
+_SUM = re.compile(r"\bsum\(|\bcount\w*\(|\blen\(|\bnumel\(")
 _SIZES = re.compile(r"norm|sqrt|\bstd\b|\bvar\b|\babs\b|\bmean\b|\bexp\b")
 _DRAWS = ("Categorical", "Multinomial")
 _IN_PLACE = re.compile(r"[\w.\[\]]+\.(?:mul|div)_\(")
 _COPIED = re.compile(r"[\w.\[\]]+\.copy_\(|[\w.\[\]]+\.data\s*=[^=]")
+_MERGED = re.compile(r"[\w.\[\]]+\.data(?:\s*/=|\.(?:true_)?div(?:ide)?_\()")
 _OWN_NORM = re.compile(r"[\w.\[\]]*\.grad\.")
 _WHAT = "a scale, a variance or a count"
 _KEEP = "Keep the divisor away from zero."
@@ -151,6 +157,8 @@ def _by_tensor(facts: Facts) -> Cause | None:
     seen = f"the {what} of {facts.op} {'is' if held == '0' else 'holds'} {held}; {result}"
     if "vanished" in facts.extra:
         return Cause("division_by_zero", (seen, shares.of_exponentials(facts, divisor)), shares.shifted(facts))
+    if "rate_set_at" in facts.extra and _is_infinite(facts) and divisor.numel == 1:
+        return Cause("division_by_zero", (seen,), (Suggestion(_RATE),))
     return Cause(
         slug="division_by_zero",
         evidence=(seen,),
@@ -173,6 +181,7 @@ def _in_pass(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
         or shares.softmax(facts)
         or shares.drawn_by(facts)
         or roots.above(facts, divisor)
+        or zero_weights.rows_of(facts, divisor)
     )
     return _suggestions(facts, divisor) if made is None else (made,)
 
@@ -188,7 +197,7 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     elsewhere = _elsewhere(facts, divisor, in_root=rooted is not None)
     if elsewhere:
         return elsewhere
-    empty = _weight_of_zeros(facts)
+    empty = zero_weights.of_zeros(facts)
     if empty is not None:
         found.insert(0, empty)
     if rooted is None and _is_infinite(facts) and "int" not in dtype_of(divisor):
@@ -206,9 +215,10 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
         found.append(Suggestion("Or let torch do it, with its own eps.", normal))
     if dtype_of(divisor) in HALF and not _is_count(facts, divisor):
         dtype = dtype_of(divisor)
-        text = f"If it is no true zero, {dtype} rounded it to one: compute the divisor in float32."
+        text = f"If it is no true zero, {dtype} rounded it to one: compute the divisor in float32, and keep in float32 "
+        text += "what it is computed from: what is rounded already no cast brings back."
         # What has lost its digits cannot be clamped back: where one number is the divisor that is the likelier mend.
-        found.insert(0 if divisor.numel == 1 else 1, Suggestion(text, _in_float32(facts)))
+        found.insert(0 if divisor.numel == 1 else 1, Suggestion(text))
     return tuple(found)
 
 
@@ -278,7 +288,8 @@ def _nothing_to_scale(facts: Facts, divisor: TensorFact) -> Suggestion | None:
     inverts = facts.op == "reciprocal" and facts.origin.phase == "optimizer"
     weighs = facts.op in DIVISIONS and facts.outputs_nan and facts.origin.inputs[0].numel == 1
     replaced = facts.op in DIVISIONS and facts.outputs_nan and _COPIED.match(line)
-    written = replaced or ((inverts or weighs) and _IN_PLACE.match(line))
+    merged = facts.outputs_nan and _MERGED.match(line) and facts.origin.inputs[0].zeros == facts.origin.inputs[0].numel
+    written = replaced or merged or ((inverts or weighs) and _IN_PLACE.match(line))
     if not written or divisor.numel != 1 or text is None or "(" in text:
         return None
     meaning = facts.meaning(text)
@@ -306,7 +317,8 @@ def _of_one_number(facts: Facts, name: str | None, counted: str | None) -> tuple
         return (Suggestion(f"{why}."),)
     if name:  # what is kept from step to step: at least one is a wrong mean, and nobody would see it
         return (Suggestion(f"{why} (a buffer that was registered with persistent=False is in no checkpoint)."),)
-    return Suggestion(f"{why}."), Suggestion("If it is a count: at least one.", counted)
+    told = Suggestion(f"{why}."), Suggestion("If it is a count: at least one.", counted)
+    return told[::-1] if _is_sum(facts, text) else told
 
 
 def _made_of(facts: Facts, text: str) -> str:
@@ -324,11 +336,11 @@ def _where_set(facts: Facts, text: str | None) -> str:
 
 
 def _is_sum(facts: Facts, text: str | None) -> bool:
-    """Whether the divisor stands for ``mask.sum()``: that counts, where what is divided is a whole number too."""
+    """Whether the divisor stands for a sum: that counts, where what is divided is a whole number too."""
     meaning = facts.meaning(text or "")
     above = facts.origin.inputs[0]
     whole = above.numel == 1 and above.max is not None and above.max == int(above.max)
-    return whole and meaning is not None and meaning.text.endswith(".sum()")
+    return whole and meaning is not None and _SUM.search(meaning.text) is not None
 
 
 def _where_made(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
@@ -340,19 +352,6 @@ def _where_made(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     eps = "1" if _is_count(facts, divisor) else small(divisor)
     text = f"{name} divides further on as well: keep it away from zero where it is made, in line {meaning.line}."
     return (Suggestion(text, f"{name} = ({fitting.unbracketed(meaning.text)}).clamp_min({eps})"),)
-
-
-def _weight_of_zeros(facts: Facts) -> Suggestion | None:
-    """A weight that is all zeros, divided by what is made of it: a guard makes its gradient huge instead of NaN."""
-    weight, parsed = facts.origin.inputs[0], fitting.parsed(facts.origin)
-    if facts.extra.get("of_weights") is False:
-        return None  # a sum, or an average, that begins at zero
-    if not weight.name or weight.zeros != weight.numel or weight.numel == 0 or parsed is None:
-        return None
-    node = parsed[1].left if isinstance(parsed[1], ast.BinOp) else None
-    text = f"{weight.name} is all zeros, and has no direction: do not let it begin so."
-    code = ast.unparse(node) if isinstance(node, ast.Attribute | ast.Name) else "weight"
-    return Suggestion(text, f"torch.nn.init.normal_({code}, std=0.02)")
 
 
 def _keep(facts: Facts, divisor: TensorFact) -> str:
@@ -388,7 +387,3 @@ def _is_count(facts: Facts, divisor: TensorFact) -> bool:
     meaning = facts.meaning(below)
     sizes = meaning is not None and _SIZES.search(meaning.text) is not None  # n may stand for a norm as well
     return whole and not sizes and _COUNTS.search(below) is not None
-
-
-def _in_float32(facts: Facts) -> str:
-    return "b = b.float()" if facts.op not in RECIPROCALS else "x = x.float()"

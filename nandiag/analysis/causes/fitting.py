@@ -140,7 +140,9 @@ def factor(origin: Origin, number: str) -> str | None:
 
 
 def _is_constant(node: ast.expr) -> bool:
-    return isinstance(node.operand if isinstance(node, ast.UnaryOp) else node, ast.Constant)
+    """Whether it is a number that is written there, or the end of a dtype (``torch.finfo(torch.float32).min``)."""
+    ends = isinstance(node, ast.Attribute) and node.attr in {"min", "max"} and target(node.value, "finfo") is not None
+    return ends or isinstance(node.operand if isinstance(node, ast.UnaryOp) else node, ast.Constant)
 
 
 def _fill(node: ast.AST) -> tuple[str, ast.expr] | None:

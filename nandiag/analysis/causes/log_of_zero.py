@@ -124,7 +124,8 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     dtypes = {dtype_of(fact) for fact in facts.origin.inputs}
     small = " A small constant like 1e-8 is itself 0 in float16." if "float16" in dtypes else ""
     bound = "-1 + 1e-6" if op in {"log1p", "xlog1py"} else least(facts.origin.inputs[-1 if op == "xlogy" else 0])
-    guard = f"{'float().' if dtypes & set(HALF) else ''}clamp_min({bound})"
+    narrow = "float16" in dtypes  # bfloat16 holds the bound, and what comes behind needs the dtype that it had
+    guard = f"{'float().' if narrow else ''}clamp_min({bound})"
     asked = densities.mended(facts)
     if asked is not None:
         return Cause("log_of_zero", (text,), (asked,))
@@ -134,6 +135,8 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     place = bounding.second if op in {"xlogy", "xlog1py"} else fitting.argument
     within = replace(facts, origin=bounding.beside(facts.origin, op, guard))
     fitted = place(within.origin, op, lambda inner: f"{inner}.{guard}")
+    if narrow and within.origin is facts.origin:
+        fitted = _brought_back(facts.origin, op, guard) or fitted
     around = Suggestion(f"Keep the argument of the logarithm away from zero.{small}", fitted or f"x.{guard}.{op}()")
     keep, *bounded = _ratio(facts, op, around)
     added = logarithms.instead(facts, op)
@@ -164,6 +167,15 @@ def _is_relu(facts: Facts) -> bool:
     nodes = facts.extra.get("made_by")
     made = [str(node) for node in nodes if not str(node).startswith(_HANDED_ON)] if isinstance(nodes, list) else []
     return bool(made) and made[0].startswith("Relu")
+
+
+def _brought_back(origin: Origin, op: str, guard: str) -> str | None:
+    """Return the user's line with the logarithm of float32, as the float16 that what comes behind is made for."""
+    found = fitting.parsed(origin)
+    part = None if found is None else fitting.target(found[1], op)
+    if found is None or part is None or not isinstance(found[1], ast.Call):
+        return None
+    return fitting.whole(origin, f"{fitting.put(found[0], part, lambda inner: f'{inner}.{guard}')}.half()")
 
 
 def _of_counts(facts: Facts, op: str) -> tuple[Suggestion, ...] | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 
+from nandiag.analysis.causes import fitting
 from nandiag.analysis.causes.division_by_zero import is_called
 from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
 from nandiag.analysis.causes.unknown import LIVE
@@ -63,8 +65,34 @@ def _check(facts: Facts) -> Suggestion:
     lines = facts.extra.get("rate_set_at")
     if not isinstance(lines, list) or not lines:
         return _CHECK
+    bounded = _bounded(facts, lines)
+    if bounded is not None:
+        return bounded
     text = f"{_CHECK.text[:-1]}. {'The script sets it here.' if len(lines) == 1 else 'The script sets one here.'}"
     return Suggestion(text, "\n".join(map(str, lines)))
+
+
+def _bounded(facts: Facts, lines: list[object]) -> Suggestion | None:
+    """Return the one assignment that sets the rate, bounded by the most that it was: of NaN as well, min gives that."""
+    place, _, line = str(lines[0]).partition(": ")
+    most = _most(facts)
+    found = _ASSIGNED.fullmatch(line) if len(lines) == 1 and most is not None else None
+    if found is None or not fitting.nodes_of(line):
+        return None
+    text = f"{_CHECK.text[:-1]}. {place} sets it: keep it below the most that it was before."
+    return Suggestion(text, f"{found[1]} = min({most:.4g}, {found[2]})")
+
+
+_ASSIGNED = re.compile(r"([\w.]+\[(?:\"lr\"|'lr')\]) = (?!.*#)(.+)")
+
+
+def _most(facts: Facts) -> float | None:
+    """Return the highest rate of the steps before it was NaN or infinite; ``None`` where it was something else."""
+    found = None if facts.history is None else _first_bad(facts.history, facts.origin.step)
+    if facts.history is None or found is None or found[1] <= 0:
+        return None
+    before = zip(facts.history.step, facts.history.lr, strict=False)
+    return max((lr for at, lr in before if at < found[0] and lr is not None and 0 < lr < math.inf), default=None)
 
 
 def _first_bad(history: History, step: int) -> tuple[int, float] | None:

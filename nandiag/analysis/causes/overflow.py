@@ -5,7 +5,17 @@ from __future__ import annotations
 import ast
 import math
 
-from nandiag.analysis.causes import exponents, fitting, overgrown, quotients, recurrences, scans, spreads, widening
+from nandiag.analysis.causes import (
+    exponents,
+    fitting,
+    overgrown,
+    quotients,
+    recurrences,
+    scans,
+    spreads,
+    states,
+    widening,
+)
 from nandiag.analysis.causes.facts import HALF, LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Origin, Suggestion
@@ -156,6 +166,7 @@ def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
     if facts.overgrown is not None:
         return overgrown.of_a_weight(facts, facts.overgrown, text, strength)
     product = recurrences.scaled(facts) or (scans.as_loop(facts.origin) if facts.op == "exp" else None)
+    product = product or states.mended(facts)
     if product is not None:
         return Cause("overflow", (text,), (product,), strength, leads=True)
     general = dtype not in {"float16", *_EIGHTHS} and facts.op not in EXPONENTIALS

@@ -112,7 +112,9 @@ def _received(claim: Claim, timeline: Timeline) -> Iterable[str]:
     if clean:
         yield f"{words.ranks(clean).capitalize()} ran the step again with finite values and received the damage."
     if part := again - clean:
-        ran = f"{words.ranks(part).capitalize()} could run only a part of the step again, with finite values"
+        reasons = {_left_out(one.event) for one in looks if one.rank in part and is_again(one.event)}
+        left = reasons.pop() if len(reasons) == 1 else ""
+        ran = f"{words.ranks(part).capitalize()} could run only a part of the step again, with finite values{left}"
         yield f"{ran}: that no fault is there as well is inferred."
     if got:
         yield f"What {words.ranks(got)} got from other ranks was bad already."

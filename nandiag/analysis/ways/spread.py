@@ -66,4 +66,7 @@ def _via(one: Seen[Harm], claim: Claim, hit: set[tuple[int, str]]) -> str | None
         return EXCHANGE
     if harm.what in STATE and harm.phase == "optimizer" and (one.rank, "gradient") in hit:
         return UPDATE
-    return WEIGHTS if harm.what in {"loss", "gradient"} and state else None
+    if harm.what not in {"loss", "gradient"} or not state:
+        return None
+    # What an optimizer leaves bad while the weights stay finite stops these weights: no loss comes through it.
+    return WEIGHTS if any((one.rank, what) in hit for what in STATE if what != "optimizer_state") else None

@@ -1,0 +1,64 @@
+"""What the script keeps from step to step until it nears an end of its dtype: the batch is not to blame."""
+
+from dataclasses import replace
+
+import pytest
+
+from nandiag.analysis.causes import explain
+from nandiag.events import Around, History, Looked, Site, Written
+
+CALM = History(
+    tuple(range(12)), (1.0, 1.3, 0.8) * 4, (1.0, 1.3, 0.8) * 4, (0.01,) * 12, (None,) * 12, optimizer=()
+)  # fmt: skip
+
+
+def broken(at, by_hand, line, expression, sides, op="mul"):
+    first = line.index(expression)
+    facts = at(op, sides, (by_hand.fact(posinf=1),), history=CALM, step=12, extra={"float64_finite": True},
+               text=line, column=(first, first + len(expression)), file="train.py", phase="loss")  # fmt: skip
+    around = Around(written=(Written("self.t", (13, 16)),))
+    look = Looked("found", "replay", 12, source="op", facts=facts.look.facts, site=Site(around=around))
+    return replace(facts, look=look)
+
+
+def sides(by_hand, size, shape=(4,), low=2e30):
+    return by_hand.fact(shape=shape, min=low, max=size, absmax=size), by_hand.fact(max=4.4, min=3.4, absmax=4.4)
+
+
+@pytest.mark.parametrize(
+    ("line", "low", "size"),
+    [("self.q = self.q * torch.exp(g)", 2e30, "sum"), ("self.q *= torch.exp(g)", 2e30, "sum"),
+     ("self.q = self.q * f", -2e30, "norm"), ("q = q * f", 2e30, "sum")],
+)  # fmt: skip
+def test_what_a_line_makes_a_multiple_of_itself_in_each_step_is_not_the_batchs_doing(at, by_hand, line, low, size):
+    expression = line if "*=" in line else line.partition(" = ")[2]
+    story, told = explain(broken(at, by_hand, line, expression, sides(by_hand, 1.23e38, low=low)))
+    name = line.split()[0]
+    assert story is None or story.slug != "data_outlier"
+    assert told.suggestions[0].code == f"{line}\n{name} = {name} / {name}.{size}()"
+    assert "1.23e38" in told.suggestions[0].text
+
+
+def test_a_number_that_grows_with_each_step_is_bounded(at, by_hand):
+    line = "self.rho = self.rho * 4.0"
+    story, told = explain(broken(at, by_hand, line, "self.rho * 4.0", sides(by_hand, 1.23e38, shape=())[:1]))
+    assert story is None or story.slug != "data_outlier"
+    assert told.suggestions[0].code == f"{line}\nself.rho = self.rho.clamp(max=1e6)"
+
+
+def test_a_divisor_that_was_brought_down_from_step_to_step_is_bounded(at, by_hand):
+    given = by_hand.fact(min=-25.0, max=-0.02, absmax=25.0), by_hand.fact(shape=(), min=1e-38, max=1e-38, absmax=1e-38)
+    facts = broken(at, by_hand, "s = torch.softmax(-d / self.t, dim=1)", "-d / self.t", given, op="div")
+    story, told = explain(facts)
+    assert story is None or story.slug != "data_outlier"
+    assert told.suggestions[0].code == "s = torch.softmax(-d / self.t.clamp_min(1e-6), dim=1)"
+    assert "self.t" in told.suggestions[0].text
+    assert "lines 13 and 16" in told.suggestions[0].text
+
+
+@pytest.mark.parametrize(("line", "size"), [("y = x * w", 1.23e38), ("self.q = self.q * w", 60000.0)])
+def test_large_values_of_the_step_itself_still_speak_for_its_batch(at, by_hand, line, size):
+    given = by_hand.fact(min=-size, max=size, absmax=size), by_hand.fact(max=1e34, min=1.0, absmax=1e34)
+    story = explain(broken(at, by_hand, line, line.partition(" = ")[2], given))[0]
+    assert story.slug == "data_outlier"
+    assert "points at" not in story.evidence[0]
