@@ -88,8 +88,8 @@ def of_weights(op: Op, losses: Iterable[Tensor] = ()) -> dict[str, object]:
     """Return whether a gradient goes back from an op of forward, that is, to a weight that is trained.
 
     Without one it is made of data or constants, or of weights without gradients: a teacher's, or detached. Within the
-    forward of a ``torch.autograd.Function`` no op has one, and that says nothing; nor where checkpointing that is
-    reentrant lies in the graph of the ``losses``, which runs whole modules in such a forward.
+    forward of a ``torch.autograd.Function``, and behind a tensor subclass, no op has one, and that says nothing; nor
+    where checkpointing that is reentrant lies in the graph of the ``losses``: whole modules run in such a forward.
 
     ``made_by`` names the autograd nodes that made the first input, the last one first; ``below_by`` those of a divisor.
     """
@@ -97,7 +97,7 @@ def of_weights(op: Op, losses: Iterable[Tensor] = ()) -> dict[str, object]:
     if not given or op.spot.node is not None:
         return {}
     trained = any(tensor.requires_grad for tensor in given)
-    if not trained and (_in_function(op.spot.frames) or any(map(_is_reentrant, losses))):
+    if not trained and (op.apart or _in_function(op.spot.frames) or any(map(_is_reentrant, losses))):
         return {}
     below = {"below_by": _made_by(given[1])} if len(given) == _PAIR and _is_division(op) else {}
     return {"of_weights": trained, "made_by": _made_by(given[0]), **below}

@@ -59,7 +59,8 @@ class Op:
     """One op with a non-finite output; ``parents`` wrote its bad inputs, ``outside`` are those that no op wrote.
 
     ``told`` are facts on inputs and outputs that are gone, where nothing is kept in ``words`` and ``results``.
-    ``vanished`` is the exponential of whose zeros both sides of a division are made.
+    ``vanished`` is the exponential of whose zeros both sides of a division are made. ``apart``: it may be what a
+    tensor subclass (DTensor) made of an op of its own, behind autograd: what goes in has no gradient there.
     """
 
     index: int
@@ -76,6 +77,7 @@ class Op:
     results: list[Tensor] = field(default_factory=list)
     told: tuple[tuple[TensorFact, ...], tuple[TensorFact, ...]] = ((), ())
     vanished: Vanished | None = None
+    apart: bool = False
 
     @property
     def born(self) -> bool:

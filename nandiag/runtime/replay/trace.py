@@ -53,6 +53,7 @@ class Tracer(TorchDispatchMode):
         self.waits = False
         self.hurries = False  # whether it may end where a handler of signals waits for it
         self.ops = 0
+        self._apart: Any = None  # the last op that a tensor subclass took apart
         self.given: list[Tensor] = []  # what the newest op was given, which may have refused it
         self.spot = Spot(None, None, (), "forward", 0)
         self._writer: dict[int, Op | None] = {}
@@ -107,6 +108,7 @@ class Tracer(TorchDispatchMode):
         if self.hurries:
             hurry()
         if any(kind not in _PLAIN_TYPES and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ for kind in types):
+            self._apart = func
             return NotImplemented  # a subclass (DTensor) takes its op apart, and its local ops come by here
         self.ops += 1
         if func._schema.name.startswith(COLLECTIVES):
@@ -136,7 +138,7 @@ class Tracer(TorchDispatchMode):
             self._garbage.handed_out(map(key_of, outputs), Op(self.ops, func, spot, [], []))
             self._forget(outputs, set())
             return output
-        op = Op(self.ops, func, spot, [], stats, words=words)
+        op = Op(self.ops, func, spot, [], stats, words=words, apart=func is self._apart)
         written = _targets(name, given, outputs or outs, mutable=mutable)
         with self.still():
             self._vanishing.ran(op, _by_key(given), _by_key(written))

@@ -60,6 +60,13 @@ def test_where_checkpointing_runs_modules_without_gradients_nothing_is_known_of_
     assert of_weights(op, [loss]) == ({} if reentrant else {"of_weights": False, "made_by": []})
 
 
+def test_of_what_a_tensor_subclass_made_of_its_own_op_nothing_is_known():
+    found = op_on(torch.ones(3))
+    assert of_weights(found)["of_weights"] is False
+    found.apart = True
+    assert of_weights(found) == {}
+
+
 def test_what_made_a_divisor_is_told_too():
     def forward(a, b):
         found = op_on(a)
