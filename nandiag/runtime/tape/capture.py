@@ -36,7 +36,7 @@ from nandiag.runtime.tape.state import (
     modes,
     python_used,
 )
-from nandiag.runtime.tape.window import Budget, Window
+from nandiag.runtime.tape.window import FEW_CALLS, Budget, Window
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -374,7 +374,8 @@ class Capture:
         now = time.perf_counter()
         self.step_seconds = seconds = now - self._began
         self.tape.jots.step_took(seconds)
-        by_hand = self.by_hand or self.tape.writes_weights
-        self.narrow = self._budget.narrows(self.narrow, self.window.calls, seconds, by_hand=by_hand)
+        if self.narrow or self.window.calls > FEW_CALLS or self._budget.counts:
+            by_hand = self.by_hand or self.tape.writes_weights
+            self.narrow = self._budget.narrows(self.narrow, self.window.calls, seconds, by_hand=by_hand)
         self.window.calls = 0
         self._began = now

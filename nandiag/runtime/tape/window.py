@@ -57,7 +57,7 @@ _Kept = tuple[Generators | None, tuple[Tensor, Tensor] | None]
 _KINDS = (Tensor, tuple, list, float)
 _MOST_NUMBERS, _LITTLE = 8, 1 << 20
 _MOST_MOVED = 256
-_FEW_CALLS = 128
+FEW_CALLS = 128
 _CALL_SECONDS = 6e-6
 _SHARE = 0.01
 # Where no optimizer was made the update is among these calls, and may be what makes the weights bad.
@@ -298,26 +298,29 @@ def _has_gradient(what: Traits, args: tuple[Any, ...], outputs: Sequence[Tensor]
 
 
 class Budget:
-    """Whether what lies outside of forward-to-backward makes too many calls for all of it to be taped."""
+    """Whether what lies outside of forward-to-backward makes too many calls for all of it to be taped.
+
+    ``counts`` is how many steps in a row did: a step with few calls need not be asked about where none did before.
+    """
 
     def __init__(self) -> None:
-        self._over = self._shut = 0
+        self.counts = self._shut = 0
         self._shut_for = _SHUT
 
     def narrows(self, narrow: bool, calls: int, seconds: float, *, by_hand: bool) -> bool:  # noqa: FBT001 - as it is now
         """A step of ``seconds`` made so many ``calls``, or was taped in part: whether the next one is to be."""
-        few, share = (_CALLS_BY_HAND, _SHARE_BY_HAND) if by_hand else (_FEW_CALLS, _SHARE)
-        self._over = self._over + 1 if calls > max(few, seconds * share / _CALL_SECONDS) else 0
-        return not self._tries_again() if narrow else self._over >= _OVER
+        few, share = (_CALLS_BY_HAND, _SHARE_BY_HAND) if by_hand else (FEW_CALLS, _SHARE)
+        self.counts = self.counts + 1 if calls > max(few, seconds * share / _CALL_SECONDS) else 0
+        return not self._tries_again() if narrow else self.counts >= _OVER
 
     def lift(self) -> None:
         """Let the loop be taped whole from now on: what was left out to save time is where the harm must be."""
-        self._over = -(1 << 30)
+        self.counts = -(1 << 30)
 
     def _tries_again(self) -> bool:
         self._shut += 1
         if self._shut < self._shut_for:
             return False
-        self._over, self._shut = _OVER - 1, 0
+        self.counts, self._shut = _OVER - 1, 0
         self._shut_for = min(2 * self._shut_for, _MOST_SHUT)
         return True

@@ -2,7 +2,8 @@
 
 Nearly every step ends well, and nobody ever asks what it did. Where a step takes long enough, packing its calls costs
 nothing to speak of, and to hold their outputs would cost memory; where it is short it is the other way round. So there
-arguments and outputs are held as they are until the step ends, a few calls at most, and then dropped unpacked.
+arguments and outputs are held as they are until the step ends, a few calls at most, and then dropped unpacked; of calls
+without gradients on tensors of a few numbers (the returns of an episode, added up one by one) some hundreds.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from nandiag.runtime.tape.state import modes
 if TYPE_CHECKING:
     from nandiag.runtime.tape.entries import Entry, Tape
 
-MOST = 24
-LARGEST = 1 << 16
+MOST, MOST_SMALL = 24, 384
+LARGEST, _SMALL = 1 << 16, 1 << 10
 # Steps, in seconds: on the CPU a step of this length can make some megabytes, which are held a little longer.
-_SHORT = 2e-3
+_SHORT = 1e-2
 _IN_A_ROW = 3
 _IN_VAIN = 16
 _FLAT = PLAIN | {Tensor, Parameter, Size}
@@ -49,6 +50,7 @@ class Jots:
         self.on = False
         self.many: list[Note] = []
         self._in_a_row = self._in_vain = 0
+        self._more = 0  # of what is noted, how many came behind the first few and are not small
 
     def called(self, function: Any, words: tuple[Any, Any], output: Tensor | None, frame: FrameType | None) -> bool:
         """Note a call with its output, or a backward, which has none; False where it must be put on the tape now."""
@@ -60,7 +62,9 @@ class Jots:
         grad = output is None or (known[0] and output.requires_grad)
         if not grad and output is not None and not self.may_wait(args, output):
             return False
-        if len(self.many) >= MOST:
+        if len(self.many) >= MOST and (grad or output is None or not _is_small(args, output)):
+            self._another()
+        if len(self.many) >= MOST_SMALL:
             self.settle()
         micro = self._tape.micro_step
         self.many.append((None, function, grad, known, trail(frame), args, kwargs, versions, None, output, micro))
@@ -72,9 +76,15 @@ class Jots:
         if versions is None:
             return False
         if len(self.many) >= MOST:
-            self.settle()
+            self._another()
         self.many.append((entry, None, entry.grad, None, None, *words, versions, None, None, self._tape.micro_step))
         return True
+
+    def _another(self) -> None:
+        """One more is to be noted that may hold some memory."""
+        self._more += 1
+        if self._more >= MOST:
+            self.settle()
 
     def ended(self, entry: Entry, output: Any) -> bool:
         """The call of ``entry`` is over and has returned ``output``; False where that must be put on the tape now."""
@@ -89,7 +99,7 @@ class Jots:
 
     def settle(self) -> None:
         """Put all that was noted on the tape."""
-        many, self.many = self.many, []
+        many, self.many, self._more = self.many, [], 0
         now = self._tape.micro_step
         for note in many:
             self._tape.micro_step = note[-1]
@@ -139,11 +149,15 @@ class Jots:
         """Drop what nobody has asked for, and nobody can any more; ``alone``: the tape has no other graph."""
         if alone and _all_consumed(self.many):
             self.many.clear()
-            self._in_vain = 0
+            self._in_vain = self._more = 0
             return
         self.settle()
         self._in_vain += 1
         self.on = self.on and self._in_vain < _IN_VAIN
+
+
+def _is_small(words: Sequence[Any], output: Tensor) -> bool:
+    return output.numel() <= _SMALL and all(one.numel() <= _SMALL for one in words if isinstance(one, Tensor))
 
 
 def versions_of(args: Sequence[Any], kwargs: Any) -> Versions | None:

@@ -203,3 +203,38 @@ def test_one_long_step_changes_nothing_and_a_few_do():
     assert one.on
     one.step_took(1.0)
     assert not one.on
+
+
+def test_calls_on_a_few_numbers_are_noted_by_hundreds(work, short):
+    """The returns of an episode, added up one by one: to pack each of them would take longer than the step."""
+    capture, weight, optimizer, x = ready(work)
+    rewards, total = torch.rand(3 * jots.MOST), torch.zeros(())
+    for reward in rewards.unbind():
+        total = reward + 0.9 * total
+    noted = len(capture.tape.jots.many)
+    assert noted > 2 * jots.MOST
+    (weight * x * total).sum().backward()
+    assert len(capture.tape.jots.many) > noted
+    entries = [entry.name for entry in capture.tape.whole()]
+    assert entries.count("__rmul__") + entries.count("mul") >= len(rewards)
+    optimizer.step()
+    assert not capture.tape.jots.many
+
+
+def test_of_what_is_larger_a_few_are_noted_and_no_more(work, short):
+    ready(work)
+    values, made = torch.rand(1 << 12), []
+    for number in range(4 * jots.MOST):
+        value = values * number
+        made.append(weakref.ref(value))
+    del value
+    gc.collect()
+    assert sum(one() is not None for one in made) <= 2 * jots.MOST
+
+
+def test_even_of_the_smallest_calls_no_more_than_some_hundreds_are_held(work, short):
+    capture, *_ = ready(work)
+    value = torch.zeros(())
+    for _ in range(2 * jots.MOST_SMALL):
+        value = value + 1
+    assert len(capture.tape.jots.many) <= jots.MOST_SMALL
