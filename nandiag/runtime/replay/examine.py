@@ -25,7 +25,7 @@ from nandiag.runtime.evidence.labels import labels_of, storage
 from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.guard import Refused, guarded
-from nandiag.runtime.look.finite import quiet
+from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.names import names_of
 from nandiag.runtime.recorder import RECORDER
@@ -48,7 +48,7 @@ from nandiag.runtime.replay.ready import (
 from nandiag.runtime.replay.rerun import Player, written_by
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.unfinished import groups_of, reset_sharding
-from nandiag.runtime.replay.update.again import BY_HAND, last_write, look_again
+from nandiag.runtime.replay.update.again import BY_HAND, GONE, last_write, look_again
 from nandiag.runtime.replay.update.weights import of_weights
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, Entry
@@ -101,6 +101,8 @@ class Examiner:
         if looked.outcome == "finite" and not case.joint and births is not None:
             stored = births.stored_in(case.suspects, case.step, waiting=True)
             looked = stored or births.last_write(case.step, written_by(self._with_moved(entries))) or looked
+        if looked.outcome == "finite" and not case.joint and (moved := self._capture.window.moved_in(case.step)):
+            looked = last_write([one for one in case.suspects if is_bad(one)], case.step, moved, GONE) or looked
         if (looked.outcome == "finite" and not case.joint) or "comm_hook" in looked.facts:
             looked = with_buckets(looked, roots_of(entries))
         with quiet():

@@ -131,3 +131,20 @@ def test_a_weight_that_lies_in_much_memory_has_the_line_that_made_what_was_store
         optimizer.step()
     assert [(harm.what, harm.step) for harm in worker.harms] == [("parameter", 5)]
     assert worker.looked[0].site.op == "aten.div.Tensor", worker.looked
+
+
+def test_a_frozen_weight_that_is_given_bad_memory_has_the_line_that_gave_it(work):
+    """As averages of weights are laid into a teacher, whose own values no step made."""
+    worker, model, teacher = work(), nn.Linear(4, 4), nn.Linear(4, 4).requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(8):
+        x = torch.rand(2, 4)
+        loss = (model(x) - teacher(x)).square().mean() if step < 2 else model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        teacher.weight.data = model.weight.detach() / torch.tensor(float(step != 5))  # an average of none
+    assert [(harm.what, harm.step) for harm in worker.harms] == [("frozen", 6)]
+    (looked,) = worker.looked
+    assert (looked.method, looked.facts["written_in_place"]) == ("tape", ".data"), looked
+    assert looked.site.source.endswith("# an average of none")
