@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
@@ -23,15 +24,26 @@ def can_break_off(roots: list[nn.Module]) -> bool:
 def reset_sharding(roots: list[nn.Module]) -> None:
     """Bring the FSDP2 modules below ``roots`` back to where they are between two steps; never raises.
 
-    torch itself does so from 2.13 on; before, each module is resharded and its state set to idle.
+    torch itself does so from 2.13 on; before, each module is resharded and its state set to idle. The gradients of the
+    step, which torch takes for lost from 2.15 on, stay: it is only a replay that broke off.
     """
     for root in roots:
-        for module in root.modules():
-            state = _state_of(module)
-            if state is None:
-                continue
-            with contextlib.suppress(Exception):
-                _reset(module, state)
+        with contextlib.suppress(Exception), _gradients_kept(root):
+            for module in root.modules():
+                state = _state_of(module)
+                if state is None:
+                    continue
+                with contextlib.suppress(Exception):
+                    _reset(module, state)
+
+
+@contextlib.contextmanager
+def _gradients_kept(root: nn.Module) -> Iterator[None]:
+    shards = [one.sharded_param for group in groups_of([root]) for one in group.fsdp_params]
+    kept = [(shard, shard.grad) for shard in shards]
+    yield
+    for shard, gradient in kept:
+        shard.grad = gradient
 
 
 def _state_of(module: nn.Module) -> Any:

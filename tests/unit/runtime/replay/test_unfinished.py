@@ -1,8 +1,12 @@
 """A replay that did not come to its end: what shards weights is put back to where it is between two steps."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
+
+from nandiag.runtime.replay.unfinished import reset_sharding
 
 
 class State:
@@ -44,6 +48,23 @@ def test_a_replay_of_one_rank_alone_that_breaks_off_resets_the_sharding(work):
     (looked, *_) = worker.looked
     assert (looked.outcome, looked.step) == ("failed", 2), looked
     assert model.state.resets == 1
+
+
+def test_the_gradients_of_the_step_stay_though_torch_takes_them_for_lost():
+    """From torch 2.15 on the reset drops them, as those of a step that failed: here a replay did."""
+    model, gradients = Sharded(), [torch.ones(1, 4), None]
+    shards = [SimpleNamespace(sharded_param=one) for one in model.parameters()]
+    model.state._fsdp_param_groups = (SimpleNamespace(fsdp_params=shards),)
+
+    def reset():
+        for one in model.parameters():
+            one.grad = None
+
+    model.state._reset_iter_state = reset
+    for one, gradient in zip(model.parameters(), gradients, strict=True):
+        one.grad = gradient
+    reset_sharding([model])
+    assert [one.grad for one in model.parameters()] == gradients
 
 
 def test_a_bad_loss_whose_backward_raises_by_itself_has_its_line(work):
