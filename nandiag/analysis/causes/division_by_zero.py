@@ -308,7 +308,7 @@ def _of_one_number(facts: Facts, name: str | None, counted: str | None) -> tuple
         return (begun,)
     made = _made_of(facts, text) if text is not None and "(" in text else _where_set(facts, text)
     why = f"{name or text or 'The divisor'} is 0, and what it divides is not: look at {made}"
-    if not _COUNTS.search(text or name or "") and not _is_sum(facts, text):
+    if not _COUNTS.search(text or name or "") and not _are_counts(facts, text):
         raised = bounding.bound_at_zero(facts.origin)
         if raised is not None:
             return (Suggestion(f"{text} is 0: raise its bound to the least that is of use.", raised),)
@@ -318,7 +318,7 @@ def _of_one_number(facts: Facts, name: str | None, counted: str | None) -> tuple
     if name:  # what is kept from step to step: at least one is a wrong mean, and nobody would see it
         return (Suggestion(f"{why} (a buffer that was registered with persistent=False is in no checkpoint)."),)
     told = Suggestion(f"{why}."), Suggestion("If it is a count: at least one.", counted)
-    return told[::-1] if _is_sum(facts, text) else told
+    return told[::-1] if _are_counts(facts, text) else told
 
 
 def _made_of(facts: Facts, text: str) -> str:
@@ -335,12 +335,13 @@ def _where_set(facts: Facts, text: str | None) -> str:
     return f"where it is set: {words.lines(lines)}"
 
 
-def _is_sum(facts: Facts, text: str | None) -> bool:
-    """Whether the divisor stands for a sum: that counts, where what is divided is a whole number too."""
-    meaning = facts.meaning(text or "")
-    above = facts.origin.inputs[0]
-    whole = above.numel == 1 and above.max is not None and above.max == int(above.max)
-    return whole and meaning is not None and _SUM.search(meaning.text) is not None
+def _are_counts(facts: Facts, text: str | None) -> bool:
+    """Whether both sides are single whole numbers, more than 1 above, or the divisor a sum: one count by another."""
+    meaning, given = facts.meaning(text or ""), facts.origin.inputs
+    above = given[0].max if len(given) > 1 and given[0].numel == 1 else None
+    if above is None or above != int(above):
+        return False
+    return above > 1.0 if meaning is None else _SUM.search(meaning.text) is not None
 
 
 def _where_made(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:

@@ -142,7 +142,19 @@ def last_finite(
     took = [rank for rank in attached if rank in harms or not _had_left(attached[rank], logs.get(rank), step)]
     newest = [_last_finite(attached[rank], harms.get(rank, []), logs.get(rank)) for rank in took]
     known = [step for step in newest if step is not None]
-    return min(known) if known and len(known) == len(newest) and min(known) >= 0 else None
+    last = min([*known, *_before_by_hand(claim)]) if known and len(known) == len(newest) else -1
+    return last if last >= 0 else None
+
+
+def _before_by_hand(claim: Claim | None) -> tuple[int, ...]:
+    """Return the last step that a bad value came behind which the script, without an optimizer, made between two steps.
+
+    It may be an update by hand: what is saved behind it, before the next step shows the harm, is bad as well.
+    """
+    look = claim.look.event if claim is not None and claim.look is not None and claim.basis == "look" else None
+    between = look is not None and look.phase == "data" and look.source == "op"
+    by_hand = claim is not None and claim.harm is not None and claim.harm.event.optimizer is None
+    return (claim.step - 2,) if claim is not None and between and by_hand else ()
 
 
 def resume_at(report: Report) -> tuple[int, bool] | None:

@@ -1162,6 +1162,14 @@ def test_a_count_by_a_sum_of_the_script_is_at_least_one_first_of_all(at, by_hand
     assert told[0].code == "weight = negatives / positives.clamp_min(1)"
 
 
+@pytest.mark.parametrize(("above", "first"), [(96.0, True), (0.5, False), (1.0, False)])
+def test_a_whole_number_by_0_is_one_count_by_another_as_a_rule(at, by_hand, above, first):
+    line = "weight = negatives / positives"
+    given = by_hand.fact(shape=(), min=above, max=above), by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0)
+    facts = at("div", given, (by_hand.fact(shape=(), posinf=1),), **placed(line, "negatives / positives"))
+    assert (advice(facts)[0].code == "weight = negatives / positives.clamp_min(1)") is first
+
+
 @pytest.mark.parametrize("number", ["torch.finfo(torch.float32).min", "-1e9"])
 def test_a_mask_by_a_number_that_half_precision_has_not_is_mended_in_its_line(at, by_hand, number):
     line = f"bias = (1.0 - mask)[:, None] * {number}"

@@ -409,3 +409,10 @@ def test_a_rank_that_found_the_origin_does_not_say_of_another_look_at_that_step_
 
     assert told(found) == ()
     assert told(later) == ("Rank 0: step 3 could not be run again: the update needs what only the script can give it",)
+
+
+@pytest.mark.parametrize(("optimizer", "phase", "last"), [(None, "data", 5), ("SGD", "data", 6), (None, "loss", 6)])
+def test_behind_an_update_by_hand_that_was_bad_no_checkpoint_is_good(by_hand, optimizer, phase, last):
+    made = by_hand.found(7, phase=phase)
+    record = by_hand.run(by_hand.rank(0, by_hand.gradient(7, optimizer=optimizer), made, world=1), world=1)
+    assert analyse(record).verdict.last_finite_step == last
