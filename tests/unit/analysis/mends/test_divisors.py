@@ -1,0 +1,263 @@
+"""Divisors that are 0: the mend in whole lines, as small as what was seen allows."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from nandiag.analysis.causes import explain
+from nandiag.analysis.causes.guards import least, small, under_root
+from nandiag.events import Around, Carried, History, Site
+from tests.unit.analysis.mends.told import advice, on, placed, quotient
+
+# ---------------------------------------------------------------------- a root above the division
+
+
+@pytest.mark.parametrize(
+    ("root", "mended"),
+    [
+        ("torch.sqrt((y * y).sum(-1))", "torch.sqrt((y * y).sum(-1).clamp_min(1e-12))"),
+        ("(y ** 2).sum(-1) ** 0.5", "(y ** 2).sum(-1).clamp_min(1e-12) ** 0.5"),
+        ("(a - b).sqrt()", "(a - b).clamp_min(1e-12).sqrt()"),
+    ],
+)
+def test_a_root_above_the_division_is_mended_in_its_own_line(at, by_hand, root, mended):
+    facts = on(quotient(at, by_hand, "u = y / size[:, None]", "y / size[:, None]", "nan"), ("size", root))
+    told = advice(facts)
+    assert [one.code for one in told] == [f"size = {mended}"]
+    assert "in line 3" in told[0].text
+
+
+def test_where_more_than_0_is_divided_by_a_root_the_quotient_is_left_out_as_well(at, by_hand):
+    facts = on(quotient(at, by_hand, "e = 1 / r", "1 / r", "posinf"), ("r", "(d ** 2).sum(-1).sqrt()"))
+    told = advice(facts)[0].code
+    assert told == "r = (d ** 2).sum(-1).clamp_min(1e-12).sqrt()\ne = 1 / torch.where(r > 2e-6, r, torch.inf)"
+    d = torch.tensor([[0.0, 0.0], [3.0, 4.0]], requires_grad=True)
+    names = {"d": d, "torch": torch}
+    exec(told, names)  # noqa: S102
+    names["e"].sum().backward()
+    assert names["e"].tolist() == pytest.approx([0.0, 0.2])
+    assert d.grad.isfinite().all()
+    assert not d.grad[0].any()
+
+
+@pytest.mark.parametrize("kind", ["nan", "posinf"])
+def test_a_root_that_autograd_alone_knows_of_is_told_in_words(at, by_hand, kind):
+    facts = quotient(at, by_hand, "u = y / size", "y / size", kind, below_by=["UnsqueezeBackward0", "SqrtBackward0"])
+    assert "is the root of what is 0" in advice(facts)[0].text
+
+
+@pytest.mark.parametrize("extra", [{"of_weights": False}, {"below_by": ["SumBackward0", "SqrtBackward0"]}])
+def test_without_a_root_or_a_gradient_the_divisor_itself_is_guarded(at, by_hand, extra):
+    facts = quotient(at, by_hand, "u = y / size", "y / size", "nan", **extra)
+    assert advice(facts)[0].code == "u = y / size.clamp_min(1e-6)"
+
+
+# ---------------------------------------------------------------------- the largest of what is scaled
+
+
+@pytest.mark.parametrize(
+    ("line", "expression", "peak", "code"),
+    [
+        ("scale = 448.0 / amax", "448.0 / amax", "x.detach().abs().max()",
+         "scale = 448.0 / torch.where(amax != 0, amax, 1.0)"),
+        ("x = x / m", "x / m", "x.abs().amax(-1, keepdim=True)", "x = x / torch.where(m != 0, m, 1.0)"),
+        ("s = 7 / x.abs().max(-1)[0]", "7 / x.abs().max(-1)[0]", "",
+         "divisor = x.abs().max(-1)[0]; s = 7 / torch.where(divisor != 0, divisor, 1.0)"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["nan", "posinf"])
+@pytest.mark.parametrize("shape", [(), (4, 1)])
+def test_what_is_scaled_by_its_largest_is_left_as_it_is_where_that_is_0(
+    at, by_hand, line, expression, peak, code, kind, shape
+):
+    below = by_hand.fact(zeros=1, shape=shape)
+    facts = at("div", (by_hand.fact(), below), (by_hand.fact(**{kind: 1}),), **placed(line, expression))
+    names = [("m", peak), ("amax", peak)] if peak else []
+    assert advice(on(facts, *names))[0].code == code
+
+
+@pytest.mark.parametrize(
+    ("line", "uses", "code"),
+    [
+        ("h = h * 0.9 * (tol / err) ** 0.5", (), "h = h * 0.9 * (tol / err.clamp_min(1e-6)) ** 0.5"),
+        ("h = tol / err * (k2 - k1)", (), "h = tol / torch.where(err != 0, err, 1.0) * (k2 - k1)"),
+        ("h = tol / err", ("y = (k2 - k1) * h",), "h = tol / torch.where(err != 0, err, 1.0)"),
+        ("h = tol / err", ("y = y + h",), "h = tol / err.clamp_min(1e-6)"),
+    ],
+)
+def test_a_scale_of_another_thing_than_the_largest_is_of_is_no_free_choice(at, by_hand, line, uses, code):
+    given = (by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0),)
+    facts = at("reciprocal", given, (by_hand.fact(shape=(), posinf=1),), **placed(line, "tol / err"))
+    assert advice(on(facts, ("err", "(k2 - k1).abs().max()"), uses=uses))[0].code == code
+
+
+def test_a_largest_that_has_a_sign_is_no_size(at, by_hand):
+    facts = at("div", (by_hand.fact(), by_hand.fact(zeros=1, min=0.0)), (by_hand.fact(nan=1),),
+               **placed("y = x / m", "x / m"))  # fmt: skip
+    assert advice(on(facts, ("m", "x.max()")))[0].code == "y = x / m.clamp_min(1e-6)"
+
+
+# ---------------------------------------------------------------------- how small a guard is
+
+
+@pytest.mark.parametrize(
+    ("absmin", "dtype", "guard"),
+    [(None, "float32", "1e-6"), (0.5, "float32", "1e-6"), (2e-8, "float32", "1e-10"), (1e-44, "float32", "1e-30"),
+     (2e-8, "float16", "1e-4"), (3.0, "int64", "1")],
+)  # fmt: skip
+def test_a_guard_of_a_divisor_lies_below_what_was_seen(by_hand, absmin, dtype, guard):
+    assert small(by_hand.fact(absmin=absmin, dtype=dtype)) == guard
+
+
+@pytest.mark.parametrize(
+    ("absmin", "absmax", "guard"),
+    [(1e-30, 1.0, "1e-12"), (None, 1e-22, "1e-12"), (2e-23, 1e-22, "1e-25"), (1e-44, 1e-20, "1e-37")],
+)
+def test_a_guard_of_an_argument_is_smaller_only_where_all_that_was_seen_is_small(by_hand, absmin, absmax, guard):
+    assert least(by_hand.fact(absmin=absmin, absmax=absmax)) == guard
+
+
+@pytest.mark.parametrize(
+    ("absmin", "dtype", "power"),
+    [(None, "float32", -12), (2.0, "float32", -12), (3e-7, "float32", -16), (1e-30, "float32", -36),
+     (3e-7, "float16", -6)],
+)  # fmt: skip
+def test_a_guard_under_a_root_has_a_root_below_what_was_seen(by_hand, absmin, dtype, power):
+    assert under_root(by_hand.fact(absmin=absmin, dtype=dtype)) == power
+
+
+def test_an_exponential_is_bounded_above_what_is_usual(at, by_hand):
+    def bound(most):
+        given = by_hand.fact(max=100.0, absmax=100.0, shape=(4,))
+        out = by_hand.fact(posinf=1, max=most, absmax=most, shape=(4,))
+        facts = at("exp", (given,), (out,), **placed("y = torch.exp(s)", "torch.exp(s)"),
+                   extra={"float64_finite": True})  # fmt: skip
+        return advice(facts)[0].code
+
+    assert bound(math.exp(3)) == "y = torch.exp(s.clamp(max=20))"
+    assert bound(math.exp(41)) == "y = torch.exp(s.clamp(max=50))"
+    assert bound(math.exp(85)) == "y = torch.exp(s.clamp(max=20))"  # what grows without end has no usual size
+
+
+# ---------------------------------------------------------------------- corrections and settings
+
+
+def corrected(at, by_hand, line, expression, settings):
+    extra = {"arg1": 0.0, "reconstructed": True, "parameters": ["weight"], "settings": settings}
+    given, out = (by_hand.fact(zeros=16, min=0.0, max=0.0),), (by_hand.fact(nan=16),)
+    return at("div", given, out, extra=extra, **{**placed(line, expression), "phase": "optimizer"})
+
+
+def test_a_beta_of_one_is_no_matter_of_the_count(at, by_hand):
+    line = 'vhat = s["v"] / (1 - b2 ** s["t"])'
+    story, mechanism = explain(corrected(at, by_hand, line, line[7:], {"eps": 1e-8, "betas": [0.9, 1.0]}))
+    assert mechanism.suggestions[0].code == "betas=(0.9, 0.999)"
+    assert "beta2 is 1" in mechanism.suggestions[0].text
+    assert story.suggestions == ()
+
+
+def test_a_count_that_is_looked_up_counts_from_one(at, by_hand):
+    line = 'vhat = s["v"] / (1 - b2 ** s["t"])'
+    facts = corrected(at, by_hand, line, line[7:], {})
+    facts = replace(facts, origin=replace(facts.origin, outputs=(by_hand.fact(posinf=16),)))
+    assert advice(facts)[0].code == 'vhat = s["v"] / (1 - b2 ** (s["t"] + 1))'
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "text"),
+    [
+        ({"eps": 1e-8, "betas": [1.0, 0.99]}, "betas=(0.999, 0.99)", "beta1 is 1"),
+        ({"eps": 1e-8, "betas": [0.9, 0.99]}, None, "its eps of 1e-8 stands elsewhere"),
+        ({}, None, "rates, betas, step counts."),
+    ],
+)
+def test_an_optimizer_of_a_library_that_divides_by_a_number_is_told_by_its_settings(at, by_hand, settings, code, text):
+    story, mechanism = explain(corrected(at, by_hand, "opt.step()", "opt.step()", settings))
+    assert (story.slug, story.suggestions[0].code) == ("optimizer_division", code)
+    assert text in story.suggestions[0].text
+    assert mechanism.suggestions == ()
+
+
+# ---------------------------------------------------------------------- by what weights weigh
+
+
+def test_a_loss_of_targets_that_weigh_nothing_is_divided_by_their_weights(at, by_hand):
+    line = "loss = F.cross_entropy(z, y, weight=w)"
+    facts = at(
+        "nll_loss_forward", (by_hand.fact(),), (by_hand.fact(nan=1),), extra={"arg4": -100}, **placed(line, line[7:])
+    )
+    told = advice(facts)[0].code
+    names = {"F": torch.nn.functional, "w": torch.tensor([0.0, 2.0, 0.5]), "z": torch.randn(4, 3)}
+    for y in ([0, 0, 0, 0], [1, 2, 0, 1], [1, -100, 2, 0]):
+        names["y"] = torch.tensor(y)
+        mean = torch.nn.functional.cross_entropy(names["z"], names["y"], weight=names["w"])
+        assert eval(told.removeprefix("loss = "), names).item() == pytest.approx(0.0 if not any(y) else mean.item())  # noqa: S307
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [("l = torch.log(1 * (1 - y.pow(2)))", "l = {}"),
+     ("l = torch.log(s * (1 - y * y))", "l = ({} + torch.as_tensor(s).log())")],
+)  # fmt: skip
+def test_a_scaled_tanh_has_its_exact_form_in_one_line(at, by_hand, line, told):
+    facts = at("log", (by_hand.fact(zeros=1, min=0.0),), (by_hand.fact(neginf=1),), **placed(line, line[4:]))
+    code = advice(on(facts, ("y", "torch.tanh(u)")))[0].code
+    assert code == told.format("2 * (0.6931472 - u - torch.nn.functional.softplus(-2 * u))")
+    names = {"torch": torch, "u": torch.tensor([0.3, -1.0]), "s": 2.0}
+    names["y"] = names["u"].tanh()
+    exec(line, names)  # noqa: S102
+    right = names["l"]
+    exec(code, names)  # noqa: S102
+    assert torch.allclose(names["l"], right, atol=1e-6)
+
+
+# ---------------------------------------------------------------------- products that loops carry on
+
+CARRIED = (Carried("a", 12, "a = (a @ T) * e[:, t]"),)
+
+
+@pytest.mark.parametrize(
+    ("line", "total", "taken"),
+    [("y = -torch.log(a.sum(-1)).mean()", "-1, keepdim=True", ".squeeze(-1)"),
+     ("y = -a.sum(dim=1).log().mean()", "1, keepdim=True", ".squeeze(1)"), ("y = torch.log(a.sum())", "", "")],
+)  # fmt: skip
+@pytest.mark.parametrize("node", [None, "LogBackward0"])
+def test_a_product_that_vanishes_is_divided_by_its_sum_in_each_step(at, by_hand, line, total, taken, node):
+    expression = next(
+        one for one in ("torch.log(a.sum(-1))", "a.sum(dim=1).log()", "torch.log(a.sum())") if one in line
+    )
+    given = (by_hand.fact(), by_hand.fact(zeros=1, min=0.0))[0 if node else 1 :]
+    facts = at("div" if node else "log", given, (by_hand.fact(neginf=1),), node=node,
+               forward_op="aten.log.default" if node else None, **placed(line, expression))  # fmt: skip
+    around = Around(carried=CARRIED)
+    code = advice(replace(facts, look=replace(facts.look, site=Site(around=around))))[0].code
+    first, step, mended = code.split("\n")
+    assert step == f"total = a.sum({total}); a = a / total; shift = shift + total.log(){taken}  # behind line 12"
+    names = {"torch": torch, "T": torch.rand(3, 3), "e": torch.rand(3, 5), "a": torch.rand(2, 3)}
+    plain = dict(names)
+    exec(first, names)  # noqa: S102
+    for t in range(5):
+        names["t"] = plain["t"] = t
+        exec(CARRIED[0].text, names)  # noqa: S102
+        exec(step, names)  # noqa: S102
+        exec(CARRIED[0].text, plain)  # noqa: S102
+    exec(mended, names)  # noqa: S102
+    exec(line, plain)  # noqa: S102
+    assert torch.allclose(names["y"], plain["y"], rtol=1e-4)
+
+
+def test_a_product_that_outgrows_its_dtype_is_no_matter_of_the_batch(at, by_hand):
+    big, past = (
+        by_hand.fact(max=1e38, absmax=1e38),
+        History(tuple(range(9)), (1.0,) * 9, (1.0,) * 9, (0.1,) * 9, (None,) * 9),
+    )
+    line = "a = (a[:, None] * m).sum(0)"
+    facts = at("mul", (big, big), (by_hand.fact(posinf=1),), step=9, history=past, extra={"float64_finite": True},
+               **placed(line, "a[:, None] * m"))  # fmt: skip
+    assert explain(facts)[0].slug == "data_outlier"
+    around = Around(uses=("return torch.log(a.sum())",), carried=(Carried("a", 9, line),))
+    story, mechanism = explain(replace(facts, look=replace(facts.look, site=Site(around=around))))
+    assert (story, mechanism.slug) == (None, "overflow")
+    assert mechanism.suggestions[0].code.endswith("return (torch.log(a.sum()) + shift)")

@@ -1,0 +1,207 @@
+"""Mends in the names of the script: lines that compute the like, calls that are made once, torch's own functions."""
+
+from dataclasses import replace
+
+import pytest
+
+from nandiag.analysis import analyse
+from nandiag.analysis.causes import explain
+from nandiag.events import Alike, Around
+from tests.unit.analysis.mends.told import advice, logarithm, on, placed, quotient
+
+# ---------------------------------------------------------------------- what is called once
+
+
+@pytest.mark.parametrize("scores", ["net(x)", "self.head(h)", "F.dropout(z)", "z + torch.rand_like(z)"])
+def test_what_makes_the_scores_is_not_called_twice(at, by_hand, scores):
+    code = logarithm(at, by_hand, "p", ("p", f"torch.softmax({scores}, -1).gather(1, y[:, None])"))
+    assert code == (
+        f"scores = {scores}; p = torch.softmax(scores, -1).gather(1, y[:, None])  # line 3\n"
+        "loss = -torch.log_softmax(scores, -1).gather(1, y[:, None])"
+    )
+
+
+@pytest.mark.parametrize("scores", ["z", "q @ k.transpose(-2, -1) / 8", "torch.matmul(q, k)"])
+def test_what_is_the_same_again_needs_no_name(at, by_hand, scores):
+    code = logarithm(at, by_hand, "p[0]", ("p", f"torch.softmax({scores}, -1)"))
+    assert code == f"torch.log_softmax({scores}, -1)[0]"
+
+
+def test_a_root_that_is_looked_at_stands_in_the_line_itself(at, by_hand):
+    below = "torch.sqrt(v)[:, None]"
+    facts = quotient(at, by_hand, f"y = a * x / {below}", f"a * x / {below}", "nan", below_by=["SqrtBackward0"])
+    assert advice(facts)[0].code == "y = a * x / torch.sqrt(v.clamp_min(1e-12))[:, None]"
+
+
+@pytest.mark.parametrize("below", ["var.sqrt()", "torch.sqrt(var)", "self.var.sqrt()"])
+def test_what_a_divisor_of_one_number_is_made_of_has_its_lines(at, by_hand, below):
+    line = f"y = (x - m) / {below}"
+    facts = at("div", (by_hand.fact(), by_hand.fact(zeros=1, shape=(1,), max=0.0)), (by_hand.fact(posinf=9),),
+               **placed(line, line.removeprefix("y = ")), extra={"birth": "x"})  # fmt: skip
+    name = "self.var" if "self" in below else "var"
+    told = advice(on(facts, written=[(name, (8, 13))]))[0].text
+    assert told.endswith(f"look at what it is made of: {name}, set in lines 8 and 13.")
+
+
+def test_a_negative_power_of_many_is_left_out_where_they_are_0(at, by_hand):
+    def told(**of):
+        base = by_hand.fact(zeros=1, min=0.0, **of)
+        facts = at("pow", (base,), (by_hand.fact(posinf=1),), **placed("d = A.sum(1) ** -0.5", "A.sum(1) ** -0.5"),
+                   extra={"arg1": -0.5})  # fmt: skip
+        return advice(facts)[0].code
+
+    assert told() == "d = torch.where(A.sum(1) != 0, A.sum(1), torch.inf) ** -0.5"
+    assert told(shape=()) == "d = A.sum(1).clamp_min(1e-6) ** -0.5"
+
+
+@pytest.mark.parametrize(("zeros", "bounded"), [(2, False), (1, True)])
+def test_where_all_is_0_a_bound_would_leave_no_gradient(at, by_hand, zeros, bounded):
+    facts = at("log", (by_hand.fact(zeros=zeros, shape=(3,)),), (by_hand.fact(neginf=zeros),),
+               **placed("y = torch.log(a.sum(-1))", "torch.log(a.sum(-1))"),
+               extra={"of_weights": True, "made_by": ["SumBackward1", "MulBackward0"]})  # fmt: skip
+    assert ("clamp_min" in advice(facts)[0].code) is bounded
+
+
+def test_a_model_that_ends_in_a_sigmoid_is_to_hand_back_its_scores(at, by_hand):
+    given = (by_hand.fact(zeros=20, shape=(32,), min=0.0, max=1e-24, absmax=1e-24),)
+    extra = {"of_weights": True, "made_by": ["SqueezeBackward1", "SigmoidBackward0"]}
+    facts = at("log", given, (by_hand.fact(neginf=20),), extra=extra,
+               **placed("g = -torch.log(self.D(fake)).mean()", "torch.log(self.D(fake))"))  # fmt: skip
+    first, second = advice(facts)
+    assert first.code == "g = -torch.nn.functional.logsigmoid(self.D(fake)).mean()"
+    assert "let self.D hand back the scores" in first.text
+    assert second.code == "g = -torch.log(self.D(fake).clamp_min(1e-12)).mean()"
+
+
+@pytest.mark.parametrize(("names", "least", "text"), [
+    (["kf.q", "kf.r"], -0.3, "kf.q, kf.r are below 0"), (["q"], -0.3, "q is below 0"), (["q"], -1e-9, None),
+])  # fmt: skip
+def test_the_few_weights_that_are_below_0_are_learnt_as_logarithms(at, by_hand, names, least, text):
+    facts = at("log", (by_hand.fact(min=least),), (by_hand.fact(nan=1),), **placed("y = S.log()", "S.log()"),
+               extra={"of_weights": True, "made_by": ["AddBackward0"], "below_zero": names})  # fmt: skip
+    told = advice(facts)[0]
+    assert (text or "where rounding alone does it") in told.text
+    assert ("self.q.data.log_()" in told.code) is (text is not None)
+
+
+@pytest.mark.parametrize(
+    ("q", "zeros", "code"),
+    [
+        ("torch.softmax(z, -1)", 0, "(torch.log(p) - torch.log_softmax(z, -1))"),
+        ("torch.softmax(net(x), -1)", 0, "(torch.log(p) - torch.log(q.clamp_min(1e-12)))"),
+        ("counts / n", 2, "(torch.log(p.clamp_min(1e-12)) - torch.log(q.clamp_min(1e-12)))"),
+    ],
+)
+def test_the_logarithm_of_a_ratio_is_that_of_both_sides(at, by_hand, q, zeros, code):
+    given = (by_hand.fact(zeros=zeros, min=0.0), by_hand.fact(zeros=3, min=0.0))
+    facts = at("div", given, (by_hand.fact(posinf=3),), **placed("loss = (p * torch.log(p / q)).sum()", "p / q"))
+    assert advice(on(facts, ("q", q)))[0].code == f"loss = (p * {code}).sum()"
+
+
+# ---------------------------------------------------------------------- lines that compute the like
+
+
+@pytest.mark.parametrize(
+    ("again", "more"),
+    [((), ""), ((12,), " Line 12 computes the like: mend that too."),
+     ((12, 15), " Lines 12 and 15 compute the like: mend that too.")],
+)  # fmt: skip
+def test_other_lines_that_compute_the_like_are_told_beside_the_mend(by_hand, again, more):
+    look = by_hand.found(5)
+    look = replace(look, site=replace(look.site, around=Around(again=again)))
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(5), look, world=1), world=1)).verdict
+    assert verdict.suggestions[0].text == f"Keep the argument of the logarithm away from zero.{more}"
+
+
+def test_such_a_line_stands_mended_below_the_mend(by_hand):
+    look = by_hand.found(5)
+    twin = Alike(12, "    z = (x + w).log()", (8, 21))
+    look = replace(look, site=replace(look.site, line=11, around=Around(again=(12, 15), alike=(twin,))))
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(5), look, world=1), world=1)).verdict
+    assert verdict.suggestions[0].code.splitlines() == [
+        "y = x.clamp_min(1e-12).log()",
+        "z = (x + w).clamp_min(1e-12).log()  # line 12",
+    ]
+    assert verdict.suggestions[0].text.endswith(" Lines 12 and 15 compute the like: mend that too.")
+
+
+# ---------------------------------------------------------------------- torch's own functions
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        ("F.normalize(h.half(), dim=-1)", "F.normalize(h.half().float(), dim=-1)"),
+        ("F.cosine_similarity(a, b, dim=1)", "F.cosine_similarity(a.float(), b.float(), dim=1)"),
+        ("nn.functional.normalize(h, eps=0.0)", "nn.functional.normalize(h, eps=1e-12)"),
+        ("self.unit(h)", None),
+    ],
+)
+def test_an_eps_that_float16_rounds_to_0_is_of_use_in_float32(at, by_hand, call, code):
+    given = (by_hand.fact(dtype="float16"), by_hand.fact(zeros=16, dtype="float16", min=0.0))
+    told = advice(at("div", given, (by_hand.fact(nan=16, dtype="float16"),), **placed(f"y = {call}", call)))[0]
+    assert told.code == (f"y = {code}" if code else "torch.nn.functional.softplus(z) + 1e-6")
+
+
+def test_in_float32_the_own_eps_of_a_function_is_no_reason(at, by_hand):
+    given = (by_hand.fact(), by_hand.fact(zeros=16, min=0.0))
+    facts = at("div", given, (by_hand.fact(nan=16),), **placed("y = F.normalize(h)", "F.normalize(h)"))
+    assert "where it is made" in advice(facts)[0].text
+
+
+def test_a_norm_in_float16_is_computed_in_float32_as_the_line_has_it(at, by_hand):
+    line = placed("return F.layer_norm(h.half(), (8,), eps=1e-12)", "F.layer_norm(h.half(), (8,), eps=1e-12)")
+    facts = at("native_layer_norm", (by_hand.fact(dtype="float16"),), (by_hand.fact(posinf=3, dtype="float16"),),
+               extra={"float64_finite": True, "float64_absmax": 1e6, "dtype_max": 65504.0}, **line)  # fmt: skip
+    assert "return F.layer_norm(h.half().float(), (8,), eps=1e-12)" in [one.code for one in advice(facts)]
+
+
+@pytest.mark.parametrize(
+    ("line", "call", "names", "code"),
+    [
+        ("y = Normal(0.0, s).log_prob(x)", "Normal(0.0, s).log_prob(x)", {},
+         "y = Normal(0.0, s.clamp_min(1e-6)).log_prob(x)"),
+        ("y = d.log_prob(x)", "d.log_prob(x)", {"d": "torch.distributions.Laplace(loc=m, scale=F.softplus(z))"},
+         "d = torch.distributions.Laplace(loc=m, scale=F.softplus(z).clamp_min(1e-6))"),
+        ("y = d.log_prob(x)", "d.log_prob(x)", {"d": "Independent(Normal(m, s), 1)"},
+         "d = Independent(Normal(m, s.clamp_min(1e-6)), 1)"),
+        ("y = d.log_prob(x)", "d.log_prob(x)", {"d": "Gamma(a, b)"}, "y = d.log_prob(x.clamp_min(1e-6))"),
+        # The transform takes the logarithm of the value; and a number is hardly 0.
+        ("y = d.log_prob(x)", "d.log_prob(x)", {"d": "TransformedDistribution(Normal(m, s), [ExpTransform()])"},
+         "y = d.log_prob(x.clamp_min(1e-6))"),
+        ("y = Normal(m, 1.0).log_prob(x)", "Normal(m, 1.0).log_prob(x)", {},
+         "y = Normal(m, 1.0).log_prob(x.clamp_min(1e-6))"),
+    ],
+)  # fmt: skip
+def test_a_scale_of_0_is_told_from_a_value_at_the_end_of_the_support(at, by_hand, line, call, names, code):
+    facts = at("log", (by_hand.fact(zeros=3, min=0.0, max=9.0),), (by_hand.fact(neginf=3),), **placed(line, call))
+    assert advice(on(facts, *names.items()))[0].code == code
+
+
+@pytest.mark.parametrize("least", [-1.5, 0.5])
+def test_zero_to_the_negative_powers_of_a_tensor(at, by_hand, least):
+    given = (by_hand.fact(zeros=4, min=0.0, absmin=0.1), by_hand.fact(min=least))
+    facts = at("pow", given, (by_hand.fact(posinf=2),), **placed("return b ** h", "b ** h"))
+    if least < 0:
+        (only,) = advice(facts)
+        assert only.code == "return b.clamp_min(1e-6) ** h"
+    else:
+        assert explain(facts)[1].slug != "division_by_zero"
+
+
+@pytest.mark.parametrize(
+    ("line", "chosen"),
+    [
+        ("y = torch.where(r > 0, r.sqrt(), torch.zeros_like(r))", True),
+        ("y = torch.where(r > 0, 0.0, other=r.sqrt())", True),
+        ("y = torch.where(r.sqrt() > 1, r, 0.0)", False),
+        ("y = r.sqrt()", False),
+    ],
+)
+def test_what_torch_where_leaves_out_is_kept_within_the_domain_before_it(at, by_hand, line, chosen):
+    facts = at("sqrt", (by_hand.fact(min=-3.0),), (by_hand.fact(nan=5),), **placed(line, "r.sqrt()"),
+               extra={"of_weights": True, "made_by": ["AddmmBackward0"], "below_zero": ["w"]})  # fmt: skip
+    told = advice(facts)
+    assert (("torch.where" in told[0].text), len(told)) == ((True, 1) if chosen else (False, len(told)))
+    if chosen:
+        assert "r.clamp_min(1e-12).sqrt()" in told[0].code

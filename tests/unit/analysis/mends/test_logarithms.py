@@ -1,0 +1,168 @@
+"""Logarithms, exponentials and shares of what vanishes: the mend in whole lines."""
+
+import math
+
+import pytest
+import torch
+
+from nandiag.analysis.causes import explain
+from nandiag.analysis.causes.facts import Facts
+from nandiag.analysis.report import Origin
+from nandiag.events import Harm, Looked
+from tests.unit.analysis.mends.told import advice, logarithm, on, placed, quotient
+
+# ---------------------------------------------------------------------- what is learnt
+
+
+def trained(at, by_hand, line, expression, name, **rest):
+    op = rest.pop("op", "log")
+    given = by_hand.fact(name, min=-0.1, shape=(3,))
+    extra = {"of_weights": True, "made_by": [], **rest.pop("extra", {})}
+    return at(op, (given,), (by_hand.fact(nan=1, shape=(3,)),), **placed(line, expression), extra=extra, **rest)
+
+
+@pytest.mark.parametrize(
+    ("op", "line", "expression", "code"),
+    [
+        ("log", "return (d / self.var + torch.log(self.var)).mean()", "torch.log(self.var)",
+         "return (d / self.var.exp() + self.var).mean()"),
+        ("sqrt", "y = x * self.var.sqrt()", "self.var.sqrt()", "y = x * self.var.exp().sqrt()"),
+        ("pow", "y = self.var ** 0.5", "self.var ** 0.5", "y = self.var.exp() ** 0.5"),
+    ],
+)  # fmt: skip
+def test_a_weight_that_left_its_range_is_learnt_as_its_logarithm(at, by_hand, op, line, expression, code):
+    facts = trained(at, by_hand, line, expression, "var", op=op, extra={"arg1": 0.5} if op == "pow" else {})
+    told = advice(on(facts, written=[("self.var", (8,))]))
+    assert [one.code for one in told] == [f"self.var.data.log_()  # behind line 8\n{code}"]
+
+
+@pytest.mark.parametrize(("lines", "where"), [((8,), "behind line 8"), ((), "once, where it is made")])
+def test_a_weight_by_another_name_is_changed_where_it_is_made(at, by_hand, lines, where):
+    facts = trained(at, by_hand, "y = n * torch.log(b)", "torch.log(b)", "rate")
+    written = [("b", (13,)), *([("self.rate", lines)] if lines else [])]
+    told = advice(on(facts, ("b", "self.rate"), written=written))
+    assert told[0].code == f"self.rate.data.log_()  # {where}\ny = n * b"
+    assert told[0].text.startswith("self.rate is a weight")
+
+
+@pytest.mark.parametrize("extra", [{"made_by": ["MulBackward0"]}, {"of_weights": False}])
+def test_what_is_no_weight_itself_is_clamped(at, by_hand, extra):
+    facts = trained(at, by_hand, "y = torch.sqrt(v)", "torch.sqrt(v)", None, op="sqrt", extra=extra)
+    assert advice(facts)[0].code == "y = torch.sqrt(v.clamp_min(1e-12))"
+
+
+# ---------------------------------------------------------------------- an infinite start
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("start = -torch.log(gap)", "start = -torch.log(gap.clamp_min(1e-6))"),
+        ("start = gap.log() * 2", "start = gap.clamp_min(1e-6).log() * 2"),
+        ("start = torch.log(gap) / n", None),  # what divides may be 0 as well
+        ("start = gap.log() + x.log2()", None),
+        ("start = gap * 2", None),
+    ],
+)
+def test_a_logarithm_that_made_a_weight_infinite_before_training_is_kept_from_0(by_hand, line, code):
+    bad = by_hand.fact("net.bias", posinf=4)
+    look = Looked("found", "record", 0, source="op", facts={"weight": "net.bias", "birth": "op", "call": "neg"})
+    place = {"source": line, "column": (8, len(line)), "function": "__init__"}
+    origin = Origin("inf", 0, (0,), 0, phase="init", outputs=(bad,), **place)
+    harm = Harm("parameter", 0, "init", (bad,), 1, 4)
+    cause = explain(Facts(origin, "look", harm=harm, look=look, born_bad=bad))[0]
+    assert cause.slug == "init_nonfinite"
+    assert [one.code for one in cause.suggestions] == [*([code] if code else []), "assert self.bias.isfinite().all()"]
+
+
+# ---------------------------------------------------------------------- logarithms of what vanishes
+
+
+@pytest.mark.parametrize(
+    ("inside", "names"),
+    [
+        ("(w * p).sum(-1)", {"w": "torch.softmax(a, -1)", "p": "torch.exp(-d) / (s * math.sqrt(2 * math.pi))"}),
+        ("torch.sum(a * torch.exp(-d / 2), dim=1, keepdim=True)", {}),
+        ("q", {"q": "(torch.exp(d - a) / (a * s.exp())).sum(-1)"}),
+        ("p.prod(-1)", {"p": "torch.sigmoid(d)"}),
+    ],
+)
+def test_what_vanishes_is_added_as_logarithms_and_gives_the_same(at, by_hand, inside, names):
+    code = logarithm(at, by_hand, inside, *names.items())
+    torch.manual_seed(0)
+    known = {"torch": torch, "math": math, **{name: torch.rand(3, 4, dtype=torch.double) + 0.1 for name in "ads"}}
+    for name in reversed(names):
+        known[name] = eval(names[name], known)  # noqa: S307
+    assert torch.allclose(eval(code, known), torch.log(eval(inside, known)))  # noqa: S307
+    assert "log(" not in code.partition("torch.logsumexp(")[0] or "prod" in inside
+
+
+@pytest.mark.parametrize(
+    "inside", ["(w * p).sum(-1)", "p", "(w * p).sum()", "p.sum((0, 1))"],
+)  # fmt: skip
+def test_what_is_no_exponential_is_kept_from_zero(at, by_hand, inside):
+    assert ".clamp_min(1e-12)" in logarithm(at, by_hand, inside, ("w", "counts / n"))
+
+
+def test_one_less_the_square_of_a_tanh_has_a_form_that_is_exact(at, by_hand):
+    code = logarithm(at, by_hand, "1 - a ** 2", ("a", "torch.tanh(u)"))
+    u = torch.tensor([0.3, -2.0, 30.0])
+    value = eval(code, {"torch": torch, "u": u})  # noqa: S307
+    assert value[:2].tolist() == pytest.approx(torch.log(1 - torch.tanh(u[:2]) ** 2).tolist(), rel=1e-5)
+    assert value[2].item() == pytest.approx(-58.6137, rel=1e-5)
+
+
+# ---------------------------------------------------------------------- shares
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "shape", "code"),
+    [
+        ("w = w / w.sum()", "lw.exp()", (4,), "w = torch.softmax(lw.clamp_min(torch.finfo(lw.dtype).min), dim=0)"),
+        (
+            "p = e / e.sum(-1, keepdim=True)",
+            "torch.exp(s - m)",
+            (4, 4),
+            "p = e / e.sum(-1, keepdim=True).clamp_min(1e-6)",
+        ),
+        ("w = w / w.sum()", "lw.exp()", (4, 4), "w = w / w.sum().clamp_min(1e-6)"),
+        ("w = w / w.sum()", "net(x).exp()", (4,), "w = w / w.sum().clamp_min(1e-6)"),
+        ("p = e / e.sum(-1, keepdim=True)", "s * mask", (4, 4), "p = e / e.sum(-1, keepdim=True).clamp_min(1e-6)"),
+    ],
+)
+def test_a_share_of_exponentials_is_a_softmax_of_the_exponents(at, by_hand, line, text, shape, code):
+    below = by_hand.fact(zeros=1, min=0.0, shape=(1,))
+    facts = at("div", (by_hand.fact(shape=shape), below), (by_hand.fact(nan=4),),
+               **placed(line, line.partition(" = ")[2]))  # fmt: skip
+    assert advice(on(facts, (line.partition(" / ")[0].partition(" = ")[2], text)))[0].code == code
+
+
+@pytest.mark.parametrize(("text", "scores"), [("lw.exp()", "lw"), ("torch.exp(s - m)", "s - m")])
+def test_of_exponentials_that_vanish_the_softmax_is_plain(at, by_hand, text, scores):
+    facts = at("div", (by_hand.fact(shape=(4,)), by_hand.fact(zeros=1, shape=())), (by_hand.fact(nan=4),),
+               **placed("w = w / w.sum()", "w / w.sum()"), extra={"vanished": -150.0})  # fmt: skip
+    assert advice(on(facts, ("w", text)))[0].code == f"w = torch.softmax({scores}, dim=0)"
+
+
+@pytest.mark.parametrize(
+    ("use", "code"),
+    [
+        ("y = (w * v).sum(-1) / w.sum(-1)", "w = 1 / d.clamp_min(1e-6)"),
+        ("w = w / torch.sum(w, dim=-1)", "w = 1 / d.clamp_min(1e-6)"),
+        ("y = w * v", "w = 1 / torch.where(d != 0, d, torch.inf)"),
+    ],
+)
+def test_a_weight_among_weights_may_be_huge(at, by_hand, use, code):
+    facts = quotient(at, by_hand, "w = 1 / d", "1 / d", "posinf", of_weights=False)
+    assert advice(on(facts, uses=(use,)))[0].code == code
+
+
+# ---------------------------------------------------------------------- what a relu has left at 0
+
+
+@pytest.mark.parametrize(("zeros", "soft"), [(12, ["torch.nn.functional.softplus(z)"]), (2, [])])
+def test_where_a_relu_left_most_at_0_a_bound_would_leave_it_untrained(at, by_hand, zeros, soft):
+    given, out = by_hand.fact(zeros=zeros, min=0.0), by_hand.fact(neginf=zeros)
+    facts = at("log", (given,), (out,), **placed("loss = rate.log()", "rate.log()"),
+               extra={"of_weights": True, "made_by": ["ReluBackward0", "AddmmBackward0"]})  # fmt: skip
+    assert [one.code for one in advice(facts)] == [*soft, "loss = rate.clamp_min(1e-12).log()"]

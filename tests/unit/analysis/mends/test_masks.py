@@ -1,0 +1,163 @@
+"""Rows that are masked whole, targets and draws beyond what they may be: the mend in whole lines."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from nandiag.analysis.causes import explain
+from nandiag.events import History
+from tests.unit.analysis.mends.told import advice, on, placed
+
+# ---------------------------------------------------------------------- before the maximum
+
+
+def shifted(at, by_hand, line, *names, uses=()):
+    given = (by_hand.fact(neginf=8), by_hand.fact(neginf=1, shape=(4, 1)))
+    return on(at("sub", given, (by_hand.fact(nan=4),), **placed(line, "s - m")), *names, uses=uses)
+
+
+def test_a_row_that_is_masked_whole_is_mended_before_its_maximum_is_taken(at, by_hand):
+    told = advice(shifted(at, by_hand, "e = torch.exp(s - m)", ("m", "s.max(-1, keepdim=True).values")))
+    assert told[0].text.startswith("Before line 3, which takes the maximum, put the lowest finite number")
+    assert told[0].code == "s = s.clamp_min(torch.finfo(s.dtype).min)"
+
+
+@pytest.mark.parametrize(
+    ("line", "uses"), [("y = m + (s - m).exp().sum(-1).log()", ()), ("e = (s - m).exp()", ("y = torch.log(e.sum())",))]
+)
+def test_the_logarithm_of_a_sum_of_nothing_has_no_number_in_its_place(at, by_hand, line, uses):
+    told = advice(shifted(at, by_hand, line, ("m", "s.amax(-1)"), uses=uses))[0]
+    assert told.code == "s = s[s.isfinite().any(-1)]"
+
+
+@pytest.mark.parametrize(
+    ("fill", "code"),
+    [
+        ("q.masked_fill(~keep, -inf)", "keep = keep | ~keep.any(-1, keepdim=True)"),
+        ("q.masked_fill(pad, -inf)", "pad = pad.masked_fill(pad.all(-1, keepdim=True), False)"),
+    ],
+)
+def test_a_mask_is_opened_the_way_it_is_meant(at, by_hand, fill, code):
+    assert advice(shifted(at, by_hand, "e = torch.exp(s - m)", ("s", fill)))[1].code == code
+
+
+@pytest.mark.parametrize(
+    ("fill", "code"),
+    [
+        ('s.masked_fill(~keep.unsqueeze(1), float("-inf"))', "keep = keep | ~keep.any(-1, keepdim=True)"),
+        ("torch.where(keep[:, None], s, -math.inf)", "keep = keep | ~keep.any(-1, keepdim=True)"),
+        ("s.masked_fill(pad[:, None, :], NEG_INF)", "pad = pad.masked_fill(pad.all(-1, keepdim=True), False)"),
+        ("s.masked_fill(keep == 0, -math.inf)", None),
+        ("s.masked_fill(~keep[:, :, None], -math.inf)", None),
+        ("s + bias", None),
+    ],
+)
+def test_a_softmax_is_given_a_mask_that_is_opened_the_way_it_is_meant(at, by_hand, fill, code):
+    given = (by_hand.fact(neginf=8),)
+    facts = on(
+        at("_softmax", given, (by_hand.fact(nan=4),), **placed("y = s.softmax(-1)", "s.softmax(-1)")), ("s", fill)
+    )
+    told = advice(facts)
+    assert [one.code for one in told] == ["y = s.clamp_min(torch.finfo(s.dtype).min).softmax(-1)", code]
+    names = {"keep": torch.tensor([[True, False], [False, False]]), "s": torch.zeros(2, 2, 2), "torch": torch}
+    names |= {"pad": ~names["keep"], "math": math, "NEG_INF": -math.inf}
+    if code is not None:
+        exec(f"{code}\ny = ({fill}).softmax(-1)", names)  # noqa: S102
+        assert names["y"].tolist() == [[[1.0, 0.0]] * 2, [[0.5, 0.5]] * 2]
+
+
+def test_a_mask_that_torch_is_handed_is_opened_the_way_torch_takes_it(at, by_hand):
+    given, bad = (by_hand.fact(), by_hand.fact(dtype="bool")), (by_hand.fact(nan=4),)
+    call = "F.scaled_dot_product_attention(q, k, v, attn_mask=seen)"
+    facts = at("_scaled_dot_product_efficient_attention", given, bad, **placed(f"y = {call}", call))
+    assert [one.code for one in advice(facts)] == ["seen = seen | ~seen.any(-1, keepdim=True)"]
+    own = at("_softmax", (by_hand.fact(neginf=8),), bad, module_class="MultiheadAttention")
+    assert "key_padding_mask.all(-1" in advice(own)[0].code
+    assert advice(at("_softmax", (by_hand.fact(neginf=8),), bad))[0].code is None
+
+
+def test_a_padding_mask_is_opened_where_the_line_hands_it_over(at, by_hand):
+    call = "self.attend(x, x, x, key_padding_mask=pad)"
+    place = placed(f"y, _ = {call}", call)
+    facts = at(
+        "_softmax", (by_hand.fact(neginf=8),), (by_hand.fact(nan=4),), **place, module_class="MultiheadAttention"
+    )
+    (told,) = [one.code for one in advice(facts)]
+    attend = torch.nn.MultiheadAttention(4, 2, batch_first=True).eval()
+    pad = torch.tensor([[False, True], [True, True]])
+    names = {"self": SimpleNamespace(attend=attend), "x": torch.ones(2, 2, 4), "pad": pad}
+    exec(told, names)  # noqa: S102
+    assert bool(names["y"].isfinite().all())
+
+
+# ---------------------------------------------------------------------- eight bits by hand
+
+
+@pytest.mark.parametrize(("dtype", "end"), [("float8_e5m2", "57344"), ("float8_e4m3fnuz", "240")])
+def test_a_cast_to_eight_bits_ends_at_the_largest_that_they_hold(at, by_hand, dtype, end):
+    large = by_hand.fact(max=62890.0, absmax=62890.0)
+    line = f"y = (x * scale).to(torch.{dtype}).float()"
+    facts = at("_to_copy", (large,), (by_hand.fact(dtype=dtype, nan=1),), extra={"float64_finite": True},
+               **placed(line, f"(x * scale).to(torch.{dtype})"))  # fmt: skip
+    cause = explain(facts)[1]
+    assert cause.slug == "overflow"
+    mended = cause.suggestions[0].code
+    assert mended == f"y = (x * scale).clamp(-{end}, {end}).to(torch.{dtype}).float()"
+    names = {"torch": torch, "x": torch.tensor([3.0, 1e6]), "scale": 1.0}
+    exec(mended, names)  # noqa: S102
+    assert names["y"].isfinite().all()
+
+
+# ---------------------------------------------------------------------- targets beyond 0 and 1
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "code"),
+    [(-1.0, 1.0, "loss = F.binary_cross_entropy_with_logits(z, (y + 1) / 2)"),
+     (1.0, 2.0, "loss = F.binary_cross_entropy_with_logits(z, y - 1)"),
+     (0.0, 255.0, "loss = F.binary_cross_entropy_with_logits(z, y.clamp(0, 1))"), (0.0, 1.0, None)],
+)  # fmt: skip
+def test_targets_beyond_0_and_1_are_the_story_of_a_loss_without_a_bound(at, by_hand, low, high, code):
+    given = (by_hand.fact(min=-6e37, absmax=6e37), by_hand.fact(min=low, max=high))
+    line = "loss = F.binary_cross_entropy_with_logits(z, y)"
+    facts = at("binary_cross_entropy_with_logits", given, (by_hand.fact(neginf=1),), extra={"float64_finite": True},
+               **placed(line, line[7:]))  # fmt: skip
+    story, _ = explain(facts)
+    assert (story and story.suggestions[0].code) == code
+    assert story is None or story.slug == "domain_error"
+
+
+@pytest.mark.parametrize(("loss", "asks"), [(-5.2, True), (0.3, False)])
+def test_a_cross_entropy_by_hand_that_went_below_0_asks_for_its_targets(at, by_hand, loss, asks):
+    line = "loss = -(y * torch.log(p) + (1 - y) * torch.log(1 - p)).mean()"
+    past = History((0, 1, 2), (0.7, loss, 0.5), (1.0,) * 3, (0.1,) * 3, (None,) * 3)
+    facts = at("log", (by_hand.fact(zeros=1, min=0.0),), (by_hand.fact(neginf=1),), history=past,
+               **placed(line, "torch.log(1 - p)"))  # fmt: skip
+    story, mechanism = explain(facts)
+    assert (story is not None) is asks
+    assert mechanism.slug == "log_of_zero"
+    assert not asks or story.suggestions[0].code == "assert ((y >= 0) & (y <= 1)).all()"
+
+
+# ---------------------------------------------------------------------- what is drawn by
+
+
+def test_weights_that_are_drawn_by_are_equal_where_all_are_0(at, by_hand):
+    line = "p = w / w.sum(-1, keepdim=True)"
+    given = (by_hand.fact(zeros=9), by_hand.fact(zeros=1, min=0.0, shape=(4, 1)))
+    facts = at("div", given, (by_hand.fact(nan=1),), **placed(line, line[4:]))
+    told = advice(on(facts, uses=("i = torch.multinomial(p, 1)",)))[0].code
+    assert told == "p = (w + 1e-6) / (w + 1e-6).sum(-1, keepdim=True)"
+    names = {"torch": torch, "w": torch.tensor([[0.0, 0.0], [1.0, 3.0]])}
+    exec(told, names)  # noqa: S102
+    assert torch.allclose(names["p"], torch.tensor([[0.5, 0.5], [0.25, 0.75]]), atol=1e-5)
+    assert advice(on(facts, uses=("y = p @ v",)))[0].code == "p = w / w.sum(-1, keepdim=True).clamp_min(1e-6)"
+
+
+@pytest.mark.parametrize("given", ["probs=w", "w"])
+def test_a_categorical_of_weights_that_are_all_0(at, by_hand, given):
+    line = f"dist = Categorical({given})"
+    facts = at("div", (by_hand.fact(zeros=9), by_hand.fact(zeros=1)), (by_hand.fact(nan=1),), **placed(line, line[7:]))
+    assert advice(facts)[0].code == f"dist = Categorical({given} + 1e-6)"

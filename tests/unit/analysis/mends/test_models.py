@@ -1,0 +1,134 @@
+"""Mends that train, and keep the model: rates, merges, pruned rows, dtypes and data."""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from nandiag.analysis.causes import explain
+from nandiag.events import History
+from tests.unit.analysis.mends.told import advice, on, placed
+
+
+def test_rows_of_a_weight_that_were_pruned_give_0_and_have_no_gradient(at, by_hand):
+    line = "w = self.weight / self.weight.norm(dim=1, keepdim=True)"
+    given = by_hand.fact("a.weight", zeros=8, min=-1.0), by_hand.fact(zeros=2, min=0.0)
+    told = advice(at("div", given, (by_hand.fact(nan=8),), **placed(line, line[4:]), extra={"of_weights": True}))
+    assert len(told) == 1
+    assert "a.weight" in told[0].text
+    weight = torch.tensor([[3.0, 4.0], [0.0, 0.0]], requires_grad=True)
+    named = {"self": SimpleNamespace(weight=weight), "torch": torch}
+    exec(told[0].code, named)  # noqa: S102
+    named["w"].sum().backward()
+    assert named["w"].tolist()[1] == weight.grad.tolist()[1] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("line", "leaves"),
+    [("p.data /= total", True), ("p.data.div_(total)", True), ("p.grad /= total", False), ("m /= total", False)],
+)
+def test_weights_that_are_merged_by_a_count_of_0_are_left_as_they_are(at, by_hand, line, leaves):
+    given = by_hand.fact(zeros=16, min=0.0, max=0.0), by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0)
+    facts = at("div_", given, (by_hand.fact(nan=16),), **{**placed(line, line), "phase": "optimizer"})
+    assert (advice(on(facts, ends=""))[0].code == "if total == 0: return") is leaves
+
+
+@pytest.mark.parametrize(
+    ("rate", "setting", "code"),
+    [
+        (math.nan, 'g["lr"] = base * float(pace)', 'g["lr"] = min(0.004, base * float(pace))'),
+        (math.inf, "g['lr'] = pace", "g['lr'] = min(0.004, pace)"),
+        (-0.1, 'g["lr"] = pace', 'train.py:20: g["lr"] = pace'),
+        (math.nan, "sched = LambdaLR(opt, factor)", "train.py:20: sched = LambdaLR(opt, factor)"),
+    ],
+)
+def test_a_bad_rate_is_bounded_by_the_most_that_it_was(at, by_hand, rate, setting, code):
+    past = History((3, 4, 5), (1.0,) * 3, (1.0,) * 3, (0.004, 0.002, rate), (None,) * 3)
+    line = "progress = value / change"
+    given = by_hand.fact(shape=(), min=0.1, max=0.1), by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0)
+    facts = at("div", given, (by_hand.fact(shape=(), posinf=1),), history=past,
+               extra={"rate_set_at": [f"train.py:20: {setting}"]}, **placed(line, "value / change"))  # fmt: skip
+    story, told = explain(replace(facts, origin=replace(facts.origin, phase="optimizer")))
+    assert story.suggestions[0].code == code
+    assert all("1e-6" not in (one.code or "") for one in told.suggestions)
+
+
+def test_a_mended_rate_of_nan_is_the_bound():
+    assert min(0.004, math.nan) == 0.004
+    assert min(0.004, torch.tensor(math.nan)) == 0.004
+
+
+@pytest.mark.parametrize(("rated", "least"), [(True, "1"), (False, "1e-6")])
+def test_what_a_rate_is_made_of_in_numpy_is_at_least_one(at, by_hand, rated, least):
+    line = "return np.sqrt(WARM) * t ** -0.5"
+    extra = {"heard": True, "number": True, "numpy": "divide by zero encountered in scalar power"}
+    extra |= {"rate_set_at": ["train.py:48: sched = LambdaLR(opt, factor)"]} if rated else {}
+    facts = at(None, (), (by_hand.fact(neginf=8),), extra=extra, **placed(line, "t ** -0.5"))
+    assert advice(facts)[0].code == f"return np.sqrt(WARM) * np.maximum(t, {least}) ** -0.5"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "code"),
+    [
+        ("bfloat16", "return -torch.log((-torch.log(u)).clamp_min(1e-12))"),
+        ("float16", "return -torch.log((-torch.log(u)).float().clamp_min(1e-12)).half()"),
+    ],
+)
+def test_a_logarithm_that_is_mended_has_the_dtype_that_it_had(at, by_hand, dtype, code):
+    line = "return -torch.log(-torch.log(u))"
+    given = by_hand.fact(zeros=1, dtype=dtype, max=5.0, absmax=5.0)
+    facts = at("log", (given,), (by_hand.fact(neginf=1, dtype=dtype),), **placed(line, "torch.log(-torch.log(u))"))
+    assert advice(facts)[0].code == code
+    u = torch.tensor([1.0, 0.5], dtype=getattr(torch, dtype))
+    mended = eval(code.removeprefix("return "), {"torch": torch, "u": u})  # noqa: S307
+    assert mended.dtype == u.dtype
+    assert mended.isfinite().all()
+
+
+def test_a_count_by_a_sum_of_the_script_is_at_least_one_first_of_all(at, by_hand):
+    line = "weight = negatives / positives"
+    given = by_hand.fact(shape=(), min=96.0, max=96.0), by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0)
+    facts = at("div", given, (by_hand.fact(shape=(), posinf=1),), **placed(line, "negatives / positives"))
+    told = advice(on(facts, ("positives", "torch.tensor(sum((c[0] for c in counts)))")))
+    assert told[0].code == "weight = negatives / positives.clamp_min(1)"
+
+
+@pytest.mark.parametrize(("above", "first"), [(96.0, True), (0.5, False), (1.0, False)])
+def test_a_whole_number_by_0_is_one_count_by_another_as_a_rule(at, by_hand, above, first):
+    line = "weight = negatives / positives"
+    given = by_hand.fact(shape=(), min=above, max=above), by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0)
+    facts = at("div", given, (by_hand.fact(shape=(), posinf=1),), **placed(line, "negatives / positives"))
+    assert (advice(facts)[0].code == "weight = negatives / positives.clamp_min(1)") is first
+
+
+@pytest.mark.parametrize("number", ["torch.finfo(torch.float32).min", "-1e9"])
+def test_a_mask_by_a_number_that_half_precision_has_not_is_mended_in_its_line(at, by_hand, number):
+    line = f"bias = (1.0 - mask)[:, None] * {number}"
+    given = by_hand.fact(dtype="float16", min=0.0, max=1.0, zeros=4)
+    facts = at("mul", (given,), (by_hand.fact(dtype="float16", neginf=4),), **placed(line, line[7:]),
+               extra={"arg1": -3.4e38, "float64_finite": True, "of_weights": False})  # fmt: skip
+    assert advice(facts)[0].code == "bias = (1.0 - mask)[:, None] * torch.finfo(torch.float16).min"
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "shown"),
+    [("loss = f(net(x).squeeze(1), y)", None, "x"), ("return self.f(x)", "x", "x"), ("h = enc(a, b)", "b", "b"),
+     ("h = enc(a, b)", None, None), ("h = enc(load(a))", "input", None)],
+)  # fmt: skip
+def test_bad_data_is_checked_by_the_scripts_own_name(at, by_hand, line, name, shown):
+    call = {"l": "net(x)", "r": "self.f(x)", "h": line[4:]}[line[0]]
+    facts = at("addmm", (by_hand.fact(name, nan=1),), (by_hand.fact(nan=4),), source="input", **placed(line, call))
+    told = explain(facts)[0].suggestions
+    assert told[0].code == f"assert torch.isfinite({shown or 'x'}).all()"
+    assert (f"{shown} = torch.nan_to_num({shown}, nan=0.0)" in [one.code for one in told]) is (shown is not None)
+
+
+@pytest.mark.parametrize("ends", [None, ""])
+def test_an_average_of_nothing_is_left_only_where_it_is_known_how(at, by_hand, ends):
+    line = "p.copy_(total / (1 - decay ** self.t))"
+    facts = at("div", (by_hand.fact(zeros=16, min=0.0),), (by_hand.fact(nan=16),), extra={"arg1": 0.0},
+               **placed(line, "total / (1 - decay ** self.t)"))  # fmt: skip
+    told = advice(on(facts, ends=ends))[0]
+    assert ("leave" in told.text) is (told.code is not None) is (ends is not None)
