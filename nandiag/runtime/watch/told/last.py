@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from nandiag.events import Warned
+from nandiag.events import Looked, Warned
 from nandiag.runtime.collectives.ring import Call
+from nandiag.runtime.evidence.heard import with_heard
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import fact, quiet, read
 from nandiag.runtime.look.sight import look
@@ -21,7 +22,7 @@ from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.together.shards import SHARDS
 from nandiag.runtime.watch.judge import Border
 from nandiag.runtime.watch.told.nothing import nothing_to_draw
-from nandiag.runtime.watch.told.spoken import Refusal, spoken_of
+from nandiag.runtime.watch.told.spoken import Refusal, arrays_of, spoken_of
 
 if TYPE_CHECKING:
     from nandiag.runtime.watch.sentinel import Sentinel
@@ -58,6 +59,7 @@ class LastLook:
             self._before_loss(optimizer, spoken, None if error is None else self.refusal.broken(error))
             if error is not None and not spoken:
                 self._had_nothing_to_draw(error)
+                self._refused_arrays(optimizer, error)
         self.at_weights()
         if midway:
             linger()
@@ -89,6 +91,17 @@ class LastLook:
             facts = nothing_to_draw(error, self.refusal.kept(error))
         if facts is not None:
             RECORDER.emit(Warned("nothing_to_draw", self._sentinel.clock.step, facts, at_harm=True), urgent=True)
+
+    def _refused_arrays(self, optimizer: Optimizer | None, error: BaseException) -> None:
+        """An error about NaN in arrays, which no op of torch made: its line is known where numpy complained of it."""
+        with quiet(), torch.no_grad():
+            arrays = arrays_of(error)
+            facts = tuple(map(fact, arrays))
+        sentinel = self._sentinel
+        looked = Looked("found", "tape", sentinel.clock.step, phase="data", source="outside", inputs=facts[:1])
+        if arrays and (looked := with_heard(looked)).facts.get("heard") is True:
+            RECORDER.emit(looked, urgent=True)
+            RECORDER.emit(sentinel.judge.unseen(optimizer, looked, arrays), urgent=True)
 
     def _unfinished(self, optimizer: Optimizer | None) -> None:
         """The script ended behind its backward; its optimizer is gone where that lived in a function that is over."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from types import FrameType
 from typing import Any, TypeAlias
@@ -43,7 +43,12 @@ _REFUSALS = re.compile(
     r"|did not converge|failed to converge|invalid numeric entries|satisfy the constraint",
     re.IGNORECASE,
 )
+_FLOATS, _LARGEST = frozenset({"float16", "float32", "float64"}), 1 << 20
 _NAN_AS_INTEGER = (str(-(1 << 63)), str(-(1 << 31)))
+
+_Held: TypeAlias = Iterator[tuple[float, list[Tensor]]]
+_Local: TypeAlias = Iterator[tuple[str, Tensor]]
+_Values: TypeAlias = Callable[[FrameType], _Local]
 
 
 class Refusal:
@@ -121,8 +126,13 @@ def spoken_of(error: BaseException) -> tuple[Tensor, ...]:
     before -Inf, which may be a mask, and is none only where the very call that raised was given it. Where no word of
     the error is of them, NaN alone counts, and only where the text of the script shows that its value was asked for.
     """
-    found, cause = _spoken_of(error), error.__cause__
-    return found or (() if cause is None or cause is error else _spoken_of(cause))
+    found, cause = _spoken_of(error, _tensors), error.__cause__
+    return found or (() if cause is None or cause is error else _spoken_of(cause, _tensors))
+
+
+def arrays_of(error: BaseException) -> tuple[Tensor, ...]:
+    """Return what numpy's arrays held, as :func:`spoken_of` does what tensors hold, as tensors of float64."""
+    return _spoken_of(error, _arrays)
 
 
 def meant_by(error: BaseException, given: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -137,13 +147,13 @@ def _is_of_numbers(error: BaseException) -> bool:
     return bool(_WORDS.search(str(error)) or _REFUSALS.search(str(error)))
 
 
-def _spoken_of(error: BaseException) -> tuple[Tensor, ...]:
+def _spoken_of(error: BaseException, values: _Values) -> tuple[Tensor, ...]:
     if isinstance(error, LookupError):
-        held = _behind_an_index(error)
+        held = _behind_an_index(error, values)
     elif isinstance(error, _OTHER):
         return ()
     else:
-        held = _held(error) if _WORDS.search(str(error)) else _refused(error)
+        held = (_held if _WORDS.search(str(error)) else _refused)(error, values)
     with quiet(), torch.no_grad():
         for most, tensors in held:
             worst = [(one, rank) for one in tensors if (rank := _rank(one)) < most]
@@ -153,32 +163,29 @@ def _spoken_of(error: BaseException) -> tuple[Tensor, ...]:
     return ()
 
 
-_Held: TypeAlias = Iterator[tuple[float, list[Tensor]]]
-
-
-def _held(error: BaseException) -> _Held:
+def _held(error: BaseException, values: _Values) -> _Held:
     """Yield the tensors among the local variables of each frame that the error may be of, from the innermost on."""
     for depth, (frame, line) in enumerate(_frames(error)):
-        yield _MASK if depth else math.inf, list(_in_frame(frame, meant(frame.f_code.co_filename, line)))
+        yield _MASK if depth else math.inf, list(_in_frame(values(frame), meant(frame.f_code.co_filename, line)))
 
 
-def _refused(error: BaseException) -> _Held:
+def _refused(error: BaseException, values: _Values) -> _Held:
     """Yield what a function of torch's or a library's refused, or the script's own condition was asked of."""
     of_numbers = _REFUSALS.search(str(error)) is not None
     for depth, (frame, line) in enumerate(_frames(error)):
         names = meant(frame.f_code.co_filename, line)
         own = depth == 0 and kind_of(frame.f_code.co_filename) == USER
         if names is not None and (of_numbers or (names.decided and own)):
-            yield _INFINITY, list(_named(frame, names.asked))
+            yield _INFINITY, list(_named(values(frame), names.asked))
 
 
-def _behind_an_index(error: LookupError) -> _Held:
+def _behind_an_index(error: LookupError, values: _Values) -> _Held:
     """Yield what the index was made of, where that is what NaN becomes as an integer."""
     if any(number in str(error) for number in _NAN_AS_INTEGER):
         for frame, line in _frames(error):
             names = meant(frame.f_code.co_filename, line)
             if names is not None:
-                yield _INFINITY, list(_named(frame, names.asked | names.made))
+                yield _INFINITY, list(_named(values(frame), names.asked | names.made))
 
 
 def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
@@ -189,13 +196,23 @@ def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
     return frames[: -_MOST_FRAMES - 1 : -1]
 
 
-def _named(frame: FrameType, names: AbstractSet[str]) -> Iterator[Tensor]:
-    yield from (one for name, one in list(frame.f_locals.items()) if name in names and isinstance(one, Tensor))
+def _tensors(frame: FrameType) -> _Local:
+    return ((name, one) for name, one in list(frame.f_locals.items()) if isinstance(one, Tensor))
 
 
-def _in_frame(frame: FrameType, names: Meant | None) -> Iterator[Tensor]:
+def _arrays(frame: FrameType) -> _Local:
     for name, one in list(frame.f_locals.items()):
-        if not isinstance(one, Tensor) or not (names is None or name in names.asked or name in names.told):
+        if type(one).__module__ == "numpy" and str(getattr(one, "dtype", "")) in _FLOATS and one.size <= _LARGEST:
+            yield name, torch.tensor(one.tolist(), dtype=torch.float64)
+
+
+def _named(local: _Local, names: AbstractSet[str]) -> Iterator[Tensor]:
+    yield from (one for name, one in local if name in names)
+
+
+def _in_frame(local: _Local, names: Meant | None) -> Iterator[Tensor]:
+    for name, one in local:
+        if not (names is None or name in names.asked or name in names.told):
             continue
         # What a message shows alone may be a number that begins at infinity, such as the best loss so far.
         if names is None or name in names.asked or not is_bad(one) or fact(one).nan:
