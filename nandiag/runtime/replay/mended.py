@@ -1,7 +1,8 @@
 """Where a step goes bad next: it is run again with finite numbers in the place of what its origin made (worker).
 
-A mend of one line often only uncovers the next. What stands in is what the usual mend would leave: a logarithm, or an
-exponential, of an argument with a bound, and 0 for the rest.
+A mend of one line often only uncovers the next. What stands in is what the usual mend would leave: a logarithm, or a
+root, of an argument with a bound, a large number for what overflows, and 0 for the rest. A 0 in the place of such a
+root, or of a large number, would break at a line that trains well behind the mend.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ from nandiag.runtime.look.finite import is_bad
 _at_its_version: Any = torch.autograd._unsafe_preserve_version_counter  # type: ignore[attr-defined]
 _MOST, _STEPS, _SECONDS = 4, 10, 4.0
 _FLOORS = {"log": math.log(1e-12), "log2": math.log2(1e-12), "log10": -12.0}
-_CEILING, _GROWING = math.exp(20), frozenset({"exp", "exp2", "expm1", "cosh", "sinh"})
+_ROOTS = {"sqrt": 1e-6, "rsqrt": 1e6}
+_CEILING = math.exp(20)
+_GROWING = frozenset({
+    "exp", "exp2", "expm1", "cosh", "sinh", "pow", "square", "mul", "add", "sub", "sum", "cumsum", "prod", "cumprod",
+    "mm", "addmm", "bmm", "baddbmm", "mv", "dot", "mean", "convolution", "_to_copy", "linalg_vector_norm",
+})  # fmt: skip
 
 Place = tuple[object, int]
 
@@ -47,7 +53,7 @@ class Mended:
         name = words.op(str(func)).rstrip("_")
         for tensor in outputs:
             if tensor.is_floating_point() and is_bad(tensor):
-                _fill(tensor, name, given_infinities=any(stats))
+                _fill(tensor, name if spot.node is None else "", given_infinities=any(stats))
 
 
 def _place(spot: Spot) -> Place | None:
@@ -56,12 +62,13 @@ def _place(spot: Spot) -> Place | None:
 
 
 def _fill(tensor: Tensor, name: str, *, given_infinities: bool) -> None:
-    most = min(_CEILING, torch.finfo(tensor.dtype).max) if name in _GROWING else 0.0
+    root = _ROOTS.get(name, 0.0)
+    most = min(_CEILING, math.sqrt(torch.finfo(tensor.dtype).max)) if name in _GROWING else root
     least = _FLOORS.get(name, -most)
     if given_infinities:  # a mask, as a rule: only the NaN is this op's doing
         most, least = math.inf, -math.inf
     with _at_its_version(tensor):  # to autograd it is what the op itself gave
-        torch.nan_to_num_(tensor, nan=0.0, posinf=most, neginf=least)
+        torch.nan_to_num_(tensor, nan=root, posinf=most, neginf=least)
 
 
 def further(run: Callable[[], Looked], seconds: float, step_seconds: float) -> Iterator[Looked]:

@@ -85,6 +85,31 @@ def test_a_step_that_takes_long_is_run_again_once_alone(work, monkeypatch):
     assert not broken(work, entropy)[0].events(Next)
 
 
+def distances(x, layer):
+    gap = layer(x).square().sum(1) - layer(x).square().sum(1).detach() - 1e-9
+    far = torch.sqrt(gap)
+    return -torch.log(far).mean()
+
+
+def powers(x, layer):
+    total = ((layer(x).abs() + 1e8) ** 10).sum(1)
+    return torch.log(total).mean()
+
+
+def half_energy(x, layer):
+    wide = (layer(x) + 300).to(torch.float16)
+    energy = (wide * wide).sum(1)
+    return torch.log(energy.float()).mean()
+
+
+@pytest.mark.parametrize("loss_of", [distances, powers, half_energy])
+def test_what_the_usual_mend_leaves_does_no_harm_further_on(work, loss_of):
+    """A root is kept off 0 and what overflows is large: neither is 0, which would break at the next line."""
+    worker, _, _ = broken(work, loss_of)
+    assert worker.looked[0].outcome == "found"
+    assert [one.look.outcome for one in worker.events(Next)] == ["finite"]
+
+
 def grows(x, layer):
     weight = torch.exp(layer(x) + 200)
     total = weight.sum() * 0
