@@ -154,7 +154,7 @@ def _look_facts(claim: Claim) -> Iterable[str]:
         yield f"The op runs inside a library, at {facts['library']}."
     yield from _heard_also(facts)
     if isinstance(facts.get("came_in"), str):
-        yield f"They came into torch at {facts['came_in']}, before the first step."
+        yield f"They came into torch at {facts['came_in']}."
     if facts.get("recompute") is True:
         yield "It was seen in the recomputation of an activation checkpoint."
     if isinstance(facts.get("written_in_place"), str):

@@ -74,7 +74,8 @@ def with_next(
 ) -> tuple[tuple[Suggestion, ...], tuple[str, ...]]:
     """Return the suggestions that were ``told``, the ``first`` of the op's own with the next places, and why."""
     mend = Mend.of(told[first] if first is not None else Suggestion(""), facts.origin)
-    places = list(_places(facts, mend, looks))
+    # What stood in for the origin's result is not what a mend leaves that is made where the value is.
+    places = [] if mend.lines and facts.origin.line not in mend.lines else list(_places(facts, mend, looks))
     if not places:
         return told, ()
     why = tuple(_why(places, whole=looks[-1].outcome == "finite"))

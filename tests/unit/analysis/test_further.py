@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from nandiag.analysis import analyse
+from nandiag.analysis.report import Suggestion
+from nandiag.analysis.verdict.further import with_next
 from nandiag.events import Next, Site
 
 
@@ -72,3 +74,17 @@ def test_what_is_not_known_how_to_mend_is_told_as_a_place_alone(by_hand):
     assert told.suggestions[0].code == "share = w / w.sum(-1).clamp_min(1e-6)"
     assert "Line 30 breaks next" in told.suggestions[0].text
     assert told.evidence[1].startswith("With finite numbers put in its place, line 30 made Inf next")
+
+
+@pytest.mark.parametrize(("elsewhere", "told"), [(True, 0), (False, 1)])
+def test_of_a_mend_where_the_value_is_made_it_is_not_known_what_breaks_behind_it(at, by_hand, elsewhere, told):
+    """What stood in for the origin's result is not what this mend leaves, here and where the value is used besides."""
+    zeros = by_hand.fact(zeros=3, min=0.0)
+    facts = at("div", (by_hand.fact(), zeros), (by_hand.fact(nan=3),), text="x = x / e", column=(4, 9), line=21,
+               file="train.py")  # fmt: skip
+    code = "e = n.clamp_min(1e-6)" if elsewhere else "x = x / e.clamp_min(1e-6)"
+    own = Suggestion("Keep it away from zero where it is made, in line 20." if elsewhere else "Guard it.", code)
+    after = look(by_hand, "inv = 1.0 / e", "1.0 / e", 24, op="div")
+    suggestions, why = with_next(facts, 0, (own,), [after])
+    assert len(why) == told
+    assert (suggestions == (own,)) is elsewhere
