@@ -32,6 +32,7 @@ from nandiag.runtime.collectives.ring import RING
 from nandiag.runtime.frames import BOUNDARIES
 from nandiag.runtime.inject import after_import, ending
 from nandiag.runtime.recorder import RECORDER, Recorder
+from nandiag.runtime.replay import mended
 from nandiag.runtime.watch.arm import arm
 from nandiag.settings import Place, Settings
 from nandiag.store.layout import RunFolder
@@ -82,6 +83,18 @@ def no_strangers_of_the_runner(monkeypatch):
     """A thread that pytest-xdist has beside the tests is none of a script's."""
     ours = bystanders.is_ours
     monkeypatch.setattr(bystanders, "is_ours", lambda name: ours(name) or f"{os.sep}execnet{os.sep}" in name)
+
+
+@pytest.fixture
+def next_places():
+    """Asked for by tests of where a step goes bad next."""
+
+
+@pytest.fixture(autouse=True)
+def one_replay_a_harm(request, monkeypatch):
+    """What is tested of a replay is tested of one: further runs, that look for the next place, have their own."""
+    if "next_places" not in request.fixturenames:
+        monkeypatch.setattr(mended, "_MOST", 0)
 
 
 @pytest.fixture(autouse=True)

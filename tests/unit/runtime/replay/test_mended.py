@@ -6,6 +6,8 @@ from torch import nn
 
 from nandiag.events import Next
 
+pytestmark = pytest.mark.usefixtures("next_places")
+
 
 def angle(u, v):
     u = u / u.norm(dim=-1, keepdim=True)
