@@ -9,7 +9,7 @@ from nandiag.analysis.causes import bounding, fitting, quotients
 from nandiag.analysis.causes.facts import LIKELY, PROVEN, Cause, Facts
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
-from nandiag.events import words
+from nandiag.events import TensorFact, words
 
 EXPLAIN = Explanation(
     slug="data_nonfinite",
@@ -97,12 +97,8 @@ def _listed(facts: Facts) -> Cause | None:
     names = [one.id for node in given for one in node.targets if isinstance(one, ast.Name)]
     if len(names) != 1:
         return Cause("data_nonfinite", (told,), (Suggestion(f"{mend}."),), LIKELY, story=True)
-    others = ", posinf=0.0, neginf=0.0" if bad.posinf or bad.neginf else ""
-    code = f"{names[0]} = torch.nan_to_num({names[0]}, nan=0.0{others})"
-    filled = Suggestion(
-        f"{mend}, or put a number that stands for a missing one in their place, behind this line.", code
-    )
-    return Cause("data_nonfinite", (told,), (filled,), LIKELY, story=True)
+    mend = f"{mend}, or put a number that stands for a missing one in their place, behind this line."
+    return Cause("data_nonfinite", (told,), (Suggestion(mend, _with_numbers(names[0], bad)),), LIKELY, story=True)
 
 
 def _weights(facts: Facts) -> str | None:
@@ -224,10 +220,13 @@ def _own_name(facts: Facts) -> str | None:
 
 def _filled(facts: Facts, name: str) -> Suggestion:
     """Return the line that puts a number in the place of missing ones, before the one that is underlined."""
-    infinite = any(fact.posinf or fact.neginf for fact in facts.origin.inputs)
-    others = ", posinf=0.0, neginf=0.0" if infinite else ""
     text = "Or, where values may be missing, put a number that stands for them in their place, before this line."
-    return Suggestion(text, f"{name} = torch.nan_to_num({name}, nan=0.0{others})")
+    return Suggestion(text, _with_numbers(name, *facts.origin.inputs))
+
+
+def _with_numbers(name: str, *bad: TensorFact) -> str:
+    others = ", posinf=0.0, neginf=0.0" if any(fact.posinf or fact.neginf for fact in bad) else ""
+    return f"{name} = torch.nan_to_num({name}, nan=0.0{others})"
 
 
 def _where(*, complete: bool) -> str:

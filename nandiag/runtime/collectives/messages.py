@@ -24,7 +24,7 @@ _SENDS, _ASKS = frozenset({"send", "isend"}), frozenset({"recv", "irecv"})
 # Whether the one rank gives, and where each call has a tensor for each rank, by position and name.
 _ONE_GIVES = {"scatter": True, "broadcast": True, "gather": False}
 # In which all give, and what each gives and has filled, by position and name.
-_EXCHANGES = {
+EXCHANGES = {
     "all_reduce": ((0, "tensor"), (0, "tensor")), "all_gather": ((1, "tensor"), (0, "tensor_list")),
     "all_gather_into_tensor": ((1, "input_tensor"), (0, "output_tensor")),
     "all_gather_single": ((1, "input_tensor"), (0, "output_tensor")),
@@ -33,7 +33,7 @@ _EXCHANGES = {
     "all_to_all": ((1, "input_tensor_list"), (0, "output_tensor_list")),
     "all_to_all_single": ((1, "input"), (0, "output")),
 }  # fmt: skip
-ALL_GIVE = frozenset(_EXCHANGES)
+ALL_GIVE = frozenset(EXCHANGES)
 _LISTS = {"scatter": (1, "scatter_list"), "gather": (1, "gather_list")}
 _MOST = 1024
 # Ways to count: a script may give each step's messages a tag of their own.
@@ -144,7 +144,7 @@ class Post:
     @staticmethod
     def _with_all(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Part]:
         if call.group is not None:
-            given, asked = (tensors_in([_word(args, kwargs, *place)]) for place in _EXCHANGES[call.op])
+            given, asked = (tensors_in([_word(args, kwargs, *place)]) for place in EXCHANGES[call.op])
             yield Part(Message(call.op, call.group.members, call.seq, _name(call.group)), given, asked[:_MOST])
 
     @staticmethod

@@ -8,16 +8,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from nandiag.runtime.collectives.messages import EXCHANGES
 from nandiag.runtime.collectives.ring import RING
 from nandiag.runtime.look.finite import is_bad
 
 # Where each takes what this rank puts in, by position and name; lists hold one tensor for each member of the group.
 _PUT = {
-    "all_gather": (1, "tensor"), "all_gather_into_tensor": (1, "input_tensor"), "gather": (0, "tensor"),
-    "all_gather_single": (1, "input_tensor"), "scatter": (1, "scatter_list"), "reduce_scatter": (1, "input_list"),
-    "reduce_scatter_tensor": (1, "input"), "reduce_scatter_single": (1, "input"),
-    "all_to_all": (1, "input_tensor_list"), "all_to_all_single": (1, "input"),
-}  # fmt: skip
+    **{name: given for name, (given, _) in EXCHANGES.items() if name != "all_reduce"},
+    "gather": (0, "tensor"),
+    "scatter": (1, "scatter_list"),
+}
 # Which take one part of what is put in, and which lay it down as one part of what they write.
 _TAKES = frozenset({"reduce_scatter_tensor", "reduce_scatter_single", "all_to_all_single"})
 _LAYS = frozenset({"all_gather_into_tensor", "all_gather_single", "all_to_all_single"})

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nandiag.runtime.look.finite import local
+from nandiag.runtime.memory.there import storage_of
 from nandiag.runtime.names import class_name, walk
 from nandiag.runtime.tape.entries import ROOT, Entry
 from nandiag.runtime.tape.packed.words import Given
@@ -54,7 +55,7 @@ def storage(tensor: Tensor) -> int | None:
     """Return the identity of the memory that this rank holds of ``tensor``."""
     try:
         data = local(tensor)
-        return None if data is None else data.untyped_storage()._cdata
+        return None if data is None else storage_of(data)
     except (RuntimeError, NotImplementedError):
         return None
 

@@ -16,7 +16,7 @@ from nandiag.runtime.births.known import Call
 from nandiag.runtime.frames import USER, Frame, places, source
 from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.memory.laid import is_finite
-from nandiag.runtime.memory.there import memory_of
+from nandiag.runtime.memory.there import storage_of
 
 _MOST, _FRAMES, _LARGEST = 1024, 6, 1 << 20
 _FILLS = frozenset({"copy_", "fill_", "zero_", "uniform_", "normal_", "random_", "bernoulli_", "exponential_"})
@@ -54,7 +54,7 @@ class HandedOut:
         if len(self._made) >= _MOST:
             self._made = {key: one for key, one in self._made.items() if not one.memory.expired()}
         if len(self._made) < _MOST:
-            self._made[memory_of(tensor)] = Out(StorageWeakRef(tensor.untyped_storage()), call, step, tensor._version)
+            self._made[storage_of(tensor)] = Out(StorageWeakRef(tensor.untyped_storage()), call, step, tensor._version)
 
     def writes(self, name: str, target: Tensor, laid: object) -> None:
         """A call is about to write into ``target``, ``laid`` as it is, or what it computes (None)."""
@@ -67,19 +67,19 @@ class HandedOut:
         if (whole and name in _FILLS) or not kept or target._version != known.version:
             self.forget(target)
         else:
-            self._made[memory_of(target)] = known._replace(version=known.version + 1)
+            self._made[storage_of(target)] = known._replace(version=known.version + 1)
 
     def _may_keep(self, target: Tensor) -> bool:
         """Whether a call that computes what it writes may be followed: where it is finite before it is to be after."""
         if not target.is_cpu or target.numel() > _LARGEST:
             return False
-        self._doubt = None if is_bad(target) else memory_of(target)
+        self._doubt = None if is_bad(target) else storage_of(target)
         return True
 
     def wrote(self, target: Tensor) -> None:
         """The call that was about to write has written."""
         with quiet():
-            if self._doubt == memory_of(target) and not is_bad(target):
+            if self._doubt == storage_of(target) and not is_bad(target):
                 self._doubt = None
         self._settle()
 
@@ -91,7 +91,7 @@ class HandedOut:
     def forget(self, tensor: Tensor) -> None:
         """Something else has written there, or may from now on."""
         if self._made:
-            self._made.pop(memory_of(tensor), None)
+            self._made.pop(storage_of(tensor), None)
 
     def of(self, tensor: Tensor) -> Out | None:
         """Return who handed out the memory of ``tensor``, where all writes since were seen; None else."""
@@ -100,5 +100,5 @@ class HandedOut:
         return known if known is not None and tensor._version == known.version else None
 
     def _known(self, tensor: Tensor) -> Out | None:
-        known = self._made.get(memory_of(tensor)) if self._made and not tensor.is_inference() else None
+        known = self._made.get(storage_of(tensor)) if self._made and not tensor.is_inference() else None
         return None if known is None or known.memory.expired() else known

@@ -25,7 +25,7 @@ def held_of(tensor: Tensor) -> Tensor:
     return held
 
 
-def memory_of(tensor: Tensor) -> int:
+def storage_of(tensor: Tensor) -> int:
     """Return the identity of the storage that this rank's part of ``tensor`` lies in; raises where it has none."""
     return int(held_of(tensor).untyped_storage()._cdata)
 

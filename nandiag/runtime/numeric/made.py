@@ -24,6 +24,7 @@ from nandiag.events.codec import Record, decode, encode
 from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import stack
+from nandiag.runtime.guard import disarm
 from nandiag.runtime.tracebacks import pass_on
 
 _FRAMES, _MOST, _MOST_OF_A_PLACE = 8, 256, 32
@@ -78,8 +79,9 @@ class Made:
             if self._met[place] <= _MOST_OF_A_PLACE:  # a place of which it complains all the time is no news
                 site = site_of(Spot(None, None, stack(frame, _FRAMES)[0], "data", 0), None)
                 self._keep(Noted(_key(self.asked), _sample(frame), said, site))
-        except Exception:
+        except Exception as error:
             self._off = True
+            disarm("numpy", error)
 
     def _keep(self, noted: Noted) -> None:
         if self._pipe is None or os.getpid() == self._owner:

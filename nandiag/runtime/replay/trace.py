@@ -25,6 +25,7 @@ from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, local
 from nandiag.runtime.memory.kept import Kept, copies
 from nandiag.runtime.memory.overwritten import Overwritten, outs_of, written_by
+from nandiag.runtime.memory.there import storage_of
 from nandiag.runtime.memory.unwritten import EMPTY, Unwritten, hands_out, taken_for_values
 from nandiag.runtime.memory.vanished import Vanishing
 from nandiag.runtime.names import class_name, is_library, is_wrapper, node_name
@@ -319,7 +320,7 @@ class Tracer(TorchDispatchMode):
 def key_of(tensor: Tensor) -> int:
     """Return the identity of the memory that a tensor lies in."""
     try:
-        return int(tensor.untyped_storage()._cdata)
+        return storage_of(tensor)
     except (RuntimeError, NotImplementedError):
         return id(tensor)
 

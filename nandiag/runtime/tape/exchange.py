@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nandiag.runtime.collectives.messages import ARRIVALS
+from nandiag.runtime.collectives.messages import ARRIVALS, EXCHANGES
 from nandiag.runtime.collectives.own_part import OwnPart, own_part
 from nandiag.runtime.collectives.ring import RING, Call
 from nandiag.runtime.frames import Frame, stack
@@ -39,11 +39,10 @@ _RECEIVES = frozenset({
 })  # fmt: skip
 # Which argument each writes into, by position or name; of the others it is the first, "tensor".
 _WRITTEN = {
-    "all_gather": (0, "tensor_list"), "all_gather_into_tensor": (0, "output_tensor"), "gather": (1, "gather_list"),
-    "reduce_scatter": (0, "output"), "reduce_scatter_tensor": (0, "output"), "all_to_all": (0, "output_tensor_list"),
-    "all_to_all_single": (0, "output"), "all_reduce_coalesced": (0, "tensors"),
-    "all_gather_single": (0, "output_tensor"), "reduce_scatter_single": (0, "output"),
-}  # fmt: skip
+    **{name: filled for name, (_, filled) in EXCHANGES.items()},
+    "gather": (1, "gather_list"),
+    "all_reduce_coalesced": (0, "tensors"),
+}
 _MOST = 256
 _MOST_HELD = 32
 _SMALL = 1 << 14

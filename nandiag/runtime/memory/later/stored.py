@@ -25,7 +25,7 @@ from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import fact, is_bad, norms, quiet, read
 from nandiag.runtime.memory.laid import is_finite
 from nandiag.runtime.memory.later.lasting import lasting
-from nandiag.runtime.memory.there import memory_of
+from nandiag.runtime.memory.there import storage_of
 from nandiag.runtime.tape.packed.descent import ancestors
 from nandiag.runtime.tape.packed.jots import GRAD
 from nandiag.runtime.tape.packed.words import Given
@@ -81,7 +81,7 @@ class Stored:
             if bad:
                 self._note(target, laid)
             elif laid.nbytes >= target.untyped_storage().nbytes():
-                self._known.pop(memory_of(target), None)
+                self._known.pop(storage_of(target), None)
 
     def due(self) -> bool:
         """Whether :meth:`kept` has anything to look at, and time for it; asked before each update, so by few calls."""
@@ -105,25 +105,25 @@ class Stored:
             window = self._capture.window
             ours = {id(held) for _, held in (*window.stored, *window.numbers)}
             for one in bad:
-                if id(one) not in ours and memory_of(one) not in self._known and not fact(one).only_neginf:
+                if id(one) not in ours and storage_of(one) not in self._known and not fact(one).only_neginf:
                     self._note(one, one)
         self._left_for_lasting -= self._now() - began
 
     def _forget_but(self, made: Sequence[Tensor], bad: Sequence[Tensor]) -> None:
         """What is all of some memory, and is finite by now, was made anew there."""
-        still = set(map(memory_of, bad))
+        still = set(map(storage_of, bad))
         for one in made:
-            if memory_of(one) not in still and one.nbytes >= one.untyped_storage().nbytes():
-                self._known.pop(memory_of(one), None)
+            if storage_of(one) not in still and one.nbytes >= one.untyped_storage().nbytes():
+                self._known.pop(storage_of(one), None)
 
     def of(self, tensor: Tensor) -> Looked | None:
         """Return how the bad values were made that were laid into the memory of ``tensor``; None if that is unknown."""
-        known = self._live().get(memory_of(tensor))
+        known = self._live().get(storage_of(tensor))
         return None if known is None else known.looked
 
     def _note(self, target: Tensor, laid: Tensor) -> None:
         """Bad values go there: what made them is held until the update, when there is time to look."""
-        tape, known = self._capture.tape, self._live().get(memory_of(target))
+        tape, known = self._capture.tape, self._live().get(storage_of(target))
         maker = tape.maker(laid)
         places = () if maker is None else maker[0].places
         if known is not None:
@@ -132,9 +132,9 @@ class Stored:
             return
         if len(self._known) < _MOST:
             passed = None if maker is None else self._passed_on(maker[0])
-            self._known[memory_of(target)] = Laid(StorageWeakRef(target.untyped_storage()), places, passed)
+            self._known[storage_of(target)] = Laid(StorageWeakRef(target.untyped_storage()), places, passed)
             if passed is None and maker is not None and is_of_little(maker[0]) and tape.hold(maker[0]):
-                self._capture.window.stored.append((memory_of(target), laid))
+                self._capture.window.stored.append((storage_of(target), laid))
 
     def _passed_on(self, maker: Entry) -> Looked | None:
         """Return how what a line makes in each step was made at first, where it was seen to pass on what was bad."""
@@ -146,11 +146,11 @@ class Stored:
 
     def _unseen(self, target: Tensor) -> None:
         """What is written there now may be bad as well, and made elsewhere."""
-        known = self._known.get(memory_of(target)) if self._known else None
+        known = self._known.get(storage_of(target)) if self._known else None
         if known is not None:
-            self._known[memory_of(target)] = known._replace(looked=None)
+            self._known[storage_of(target)] = known._replace(looked=None)
             waiting = self._capture.window.stored
-            waiting[:] = [one for one in waiting if one[0] != memory_of(target)]
+            waiting[:] = [one for one in waiting if one[0] != storage_of(target)]
 
     @guarded("births")
     def look(self) -> None:
