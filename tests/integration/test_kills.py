@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 BARE = [sys.executable, "-m", "nandiag", "run", "--launcher", "none"]
 SCRIPT = """
-import ctypes, os, signal, sys, time
+import ctypes, glob, os, signal, sys, time
 from nandiag.events import Note
 from nandiag.runtime.recorder import RECORDER
 
@@ -39,6 +39,8 @@ def end():
         os.write(taken, b"stuck\\n")
         lock, mutex = ctypes.PyDLL(None).pthread_mutex_lock, ctypes.create_string_buffer(64)
         lock(mutex), lock(mutex)  # for ever, with the interpreter's lock held; a signal ends a sleep in C, but not this
+    while way == "restarts" and len(glob.glob(sys.argv[2] + "-*")) < 2 * (attempt + 1):
+        time.sleep(0.01)  # the other rank of this attempt may have to begin yet
     if way == "restarts" and (attempt, rank) in {(0, 1), (1, 0)}:
         os.kill(os.getpid(), signal.SIGSEGV) if attempt == 0 else os._exit(9)
     if way in {"restarts", "end"}:

@@ -1,0 +1,135 @@
+"""Ops of the backward: singular gradients, hooks, nodes, what is left out there."""
+
+from dataclasses import replace
+
+import pytest
+
+from nandiag.analysis.causes import explain
+from nandiag.analysis.causes.facts import PROVEN
+from tests.unit.analysis.ops.told import LINE, codes, mechanism, on
+
+
+@pytest.mark.parametrize(
+    ("node", "forward", "op", "given", "where"),
+    [
+        ("AcosBackward0", "acos", "rsqrt", 0, "-1 and 1"),
+        ("SqrtBackward0", "sqrt", "div", 1, "0"),
+        ("Atan2Backward0", "atan2", "reciprocal", 0, "(0, 0)"),
+        ("AcoshBackward0", "acosh", "rsqrt", 0, "1"),
+    ],
+)
+def test_singular_gradients(at, by_hand, node, forward, op, given, where):
+    inputs = [by_hand.fact(), by_hand.fact()]
+    inputs[given] = by_hand.fact(zeros=1)
+    facts = at(op, tuple(inputs), (by_hand.fact(posinf=1),), node=node, forward_op=f"aten.{forward}.default", **LINE)
+    found, said = mechanism(facts), f"the gradient of {forward} is infinite at {where}; 1 of 16 values is there"
+    assert (found.slug, found.strength, found.evidence) == ("singular_gradient", PROVEN, (said,))
+
+
+def test_the_angle_of_a_zero_vector_is_no_number(at, by_hand):
+    zero = by_hand.fact(zeros=1)
+    facts = at("div", (zero, zero), (by_hand.fact(nan=1),), node="HypotBackward0", forward_op="aten.hypot.default")
+    assert mechanism(facts).evidence == ("the gradient of hypot is 0/0 at (0, 0); 1 of 16 values is there",)
+
+
+def test_the_root_of_zero_by_a_power(at, by_hand):
+    facts = at(
+        "pow", (by_hand.fact(zeros=2),), (by_hand.fact(posinf=2),), extra={"arg1": -0.5},
+        node="PowBackward0", forward_op="aten.pow.Tensor_Scalar", **on("return x ** p", "x ** p"),
+    )  # fmt: skip
+    assert mechanism(facts).slug == "singular_gradient"
+    assert codes(facts)[0] == "return x.clamp_min(1e-6) ** p"
+
+
+def test_a_gradient_that_is_finite_in_float64_is_not_singular(at, by_hand):
+    bad = (by_hand.fact(posinf=1, dtype="float16"),)
+    given = (by_hand.fact(dtype="float16"), by_hand.fact(dtype="float16"))
+    facts = at("div", given, bad, node="SqrtBackward0", extra={"float64_finite": True, "float64_absmax": 1e6})
+    assert mechanism(facts).slug == "overflow"
+
+
+def test_an_overflow_in_backward(at, by_hand):
+    given = by_hand.fact(max=300.0, absmax=300.0, dtype="float16")
+    facts = at("mm", (given, given), (by_hand.fact(posinf=2, dtype="float16"),), node="MmBackward0")
+    assert mechanism(facts).slug == "overflow"
+
+
+def test_a_hook_of_the_user_is_explained_like_forward(at, by_hand):
+    zero, bad = by_hand.fact(zeros=1, shape=(), min=0.0, max=0.0), (by_hand.fact(nan=1),)
+    place = on("x.register_hook(lambda g: g / g.norm())", "g / g.norm()")
+    facts = at("div", (by_hand.fact(), zero), bad, node="CloneBackward0", phase="backward", **place)
+    assert mechanism(facts).slug == "division_by_zero"
+    assert codes(facts)[0] == "x.register_hook(lambda g: g / g.norm().clamp_min(1e-6))"
+
+
+def test_a_node_that_is_not_mapped_is_no_code_of_the_user(at, by_hand):
+    zero, bad = by_hand.fact(zeros=1), (by_hand.fact(nan=1),)
+    place = on("loss.backward()", "loss.backward()")
+    facts = at("div", (by_hand.fact(), zero), bad, node="StrangeBackward0", phase="backward", **place)
+    assert mechanism(facts).slug == "unknown"
+
+
+def test_the_users_own_backward(at, by_hand):
+    place = on("    return g * odd(x)", "odd(x)")
+    facts = at("odd", (by_hand.fact(),), (by_hand.fact(nan=1),), node="GateBackward", phase="backward", **place)
+    story, found = explain(facts)
+    assert (story.slug, found.slug) == ("custom_backward", "unknown")
+    assert "Gate" in story.evidence[0]
+    assert explain(at("odd", (by_hand.fact(),), (by_hand.fact(nan=1),), node="GateBackward0", **place))[0] is None
+
+
+def test_in_a_backward_what_is_left_out_is_a_gradient(at, by_hand):
+    line = on("return 0.5 * grad / root", "0.5 * grad / root")
+    given = (by_hand.fact(), by_hand.fact(zeros=2))
+    facts = at("div", given, (by_hand.fact(posinf=2),), node="SqrtFnBackward", phase="backward", **line)
+    first = mechanism(facts).suggestions[0]
+    assert first.text.startswith("Where root is 0, give 0 as gradient:")
+    assert first.code == "return 0.5 * grad / torch.where(root != 0, root, torch.inf)"
+
+
+def test_a_squashed_action_may_be_a_tanh_where_no_gradient_was_kept(at, by_hand):
+    text = "    lp = lp - torch.log(1 - a.pow(2))\n"
+    facts = at("log", (by_hand.fact(zeros=3, min=0.0),), (by_hand.fact(neginf=3),), text=text, column=(14, 37))
+    assert explain(facts)[1].suggestions[0].text.startswith("Where it is 1 - tanh(u)**2")
+
+
+@pytest.mark.parametrize(
+    ("name", "expression", "dtype", "code"),
+    [
+        ("logsumexp", "torch.logsumexp(torch.stack(terms), 0)", "float32",
+         "a[t] = torch.logsumexp(torch.stack(terms).clamp_min(-1e30), 0)"),
+        ("logsumexp", "scores.logsumexp(-1)", "float16", "a[t] = scores.clamp_min(-1e4).logsumexp(-1)"),
+        ("logaddexp", "torch.logaddexp(a, b)", "float32",
+         "a[t] = torch.logaddexp(a.clamp_min(-1e30), b.clamp_min(-1e30))"),
+    ],
+)  # fmt: skip
+def test_the_gradient_of_a_sum_of_exponentials_of_nothing(at, by_hand, name, expression, dtype, code):
+    masked = by_hand.fact(neginf=2, dtype=dtype)
+    rest = {"node": f"{name.capitalize()}Backward0", "forward_op": f"aten.{name}.default", "phase": "backward"}
+    facts = at(
+        "sub", (masked, masked), (by_hand.fact(nan=2, neginf=1),), **rest, **on(f"a[t] = {expression}", expression)
+    )
+    found = mechanism(facts)
+    slug = "attention_fully_masked" if name == "logsumexp" else "domain_error"  # of two numbers there is no row
+    assert (found.slug, found.suggestions[0].code) == (slug, code)
+    facts = at("sub", (by_hand.fact(nan=1), masked), (by_hand.fact(nan=2),), **rest, **on("a", "a"))
+    assert mechanism(facts).slug != "attention_fully_masked"
+
+
+@pytest.mark.parametrize(("factor", "told"), [(32768.0, True), (1.0, False), (4.0, False)])
+def test_a_gradient_that_is_too_large_by_the_scripts_own_loss_scale(at, by_hand, factor, told):
+    given, bad = by_hand.fact(max=1.87e6, absmax=1.87e6), by_hand.fact(posinf=3, dtype="float16")
+    extra = {
+        "loss_factor": factor, "loss_factor_at": ["a/train.py", 19], "float64_finite": True, "float64_absmax": 1.87e6,
+    }  # fmt: skip
+    line = on("loss = (out - y).pow(2).mean()", "out - y")
+    facts = at("_to_copy", (given,), (bad,), node="SubBackward0", forward_op="aten.sub.Tensor", extra=extra, **line)
+    found = mechanism(facts)
+    assert found.evidence[0].startswith("in float64 the gradient goes to 1.87e6")
+    assert any("GradScaler" in (one.code or "") for one in found.suggestions) is told
+    named = mechanism(replace(facts, harm=replace(by_hand.gradient(3), names={"optimizer": "self.opt"})))
+    assert any("scaler.step(self.opt)" in (one.code or "") for one in named.suggestions) is told
+    assert not any("half()" in (one.code or "") for one in found.suggestions)
+    texts = [one.text for one in found.suggestions]
+    assert any("by 32768 before backward() at train.py:19; without that the gradient goes to 57" in one
+               for one in texts) is told  # fmt: skip

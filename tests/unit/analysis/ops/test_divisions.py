@@ -1,0 +1,213 @@
+"""Divisors that are 0: told by what they are, and mended in the line's own words."""
+
+from dataclasses import replace
+
+import pytest
+
+from nandiag.analysis.causes import explain
+from nandiag.events import Around, Site
+from tests.unit.analysis.ops.told import by_zero, codes, mechanism, on
+
+
+@pytest.mark.parametrize(
+    ("low", "zeros", "code"),
+    [(0.0, 1, "y = a / b.clamp_min(1e-6)"), (-1.0, 1, "y = a / torch.where(b == 0, 1e-6, b)")],
+)
+def test_a_divisor_that_may_be_negative_is_not_clamped(at, by_hand, low, zeros, code):
+    facts = at(
+        "div", (by_hand.fact(), by_hand.fact(zeros=zeros, min=low)), (by_hand.fact(nan=1),), **on("y = a / b", "a / b")
+    )
+    assert codes(facts) == [code]
+
+
+@pytest.mark.parametrize(("number", "code"), [(0, "y = a / max(n, 1)"), (0.0, "y = a / max(n, 1e-6)")])
+def test_a_number_as_divisor(at, by_hand, number, code):
+    facts = at("div", (by_hand.fact(),), (by_hand.fact(nan=1),), extra={"arg1": number}, **on("y = a / n", "a / n"))
+    assert codes(facts) == [code]
+
+
+def test_a_vector_divided_by_its_norm_has_a_function_of_its_own(at, by_hand):
+    place = on("return x / x.norm(dim=-1, keepdim=True)", "x / x.norm(dim=-1, keepdim=True)")
+    facts = at("div", (by_hand.fact(), by_hand.fact(zeros=1, min=0.0)), (by_hand.fact(nan=1),), **place)
+    assert codes(facts)[1] == "return torch.nn.functional.normalize(x, dim=-1)"
+
+
+def test_the_root_under_one(at, by_hand):
+    place = on("return x * torch.rsqrt(m)", "torch.rsqrt(m)")
+    facts = at("rsqrt", (by_hand.fact(zeros=1, min=0.0),), (by_hand.fact(posinf=1),), **place)
+    assert mechanism(facts).evidence == ("the input of rsqrt holds 1 zero in 16 values; 1/sqrt(0) is Inf",)
+    assert codes(facts) == ["return x * torch.rsqrt(m + 1e-6)"]
+
+
+def test_a_number_that_half_precision_rounded_to_zero(at, by_hand):
+    zero = by_hand.fact(zeros=1, shape=(), dtype="bfloat16", min=0.0, max=0.0, absmax=0.0)
+    facts = at("div", (zero, zero), (by_hand.fact(nan=1, shape=(), dtype="bfloat16"),))
+    story, found = explain(facts)
+    assert (story.slug, found.slug) == ("precision_underflow", "division_by_zero")
+    assert "float32" in found.suggestions[0].text
+    assert story.strength < found.strength
+
+
+def test_a_divisor_that_is_a_root_is_guarded_within_it(at, by_hand):
+    given = (by_hand.fact(), by_hand.fact(zeros=1, min=0.0))
+    facts = at("div", given, (by_hand.fact(posinf=1),), **on("y = a / torch.sqrt(v)", "a / torch.sqrt(v)"))
+    assert codes(facts) == ["y = a / torch.sqrt(v.clamp_min(1e-12))"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expression", "code"),
+    [
+        ("    r = d / w\n", "d / w", "r = d / torch.where(w != 0, w, torch.inf)"),
+        ("    r = (d - m) / self.w\n", "(d - m) / self.w", "r = (d - m) / torch.where(self.w != 0, self.w, torch.inf)"),
+        ("    r = a / (1 - a)\n", "a / (1 - a)", "r = a / torch.where((1 - a) != 0, (1 - a), torch.inf)"),
+        ("    r = d / w.sum(1)\n", "d / w.sum(1)",
+         "divisor = w.sum(1); r = d / torch.where(divisor != 0, divisor, torch.inf)"),
+        ("    return (w - m) / std, (t - m) / std\n", "(w - m) / std",
+         "return (w - m) / torch.where(std != 0, std, torch.inf), (t - m) / torch.where(std != 0, std, torch.inf)"),
+    ],
+)  # fmt: skip
+def test_what_is_no_zero_itself_is_left_out_where_it_is_divided_by_one(at, by_hand, text, expression, code):
+    column = (text.index(expression), text.index(expression) + len(expression))
+    facts = at("div", (by_hand.fact(), by_hand.fact(zeros=2)), (by_hand.fact(posinf=2),), text=text, column=column)
+    first, second = explain(facts)[1].suggestions
+    below = {"(1 - a)": "1 - a"}.get(expression.partition(" / ")[2], expression.partition(" / ")[2])
+    said = f"Where {below} is 0, give 0: a small number in its place would make the quotient huge."
+    assert (first.code, first.text) == (code, said)
+    assert second.text.startswith("Or keep the divisor above the least")
+
+
+@pytest.mark.parametrize(
+    ("expression", "code"),
+    [
+        ("1.0 / var", "w = 1.0 / torch.where(var != 0, var, torch.inf)"),
+        ("1.0 / counts", "w = 1.0 / counts.clamp_min(1)"),
+    ],
+)
+def test_one_over_zero_is_left_out_like_any_other_quotient(at, by_hand, expression, code):
+    given = (by_hand.fact(zeros=2, min=0.0, max=8.0, absmax=8.0),)
+    facts = at("reciprocal", given, (by_hand.fact(posinf=2),), **on(f"w = {expression}", expression))
+    assert codes(facts)[0] == code
+
+
+@pytest.mark.parametrize(
+    ("expression", "name", "told", "others"),
+    [
+        ("self.sum / self.count", "norm.count", "where it is set, updated or restored (a buffer", []),
+        ("total / n_valid", None, "where it is set, updated or restored.", ["mean = total / n_valid.clamp_min(1)"]),
+        ("sim / self.temperature", "temperature", "where it is set, updated or restored.", []),
+        ("a / w.sum()", None, "what it is made of.", []),
+    ],
+)  # fmt: skip
+def test_one_number_that_all_is_divided_by_is_no_small_number(at, by_hand, expression, name, told, others):
+    given = (by_hand.fact(), by_hand.fact(name, shape=(), zeros=1, min=0.0, max=0.0, absmax=0.0))
+    facts = at("div", given, (by_hand.fact(posinf=16),), **on(f"mean = {expression}", expression))
+    why, *then = mechanism(facts).suggestions
+    what = name or expression.split(" / ")[1]
+    assert why.text.startswith(f"{what} is 0, and what it divides is not: look at {told}")
+    assert [why.code, *(one.code for one in then)] == [None, *others]
+
+
+@pytest.mark.parametrize(("name", "code"), [("count", "y = a / max(count, 1)"), ("scale", None)])
+def test_a_python_number_that_is_no_small_number_either(at, by_hand, name, code):
+    place = on(f"y = a / {name}", f"a / {name}")
+    facts = at("div", (by_hand.fact(),), (by_hand.fact(posinf=16),), extra={"arg1": 0.0}, **place)
+    assert codes(facts) == [None, *([code] if code else [])]
+
+
+def test_a_bound_at_zero_is_raised(at, by_hand):
+    given = (by_hand.fact(), by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0, absmax=0.0))
+    line = on("return sims / self.temperature.clamp(min=0)", "sims / self.temperature.clamp(min=0)")
+    assert codes(at("div", given, (by_hand.fact(posinf=16),), **line))[0] == (
+        "return sims / self.temperature.clamp(min=1e-2)"
+    )
+    line = on("d = d2.clamp_min(0).sqrt()", "d2.clamp_min(0).sqrt()")
+    at_zero = (by_hand.fact(), by_hand.fact(zeros=3, min=0.0))
+    facts = at("div", at_zero, (by_hand.fact(nan=3),), node="SqrtBackward0", forward_op="aten.sqrt.default", **line)
+    assert codes(facts)[0] == "d = d2.clamp_min(1e-12).sqrt()"
+
+
+@pytest.mark.parametrize(
+    ("said", "line", "expression", "code"),
+    [
+        ("divide by zero encountered in log", "x = np.log(prices)", "np.log(prices)",
+         "x = np.log(np.maximum(prices, 1e-12))"),
+        ("invalid value encountered in divide", "x = (x - m) / s", "(x - m) / s", "x = (x - m) / np.maximum(s, 1e-6)"),
+        ("divide by zero encountered in power", "w = (n * p[i]) ** -b", "(n * p[i]) ** -b",
+         "w = np.maximum(n * p[i], 1e-6) ** -b"),
+        ("invalid value encountered in power", "lr = top * np.power(left, 0.9)", "np.power(left, 0.9)",
+         "lr = top * np.power(np.maximum(left, 1e-6), 0.9)"),
+        ("overflow encountered in exp", "w = np.exp(z)", "np.exp(z)", None),
+    ],
+)  # fmt: skip
+def test_a_line_that_numpy_warned_of(at, by_hand, said, line, expression, code):
+    extra = {"numpy": said, "heard": True}
+    story, _ = explain(at(None, (), (by_hand.fact(nan=2),), extra=extra, phase="data", **on(line, expression)))
+    assert (story.slug, story.evidence, story.suggestions[0].code) == ("data_nonfinite", (f"numpy says: {said}",), code)
+
+
+@pytest.mark.parametrize(("expression", "top", "eps"), [
+    ("total / counts", 8.0, "1"), ("total / counts", 8.5, "1e-6"), ("total / spread", 8.0, "1e-6"),
+])  # fmt: skip
+def test_a_divisor_of_whole_numbers_that_is_called_a_count(at, by_hand, expression, top, eps):
+    given = (by_hand.fact(), by_hand.fact(zeros=2, min=0.0, max=top))
+    facts = at("div", given, (by_hand.fact(nan=2),), **on(f"m = {expression}", expression))
+    assert codes(facts)[0] == f"m = {expression}.clamp_min({eps})"
+
+
+def test_an_overflow_by_a_divisor_next_to_nothing(at, by_hand):
+    given = (by_hand.fact(max=3e18), by_hand.fact(min=2.7e-21))
+    line = on("slope = (h / w).gather(1, k)", "h / w")
+    facts = at("div", given, (by_hand.fact(posinf=1),), extra={"float64_finite": True}, node="DivBackward0", **line)
+    found = mechanism(facts)
+    assert (found.slug, codes(facts)[0]) == ("overflow", "slope = (h / w.clamp_min(1e-6)).gather(1, k)")
+
+
+@pytest.mark.parametrize(("said", "slug"), [
+    ("invalid value encountered in scalar divide", "division_by_zero"), ("overflow encountered in exp", "overflow"),
+    ("divide by zero encountered in log", "log_of_zero"), ("invalid value encountered in log10", "domain_error"),
+    ("invalid value encountered in power", "domain_error"), ("divide by zero encountered in power", "division_by_zero"),
+])  # fmt: skip
+def test_a_number_of_numpys_is_no_data(at, by_hand, said, slug):
+    extra = {"numpy": said, "heard": True, "number": True, "arg1": "nan"}
+    story, found = explain(at("mul", (), (by_hand.fact(nan=1),), extra=extra, phase="loss", **on("r = a / b", "a / b")))
+    assert (story, found.slug, found.evidence[0]) == (None, slug, f"numpy says: {said}")
+    if slug == "division_by_zero":
+        assert found.suggestions[0].code == "r = a / np.maximum(b, 1e-6)"
+
+
+def test_a_count_in_half_precision_was_rounded_to_no_zero(at, by_hand):
+    given = (by_hand.fact(zeros=2, min=0.0, max=8.0, dtype="float16"),)
+    line = on("weight = 1.0 / counts", "1.0 / counts")
+    found = mechanism(at("reciprocal", given, (by_hand.fact(posinf=2, dtype="float16"),), **line)).suggestions
+    assert [one.code for one in found] == ["weight = 1.0 / counts.clamp_min(1)"]
+    assert "float16" not in found[0].text
+
+
+@pytest.mark.parametrize(
+    ("use", "mended"),
+    [
+        ("return u / u.norm(dim=-1, keepdim=True)", "return u / u.norm(dim=-1, keepdim=True).clamp_min(1e-6)"),
+        ("return u / torch.norm(u)", "return u / torch.norm(u).clamp_min(1e-6)"),
+        ("return u / v.norm()", None),
+        ("return u.norm()", None),
+    ],
+)
+def test_what_a_guard_leaves_at_0_is_not_divided_by_its_norm_unsaid(at, by_hand, use, mended):
+    given = (by_hand.fact(zeros=4), by_hand.fact(dtype="int64", zeros=1, min=0.0, max=5.0))
+    facts = at("div", given, (by_hand.fact(nan=4),), **on("u = (s / n[:, None]) @ w", "s / n[:, None]"))
+    facts = replace(facts, look=replace(facts.look, site=Site(around=Around(uses=(use,)))))
+    assert codes(facts) == ["u = (s / n[:, None].clamp_min(1)) @ w", *([mended] if mended else [])]
+
+
+def test_a_division_by_method_is_guarded_in_the_scripts_own_words(at, by_hand):
+    line = "p.grad.div_(scale)"
+    assert codes(by_zero(at, by_hand, line, line, nan=1))[0] == "p.grad.div_(scale.clamp_min(1e-6))"
+    line = "y = torch.div(a, b + c)"
+    assert codes(by_zero(at, by_hand, line, line[4:], nan=1))[0] == "y = torch.div(a, (b + c).clamp_min(1e-6))"
+
+
+def test_a_deviation_at_birth_is_not_made_huge(at, by_hand):
+    line = "std = 0.02 / depth.sqrt()"
+    facts = by_zero(at, by_hand, line, "0.02 / depth.sqrt()", extra={"birth": "op"}, phase="init")
+    assert codes(facts) == [None]
+    assert "clamp_min" in codes(by_zero(at, by_hand, line, "0.02 / depth.sqrt()"))[0]

@@ -1,0 +1,157 @@
+"""Infinities that meet masks, zeros and each other, and numbers that outgrow their dtype."""
+
+import pytest
+
+from nandiag.analysis.causes import explain
+from tests.unit.analysis.ops.told import codes, mechanism, on
+
+
+def test_two_masks_that_are_added(at, by_hand):
+    lowest = -3.4028234663852886e38
+    mask = by_hand.fact(min=lowest, max=0.0, absmax=-lowest)
+    story, found = explain(at("add", (mask, mask), (by_hand.fact(neginf=3),), extra={"float64_finite": True}))
+    assert (story.slug, found.slug) == ("attention_fully_masked", "overflow")
+    scores = by_hand.fact(min=lowest, max=9.0, absmax=-lowest)
+    assert explain(at("add", (mask, scores), (by_hand.fact(neginf=3),), extra={"float64_finite": True}))[0] is None
+
+
+def test_a_number_that_was_bad_itself_is_said(at, by_hand):
+    facts = at("mystery", (by_hand.fact(),), (by_hand.fact(nan=1),), extra={"arg1": "inf", "float64_absmax": "inf"})
+    assert mechanism(facts).evidence == ("a number that mystery was given is +inf",)
+
+
+def test_an_exponential_that_float64_cannot_hold_either(at, by_hand):
+    given = (by_hand.fact(min=-1846.0, max=1831.0, absmax=1846.0),)
+    facts = at("exp", given, (by_hand.fact(posinf=98),), extra={"float64_finite": False})
+    assert mechanism(facts).slug == "overflow"
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "extra", "said"),
+    [
+        ("copy_", ({}, {"nan": 1, "shape": ()}), {}, "this line writes NaN"),
+        ("fill_", ({},), {"arg1": "nan"}, "this line writes NaN"),
+        ("masked_fill", ({}, {"dtype": "bool"}), {"arg2": "inf"}, "this line writes +Inf"),
+        ("full", (), {"arg1": "nan"}, "this line writes NaN"),
+        ("copy_", ({}, {"nan": 1}), {}, None),
+        ("add", ({}, {"nan": 1, "shape": ()}), {}, None),
+    ],
+)
+def test_a_number_that_the_script_writes_into_a_tensor(at, by_hand, op, inputs, extra, said):
+    found = mechanism(at(op, tuple(by_hand.fact(**one) for one in inputs), (by_hand.fact(nan=1),), extra=extra))
+    assert said in found.evidence if said else not any("writes" in text for text in found.evidence)
+    assert ("This line writes" in found.suggestions[0].text) is (said is not None)
+
+
+def test_an_infinity_that_turned_into_nan_is_said_to_have_come_in(at, by_hand):
+    came = (by_hand.fact(posinf=4), by_hand.fact())
+    told = mechanism(at("addmm", came, (by_hand.fact(nan=2),))).suggestions[0].text
+    assert told.startswith("+Inf went into addmm, and NaN came out")
+    assert "nothing that was recorded" in mechanism(at("mystery", came[1:], (by_hand.fact(nan=2),))).suggestions[0].text
+
+
+@pytest.mark.parametrize(
+    ("op", "given", "expression", "said", "code"),
+    [
+        ("mul", ({"zeros": 4}, {"neginf": 4}), "logp.exp() * logp", "0 times -Inf is NaN: 4 zeros on the other side",
+         "h = logp.exp() * logp.clamp_min(-1e30)"),
+        ("mul", ({"posinf": 1}, {"zeros": 4}), "d * mask", "0 times +Inf is NaN: 4 zeros on the other side",
+         "h = d.clamp_max(1e30) * mask"),
+        ("sub", ({"neginf": 2}, {"neginf": 4}), "new - old", "-Inf less -Inf in the same place is NaN",
+         "h = new.clamp_min(-1e30) - old.clamp_min(-1e30)"),
+        ("div", ({"posinf": 2}, {"posinf": 4}), "w / w.max()", "+Inf over +Inf is NaN",
+         "h = w.clamp_max(1e30) / w.max().clamp_max(1e30)"),
+    ],
+)  # fmt: skip
+def test_infinities_that_have_no_product_sum_or_quotient(at, by_hand, op, given, expression, said, code):
+    inputs = tuple(by_hand.fact(**one) for one in given)
+    found = mechanism(at(op, inputs, (by_hand.fact(nan=4),), **on(f"h = {expression}", expression)))
+    assert (found.slug, found.evidence, found.suggestions[0].code) == ("domain_error", (said,), code)
+    own = [one.code for one in found.suggestions if "entropy" in one.text]
+    assert own == (["torch.distributions.Categorical(logits=logp).entropy()"] if "exp" in expression else [])
+
+
+def test_a_product_of_infinities_alone_is_not_explained_by_zeros(at, by_hand):
+    both = (by_hand.fact(neginf=4), by_hand.fact(posinf=4))
+    assert mechanism(at("mul", both, (by_hand.fact(nan=4),))).slug == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("mask", "number", "dtype", "code"),
+    [
+        ("(1.0 - keep) * float('-inf')", "-inf", "float32",
+         'h = torch.zeros_like(keep).masked_fill(keep == 0, float("-inf"))'),
+        ("-math.inf * padding", "-inf", "float32",
+         'h = torch.zeros_like(padding).masked_fill(padding != 0, float("-inf"))'),
+        ("~keep * torch.inf", "inf", "bool",
+         'h = torch.zeros_like(~keep, dtype=torch.float32).masked_fill((~keep) != 0, float("inf"))'),
+        ("torch.mul(keep, NEG)", "-inf", "float32",
+         'torch.zeros_like(mask).masked_fill(mask == 1, float("-inf"))'),
+    ],
+)  # fmt: skip
+def test_a_mask_times_an_infinite_number_is_laid_in(at, by_hand, mask, number, dtype, code):
+    given = (by_hand.fact(dtype=dtype, zeros=12, min=0.0, max=1.0, absmax=1.0),)
+    out = (by_hand.fact(nan=12, neginf=4),)
+    found = mechanism(at("mul", given, out, extra={"arg1": number}, **on(f"h = {mask}", mask)))
+    shown = "+Inf" if number == "inf" else "-Inf"
+    assert found.evidence == (f"0 times {shown} is NaN: 12 zeros on the other side",)
+    assert (found.slug, found.suggestions[0].code) == ("domain_error", code)
+
+
+def test_a_mask_that_leaves_nothing_out_is_one_too(at, by_hand):
+    line = on("s = s + pad[:, None] * NEG_INF", "pad[:, None] * NEG_INF")
+    given = (by_hand.fact(dtype="bool", zeros=16, min=0.0, max=0.0, absmax=0.0),)
+    facts = at("mul", given, (by_hand.fact(nan=16),), extra={"arg1": "-inf"}, **line)
+    assert codes(facts) == [
+        's = s + torch.zeros_like(pad[:, None], dtype=torch.float32).masked_fill(pad[:, None] != 0, float("-inf"))'
+    ]
+
+
+def test_what_is_no_mask_times_an_infinite_number_is_not_laid_in(at, by_hand):
+    facts = at("mul", (by_hand.fact(zeros=3),), (by_hand.fact(nan=3, posinf=5),), extra={"arg1": "inf"})
+    found = mechanism(facts)
+    assert (found.slug, found.suggestions[0].code) == ("domain_error", None)
+    assert "makes the number" in found.suggestions[0].text
+
+
+def test_a_tensor_of_infinities_times_the_number_zero(at, by_hand):
+    facts = at(
+        "mul", (by_hand.fact(neginf=3),), (by_hand.fact(nan=3),), extra={"arg1": 0.0}, **on("y = m * 0", "m * 0")
+    )
+    assert mechanism(facts).evidence == ("0 times -Inf is NaN",)
+
+
+def test_a_mask_beyond_half_precision_is_given_the_least_number_of_it(at, by_hand):
+    line = on("s = s + padding.to(s.dtype) * -1e9", "padding.to(s.dtype) * -1e9")
+    given = (by_hand.fact(dtype="float16", zeros=10, min=0.0, max=1.0, absmax=1.0),)
+    out = (by_hand.fact(dtype="float16", neginf=6, min=0.0, max=0.0, absmax=0.0),)
+    extra = {"arg1": -1e9, "float64_finite": True, "float64_absmax": 1e9}
+    found = mechanism(at("mul", given, out, extra=extra, **line))
+    assert found.slug == "overflow"
+    assert found.suggestions[0].code == "s = s + padding.to(s.dtype) * torch.finfo(torch.float16).min"
+    assert "masked all over" in found.suggestions[0].text
+
+
+def test_a_number_without_end_that_is_no_mask(at, by_hand):
+    zeros = by_hand.fact(zeros=16, min=0.0, max=0.0)
+    line = "p.grad.mul_(scale)"
+    facts = at("mul", (zeros,), (by_hand.fact(nan=16),), extra={"arg1": "inf"}, **on(line, line))
+    (only,) = mechanism(facts).suggestions
+    assert (only.text.partition(",")[0], only.code) == ("Look at what makes scale", None)
+    line = 'y = mask * float("-inf")'
+    facts = at("mul", (zeros,), (by_hand.fact(nan=16),), extra={"arg1": "-inf"}, **on(line, line[4:]))
+    assert "masked_fill" in codes(facts)[0]
+
+
+@pytest.mark.parametrize(
+    ("base", "exponent", "slug"),
+    [
+        ({"zeros": 3, "min": 0.0, "absmax": 2.2e13}, {"min": 2.995}, "overflow"),
+        ({"min": 1e-30, "absmin": 1e-30, "absmax": 0.5}, {"min": -2.0}, "overflow"),
+        ({"zeros": 3, "min": 0.0, "absmax": 2.2e13}, {"min": -1.0, "max": 9.0}, "unknown"),
+        ({"zeros": 3, "min": 0.0, "absmax": 2.2e13}, {"min": -1.0, "max": 2.0}, "division_by_zero"),
+    ],
+)
+def test_a_power_to_a_tensor_overflows_but_where_it_may_be_of_zero(at, by_hand, base, exponent, slug):
+    given = (by_hand.fact(**base), by_hand.fact(shape=(1,), **exponent))
+    assert mechanism(at("pow", given, (by_hand.fact(posinf=3),))).slug == slug

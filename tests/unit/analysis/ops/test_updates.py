@@ -1,0 +1,40 @@
+"""Updates that divide by 0 or take steps that are no numbers."""
+
+import pytest
+
+from nandiag.analysis.causes import explain
+from nandiag.analysis.causes.facts import LIKELY
+from tests.unit.analysis.ops.told import codes, on
+
+
+@pytest.mark.parametrize(("dtype", "slug"), [("float16", "precision_underflow"), ("float32", "optimizer_division")])
+def test_an_update_that_divides_by_zero(at, by_hand, dtype, slug):
+    given = [by_hand.fact(dtype=dtype), by_hand.fact(dtype=dtype), by_hand.fact(dtype=dtype, zeros=3)]
+    extra = {"reconstructed": True, "parameters": ["fc.weight"]}
+    bad = (by_hand.fact(nan=3, dtype=dtype),)
+    story, found = explain(at("addcdiv_", tuple(given), bad, extra=extra, phase="optimizer"))
+    assert (story.slug, found.slug) == (slug, "division_by_zero")
+    assert explain(at("addcdiv_", tuple(given), bad, phase="optimizer"))[0] is None or dtype == "float16"
+
+
+def test_an_update_with_a_step_size_that_is_no_number(at, by_hand):
+    extra = {"reconstructed": True, "parameters": ["w"], "value": "nan"}
+    story, _ = explain(at("addcdiv_", (by_hand.fact(),) * 3, (by_hand.fact(nan=1),), extra=extra, phase="optimizer"))
+    assert (story.slug, story.strength) == ("lr_invalid", LIKELY)
+
+
+def test_an_update_of_the_scripts_own_gets_an_eps(at, by_hand):
+    extra = {"reconstructed": True, "parameters": ["fc.weight"]}
+    line = on("p.sub_(lr * m / v.sqrt())", "lr * m / v.sqrt()")
+    facts = at("div", (by_hand.fact(), by_hand.fact(zeros=3, min=0.0)), (by_hand.fact(nan=3),), extra=extra, **line)
+    assert codes(facts) == ["p.sub_(lr * m / (v.sqrt() + 1e-8))"]
+
+
+def test_where_an_optimizer_of_a_library_divides_its_eps_leads(at, by_hand):
+    given = (by_hand.fact(), by_hand.fact(), by_hand.fact(zeros=3))
+    extra = {"reconstructed": True, "parameters": ["fc.weight"]}
+    text = "    opt.step()\n"
+    facts = at(
+        "addcdiv_", given, (by_hand.fact(nan=3),), extra=extra, phase="optimizer", text=text, column=(4, 14)
+    )  # fmt: skip
+    assert (explain(facts)[0].leads, explain(facts)[0].follows) == (True, False)

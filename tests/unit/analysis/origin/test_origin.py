@@ -1,0 +1,312 @@
+"""Who is blamed: the earliest harm, the best founded claim, and never more than was seen."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from nandiag.analysis import analyse
+from nandiag.events import Looked, Site, Skipped
+from tests.unit.analysis.origin.told import origin
+
+
+def test_the_rank_that_found_the_op_is_the_origin_and_its_peer_received(by_hand):
+    record = by_hand.run(
+        by_hand.rank(0, by_hand.gradient(5), by_hand.finite(5)),
+        by_hand.rank(1, by_hand.loss(5), by_hand.gradient(5), by_hand.found(5)),
+    )
+    report = analyse(record)
+    found = report.verdict.origin
+    assert (found.rank, found.ranks, found.step, found.phase, found.module) == (1, (1,), 5, "forward", "net.head")
+    assert (found.op, found.line, found.kind) == ("aten.log.default", 12, "inf")
+    assert (found.host, found.pid, found.gpu_uuid) == ("node0", 101, "GPU-1")
+    assert (report.verdict.confidence, report.verdict.reproduced) == ("reproduced", True)
+    assert [(one.ranks, one.what, one.via) for one in report.verdict.spread] == [
+        ((0,), "gradient", "the gradient exchange")
+    ]
+
+
+def test_the_same_place_on_all_ranks_names_all_of_them(by_hand):
+    record = by_hand.run(*(by_hand.rank(n, by_hand.loss(5), by_hand.gradient(5), by_hand.found(5)) for n in (0, 1)))
+    assert origin(record).ranks == (0, 1)
+
+
+def test_two_places_in_one_step_blame_the_lower_rank_and_name_the_other(by_hand):
+    elsewhere = by_hand.found(5, site=Site("net.tail", "Tail", "aten.exp.default"))
+    record = by_hand.run(by_hand.rank(0, by_hand.found(5)), by_hand.rank(1, elsewhere))
+    report = analyse(record)
+    assert report.verdict.origin.ranks == (0,)
+    assert "Rank 1 went bad in the same step by itself, in net.tail." in report.verdict.evidence
+
+
+@pytest.mark.parametrize("fed", [0, 1])
+def test_a_rank_that_was_sent_infinities_did_not_go_bad_by_itself(fed, by_hand):
+    turned = by_hand.found(5, site=Site("net.tail", "Tail", "aten.addmm.default"), facts={"fed": True})
+    looks = [by_hand.found(5, micro_step=1)] * 2
+    looks[fed] = turned
+    verdict = analyse(by_hand.run(*(by_hand.rank(n, by_hand.gradient(5), one) for n, one in enumerate(looks)))).verdict
+    assert verdict.origin.ranks == (1 - fed,)
+    assert not any("by itself" in text for text in verdict.evidence)
+    assert any(f"rank {fed}" in text.lower() and "bad already" in text for text in verdict.evidence)
+
+
+def test_infinities_that_were_sent_are_told_where_nothing_else_is_known(by_hand):
+    turned = by_hand.found(5, site=Site("net.tail", "Tail", "aten.addmm.default"), facts={"fed": True})
+    found = origin(by_hand.run(by_hand.rank(0, by_hand.gradient(5)), by_hand.rank(1, by_hand.gradient(5), turned)))
+    assert (found.ranks, found.module) == ((1,), "net.tail")
+
+
+def test_an_earlier_micro_step_goes_before_a_lower_rank(by_hand):
+    record = by_hand.run(by_hand.rank(0, by_hand.found(5, micro_step=1)), by_hand.rank(1, by_hand.found(5)))
+    assert origin(record).ranks == (1,)
+
+
+def test_a_micro_step_not_told_is_the_first_in_forward_and_the_last_in_backward(by_hand):
+    record = by_hand.run(
+        by_hand.rank(0, by_hand.found(5, micro_step=1)), by_hand.rank(1, by_hand.found(5, micro_step=None))
+    )
+    assert origin(record).ranks == (1,)
+    record = by_hand.run(
+        by_hand.rank(0, by_hand.found(5, micro_step=None, phase="backward")),
+        by_hand.rank(1, by_hand.found(5, micro_step=1, phase="backward")),
+    )
+    assert origin(record).ranks == (1,)
+
+
+def test_forward_goes_before_backward(by_hand):
+    record = by_hand.run(by_hand.rank(0, by_hand.found(5, phase="backward")), by_hand.rank(1, by_hand.found(5)))
+    assert (origin(record).ranks, origin(record).phase) == ((1,), "forward")
+
+
+def test_without_a_look_a_loss_on_one_rank_only_is_an_inference(by_hand):
+    record = by_hand.run(by_hand.rank(0, by_hand.gradient(5)), by_hand.rank(1, by_hand.loss(5), by_hand.gradient(5)))
+    verdict = analyse(record).verdict
+    assert (verdict.origin.ranks, verdict.origin.phase, verdict.confidence) == ((1,), "loss", "inferred")
+    assert verdict.summary == "NaN loss on rank 1 at step 5"
+    assert verdict.reproduced is None
+    assert verdict.spread[0].ranks == (0,)
+    assert verdict.spread[0].via is None
+
+
+def test_a_loss_on_every_rank_is_observed_on_all(by_hand):
+    record = by_hand.run(*(by_hand.rank(n, by_hand.loss(5), by_hand.gradient(5)) for n in (0, 1)))
+    verdict = analyse(record).verdict
+    assert (verdict.origin.ranks, verdict.confidence) == ((0, 1), "observed")
+
+
+def test_bad_gradients_everywhere_never_name_a_rank(by_hand):
+    record = by_hand.run(*(by_hand.rank(n, by_hand.gradient(5)) for n in (0, 1)))
+    verdict = analyse(record).verdict
+    assert verdict.origin.ranks == (0, 1)
+    assert verdict.summary == "NaN gradients on ranks 0-1 at step 5; which rank made them is not known"
+    assert verdict.confidence == "observed"
+
+
+def test_a_bad_gradient_shard_on_one_rank_does_not_blame_it(by_hand):
+    record = by_hand.run(by_hand.rank(0, by_hand.gradient(5)), by_hand.rank(1, steps=6))
+    assert "not known" in analyse(record).verdict.summary
+
+
+def test_the_only_rank_needs_no_deduction(by_hand):
+    record = by_hand.run(by_hand.rank(0, by_hand.gradient(5), world=1), world=1)
+    verdict = analyse(record).verdict
+    assert (verdict.summary, verdict.confidence) == ("NaN gradients on rank 0 at step 5", "observed")
+
+
+def test_a_clean_replay_clears_a_rank_and_leaves_the_other(by_hand):
+    refused = Looked("refused", "replay", 5, reason="it does not fit")
+    record = by_hand.run(
+        by_hand.rank(0, by_hand.gradient(5), by_hand.finite(5)), by_hand.rank(1, by_hand.gradient(5), refused)
+    )
+    verdict = analyse(record).verdict
+    assert (verdict.origin.ranks, verdict.confidence, verdict.cause) == ((1,), "inferred", "received_nonfinite")
+
+
+def test_a_clean_forward_does_not_clear_a_rank_of_its_backward(by_hand):
+    record = by_hand.run(
+        by_hand.rank(0, by_hand.gradient(5), by_hand.finite(5, "modules")), by_hand.rank(1, by_hand.gradient(5))
+    )
+    assert "not known" in analyse(record).verdict.summary
+
+
+def test_a_rank_that_never_spoke_is_suspected_when_all_others_replay_clean(by_hand):
+    record = by_hand.run(*(by_hand.rank(n, by_hand.gradient(5), by_hand.finite(5), world=3) for n in (0, 1)), world=3)
+    verdict = analyse(record).verdict
+    assert (verdict.origin.ranks, verdict.origin.host, verdict.confidence) == ((2,), None, "inferred")
+
+
+def test_a_replay_that_is_clean_everywhere_is_told_as_not_reproduced(by_hand):
+    record = by_hand.run(*(by_hand.rank(n, by_hand.loss(5), by_hand.finite(5)) for n in (0, 1)))
+    verdict = analyse(record).verdict
+    assert verdict.reproduced is False
+    assert verdict.suggestions[0].text.startswith("It did not show a second time")
+    assert verdict.confidence == "observed"
+
+
+def test_the_earliest_step_wins_and_later_harm_is_spread(by_hand):
+    record = by_hand.run(
+        by_hand.rank(0, by_hand.loss(8), by_hand.gradient(8)),
+        by_hand.rank(1, by_hand.loss(5), by_hand.state(5, since=4), by_hand.loss(6)),
+    )
+    verdict = analyse(record).verdict
+    assert (verdict.origin.rank, verdict.origin.step) == (1, 5)
+    assert [(one.ranks, one.step, one.what) for one in verdict.spread] == [
+        ((1,), 5, "parameter"), ((0,), 8, "loss"), ((0,), 8, "gradient"),
+    ]  # fmt: skip
+
+
+def test_wall_clock_never_decides(by_hand):
+    late = by_hand.rank(0, *[by_hand.finite(1)] * 50, by_hand.loss(4))
+    early = by_hand.rank(1, by_hand.loss(5))
+    assert origin(by_hand.run(late, early)).rank == 0
+
+
+def test_an_earlier_attempt_goes_before_a_later_one(by_hand):
+    first = by_hand.rank(0, by_hand.loss(50), world=1)
+    second = by_hand.rank(0, by_hand.loss(2), world=1, attempt=1)
+    assert origin(by_hand.run(first, second, world=1)).step == 50
+
+
+def test_a_bad_batch_is_the_phase_data(by_hand):
+    look = by_hand.found(5, source="input", site=None, inputs=(by_hand.fact("x", nan=4),), outputs=())
+    verdict = analyse(by_hand.run(by_hand.rank(0, look, world=1), world=1)).verdict
+    assert (verdict.origin.phase, verdict.cause) == ("data", "data_nonfinite")
+    assert verdict.summary == "NaN in the data of rank 0 at step 5: input x"
+
+
+@pytest.mark.parametrize(
+    ("phase", "step", "function", "place"),
+    [
+        ("data", 13, "days", "days(), between steps 12 and 13"),
+        ("data", 13, "<module>", "code between steps 12 and 13"),
+        ("data", 0, "days", "days(), before the model's call"),
+        ("optimizer", 11, "update_average", "update_average(), around the optimizer's step"),
+        ("optimizer", 11, None, "code around the optimizer's step"),
+    ],
+)
+def test_outside_of_all_modules_the_function_is_named_and_when_it_ran(by_hand, phase, step, function, place):
+    site = Site(op="aten.log.default", file="train.py", line=12, source="y = x.log()", function=function)
+    look = by_hand.found(step, phase=phase, site=site)
+    record = by_hand.run(by_hand.rank(0, by_hand.loss(step), look, world=1), world=1)
+    assert analyse(record).verdict.summary == f"-Inf born on rank 0 at step {step} in {place}"
+
+
+def test_a_clean_look_says_nothing_about_a_weight_that_was_seen_bad(by_hand):
+    record = by_hand.run(
+        by_hand.rank(0, by_hand.state(0, "emb.weight", phase="init"), by_hand.finite(0), world=1), world=1
+    )
+    assert analyse(record).verdict.reproduced is None
+
+
+def test_where_the_op_really_runs_is_evidence(by_hand):
+    look = by_hand.found(5, facts={"library": "torch/nn/functional.py:9", "recompute": True, "came_as": "Set[5]"})
+    evidence = analyse(by_hand.run(by_hand.rank(0, look, world=1), world=1)).verdict.evidence
+    assert "The op runs inside a library, at torch/nn/functional.py:9." in evidence
+    assert "It was seen in the recomputation of an activation checkpoint." in evidence
+    assert "It came to this step as Set[5]." in evidence
+
+
+def test_a_look_at_a_parameter_takes_the_phase_from_its_harm(by_hand):
+    look = by_hand.found(
+        0, source="parameter", site=Site(op="aten.embedding.default"), inputs=(by_hand.fact("emb.weight", nan=1),)
+    )
+    record = by_hand.run(by_hand.rank(0, by_hand.state(0, "emb.weight", phase="init"), look, world=1), world=1)
+    assert (origin(record).phase, origin(record).module) == ("init", "emb")
+
+
+@pytest.mark.parametrize(
+    ("value", "said", "kind"),
+    [(math.nan, "NaN", "nan"), (math.inf, "+Inf", "inf"), (-math.inf, "-Inf", "inf")],
+)
+def test_nan_and_both_infinities_are_told_apart(by_hand, value, said, kind):
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(5, value=value), world=1), world=1)).verdict
+    assert verdict.summary == f"{said} loss on rank 0 at step 5"
+    assert verdict.origin.kind == kind
+
+
+def test_skips_of_a_scaler_are_benign(by_hand):
+    skips = [Skipped(0, 65536.0 / 2**n, n + 1, n + 1) for n in range(4)]
+    report = analyse(by_hand.run(by_hand.rank(0, *skips, by_hand.finished(20, 4, 19), world=1), world=1))
+    assert not report.verdict.anomaly
+    assert [(one.slug, one.severity) for one in report.findings] == [("loss_scale_skip", "info")]
+    assert "4 steps" in report.findings[0].text
+
+
+@pytest.mark.parametrize("skip", [Skipped(9, 0.5, 4, 30), Skipped(9, None, 20, 20)])
+def test_a_collapse_of_the_scale_is_an_anomaly(by_hand, skip):
+    report = analyse(by_hand.run(by_hand.rank(0, Skipped(3, 1024.0, 1, 1), skip, world=1), world=1))
+    assert (report.verdict.anomaly, report.verdict.cause) == (True, "loss_scale_collapse")
+    assert report.verdict.origin.step == 9
+    assert report.findings[0].slug == "loss_scale_collapse"
+
+
+def test_a_collapse_is_told_with_the_count_that_a_stop_tells(by_hand):
+    early = [Skipped(10, 2.0 ** (10 - n), n + 1, n + 1) for n in range(5)]
+    row = [Skipped(11, 2.0 ** (5 - n), n + 1, n + 6) for n in range(20)]
+    report = analyse(by_hand.run(by_hand.rank(0, *early, *row, world=1), world=1))
+    assert report.findings[0].text == (
+        "From step 11 on GradScaler left out 20 updates in a row (5 more since step 10) and reached a scale of 6.1e-5: "
+        "its scale has collapsed."
+    )
+
+
+def test_a_script_that_skips_by_itself_is_told_and_no_anomaly(by_hand):
+    skip = Skipped(4, None, 1, 1, math.nan, by="script")
+    report = analyse(by_hand.run(by_hand.rank(0, skip, by_hand.finished(9), world=1), world=1))
+    assert not report.verdict.anomaly
+    assert [(one.slug, one.severity) for one in report.findings] == [("script_skip", "warning")]
+    assert "NaN loss" in report.findings[0].text
+
+
+def test_many_scripts_skips_are_no_collapse(by_hand):
+    skips = [Skipped(4, None, 25, 25, math.nan, by="script")]
+    assert not analyse(by_hand.run(by_hand.rank(0, *skips, world=1), world=1)).verdict.anomaly
+
+
+def test_a_resumed_run_tells_its_global_step(by_hand):
+    record = by_hand.run(by_hand.rank(0, by_hand.loss(5, global_step=905), world=1), world=1)
+    assert analyse(record).verdict.summary == "NaN loss on rank 0 at step 5 (global step 905)"
+
+
+def test_the_step_by_the_count_of_its_own_optimizer_is_told_where_another_is_ahead(by_hand):
+    loss = by_hand.loss(8, own_step=7, optimizer="Adam", names={"optimizer": "of_g"})
+    verdict = analyse(by_hand.run(by_hand.rank(0, loss, world=1), world=1)).verdict
+    assert verdict.summary == "NaN loss on rank 0 at step 8 (step 7 of of_g)"
+    assert "Steps are counted by the optimizer that is ahead; of_g had made 7 updates." in verdict.evidence
+    unnamed = analyse(by_hand.run(by_hand.rank(0, replace(loss, names={}), world=1), world=1)).verdict
+    assert unnamed.summary.endswith("(step 7 of its Adam)")
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({}, "by itself"),
+        ({"facts": {"arg1": 2.0}}, "by itself"),
+        ({"facts": {"arg1": "nan"}}, "too, by what it was given: from where is not known"),
+        ({"source": "outside"}, "too, by what it was given: from where is not known"),
+    ],
+)
+def test_a_rank_is_not_said_to_go_bad_by_itself_of_what_came_from_somewhere(by_hand, more, told):
+    own = by_hand.found(5)
+    other = replace(own, **{"facts": {}, **more}, site=replace(own.site, module="tail", line=30))
+    logs = by_hand.rank(0, by_hand.loss(5), own), by_hand.rank(1, by_hand.loss(5), other)
+    said = [text for text in analyse(by_hand.run(*logs)).verdict.evidence if text.startswith("Rank 1 went bad")]
+    assert said == [f"Rank 1 went bad in the same step {told}, in tail."]
+
+
+def test_strikes_of_one_device_are_counted(by_hand):
+    clean = [replace(by_hand.finite(step), facts={"complete": True}) for step in (3, 7)]
+    record = by_hand.run(
+        by_hand.rank(0, *map(by_hand.finite, (3, 7))),
+        by_hand.rank(1, by_hand.loss(3), clean[0], by_hand.loss(7), clean[1]),
+    )
+    verdict = analyse(record).verdict
+    assert (verdict.cause, verdict.reproduced, verdict.origin.ranks) == ("hardware_corruption", False, (1,))
+    assert any("struck 2 times in this run, at steps 3, 7" in text for text in verdict.evidence)
+
+
+@pytest.mark.parametrize("outcome", ["refused", "failed"])
+def test_a_step_that_could_not_be_run_again_has_a_way_to_watch_it(by_hand, outcome):
+    look = Looked(outcome, "replay", 5, reason="no room")
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(5), look, world=1), world=1)).verdict
+    assert verdict.suggestions[-1].code == "nandiag run --level op"

@@ -1,0 +1,106 @@
+"""Harm that goes through a collective is followed to the rank that put it in."""
+
+from dataclasses import replace
+
+import pytest
+
+from nandiag.analysis import analyse
+from nandiag.events import Around, Meaning, Site
+
+REDUCTION = Site("", "Net", "c10d._reduce_scatter_base_.default")
+RECEIVED = {"source": "received", "phase": "collective", "site": REDUCTION, "inputs": (), "outputs": ()}
+
+
+def through(number, *, sent=False, kind="all_reduce", **given):
+    if sent:
+        return {"sent": True, "sent_through": [[kind, [0, 1], number]]}
+    return {"carried_by": kind, "group": "default_pg", "group_ranks": [0, 1], "number": number, **given}
+
+
+def test_harm_that_came_back_through_a_collective_is_followed_to_the_rank_that_put_it_in(by_hand):
+    """Rank 0 goes bad by what it receives, rank 1 by what rank 0 then makes of it: it began on rank 1 all the same."""
+    received = by_hand.found(3, source="received", phase="collective", facts=through(0))
+    sent = by_hand.found(3, facts=through(0, sent=True))
+    report = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(3), received), by_hand.rank(1, by_hand.loss(3), sent)))
+    assert report.verdict.origin.ranks == (1,)
+
+
+def test_what_a_rank_put_in_is_no_origin_where_nobody_received_it(by_hand):
+    received = by_hand.found(3, source="received", phase="collective", facts=through(4))
+    sent = by_hand.found(3, facts=through(0, sent=True))
+    report = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(3), received), by_hand.rank(1, by_hand.loss(3), sent)))
+    assert report.verdict.origin.ranks != (1,)
+
+
+def test_a_rank_without_harm_that_put_it_in_is_the_origin(by_hand):
+    """Its own part of a reduce-scatter is finite, and its look found what it gave to the others."""
+    received = by_hand.found(3, source="received", phase="collective", facts=through(5, kind="reduce_scatter"))
+    sent = by_hand.found(3, facts=through(5, sent=True, kind="reduce_scatter"))
+    report = analyse(by_hand.run(by_hand.rank(0, by_hand.gradient(3), received), by_hand.rank(1, sent)))
+    assert report.verdict.origin.ranks == (1,)
+
+
+def test_a_message_has_two_ends_and_is_one(by_hand):
+    received = by_hand.found(3, source="received", phase="collective", facts=through(0, kind="recv"))
+    sent = by_hand.found(3, facts=through(0, sent=True, kind="send"))
+    report = analyse(by_hand.run(by_hand.rank(0, sent), by_hand.rank(1, by_hand.loss(3), received)))
+    assert report.verdict.origin.ranks == (0,)
+
+
+def test_a_loss_made_of_what_was_received_is_not_said_to_have_begun_there(by_hand):
+    received = by_hand.found(3, source="received", phase="collective", facts=through(0, kind="recv"))
+    finite = by_hand.rank(0, by_hand.gradient(3), by_hand.finite(3))
+    report = analyse(by_hand.run(finite, by_hand.rank(1, by_hand.loss(3), received)))
+    told = " ".join(report.verdict.evidence)
+    assert "began there" not in told
+    assert "what came there from another rank was bad already" in told
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "cause"),
+    [((50_000.0, 50_000.0), "float16", "collective_overflow"), ((1.0, 2.0), "float32", "hardware_corruption")],
+)
+def test_what_goes_in_finite_on_every_rank_and_comes_out_bad_is_born_in_the_collective(sizes, dtype, cause, by_hand):
+    looks = [
+        by_hand.found(
+            3,
+            source="received",
+            phase="collective",
+            site=REDUCTION,
+            inputs=(),
+            outputs=(),
+            facts=through(2, sent_dtype=dtype, sent_absmax=size),
+        )
+        for size in sizes
+    ]
+    ranks = [by_hand.rank(number, by_hand.gradient(3), look) for number, look in enumerate(looks)]
+    verdict = analyse(by_hand.run(*ranks)).verdict
+    assert (verdict.cause, verdict.origin.ranks, verdict.origin.phase) == (cause, (0, 1), "collective")
+    assert "born in the all_reduce of ranks 0-1" in verdict.summary
+    assert verdict.reproduced is True
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("bucket.buffer().to(torch.float16)", "half = bucket.buffer().to(torch.bfloat16)"),
+        ("bucket.buffer().half()", "half = bucket.buffer().bfloat16()"),
+        ("bucket.buffer()", "MixedPrecisionPolicy(reduce_dtype=torch.float32)"),
+    ],
+)
+def test_what_the_script_itself_makes_too_narrow_before_a_sum_is_made_wider_in_its_own_words(text, first, by_hand):
+    site = replace(REDUCTION, around=Around((Meaning("half", text, "train.py", 7),)))
+    facts = through(2, sent_dtype="float16", sent_absmax=50_000.0)
+    look = by_hand.found(3, source="received", phase="collective", site=site, inputs=(), outputs=(), facts=facts)
+    verdict = analyse(by_hand.run(*(by_hand.rank(one, by_hand.gradient(3), look) for one in range(2)))).verdict
+    assert (verdict.cause, verdict.suggestions[0].code) == ("collective_overflow", first)
+
+
+def test_a_rank_that_was_clean_in_the_same_replay_took_part_in_the_collective(by_hand):
+    facts = through(2, kind="reduce_scatter", sent_dtype="float16", sent_absmax=50_000.0)
+    received = by_hand.found(
+        3, source="received", phase="collective", site=REDUCTION, inputs=(), outputs=(), facts=facts
+    )
+    clean = replace(by_hand.finite(3), facts={"complete": True, "joint": True})
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.gradient(3), received), by_hand.rank(1, clean))).verdict
+    assert (verdict.cause, verdict.origin.ranks) == ("collective_overflow", (0, 1))

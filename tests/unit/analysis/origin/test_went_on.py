@@ -1,0 +1,71 @@
+"""That a run went on with bad values, and why."""
+
+import math
+
+from nandiag.analysis import analyse
+from nandiag.events import Site, Skipped, Stopping
+
+
+def went_on(by_hand, *events, ends=None, **rest):
+    """The report on one rank that saw ``events`` and came to its end."""
+    ends = [by_hand.ended(0, 0)] if ends is None else ends
+    return analyse(by_hand.run(by_hand.rank(0, *events, world=1, **rest), ends=ends, world=1))
+
+
+def slugs(report):
+    return [one.slug for one in report.findings]
+
+
+def test_a_run_that_went_on_says_why(by_hand):
+    (note,) = [one for one in went_on(by_hand, by_hand.loss(5)).findings if one.slug == "went_on"]
+    assert note.text == "No gradient or weight was seen bad, and so the run went on."
+    (note,) = [one for one in went_on(by_hand, by_hand.loss(5), by_hand.gradient(5)).findings if one.slug == "went_on"]
+    assert note.text == "No weight was seen bad, and so the run went on."
+
+
+def test_a_run_with_bad_weights_or_a_stop_or_a_failure_did_not_go_on(by_hand):
+    stop = Stopping(5, "auto", "stop", "non-finite gradient")
+    assert "went_on" not in slugs(went_on(by_hand, by_hand.loss(5), by_hand.state(5)))
+    assert "went_on" not in slugs(went_on(by_hand, by_hand.loss(5), stop))
+    assert "went_on" not in slugs(went_on(by_hand, by_hand.loss(5), ends=[by_hand.ended(0, 1)]))
+    assert "went_on" not in slugs(went_on(by_hand))
+
+
+def test_a_skip_for_a_nan_loss_is_no_search_of_a_scale(by_hand):
+    search = [Skipped(0, 65536.0 / 2**n, n + 1, n + 1, 0.7) for n in range(3)]
+    report = went_on(by_hand, *search, Skipped(22, 8192.0, 1, 4, math.nan), by_hand.loss(22))
+    told = {one.slug: one.text for one in report.findings}
+    assert told["loss_scale_skip"].startswith("GradScaler left out 3 steps in search of its scale")
+    assert told["loss_skip"] == "GradScaler left out 1 step with a NaN loss, the first at step 22."
+
+
+def test_a_collapse_by_nan_losses_is_one_all_the_same(by_hand):
+    skips = [Skipped(22, 2.0 ** (2 - n), n + 1, n + 1, math.nan) for n in range(8)]
+    report = went_on(by_hand, *skips[:1], by_hand.loss(22), *skips[1:])
+    assert "loss_scale_collapse" in slugs(report)
+    assert report.verdict.cause != "loss_scale_collapse"
+
+
+def test_the_step_tells_of_updates_that_it_does_not_count(by_hand):
+    search = [Skipped(0, 65536.0 / 2**n, n + 1, n + 1, 0.7) for n in range(11)]
+    own = Skipped(22, 16.0, 1, 12, math.nan)
+    after = Skipped(22, 8.0, 2, 13, math.nan)
+    report = went_on(by_hand, *search, own, by_hand.loss(22), after)
+    assert report.verdict.summary == "NaN loss on rank 0 at step 22 (11 updates were skipped before)"
+    left_out = Stopping(3, "skip", "skip", "non-finite loss")
+    report = went_on(by_hand, left_out, by_hand.loss(22))
+    assert report.verdict.summary == "NaN loss on rank 0 at step 22 (1 update was skipped before)"
+
+
+def test_a_child_known_by_its_number_is_called_a_module(by_hand):
+    site = Site("0", "Standardize", "aten.div.Tensor")
+    report = went_on(by_hand, by_hand.loss(5), by_hand.found(5, site=site))
+    assert report.verdict.summary == "-Inf born on rank 0 at step 5 in forward of module 0 (Standardize)"
+
+
+def test_nothing_is_said_of_the_machine_of_a_rank_that_left_no_word(by_hand):
+    record = by_hand.run(by_hand.rank(0, by_hand.gradient(5), by_hand.finite(5)))
+    report = analyse(record)
+    assert report.verdict.origin.rank == 1
+    assert (report.verdict.origin.host, report.verdict.origin.device) == (None, None)
+    assert sum("ran the step again with finite values" in text for text in report.verdict.evidence) == 1

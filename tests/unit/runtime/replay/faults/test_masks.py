@@ -1,0 +1,79 @@
+"""Masks that meet what they do not fit: which line is told, and what of the mask."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+
+from tests.unit.runtime.replay.faults.table import net, sgd
+
+
+@pytest.mark.parametrize("target", [0, 1], ids=["smoothed", "masked_target"])
+def test_a_mask_in_a_loss_is_told_at_the_loss(work, target):
+    worker = work(on_anomaly="continue")
+    model = net()
+    optimizer = sgd(model)
+    mask = torch.tensor([False, True, False])
+    scores = model(torch.randn(5, 4)).masked_fill(mask, -math.inf)
+    F.cross_entropy(scores, torch.full((5,), target), label_smoothing=0.1 * (target == 0)).backward()
+    optimizer.step()
+    look = worker.looked[0]
+    assert (look.source, look.site.op) == ("op", ("aten.sum.dim_IntList", "aten.nll_loss_forward.default")[target])
+    assert "label_smoothing" in look.site.source
+    assert look.facts["masked_at"][1] == look.site.line - 1
+
+
+def test_a_causal_mask_that_is_upside_down_is_told(work):
+    worker = work(on_anomaly="continue")
+    attention, hidden = nn.MultiheadAttention(4, 1, batch_first=True), torch.ones(5, 5, dtype=torch.bool).triu(1)
+    optimizer, x = sgd(attention), torch.randn(2, 5, 4)
+    attention(x, x, x, attn_mask=~hidden)[0].square().mean().backward()
+    optimizer.step()
+    assert worker.looked[0].facts.get("upside_down") is True
+
+
+def test_a_causal_mask_that_meets_padding_on_the_left_is_not_upside_down(work):
+    worker = work(on_anomaly="continue")
+    model = net()
+    optimizer = sgd(model)
+    scores = model(torch.randn(2, 3, 4)).masked_fill(torch.ones(3, 3, dtype=torch.bool).triu(1), -math.inf)
+    scores = scores.masked_fill(torch.tensor([[True, False, False]]), -math.inf)
+    scores.softmax(-1).square().mean().backward()
+    optimizer.step()
+    assert "upside_down" not in worker.looked[0].facts
+
+
+def test_an_infinity_below_zero_in_the_data_is_no_mask_to_a_linear_layer(work):
+    worker = work(on_anomaly="continue")
+    model = net()
+    optimizer = sgd(model)
+    low = torch.from_numpy(np.array([[1.0, -math.inf, 2.0, 1.0]], dtype=np.float32))
+    model(low).square().mean().backward()
+    optimizer.step()
+    look = worker.looked[0]
+    assert (look.source, look.phase) == ("input", "data")
+
+
+def of_a_mask(work, fill, read):
+    worker = work(on_anomaly="continue")
+    model = net()
+    optimizer = sgd(model)
+    scores = model(torch.randn(2, 4)).masked_fill(torch.tensor([[True, True, True], [False, False, False]]), fill)
+    read(scores).mean().backward()
+    optimizer.step()
+    look = worker.looked[0]
+    assert look.source == "op"
+    assert "masked_at" in look.facts
+    return look.site.op
+
+
+def test_a_row_of_which_a_mask_leaves_nothing_is_told_where_its_least_is_taken(work):
+    assert of_a_mask(work, math.inf, lambda scores: scores.amin(1)) == "aten.amin.default"
+
+
+def test_a_choice_that_is_masked_out_is_told_where_it_is_picked(work):
+    chosen = torch.ones(2, 1, dtype=torch.long)
+    assert of_a_mask(work, -math.inf, lambda scores: scores.gather(1, chosen)) == "aten.gather.default"

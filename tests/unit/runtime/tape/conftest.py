@@ -1,0 +1,24 @@
+"""An armed worker whose window is open."""
+
+import pytest
+import torch
+from torch import nn
+
+from tests.unit.runtime.tape.opening import depth
+
+
+@pytest.fixture
+def model():
+    return nn.Linear(3, 3)
+
+
+@pytest.fixture
+def opened(work, model):
+    """An armed worker whose window is open: a root module has run."""
+    worker = work()
+    worker.capture.training()
+    worker.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    worker.output = model(torch.ones(2, 3))
+    assert worker.capture.window.on
+    assert depth() == 1
+    return worker

@@ -1,0 +1,106 @@
+"""What ranks exchange in the loss code, as the tape has it."""
+
+import math
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from nandiag.runtime.collectives import own_part
+from nandiag.runtime.tape import exchange
+
+
+def ended(opened, name, *args, **kwargs):
+    """A collective of the script's has returned."""
+    exchange._ended(opened.capture, name, args, kwargs, sys._getframe(1))
+
+
+@pytest.mark.parametrize("name", ["all_gather", "recv"])
+def test_what_other_ranks_wrote_is_given_whichever_call_made_the_memory(opened, name):
+    target = torch.zeros(2, 3)
+    assert opened.capture.tape.maker(target) is not None
+    ended(opened, name, [target] if name == "all_gather" else target)
+    assert opened.capture.tape.maker(target) is None
+    assert target.untyped_storage()._cdata in opened.capture.received
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "kwargs"),
+    [
+        ("gather", ["mine", "theirs"], {}), ("gather", ["mine"], {"gather_list": "theirs"}),
+        ("gather", [], {"tensor": "mine", "gather_list": "theirs"}),
+        ("all_gather", [], {"tensor": "mine", "tensor_list": "theirs"}),
+        ("scatter", ["theirs", "mine"], {}), ("reduce_scatter_tensor", ["theirs", "mine"], {}),
+        ("reduce_scatter", [], {"output": "theirs", "input_list": "mine"}),
+    ],
+)  # fmt: skip
+def test_what_a_rank_puts_in_is_not_what_it_was_given(opened, name, args, kwargs):
+    tensors = {"mine": torch.zeros(2, 3), "theirs": torch.zeros(2, 3)}
+    words = {"mine": tensors["mine"], "theirs": [tensors["theirs"]]}
+    ended(opened, name, *(words[one] for one in args), **{key: words[one] for key, one in kwargs.items()})
+    assert opened.capture.tape.maker(tensors["mine"]) is not None
+    assert opened.capture.tape.maker(tensors["theirs"]) is None
+
+
+@pytest.mark.parametrize(("mine", "outcome"), [(1.0, 5.0), (math.nan, math.nan)])
+def test_a_reduction_in_the_loss_code_gives_what_the_ranks_made_of_it_but_hides_no_fault_of_this_one(
+    opened, mine, outcome
+):
+    count = opened.output.detach().sum() * 0
+    with torch._C.DisableTorchFunction():
+        count.fill_(5.0)  # what the reduction wrote
+    ended(opened, "all_reduce", count)
+    maker, _ = opened.capture.tape.maker(count)
+    assert maker.name == "all_reduce"
+    assert maker.function(torch.tensor(mine)).item() == pytest.approx(outcome, nan_ok=True)
+
+
+@pytest.fixture
+def second_of_two(monkeypatch):
+    """This rank is the second of two, and has just called the collective that is told: ``call(name)``."""
+    monkeypatch.setattr(own_part.dist, "get_rank", lambda: 7)
+
+    def call(name):
+        newest = SimpleNamespace(op=name, group=SimpleNamespace(members=(3, 7)))
+        monkeypatch.setattr(own_part, "RING", SimpleNamespace(newest=lambda: newest))
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "at"),
+    [
+        ("all_gather", [[(3,), (3,)], (3,)], 1), ("all_gather_into_tensor", [(6,), (3,)], slice(3, 6)),
+        ("scatter", [(3,), [(3,), (3,)]], slice(0, 3)), ("reduce_scatter", [(3,), [(3,), (3,)]], slice(0, 3)),
+        ("reduce_scatter_tensor", [(3,), (6,)], slice(0, 3)), ("all_to_all", [[(3,), (3,)], [(3,), (3,)]], 1),
+        ("all_to_all_single", [(6,), (6,)], slice(3, 6)),
+    ],
+)  # fmt: skip
+def test_what_a_rank_gets_back_of_its_own_leads_to_what_it_put_in(opened, second_of_two, name, shapes, at):
+    def made(shape):
+        return [made(one) for one in shape] if isinstance(shape, list) else opened.output.new_zeros(shape)
+
+    given = [made(shape) for shape in shapes]
+    second_of_two(name)
+    ended(opened, name, *given)
+    written = given[0][1] if isinstance(given[0], list) else given[0]
+    maker, _ = opened.capture.tape.maker(written)
+    assert maker.name == name
+    put = given[1][1] if isinstance(given[1], list) else given[1]
+    assert not maker.function(put).isnan().any()
+    bad = maker.function(torch.full_like(put, math.nan))
+    found = bad if isinstance(at, int) else bad[at]
+    assert found.isnan().all()
+    assert int(bad.isnan().sum()) == found.numel()
+    if isinstance(given[0], list):
+        assert opened.capture.tape.maker(given[0][0]) is None
+        assert given[0][0].untyped_storage()._cdata in opened.capture.received
+        assert written.untyped_storage()._cdata not in opened.capture.received
+
+
+def test_parts_of_sizes_of_their_own_are_all_taken_for_received(opened, second_of_two):
+    given = [opened.output.new_zeros(6), opened.output.new_zeros(6)]
+    second_of_two("all_to_all_single")
+    ended(opened, "all_to_all_single", *given, [2, 4], [2, 4])
+    assert opened.capture.tape.maker(given[0]) is None

@@ -1,0 +1,108 @@
+"""The armed sentinel in steps of all sorts: closures, several optimizers, accumulation."""
+
+import math
+
+import pytest
+import torch
+
+from nandiag.events import Stopping
+from nandiag.runtime.public import AnomalyStop
+from tests.unit.runtime.watch.looping import Loop, at, bad_gradient, told
+
+
+def test_without_an_optimizer_each_backward_is_a_step(work):
+    worker = work()
+    weight = torch.ones(3, requires_grad=True)
+    for step in range(3):
+        weight.grad = None
+        (weight.sum() * (math.nan if step == 1 else 1)).backward()
+        with torch.no_grad():
+            weight -= 0.0 * weight.grad.nan_to_num()
+    assert told(worker) == [("loss", 1, "loss"), ("gradient", 1, "backward")]
+    assert worker.sentinel.finish().steps == 3
+
+
+@pytest.mark.parametrize("positional", [True, False])
+def test_a_closure_brings_the_gradients(positional, work):
+    worker = work()
+    loop = Loop(torch.optim.LBFGS, max_iter=3)
+    calls = []
+
+    def closure():
+        calls.append(1)
+        loop.optimizer.zero_grad()
+        loss = loop.model(torch.randn(5, 3)).square().mean() * (math.nan if len(calls) == 2 else 1)
+        loss.backward()
+        return loss
+
+    returned = loop.optimizer.step(closure) if positional else loop.optimizer.step(closure=closure)
+    assert isinstance(returned, torch.Tensor)
+    assert told(worker)[0] == ("loss", 0, "loss")
+
+
+def test_a_step_that_raised_is_followed_by_one_that_is_watched(work):
+    worker = work()
+
+    class Fussy(torch.optim.SGD):
+        fuss = False
+
+        def step(self, closure=None):
+            if self.fuss:
+                raise ValueError("fussy")
+            return super().step(closure)
+
+    loop = Loop(Fussy).run(1)
+    for _ in range(3):
+        loop.optimizer.fuss = True
+        with pytest.raises(ValueError, match="fussy"):
+            loop.run(1)
+    loop.optimizer.fuss = False
+    loop.run(2, spoil=at(2, bad_gradient))
+    assert told(worker)[0] == ("gradient", 2, "backward")
+
+
+def test_an_optimizer_within_an_optimizer_is_one_step(work):
+    worker = work()
+
+    class Outer(torch.optim.Optimizer):
+        def __init__(self, params, lr):
+            params = list(params)
+            super().__init__(params, {"lr": lr})
+            self.inner = torch.optim.SGD(params, lr=lr)
+
+        def step(self, closure=None):
+            return self.inner.step(closure)
+
+    Loop(Outer).run(3)
+    assert worker.sentinel.finish().steps == 3
+
+
+def test_a_backward_call_that_makes_the_updates_itself_is_the_first_of_its_step(work):
+    worker = work(on_anomaly="continue")
+    model = torch.nn.Linear(4, 1)
+    each = {one: torch.optim.SGD([one], lr=0.1) for one in model.parameters()}
+    for one in model.parameters():
+        one.register_post_accumulate_grad_hook(lambda one: each[one].step())
+    for scale in (1.0, 1.0, math.inf):
+        model(torch.ones(3, 4)).mean().mul(scale).backward()
+    assert (worker.harms[0].step, worker.harms[0].micro_step) == (2, 0)
+
+
+def test_gradient_accumulation_counts_micro_steps(work):
+    worker = work()
+    loop = Loop()
+    for part in range(3):
+        (loop.model(torch.randn(5, 3)).mean() + (math.nan if part == 2 else 0)).backward()
+    loop.optimizer.step()
+    assert worker.harms[0].micro_step == 2
+
+
+def test_a_run_that_an_update_spoils_is_stopped_in_the_step_of_that_update(work):
+    worker = work(on_anomaly="auto")
+    loop = Loop()
+    loop.run(2)
+    loop.optimizer.param_groups[0]["lr"] = math.inf
+    with pytest.raises(AnomalyStop):
+        loop.run(1)
+    (stopping,) = worker.events(Stopping)
+    assert {harm.step for harm in worker.harms} == {stopping.step} == {2}
