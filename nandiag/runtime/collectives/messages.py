@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from nandiag.runtime.collectives.ring import Call, Group
+from nandiag.runtime.collectives.ring import Call, Group, argument
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.memory.there import held_of
 from nandiag.runtime.tape.entries import tensors_in
@@ -119,8 +119,8 @@ class Post:
             if call.op not in _SENDS and call.op not in _ASKS:
                 continue
             one = many[index] if many is not None and index < len(many) else None
-            tensor = one.tensor if one is not None else _word(args, kwargs, 0, "tensor")
-            tag = one.tag if one is not None else _word(args, kwargs, _TAG[call.op], "tag")
+            tensor = one.tensor if one is not None else argument(args, kwargs, 0, "tensor")
+            tag = one.tag if one is not None else argument(args, kwargs, _TAG[call.op], "tag")
             message = self._message(call, tag or 0)
             if message is not None:
                 tensors = tensors_in([tensor])
@@ -144,7 +144,7 @@ class Post:
     @staticmethod
     def _with_all(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Part]:
         if call.group is not None:
-            given, asked = (tensors_in([_word(args, kwargs, *place)]) for place in EXCHANGES[call.op])
+            given, asked = (tensors_in([argument(args, kwargs, *place)]) for place in EXCHANGES[call.op])
             yield Part(Message(call.op, call.group.members, call.seq, _name(call.group)), given, asked[:_MOST])
 
     @staticmethod
@@ -154,8 +154,8 @@ class Post:
             return
         members, me = call.group.members, dist.get_rank()
         one = 0 if call.peer is None else call.peer
-        many = _word(args, kwargs, *_LISTS[call.op]) if call.op in _LISTS else None
-        own = tensors_in([_word(args, kwargs, 0, "tensor")])
+        many = argument(args, kwargs, *_LISTS[call.op]) if call.op in _LISTS else None
+        own = tensors_in([argument(args, kwargs, 0, "tensor")])
         ends = own if many is None else tensors_in(many)
         gives = (me == one) is _ONE_GIVES[call.op]
         message = Message(call.op, members, call.seq, _name(call.group))
@@ -166,7 +166,3 @@ class Post:
 def _name(group: Group) -> str:
     """Return the name of a group; one that is made again under its name is another one."""
     return f"{group.name}#{group.life}"
-
-
-def _word(args: tuple[Any, ...], kwargs: dict[str, Any], at: int, name: str) -> Any:
-    return args[at] if at < len(args) else kwargs.get(name)

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from nandiag.runtime.collectives.messages import EXCHANGES
-from nandiag.runtime.collectives.ring import RING
+from nandiag.runtime.collectives.ring import RING, argument
 from nandiag.runtime.look.finite import is_bad
 
 # Where each takes what this rank puts in, by position and name; lists hold one tensor for each member of the group.
@@ -62,8 +62,7 @@ def own_part(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], written: 
     newest = RING.newest()
     if name not in _PUT or newest is None or newest.op != name or newest.group is None:
         return None
-    at, word = _PUT[name]
-    put = args[at] if at < len(args) else kwargs.get(word)
+    put = argument(args, kwargs, *_PUT[name])
     if put is None or (name == "all_to_all_single" and _uneven(args, kwargs)):
         return None  # where parts differ in size it is not known which is which
     members = newest.group.members
@@ -77,4 +76,4 @@ def _member(given: Any, index: int) -> Any:
 
 
 def _uneven(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return any((args[at] if at < len(args) else kwargs.get(word)) is not None for word, at in _SPLITS.items())
+    return any(argument(args, kwargs, at, name) is not None for name, at in _SPLITS.items())

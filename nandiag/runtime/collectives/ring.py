@@ -169,6 +169,11 @@ class Ring:
 RING = Ring()
 
 
+def argument(args: tuple[Any, ...], kwargs: dict[str, Any], at: int, name: str) -> Any:
+    """Return the argument that a call was given at a position or by name; None where it was not."""
+    return args[at] if at < len(args) else kwargs.get(name)
+
+
 def user_frame(start: FrameType | None) -> Frame | None:
     """Return the nearest frame of the script from ``start`` outwards, a library's where there is none of the script.
 

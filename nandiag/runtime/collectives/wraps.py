@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from nandiag.events.standing import DONE, ISSUED, RAISED
 from nandiag.runtime.collectives.lookout import LOOKOUT
-from nandiag.runtime.collectives.ring import MOST_SHAPES, RING, Call, user_frame
+from nandiag.runtime.collectives.ring import MOST_SHAPES, RING, Call, argument, user_frame
 from nandiag.runtime.guard import disarm
 from nandiag.runtime.inject.after_import import after_import
 from nandiag.runtime.recorder import RECORDER
@@ -246,9 +246,7 @@ def _message(one: Any, frame: FrameType) -> Call:
 
 
 def _taken(args: tuple[Any, ...], kwargs: dict[str, Any], place: tuple[int, str] | None) -> Any:
-    if place is None:
-        return None
-    return args[place[0]] if place[0] < len(args) else kwargs.get(place[1])
+    return None if place is None else argument(args, kwargs, *place)
 
 
 def _describe(call: Call, value: Any) -> None:

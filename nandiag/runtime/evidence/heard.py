@@ -6,11 +6,11 @@ import math
 from dataclasses import replace
 
 from nandiag.events import Looked, TensorFact
+from nandiag.runtime.collectives.objects.arrived import OBJECTS
 from nandiag.runtime.evidence.data.refetch import Fetched
 from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import Frame, best
-from nandiag.runtime.numeric.arrived import OBJECTS
 from nandiag.runtime.numeric.warned import BEFORE, HEARD, Heard
 
 # A loader that runs ahead makes its batches so many steps before they are used.

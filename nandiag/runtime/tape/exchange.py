@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nandiag.runtime.collectives.messages import ARRIVALS, EXCHANGES
 from nandiag.runtime.collectives.own_part import OwnPart, own_part
-from nandiag.runtime.collectives.ring import RING, Call
+from nandiag.runtime.collectives.ring import RING, Call, argument
 from nandiag.runtime.frames import Frame, stack
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.leaves import is_leaf
@@ -106,8 +106,7 @@ def _written(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]]
     name, args, kwargs = call
     batch = args[0] if args and name == "batch_isend_irecv" else kwargs.get("p2p_op_list") or ()
     asked = [one.tensor for one in batch if getattr(one.op, "__name__", "") == "irecv"]
-    at, word = _WRITTEN.get(name, (0, "tensor"))
-    given = args[at] if at < len(args) else kwargs.get(word)
+    given = argument(args, kwargs, *_WRITTEN.get(name, (0, "tensor")))
     own = own_part(name, args, kwargs, given) if len(capture.exchanges) <= _MOST_HELD else None
     if capture.births is not None:
         for tensor in asked or tensors_in([given]):

@@ -36,7 +36,7 @@ class Generators(NamedTuple):
         if self.python is not None:
             random.setstate(self.python)
         if self.numpy is not None:
-            sys.modules["numpy"].random.set_state(self.numpy)
+            sys.modules["numpy.random"].set_state(self.numpy)
         for generator, state in self.private:
             generator.set_state(state)
 
@@ -46,12 +46,13 @@ def generators(*, full: bool, private: Iterable[torch.Generator] = ()) -> Genera
     cuda = tuple((one, torch.cuda.get_rng_state(one)) for one in _cuda_used()) if _cuda() else None
     if not full and not private:
         return Generators(_cpu_state(), cuda)
-    numpy = sys.modules.get("numpy") if full else None
+    # To ask numpy itself would import them, and a child that another thread forks meanwhile would wait for that import.
+    numpy = sys.modules.get("numpy.random") if full else None
     return Generators(
         cpu=_cpu_state(),
         cuda=cuda,
         python=random.getstate() if full else None,
-        numpy=numpy.random.get_state() if numpy is not None and hasattr(numpy, "random") else None,
+        numpy=None if numpy is None else numpy.get_state(),
         private=tuple((one, one.get_state()) for one in private),
     )
 
@@ -97,10 +98,10 @@ def python_used(before: Generators) -> bool:
     """Tell whether Python's or numpy's generator moved since ``before`` was taken in full."""
     if before.python != random.getstate():
         return True
-    numpy = sys.modules.get("numpy")
+    numpy = sys.modules.get("numpy.random")
     if before.numpy is None or numpy is None:
-        return False
-    now = numpy.random.get_state()
+        return numpy is not None  # it came in since, to be drawn from
+    now = numpy.get_state()
     return bool(now[2] != before.numpy[2] or (now[1] != before.numpy[1]).any())
 
 

@@ -23,6 +23,7 @@ from nandiag.runtime.births.handed import Handed
 from nandiag.runtime.collectives import stacks
 from nandiag.runtime.collectives import wraps as collectives
 from nandiag.runtime.collectives.lookout import LOOKOUT
+from nandiag.runtime.collectives.objects.handing import Objects
 from nandiag.runtime.collectives.placement import Placement, nccl_version
 from nandiag.runtime.collectives.ring import RING
 from nandiag.runtime.guard import guarded, guarded_alone
@@ -33,7 +34,6 @@ from nandiag.runtime.look.weights import parameters
 from nandiag.runtime.memory.later.stored import Stored
 from nandiag.runtime.numeric import ear, warned
 from nandiag.runtime.numeric.made import watch_fetches
-from nandiag.runtime.numeric.objects import Objects
 from nandiag.runtime.numeric.taken import watch_taken
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.hooked import watch_hooks

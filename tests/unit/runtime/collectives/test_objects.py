@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from nandiag.events import Sent
-from nandiag.runtime.numeric.arrived import OBJECTS
+from nandiag.runtime.collectives.objects.arrived import OBJECTS
 from nandiag.runtime.numeric.warned import HEARD
 
 

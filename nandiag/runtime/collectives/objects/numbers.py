@@ -1,0 +1,57 @@
+"""The numbers in a Python object that are not finite, and the way to each (worker)."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+from nandiag.runtime.frames import USER, kind_of
+from nandiag.runtime.look.finite import fact, is_bad
+
+_MOST_THINGS, _MOST_VALUES, _DEEPEST = 512, 1 << 16, 4
+
+
+def bad_numbers(thing: Any) -> Iterator[tuple[str, float]]:
+    """Yield the numbers within that are not finite, one of each array, with the way to each (``[0]['weight']``)."""
+    waiting, met = [("", thing, 0)], 0
+    while waiting and met < _MOST_THINGS:
+        name, one, depth = waiting.pop()
+        met += 1
+        value = _bad_in(one)
+        if value is not None:
+            yield name or "the object", value
+        if depth < _DEEPEST:
+            waiting += [(f"{name}{key}", item, depth + 1) for key, item in _items(one)]
+
+
+def _items(one: Any) -> list[tuple[str, Any]]:
+    if type(one) is dict:
+        return [(f"[{key!r}]", item) for key, item in list(one.items())[:_MOST_THINGS]]
+    if isinstance(one, list | tuple):
+        return [(f"[{index}]", item) for index, item in enumerate(one[:_MOST_THINGS])]
+    own = getattr(one, "__dict__", {}) if kind_of(getattr(_code(one), "co_filename", "")) == USER else {}
+    return [(f".{key}", item) for key, item in list(own.items())[:_MOST_THINGS]]
+
+
+def _code(one: Any) -> Any:
+    return getattr(getattr(type(one), "__init__", None), "__code__", None)
+
+
+def _bad_in(one: Any) -> float | None:
+    """Return a number of ``one`` that is not finite; None where it has none, is no number, or holds too many."""
+    if isinstance(one, float):
+        return None if math.isfinite(one) else float(one)
+    numpy = sys.modules.get("numpy")
+    if isinstance(one, Tensor):
+        small = one.device.type == "cpu" and one.is_floating_point() and one.numel() <= _MOST_VALUES
+        seen = fact(one) if small and is_bad(one) else None
+        return None if seen is None else math.nan if seen.nan else math.inf
+    if numpy is None or not isinstance(one, numpy.ndarray | numpy.floating) or one.dtype.kind != "f":
+        return None
+    many = numpy.ravel(one) if one.size <= _MOST_VALUES else numpy.empty(0)
+    bad = many[~numpy.isfinite(many)]
+    return float(bad[0]) if bad.size else None

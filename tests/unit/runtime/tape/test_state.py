@@ -1,0 +1,45 @@
+"""The states of generators: those that the script has, and none that looking at them would bring in."""
+
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from nandiag.runtime.tape.state import generators, python_used
+
+
+class Lazy(ModuleType):
+    """numpy as it is before anybody has asked for its generators: to ask is to import them."""
+
+    def __getattr__(self, name):
+        pytest.fail(f"numpy.{name} was imported")
+
+
+@pytest.fixture
+def unasked(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numpy", Lazy("numpy"))
+    monkeypatch.delitem(sys.modules, "numpy.random")
+    return monkeypatch
+
+
+def test_generators_of_numpy_that_nobody_asked_for_are_not_imported(unasked):
+    """A process that is forked meanwhile by another thread would wait for that import without end."""
+    states = generators(full=True)
+    assert states.numpy is None
+    assert not python_used(states)
+    states.put_back()
+
+
+def test_generators_of_numpy_that_came_in_since_may_have_been_used(unasked):
+    states = generators(full=True)
+    unasked.setitem(sys.modules, "numpy.random", np.random)
+    assert python_used(states)
+
+
+def test_a_draw_of_numpys_is_seen_and_put_back():
+    states = generators(full=True)
+    first = np.random.random()  # noqa: NPY002
+    assert python_used(states)
+    states.put_back()
+    assert np.random.random() == first  # noqa: NPY002
