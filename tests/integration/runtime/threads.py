@@ -66,10 +66,13 @@ def threads(over, told, ahead):
     ]
 
 
-def train(folder, rank, ahead):
+def train(folder, rank, ahead, starter):
     net = Net()
     model = DistributedDataParallel(net)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    # Not before: torch imports numpy's generators for the first optimizer, and a loader's process that is forked
+    # meanwhile would wait for that import for ever.
+    starter.start()
     apart, saving = dist.new_group(backend="gloo"), []
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -91,8 +94,7 @@ def main(folder):
     ahead.put(torch.ones(4, 8))
     beside = threads(over, told, ahead)
     starter = threading.Timer(0.2, lambda: [one.start() for one in beside])
-    starter.start()
-    train(folder, dist.get_rank(), ahead)
+    train(folder, dist.get_rank(), ahead, starter)
     over.set()
     starter.join()
     for one in beside:
