@@ -70,6 +70,7 @@ _IN_ROOT = "Keep what is under the root away from zero: behind it the gradient w
 _BY_INF = "Make the quotients 0 where the divisor is: by a small number in its place what is not 0 would be huge."
 _CLAMPED = Suggestion("Or keep the divisor above the least that is of use, or clamp the quotient to the largest.")
 _LARGE = "Keep the divisor away from zero: among weights that are divided by their sum, a huge one is nearly 1."
+_LOGGED = "Keep the divisor away from zero: its logarithm is taken, for which a huge quotient is none, and 0 breaks it."
 _KERNEL = "Keep the divisor away from zero: the exponential of what is far below 0 is 0, and that of 0 is 1."
 _RATE = (
     "The learning rate is made of it: by a small number in the divisor's place it would be huge, and ruin the model. "
@@ -265,8 +266,9 @@ def _out_of_reach(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
         return (Suggestion(_KERNEL, _guarded(facts, divisor)),)
     inverted = facts.op == "reciprocal" and not _is_count(facts, divisor)
     if divisor.numel > 1 and (inverted or facts.op in DIVISIONS):
-        if shares.is_shared(facts):
-            return (Suggestion(_LARGE, _guarded(facts, divisor)),)
+        huge = _LARGE if shares.is_shared(facts) else _LOGGED if logarithms.is_taken(facts) else None
+        if huge is not None:
+            return (Suggestion(huge, _guarded(facts, divisor)),)
         first = Suggestion(_left_out(facts), quotients.left_out(facts.origin) or _KEPT)
         return (first,) if facts.origin.node is not None else (first, _CLAMPED)
     if divisor.numel > 1 or facts.op == "rsqrt" or facts.origin.phase == "optimizer":

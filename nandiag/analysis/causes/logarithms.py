@@ -6,7 +6,9 @@ Only what gives the same numbers wherever the line itself is finite is offered, 
 from __future__ import annotations
 
 import ast
+import itertools
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -136,18 +138,36 @@ _OF_RATIO = "Its logarithm is taken: take that of both sides, which is finite wh
 
 def of_ratio(facts: Facts) -> Suggestion | None:
     """Return the user's line with ``torch.log(a) - torch.log(b)`` for the logarithm of the underlined ``a / b``."""
+    call = _taken_of(facts, ("log",))
+    given = None if call is None else fitting.target(call, "log")
+    if call is None or not isinstance(given, ast.BinOp) or len(facts.origin.inputs) < 2:
+        return None
+    above, below = (_apart(facts, node) for node in (given.left, given.right))
+    above = above if facts.origin.inputs[0].zeros else f"torch.log({ast.unparse(given.left)})"
+    line = (facts.origin.source or "").strip()
+    return Suggestion(_OF_RATIO, f"{line[: call.col_offset]}({above} - {below}){line[call.end_col_offset :]}")
+
+
+def is_taken(facts: Facts) -> bool:
+    """Whether the logarithm of the underlined quotient is taken, in its own line or by its name behind it."""
+    name = (facts.origin.source or "").partition("=")[0].strip()
+    taken = re.compile(rf"\blog(?:2|10)?\({name}\b|\b{name}\.log(?:2|10)?\(")
+    later = name.isidentifier() and any(taken.search(use) for use in facts.uses)
+    return later or _taken_of(facts, ("log", "log2", "log10")) is not None
+
+
+def _taken_of(facts: Facts, names: tuple[str, ...]) -> ast.Call | None:
+    """Return the call in the user's line that takes a logarithm of the underlined ``a / b`` itself."""
     source, column = facts.origin.source or "", facts.origin.column or (0, 0)
     line = source.strip()
     first, last = (place - (len(source) - len(source.lstrip())) for place in column)
     calls = [node for node in fitting.nodes_of(line) if isinstance(node, ast.Call) and line.isascii()]
-    for call in calls:
-        given = fitting.target(call, "log")
+    for call, name in itertools.product(calls, names):
+        given = fitting.target(call, name)
         if not isinstance(given, ast.BinOp) or not isinstance(given.op, ast.Div) or given.lineno != 1:
             continue
-        if (given.col_offset, given.end_col_offset) == (first, last) and len(facts.origin.inputs) > 1:
-            above, below = (_apart(facts, node) for node in (given.left, given.right))
-            above = above if facts.origin.inputs[0].zeros else f"torch.log({ast.unparse(given.left)})"
-            return Suggestion(_OF_RATIO, f"{line[: call.col_offset]}({above} - {below}){line[call.end_col_offset :]}")
+        if (given.col_offset, given.end_col_offset) == (first, last):
+            return call
     return None
 
 

@@ -74,14 +74,35 @@ def with_next(
 ) -> tuple[tuple[Suggestion, ...], tuple[str, ...]]:
     """Return the suggestions that were ``told``, the ``first`` of the op's own with the next places, and why."""
     mend = Mend.of(told[first] if first is not None else Suggestion(""), facts.origin)
-    # What stood in for the origin's result is not what a mend leaves that is made where the value is.
-    places = [] if mend.lines and facts.origin.line not in mend.lines else list(_places(facts, mend, looks))
+    places = list(_places(facts, mend, looks)) if _leaves_what_stood_in(facts, mend) else []
     if not places:
         return told, ()
     why = tuple(_why(places, whole=looks[-1].outcome == "finite"))
     if first is None:
         return told, why
     return (*told[:first], _together(mend, told[first], places), *told[first + 1 :]), why
+
+
+def _leaves_what_stood_in(facts: Facts, mend: Mend) -> bool:
+    """Whether the mend leaves what stood in for the origin's result when the step was run again, as far as is known.
+
+    It does not where it is made where the value is, nor where it is another function. For what is divided by 0 there
+    stood 0, for a power of 0 a large number: a mend may leave the other.
+    """
+    line = mend.lines.get(facts.origin.line or 0)
+    if line is None:
+        return not mend.lines
+    if "softmax(" in line and "softmax(" not in (facts.origin.source or ""):
+        return False
+    infinite = any(fact.posinf or fact.neginf for fact in facts.origin.outputs)
+    if not infinite or facts.op not in _POLES or facts.origin.node is not None:
+        return True
+    return (_NOTHING in line) == _POLES[facts.op]
+
+
+# Whether 0 stood for what these are at their pole, and how a line is mended that is to give 0 there.
+_POLES = {"div": True, "true_divide": True, "divide": True, "reciprocal": True, "pow": False, "float_power": False}
+_NOTHING = "torch.inf)"
 
 
 def is_told(line: int, suggestion: Suggestion) -> bool:

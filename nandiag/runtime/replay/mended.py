@@ -1,8 +1,8 @@
 """Where a step goes bad next: it is run again with finite numbers in the place of what its origin made (worker).
 
-A mend of one line often only uncovers the next. What stands in is what the usual mend would leave: a logarithm, or a
-root, of an argument with a bound, a large number for what overflows, and 0 for the rest. A 0 in the place of such a
-root, or of a large number, would break at a line that trains well behind the mend.
+A mend of one line often only uncovers the next. What stands in is what the usual mend would leave: a logarithm, a root
+or another function near its end, of an argument with a bound, a mean for a softmax of nothing, a large number for what
+overflows, and 0 for the rest. A 0 in the place of those would break at a line that trains well behind the mend.
 """
 
 from __future__ import annotations
@@ -21,8 +21,14 @@ from nandiag.runtime.look.finite import is_bad
 
 _at_its_version: Any = torch.autograd._unsafe_preserve_version_counter  # type: ignore[attr-defined]
 _MOST, _STEPS, _SECONDS = 4, 10, 4.0
-_FLOORS = {"log": math.log(1e-12), "log2": math.log2(1e-12), "log10": -12.0}
+_FLOORS = {"log": math.log(1e-12), "log2": math.log2(1e-12), "log10": -12.0, "log1p": math.log(1e-6)}
 _ROOTS = {"sqrt": 1e-6, "rsqrt": 1e6}
+# What they are a little inside of the ends of their domains, on both sides.
+_ENDS = {
+    "atanh": math.atanh(1 - 1e-6), "logit": -math.log(1e-6), "erfinv": 3.458, "special_ndtri": 4.753,
+    "acos": math.acos(1 - 1e-6), "asin": math.asin(1 - 1e-6), "acosh": math.acosh(1 + 1e-6),
+}  # fmt: skip
+_SOFTMAX = frozenset({"_softmax", "_log_softmax"})
 _CEILING = math.exp(20)
 _GROWING = frozenset({
     "exp", "exp2", "expm1", "cosh", "sinh", "pow", "square", "mul", "add", "sub", "sum", "cumsum", "prod", "cumprod",
@@ -62,13 +68,25 @@ def _place(spot: Spot) -> Place | None:
 
 
 def _fill(tensor: Tensor, name: str, *, given_infinities: bool) -> None:
-    root = _ROOTS.get(name, 0.0)
-    most = min(_CEILING, math.sqrt(torch.finfo(tensor.dtype).max)) if name in _GROWING else root
-    least = _FLOORS.get(name, -most)
+    instead, most, least = _left_by_a_mend(tensor, name)
     if given_infinities:  # a mask, as a rule: only the NaN is this op's doing
         most, least = math.inf, -math.inf
     with _at_its_version(tensor):  # to autograd it is what the op itself gave
-        torch.nan_to_num_(tensor, nan=root, posinf=most, neginf=least)
+        torch.nan_to_num_(tensor, nan=instead, posinf=most, neginf=least)
+
+
+def _left_by_a_mend(tensor: Tensor, name: str) -> tuple[float, float, float]:
+    """Return what stands for NaN, +Inf and -Inf in the ``tensor`` that the op of this name gave."""
+    if name in _ENDS:
+        return _ENDS[name], _ENDS[name], -_ENDS[name]
+    if name in _FLOORS:
+        return _FLOORS[name], 0.0, _FLOORS[name]
+    if name in _SOFTMAX:
+        share = 1 / max(tensor.shape[-1:], default=1)  # of its last dimension, as a rule
+        return share if name == "_softmax" else math.log(share), 0.0, 0.0
+    root = _ROOTS.get(name, 0.0)
+    most = min(_CEILING, math.sqrt(torch.finfo(tensor.dtype).max)) if name in _GROWING else root
+    return root, most, -most
 
 
 def further(run: Callable[[], Looked], seconds: float, step_seconds: float) -> Iterator[Looked]:

@@ -88,3 +88,33 @@ def test_of_a_mend_where_the_value_is_made_it_is_not_known_what_breaks_behind_it
     suggestions, why = with_next(facts, 0, (own,), [after])
     assert len(why) == told
     assert (suggestions == (own,)) is elsewhere
+
+
+@pytest.mark.parametrize(
+    ("mend", "told"),
+    [
+        ("w = 1 / torch.where(d != 0, d, torch.inf)", 1),
+        ("w = 1 / d.clamp_min(1e-6)", 0),
+        ("w = torch.softmax(s, -1)", 0),
+    ],
+)
+def test_where_a_0_stood_in_nothing_is_told_of_a_mend_that_leaves_another_number(at, by_hand, mend, told):
+    """With 1e6 in the place of 1/0, and with a softmax in that of 0/0, the next line may train well."""
+    bad = {"nan": 3} if "softmax" in mend else {"posinf": 3}
+    facts = at("div", (by_hand.fact(), by_hand.fact(zeros=3, min=0.0)), (by_hand.fact(**bad),), text="w = 1 / d",
+               column=(4, 9), line=21, file="train.py")  # fmt: skip
+    own, after = Suggestion("Guard it.", mend), look(by_hand, "    return torch.log(w).mean()", "torch.log(w)", 24)
+    assert len(with_next(facts, 0, (own,), [after])[1]) == told
+
+
+@pytest.mark.parametrize(
+    ("mend", "told"), [("w = torch.where(d != 0, d, torch.inf) ** -6", 0), ("w = d.clamp_min(1e-6) ** -6", 1)]
+)
+def test_where_a_large_number_stood_in_nothing_is_told_of_a_mend_that_leaves_0(at, by_hand, mend, told):
+    facts = at("pow", (by_hand.fact(zeros=3, min=0.0),), (by_hand.fact(posinf=3),), text="w = d ** -6",
+               column=(4, 11), line=21, file="train.py")  # fmt: skip
+    own, after = (
+        Suggestion("Guard it.", mend),
+        look(by_hand, "    return torch.exp(w).mean()", "torch.exp(w)", 24, op="exp"),
+    )
+    assert len(with_next(facts, 0, (own,), [after])[1]) == told

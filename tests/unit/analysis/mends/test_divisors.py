@@ -261,3 +261,21 @@ def test_a_product_that_outgrows_its_dtype_is_no_matter_of_the_batch(at, by_hand
     story, mechanism = explain(replace(facts, look=replace(facts.look, site=Site(around=around))))
     assert (story, mechanism.slug) == (None, "overflow")
     assert mechanism.suggestions[0].code.endswith("return (torch.log(a.sum()) + shift)")
+
+
+# ---------------------------------------------------------------------- of which the logarithm is taken
+
+
+@pytest.mark.parametrize(
+    ("line", "expression", "code", "uses"),
+    [
+        ("psnr = 10 * torch.log10(1 / mse)", "1 / mse", "psnr = 10 * torch.log10(1 / mse.clamp_min(1e-6))", ()),
+        ("psnr = 10 * (1 / mse).log10()", "1 / mse", "psnr = 10 * (1 / mse.clamp_min(1e-6)).log10()", ()),
+        ("r = 255.0 / e", "255.0 / e", "r = 255.0 / e.clamp_min(1e-6)", ("return 20 * torch.log10(r).mean()",)),
+        ("r = 1 / e", "1 / e", "r = 1 / e.clamp_min(1e-6)", ("x = r.log()",)),
+        ("r = 1 / e", "1 / e", "r = 1 / torch.where(e != 0, e, torch.inf)", ("x = torch.log(bar) + r",)),
+    ],
+)
+def test_a_quotient_whose_logarithm_is_taken_may_be_huge_and_not_0(at, by_hand, line, expression, code, uses):
+    facts = on(quotient(at, by_hand, line, expression, "posinf"), uses=uses)
+    assert advice(facts)[0].code == code

@@ -1,5 +1,7 @@
 """Where a step goes bad next, once its origin is mended: seen in a run with finite numbers in the origin's place."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -104,7 +106,29 @@ def half_energy(x, layer):
     return torch.log(energy.float()).mean()
 
 
-@pytest.mark.parametrize("loss_of", [distances, powers, half_energy])
+def masked_row(x, layer):
+    """All of the first row is masked: with the usual mend such a row is a mean over all of its positions."""
+    share = torch.softmax(layer(x).masked_fill(x == 0, -math.inf), -1)
+    share = share / share.sum(-1, keepdim=True)
+    return -torch.log(share + 0 * x).mean()
+
+
+def at_its_end(function, end, inside=0.3):
+    """What a bound leaves of a function's end is neither 0 nor infinite."""
+
+    def loss_of(x, layer):
+        given = torch.where(x == 0, end, inside) + layer(x) - layer(x).detach()
+        return torch.log(function(given).abs()).mean()
+
+    return loss_of
+
+
+ENDS = [(torch.atanh, 1.0), (torch.atanh, -1.0), (torch.atanh, 1.5), (torch.logit, 0.0), (torch.erfinv, 1.0),
+        (torch.acos, 1.1), (torch.asin, 1.1), (torch.acosh, 0.9, 1.5), (torch.log, -0.1), (torch.log2, -0.1),
+        (lambda x: torch.log1p(-x), 1.0), (lambda x: torch.log1p(-x), 1.5)]  # fmt: skip
+
+
+@pytest.mark.parametrize("loss_of", [distances, powers, half_energy, masked_row, *(at_its_end(*one) for one in ENDS)])
 def test_what_the_usual_mend_leaves_does_no_harm_further_on(work, loss_of):
     """A root is kept off 0 and what overflows is large: neither is 0, which would break at the next line."""
     worker, _, _ = broken(work, loss_of)
