@@ -222,6 +222,7 @@ class Capture:
         if not (grad and swapped is None and self.tape.jots.on and self.tape.jots.begun(entry, (args, kwargs))):
             self.tape.add(entry, args, kwargs)
         if swapped is not None:
+            self.tape.carried.on = True  # made for this call alone, perhaps
             entry.swapped = swapped._replace(tensors=self.tape.pack(swapped.tensors, grad))
         if grad and self.on_root is not None:
             self.on_root(entry, args, kwargs)

@@ -132,7 +132,7 @@ class Tape:
         self._made: dict[int, Made] = {}
         self._most_made = _FEW_MADE
         self._copies: dict[int, tuple[StorageWeakRef, Entry]] = {}
-        self._carried = Carried()
+        self.carried = Carried()
         self._words: list[Made | Given] = []
         self._number = 0
         self._roots, self._most_roots = 0, _FEW_ROOTS
@@ -162,7 +162,7 @@ class Tape:
             self._first_root = self._first_root or entry.number
         entry.step, entry.micro_step = self.step, self.micro_step
         entry.words = self._words = []
-        self._carried.on = entry.kind is CALL and not entry.in_place
+        self.carried.on = entry.kind is CALL and not entry.in_place
         grad = entry.grad
         entry.args = tuple(self._each(args, grad))
         if kwargs:
@@ -280,7 +280,7 @@ class Tape:
         if known is not None and known.tensor() is tensor and self._again(known.entry, tensor, strong):
             return known if strong else Made(known.entry, known.index, reference(tensor), version_of(tensor))
         if not strong:
-            self._carried.hold(tensor)
+            self.carried.hold(tensor)
         elif not tensor.requires_grad:
             self.bytes += tensor.nbytes if tensor.layout is strided else tensor.numel()
         return Given(tensor, strong)
@@ -321,7 +321,7 @@ class Tape:
         if self._entries or self.loose or self._made:
             self._let_go()
         self._copies.clear()
-        self._carried.clear()
+        self.carried.clear()
         self._roots, self._most_roots = 0, _FEW_ROOTS
         self._most_entries, self._most_bytes = _FEW_ENTRIES, _FEW_BYTES
         self.overflow = False

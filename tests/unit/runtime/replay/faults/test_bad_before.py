@@ -212,3 +212,18 @@ def a_buffer_that_was_filled_in_the_middle():
 @each_of(TABLE)
 def test_the_fault_is_named_and_no_trace_left(function, expected, level, work):
     named_without_a_trace(function, expected, work, level)
+
+
+def test_weights_that_are_made_for_one_call_before_the_first_step(work):
+    """A teacher's average, say, divided by what is 0 before its first update: nothing else holds it."""
+    worker = work(on_anomaly="continue")
+    model = net()
+    optimizer = sgd(model)
+    sums = {name: torch.zeros_like(one) for name, one in model.named_parameters()}
+    x = torch.randn(5, 4)
+    with torch.no_grad():
+        wanted = torch.func.functional_call(model, {name: one / 0.0 for name, one in sums.items()}, (x,)).tanh()
+    (model(x) - wanted).square().mean().backward()
+    optimizer.step()
+    look = worker.looked[0]
+    assert look.site.op == "aten.div.Tensor", look
