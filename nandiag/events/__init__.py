@@ -26,7 +26,7 @@ from nandiag.events.kinds import (
     Unknown,
     Warned,
 )
-from nandiag.events.site import Alike, Around, Carried, Meaning, Site, Written
+from nandiag.events.site import Alike, Around, Carried, Meaning, Site, Statement, Written
 
 __all__ = [
     "PHASES",
@@ -55,6 +55,7 @@ __all__ = [
     "Sent",
     "Site",
     "Skipped",
+    "Statement",
     "Stopping",
     "TensorFact",
     "Unknown",

@@ -48,6 +48,14 @@ class Alike:
 
 
 @dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement of the origin's file, which begins in ``line``, on one line as the parser writes it."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Around:
     """The names in an expression, with what they stand for, nearest first; and what is done with the result.
 
@@ -56,7 +64,9 @@ class Around:
     ``written`` tells where the file writes what the expression names. ``again`` are other lines of the function that
     compute the like, and may break alike, ``alike`` those that call the very same; ``carried`` is what loops up to it
     multiply from step to step. ``ends`` is what the function hands back, wherever it ends: empty for nothing, ``None``
-    where that is not known ahead.
+    where that is not known ahead. ``block`` are the statements that run one behind the other with the expression's own,
+    from the first that takes an exponential on, where any does and all are short; ``outlive`` are the names that these
+    give something and that what stands elsewhere in the function reads.
     """
 
     names: tuple[Meaning, ...] = ()
@@ -68,6 +78,8 @@ class Around:
     alike: tuple[Alike, ...] = ()
     carried: tuple[Carried, ...] = ()
     ends: str | None = None
+    block: tuple[Statement, ...] = ()
+    outlive: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

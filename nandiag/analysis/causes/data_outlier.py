@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nandiag.analysis.causes import recurrences, states
+from nandiag.analysis.causes import exponentials, recurrences, states
 from nandiag.analysis.causes.course import Course, courses
 from nandiag.analysis.causes.divergence import CALM_ENOUGH, sudden
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
-from nandiag.analysis.causes.overflow import EXPONENTIALS, overflows
+from nandiag.analysis.causes.overflow import overflows
 from nandiag.analysis.early.texts import shape_of, told
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -94,7 +94,7 @@ def _only_size(facts: Facts) -> bool:
     if facts.source != "op":
         return True
     narrow = any(fact.bad and dtype_of(fact) in HALF for fact in facts.origin.outputs)
-    return overflows(facts) and not narrow and facts.op not in EXPONENTIALS
+    return overflows(facts) and not narrow and facts.op not in exponentials.OPS
 
 
 def _explains(facts: Facts, seen: Warned) -> bool:

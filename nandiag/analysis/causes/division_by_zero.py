@@ -198,7 +198,7 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     elsewhere = _elsewhere(facts, divisor, in_root=rooted is not None)
     if elsewhere:
         return elsewhere
-    empty = zero_weights.of_zeros(facts)
+    empty = zero_weights.of_zeros(facts) or norms.without_direction(facts, divisor)
     if empty is not None:
         found.insert(0, empty)
     if rooted is None and _is_infinite(facts) and "int" not in dtype_of(divisor):

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 
 from nandiag.analysis.report import Origin, Suggestion
-from nandiag.events import Carried, Harm, History, Looked, Meaning, Skipped, TensorFact, Warned, words
+from nandiag.events import Around, Carried, Harm, History, Looked, Meaning, Skipped, TensorFact, Warned, words
 
 POSSIBLE, LIKELY, PROVEN = 1, 2, 3
 
@@ -82,38 +82,38 @@ class Facts:
 
     def meaning(self, name: str) -> Meaning | None:
         """Return what a name in the underlined expression stands for, by the script's own text."""
-        site = self.look.site if self.source is not None and self.look is not None else None
-        names = site.around.names if site is not None and site.around is not None else ()
+        names = self.around.names if self.around is not None else ()
         return next((one for one in names if one.name == name), None)
 
     def written(self, name: str) -> tuple[int, ...]:
         """Return the lines of the origin's file that write ``name``, where all of them are known."""
-        site = self.look.site if self.source is not None and self.look is not None else None
-        found = site.around.written if site is not None and site.around is not None else ()
+        found = self.around.written if self.around is not None else ()
         return next((one.lines for one in found if one.name == name), ())
 
     @property
     def uses(self) -> tuple[str, ...]:
         """Statements behind the underlined one that use what it is assigned to."""
-        site = self.look.site if self.source is not None and self.look is not None else None
-        return site.around.uses if site is not None and site.around is not None else ()
+        return self.around.uses if self.around is not None else ()
 
     @property
     def again(self) -> tuple[int, ...]:
         """Other lines of the underlined expression's function that compute the like."""
-        site = self.look.site if self.source is not None and self.look is not None else None
-        return site.around.again if site is not None and site.around is not None else ()
+        return self.around.again if self.around is not None else ()
 
     @property
     def carried(self) -> tuple[Carried, ...]:
         """What loops up to the underlined expression multiply from step to step."""
+        return self.around.carried if self.around is not None else ()
+
+    @property
+    def around(self) -> Around | None:
+        """What the script's text says around the underlined expression."""
         site = self.look.site if self.source is not None and self.look is not None else None
-        return site.around.carried if site is not None and site.around is not None else ()
+        return site.around if site is not None else None
 
     def left_if(self, condition: str) -> str | None:
         """Return the line that leaves the origin's function early, where it is known what that hands back."""
-        site = self.look.site if self.source is not None and self.look is not None else None
-        ends = site.around.ends if site is not None and site.around is not None else None
+        ends = self.around.ends if self.around is not None else None
         return None if ends is None else f"if {condition}: return {ends}".rstrip()
 
     @property

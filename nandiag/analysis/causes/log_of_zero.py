@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import posixpath
 import re
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from nandiag.analysis.causes import (
     densities,
     determinants,
     fitting,
+    in_logarithms,
     logarithms,
     meanings,
     recurrences,
@@ -139,7 +141,7 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
         fitted = _brought_back(facts.origin, op, guard) or fitted
     around = Suggestion(f"Keep the argument of the logarithm away from zero.{small}", fitted or f"x.{guard}.{op}()")
     keep, *bounded = _ratio(facts, op, around)
-    added = logarithms.instead(facts, op)
+    added = logarithms.instead(facts, op) or in_logarithms.without_zeros(facts)
     if added is not None:
         return Cause("log_of_zero", (text,), (added, keep))
     known = _of_scores(within, op, of_two=within.origin is not facts.origin)
@@ -151,7 +153,7 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     # Behind a bound what is 0 has no gradient: where most is, nothing would be trained any more.
     half = given.numel > 1 and 2 * given.zeros >= given.numel
     nothing = half and facts.extra.get("of_weights") is True
-    forms = (*([_SOFT] if nothing and _is_relu(facts) else []), *forms)
+    forms = (*([_softened(facts, op)] if nothing and _is_relu(facts) else []), *forms)
     elsewhere = fitted is not None and not nothing and all(one.code != _TANH for one in forms)
     return Cause("log_of_zero", (text,), (keep, *bounded, *forms) if elsewhere else (*forms, keep, *bounded))
 
@@ -160,6 +162,19 @@ _SOFT = Suggestion(
     "It comes out of a relu: where that is 0 no gradient goes back, nor through a bound. Take a softplus in its place.",
     "torch.nn.functional.softplus(z)",
 )
+
+
+def _softened(facts: Facts, op: str) -> Suggestion:
+    """Return the line that makes it with a softplus for the relu, where the text shows that line."""
+    made = meanings.into(facts, op)
+    inner = None if made is None else fitting.target(made.node, "relu")
+    if made is None or made.meaning is None or inner is None:
+        return _SOFT
+    where = "" if made.inside else f" of {posixpath.basename(made.meaning.file)}"
+    told = f"{made.meaning.name} comes out of a relu, in line {made.meaning.line}{where}: where that is 0 no gradient "
+    code = f"torch.nn.functional.softplus({ast.unparse(inner)}) + 1e-6"
+    text = f"{told}goes back, nor through a bound. Take a softplus in its place."
+    return Suggestion(text, f"{made.meaning.name} = {code}" if made.inside else code)
 
 
 def _is_relu(facts: Facts) -> bool:

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import ast
 import itertools
-import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from nandiag.analysis.causes import exponents, fitting, meanings
 from nandiag.analysis.causes.facts import Facts
+from nandiag.analysis.causes.logarithm import Logarithm
 from nandiag.analysis.report import Suggestion
 
 _OF_SUM = "It is taken of a sum of exponentials, which vanish one by one: add them as logarithms, which do not."
 _OF_PRODUCT = "It is taken of a product, which vanishes though no factor does: add the logarithms of the factors."
-_DEEPEST = 6
 
 
 def instead(facts: Facts, op: str) -> Suggestion | None:
@@ -41,96 +38,10 @@ def instead(facts: Facts, op: str) -> Suggestion | None:
     summed = exponents.summed_along(made.node)
     if summed is None:
         return None
-    taken = _Logarithm(facts)
+    taken = Logarithm(facts)
     text = taken.of(summed[0])
     line = fitting.whole(facts.origin, f"torch.logsumexp({text}, dim={summed[1]})")
     return Suggestion(_OF_SUM, line) if taken.undone and line is not None else None
-
-
-@dataclass
-class _Logarithm:
-    """Writes down the logarithm of an expression; ``undone`` are the exponentials that it has undone in it."""
-
-    facts: Facts
-    undone: list[str] = field(default_factory=list)
-
-    def of(self, node: ast.expr, depth: int = 0) -> str:
-        """Return the text of the logarithm of ``node``."""
-        value = _number(node)
-        if value is not None and value > 0:
-            return f"{math.log(value):.7g}"
-        forms: tuple[Callable[[ast.expr, int], str | None], ...] = (self._named, self._exponential, self._product)
-        for form in forms if depth < _DEEPEST else ():
-            text = form(node, depth)
-            if text is not None:
-                return text
-        return f"torch.log({ast.unparse(node)})"
-
-    def _named(self, node: ast.expr, depth: int) -> str | None:
-        """A name is written out where that undoes an exponential."""
-        made = meanings.behind(self.facts, node) if isinstance(node, ast.Name) else None
-        if made is None or made.meaning is None or not made.inside:
-            return None
-        before = len(self.undone)
-        text = self.of(made.node, depth + 1)
-        return text if len(self.undone) > before else None
-
-    def _exponential(self, node: ast.expr, _: int) -> str | None:
-        plain = fitting.target(node, "exp")
-        if plain is not None:
-            self.undone.append("exp")
-            return _bracketed(ast.unparse(plain))
-        scores = fitting.target(node, "softmax")
-        if scores is None or not isinstance(node, ast.Call):
-            return None
-        rest = [ast.unparse(one) for one in (*node.args, *node.keywords) if one is not scores]
-        if not rest:
-            return None
-        self.undone.append("softmax")
-        return f"torch.log_softmax({', '.join((ast.unparse(scores), *rest))})"
-
-    def _product(self, node: ast.expr, depth: int) -> str | None:
-        if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult | ast.Div):
-            return None
-        left, right = self.of(node.left, depth + 1), self.of(node.right, depth + 1)
-        if isinstance(node.op, ast.Mult):
-            return f"{left} + {right}"
-        return f"{left} - {_bracketed(right)}"
-
-
-def _bracketed(text: str) -> str:
-    """Return ``text`` as one term of a sum."""
-    node = ast.parse(text, mode="eval").body
-    summed = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub)
-    return f"({text})" if summed or isinstance(node, ast.UnaryOp | ast.IfExp | ast.Lambda | ast.Compare) else text
-
-
-def _number(node: ast.expr) -> float | None:
-    """Return the value of an expression of numbers and of ``math`` alone, such as ``math.sqrt(2 * math.pi)``."""
-    if isinstance(node, ast.Constant):
-        value = node.value
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-    if isinstance(node, ast.Attribute):
-        return math.pi if ast.unparse(node) in {"math.pi", "torch.pi", "np.pi"} else None
-    if isinstance(node, ast.Call) and ast.unparse(node.func) == "math.sqrt" and len(node.args) == 1:
-        value = _number(node.args[0])
-        return math.sqrt(value) if value is not None and value > 0 else None
-    if not isinstance(node, ast.BinOp):
-        return None
-    left, right = _number(node.left), _number(node.right)
-    both = None if left is None or right is None or not 0 < left < _FAR or not 0 < right < _FAR else (left, right)
-    return None if both is None else _computed(node.op, *both)
-
-
-def _computed(kind: ast.operator, left: float, right: float) -> float | None:
-    if isinstance(kind, ast.Mult):
-        return left * right
-    if isinstance(kind, ast.Div):
-        return left / right
-    return left**right if isinstance(kind, ast.Pow) and left < _BASE and right < _BASE else None
-
-
-_FAR, _BASE = 1e6, 100.0
 
 
 _OF_RATIO = "Its logarithm is taken: take that of both sides, which is finite where the quotient is not."
@@ -174,6 +85,6 @@ def _taken_of(facts: Facts, names: tuple[str, ...]) -> ast.Call | None:
 def _apart(facts: Facts, node: ast.expr) -> str:
     """Return the logarithm of one side, of the scores where it is a softmax of such, else behind a bound."""
     made = meanings.behind(facts, node)
-    taken = _Logarithm(facts)
+    taken = Logarithm(facts)
     text = taken.of(made.node) if made.inside and meanings.is_same_again(made.node) else ""
     return text if taken.undone == ["softmax"] else f"torch.log({fitting.bracketed(node)}.clamp_min(1e-12))"

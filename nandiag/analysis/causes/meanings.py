@@ -11,12 +11,12 @@ from nandiag.analysis.causes.facts import Facts
 from nandiag.events import Meaning
 
 # Methods and functions that only look at their tensor in another way.
-_VIEWS = frozenset(
+VIEWS = frozenset(
     {"squeeze", "unsqueeze", "view", "reshape", "flatten", "transpose", "permute", "contiguous", "t", "expand"}
 )
-_PICKS = frozenset({"gather", "index_select", "take_along_dim", "narrow", "select", "masked_select"})
+PICKS = frozenset({"gather", "index_select", "take_along_dim", "narrow", "select", "masked_select"})
 # Of these it is known that they are the same when they are called again: a module may drop out, or count.
-_SAME_AGAIN = _VIEWS | {"float", "double", "detach", "mean", "sum", "matmul", "mm", "mul", "div", "add", "sub", "clamp"}
+_SAME_AGAIN = VIEWS | {"float", "double", "detach", "mean", "sum", "matmul", "mm", "mul", "div", "add", "sub", "clamp"}
 _RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial")
 _DEEPEST = 4
 
@@ -91,7 +91,7 @@ def swapped(facts: Facts, node: ast.expr, form: Callable[[ast.expr], str | None]
     if isinstance(node, ast.Subscript):
         text = swapped(facts, node.value, form, depth + 1)
         return None if text is None else f"{text}[{ast.unparse(node.slice)}]"
-    looks = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _VIEWS | _PICKS
+    looks = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in VIEWS | PICKS
     if not looks or not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return None
     if fitting.is_module(node.func.value):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import math
 
 from nandiag.analysis.causes import (
-    exponents,
+    exponentials,
     fitting,
     overgrown,
     quotients,
@@ -18,7 +17,7 @@ from nandiag.analysis.causes import (
 )
 from nandiag.analysis.causes.facts import HALF, LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
 from nandiag.analysis.explained.explanation import Explanation
-from nandiag.analysis.report import Origin, Suggestion
+from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
 
 EXPLAIN = Explanation(
@@ -60,15 +59,7 @@ EXPLAIN = Explanation(
     ),
 )
 
-EXPONENTIALS = {"exp": math.e, "expm1": math.e, "sinh": math.e, "cosh": math.e, "exp2": 2.0}
 _OF_DATA = "No gradient goes back from it: it was made of the batch, of constants, or without gradients."
-_LOGGED = {
-    "logsumexp": "The logarithm of its sum is taken below: let torch do both here, and take no logarithm there.",
-    "sum over parts": "It is summed, and the logarithm taken below: subtract the largest first (over ranks: all_reduce "
-    "it with ReduceOp.MAX), and add it back behind the logarithm.",
-}
-# Both ends of what goes in lead to infinity.
-_EVEN = frozenset({"sinh", "cosh"})
 _EIGHTHS = frozenset(name for name in LARGEST if name.startswith("float8"))
 CASTS = frozenset({"_to_copy", "to", "copy", "type_as"})
 PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "dot", "mv", "einsum", "addmv"})
@@ -106,7 +97,7 @@ def explain(facts: Facts) -> Cause | None:
     limit = LARGEST.get(dtype_of(bad))
     wide = facts.extra.get("float64_finite")
     # An exponential of 1800 leaves float64 too, and is an overflow all the same.
-    elsewhere = wide is False and dtype_of(bad) != "float64" and facts.op not in EXPONENTIALS
+    elsewhere = wide is False and dtype_of(bad) != "float64" and facts.op not in exponentials.OPS
     if limit is None or elsewhere:
         return None
     if wide is True:
@@ -124,9 +115,9 @@ def overflows(facts: Facts) -> bool:
 def _text(facts: Facts, given: TensorFact, dtype: str, limit: float) -> str | None:
     largest = words.number(given.absmax)
     most = f"{dtype} ends at {words.number(limit)}"
-    if facts.op in EXPONENTIALS:
-        border = math.log(limit, EXPONENTIALS[facts.op])
-        low = facts.op in _EVEN and -(given.min or 0.0) > (given.max or 0.0)
+    if facts.op in exponentials.OPS:
+        border = math.log(limit, exponentials.OPS[facts.op])
+        low = facts.op in exponentials.EVEN and -(given.min or 0.0) > (given.max or 0.0)
         end, edge = (given.min, f"below {-border:.1f}") if low else (given.max, f"above {border:.1f}")
         over = f"the input of {facts.op} goes to {words.number(end)}; in {dtype} it overflows {edge}"
         return over if (given.absmax or 0.0) > border else None
@@ -169,8 +160,8 @@ def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
     product = product or states.mended(facts)
     if product is not None:
         return Cause("overflow", (text,), (product,), strength, leads=True)
-    general = dtype not in {"float16", *_EIGHTHS} and facts.op not in EXPONENTIALS
-    leads = facts.op in EXPONENTIALS and exponents.stable(facts.origin, facts.op or "") is not None
+    general = dtype not in {"float16", *_EIGHTHS} and facts.op not in exponentials.OPS
+    leads = facts.op in exponentials.OPS and exponentials.in_one_step(facts) is not None
     if facts.extra.get("of_weights") is not False or facts.origin.phase not in {"forward", "loss"}:
         return Cause("overflow", (text,), _advice(facts, dtype), strength, general=general, leads=leads)
     step = facts.origin.step
@@ -186,8 +177,8 @@ def _advice(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
     if dtype == "float16" and _fits_float32(facts):
         return _half(facts)
     divided = spreads.left_eps(facts)
-    if facts.op in EXPONENTIALS:
-        return (*([divided] if divided is not None else []), *_exponential(facts, dtype))
+    if facts.op in exponentials.OPS:
+        return (*([divided] if divided is not None else []), *exponentials.suggestions(facts, dtype))
     if divided is not None:
         return (divided,)
     if dtype in _EIGHTHS and facts.op in CASTS:
@@ -215,11 +206,11 @@ def _fits_float32(facts: Facts) -> bool:
     limit, largest = LARGEST["float32"], facts.number("float64_absmax")
     if facts.extra.get("float64_finite") is False or (largest or 0.0) > limit:
         return False
-    if largest is not None or facts.op not in EXPONENTIALS:
+    if largest is not None or facts.op not in exponentials.OPS:
         return True
-    sizes = (fact.absmax if facts.op in _EVEN else fact.max for fact in facts.origin.inputs)
+    sizes = (fact.absmax if facts.op in exponentials.EVEN else fact.max for fact in facts.origin.inputs)
     given = max((size for size in sizes if size is not None), default=0.0)
-    return given <= math.log(limit, EXPONENTIALS[facts.op])
+    return given <= math.log(limit, exponentials.OPS[facts.op])
 
 
 def _half(facts: Facts) -> tuple[Suggestion, ...]:
@@ -234,7 +225,7 @@ def _half(facts: Facts) -> tuple[Suggestion, ...]:
     masked = _mask(facts)
     if masked is not None:
         return (masked, wide)
-    bounds = _exponential(facts, "float16") if facts.op in EXPONENTIALS else ()
+    bounds = exponentials.suggestions(facts, "float16") if facts.op in exponentials.OPS else ()
     if bounds and _fits_the_line(facts):
         return (*bounds, wide, _lifted(facts))
     return (wide, _lifted(facts), *bounds)
@@ -242,10 +233,7 @@ def _half(facts: Facts) -> tuple[Suggestion, ...]:
 
 def _fits_the_line(facts: Facts) -> bool:
     """Whether torch has a form of what the line, with those behind it, writes out by hand."""
-    if facts.op not in EXPONENTIALS or exponents.stable(facts.origin, facts.op) is not None:
-        return facts.op in EXPONENTIALS
-    shared = exponents.shared(facts.origin, facts.uses) is not None
-    return shared or (facts.op == "exp" and exponents.logged(facts.origin, facts.uses) is not None)
+    return facts.op in exponentials.OPS and exponentials.instead(facts) is not None
 
 
 def _cast(facts: Facts, wide: Suggestion) -> tuple[Suggestion, ...]:
@@ -329,64 +317,3 @@ def _lifted(facts: Facts) -> Suggestion:
 
 def _device(facts: Facts) -> str:
     return (facts.origin.device or "cuda").partition(":")[0]
-
-
-def _exponential(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
-    op = facts.op or "exp"
-    form = exponents.stable(facts.origin, op)
-    if form is not None:
-        return (Suggestion(f"This is a {form.name}: let torch do it, which does not overflow.", form.code),)
-    share = exponents.shared(facts.origin, facts.uses)
-    if share is not None:
-        text = "It is divided by its own sum below, and so it is a softmax: torch's subtracts the maximum first."
-        return (Suggestion(text, share),)
-    logged = exponents.logged(facts.origin, facts.uses) if op == "exp" else None
-    if logged is not None:
-        return (Suggestion(_LOGGED[logged.name], logged.code),)
-    halved = _halved(facts, op) if dtype != "float16" else None
-    if halved is not None:
-        return (halved,)
-    bound = _bounded(facts.origin, op, "10" if dtype == "float16" else _most(facts, op))
-    many = any(len(fact.shape) > 1 for fact in facts.origin.inputs)
-    ratio = exponents.bare(facts.origin) if many and exponents.may_be_summed(facts.uses) else None
-    if ratio is None:
-        return (bound,)
-    text = "Where it is divided by its own sum, it is a softmax: let torch do it, which subtracts the maximum first."
-    return (Suggestion(text, ratio), bound)
-
-
-def _most(facts: Facts, op: str) -> str:
-    """Return a bound above what went into the exponential and did no harm, where that is far below the edge."""
-    largest = max((fact.max or 0.0 for fact in facts.origin.outputs), default=0.0)
-    usual = math.log(largest, EXPONENTIALS[op]) if largest > 1.0 else 0.0
-    return _USUAL_BOUND if not _USUAL_BOUND_AT < usual <= _HIGHEST_BOUND else str(math.ceil(usual / 10 + 0.5) * 10)
-
-
-_USUAL_BOUND, _USUAL_BOUND_AT, _HIGHEST_BOUND = "20", 20.0, 60.0
-
-
-def _halved(facts: Facts, op: str) -> Suggestion | None:
-    """A deviation made of a logarithm (``exp(0.5 * logvar)``): the variance, its square, is made of it as well."""
-    found = fitting.parsed(facts.origin)
-    part = None if found is None or op != "exp" else fitting.target(found[1], op)
-    sides = (part.left, part.right) if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mult | ast.Div) else ()
-    name = next((side.id for side in sides if isinstance(side, ast.Name)), None)
-    number = next((side.value for side in sides if isinstance(side, ast.Constant)), None)
-    half = 0.5 if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mult) else 2
-    if name is None or "var" not in name.lower() or number != half:
-        return None
-    text = f"Bound {name} itself, before this line, where it need not go above {_USUAL_BOUND}: its exponential is next."
-    return Suggestion(text, f"{name} = {name}.clamp(max={_USUAL_BOUND})")
-
-
-def _bounded(origin: Origin, op: str, most: str) -> Suggestion:
-    """Say how to bound what goes in: far below the edge of the dtype, for what comes after multiplies and sums."""
-    clamp, there = (f"clamp(-{most}, {most})", f"beyond -{most} and {most}") if op in _EVEN else (
-        f"clamp(max={most})", f"above {most}"
-    )  # fmt: skip
-    within = fitting.clamped(origin, op)
-    if within is not None:
-        code = fitting.argument(origin, op, lambda _: f"{within}.{clamp}")
-        return Suggestion(f"It is clamped already, and not enough: it need not go {there}.", code)
-    code = fitting.arguments(origin, op, lambda text: f"{text}.{clamp}")  # the others break at the same values
-    return Suggestion(f"Bound what goes into it, where it need not go {there}.", code or f"torch.{op}(x.{clamp})")

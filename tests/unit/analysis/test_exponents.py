@@ -225,3 +225,19 @@ def test_of_half_precision_the_softmax_that_the_lines_write_out_comes_before_a_w
 )
 def test_each_exponential_of_a_line_is_bounded(at, by_hand, line, code):
     assert code in [one.code for one in overflow(at, by_hand, line, "a.exp()", max=900.0)]
+
+
+@pytest.mark.parametrize(
+    ("use", "shape", "code"),
+    [
+        ("loss.backward()", (), "loss = ce"),
+        ("loss.backward()", (4,), "loss = torch.exp(ce.clamp(max=20))"),
+        ("total = loss + decay", (), "loss = torch.exp(ce.clamp(max=20))"),
+    ],
+)
+def test_above_a_bound_a_loss_that_is_an_exponential_would_train_nothing(at, by_hand, use, shape, code):
+    line = "loss = torch.exp(ce)"
+    given = (by_hand.fact(shape=shape, min=104.0, max=104.0, absmax=104.0),)
+    facts = at("exp", given, (by_hand.fact(shape=shape, posinf=1),), extra={"of_weights": True}, **on(line, line[7:]))
+    facts = replace(facts, look=replace(facts.look, site=Site(around=Around(uses=(use,)))))
+    assert explain(facts)[1].suggestions[0].code == code

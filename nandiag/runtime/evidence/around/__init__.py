@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from nandiag.events.site import Around, Meaning
 from nandiag.runtime.evidence.around.again import again, alike
+from nandiag.runtime.evidence.around.block import beside
 from nandiag.runtime.evidence.around.carried import carried
 from nandiag.runtime.evidence.around.ends import ends
 from nandiag.runtime.evidence.around.handed import handed_in
@@ -48,7 +49,8 @@ def _around(frames: tuple[Frame, ...]) -> Around | None:
     aliased = [one.text for one in names if _ATTRIBUTE.fullmatch(one.text)]
     lines = tuple(written(place, aliased))
     loops = tuple(carried(place))[:_MOST_USES]
-    return Around(names, uses, statement, column, lines, again(place), alike(place), loops, ends(place))
+    told = names, uses, statement, column, lines, again(place), alike(place), loops, ends(place)
+    return Around(*told, *beside(place))
 
 
 def _on_one_line(place: Place) -> tuple[str | None, tuple[int, int] | None]:

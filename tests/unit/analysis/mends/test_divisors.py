@@ -279,3 +279,22 @@ def test_a_product_that_outgrows_its_dtype_is_no_matter_of_the_batch(at, by_hand
 def test_a_quotient_whose_logarithm_is_taken_may_be_huge_and_not_0(at, by_hand, line, expression, code, uses):
     facts = on(quotient(at, by_hand, line, expression, "posinf"), uses=uses)
     assert advice(facts)[0].code == code
+
+
+# ---------------------------------------------------------------------- vectors that are 0 all over
+
+
+@pytest.mark.parametrize(("step", "empty", "begins"), [(0, 4, True), (7, 4, False), (0, 1, False)])
+def test_where_a_layer_begins_at_0_its_vectors_have_no_direction(at, by_hand, step, empty, begins):
+    given = (
+        by_hand.fact(zeros=4 * empty, min=0.0, max=0.0 if empty == 4 else 2.0),
+        by_hand.fact(shape=(4, 1), zeros=empty, min=0.0, absmin=0.5),
+    )
+    line = "return q / torch.linalg.norm(q, dim=-1, keepdim=True)"
+    facts = at("div", given, (by_hand.fact(nan=4 * empty),), **placed(line, line[7:]), step=step,
+               extra={"of_weights": True})  # fmt: skip
+    told = advice(on(facts, ("q", "self.quat(self.body(x))")))
+    codes = [f"{line}.clamp_min(1e-6)"]
+    if begins:
+        codes.insert(0, "torch.nn.init.normal_(self.quat.weight, std=0.02)  # behind what sets it to 0")
+    assert [one.code for one in told] == codes

@@ -166,3 +166,20 @@ def test_where_a_relu_left_most_at_0_a_bound_would_leave_it_untrained(at, by_han
     facts = at("log", (given,), (out,), **placed("loss = rate.log()", "rate.log()"),
                extra={"of_weights": True, "made_by": ["ReluBackward0", "AddmmBackward0"]})  # fmt: skip
     assert [one.code for one in advice(facts)] == [*soft, "loss = rate.clamp_min(1e-12).log()"]
+
+
+@pytest.mark.parametrize(
+    ("made", "code"),
+    [
+        ("torch.relu(raw)", "rate = torch.nn.functional.softplus(raw) + 1e-6"),
+        ("self.head(h).relu()", "rate = torch.nn.functional.softplus(self.head(h)) + 1e-6"),
+        ("self.net(x)", "torch.nn.functional.softplus(z)"),
+    ],
+)
+def test_the_line_of_the_relu_itself_is_mended_where_the_text_shows_it(at, by_hand, made, code):
+    given, out = by_hand.fact(zeros=12, min=0.0), by_hand.fact(neginf=12)
+    facts = at("log", (given,), (out,), **placed("loss = rate.log()", "rate.log()"),
+               extra={"of_weights": True, "made_by": ["ReluBackward0", "AddmmBackward0"]})  # fmt: skip
+    told = advice(on(facts, ("rate", made)))[0]
+    assert told.code == code
+    assert ("in line 3" in told.text) is ("rate" in code)
