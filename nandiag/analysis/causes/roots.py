@@ -91,10 +91,13 @@ def _guarded(meaning: Meaning, guard: str) -> str | None:
         node = ast.parse(meaning.text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    inner = quotients.root_of(node)
-    if inner is None or not meaning.text.isascii():
-        return None
-    text = fitting.put(meaning.text, inner, lambda part: f"{part}.clamp_min({guard})")
+    factors = quotients.factors(node)
+    inner = [under for factor in factors if (under := quotients.root_of(factor)) is not None]
+    if len(inner) < len(factors) or not meaning.text.isascii():
+        return None  # else what is no root may be the one that is 0
+    text = meaning.text
+    for part in sorted(inner, key=lambda one: -one.col_offset):
+        text = fitting.put(text, part, lambda under: f"{under}.clamp_min({guard})")
     return f"{meaning.name} = {text}" if meaning.inside else text
 
 

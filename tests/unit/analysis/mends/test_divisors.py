@@ -20,6 +20,10 @@ from tests.unit.analysis.mends.told import advice, on, placed, quotient
         ("torch.sqrt((y * y).sum(-1))", "torch.sqrt((y * y).sum(-1).clamp_min(1e-12))"),
         ("(y ** 2).sum(-1) ** 0.5", "(y ** 2).sum(-1).clamp_min(1e-12) ** 0.5"),
         ("(a - b).sqrt()", "(a - b).clamp_min(1e-12).sqrt()"),
+        (
+            "torch.sqrt(a.sum(1)) * b.sum(1).sqrt()",
+            "torch.sqrt(a.sum(1).clamp_min(1e-12)) * b.sum(1).clamp_min(1e-12).sqrt()",
+        ),
     ],
 )
 def test_a_root_above_the_division_is_mended_in_its_own_line(at, by_hand, root, mended):
