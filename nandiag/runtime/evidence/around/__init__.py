@@ -16,10 +16,9 @@ from nandiag.events.site import Around, Meaning
 from nandiag.runtime.evidence.around.again import again, alike
 from nandiag.runtime.evidence.around.block import beside
 from nandiag.runtime.evidence.around.carried import carried
-from nandiag.runtime.evidence.around.ends import ends
 from nandiag.runtime.evidence.around.handed import handed_in
 from nandiag.runtime.evidence.around.place import Place, end_of, loaded, place_of
-from nandiag.runtime.evidence.around.returned import returned
+from nandiag.runtime.evidence.around.returned import ends, returned
 from nandiag.runtime.evidence.around.unchanged import bound, unchanged
 from nandiag.runtime.evidence.around.written import written
 from nandiag.runtime.frames import Frame

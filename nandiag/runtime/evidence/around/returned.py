@@ -1,13 +1,18 @@
-"""What a function of the same file hands back, where the text leaves no doubt of which is called (worker)."""
+"""What a function of the file hands back, where the text leaves no doubt of which is called, or of what it is (worker).
+
+Who leaves the function of an expression early must hand back the same: its caller goes on with it.
+"""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-from nandiag.runtime.evidence.around.place import Function, Place
-from nandiag.runtime.evidence.around.unchanged import called
+from nandiag.runtime.evidence.around.again import within
+from nandiag.runtime.evidence.around.place import Function, Place, root
+from nandiag.runtime.evidence.around.unchanged import bound, called
 
+_PLAIN = (ast.Name, ast.Attribute, ast.Load)
 _HARMLESS = frozenset({"torch.no_grad()", "torch.inference_mode()", "torch.enable_grad()"})
 
 
@@ -21,15 +26,15 @@ def returned(place: Place, statement: ast.stmt, name: str) -> Place | None:
         return None
     names = [one.id if isinstance(one, ast.Name) else None for one in target.elts]
     path = _function(place, statement.value) if names.count(name) == 1 else None
-    ends = [] if path is None else [one for one in _inner(path[-1]) if isinstance(one[-1], ast.Return)]
-    if path is None or len(ends) != 1:
+    last = [] if path is None else [one for one in _inner(path[-1]) if isinstance(one[-1], ast.Return)]
+    if path is None or len(last) != 1:
         return None
-    end = ends[0][-1]
+    end = last[0][-1]
     value = end.value if isinstance(end, ast.Return) else None
     if not isinstance(value, ast.Tuple) or len(value.elts) != len(names):
         return None
     part = value.elts[names.index(name)]
-    return None if isinstance(part, ast.Starred) else Place(place.file, (*path[:-1], *ends[0], value, part))
+    return None if isinstance(part, ast.Starred) else Place(place.file, (*path[:-1], *last[0], value, part))
 
 
 def _function(place: Place, call: ast.expr) -> tuple[ast.AST, ...] | None:
@@ -71,3 +76,32 @@ def _inner(node: ast.AST) -> Iterator[tuple[ast.AST, ...]]:
         yield path
         waiting += [(*path, one) for one in ast.iter_child_nodes(path[-1])
                     if isinstance(one, ast.stmt | ast.excepthandler | ast.match_case)]  # fmt: skip
+
+
+def ends(place: Place) -> str | None:
+    """Return what each ``return`` of the function gives, empty where none gives anything; ``None`` where it differs."""
+    scope = place.scope
+    inner = list(within(scope)) if isinstance(scope, ast.FunctionDef) else []
+    if not inner or any(isinstance(one, ast.Lambda) and one in place.nodes for one in inner):
+        return None
+    if any(isinstance(one, ast.Yield | ast.YieldFrom) for one in inner):
+        return None
+    given = {_text(one.value) for one in inner if isinstance(one, ast.Return)}
+    if given <= {""}:
+        return ""
+    text = given.pop() if len(given) == 1 else ""
+    return text if isinstance(scope, ast.FunctionDef) and text and _is_known(scope, text, inner) else None
+
+
+def _text(value: ast.expr | None) -> str:
+    return "" if value is None or (isinstance(value, ast.Constant) and value.value is None) else ast.unparse(value)
+
+
+def _is_known(scope: ast.FunctionDef, text: str, inner: list[ast.AST]) -> bool:
+    """Whether ``text`` names what the function was handed, or an attribute of it, and the function sets neither."""
+    node = ast.parse(text, mode="eval").body
+    own = {ast.unparse(one) for one in inner if isinstance(one, ast.Attribute) and not isinstance(one.ctx, ast.Load)}
+    if text in own or any(not isinstance(one, _PLAIN) for one in ast.walk(node)):
+        return False
+    handed = {one.arg for one in (*scope.args.posonlyargs, *scope.args.args, *scope.args.kwonlyargs)}
+    return root(node) in handed - {name for one in inner for name in bound(one)}

@@ -4,8 +4,8 @@ import ast
 
 import pytest
 
-from nandiag.runtime.evidence.around.ends import ends
 from nandiag.runtime.evidence.around.place import Place
+from nandiag.runtime.evidence.around.returned import ends
 
 
 def told(text):
