@@ -17,6 +17,7 @@ from nandiag.runtime.belongings.instead.stand_ins import StandIns
 from nandiag.runtime.belongings.numbers import Numbers
 from nandiag.runtime.belongings.reach import (
     MAPS,
+    TENSORS,
     form_of,
     is_array,
     is_filled,
@@ -104,8 +105,9 @@ def _keeper(one: Any, left: Collection[Any]) -> Callable[[], object] | None:
         return partial(_put_back_map, one, base, list(base.items(one)), left)
     if form is not None:
         return partial(_put_back_list, one, form, list(form.__iter__(one)))
-    if type(one) is torch.Tensor:
-        return partial(_put_back_memory, one, one.detach()) if one.layout is torch.strided else None
+    if type(one) in TENSORS:
+        alias = one.detach() if type(one) is torch.Tensor and one.layout is torch.strided else None
+        return partial(_put_back_tensor, one, alias, _own_names(one))
     if type(one) is FunctionType:
         return partial(
             _put_back_cells, [(cell, cell.cell_contents) for cell in one.__closure__ or () if _is_filled(cell)]
@@ -130,8 +132,19 @@ def _empty(slot: MemberDescriptorType, one: Any) -> None:
         slot.__delete__(one)
 
 
-def _put_back_memory(one: Tensor, alias: Tensor) -> None:
-    """Give a tensor the memory again that it had (``tensor.data = ...`` gives it other)."""
+def _own_names(one: Tensor) -> dict[str, Any]:
+    """Return what the script has noted on a tensor; names with an underscore are libraries' own, as a rule."""
+    return {name: value for name, value in vars(one).items() if not name.startswith("_")}
+
+
+def _put_back_tensor(one: Tensor, alias: Tensor | None, names: dict[str, Any]) -> None:
+    """Give a tensor the memory again that it had (``tensor.data = ...`` gives it other), and what was noted on it."""
+    now = _own_names(one)
+    vars(one).update({name: value for name, value in names.items() if now.get(name, _put_back_tensor) is not value})
+    for name in now.keys() - names.keys():
+        vars(one).pop(name, None)
+    if alias is None:
+        return
     if one.data_ptr() != alias.data_ptr() or one.shape != alias.shape or one.stride() != alias.stride():
         one.data = alias
 

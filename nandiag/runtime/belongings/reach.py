@@ -15,8 +15,8 @@ import sys
 import threading
 import weakref
 from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, defaultdict, deque
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache, partial
 from types import FrameType, FunctionType, MemberDescriptorType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -45,7 +45,10 @@ _MOST = 100_000
 _FOLLOWED = 100_000
 _LARGEST = 2_000_000
 _DEPTH = 16
-_PLAIN = (FunctionType, MethodType, partial, threading.local)
+_CACHED = type(lru_cache(id))
+_PLAIN = (FunctionType, MethodType, partial, threading.local, _CACHED)
+TENSORS = (torch.Tensor, nn.Parameter)
+_FOLLOWED_OF_TORCH = ("torch.utils.data", "torch.optim")
 
 
 def reached(starts: Iterable[object], *, alone: bool = False) -> Iterator[object]:
@@ -89,11 +92,11 @@ def is_followed(one: object) -> bool:
         return False
     if kind in MAPS or kind in LISTS or isinstance(one, tuple):
         return len(one) <= (_FOLLOWED if isinstance(one, tuple) else _LARGEST)  # type: ignore[arg-type]
-    if kind in _PLAIN or is_iterator(kind) or kind is torch.Tensor or is_generator(one) or is_array(one):
+    if kind in _PLAIN or is_iterator(kind) or kind in TENSORS or is_generator(one) or is_array(one):
         return True
     if isinstance(one, type):
         return _defined_by_user(one)
-    return isinstance(one, nn.Module) or kind.__module__.startswith("torch.utils.data") or is_object(one)
+    return isinstance(one, nn.Module) or kind.__module__.startswith(_FOLLOWED_OF_TORCH) or is_object(one)
 
 
 def _speaks_for_its_class(one: object) -> bool:
@@ -182,10 +185,8 @@ def _is_part_of_library(module: ModuleType | None) -> bool:
 def _inside(one: Any) -> Iterable[object]:
     if type(one) is FunctionType:
         return _inside_function(one)
-    if type(one) is MethodType:
-        return (one.__self__, one.__func__)
-    if type(one) is partial:
-        return (one.func, *one.args, *one.keywords.values())
+    if type(one) in _WRAPPERS:
+        return _WRAPPERS[type(one)](one)
     if isinstance(one, type):
         return list(vars(one).values())
     if is_iterator(type(one)):
@@ -193,12 +194,20 @@ def _inside(one: Any) -> Iterable[object]:
     return [*_members(one), *_attributes(one)]
 
 
+_WRAPPERS: dict[type, Callable[[Any], Iterable[object]]] = {
+    MethodType: lambda one: (one.__self__, one.__func__),
+    partial: lambda one: (one.func, *one.args, *one.keywords.values(), vars(one)),
+    _CACHED: lambda one: (one.__wrapped__, vars(one)),
+}
+
+
 def _inside_function(one: FunctionType) -> list[object]:
-    held = [content(cell) for cell in one.__closure__ or ()]
+    held = [*(content(cell) for cell in one.__closure__ or ()), vars(one).get("__wrapped__")]
     if kind_of(one.__code__.co_filename) == USER:
         return [*held, *(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values(), vars(one)]
-    # A library's decorator: of what it holds only the script's own function is the script's affair.
-    return [inner for inner in held if type(inner) is FunctionType and kind_of(inner.__code__.co_filename) == USER]
+    # A library's decorator: of what it holds only the script's own function, and what is noted on it, are the script's.
+    own = [inner for inner in held if type(inner) is FunctionType and kind_of(inner.__code__.co_filename) == USER]
+    return [*own, vars(one)] if own else []
 
 
 def _members(one: Any) -> list[object]:
@@ -215,6 +224,8 @@ def _members(one: Any) -> list[object]:
 def _attributes(one: Any) -> list[object]:
     if isinstance(one, torch.Tensor) or is_array(one) or is_generator(one):
         return []
+    if isinstance(one, torch.optim.Optimizer):  # its state is moved by its updates alone, and may be very much
+        return list(one.param_groups)
     slots = [slot.__get__(one) for slot in slots_of(type(one)) if is_filled(slot, one)] if is_object(one) else []
     return [*slots, vars(one), type(one)] if hasattr(one, "__dict__") else slots
 

@@ -53,7 +53,7 @@ def traceless(
     """
     roots = roots_of(entries)
     with quiet():
-        gradients = [(parameter, "grad", parameter.grad) for parameter in parameters]
+        kept = [(parameter, parameter.grad, parameter.requires_grad) for parameter in parameters]
         written = _copied(parameters) if weights_written else []
         buffers = _copied([buffer for root in roots for buffer in root.buffers()])
         contents = Contents(roots)
@@ -64,7 +64,7 @@ def traceless(
         versions = _versions([*parameters, *(buffer for buffer, _ in buffers), *contents.tensors])
         belongings = Belongings(starts, bystanders, ends=ends)  # last: it may close arrays
     # Made ready while nothing has changed yet: what fails up to here needs no undoing.
-    undo: list[Callable[[], object]] = [aside.settle, *(partial(setattr, *one) for one in gradients)]
+    undo: list[Callable[[], object]] = [aside.settle, *(partial(_as_trained, *one) for one in kept)]
     undo += [partial(_restore, buffer, value) for buffer, value in [*written, *buffers]]
     # Output comes back when what the step made is gone again, and has said what it says as it goes.
     undo += [contents.put_back, belongings.put_back, versions.close, aside.close, states.put_back]
@@ -78,6 +78,12 @@ def traceless(
             yield
     finally:
         undo_all(undo)
+
+
+def _as_trained(parameter: Tensor, gradient: Tensor | None, trained: bool) -> None:  # noqa: FBT001 - as it was
+    parameter.grad = gradient
+    if parameter.requires_grad is not trained:
+        parameter.requires_grad_(trained)
 
 
 def _drop_gradients(parameters: list[Tensor]) -> None:

@@ -95,6 +95,36 @@ def test_a_closure():
     assert call() == 1
 
 
+def plain(number=0):
+    return number
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: functools.lru_cache(plain), lambda: functools.partial(plain), lambda: functools.singledispatch(plain),
+        lambda: torch.no_grad()(plain), lambda: torch.zeros(2), lambda: torch.nn.Parameter(torch.zeros(2)),
+    ],
+)  # fmt: skip
+def test_what_the_script_counts_on_what_is_no_object_of_its_own(make):
+    counted = make()
+    counted.calls = 1
+    keeping = Belongings([[counted]], ALONE)
+    counted.calls += 1
+    keeping.put_back()
+    assert counted.calls == 1
+
+
+def test_the_rate_that_a_schedule_sets_within_the_step():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=1.0)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    keeping = Belongings([{"held": [schedule]}], ALONE)
+    optimizer.step()
+    schedule.step()
+    keeping.put_back()
+    assert (optimizer.param_groups[0]["lr"], schedule.last_epoch, schedule.get_last_lr()) == (1.0, 0, [1.0])
+
+
 @pytest.mark.parametrize(("many", "change"), [([1, 2], list.pop), ({1, 2}, set.pop), ({"a": 1}, dict.popitem)])
 def test_a_container(many, change):
     before = many.copy()

@@ -158,6 +158,14 @@ def test_what_a_module_keeps(way, around_replays):
     nothing_moved(worker)
 
 
+def test_which_weights_are_trained_stays_as_a_forward_has_set_it(around_replays):
+    """Layers that are thawed, or frozen, as training goes on."""
+    model = Keeper(lambda module, _: module.layer.bias.requires_grad_(not module.layer.bias.requires_grad))
+    worker = around_replays(lambda: [one.requires_grad for one in model.parameters()])
+    train(model)
+    nothing_moved(worker)
+
+
 # ---------------------------------------------------------------------- tensors wherever they are
 
 
