@@ -66,7 +66,9 @@ class Around:
     multiply from step to step. ``ends`` is what the function hands back, wherever it ends: empty for nothing, ``None``
     where that is not known ahead. ``block`` are the statements that run one behind the other with the expression's own,
     from the first that takes an exponential on, where any does and all are short; ``outlive`` are the names that these
-    give something and that what stands elsewhere in the function reads.
+    give something and that what stands elsewhere in the function reads. Where the expression is handed back at once,
+    and its function is called in one list of statements alone, these are ``block``, behind the ``return``, and
+    ``handed`` is what they call: ``score`` or ``self.score``.
     """
 
     names: tuple[Meaning, ...] = ()
@@ -80,6 +82,7 @@ class Around:
     ends: str | None = None
     block: tuple[Statement, ...] = ()
     outlive: tuple[str, ...] = ()
+    handed: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from nandiag.analysis.report import Origin
 
 LONGEST_LINE = 120
-_LONG, _LONGEST_OF_LONG = 96, 180
+_LONG, LONGEST_OF_LONG = 96, 180
 NAMED = re.compile(r"return|[\w., ]+ =")
 _MODULES = ("torch", "F", "functional", "special", "fft", "linalg", "np", "numpy")
 _POLES = ("log", "log2", "log10", "sqrt", "rsqrt", "reciprocal")
@@ -297,7 +297,7 @@ def whole(origin: Origin, expression: str, *, of_two: bool = False) -> str | Non
         return None
     only = of_two or (not behind.strip() and NAMED.fullmatch(before.strip()))
     long = len(source.strip()) > _LONG  # the script's own lines are: a part of one would be put together by hand
-    return line if len(line) <= (_LONGEST_OF_LONG if long else LONGEST_LINE) or only else expression
+    return line if len(line) <= (LONGEST_OF_LONG if long else LONGEST_LINE) or only else expression
 
 
 def nodes_of(line: str) -> list[ast.AST]:

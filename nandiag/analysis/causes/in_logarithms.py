@@ -37,7 +37,7 @@ def mended(facts: Facts) -> Suggestion | None:
     parsed = [_parsed(one.text) for one in around.block]
     starts = set() if _takes(parsed[own], "log") else {own}
     for _ in range(_ROUNDS):
-        rewriting = _Rewriting(parsed, starts, own)
+        rewriting = _Rewriting(parsed, starts, own, around.handed)
         lines = rewriting.lines()
         if lines is None or not rewriting.wanted - starts:
             break
@@ -48,7 +48,7 @@ def mended(facts: Facts) -> Suggestion | None:
 
 
 def _told(block: tuple[Statement, ...], lines: dict[int, str], own: int, held: list[str]) -> Suggestion | None:
-    if any(len(text) > fitting.LONGEST_LINE for text in lines.values()):
+    if any(len(text) > fitting.LONGEST_OF_LONG for text in lines.values()):
         return None
     code = [lines[own], *(f"{text}  # line {block[at].line}" for at, text in lines.items() if at != own)]
     named = f" ({words.few(held)} then {'holds' if len(held) == 1 else 'hold'} logarithms)" if held else ""
@@ -58,6 +58,8 @@ def _told(block: tuple[Statement, ...], lines: dict[int, str], own: int, held: l
 
 def _own(facts: Facts, block: tuple[Statement, ...]) -> int | None:
     """Return the number of the origin's own statement."""
+    if facts.around is not None and facts.around.handed is not None:
+        return 0
     line = facts.origin.line or 0
     found = [number for number, one in enumerate(block) if one.line <= line]
     return found[-1] if found else None
@@ -77,7 +79,9 @@ def _takes(node: ast.AST | None, op: str) -> bool:
 
 
 def _names(node: ast.AST, context: type[ast.expr_context] = ast.Load) -> set[str]:
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, context)}
+    """Return the names, and the attributes as they are written, that ``node`` reads, or sets."""
+    found = (one for one in ast.walk(node) if isinstance(one, ast.Name | ast.Attribute))
+    return {ast.unparse(one) for one in found if isinstance(one.ctx, context)}
 
 
 @dataclass
@@ -91,6 +95,7 @@ class _Rewriting:
     block: list[ast.stmt | None]
     starts: Collection[int]
     own: int
+    handed: str | None = None
     held: set[str] = field(default_factory=set)
     ever: set[str] = field(default_factory=set)
     wanted: set[int] = field(default_factory=set)
@@ -118,7 +123,8 @@ class _Rewriting:
             return ast.unparse(node)
         if not isinstance(node, ast.Assign | ast.Return | ast.Expr) or node.value is None:
             return None if _names(node) & self.held else ast.unparse(node)
-        name = _target(node)
+        hands_back = number == 0 and self.handed is not None and isinstance(node, ast.Return)
+        name = self.handed if hands_back else _target(node)
         plain = self._as_number(number, node)
         if plain is not None:
             self.held -= _names(node, ast.Store)
@@ -128,7 +134,7 @@ class _Rewriting:
             return None
         self.held.add(name)
         self.ever.add(name)
-        return f"{name} = {text}"
+        return f"return {text}" if hands_back else f"{name} = {text}"
 
     def _as_number(self, number: int, node: ast.Assign | ast.Return | ast.Expr) -> str | None:
         """Return the statement with each logarithm of what is held, or of exponentials, written out."""
@@ -185,6 +191,10 @@ class _Taken(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.AST:
         self.rest.body.append(ast.Expr(node))
         return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.rest.body.append(ast.Expr(ast.Name(ast.unparse(node), ast.Load())))
+        return self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         given = fitting.target(node, "log")

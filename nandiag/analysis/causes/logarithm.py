@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from nandiag.analysis.causes import exponents, fitting, meanings
 from nandiag.analysis.causes.facts import Facts
 
-_DEEPEST = 6
+_DEEPEST, _SHORT = 6, 60
 _NEXT_TO_NOTHING = 1e-5
 # Methods and functions that pick, or look at, what there is: the logarithm of what they give is what they give of it.
 _PICKS = meanings.VIEWS | meanings.PICKS | {"diag", "diagonal", "clone", "contiguous"}
@@ -24,8 +24,8 @@ _PICKS = meanings.VIEWS | meanings.PICKS | {"diag", "diagonal", "clone", "contig
 class Logarithm:
     """Writes down the logarithm of an expression; ``undone`` are the exponentials that it has undone in it.
 
-    ``held`` are names that stand for logarithms already, ``left`` the expressions whose own logarithm it takes.
-    ``facts`` tell what other names stand for; ``None``: nothing is known of them.
+    ``held`` are names that stand for logarithms already, or functions that hand such back; ``left`` are the expressions
+    whose own logarithm it takes. ``facts`` tell what other names stand for; ``None``: nothing is known of them.
     """
 
     facts: Facts | None
@@ -59,11 +59,12 @@ class Logarithm:
 
     def _named(self, node: ast.expr, depth: int) -> str | None:
         """A name that is held stands for itself; another is written out where that undoes an exponential."""
+        name = ast.unparse(node.func if isinstance(node, ast.Call) else node)
+        if name in self.held:
+            self.undone.append(name)
+            return ast.unparse(node)
         if not isinstance(node, ast.Name):
             return None
-        if node.id in self.held:
-            self.undone.append(node.id)
-            return node.id
         made = meanings.behind(self.facts, node) if self.facts is not None else None
         written_out = made is not None and made.meaning is not None and made.inside
         return self._of_exponentials(made.node, depth) if made is not None and written_out else None
@@ -96,9 +97,24 @@ class Logarithm:
             text = self._of_exponentials(running, depth)
             rest = [ast.unparse(one) for one in (*node.args, *node.keywords) if one is not running]
             return None if text is None else f"torch.logcumsumexp({text}, {', '.join(rest)})"
+        mean = fitting.target(node, "mean")
+        if mean is not None and isinstance(node, ast.Call):
+            return self._averaged(node, mean, depth)
         along = exponents.summed_along(node)
         text = None if along is None else self._of_exponentials(along[0], depth)
         return None if text is None or along is None else f"torch.logsumexp({text}, dim={along[1]})"
+
+    def _averaged(self, node: ast.Call, given: ast.expr, depth: int) -> str | None:
+        """The mean along one dimension: the number of what is summed is that of the zeros whose sum is taken."""
+        summed = ast.Call(
+            ast.Attribute(given, "sum", ast.Load()), [one for one in node.args if one is not given], node.keywords
+        )
+        along = exponents.summed_along(summed)
+        text = None if along is None else self._of_exponentials(given, depth)
+        if text is None or along is None or len(text) > _SHORT:
+            return None
+        size = f"{bracketed(text)}.size({along[1].partition(',')[0]})"
+        return f"torch.logsumexp({text}, dim={along[1]}) - torch.tensor(float({size})).log()"
 
     def _added(self, node: ast.expr, depth: int) -> str | None:
         if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):

@@ -49,7 +49,7 @@ def _around(frames: tuple[Frame, ...]) -> Around | None:
     lines = tuple(written(place, aliased))
     loops = tuple(carried(place))[:_MOST_USES]
     told = names, uses, statement, column, lines, again(place), alike(place), loops, ends(place)
-    return Around(*told, *beside(place))
+    return Around(*told, *beside(place, frames[1:]))
 
 
 def _on_one_line(place: Place) -> tuple[str | None, tuple[int, int] | None]:

@@ -7,24 +7,61 @@ further on.
 from __future__ import annotations
 
 import ast
+from typing import TypeAlias
 
 from nandiag.events.site import Statement
-from nandiag.runtime.evidence.around.place import Place
+from nandiag.runtime.evidence.around.place import Place, place_of
 from nandiag.runtime.evidence.around.unchanged import bound
+from nandiag.runtime.frames import Frame
 
 _MOST, _LONGEST = 24, 240
 
 
-def beside(place: Place) -> tuple[tuple[Statement, ...], tuple[str, ...]]:
-    """Return the statements, and the names that they give something and that others of the function read."""
+Beside: TypeAlias = tuple[tuple[Statement, ...], tuple[str, ...], str | None]
+_NOTHING: Beside = ((), (), None)
+
+
+def beside(place: Place, callers: tuple[Frame, ...] = ()) -> Beside:
+    """Return the statements, the names that they give something and that others of the function read, and the call."""
     statements = _with(place)
     takes = [_takes_exponential(one) for one in statements]
-    if not any(takes):
-        return (), ()
-    told = statements[takes.index(True) :]
+    if place.statement not in statements or not any(takes):
+        return _NOTHING
+    if isinstance(place.statement, ast.Return) and _takes_exponential(place.statement):
+        behind = _behind_call(place, callers)
+        if behind is not None:
+            return behind
+    return _told(place, statements[takes.index(True) :])
+
+
+def _behind_call(place: Place, callers: tuple[Frame, ...]) -> Beside | None:
+    """Return what is done with what the function hands back, where one list of statements alone calls it."""
+    caller = place_of(callers[0]) if callers and callers[0].direct else None
+    call = caller.nodes[-1] if caller is not None else None
+    name = getattr(place.scope, "name", None)
+    if caller is None or not isinstance(call, ast.Call) or place.statement is None or caller.file != place.file:
+        return None
+    called = ast.unparse(call.func)
+    statements = _with(caller)
+    mentions = [any(_is_of(node, name) for node in ast.walk(one)) for one in statements]
+    told = statements[mentions.index(True) :] if any(mentions) else []
+    inside = sum(_is_of(node, name) for one in told for node in ast.walk(one))
+    everywhere = sum(_is_of(node, name) for node in ast.walk(place.nodes[0]))
+    if called not in {name, f"self.{name}"} or inside != everywhere:
+        return None
+    found, outlive, _ = _told(caller, told)
+    own = Statement(place.statement.lineno, ast.unparse(place.statement))
+    return ((own, *found), outlive, called) if found and _is_plain(own) else None
+
+
+def _is_of(node: ast.AST, name: str | None) -> bool:
+    return (node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)) == name
+
+
+def _told(place: Place, told: list[ast.stmt]) -> Beside:
     texts = [Statement(one.lineno, ast.unparse(one)) for one in told[:_MOST]]
     if len(told) > _MOST or place.statement not in told or not all(map(_is_plain, texts)):
-        return (), ()
+        return _NOTHING
     inside = {id(node) for one in told for node in ast.walk(one)}
     read = {
         node.id
@@ -32,7 +69,7 @@ def beside(place: Place) -> tuple[tuple[Statement, ...], tuple[str, ...]]:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and id(node) not in inside
     }
     given = {name for one in told for node in ast.walk(one) for name in bound(node)}
-    return tuple(texts), tuple(sorted(read & given))
+    return tuple(texts), tuple(sorted(read & given)), None
 
 
 def _with(place: Place) -> list[ast.stmt]:

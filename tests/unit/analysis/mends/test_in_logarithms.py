@@ -17,19 +17,24 @@ _TAG = re.compile(r"  # line (\d+)$")
 
 
 def facts_on(at, by_hand, text, line, expression="", op="exp", outlive=()):
-    block = tuple(Statement(node.lineno, ast.unparse(node)) for node in ast.parse(text).body)
+    tree = ast.parse(text).body
+    function = tree[0] if isinstance(tree[0], ast.FunctionDef) else None
+    told = [*function.body, *tree[1:]] if function is not None else tree
+    block = tuple(Statement(node.lineno, ast.unparse(node)) for node in told)
+    around = Around(block=block, outlive=outlive, handed=function.name if function is not None else None)
     source = text.splitlines()[line - 1]
     kind = "posinf" if op == "exp" else "neginf"
     given = by_hand.fact(max=130.0, absmax=130.0) if op == "exp" else by_hand.fact(zeros=3, min=0.0)
     facts = at(op, (given,), (by_hand.fact(**{kind: 1}),), **placed(source, expression or source), line=line)
-    return replace(facts, look=replace(facts.look, site=Site(around=Around(block=block, outlive=outlive))))
+    return replace(facts, look=replace(facts.look, site=Site(around=around)))
 
 
 def pasted(text, line, code):
     lines = text.splitlines()
     for one in code.splitlines():
         tag = _TAG.search(one)
-        lines[(int(tag[1]) if tag else line) - 1] = _TAG.sub("", one)
+        place = (int(tag[1]) if tag else line) - 1
+        lines[place] = " " * (len(lines[place]) - len(lines[place].lstrip())) + _TAG.sub("", one)
     return "\n".join(lines)
 
 
@@ -58,12 +63,17 @@ DENSITY = (
     "like = torch.exp(-d * z ** 2) / (s * math.sqrt(2 * math.pi))\ntotal = (w * like).sum(1)\n"
     "loss = -torch.log(total).mean()"
 )
+IWAE = "weight = torch.exp(z - h)\nloss = -weight.mean(dim=0).log().sum()"
+HANDED = (
+    "def score(a, b):\n    return torch.exp(a * b / 0.5)\npos = score(z[0], h)\nneg = score(z[1:], h).sum(0)\n"
+    "loss = -torch.log(pos / (pos + neg)).mean()"
+)
 
 
 @pytest.mark.parametrize(
     ("text", "line"),
     [(INFONCE, 1), (INFONCE, 4), (PAIRED, 1), (PAIRED, 2), (APART, 1), (APART, 2), (APART, 3), (COX, 1), (COX, 3),
-     (MASKED, 1), (DENSITY, 3)],
+     (MASKED, 1), (DENSITY, 3), (IWAE, 1), (HANDED, 2)],
 )  # fmt: skip
 def test_the_lines_in_logarithms_give_the_same_loss_and_the_same_gradient(at, by_hand, text, line):
     told = mends.mended(facts_on(at, by_hand, text, line))

@@ -1,10 +1,15 @@
 """The statements that run behind one another with an expression's own."""
 
 import ast
+import sys
+
+import pytest
 
 from nandiag.events import Statement
+from nandiag.runtime.evidence.around import around
 from nandiag.runtime.evidence.around.block import beside
 from nandiag.runtime.evidence.around.place import Place
+from nandiag.runtime.frames import stack
 
 TEXT = "def f(a, t):\n    n = a.norm()\n    e = torch.exp(\n        a / t)\n    s = e.sum(1)\n    return s.log(), n\n"
 
@@ -18,7 +23,7 @@ def told(text, within="f"):
 
 def test_they_are_told_on_one_line_each_from_the_first_exponential_on():
     lines = (Statement(3, "e = torch.exp(a / t)"), Statement(5, "s = e.sum(1)"), Statement(6, "return (s.log(), n)"))
-    assert told(TEXT) == (lines, ())
+    assert told(TEXT) == (lines, (), None)
 
 
 def test_names_that_are_read_elsewhere_in_the_function_are_told():
@@ -32,6 +37,24 @@ def test_names_that_are_read_elsewhere_in_the_function_are_told():
 
 
 def test_long_ones_or_many_are_not_told():
-    assert told(TEXT + "    x = 0\n" * 30) == ((), ())
-    assert told(TEXT + f"    x = {'a + ' * 90}a\n") == ((), ())
+    assert told(TEXT + "    x = 0\n" * 30) == ((), (), None)
+    assert told(TEXT + f"    x = {'a + ' * 90}a\n") == ((), (), None)
     assert told(TEXT.replace("torch.exp", "torch.sin").replace("a.norm", "exp.norm") + "    e = exp\n")[0] == ()
+
+
+CALLED = (
+    "def exp(x):\n    return probe(x)\ndef score(a):\n    return exp(a)\n"
+    "def f(z):\n    n = 1\n    pos = score(z)\n    return pos\n"
+)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="columns are known from Python 3.11 on")
+@pytest.mark.parametrize(("more", "handed"), [("", "score"), ("print(score)\n", None)])
+def test_of_a_function_that_hands_an_exponential_back_the_callers_statements_are_told(tmp_path, more, handed):
+    file = tmp_path / "train.py"
+    file.write_text(CALLED + "found = f(2)\n" + more)
+    space = {"probe": lambda _: around(stack(sys._getframe(2))[0])}
+    exec(compile(file.read_text(), str(file), "exec"), space)  # noqa: S102
+    found = space["found"]
+    assert found.handed == handed
+    assert [one.line for one in found.block] == ([4, 7, 8] if handed else [4])
