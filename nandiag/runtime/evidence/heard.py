@@ -74,8 +74,9 @@ def in_numpy(fetched: Fetched, looked: Looked, bad: TensorFact) -> Looked:
 
 def _arrived(looked: Looked) -> Looked:
     """Return ``looked``, as received where such a number had come in an object of another rank's shortly before."""
-    nan = any(fact.nan for fact in looked.inputs if looked.source != "op") or any(map(math.isnan, _numbers(looked)))
-    message = None if _CAME & looked.facts.keys() else OBJECTS.of(looked.step, nan=nan)
+    harmed = [fact for fact in looked.inputs if fact.bad and looked.source != "op"]
+    nan = any(fact.nan for fact in harmed) or any(map(math.isnan, _numbers(looked)))
+    message = None if _CAME & looked.facts.keys() else OBJECTS.of(looked.step, harmed, nan=nan)
     if message is None:
         return looked
     return replace(looked, source="received", facts={**looked.facts, **message.facts(), "by_object": True})

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from nandiag.events import Looked, Sent
 from nandiag.runtime.collectives.messages import Message
 from nandiag.runtime.collectives.objects.arrived import OBJECTS
-from nandiag.runtime.collectives.objects.numbers import bad_numbers
+from nandiag.runtime.collectives.objects.numbers import Bad, bad_numbers
 from nandiag.runtime.collectives.ring import RING, Call, argument
 from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.heard import with_heard
@@ -80,14 +80,14 @@ class Objects:
         way = _WAYS.get(op)
         if way is not None and message is not None and message.kind == op:
             with quiet():
-                values = [value for _, value in bad_numbers(argument(args, kwargs, *way.gets))]
-            OBJECTS.came(message, self._capture.tape.step, (caller.f_code, caller.f_lasti), values)
+                bad = list(bad_numbers(argument(args, kwargs, *way.gets)))
+            OBJECTS.came(message, self._capture.tape.step, (caller.f_code, caller.f_lasti), bad)
 
-    def _tell(self, message: Message, bad: list[tuple[str, float]], caller: FrameType) -> None:
+    def _tell(self, message: Message, bad: list[Bad], caller: FrameType) -> None:
         step = self._capture.tape.step
         spot = Spot(None, None, stack(caller, _FRAMES)[0], "collective", self._capture.tape.micro_step)
         with quiet():
-            numbers = fact(torch.tensor([value for _, value in bad], dtype=torch.float64), bad[0][0])
+            numbers = fact(torch.tensor([one.value for one in bad], dtype=torch.float64), bad[0].way)
             looked = Looked(
                 outcome="found", method="message", step=step, micro_step=spot.micro_step, phase="collective",
                 source="outside", site=site_of(spot, None), inputs=(numbers,), facts={"by_object": True},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -15,17 +15,35 @@ from nandiag.runtime.look.finite import fact, is_bad
 _MOST_THINGS, _MOST_VALUES, _DEEPEST = 512, 1 << 16, 4
 
 
-def bad_numbers(thing: Any) -> Iterator[tuple[str, float]]:
-    """Yield the numbers within that are not finite, one of each array, with the way to each (``[0]['weight']``)."""
-    waiting, met = [("", thing, 0)], 0
+class Bad(NamedTuple):
+    """A number that is not finite, and the ``way`` to it (``[0]['weight']``).
+
+    ``sizes`` are how many numbers a tensor can have that is made of just these: of its array, or of what it stands in.
+    """
+
+    way: str
+    value: float
+    sizes: tuple[int, ...]
+
+
+def bad_numbers(thing: Any) -> Iterator[Bad]:
+    """Yield the numbers within that are not finite, one of each array."""
+    waiting: list[tuple[str, Any, tuple[int, ...]]] = [("", thing, ())]
+    met = 0
     while waiting and met < _MOST_THINGS:
-        name, one, depth = waiting.pop()
+        name, one, many = waiting.pop()
         met += 1
         value = _bad_in(one)
         if value is not None:
-            yield name or "the object", value
-        if depth < _DEEPEST:
-            waiting += [(f"{name}{key}", item, depth + 1) for key, item in _items(one)]
+            size = _size(one)
+            yield Bad(name or "the object", value, (1, *many) if size == 1 else (size,))
+        if len(many) < _DEEPEST:
+            items = _items(one)
+            waiting += [(f"{name}{key}", item, (*many, len(items))) for key, item in items]
+
+
+def _size(one: Any) -> int:
+    return 1 if isinstance(one, float) else int(one.numel() if isinstance(one, Tensor) else one.size)
 
 
 def _items(one: Any) -> list[tuple[str, Any]]:

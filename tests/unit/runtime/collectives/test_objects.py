@@ -119,3 +119,45 @@ def test_a_number_that_came_bad_all_the_time_brought_no_harm(work):
         (model(torch.ones(2, 6)).square().mean() * factor).backward()
         optimizer.step()
     assert worker.looked[0].source == "op"
+
+
+NAN = float("nan")
+BATCH = [[NAN, 1.0], [1.0, 1.0], [1.0, 1.0]]
+
+
+def of_a_file(_):
+    return torch.from_numpy(np.array(BATCH, "float32"))
+
+
+def the_array(got):
+    return torch.from_numpy(got["batch"].astype("float32"))
+
+
+def a_scale_for_all(got):
+    return torch.from_numpy(np.ones((3, 2), "float32") * np.float32(got["scale"]))
+
+
+def a_list(got):
+    return torch.ones(3, 2) * torch.from_numpy(np.array(got["scales"], "float32"))
+
+
+@pytest.mark.parametrize(
+    ("thing", "made", "source"),
+    [
+        ({"auc": NAN}, of_a_file, "input"),
+        ({"auc": {1: NAN, 2: 0.5}, "of": np.array([NAN, 1.0])}, of_a_file, "input"),
+        ({"batch": np.array(BATCH)}, the_array, "received"),
+        ({"scale": NAN}, a_scale_for_all, "received"),
+        ({"scales": [1.0, NAN]}, a_list, "received"),
+    ],
+)
+def test_it_is_taken_for_what_did_harm_where_it_can_be_the_very_numbers(work, thing, made, source):
+    """A measure of an empty set (an AUC) is handed on as NaN in many a healthy run: a bad batch is none of it."""
+    worker = work()
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in (lambda _: torch.ones(3, 2), made):
+        optimizer.zero_grad()
+        model(batch(gathered(thing))).square().mean().backward()
+        optimizer.step()
+    assert worker.looked[0].source == source
