@@ -17,6 +17,7 @@ from nandiag.analysis.causes import (
     powers,
     quotients,
     roots,
+    scalings,
     shares,
     spreads,
     zero_weights,
@@ -176,7 +177,8 @@ def _divisor(facts: Facts) -> TensorFact | None:
 def _in_pass(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     """What the divisor is made of in another line, or out of, may tell more than the division itself."""
     made = (
-        spreads.not_yet(facts)
+        scalings.in_logarithms(facts, divisor)
+        or spreads.not_yet(facts)
         or peaks.instead(facts)
         or norms.correlated(facts)
         or shares.softmax(facts)

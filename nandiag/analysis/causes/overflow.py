@@ -10,6 +10,7 @@ from nandiag.analysis.causes import (
     overgrown,
     quotients,
     recurrences,
+    scalings,
     scans,
     spreads,
     states,
@@ -183,14 +184,20 @@ def _advice(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
         return (divided,)
     if dtype in _EIGHTHS and facts.op in CASTS:
         return _saturated(facts, dtype)
-    tiny = _tiny_divisor(facts)
-    if tiny is not None:
-        guarded = quotients.divisor(facts.origin, lambda text: f"{text}.clamp_min(1e-6)")
-        text = f"It is divided by as little as {words.number(tiny)}: keep the divisor away from zero."
-        return (Suggestion(text, guarded or "a / b.clamp_min(1e-6)"),)
-    return (
+    return _of_tiny(facts) or (
         Suggestion("Bring the values down before this op: normalise, clamp, or clip the gradients of earlier steps."),
     )
+
+
+def _of_tiny(facts: Facts) -> tuple[Suggestion, ...]:
+    """Say what to do about a divisor that is next to nothing; nothing where it is not."""
+    tiny = _tiny_divisor(facts)
+    if tiny is None:
+        return ()
+    scaled = scalings.in_logarithms(facts, facts.origin.inputs[-1])
+    guarded = quotients.divisor(facts.origin, lambda text: f"{text}.clamp_min(1e-6)")
+    text = f"It is divided by as little as {words.number(tiny)}: keep the divisor away from zero."
+    return (scaled or Suggestion(text, guarded or "a / b.clamp_min(1e-6)"),)
 
 
 def _tiny_divisor(facts: Facts) -> float | None:

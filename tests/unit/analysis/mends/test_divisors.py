@@ -302,3 +302,23 @@ def test_where_a_layer_begins_at_0_its_vectors_have_no_direction(at, by_hand, st
     if begins:
         codes.insert(0, "torch.nn.init.normal_(self.quat.weight, std=0.02)  # behind what sets it to 0")
     assert [one.code for one in told] == codes
+
+
+# ---------------------------------------------------------------------- scalings by sums of exponentials
+
+
+@pytest.mark.parametrize(("least", "zeros"), [(9e-40, 0), (0.0, 1)])
+def test_scalings_by_sums_of_exponentials_are_computed_in_logarithms(at, by_hand, least, zeros):
+    divisor = by_hand.fact(shape=(4,), zeros=zeros, min=least, absmin=1e-38)
+    line = "v = b / (K.t() @ u)"
+    facts = at("div", (by_hand.fact(shape=(4,)), divisor), (by_hand.fact(posinf=1, shape=(4,)),),
+               **placed(line, line[4:]), extra={"of_weights": True, "float64_finite": True})  # fmt: skip
+    told = advice(on(facts, ("K", "torch.exp(-cost / eps)")))
+    codes = ["v = torch.as_tensor(b).log() - torch.logsumexp(K.t() + u, dim=-1)"]
+    assert [one.code for one in told] == codes
+    assert "K, u, v hold logarithms: take no exponential in line 3" in told[0].text
+    cost, u, b = torch.rand(4, 5), torch.rand(4), torch.rand(5)
+    names = {"K": -cost, "u": u.log(), "b": b, "torch": torch}
+    exec(codes[0], names)  # noqa: S102
+    assert torch.allclose(names["v"].exp(), b / (torch.exp(-cost).t() @ u))
+    assert "clamp_min" in advice(on(facts, ("K", "torch.rand(4, 4)")))[0].code or zeros
