@@ -19,6 +19,7 @@ from nandiag.runtime.replay.unfinished import can_break_off
 from nandiag.runtime.replay.update.again import stand_in
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Tape, tensors_in
+from nandiag.runtime.tape.packed.descent import ancestors
 from nandiag.runtime.tape.packed.habits import Habit
 from nandiag.runtime.tape.packed.words import Given, Made, version_of
 from nandiag.runtime.tape.traceless import roots_of
@@ -43,7 +44,29 @@ def to_play(tape: Tape, case: Case, copies: list[Entry]) -> list[Entry]:
     """Return what harm may descend from, with ``copies``, but for the updates that were made before."""
     wanted = (*case.gradients, *case.spoken)
     known = [entry for entry in tape.whole(wanted, also=copies) if entry.step == tape.step]
-    return tape.whole(wanted, without=updates_by_hand(known, alone=case.by_hand), also=copies)
+    entries = tape.whole(wanted, without=updates_by_hand(known, alone=case.by_hand), also=copies)
+    made = [*copies, *(maker[0] for maker in map(tape.maker, wanted) if maker is not None)]
+    return entries if case.joint else without_gone(entries, made)
+
+
+def without_gone(entries: list[Entry], wanted: list[Entry]) -> list[Entry]:
+    """Return the entries without those whose inputs are gone and which nothing needs: neither a backward nor a write.
+
+    A metric that gradients are left on for, say, and that is printed when the next step has begun.
+    """
+    acting = [entry for entry in entries if entry.kind == BACKWARD or entry.mutates]
+    needed = {id(entry) for entry in ancestors([*acting, *wanted])}
+    there: set[int] = set()
+    for entry in entries:
+        if id(entry) in needed or all(_can_be_had(word, there) for word in entry.words):
+            there.add(id(entry))
+    return [entry for entry in entries if id(entry) in there] if acting else entries
+
+
+def _can_be_had(word: Made | Given, there: set[int]) -> bool:
+    if type(word) is Made:
+        return id(word.entry) in there or word.tensor() is not None
+    return type(word) is not Given or word.get() is not None
 
 
 def updates_by_hand(entries: list[Entry], *, alone: bool) -> list[Entry]:

@@ -73,6 +73,22 @@ def a_criterion_module():
     return plainly(model, sgd(model), lambda step, out, y: criterion(out, None if step == BAD else y))
 
 
+@fault("aten.log.default", "loss", module=None)
+def a_metric_that_is_printed_in_the_next_step():
+    """It has gradients that nobody asks for, and what it was made of is gone by then."""
+    model = net()
+    optimizer = sgd(model)
+    for step, x, y in data():
+        output = model(x)
+        gap = (output - torch.rand_like(y)).abs()
+        loss = ((output - y).square() * (step != BAD)).mean().log()  # <-
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        gap.mean().item()
+    return model, optimizer
+
+
 @each_of(TABLE)
 def test_the_fault_is_named_and_no_trace_left(function, expected, level, work):
     named_without_a_trace(function, expected, work, level)
