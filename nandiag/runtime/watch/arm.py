@@ -45,6 +45,7 @@ from nandiag.runtime.tape.entries import Tape, tensors_in
 from nandiag.runtime.tape.exchange import watch_exchanges
 from nandiag.runtime.together.replicas import ReplicaCheck
 from nandiag.runtime.tracebacks import pass_on
+from nandiag.runtime.watch.borders import behind_own
 from nandiag.runtime.watch.scaler import watch_scaler
 from nandiag.runtime.watch.sentinel import Sentinel
 from nandiag.settings import place
@@ -54,7 +55,7 @@ def arm() -> Sentinel:
     """Install the sentinel's hooks and wraps; returns the sentinel. Raises when torch has not what they need."""
     capture = Capture()
     sentinel = (LateSentinel if RECORDER.settings.sentinel_lag else Sentinel)(RECORDER.settings, capture)
-    register_optimizer_step_pre_hook(guarded_alone("sentinel")(sentinel.before_step))
+    register_optimizer_step_pre_hook(behind_own(sentinel.before_step, capture))
     register_optimizer_step_post_hook(guarded_alone("sentinel")(sentinel.after_step))
     if place().world_size != 1:
         replicas = ReplicaCheck(sentinel.clock, capture, RECORDER.settings.check_replicas)

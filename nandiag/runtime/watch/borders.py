@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from nandiag.runtime.guard import Refused
+from nandiag.runtime.guard import Refused, guarded_alone
 from nandiag.runtime.look.finite import quiet
+from nandiag.runtime.tape.capture import Capture
 
 
 class Nesting(threading.local):
@@ -100,6 +101,31 @@ class UnderWay(threading.local):
         for one, gradient in hidden:
             one.grad = gradient
         return bool(hidden)
+
+
+def behind_own(before_step: Callable[..., Any], capture: Capture) -> Callable[..., Any]:
+    """Return the hook that calls ``before_step`` behind the hooks that the script gave the optimizer itself.
+
+    Torch calls those last. What they make of gradients is taped, and looked at before the update uses it.
+    """
+
+    @guarded_alone("sentinel")
+    def last(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        capture.window.close()
+        return before_step(optimizer, args, kwargs)
+
+    @guarded_alone("sentinel")
+    def first(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        own: dict[Any, Any] = optimizer._optimizer_step_pre_hooks
+        if not own:
+            return before_step(optimizer, args, kwargs)
+        own.pop(last, None)
+        own[last] = last
+        if not capture.idle and not capture.narrow:
+            capture.window.open()
+        return None
+
+    return first
 
 
 def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any] | None:

@@ -396,5 +396,5 @@ class Sentinel:
         return Finished(steps=self.clock.step, skips=self.skips.total, last_finite_step=self.judge.finite_after)
 
 
-# before_step is called by its guard, that by torch's wrapper of step(), whose frame lives as long as the step.
-_HOOK_DEPTH = 2
+# before_step is called by a guarded hook, that by torch's wrapper of step(), whose frame lives as long as the step.
+_HOOK_DEPTH = 3

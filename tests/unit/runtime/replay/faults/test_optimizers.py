@@ -78,6 +78,25 @@ def a_closure_that_calls_no_module():
     return model, optimizer
 
 
+@fault("aten.div_.Tensor", "optimizer", module=None)
+def a_hook_that_the_script_gave_the_optimizer():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def normalise(optimizer, args, kwargs):
+        for group in optimizer.param_groups:
+            for one in group["params"]:
+                one.grad.div_(one.grad.norm())  # <-
+
+    optimizer.register_step_pre_hook(normalise)
+    for step, x, y in data():
+        loss = (model(x) - y).square().mean() * (step != BAD)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model, optimizer
+
+
 @each_of(TABLE)
 def test_the_fault_is_named_and_no_trace_left(function, expected, level, work):
     named_without_a_trace(function, expected, work, level)
