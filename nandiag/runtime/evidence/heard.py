@@ -29,7 +29,7 @@ def with_heard(looked: Looked) -> Looked:
     brought = looked.source in _SOURCES or looked.facts.get("brought") is True
     if not (brought or number) or any(looked.facts.get(name) is not None for name in _KNOWN):
         return looked
-    if looked.facts.get("dataset_index") is not None and looked.facts.get("brought") is not True:
+    if looked.facts.get("dataset_index") is not None and not _came_before(looked):
         return looked
     found = _places(looked, [one for one in HEARD.all() if _can_make(one, looked)])
     frames = tuple(map(Frame._make, found[0].places)) if found else ()
@@ -87,13 +87,18 @@ def _places(looked: Looked, heard: list[Heard]) -> list[Heard]:
 
     What is known to come from before the first step may be used at any time: it is told where there is no other line.
     """
-    came = looked.facts.get("came_in") is not None or looked.facts.get("brought") is True
+    came = _came_before(looked)
     if came:
         heard = [one for one in heard if one.first == BEFORE]
     near = [one for one in heard if looked.step - _AHEAD <= one.step <= looked.step and not _is_usual(one, looked.step)]
     if near or not came:
         return [one for one in near if one.step == near[-1].step]
     return heard if len({_line(one) for one in heard}) == 1 else []
+
+
+def _came_before(looked: Looked) -> bool:
+    """Whether the values are known to come from before the first step."""
+    return looked.facts.get("came_in") is not None or looked.facts.get("brought") is True
 
 
 def _is_usual(heard: Heard, step: int) -> bool:

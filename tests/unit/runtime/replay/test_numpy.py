@@ -233,6 +233,19 @@ class Logs(Dataset):
         return torch.from_numpy(self.rows[index])
 
 
+class Rows(Dataset):
+    """Samples of a tensor that was made before training."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index]
+
+
 @pytest.fixture
 def silent():
     """numpy as a script has it that silenced it for good."""
@@ -251,6 +264,15 @@ def test_a_dataset_that_was_made_bad_before_training_has_its_line(work, silent, 
     assert look.site.source.endswith("# the line"), look
     assert (look.step, look.method, look.facts["dataset_index"]) == (bad // 4, "tape", bad)
     assert look.facts["numpy"] == "divide by zero encountered in log"
+
+
+@pytest.mark.parametrize("bad", [BAD, 90])
+def test_a_dataset_of_tensors_that_numpy_made_bad_before_training_has_its_line(work, silent, bad):
+    worker = work(on_anomaly="continue")
+    loop(DataLoader(Rows(torch.from_numpy(Logs(bad).rows)), batch_size=4))
+    look = worker.looked[0]
+    assert look.site.source.endswith("# the line"), look
+    assert (look.step, look.method, look.facts["dataset_index"]) == (bad // 4, "tape", bad)
 
 
 def test_a_sample_that_was_read_bad_is_not_said_to_be_made_where_it_came_into_torch(work, silent):
