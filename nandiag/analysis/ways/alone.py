@@ -19,15 +19,13 @@ def with_only_way(timeline: Timeline) -> Timeline:
     for one in timeline.sent:
         ways.setdefault((one.attempt, one.event.look.step), []).append(one)
     only = {step: sent for step, sent in ways.items() if _is_only(sent) and _led_outside(timeline, step)}
-    if not only:
-        return timeline
-    looks = tuple(_received(one, only.get((one.attempt, one.event.step), [])) for one in timeline.looks)
-    return replace(timeline, looks=looks)
+    looks = (_received(one, only.get((one.attempt, one.event.step), [])) for one in timeline.looks)
+    return replace(timeline, looks=tuple(_exchanged(one, timeline) for one in looks)) if timeline.sent else timeline
 
 
 def _is_only(sent: list[Seen[Sent]]) -> bool:
     """Whether all went one way, and not everybody gave."""
-    ways = {(one.event.way, one.event.ranks, one.event.number, one.event.group) for one in sent}
+    ways = {_way(one.event) for one in sent}
     return len(ways) == 1 and {one.rank for one in sent} < set(sent[0].event.ranks)
 
 
@@ -36,6 +34,31 @@ def _led_outside(timeline: Timeline, step: _Step) -> bool:
     found = [one.event for one in timeline.looks if (one.attempt, one.event.step) == step]
     found = [one for one in found if one.outcome == "found"]
     return bool(found) and all(one.source == "outside" and "handed" not in one.facts for one in found)
+
+
+def _exchanged(one: Seen[Looked], timeline: Timeline) -> Seen[Looked]:
+    """Return a look that was finite up to exchanges of the script's own as received, where one rank put bad values in.
+
+    Ranks that count their steps otherwise put them in at another step: the message is the same one.
+    """
+    look = one.event
+    found = any(other.event.outcome == "found" for other in timeline.looks if _step(other) == _step(one))
+    brought = look.facts.get("exchanged")
+    if look.outcome != "finite" or found or not isinstance(brought, list):
+        return one
+    ways = {(way, tuple(ranks), number, group) for way, ranks, number, group in brought}
+    sent = [other for other in timeline.sent if other.attempt == one.attempt and _way(other.event) in ways]
+    if len({other.rank for other in sent}) != 1 or sent[0].rank == one.rank:
+        return one
+    return _received(replace(one, event=replace(look, outcome="found")), sent)
+
+
+def _step(one: Seen[Looked]) -> _Step:
+    return one.attempt, one.event.step
+
+
+def _way(sent: Sent) -> tuple[object, ...]:
+    return sent.way, sent.ranks, sent.number, sent.group
 
 
 def _received(one: Seen[Looked], sent: list[Seen[Sent]]) -> Seen[Looked]:

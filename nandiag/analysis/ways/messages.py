@@ -58,8 +58,9 @@ def _behind(
 
 
 def _key(look: Looked) -> Key | None:
-    """Return which message brought what a look received, None where it is not known."""
-    handed = look.facts.get("handed") if look.source == "received" else None
+    """Return which message brought what a look received, or made NaN of (``fed``); None where it is not known."""
+    brought = look.source == "received" or look.facts.get("fed") is True
+    handed = look.facts.get("handed") if brought else None
     if not isinstance(handed, list) or len(handed) != 4 or not isinstance(handed[1], list):
         return None
     return handed[0], tuple(handed[1]), handed[2], handed[3]

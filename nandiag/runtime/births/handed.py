@@ -22,6 +22,7 @@ from nandiag.runtime.collectives.messages import ALL_GIVE, ARRIVALS, Message, Po
 from nandiag.runtime.collectives.ring import RING, Call
 from nandiag.runtime.evidence.exchanged import OPS
 from nandiag.runtime.evidence.explain import site_of
+from nandiag.runtime.evidence.heard import taken_with_heard, with_heard
 from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import TORCH, kind_of, stack
 from nandiag.runtime.guard import guarded
@@ -113,7 +114,8 @@ class Handed:
         looked = self._again(bad)
         if looked is None or looked.outcome != "found":
             reason = None if looked is None else looked.reason
-            looked = self._born(births, bad, self._capture.tape.step) or self._here(message, bad, caller, reason)
+            born = self._born(births, bad, self._capture.tape.step)
+            looked = with_heard(self._here(message, bad, caller, reason)) if born is None else taken_with_heard(born)
         self._emit(message, looked)
 
     def _emit(self, message: Message, looked: Looked) -> None:

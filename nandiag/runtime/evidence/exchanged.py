@@ -29,6 +29,8 @@ OPS = {
     "all_to_all_single": "alltoall_base_",
 }
 
+_MOST_TOLD = 32
+
 
 def with_exchange(looked: Looked, largest: float | None, roots: list[nn.Module], own: list[Exchange]) -> Looked:
     """Add to a finite look which exchange of gradients it did not make again, and how large they were before it.
@@ -42,6 +44,8 @@ def with_exchange(looked: Looked, largest: float | None, roots: list[nn.Module],
         return looked
     facts: dict[str, object] = {**looked.facts, "complete": False, "collective": last.name if last else hook}
     facts["by"] = "script" if last else "comm_hook"
+    brought = [one.message.facts()["handed"] for one in own[-_MOST_TOLD:] if one.message is not None]
+    facts |= {"exchanged": brought} if brought else {}
     if largest is not None:
         facts["local_gradient_absmax"] = largest
     site = None

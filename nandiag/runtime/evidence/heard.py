@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from nandiag.events import Looked, TensorFact
+from nandiag.events import Looked, Site, TensorFact
+from nandiag.runtime.births.known import OUTSIDE
 from nandiag.runtime.collectives.objects.arrived import OBJECTS
 from nandiag.runtime.evidence.data.refetch import Fetched
 from nandiag.runtime.evidence.explain import site_of
@@ -20,6 +21,7 @@ _SOURCES = frozenset({"input", "outside"})
 # What is known of where the values came from, and nearer than a warning.
 _KNOWN = ("birth", "written_in_place")
 _CAME = frozenset({"came_in", "brought", "by_object"})
+_OF_BIRTH = frozenset({"birth", "call"})
 _MOST_TOLD = 4
 
 
@@ -55,6 +57,20 @@ def with_heard(looked: Looked) -> Looked:
         },
         reason=f"numpy complained there {_when(looked.step, found[0].step)}, and what it made there was not looked at",
     )
+
+
+def taken_with_heard(born: Looked) -> Looked:
+    """Return ``born``, or the line that numpy warned of where torch took the bad values as it was given them."""
+    if born.facts.get("birth") != OUTSIDE:
+        return born
+    facts = {name: fact for name, fact in born.facts.items() if name not in _OF_BIRTH}
+    heard = with_heard(replace(born, inputs=born.outputs, facts={**facts, **came_in(born.site)}))
+    return heard if heard.facts.get("heard") is True else born
+
+
+def came_in(site: Site | None) -> dict[str, object]:
+    """Return the line by which the values came into torch, as a fact, where it is known."""
+    return {} if site is None or site.file is None else {"came_in": f"{site.file}:{site.line}"}
 
 
 def in_numpy(fetched: Fetched, looked: Looked, bad: TensorFact) -> Looked:

@@ -29,7 +29,7 @@ from nandiag.runtime.evidence.explain import (
     vanished_at,
     via,
 )
-from nandiag.runtime.evidence.heard import in_numpy
+from nandiag.runtime.evidence.heard import came_in, in_numpy
 from nandiag.runtime.evidence.labels import Label, label, labels_of, storage
 from nandiag.runtime.evidence.op import Op, Outside, Spot
 from nandiag.runtime.evidence.walk import Finding, ancestors, is_brought, origin
@@ -152,7 +152,7 @@ class Evidence:
         facts: dict[str, object] = {**known, **of_weights(op, losses), **scalars_of(op)}
         if finding.source == "op":
             facts |= {**in_float64(op), **self._overgrown(op), **vanished_at(op), **upside_down(op)}
-            facts |= {"fed": True} if self._is_fed(op) else {}
+            facts |= self._fed(op)
             facts |= few_weights(op, self._name())
             facts |= masked_at(op) if op.sums else {}
             facts |= self._multiplied() if op.spot.node is not None else {}
@@ -191,10 +191,14 @@ class Evidence:
             facts |= {"overgrown_at": [site.file, site.line], "overgrown_by": (site.source or "").strip()}
         return facts
 
-    def _is_fed(self, op: Op) -> bool:
-        """Whether infinities that another rank sent went into what the op made NaN of."""
+    def _fed(self, op: Op) -> dict[str, object]:
+        """Return that infinities which another rank sent went into what the op made NaN of, and by which message."""
         given = (one.tensor for before in ancestors([op]) for one in before.outside) if any(op.inputs) else ()
-        return any(storage(tensor) in self.received for tensor in given)
+        came = next((tensor for tensor in given if storage(tensor) in self.received), None)
+        if came is None:
+            return {}
+        message = ARRIVALS.of(came)
+        return {"fed": True, **({} if message is None else {"handed": message.facts()["handed"]})}
 
     def _name(self) -> Callable[[Tensor], str | None]:
         """Return what tells the name of a weight or a buffer."""
@@ -276,7 +280,7 @@ class Evidence:
                 return looked  # a buffer to receive into may be filled where no call of torch is seen to write
             born = tell(tensor, held, birth, looked.step)
         if birth.how == OUTSIDE and looked.source == "input":
-            return replace(looked, facts={**looked.facts, **_came_in(born.site)})
+            return replace(looked, facts={**looked.facts, **came_in(born.site)})
         site = born.site if named is None or held is None or born.site is None else _at_module(born.site, named)
         facts = {
             **born.facts,
@@ -377,10 +381,6 @@ def _whole_fact(whole: Tensor, used: TensorFact, named: Label | None) -> TensorF
     name = named.name if named is not None else None
     seen = fact(whole, name)
     return seen if seen.bad else replace(used, name=name)
-
-
-def _came_in(site: Site | None) -> dict[str, object]:
-    return {} if site is None or site.file is None else {"came_in": f"{site.file}:{site.line}"}
 
 
 def _came_as(looked: Looked) -> dict[str, object]:

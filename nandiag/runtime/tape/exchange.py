@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nandiag.runtime.collectives.messages import ARRIVALS, EXCHANGES
+from nandiag.runtime.collectives.messages import ARRIVALS, EXCHANGES, Message
 from nandiag.runtime.collectives.own_part import OwnPart, own_part
 from nandiag.runtime.collectives.ring import RING, Call, argument
 from nandiag.runtime.frames import Frame, stack
@@ -43,6 +43,7 @@ _WRITTEN = {
     "gather": (1, "gather_list"),
     "all_reduce_coalesced": (0, "tensors"),
 }
+_COUNTED_AS = dict.fromkeys(("recv", "irecv", "batch_isend_irecv"), "send")
 _MOST = 256
 _MOST_HELD = 32
 _SMALL = 1 << 14
@@ -53,11 +54,15 @@ _DDP = os.path.join("nn", "parallel", "distributed.py")
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One call of a collective by the script: its name, the user's frames, and after how many backward calls."""
+    """One call of a collective by the script: its name, the user's frames, and after how many backward calls.
+
+    ``message`` is what it brought this rank, where both ends count that alike.
+    """
 
     name: str
     frames: tuple[Frame, ...]
     micro_step: int
+    message: Message | None = None
 
 
 def watch_exchanges(capture: Capture) -> None:
@@ -72,7 +77,10 @@ def _ended(capture: Capture, name: str, args: tuple[Any, ...], kwargs: dict[str,
     if len(capture.exchanges) < _MOST:
         frames, _ = stack(caller, 4)
         if frames:
-            capture.exchanges.append(Exchange(name, frames, capture.tape.micro_step))
+            filled = next(iter(_filled(name, args, kwargs)), None)
+            message = None if filled is None else ARRIVALS.of(filled)
+            known = message if message is not None and message.kind == _COUNTED_AS.get(name, name) else None
+            capture.exchanges.append(Exchange(name, frames, capture.tape.micro_step, known))
     _written(capture, (name, args, kwargs), caller)
 
 
@@ -104,14 +112,13 @@ def _is_weight(tensor: Tensor) -> bool:
 def _written(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]], caller: FrameType) -> None:
     """What an exchange before the backward wrote holds what other ranks gave: the calls on this rank do not make it."""
     name, args, kwargs = call
-    batch = args[0] if args and name == "batch_isend_irecv" else kwargs.get("p2p_op_list") or ()
-    asked = [one.tensor for one in batch if getattr(one.op, "__name__", "") == "irecv"]
-    given = argument(args, kwargs, *_WRITTEN.get(name, (0, "tensor")))
+    filled = _filled(name, args, kwargs)
+    given = _argument(name, args, kwargs)
     own = own_part(name, args, kwargs, given) if len(capture.exchanges) <= _MOST_HELD else None
     if capture.births is not None:
-        for tensor in asked or tensors_in([given]):
+        for tensor in filled:
             capture.births.received(tensor)
-    for tensor in asked or tensors_in([given]) if name in _RECEIVES or not after_backward(capture) else ():
+    for tensor in filled if name in _RECEIVES or not after_backward(capture) else ():
         if own is not None and tensor is own.written:
             _passed_on(capture, own, caller)
         elif name in _RECEIVES or kwargs.get("async_op") or tensor.numel() > _SMALL:
@@ -125,6 +132,17 @@ def _written(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]]
                 taped.in_place = True
             capture.received.add(after.after.untyped_storage()._cdata)
             ARRIVALS.note(after.after, ARRIVALS.of(tensor))
+
+
+def _filled(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """Return the tensors that a call writes into."""
+    batch = args[0] if args and name == "batch_isend_irecv" else kwargs.get("p2p_op_list") or ()
+    asked = [one.tensor for one in batch if getattr(one.op, "__name__", "") == "irecv"]
+    return asked or tensors_in([_argument(name, args, kwargs)])
+
+
+def _argument(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return argument(args, kwargs, *_WRITTEN.get(name, (0, "tensor")))
 
 
 def _passed_on(capture: Capture, own: OwnPart, caller: FrameType) -> None:

@@ -1,5 +1,7 @@
 """A rank that handed bad values on is the origin where another one's harm came by that very message."""
 
+from dataclasses import replace
+
 import pytest
 
 from nandiag.analysis import analyse
@@ -41,6 +43,16 @@ def test_what_was_put_in_a_step_before_it_came_back_has_its_step(by_hand):
     assert told.verdict.origin.ranks == (0,)
     assert "born on rank 0 at step 4" in told.verdict.summary
     assert told.verdict.summary.endswith("used at step 5")
+
+
+def test_an_infinity_that_the_receiver_made_nan_of_leads_to_the_rank_that_computed_it(by_hand):
+    way = ("send", (0, 1), 5, "0#0/0")
+    turned = by_hand.found(5, phase="backward", facts={"fed": True, "handed": [way[0], list(way[1]), *way[2:]]})
+    told = report(by_hand, Sent(*way, by_hand.found(0)), turned)
+    assert (told.verdict.origin.ranks, told.verdict.origin.step) == ((0,), 5)
+    assert "What rank 1 got from other ranks was bad already." in told.verdict.evidence
+    alone = report(by_hand, by_hand.loss(5), turned)
+    assert alone.verdict.origin.ranks == (1,)
 
 
 def test_another_message_is_no_origin(by_hand):
@@ -135,3 +147,25 @@ def test_nobody_is_blamed_for_a_way_that_is_not_the_only_one(by_hand, others):
     logs = [by_hand.rank(at, *others(by_hand), by_hand.loss(5), unknown(by_hand), world=3) for at in (0, 1)]
     told = analyse(by_hand.run(*logs, by_hand.rank(2, put_in(by_hand), by_hand.loss(5), unknown(by_hand), world=3)))
     assert told.verdict.origin.ranks != (2,)
+
+
+def exchanged(by_hand, *ways):
+    """A look at gradients that were finite before the script's own exchanges of them."""
+    brought = [[way, list(ranks), *more] for way, ranks, *more in ways]
+    facts = {"by": "script", "collective": "gather", "exchanged": brought}
+    return replace(by_hand.found(5, source=None, phase="collective", outputs=(), facts=facts), outcome="finite")
+
+
+def test_what_a_server_of_gradients_was_given_leads_to_the_client_though_that_counts_its_steps_otherwise(by_hand):
+    way = ("gather", (0, 1, 2), 20, "0#0")
+    server = by_hand.rank(0, by_hand.gradient(5), exchanged(by_hand, way), world=3)
+    told = analyse(by_hand.run(server, by_hand.rank(1, Sent(*way, by_hand.found(24)), world=3), world=3))
+    assert (told.verdict.origin.ranks, told.verdict.origin.step, told.verdict.confidence) == ((1,), 5, "inferred")
+    assert told.verdict.origin.line == 12
+
+
+def test_of_two_clients_that_gave_bad_values_none_is_blamed_alone(by_hand):
+    way = ("gather", (0, 1, 2), 20, "0#0")
+    server = by_hand.rank(0, by_hand.gradient(5), exchanged(by_hand, way), world=3)
+    clients = [by_hand.rank(at, Sent(*way, by_hand.found(24)), world=3) for at in (1, 2)]
+    assert analyse(by_hand.run(server, *clients, world=3)).verdict.origin.ranks not in {(1,), (2,)}

@@ -1,18 +1,23 @@
 """What a rank hands to others bad is looked at before it goes, and told where another rank's harm needs it."""
 
 import time
+import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from nandiag.events import Sent
+from nandiag.events import Looked, Sent
 from nandiag.runtime.births import record
 from nandiag.runtime.collectives import messages
-from nandiag.runtime.collectives.messages import Post
+from nandiag.runtime.collectives.messages import Message, Post
 from nandiag.runtime.collectives.ring import Call, Group
+from nandiag.runtime.evidence.exchanged import with_exchange
+from nandiag.runtime.numeric.warned import HEARD
+from nandiag.runtime.tape.exchange import Exchange
 
 
 @pytest.fixture
@@ -78,6 +83,23 @@ def test_where_nothing_shows_what_made_it_the_line_that_hands_it_on_is_told(work
     (sent,) = worker.events(Sent)
     assert (sent.look.method, sent.look.source, sent.look.phase) == ("message", "outside", "collective")
     assert sent.look.site.line == line_of("return [dist.scatter(torch.empty_like(one), [one], src=0) for one in many]")
+
+
+def centred(rows):
+    return (rows - rows.mean()) / rows.std()  # of rows that are alike
+
+
+def test_what_numpy_made_and_torch_only_took_has_the_line_of_which_numpy_complained(work, alone):
+    worker = work()
+    HEARD.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for rows in (np.arange(4.0), np.ones(4)):
+            hand(torch.from_numpy(centred(rows)))
+    (sent,) = worker.events(Sent)
+    assert (sent.number, sent.look.site.line, sent.look.phase) == (1, line_of("# of rows that are alike"), "data")
+    assert sent.look.facts["numpy"].startswith("invalid value encountered in")
+    HEARD.clear()
 
 
 def test_masks_and_finite_values_are_not_told(work, alone):
@@ -267,3 +289,11 @@ def test_a_batch_that_was_asked_for_in_the_step_before_was_received(work, touche
     looked = worker.looked[0]
     assert (looked.step, looked.source == "received") == (2, not touched)
     assert touched or looked.facts["handed"] == ["send", [0, 1], 2, "default"]
+
+
+def test_an_exchange_that_was_not_run_again_is_told_by_what_it_brought():
+    message = Message("gather", (0, 1), 20, "0#0")
+    own = [Exchange("gather", (), 0, message), Exchange("all_reduce", (), 0)]
+    looked = with_exchange(Looked("finite", "replay", 5), 1.0, [], own)
+    assert looked.facts["exchanged"] == [["gather", [0, 1], 20, "0#0"]]
+    assert looked.facts["collective"] == "all_reduce"
