@@ -17,7 +17,9 @@ from nandiag.analysis.causes.facts import is_again, is_whole
 from nandiag.analysis.report import RankState
 from nandiag.analysis.timeline import STARTS, STATE, Moment, Seen, Timeline, harm_moment, look_moment, phase_of
 from nandiag.analysis.ways.carried import carried, sent_through
-from nandiag.events import Harm, Looked, Skipped
+from nandiag.events import Harm, Looked, Skipped, words
+
+_GIVEN = frozenset({"arg0", "arg1", "arg2", "arg3", "value", "alpha", "other", "min", "max"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,8 @@ def _by_look(scene: Scene) -> Claim | None:
     found = [one for one in found if not is_held_too(one, scene.looks)]
     if not found:
         return None
-    best = min(found, key=lambda one: (look_moment(one), one.rank))
+    able = [one for one in found if not is_given(one.event)] or found
+    best = min(able, key=lambda one: (look_moment(one), one.rank))
     same = [one for one in found if _place(one) == _place(best) and look_moment(one) == look_moment(best)]
     ranks = tuple(sorted({one.rank for one in same}))
     return Claim(
@@ -174,6 +177,18 @@ def is_held_too(one: Seen[Looked], looks: Iterable[Seen[Looked]]) -> bool:
     held = {fact.name for fact in one.event.inputs if fact.bad}
     born = {other.event.facts.get("weight") for other in looks if other.rank != one.rank and _is_birth(other.event)}
     return bool(held) and held <= born
+
+
+def is_given(look: Looked) -> bool:
+    """Whether the op was given a number that is bad, of which nothing shows where it was made."""
+    numbers = (words.as_number(fact) for name, fact in look.facts.items() if name in _GIVEN)
+    given = any(one is not None and not math.isfinite(one) for one in numbers)
+    return given and look.facts.get("number") is not True and not is_laid(look)
+
+
+def is_laid(look: Looked) -> bool:
+    """Whether the op only wrote down a number that is not finite, as the script has it."""
+    return look.site is not None and words.laid(look.site.op or "", look.inputs, look.facts) is not None
 
 
 def _is_birth(look: Looked) -> bool:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 
 from nandiag.analysis.causes.facts import is_again, is_whole
-from nandiag.analysis.origin import Claim, is_held_too
+from nandiag.analysis.origin import Claim, is_given, is_held_too, is_laid
 from nandiag.analysis.report import Origin
 from nandiag.analysis.timeline import STARTS, STATE, Seen, Timeline
 from nandiag.analysis.verdict.summary import own_of
 from nandiag.analysis.ways.carried import way_of
 from nandiag.events import Harm, Looked, TensorFact, words
-
-_GIVEN = frozenset({"arg0", "arg1", "arg2", "arg3", "value", "alpha", "other", "min", "max"})
 
 
 def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None = None) -> Iterable[str]:
@@ -50,10 +47,8 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None
 
 def _is_by_itself(look: Looked) -> bool:
     """Whether a rank was seen to make what is bad: not of values, or of a number, that came from somewhere."""
-    numbers = (words.as_number(fact) for name, fact in look.facts.items() if name in _GIVEN)
-    laid = look.site is not None and words.laid(look.site.op or "", look.inputs, look.facts) is not None
     brought = look.source == "outside" or look.facts.get("brought") is True
-    return laid or (not brought and all(one is None or math.isfinite(one) for one in numbers))
+    return is_laid(look) or not (brought or is_given(look))
 
 
 def _loss_of(claim: Claim, timeline: Timeline) -> str:

@@ -55,6 +55,20 @@ def with_exchange(looked: Looked, largest: float | None, roots: list[nn.Module],
     return replace(looked, phase="collective", site=site, facts=facts)
 
 
+def of_rate(looked: Looked, made: Looked | None) -> Looked:
+    """Return ``looked``, an update that was given a bad number, at the line that ``made`` the number of its rate.
+
+    Where that was received, with the message that brought it.
+    """
+    if made is None or made.step != looked.step or made.outcome != "found":
+        return looked
+    if made.source == "op":
+        facts = {**looked.facts, **made.facts, "number": True}
+        return replace(looked, site=made.site, inputs=made.inputs, outputs=made.outputs, facts=facts)
+    handed = made.facts.get("handed") if made.source == "received" else None
+    return looked if handed is None else replace(looked, facts={**looked.facts, "fed": True, "handed": handed})
+
+
 def hook_of(roots: list[nn.Module]) -> str | None:
     """Return the name of the communication hook of a DDP root, None where none has one."""
     for root in roots:

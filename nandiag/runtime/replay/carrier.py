@@ -115,6 +115,15 @@ def put_in(func: Any, words: list[Any]) -> list[Tensor]:
     return tensors_in([word for word, one in named if "input" in one.name]) or tensors_in(words)
 
 
+def filled(func: Any, given: list[Tensor]) -> list[Tensor]:
+    """Return those of the tensors ``given`` to a collective that it may write into.
+
+    The schemas of c10d's ops do not all say that they write into what they are given; what is sent is only read.
+    """
+    writes = func._schema.is_mutable or func._schema.name.startswith("c10d::")
+    return given if writes and _kind(func) != "send" else []
+
+
 def _resolve(name: Any) -> Any:
     return dist.distributed_c10d._resolve_process_group(name)  # type: ignore[attr-defined]
 

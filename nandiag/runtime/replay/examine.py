@@ -19,7 +19,7 @@ from nandiag.runtime.belongings.signals import postponed
 from nandiag.runtime.belongings.world.patience import patience
 from nandiag.runtime.collectives.wraps import uncounted
 from nandiag.runtime.evidence.buckets import with_buckets
-from nandiag.runtime.evidence.exchanged import with_exchange
+from nandiag.runtime.evidence.exchanged import of_rate, with_exchange
 from nandiag.runtime.evidence.heard import with_heard
 from nandiag.runtime.evidence.labels import labels_of, storage
 from nandiag.runtime.evidence.seen import Evidence
@@ -172,14 +172,6 @@ class Examiner:
             case = Case(step, [], joint=False, unfinished=True, spoken=(tensor,), handed=True)
             self._rate = self.examine_handed(case)
 
-    def _of_rate(self, looked: Looked) -> Looked:
-        """Return ``looked``, an update that was given a bad number, at the line that made the number of its rate."""
-        made = self._rate
-        if made is None or made.step != looked.step or (made.outcome, made.source) != ("found", "op"):
-            return looked
-        facts = {**looked.facts, **made.facts, "number": True}
-        return replace(looked, site=made.site, inputs=made.inputs, outputs=made.outputs, facts=facts)
-
     def _with_moved(self, entries: list[Entry]) -> list[Entry]:
         """Return the entries and what gave tensors other memory (``p.data = value``), in their order."""
         moved = self._capture.window.moved_in(self._capture.tape.step)
@@ -219,7 +211,7 @@ class Examiner:
                     births, weights = self._capture.births, list(bad.values())
                     stored = None if births is None else births.stored_in(weights, step)
                     looked = stored or last_write(weights, step, self._with_moved(entries)) or looked
-            looked = self._of_rate(looked)
+            looked = of_rate(looked, self._rate)
         except Refused as refusal:
             looked = Looked("refused", "replay", step, reason=str(refusal))
         if looked.outcome == "refused" and self._capture.between.goes_on:

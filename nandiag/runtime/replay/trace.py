@@ -29,7 +29,7 @@ from nandiag.runtime.memory.there import storage_of
 from nandiag.runtime.memory.unwritten import EMPTY, Unwritten, hands_out, taken_for_values
 from nandiag.runtime.memory.vanished import Vanishing
 from nandiag.runtime.names import class_name, is_library, is_wrapper, node_name
-from nandiag.runtime.replay.carrier import Carriers, put_in, wait_for
+from nandiag.runtime.replay.carrier import Carriers, filled, put_in, wait_for
 from nandiag.runtime.replay.mended import Mended
 from nandiag.runtime.tape.entries import tensors_in
 
@@ -202,9 +202,7 @@ class Tracer(TorchDispatchMode):
             wait_for(output)
         self._pin(tensors_in(output), given)
         # An asynchronous collective has not written yet, so its outputs are taken to be as bad as they turn out later.
-        # The schemas of c10d's ops do not all say that they write into what they are given.
-        writes = func._schema.is_mutable or func._schema.name.startswith("c10d::")
-        for tensor in [*(given if writes else []), *tensors_in(output)]:
+        for tensor in [*filled(func, given), *tensors_in(output)]:
             self._writer[key_of(tensor)] = op
             self._garbage.written([key_of(tensor)])
         return output

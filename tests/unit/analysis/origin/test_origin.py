@@ -310,3 +310,14 @@ def test_a_step_that_could_not_be_run_again_has_a_way_to_watch_it(by_hand, outco
     look = Looked(outcome, "replay", 5, reason="no room")
     verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(5), look, world=1), world=1)).verdict
     assert verdict.suggestions[-1].code == "nandiag run --level op"
+
+
+@pytest.mark.parametrize("led_back", [0, 1])
+def test_a_rank_that_was_given_a_bad_number_goes_behind_the_one_that_made_it(led_back, by_hand):
+    """A rate that is made of what all ranks gave: NaN on both, and led back to a line on the one that computed it."""
+    update = Site("", "Net", "aten.add_.Tensor", file="train.py", line=42)
+    given = by_hand.found(5, phase="optimizer", site=update, facts={"alpha": "nan"})
+    made = by_hand.found(5, phase="optimizer", facts={"alpha": "nan", "number": True})
+    looks = [given, made] if led_back else [made, given]
+    verdict = analyse(by_hand.run(*(by_hand.rank(n, by_hand.state(5), one) for n, one in enumerate(looks)))).verdict
+    assert (verdict.origin.ranks, verdict.origin.line) == ((led_back,), 12)

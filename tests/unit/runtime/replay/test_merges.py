@@ -146,6 +146,27 @@ def test_what_a_sharded_copy_puts_in_is_traced_to_its_shard(group):
     assert storage(found.op.outside[0].tensor) == storage(shard)
 
 
+@pytest.fixture
+def with_a_peer():
+    """Two ranks, of which the other one takes whatever is sent."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield
+    dist.destroy_process_group()
+
+
+def test_what_is_sent_is_not_written_by_the_message(with_a_peer):
+    """A part of it may be finite (the edge of a field), and what made the rest bad stands before."""
+    tracer = Tracer({}, joint=True)
+    with tracer:
+        field = torch.ones(3) / torch.tensor([1.0, 1.0, 0.0])
+        dist.send(field[:1], 1)
+        field = field * 2
+    found = origin([tracer.writer(field)])
+    assert (found.source, found.op.func) == ("op", torch.ops.aten.div.Tensor)
+
+
 def test_what_was_gathered_is_told_as_it_was_though_it_was_freed_since():
     """FSDP2 frees the memory of a gathered weight by its storage, and gathers into that very storage again."""
     gathered, x = torch.full((1,), 3.0), torch.tensor([1e20])
