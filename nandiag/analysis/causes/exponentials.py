@@ -7,6 +7,7 @@ import math
 
 from nandiag.analysis.causes import exponents, fitting, in_logarithms
 from nandiag.analysis.causes.facts import Facts
+from nandiag.analysis.causes.logarithm import Logarithm
 from nandiag.analysis.report import Origin, Suggestion
 
 OPS = {"exp": math.e, "expm1": math.e, "sinh": math.e, "cosh": math.e, "exp2": 2.0}
@@ -52,12 +53,27 @@ def in_one_step(facts: Facts) -> Suggestion | None:
 
 def _shared(facts: Facts) -> Suggestion | None:
     """It is divided by its own sum, or the logarithm of that is taken, in statements behind the line."""
-    share = exponents.shared(facts.origin, facts.uses)
+    share = _weighed(facts) or exponents.shared(facts.origin, facts.uses)
     if share is not None:
         text = "It is divided by its own sum below, and so it is a softmax: torch's subtracts the maximum first."
         return Suggestion(text, share)
     logged = exponents.logged(facts.origin, facts.uses) if facts.op == "exp" else None
     return None if logged is None else Suggestion(_LOGGED[logged.name], logged.code)
+
+
+def _weighed(facts: Facts) -> str | None:
+    """Return the line where the exponential is multiplied first, by a mask say: what that leaves out is no maximum."""
+    nodes, dim = fitting.nodes_of(facts.origin.source or ""), exponents.shared_along(facts.uses)
+    made = next((node for node in nodes if isinstance(node, ast.Assign)), None)
+    product = made.value if made is not None else None
+    if dim is None or made is None or not isinstance(product, ast.BinOp):
+        return None
+    taken = Logarithm(None)
+    text = taken.of(product)
+    name, left = made.targets[0], any("exp(" in ast.unparse(one) for one in taken.left)
+    if taken.undone != ["exp"] or left or not isinstance(name, ast.Name) or len(made.targets) > 1:
+        return None
+    return f"{name.id} = torch.softmax({text}, dim={dim})"
 
 
 def _loss_itself(facts: Facts) -> Suggestion | None:

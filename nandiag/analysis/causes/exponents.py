@@ -72,10 +72,15 @@ def shared(origin: Origin, uses: tuple[str, ...]) -> str | None:
     """
     found = fitting.parsed(origin)
     given = None if found is None else exponent(found[1])
-    dim = next((dim for use in uses for node in _expressions(use) if (dim := _sum_below(node)) is not None), None)
+    dim = shared_along(uses)
     if given is None or dim is None:
         return None
     return fitting.whole(origin, f"torch.softmax({ast.unparse(given)}, dim={dim})")
+
+
+def shared_along(uses: tuple[str, ...]) -> str | None:
+    """Return the dimension of the sum that statements divide what it is the sum of by."""
+    return next((dim for use in uses for node in _expressions(use) if (dim := _sum_below(node)) is not None), None)
 
 
 def logged(origin: Origin, uses: tuple[str, ...]) -> Stable | None:

@@ -134,7 +134,7 @@ class _Rewriting:
             return None
         self.held.add(name)
         self.ever.add(name)
-        return f"return {text}" if hands_back else f"{name} = {text}"
+        return f"return {fitting.unbracketed(text)}" if hands_back else f"{name} = {fitting.unbracketed(text)}"
 
     def _as_number(self, number: int, node: ast.Assign | ast.Return | ast.Expr) -> str | None:
         """Return the statement with each logarithm of what is held, or of exponentials, written out."""

@@ -57,8 +57,8 @@ def without_direction(facts: Facts, divisor: TensorFact) -> Suggestion | None:
     if given is None or layer is None or ast.unparse(given) != ast.unparse(node.left):
         return None
     text = (
-        f"{ast.unparse(node.left)} is 0 all over, for {layer} begins at 0: it has no direction, and behind a guard it "
-        "would be 0 still, with which hardly a loss trains anything. Let the layer begin with small numbers."
+        f"{ast.unparse(node.left)} is 0 all over, for {layer} begins at 0: it has no direction, and behind a guard its "
+        "gradient would be 0, or huge. Let the layer begin with small numbers."
     )
     return Suggestion(text, f"torch.nn.init.normal_({layer}.weight, std=0.02)  # behind what sets it to 0")
 

@@ -241,3 +241,12 @@ def test_above_a_bound_a_loss_that_is_an_exponential_would_train_nothing(at, by_
     facts = at("exp", given, (by_hand.fact(shape=shape, posinf=1),), extra={"of_weights": True}, **on(line, line[7:]))
     facts = replace(facts, look=replace(facts.look, site=Site(around=Around(uses=(use,)))))
     assert explain(facts)[1].suggestions[0].code == code
+
+
+def test_a_mask_goes_into_the_softmax_for_what_it_leaves_out_may_be_the_largest(at, by_hand):
+    line = "e = torch.exp(scores) * mask"
+    given = (by_hand.fact(max=140.0, absmax=140.0),)
+    facts = at("exp", given, (by_hand.fact(posinf=5),), **on(line, "torch.exp(scores)"))
+    site = Site("net", "Net", "aten.exp.default", around=Around(uses=("w = e / e.sum(1, keepdim=True)",)))
+    facts = replace(facts, look=replace(facts.look, site=site))
+    assert explain(facts)[1].suggestions[0].code == "e = torch.softmax(scores + torch.log(mask), dim=1)"
