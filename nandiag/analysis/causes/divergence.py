@@ -6,6 +6,7 @@ the first step on; gradients that grew behind calm steps; weights that were too 
 
 from __future__ import annotations
 
+from nandiag.analysis.causes import multipliers
 from nandiag.analysis.causes.course import Course, Row, courses, shown
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
 from nandiag.analysis.causes.overflow import overflows
@@ -110,7 +111,7 @@ _USUAL = 512.0
 
 def explain(facts: Facts) -> Cause | None:
     """Name what made the run diverge, where its gradient norm or its loss had grown far before the origin."""
-    if facts.origin.phase in _STARTS or facts.source in {"input", "buffer"} or facts.basis in {"exchange", "scale"}:
+    if _is_elsewhere(facts):
         return None
     found = courses(facts.history, *_until(facts))
     if not found:
@@ -123,6 +124,12 @@ def explain(facts: Facts) -> Cause | None:
     if course.from_the_start:
         return _too_large(course.rows[0], strength) or _by_rate(facts, course, strength)
     return None if sudden(course) or _by_dtype(facts, course) else _by_gradients(facts, course, strength)
+
+
+def _is_elsewhere(facts: Facts) -> bool:
+    if facts.origin.phase in _STARTS or facts.source in {"input", "buffer"} or facts.basis in {"exchange", "scale"}:
+        return True
+    return multipliers.outgrown(facts) is not None  # it leaves the dtype by itself, whatever it multiplies
 
 
 def _by_dtype(facts: Facts, course: Course) -> bool:

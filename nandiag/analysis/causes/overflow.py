@@ -7,6 +7,7 @@ import math
 from nandiag.analysis.causes import (
     exponentials,
     fitting,
+    multipliers,
     overgrown,
     quotients,
     recurrences,
@@ -158,7 +159,7 @@ def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
     if facts.overgrown is not None:
         return overgrown.of_a_weight(facts, facts.overgrown, text, strength)
     product = recurrences.scaled(facts) or (scans.as_loop(facts.origin) if facts.op == "exp" else None)
-    product = product or states.mended(facts)
+    product = multipliers.outgrown(facts) or product or states.mended(facts)
     if product is not None:
         return Cause("overflow", (text,), (product,), strength, leads=True)
     general = dtype not in {"float16", *_EIGHTHS} and facts.op not in exponentials.OPS
