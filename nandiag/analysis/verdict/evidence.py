@@ -191,7 +191,9 @@ def _saved(facts: Mapping[str, object]) -> Iterable[str]:
 
 def _by_which_way(look: Looked) -> Iterable[str]:
     if look.facts.get("only_way") is True:
-        yield "No other rank handed on anything bad in this step: that the harm came by this way is inferred."
+        since = look.facts.get("only_since")
+        when = f"in the {since} steps before" if isinstance(since, int) else "in this step"
+        yield f"No other rank handed on anything bad {when}: that the harm came by this way is inferred."
 
 
 def _how_seen(look: Looked) -> Iterable[str]:

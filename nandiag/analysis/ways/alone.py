@@ -8,6 +8,7 @@ from nandiag.analysis.timeline import Seen, Timeline
 from nandiag.events import Looked, Sent
 
 _Step = tuple[int, int]
+_AHEAD = 16
 
 
 def with_only_way(timeline: Timeline) -> Timeline:
@@ -15,12 +16,20 @@ def with_only_way(timeline: Timeline) -> Timeline:
 
     That it came by this way is inferred: the looks themselves say only that what they met was bad already.
     """
-    ways: dict[_Step, list[Seen[Sent]]] = {}
-    for one in timeline.sent:
-        ways.setdefault((one.attempt, one.event.look.step), []).append(one)
-    only = {step: sent for step, sent in ways.items() if _is_only(sent) and _led_outside(timeline, step)}
-    looks = (_received(one, only.get((one.attempt, one.event.step), [])) for one in timeline.looks)
-    return replace(timeline, looks=tuple(_exchanged(one, timeline) for one in looks)) if timeline.sent else timeline
+    if not timeline.sent:
+        return timeline
+    steps = {_step(one) for one in timeline.looks if one.event.outcome == "found"}
+    near = {step: _sent_near(timeline, step) for step in steps if _led_outside(timeline, step)}
+    only = {step: sent for step, sent in near.items() if sent and _is_only(sent)}
+    looks = (_received(one, only.get(_step(one), [])) for one in timeline.looks)
+    return replace(timeline, looks=tuple(_exchanged(one, timeline) for one in looks))
+
+
+def _sent_near(timeline: Timeline, step: _Step) -> list[Seen[Sent]]:
+    """Return what was handed on in the step; where nothing was, in those before: what came may have been kept."""
+    attempt, last = step
+    sent = [one for one in timeline.sent if one.attempt == attempt and last - _AHEAD <= one.event.look.step <= last]
+    return [one for one in sent if one.event.look.step == last] or sent
 
 
 def _is_only(sent: list[Seen[Sent]]) -> bool:
@@ -66,4 +75,5 @@ def _received(one: Seen[Looked], sent: list[Seen[Sent]]) -> Seen[Looked]:
         return one
     way = sent[0].event
     facts = {**one.event.facts, "handed": [way.way, list(way.ranks), way.number, way.group], "only_way": True}
+    facts |= {"only_since": _AHEAD} if way.look.step < one.event.step else {}
     return replace(one, event=replace(one.event, source="received", facts=facts))

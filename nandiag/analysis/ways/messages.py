@@ -14,6 +14,7 @@ from nandiag.analysis.ways.alone import with_only_way
 from nandiag.events import Looked, Sent
 
 Key = tuple[object, ...]
+_ONLY = frozenset({"only_way", "only_since"})
 
 
 def with_senders(timeline: Timeline) -> Timeline:
@@ -38,7 +39,7 @@ def _behind(
 ) -> list[Seen[Looked]]:
     """Return the looks of the senders on the way back from one look, nearest first."""
     step, found, waiting = received.event.step, [], [received]
-    only = {"only_way": True} if received.event.facts.get("only_way") is True else {}
+    only = {name: fact for name, fact in received.event.facts.items() if name in _ONLY}
     at = [one for one in looks if (one.attempt, one.event.step) == (received.attempt, step)]
     ranks = {one.rank for one in at}
     told = {one.rank for one in at if one.event.outcome == "found" and one.event.source != "received"}

@@ -149,6 +149,24 @@ def test_nobody_is_blamed_for_a_way_that_is_not_the_only_one(by_hand, others):
     assert told.verdict.origin.ranks != (2,)
 
 
+@pytest.mark.parametrize(("step", "ranks"), [(3, (2,)), (0, (0, 1, 2))])
+def test_what_was_handed_on_a_few_steps_before_may_have_been_kept(by_hand, step, ranks):
+    late = step + 2 if step else 40
+    logs = [by_hand.rank(at, by_hand.loss(late), unknown(by_hand, late), world=3) for at in (0, 1)]
+    last = by_hand.rank(2, put_in(by_hand, step), by_hand.loss(late), unknown(by_hand, late), world=3)
+    told = analyse(by_hand.run(*logs, last))
+    assert told.verdict.origin.ranks == ranks
+    said = "No other rank handed on anything bad in the 16 steps before: that the harm came by this way is inferred."
+    assert (said in told.verdict.evidence) is (ranks == (2,))
+
+
+def test_of_two_ways_before_none_is_blamed(by_hand):
+    logs = [by_hand.rank(at, by_hand.loss(5), unknown(by_hand), world=3) for at in (0, 1)]
+    sent = put_in(by_hand, 3), put_in(by_hand, 4, number=9)
+    told = analyse(by_hand.run(*logs, by_hand.rank(2, *sent, by_hand.loss(5), unknown(by_hand), world=3)))
+    assert told.verdict.origin.ranks != (2,)
+
+
 def exchanged(by_hand, *ways):
     """A look at gradients that were finite before the script's own exchanges of them."""
     brought = [[way, list(ranks), *more] for way, ranks, *more in ways]
