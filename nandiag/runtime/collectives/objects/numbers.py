@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -13,6 +14,7 @@ from nandiag.runtime.frames import USER, kind_of
 from nandiag.runtime.look.finite import fact, is_bad
 
 _MOST_THINGS, _MOST_VALUES, _DEEPEST = 512, 1 << 16, 4
+_PLAIN = frozenset({int, str, bytes, bool, type(None)})
 
 
 class Bad(NamedTuple):
@@ -38,21 +40,28 @@ def bad_numbers(thing: Any) -> Iterator[Bad]:
             size = _size(one)
             yield Bad(name or "the object", value, (1, *many) if size == 1 else (size,))
         if len(many) < _DEEPEST:
-            items = _items(one)
-            waiting += [(f"{name}{key}", item, (*many, len(items))) for key, item in items]
+            form, items = _items(one)
+            inner = (*many, len(items))
+            waiting += [(name + form.format(key), item, inner) for key, item in items if not _is_plain(item)]
 
 
 def _size(one: Any) -> int:
     return 1 if isinstance(one, float) else int(one.numel() if isinstance(one, Tensor) else one.size)
 
 
-def _items(one: Any) -> list[tuple[str, Any]]:
+def _is_plain(item: Any) -> bool:
+    kind = type(item)
+    return kind in _PLAIN or (kind is float and math.isfinite(item))
+
+
+def _items(one: Any) -> tuple[str, list[tuple[Any, Any]]]:
+    """Return what ``one`` holds by its keys, and how one of these is written down."""
     if type(one) is dict:
-        return [(f"[{key!r}]", item) for key, item in list(one.items())[:_MOST_THINGS]]
+        return "[{!r}]", list(islice(one.items(), _MOST_THINGS))
     if isinstance(one, list | tuple):
-        return [(f"[{index}]", item) for index, item in enumerate(one[:_MOST_THINGS])]
+        return "[{!r}]", list(enumerate(one[:_MOST_THINGS]))
     own = getattr(one, "__dict__", {}) if kind_of(getattr(_code(one), "co_filename", "")) == USER else {}
-    return [(f".{key}", item) for key, item in list(own.items())[:_MOST_THINGS]]
+    return ".{}", list(islice(own.items(), _MOST_THINGS))
 
 
 def _code(one: Any) -> Any:

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from nandiag.events import Sent
+from nandiag.runtime.collectives.objects import numbers
 from nandiag.runtime.collectives.objects.arrived import OBJECTS
 from nandiag.runtime.numeric.warned import HEARD
 
@@ -161,3 +162,13 @@ def test_it_is_taken_for_what_did_harm_where_it_can_be_the_very_numbers(work, th
         model(batch(gathered(thing))).square().mean().backward()
         optimizer.step()
     assert worker.looked[0].source == source
+
+
+def test_words_whole_and_finite_numbers_are_not_looked_into(monkeypatch):
+    """Ranks hand each other lists of some hundreds in a step: what cannot be bad is passed over, and takes no place."""
+    asked = []
+    looks = numbers._bad_in
+    monkeypatch.setattr(numbers, "_bad_in", lambda one: asked.append(one) or looks(one))
+    held = {"seen": [*range(200), *map(str, range(200)), None, True, 0.5], "auc": [NAN, 1.0]}
+    assert [one.way for one in numbers.bad_numbers(held)] == ["['auc'][0]"]
+    assert len(asked) == 4  # the three that hold them, and the one bad number
