@@ -20,7 +20,7 @@ from nandiag.runtime.evidence.op import Op, Spot, Stat
 from nandiag.runtime.look.finite import is_bad
 
 _at_its_version: Any = torch.autograd._unsafe_preserve_version_counter  # type: ignore[attr-defined]
-_MOST, _STEPS, _SECONDS = 4, 10, 4.0
+_MOST, _STEPS, _SECONDS, _LONGEST = 4, 10, 4.0, 60.0
 _FLOORS = {"log": math.log(1e-12), "log2": math.log2(1e-12), "log10": -12.0, "log1p": math.log(1e-6)}
 _ROOTS = {"sqrt": 1e-6, "rsqrt": 1e6}
 # What they are a little inside of the ends of their domains, on both sides.
@@ -92,9 +92,11 @@ def _left_by_a_mend(tensor: Tensor, name: str) -> tuple[float, float, float]:
 def further(run: Callable[[], Looked], seconds: float, step_seconds: float) -> Iterator[Looked]:
     """Yield what each further run shows, as long as one finds an op and the time of ten steps, or 4 s, allows.
 
+    A minute at most: where steps are very long the other ranks wait for this one, and their backend's time-out runs.
+
     ``seconds`` is what the newest run took; ``run`` makes one with all places mended that the runs before have found.
     """
-    left = max(_STEPS * step_seconds, _SECONDS)
+    left = min(max(_STEPS * step_seconds, _SECONDS), _LONGEST)
     for _ in range(_MOST):
         left -= seconds
         if left < 0:

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from nandiag.events import Next
+from nandiag.events import Looked, Next
+from nandiag.runtime.replay.mended import further
 
 pytestmark = pytest.mark.usefixtures("next_places")
 
@@ -147,3 +148,11 @@ def test_an_exponential_is_bounded_and_its_gradient_too(work):
     found = [worker.looked[0], *(one.look for one in worker.events(Next))]
     told = [look.site.source.strip() for look in found if look.outcome == "found"]
     assert told == ["weight = torch.exp(layer(x) + 200)", "return (weight / total).mean()"]
+
+
+@pytest.mark.parametrize(
+    ("step_seconds", "each", "runs"), [(0.001, 1.5, 2), (1.0, 3.0, 3), (100.0, 25.0, 2), (100.0, 70.0, 0)]
+)
+def test_further_runs_take_no_longer_than_ten_steps_or_4_seconds_or_a_minute(step_seconds, each, runs):
+    looked = Looked("found", "replay", 3, source="op", seconds=each)
+    assert len(list(further(lambda: looked, each, step_seconds))) == runs
