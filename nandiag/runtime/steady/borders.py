@@ -80,7 +80,6 @@ class Borders:
             or not RECORDER.attached
             or _stacked()
             or _dispatched()
-            or capturing()
             or sentinel.agreement.possible
         )
 
