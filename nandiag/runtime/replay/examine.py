@@ -49,6 +49,7 @@ from nandiag.runtime.replay.rerun import Player, written_by
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.unfinished import groups_of, reset_sharding
 from nandiag.runtime.replay.update.again import BY_HAND, GONE, last_write, look_again
+from nandiag.runtime.replay.update.rates import bad_tensors, by_tensor, rates_used
 from nandiag.runtime.replay.update.weights import of_weights
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, Entry
@@ -165,7 +166,7 @@ class Examiner:
         """
         if self._rates_left <= 0 or self._left <= 0:
             return
-        bad = {repr(rate) for rate in _rates_used(optimizer) if not math.isfinite(rate)}
+        bad = {repr(rate) for rate in rates_used(optimizer) if not math.isfinite(rate)}
         tensor = next((one for number, one in reversed(self._capture.window.numbers) if repr(number) in bad), None)
         if tensor is not None:
             self._rates_left -= 1
@@ -206,9 +207,12 @@ class Examiner:
         try:
             with traceless(self._capture, [], entries, ends=ends), torch.no_grad():
                 looked = look_again(optimizer, bad, step, Overwritten(ends=ends), first=first)
+                births, weights = self._capture.births, list(bad.values())
+                rates = bad_tensors(optimizer) if looked.outcome == "finite" else []
+                if rates:
+                    looked = by_tensor(births and births.stored_in(rates, step), step, rates, list(bad))
                 # Before its first update a parameter was seen finite: nothing that the script had written made it bad.
-                if looked.outcome == "finite" and not first:
-                    births, weights = self._capture.births, list(bad.values())
+                elif looked.outcome == "finite" and not first:
                     stored = None if births is None else births.stored_in(weights, step)
                     looked = stored or last_write(weights, step, self._with_moved(entries)) or looked
             looked = of_rate(looked, self._rate)
@@ -361,12 +365,6 @@ class Examiner:
         backwards = sum(entry.kind == BACKWARD for entry in seen.entries)
         own = [one for one in self._capture.exchanges if one.micro_step >= backwards]
         return with_exchange(looked, seen.result.largest_gradient, seen.roots, own)
-
-
-def _rates_used(optimizer: torch.optim.Optimizer) -> Iterator[float]:
-    for group in optimizer.param_groups:
-        if isinstance(rate := group.get("lr"), float) and any(one.grad is not None for one in group["params"]):
-            yield rate
 
 
 @contextlib.contextmanager

@@ -196,3 +196,37 @@ def test_a_bad_rate_of_weights_that_nobody_trains_is_not_looked_into(looks):
 def test_a_rate_that_stays_bad_is_looked_into_a_few_times_at_most(looks):
     trained(by_hand, (1.0, *[0.0] * 12))
     assert 0 < len(looks) <= 3
+
+
+def by_tensor(write):
+    """Train with a rate that is a tensor, into which ``write(rate, step)`` writes before each update."""
+    torch.manual_seed(0)
+    layer, rate = nn.Linear(3, 2), torch.tensor(0.1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=rate)
+    for step in range(4):
+        optimizer.zero_grad()
+        layer(torch.rand(4, 3)).square().mean().backward()
+        write(rate, step)
+        optimizer.step()
+
+
+def test_what_is_written_into_a_rate_that_is_a_tensor_has_its_line(work):
+    worker = work(on_anomaly="continue")
+    by_tensor(lambda rate, step: rate.copy_(0.1 / (3 - torch.tensor(float(step)))))  # the line
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source, looked.phase, looked.step) == ("found", "op", "optimizer", 3), looked
+    assert looked.site.op == "aten.reciprocal.default"
+    assert looked.site.source.rstrip().endswith("# the line")
+    assert (looked.facts["number"], looked.facts["parameters"]) == (True, ["weight", "bias"])
+
+
+def test_an_update_by_a_bad_rate_that_nobody_saw_written_is_not_called_finite(work):
+    worker = work(on_anomaly="continue")
+
+    def write(rate, step):
+        rate.numpy()[...] = 0.1 if step < 3 else float("nan")
+
+    by_tensor(write)
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.phase) == ("refused", "optimizer"), looked
+    assert "rate" in looked.reason
