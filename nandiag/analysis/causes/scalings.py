@@ -16,35 +16,31 @@ from nandiag.events import TensorFact
 def in_logarithms(facts: Facts, divisor: TensorFact) -> Suggestion | None:
     """Return the user's ``v = b / (K.t() @ u)`` in logarithms, where the text shows that K holds exponentials."""
     found = fitting.parsed(facts.origin)
-    node = None if found is None else found[1]
-    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div) or len(divisor.shape) != 1:
+    parts = None if found is None or len(divisor.shape) != 1 or facts.node is not None else _parts(found[1])
+    if parts is None:
         return None
-    total, name = node.right, (facts.origin.source or "").partition("=")[0].strip()
-    if (
-        not isinstance(total, ast.BinOp)
-        or not isinstance(total.op, ast.MatMult)
-        or not isinstance(total.right, ast.Name)
-    ):
+    above, kernel, scaling = parts
+    name = _turned(kernel)
+    made = None if name is None else meanings.behind(facts, name)
+    if name is None or made is None or made.meaning is None or exponents.exponent(made.node) is None:
         return None
-    kernel = _turned(total.left)
-    made = None if kernel is None else meanings.behind(facts, kernel)
-    if (
-        kernel is None
-        or made is None
-        or made.meaning is None
-        or exponents.exponent(made.node) is None
-        or facts.node is not None
-    ):
-        return None
-    held = ", ".join(dict.fromkeys([kernel.id, total.right.id, *([name] if name.isidentifier() else [])]))
+    given = (facts.origin.source or "").partition("=")[0].strip()
+    held = ", ".join(dict.fromkeys([name.id, scaling.id, *([given] if given.isidentifier() else [])]))
     text = (
-        f"It is a sum of exponentials, which {kernel.id} holds, and next to 0: behind a bound the result would be "
+        f"It is a sum of exponentials, which {name.id} holds, and next to 0: behind a bound the result would be "
         f"another. Let {held} hold logarithms: take no exponential in line {made.meaning.line}, begin with the "
         "logarithm of what they begin with, and where they are multiplied in the end take the exponential of their sum."
     )
-    above = f"torch.as_tensor({ast.unparse(node.left)}).log()"
-    code = f"{above} - torch.logsumexp({ast.unparse(total.left)} + {total.right.id}, dim=-1)"
-    return Suggestion(text, fitting.whole(facts.origin, code))
+    total = f"torch.logsumexp({ast.unparse(kernel)} + {scaling.id}, dim=-1)"
+    return Suggestion(text, fitting.whole(facts.origin, f"torch.as_tensor({ast.unparse(above)}).log() - {total}"))
+
+
+def _parts(node: ast.expr) -> tuple[ast.expr, ast.expr, ast.Name] | None:
+    """Return b, K and u of ``b / (K @ u)``."""
+    total = node.right if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) else None
+    if not isinstance(node, ast.BinOp) or not isinstance(total, ast.BinOp) or not isinstance(total.op, ast.MatMult):
+        return None
+    return (node.left, total.left, total.right) if isinstance(total.right, ast.Name) else None
 
 
 def _turned(node: ast.expr) -> ast.Name | None:
