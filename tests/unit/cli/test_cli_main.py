@@ -63,7 +63,11 @@ def test_help_costs_little(words, python):
             times.append(after.children_user + after.children_system - before.children_user - before.children_system)
         return min(times)
 
-    assert seconds("-m", "nandiag", *words) - seconds("-c", "pass") < 0.25
+    # Beside what any command of this kind must import, for machines differ twofold; torch alone takes ten times that.
+    bare = seconds("-c", "pass")
+    assert seconds("-m", "nandiag", *words) - bare < 3.5 * (
+        seconds("-c", "import typer, rich.console, rich.table") - bare
+    )
 
 
 @pytest.mark.parametrize(
