@@ -33,10 +33,7 @@ def explain(facts: Facts) -> Cause | None:
 
 def target(origin: Origin) -> str | None:
     """Return the y of a line with ``y * log(p)`` and ``(1 - y) * log(1 - p)``, ``None`` where it has not both."""
-    try:
-        nodes = list(ast.walk(ast.parse((origin.source or "").strip())))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+    nodes = fitting.nodes_of(origin.source or "")
     products = [node for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)]
     sides = [pair for node in products for pair in ((node.left, node.right), (node.right, node.left))]
     logged = [(other, given) for other, side in sides if (given := fitting.target(side, "log")) is not None]

@@ -92,10 +92,7 @@ def base(origin: Origin, guard: fitting.Guard) -> str | None:
 
 def beside(origin: Origin, op: str, guard: str) -> Origin:
     """Return the origin with ``.guard`` at what goes into each other call of ``op`` in its line."""
-    try:
-        nodes = list(ast.walk(ast.parse((origin.source or "").strip())))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return origin
+    nodes = fitting.nodes_of(origin.source or "")
     found = fitting.parsed(origin)
     own = None if found is None else fitting.target(found[1], op)
     given = [one for node in nodes if isinstance(node, ast.expr) and (one := fitting.target(node, op)) is not None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from nandiag.analysis.causes import fitting, quotients
+from nandiag.analysis.causes import fitting, parsing, quotients
 from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.report import Suggestion
 
@@ -60,9 +60,8 @@ def _later(text: str) -> str:
 
 def _power(text: str) -> ast.BinOp | None:
     """Return the beta ** t of ``1 - beta ** t``, or of the root of that."""
-    try:
-        node = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    node = parsing.expression(text.strip())
+    if node is None:
         return None
     node = fitting.target(node, "sqrt") or node
     node = node.left if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) else node

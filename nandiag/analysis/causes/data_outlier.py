@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nandiag.analysis.causes import exponentials, multipliers, recurrences, states
+from nandiag.analysis.causes import exponentials, recurrences, states
 from nandiag.analysis.causes.course import Course, courses
-from nandiag.analysis.causes.divergence import CALM_ENOUGH, sudden
+from nandiag.analysis.causes.divergence import CALM_ENOUGH, is_elsewhere, sudden
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
 from nandiag.analysis.causes.overflow import overflows
 from nandiag.analysis.early.texts import shape_of, told
@@ -58,7 +58,7 @@ _ELSEWHERE = {"init", "data", "checkpoint", "collective"}
 
 def explain(facts: Facts) -> Cause | None:
     """Point at a batch that was seen to be unlike the others, or whose loss jumped behind calm updates."""
-    if _is_elsewhere(facts):
+    if is_elsewhere(facts, _ELSEWHERE):
         return None
     seen = next((one for one in reversed(facts.warned) if _is_near(one, facts.origin.step)), None)
     if seen is not None:
@@ -74,12 +74,6 @@ def explain(facts: Facts) -> Cause | None:
         return None if jumped.rate_rose else _of(_jumped(jumped), jumped.onset.step)
     step = facts.origin.step
     return _of(_calm(found[0], step), step) if _broke_at_once(facts, found) else None
-
-
-def _is_elsewhere(facts: Facts) -> bool:
-    if facts.origin.phase in _ELSEWHERE or facts.basis in {"exchange", "scale"} or facts.source in {"input", "buffer"}:
-        return True
-    return multipliers.outgrown(facts) is not None  # it leaves the dtype by itself, whatever it multiplies
 
 
 def _broke_at_once(facts: Facts, found: tuple[Course, ...]) -> bool:

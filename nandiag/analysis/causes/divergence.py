@@ -6,6 +6,8 @@ the first step on; gradients that grew behind calm steps; weights that were too 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from nandiag.analysis.causes import multipliers
 from nandiag.analysis.causes.course import Course, Row, courses, shown
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
@@ -111,7 +113,7 @@ _USUAL = 512.0
 
 def explain(facts: Facts) -> Cause | None:
     """Name what made the run diverge, where its gradient norm or its loss had grown far before the origin."""
-    if _is_elsewhere(facts):
+    if is_elsewhere(facts, _STARTS):
         return None
     found = courses(facts.history, *_until(facts))
     if not found:
@@ -126,8 +128,9 @@ def explain(facts: Facts) -> Cause | None:
     return None if sudden(course) or _by_dtype(facts, course) else _by_gradients(facts, course, strength)
 
 
-def _is_elsewhere(facts: Facts) -> bool:
-    if facts.origin.phase in _STARTS or facts.source in {"input", "buffer"} or facts.basis in {"exchange", "scale"}:
+def is_elsewhere(facts: Facts, phases: Collection[str]) -> bool:
+    """Whether the course of the run had no part in it: it is of one of these ``phases``, or came in, or grew apart."""
+    if facts.origin.phase in phases or facts.source in {"input", "buffer"} or facts.basis in {"exchange", "scale"}:
         return True
     return multipliers.outgrown(facts) is not None  # it leaves the dtype by itself, whatever it multiplies
 

@@ -6,7 +6,7 @@ import ast
 import posixpath
 from dataclasses import replace
 
-from nandiag.analysis.causes import bounding, determinants, fitting, guards, learnt, meanings, variances
+from nandiag.analysis.causes import bounding, determinants, fitting, guards, learnt, meanings, parsing, variances
 from nandiag.analysis.causes.facts import Cause, Facts, dtype_of
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -204,18 +204,11 @@ def _of_a_chance(facts: Facts, op: str) -> bool:
     """Whether the line takes the logarithm of one less the same number too: then it is to be below one as well."""
     found = fitting.parsed(facts.origin)
     given = None if found is None or op not in _LOGS else fitting.target(found[1], op)
-    line = None if given is None else _tree(facts.origin.source or "")
+    line = None if given is None else parsing.module((facts.origin.source or "").strip())
     if given is None or line is None:
         return False
     rests = [rest for node in ast.walk(line) if isinstance(node, ast.Call) and (rest := fitting.target(node, op))]
     return any(_is_rest(one, of=given) or _is_rest(given, of=one) for one in rests)
-
-
-def _tree(source: str) -> ast.AST | None:
-    try:
-        return ast.parse(source.strip())
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
 
 
 def _is_rest(node: ast.expr, *, of: ast.expr) -> bool:

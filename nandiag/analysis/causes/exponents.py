@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from nandiag.analysis.causes import fitting
@@ -45,13 +45,9 @@ def stable(origin: Origin, op: str = "exp") -> Stable | None:
     return None
 
 
-def _expressions(source: str) -> Iterator[ast.expr]:
-    """Yield the expressions of one line of code, outer ones first; none where it is no whole statement."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
-    yield from (node for node in ast.walk(tree) if isinstance(node, ast.expr))
+def _expressions(source: str) -> list[ast.expr]:
+    """Return the expressions of one line of code, outer ones first; none where it is no whole statement."""
+    return [node for node in fitting.nodes_of(source) if isinstance(node, ast.expr)]
 
 
 def bare(origin: Origin) -> str | None:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
+from nandiag.analysis.causes import parsing
 from nandiag.analysis.report import Origin
 
 LONGEST_LINE = 120
@@ -161,21 +162,17 @@ def parsed(origin: Origin) -> tuple[str, ast.expr] | None:
     text = origin.source[slice(*origin.column)]
     if not text.strip() or text != text.strip() or not text.isascii():
         return None  # offsets of the parser count bytes
-    try:
-        return text, _expression(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+    node = _expression(text)
+    return None if node is None else (text, node)
 
 
-def _expression(text: str) -> ast.expr:
+def _expression(text: str) -> ast.expr | None:
     """Return the tree of an expression; of ``a /= b`` that of the division."""
-    whole = ast.parse(text).body
-    if len(whole) == 1 and isinstance(whole[0], ast.AugAssign):
-        part = whole[0]
-        return ast.copy_location(
-            ast.BinOp(ast.parse(ast.unparse(part.target), mode="eval").body, part.op, part.value), part
-        )
-    return ast.parse(text, mode="eval").body
+    part = parsing.statement(text)
+    if not isinstance(part, ast.AugAssign):
+        return parsing.expression(text)
+    left = parsing.expression(ast.unparse(part.target))
+    return None if left is None else ast.copy_location(ast.BinOp(left, part.op, part.value), part)
 
 
 def target(node: ast.expr, op: str) -> ast.expr | None:
@@ -244,11 +241,8 @@ _OPENS, _ENDS = ("(", "[", ",", "="), (")", "]", ",")
 
 def _is_one(text: str) -> bool:
     """Whether an expression keeps its meaning whatever stands beside it."""
-    try:
-        node = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return isinstance(node, (*_WHOLE, ast.Constant, ast.Tuple)) or unbracketed(text) != text
+    node = parsing.expression(text)
+    return node is not None and (isinstance(node, (*_WHOLE, ast.Constant, ast.Tuple)) or unbracketed(text) != text)
 
 
 def _folded(text: str) -> str:
@@ -303,7 +297,5 @@ def whole(origin: Origin, expression: str, *, of_two: bool = False) -> str | Non
 def nodes_of(line: str) -> list[ast.AST]:
     """Return all nodes of a line, which may be the head of a block; none where it is no Python as it stands."""
     text = line.strip()
-    try:
-        return list(ast.walk(ast.parse(f"{text} pass" if text.endswith(":") else text)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
+    tree = parsing.module(f"{text} pass" if text.endswith(":") else text)
+    return [] if tree is None else list(ast.walk(tree))

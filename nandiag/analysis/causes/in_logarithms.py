@@ -12,7 +12,7 @@ import copy
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from nandiag.analysis.causes import fitting
+from nandiag.analysis.causes import fitting, parsing
 from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.causes.logarithm import Logarithm
 from nandiag.analysis.report import Suggestion
@@ -34,7 +34,7 @@ def mended(facts: Facts) -> Suggestion | None:
     own = None if around is None else _own(facts, around.block)
     if around is None or own is None or facts.node is not None:
         return None
-    parsed = [_parsed(one.text) for one in around.block]
+    parsed = [parsing.statement(one.text) for one in around.block]
     starts = set() if _takes(parsed[own], "log") else {own}
     for _ in range(_ROUNDS):
         rewriting = _Rewriting(parsed, starts, own, around.handed)
@@ -63,14 +63,6 @@ def _own(facts: Facts, block: tuple[Statement, ...]) -> int | None:
     line = facts.origin.line or 0
     found = [number for number, one in enumerate(block) if one.line <= line]
     return found[-1] if found else None
-
-
-def _parsed(text: str) -> ast.stmt | None:
-    try:
-        body = ast.parse(text).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    return body[0] if len(body) == 1 else None
 
 
 def _takes(node: ast.AST | None, op: str) -> bool:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nandiag.analysis.causes import fitting
+from nandiag.analysis.causes import fitting, parsing
 from nandiag.analysis.causes.facts import Facts
 from nandiag.events import Meaning
 
@@ -46,19 +46,12 @@ def behind(facts: Facts, node: ast.expr) -> Made:
     made, depth = Made(node, None), 0
     while isinstance(made.node, ast.Name) and depth < _DEEPEST:
         meaning = facts.meaning(made.node.id)
-        inner = None if meaning is None else _parsed(meaning.text)
+        inner = None if meaning is None else parsing.expression(meaning.text)
         if meaning is None or inner is None:
             break
         # What a caller handed in stays so, whatever stands behind it.
         made, depth = Made(inner, meaning if made.inside else made.meaning), depth + 1
     return made
-
-
-def _parsed(text: str) -> ast.expr | None:
-    try:
-        return ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
 
 
 def is_same_again(node: ast.expr) -> bool:
@@ -86,7 +79,7 @@ def swapped(facts: Facts, node: ast.expr, form: Callable[[ast.expr], str | None]
         return text
     if isinstance(node, ast.Name):
         meaning = facts.meaning(node.id)
-        inner = _parsed(meaning.text) if meaning is not None and meaning.inside else None
+        inner = parsing.expression(meaning.text) if meaning is not None and meaning.inside else None
         return None if inner is None else swapped(facts, inner, form, depth + 1)
     if isinstance(node, ast.Subscript):
         text = swapped(facts, node.value, form, depth + 1)

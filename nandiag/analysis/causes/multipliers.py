@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 
-from nandiag.analysis.causes import fitting
+from nandiag.analysis.causes import fitting, parsing
 from nandiag.analysis.causes.facts import LARGEST, Facts, dtype_of
 from nandiag.analysis.report import Suggestion
 from nandiag.events import Carried, words
@@ -34,7 +34,7 @@ def _names(facts: Facts) -> set[str]:
 
 
 def _bounded(one: Carried, given: float, dtype: str) -> Suggestion | None:
-    value = _value(ast.parse(one.text).body[0])
+    value = _value(parsing.statement(one.text))
     if value is None or any(isinstance(node, _OF_TENSORS) for node in ast.walk(value)):
         return None
     text = (
@@ -44,7 +44,7 @@ def _bounded(one: Carried, given: float, dtype: str) -> Suggestion | None:
     return Suggestion(text, f"{one.name} = min({ast.unparse(value)}, {_FIRST_TRY})")
 
 
-def _value(statement: ast.stmt) -> ast.expr | None:
+def _value(statement: ast.stmt | None) -> ast.expr | None:
     """Return what is assigned; of ``a *= b`` the product."""
     if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
         return ast.BinOp(ast.Name(statement.target.id), statement.op, statement.value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import posixpath
 
-from nandiag.analysis.causes import fitting, quotients
+from nandiag.analysis.causes import fitting, parsing, quotients
 from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.causes.guards import under_root
 from nandiag.analysis.report import Suggestion
@@ -87,13 +87,10 @@ def _plain(node: ast.expr) -> ast.Name | None:
 
 def _guarded(meaning: Meaning, guard: str) -> str | None:
     """Return what the name stands for with the argument of its root guarded; ``None`` where it is no root."""
-    try:
-        node = ast.parse(meaning.text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    factors = quotients.factors(node)
+    node = parsing.expression(meaning.text)
+    factors = [] if node is None else quotients.factors(node)
     inner = [under for factor in factors if (under := quotients.root_of(factor)) is not None]
-    if len(inner) < len(factors) or not meaning.text.isascii():
+    if not inner or len(inner) < len(factors) or not meaning.text.isascii():
         return None  # else what is no root may be the one that is 0
     text = meaning.text
     for part in sorted(inner, key=lambda one: -one.col_offset):

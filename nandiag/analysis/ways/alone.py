@@ -22,7 +22,8 @@ def with_only_way(timeline: Timeline) -> Timeline:
     near = {step: _sent_near(timeline, step) for step in steps if _led_outside(timeline, step)}
     only = {step: sent for step, sent in near.items() if sent and _is_only(sent)}
     looks = (_received(one, only.get(_step(one), [])) for one in timeline.looks)
-    return replace(timeline, looks=tuple(_exchanged(one, timeline) for one in looks))
+    exchanged = (one if _step(one) in steps else _exchanged(one, timeline) for one in looks)
+    return replace(timeline, looks=tuple(exchanged))
 
 
 def _sent_near(timeline: Timeline, step: _Step) -> list[Seen[Sent]]:
@@ -51,9 +52,8 @@ def _exchanged(one: Seen[Looked], timeline: Timeline) -> Seen[Looked]:
     Ranks that count their steps otherwise put them in at another step: the message is the same one.
     """
     look = one.event
-    found = any(other.event.outcome == "found" for other in timeline.looks if _step(other) == _step(one))
     brought = look.facts.get("exchanged")
-    if look.outcome != "finite" or found or not isinstance(brought, list):
+    if look.outcome != "finite" or not isinstance(brought, list):
         return one
     ways = {(way, tuple(ranks), number, group) for way, ranks, number, group in brought}
     sent = [other for other in timeline.sent if other.attempt == one.attempt and _way(other.event) in ways]

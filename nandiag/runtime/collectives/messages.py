@@ -129,7 +129,7 @@ class Post:
     def _message(self, call: Call, tag: int) -> Message | None:
         if call.group is None:
             return None
-        group, me = _name(call.group), dist.get_rank()
+        group, me = name_of(call.group), dist.get_rank()
         if call.peer is None:  # whoever comes first: how many came from each is not known from here on
             self._from_anybody.add(group)
         if call.peer is None or (call.op in _ASKS and group in self._from_anybody):
@@ -145,7 +145,7 @@ class Post:
     def _with_all(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Part]:
         if call.group is not None:
             given, asked = (tensors_in([argument(args, kwargs, *place)]) for place in EXCHANGES[call.op])
-            yield Part(Message(call.op, call.group.members, call.seq, _name(call.group)), given, asked[:_MOST])
+            yield Part(Message(call.op, call.group.members, call.seq, name_of(call.group)), given, asked[:_MOST])
 
     @staticmethod
     def _with_one(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Part]:
@@ -158,11 +158,11 @@ class Post:
         own = tensors_in([argument(args, kwargs, 0, "tensor")])
         ends = own if many is None else tensors_in(many)
         gives = (me == one) is _ONE_GIVES[call.op]
-        message = Message(call.op, members, call.seq, _name(call.group))
+        message = Message(call.op, members, call.seq, name_of(call.group))
         mine = ends if me == one else own
         yield Part(message, mine, []) if gives else Part(message, [], mine)
 
 
-def _name(group: Group) -> str:
+def name_of(group: Group) -> str:
     """Return the name of a group; one that is made again under its name is another one."""
     return f"{group.name}#{group.life}"

@@ -7,15 +7,13 @@ from dataclasses import replace
 
 from nandiag.events import Looked, Site, TensorFact
 from nandiag.runtime.births.known import OUTSIDE
-from nandiag.runtime.collectives.objects.arrived import OBJECTS
+from nandiag.runtime.collectives.objects.arrived import AHEAD, OBJECTS
 from nandiag.runtime.evidence.data.refetch import Fetched
 from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import Frame, best
 from nandiag.runtime.numeric.warned import BEFORE, HEARD, Heard
 
-# A loader that runs ahead makes its batches so many steps before they are used.
-_AHEAD = 16
 _NUMBERS = ("arg0", "arg1", "arg2", "arg3", "value", "alpha")
 _SOURCES = frozenset({"input", "outside"})
 # What is known of where the values came from, and nearer than a warning.
@@ -106,7 +104,7 @@ def _places(looked: Looked, heard: list[Heard]) -> list[Heard]:
     came = _came_before(looked)
     if came:
         heard = [one for one in heard if one.first == BEFORE]
-    near = [one for one in heard if looked.step - _AHEAD <= one.step <= looked.step and not _is_usual(one, looked.step)]
+    near = [one for one in heard if looked.step - AHEAD <= one.step <= looked.step and not _is_usual(one, looked.step)]
     if near or not came:
         return [one for one in near if one.step == near[-1].step]
     return heard if len({_line(one) for one in heard}) == 1 else []
@@ -119,7 +117,7 @@ def _came_before(looked: Looked) -> bool:
 
 def _is_usual(heard: Heard, step: int) -> bool:
     """Whether numpy has complained of this place for long, again and again, and training went on."""
-    return heard.first < step - _AHEAD and heard.steps * 4 > heard.step - heard.first
+    return heard.first < step - AHEAD and heard.steps * 4 > heard.step - heard.first
 
 
 def _line(heard: Heard) -> str:

@@ -210,7 +210,8 @@ class Examiner:
                 births, weights = self._capture.births, list(bad.values())
                 rates = bad_tensors(optimizer) if looked.outcome == "finite" else []
                 if rates:
-                    looked = by_tensor(births and births.stored_in(rates, step), step, rates, list(bad))
+                    made = None if births is None else births.stored_in(rates, step)
+                    looked = by_tensor(made, step, rates, list(bad))
                 # Before its first update a parameter was seen finite: nothing that the script had written made it bad.
                 elif looked.outcome == "finite" and not first:
                     stored = None if births is None else births.stored_in(weights, step)

@@ -34,8 +34,16 @@ def test_the_number_is_bound_where_the_loop_multiplies_it(at, by_hand, statement
     assert "line 9 multiplies noise" in mechanism.suggestions[0].text
 
 
-@pytest.mark.parametrize(("statement", "given"), [("noise *= 1e4", 1e30), ("noise = torch.mul(noise, 2)", 1e40)])
-def test_a_number_that_fits_or_a_tensor_is_not_told(at, by_hand, statement, given):
+@pytest.mark.parametrize(
+    ("statement", "given"),
+    [
+        ("noise *= 1e4", 1e30),
+        ("noise = torch.mul(noise, 2)", 1e40),
+        ("noise *= (", 1e40),
+        ("", 1e40),
+    ],
+)
+def test_a_number_that_fits_or_a_tensor_or_what_is_no_python_is_not_told(at, by_hand, statement, given):
     story, mechanism = grown(at, by_hand, statement, given=given)
     told = [one.code or "" for cause in (story, mechanism) if cause is not None for one in cause.suggestions]
     assert not any("min(" in one for one in told)

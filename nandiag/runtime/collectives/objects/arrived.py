@@ -11,7 +11,8 @@ from nandiag.events import TensorFact
 from nandiag.runtime.collectives.messages import Message
 from nandiag.runtime.collectives.objects.numbers import Bad
 
-_AHEAD = 16
+# A loader that runs ahead makes its batches so many steps before they are used.
+AHEAD = 16
 _MOST = 256
 
 
@@ -34,7 +35,7 @@ class Arrived:
             if len(steps) < _MOST:
                 steps.add(step)
             # What comes so in each step did no harm before.
-            if min(steps) >= step - _AHEAD:
+            if min(steps) >= step - AHEAD:
                 sizes = (one.sizes for one in bad if math.isnan(one.value) is nan)
                 self._newest[nan] = message, step, frozenset(itertools.chain.from_iterable(sizes))
             else:
@@ -47,7 +48,7 @@ class Arrived:
         Nothing: a number.
         """
         message, came, sizes = self._newest.get(nan, (None, 0, frozenset()))
-        near = step - _AHEAD <= came <= step
+        near = step - AHEAD <= came <= step
         return message if near and all(one.numel in sizes or _all_over(one) for one in harmed) else None
 
 

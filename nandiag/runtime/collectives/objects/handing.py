@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from nandiag.events import Looked, Sent
-from nandiag.runtime.collectives.messages import Message
+from nandiag.runtime.collectives.messages import Message, name_of
 from nandiag.runtime.collectives.objects.arrived import OBJECTS
 from nandiag.runtime.collectives.objects.numbers import Bad, bad_numbers
 from nandiag.runtime.collectives.ring import RING, Call, argument
@@ -65,7 +65,7 @@ class Objects:
         way = _WAYS.get(call.op)
         if way is None or call.group is None or self._capture.off:
             return
-        self._message = Message(call.op, call.group.members, call.seq, f"{call.group.name}#{call.group.life}")
+        self._message = Message(call.op, call.group.members, call.seq, name_of(call.group))
         if way.one and dist.get_rank() != (call.peer or 0):
             return
         with quiet():
