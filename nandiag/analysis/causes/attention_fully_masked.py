@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from nandiag.analysis.causes import bounding, fitting, masks
 from nandiag.analysis.causes.facts import LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
+from nandiag.analysis.causes.mends.script import bounding, fitting, masks
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words

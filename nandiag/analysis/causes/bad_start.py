@@ -6,9 +6,9 @@ import ast
 import re
 from math import prod
 
-from nandiag.analysis.causes import fitting
 from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, PROVEN, Cause, Facts
 from nandiag.analysis.causes.log_of_zero import LOGS
+from nandiag.analysis.causes.mends.script import fitting
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import math
 
-from nandiag.analysis.causes import fitting
 from nandiag.analysis.causes.facts import POSSIBLE, Cause, Facts
+from nandiag.analysis.causes.mends.script import fitting
 from nandiag.analysis.report import Origin, Suggestion
 from nandiag.events import TensorFact, words
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from nandiag.analysis.causes import fitting
 from nandiag.analysis.causes.facts import Cause, Facts
+from nandiag.analysis.causes.mends.script import fitting
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words

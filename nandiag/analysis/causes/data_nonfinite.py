@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TypeVar
 
-from nandiag.analysis.causes import bounding, fitting, quotients
 from nandiag.analysis.causes.facts import LIKELY, PROVEN, Cause, Facts
+from nandiag.analysis.causes.mends.script import bounding, fitting, quotients
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nandiag.analysis.causes import exponentials, recurrences, states
 from nandiag.analysis.causes.course import Course, courses
 from nandiag.analysis.causes.divergence import CALM_ENOUGH, is_elsewhere, sudden
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
+from nandiag.analysis.causes.mends import states
+from nandiag.analysis.causes.mends.exponentials import overflowing, recurrences
 from nandiag.analysis.causes.overflow import overflows
 from nandiag.analysis.early.texts import shape_of, told
 from nandiag.analysis.explained.explanation import Explanation
@@ -94,7 +95,7 @@ def _only_size(facts: Facts) -> bool:
     if facts.source != "op":
         return True
     narrow = any(fact.bad and dtype_of(fact) in HALF for fact in facts.origin.outputs)
-    return overflows(facts) and not narrow and facts.op not in exponentials.OPS
+    return overflows(facts) and not narrow and facts.op not in overflowing.OPS
 
 
 def _explains(facts: Facts, seen: Warned) -> bool:

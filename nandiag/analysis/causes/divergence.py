@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from nandiag.analysis.causes import multipliers
 from nandiag.analysis.causes.course import Course, Row, courses, shown
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
+from nandiag.analysis.causes.mends import multipliers
 from nandiag.analysis.causes.overflow import overflows
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion

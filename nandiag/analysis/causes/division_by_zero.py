@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import re
 
-from nandiag.analysis.causes import (
-    bounding,
+from nandiag.analysis.causes.empty_reduction import divides_by_no_target
+from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
+from nandiag.analysis.causes.mends import densities
+from nandiag.analysis.causes.mends.divisors import (
     corrections,
-    densities,
-    exponents,
-    fitting,
-    logarithms,
     norms,
     own_eps,
     peaks,
     powers,
-    quotients,
     roots,
-    scalings,
-    shares,
     spreads,
     zero_weights,
 )
-from nandiag.analysis.causes.empty_reduction import divides_by_no_target
-from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
-from nandiag.analysis.causes.guards import in_update, small, under_root
+from nandiag.analysis.causes.mends.exponentials import forms, probabilities, scalings, shares
+from nandiag.analysis.causes.mends.script import bounding, fitting, quotients
+from nandiag.analysis.causes.mends.script.guards import in_update, small, under_root
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
@@ -208,7 +203,7 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     elif rooted is None and quotients.divides_again(facts.origin):
         twice = quotients.left_out(facts.origin)
         found = found if twice is None else [Suggestion(_BY_INF, twice)]
-    share = exponents.share(facts.origin)
+    share = forms.share(facts.origin)
     if share is not None:
         text = "Where what is divided by its own sum is the exponential of a score, it is a softmax: let torch do it."
         found.append(Suggestion(text, share))
@@ -260,15 +255,15 @@ def _in_update(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
 
 def _out_of_reach(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     """What is left where no small number in the divisor's place mends it."""
-    logged = logarithms.of_ratio(facts)
+    logged = probabilities.of_ratio(facts)
     if logged is not None:
         return (logged,)
-    kernel = exponents.of_quotient(facts.origin)
+    kernel = forms.of_quotient(facts.origin)
     if kernel and divisor.min == 0.0 and (facts.origin.inputs[0].max or 0.0) <= 0.0 and facts.node is None:
         return (Suggestion(_KERNEL, _guarded(facts, divisor)),)
     inverted = facts.op == "reciprocal" and not _is_count(facts, divisor)
     if divisor.numel > 1 and (inverted or facts.op in DIVISIONS):
-        huge = _LARGE if shares.is_shared(facts) else _LOGGED if logarithms.is_taken(facts) else None
+        huge = _LARGE if shares.is_shared(facts) else _LOGGED if probabilities.is_taken(facts) else None
         if huge is not None:
             return (Suggestion(huge, _guarded(facts, divisor)),)
         first = Suggestion(_left_out(facts), quotients.left_out(facts.origin) or _KEPT)

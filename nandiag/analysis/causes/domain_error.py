@@ -6,8 +6,9 @@ import ast
 import posixpath
 from dataclasses import replace
 
-from nandiag.analysis.causes import bounding, determinants, fitting, guards, learnt, meanings, parsing, variances
 from nandiag.analysis.causes.facts import Cause, Facts, dtype_of
+from nandiag.analysis.causes.mends import determinants, learnt, variances
+from nandiag.analysis.causes.mends.script import bounding, fitting, guards, meanings, parsing
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection
 
-from nandiag.analysis.causes import fitting, means
 from nandiag.analysis.causes.facts import Cause, Facts, dtype_of
+from nandiag.analysis.causes.mends.divisors import means
+from nandiag.analysis.causes.mends.script import fitting
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words

@@ -9,8 +9,8 @@ import ast
 import math
 from collections.abc import Callable
 
-from nandiag.analysis.causes import bounding, fitting
 from nandiag.analysis.causes.facts import LIKELY, Cause, Facts, dtype_of
+from nandiag.analysis.causes.mends.script import bounding, fitting
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nandiag.analysis.causes import fitting
 from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
+from nandiag.analysis.causes.mends.script import fitting
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 

@@ -7,20 +7,12 @@ import posixpath
 import re
 from dataclasses import replace
 
-from nandiag.analysis.causes import (
-    binary,
-    bounding,
-    densities,
-    determinants,
-    fitting,
-    in_logarithms,
-    logarithms,
-    meanings,
-    recurrences,
-    variances,
-)
+from nandiag.analysis.causes import binary
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
-from nandiag.analysis.causes.guards import least
+from nandiag.analysis.causes.mends import densities, determinants, variances
+from nandiag.analysis.causes.mends.exponentials import log_space, probabilities, recurrences
+from nandiag.analysis.causes.mends.script import bounding, fitting, meanings
+from nandiag.analysis.causes.mends.script.guards import least
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Origin, Suggestion
 from nandiag.events import TensorFact, words
@@ -141,7 +133,7 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
         fitted = _brought_back(facts.origin, op, guard) or fitted
     around = Suggestion(f"Keep the argument of the logarithm away from zero.{small}", fitted or f"x.{guard}.{op}()")
     keep, *bounded = _ratio(facts, op, around)
-    added = logarithms.instead(facts, op) or in_logarithms.without_zeros(facts)
+    added = probabilities.instead(facts, op) or log_space.without_zeros(facts)
     if added is not None:
         return Cause("log_of_zero", (text,), (added, keep))
     known = _of_scores(within, op, of_two=within.origin is not facts.origin)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 
-from nandiag.analysis.causes import fitting
 from nandiag.analysis.causes.division_by_zero import is_called
 from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
+from nandiag.analysis.causes.mends.script import fitting
 from nandiag.analysis.causes.unknown import LIVE
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import posixpath
 
-from nandiag.analysis.causes import fitting
 from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
+from nandiag.analysis.causes.mends.script import fitting
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
 

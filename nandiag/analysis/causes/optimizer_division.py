@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from nandiag.analysis.causes import corrections
 from nandiag.analysis.causes.division_by_zero import DIVISIONS, RATIOS, RECIPROCALS, is_called
 from nandiag.analysis.causes.facts import HALF, LIKELY, Cause, Facts, dtype_of
+from nandiag.analysis.causes.mends.divisors import corrections
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words

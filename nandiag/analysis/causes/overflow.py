@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import math
 
-from nandiag.analysis.causes import (
-    exponentials,
-    fitting,
-    multipliers,
-    overgrown,
-    quotients,
-    recurrences,
-    scalings,
-    scans,
-    spreads,
-    states,
-    widening,
-)
 from nandiag.analysis.causes.facts import HALF, LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
+from nandiag.analysis.causes.mends import multipliers, overgrown, states
+from nandiag.analysis.causes.mends.divisors import spreads
+from nandiag.analysis.causes.mends.exponentials import overflowing, recurrences, scalings, scans
+from nandiag.analysis.causes.mends.script import fitting, quotients, widening
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
@@ -99,7 +90,7 @@ def explain(facts: Facts) -> Cause | None:
     limit = LARGEST.get(dtype_of(bad))
     wide = facts.extra.get("float64_finite")
     # An exponential of 1800 leaves float64 too, and is an overflow all the same.
-    elsewhere = wide is False and dtype_of(bad) != "float64" and facts.op not in exponentials.OPS
+    elsewhere = wide is False and dtype_of(bad) != "float64" and facts.op not in overflowing.OPS
     if limit is None or elsewhere:
         return None
     if wide is True:
@@ -117,9 +108,9 @@ def overflows(facts: Facts) -> bool:
 def _text(facts: Facts, given: TensorFact, dtype: str, limit: float) -> str | None:
     largest = words.number(given.absmax)
     most = f"{dtype} ends at {words.number(limit)}"
-    if facts.op in exponentials.OPS:
-        border = math.log(limit, exponentials.OPS[facts.op])
-        low = facts.op in exponentials.EVEN and -(given.min or 0.0) > (given.max or 0.0)
+    if facts.op in overflowing.OPS:
+        border = math.log(limit, overflowing.OPS[facts.op])
+        low = facts.op in overflowing.EVEN and -(given.min or 0.0) > (given.max or 0.0)
         end, edge = (given.min, f"below {-border:.1f}") if low else (given.max, f"above {border:.1f}")
         over = f"the input of {facts.op} goes to {words.number(end)}; in {dtype} it overflows {edge}"
         return over if (given.absmax or 0.0) > border else None
@@ -162,8 +153,8 @@ def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
     product = multipliers.outgrown(facts) or product or states.mended(facts)
     if product is not None:
         return Cause("overflow", (text,), (product,), strength, leads=True)
-    general = dtype not in {"float16", *_EIGHTHS} and facts.op not in exponentials.OPS
-    leads = facts.op in exponentials.OPS and exponentials.in_one_step(facts) is not None
+    general = dtype not in {"float16", *_EIGHTHS} and facts.op not in overflowing.OPS
+    leads = facts.op in overflowing.OPS and overflowing.in_one_step(facts) is not None
     if facts.extra.get("of_weights") is not False or facts.origin.phase not in {"forward", "loss"}:
         return Cause("overflow", (text,), _advice(facts, dtype), strength, general=general, leads=leads)
     step = facts.origin.step
@@ -179,8 +170,8 @@ def _advice(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
     if dtype == "float16" and _fits_float32(facts):
         return _half(facts)
     divided = spreads.left_eps(facts)
-    if facts.op in exponentials.OPS:
-        return (*([divided] if divided is not None else []), *exponentials.suggestions(facts, dtype))
+    if facts.op in overflowing.OPS:
+        return (*([divided] if divided is not None else []), *overflowing.suggestions(facts, dtype))
     if divided is not None:
         return (divided,)
     if dtype in _EIGHTHS and facts.op in CASTS:
@@ -214,11 +205,11 @@ def _fits_float32(facts: Facts) -> bool:
     limit, largest = LARGEST["float32"], facts.number("float64_absmax")
     if facts.extra.get("float64_finite") is False or (largest or 0.0) > limit:
         return False
-    if largest is not None or facts.op not in exponentials.OPS:
+    if largest is not None or facts.op not in overflowing.OPS:
         return True
-    sizes = (fact.absmax if facts.op in exponentials.EVEN else fact.max for fact in facts.origin.inputs)
+    sizes = (fact.absmax if facts.op in overflowing.EVEN else fact.max for fact in facts.origin.inputs)
     given = max((size for size in sizes if size is not None), default=0.0)
-    return given <= math.log(limit, exponentials.OPS[facts.op])
+    return given <= math.log(limit, overflowing.OPS[facts.op])
 
 
 def _half(facts: Facts) -> tuple[Suggestion, ...]:
@@ -233,7 +224,7 @@ def _half(facts: Facts) -> tuple[Suggestion, ...]:
     masked = _mask(facts)
     if masked is not None:
         return (masked, wide)
-    bounds = exponentials.suggestions(facts, "float16") if facts.op in exponentials.OPS else ()
+    bounds = overflowing.suggestions(facts, "float16") if facts.op in overflowing.OPS else ()
     if bounds and _fits_the_line(facts):
         return (*bounds, wide, _lifted(facts))
     return (wide, _lifted(facts), *bounds)
@@ -241,7 +232,7 @@ def _half(facts: Facts) -> tuple[Suggestion, ...]:
 
 def _fits_the_line(facts: Facts) -> bool:
     """Whether torch has a form of what the line, with those behind it, writes out by hand."""
-    return facts.op in exponentials.OPS and exponentials.instead(facts) is not None
+    return facts.op in overflowing.OPS and overflowing.instead(facts) is not None
 
 
 def _cast(facts: Facts, wide: Suggestion) -> tuple[Suggestion, ...]:

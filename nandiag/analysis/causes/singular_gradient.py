@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from nandiag.analysis.causes import fitting
 from nandiag.analysis.causes.facts import LIKELY, PROVEN, Cause, Facts
-from nandiag.analysis.causes.guards import under_root
+from nandiag.analysis.causes.mends.script import fitting
+from nandiag.analysis.causes.mends.script.guards import under_root
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nandiag.analysis.causes import explain
-from nandiag.analysis.causes.guards import least, small, under_root
+from nandiag.analysis.causes.mends.script.guards import least, small, under_root
 from nandiag.events import Around, Carried, History, Site
 from tests.unit.analysis.mends.told import advice, on, placed, quotient
 

@@ -1,0 +1,109 @@
+"""The mean of what may be empty, as a sum over a count of at least 1, in the user's own line (reader side)."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+
+from nandiag.analysis.causes.mends.script import fitting
+from nandiag.analysis.report import Origin
+
+_LOSSES = frozenset(
+    {"cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy"}
+    | {"binary_cross_entropy_with_logits"}
+)
+_SPREADS = ("std", "var")
+
+
+def counted(origin: Origin) -> str | None:
+    """Return the user's line with a sum divided by a count of at least 1 for ``x.mean()`` or ``F.loss(z, y)``.
+
+    Other means of the same in its line are as empty: each is mended. ``None`` where a spread of it stands there too.
+    """
+    found = fitting.parsed(origin)
+    call = None if found is None else found[1]
+    if found is None or not isinstance(call, ast.Call):
+        return None
+    if any(word.arg in {"reduction", "weight"} for word in call.keywords):
+        return None
+    averaged = fitting.target(call, "mean")
+    if averaged is not None:
+        return _mended(origin, call, averaged)
+    loss = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if loss not in _LOSSES or len(call.args) != 2 or any(word.arg == "dim" for word in call.keywords):
+        return None
+    inside = found[0][:-1].rstrip().rstrip(",")
+    return fitting.whole(origin, f'{inside}, reduction="sum") / max({fitting.bracketed(call.args[1])}.numel(), 1)')
+
+
+def _mended(origin: Origin, call: ast.Call, averaged: ast.expr) -> str | None:
+    line = origin.source or ""
+    nodes = fitting.nodes_of(line) if line.isascii() else []
+    calls = [one for one in nodes if isinstance(one, ast.Call) and _holds(one, averaged)]
+    if any(fitting.target(one, op) is not None for one in calls for op in _SPREADS):
+        return None
+    text, beside = _over_count(call), origin
+    for one in sorted(calls, key=lambda one: -one.col_offset):
+        other = _over_count(one)
+        beside = beside if other is None else _put(beside, one, other)
+    if text is None:
+        return None
+    text = _as_one(beside.source or "", *(beside.column or (0, 0)), text)
+    return fitting.whole(beside, text, of_two=beside is not origin)
+
+
+def _as_one(line: str, first: int, last: int, quotient: str) -> str:
+    """Return the quotient, in brackets where what stands beside it would take it apart."""
+    apart = line[:first].rstrip().endswith(_BEFORE) or line[last:].lstrip().startswith(_BEHIND)
+    return f"({quotient})" if apart else quotient
+
+
+_BEFORE, _BEHIND = ("/", "%", "@", "**"), ("**", ".", "[", "@")
+
+
+def _holds(call: ast.Call, averaged: ast.expr) -> bool:
+    """Whether the call reduces what is made of ``averaged`` alone, element by element."""
+    given = next((one for op in ("mean", *_SPREADS) if (one := fitting.target(call, op)) is not None), None)
+    return given is not None and _elementwise(given, ast.dump(averaged))
+
+
+def _elementwise(node: ast.expr, same: str) -> bool:
+    if ast.dump(node) == same:
+        return True
+    if isinstance(node, ast.BinOp):
+        left, right = node.left, node.right
+        return _elementwise(left, same) or (isinstance(left, ast.Constant) and _elementwise(right, same))
+    of = next(
+        (one for op in ("abs", "square", "pow", "log", "exp") if (one := fitting.target(node, op)) is not None), None
+    )
+    return of is not None and _elementwise(of, same)
+
+
+def _over_count(call: ast.Call) -> str | None:
+    """Return the mean as a sum over a count; ``None`` where its words are not those of a plain one."""
+    averaged = fitting.target(call, "mean")
+    if averaged is None:
+        return None
+    given = call.args if isinstance(call.func, ast.Attribute) and call.func.value is averaged else call.args[1:]
+    dims = [*given[:1], *(word.value for word in call.keywords if word.arg == "dim")]
+    kept = [word for word in call.keywords if word.arg == "keepdim"]
+    if len(given) > 1 or len(dims) + len(kept) != len(given) + len(call.keywords) or len(dims) > 1:
+        return None
+    text, words = fitting.bracketed(averaged), ", ".join(ast.unparse(one) for one in (*given, *call.keywords))
+    if not dims:
+        return None if kept else f"{text}.sum() / max({text}.numel(), 1)"
+    number = dims[0].operand if isinstance(dims[0], ast.UnaryOp) else dims[0]
+    whole = isinstance(number, ast.Constant) and type(number.value) is int
+    return f"{text}.sum({words}) / max({text}.size({ast.unparse(dims[0])}), 1)" if whole else None
+
+
+def _put(origin: Origin, call: ast.Call, text: str) -> Origin:
+    """Return the origin with ``text`` for a call of its line other than the underlined one."""
+    line, column = origin.source or "", origin.column or (0, 0)
+    indent = len(line) - len(line.lstrip())
+    first, last = call.col_offset + indent, (call.end_col_offset or 0) + indent
+    if (first < column[1] and last > column[0]) or call.lineno != 1 or call.end_lineno != 1:
+        return origin
+    longer = line[:first] + _as_one(line, first, last, text) + line[last:]
+    moved = len(longer) - len(line) if last <= column[0] else 0
+    return replace(origin, source=longer, column=(column[0] + moved, column[1] + moved))

@@ -1,0 +1,84 @@
+"""Rows of length 0: what divides them by it further on, and their correlation with others (reader side)."""
+
+from __future__ import annotations
+
+import ast
+
+from nandiag.analysis.causes.facts import Facts
+from nandiag.analysis.causes.mends.script import fitting, meanings
+from nandiag.analysis.report import Suggestion
+from nandiag.events import TensorFact
+
+_LEAST = "1e-6"
+_NORMS = ("norm", "vector_norm")
+
+
+def next_of(facts: Facts) -> list[Suggestion]:
+    """Return the statements behind the line that divide its result by the norm of that, guarded: 0/0 comes there next.
+
+    Only where it was 0/0 here: with a guard the quotient is 0 then.
+    """
+    name = (facts.origin.source or "").partition("=")[0].strip()
+    if not facts.outputs_nan or not name.isidentifier():
+        return []
+    found = [(use, mended) for use in facts.uses if (mended := _guarded(use, name)) is not None]
+    text = "What is 0 then is divided by its own norm further on: guard that as well."
+    return [Suggestion(text, mended) for _, mended in found[:1]]
+
+
+def correlated(facts: Facts) -> Suggestion | None:
+    """Return the user's line with the products of rows of length 1 for ``corrcoef(x)``, which has no bound of its own.
+
+    It is the same wherever that is finite, and 0 for a row that does not vary.
+    """
+    found = fitting.parsed(facts.origin)
+    rows = None if found is None else fitting.target(found[1], "corrcoef")
+    if rows is None or facts.node is not None or "unit" in (facts.origin.source or ""):
+        return None
+    x = fitting.bracketed(rows)
+    unit = f"torch.nn.functional.normalize({x} - {x}.mean(-1, keepdim=True), dim=-1, eps={_LEAST})"
+    text = "A row that does not vary has the spread 0: take the products of rows of length 1, which torch bounds."
+    return Suggestion(text, fitting.whole(facts.origin, f"((unit := {unit}) @ unit.T)"))
+
+
+def without_direction(facts: Facts, divisor: TensorFact) -> Suggestion | None:
+    """Say where vectors begin that are 0 all over in the first step: behind a guard they would stay so, as a rule.
+
+    ``None`` where the text does not show that they are divided by their own length, and what layer makes them.
+    """
+    found, above = fitting.parsed(facts.origin), facts.origin.inputs[0]
+    node = None if found is None else found[1]
+    empty = facts.outputs_nan and divisor.numel > 1 and divisor.zeros == divisor.numel and above.zeros == above.numel
+    first = facts.origin.step == 0 and facts.extra.get("of_weights") is True
+    if not (empty and first) or not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
+        return None
+    given = next((one for op in _NORMS if (one := fitting.target(meanings.behind(facts, node.right).node, op))), None)
+    layer = _layer(meanings.behind(facts, node.left))
+    if given is None or layer is None or ast.unparse(given) != ast.unparse(node.left):
+        return None
+    text = (
+        f"{ast.unparse(node.left)} is 0 all over, for {layer} begins at 0: it has no direction, and behind a guard its "
+        "gradient would be 0, or huge. Let the layer begin with small numbers."
+    )
+    return Suggestion(text, f"torch.nn.init.normal_({layer}.weight, std=0.02)  # behind what sets it to 0")
+
+
+def _layer(made: meanings.Made) -> str | None:
+    """Return the layer of the origin's own object, or of a name, that makes the vectors."""
+    called = made.node.func if isinstance(made.node, ast.Call) and made.inside else None
+    own = isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id == "self"
+    return ast.unparse(called) if called is not None and (own or isinstance(called, ast.Name)) else None
+
+
+def _guarded(line: str, name: str) -> str | None:
+    for node in fitting.nodes_of(line) if line.isascii() else []:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and _is_norm(node.right, name):
+            last = node.right.end_col_offset
+            if node.right.end_lineno == 1 and ast.unparse(node.left) == name:
+                return f"{line[:last]}.clamp_min({_LEAST}){line[last:]}"
+    return None
+
+
+def _is_norm(node: ast.expr, name: str) -> bool:
+    given = next((one for op in _NORMS if (one := fitting.target(node, op)) is not None), None)
+    return given is not None and ast.unparse(given) == name

@@ -1,0 +1,56 @@
+"""Spreads that are 0, or not there yet: of one value, or of equal ones (reader side)."""
+
+from __future__ import annotations
+
+import ast
+
+from nandiag.analysis.causes.facts import Facts
+from nandiag.analysis.causes.mends.script import bounding, fitting, meanings, quotients
+from nandiag.analysis.report import Suggestion
+
+_OF_ONE = "Of one value there is no spread yet: take 1 until there are two."
+_SPREADS = ("std", "var", "norm")
+_LEAST, _LARGE = "1e-2", 1e4
+
+
+def not_yet(facts: Facts) -> Suggestion | None:
+    """Return the user's ``squares / (n - 1)`` with 1 in its place while n is 1, which a root and a division bear."""
+    found = fitting.parsed(facts.origin)
+    node = None if found is None else found[1]
+    given = facts.origin.inputs
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div) or not facts.outputs_nan:
+        return None
+    less = node.right
+    one_less = isinstance(less, ast.BinOp) and isinstance(less.op, ast.Sub) and ast.unparse(less.right) in {"1", "1.0"}
+    if not one_less or not isinstance(less, ast.BinOp) or given[0].zeros != given[0].numel:
+        return None
+    count, total = ast.unparse(less.left), ast.unparse(node.left)
+    code = f"torch.where({count} > 1, {total} / ({count} - 1).clamp_min(1), 1.0)"
+    if "arg1" in facts.extra:  # the count is a number of Python's
+        code = f"({total} / max({count} - 1, 1) if {count} > 1 else torch.ones_like({total}))"
+    return Suggestion(_OF_ONE, fitting.whole(facts.origin, code))
+
+
+def left_eps(facts: Facts) -> Suggestion | None:
+    """Say that what went into the op is large where it was divided by a spread of 0 and a small number alone."""
+    found = fitting.parsed(facts.origin)
+    names = [] if found is None else [one for one in ast.walk(found[1]) if isinstance(one, ast.Name)]
+    if max((fact.absmax or 0.0 for fact in facts.origin.inputs), default=0.0) < _LARGE:
+        return None
+    for name in names:
+        made = meanings.behind(facts, name)
+        below = quotients.divided_by(made.node)
+        parts = None if below is None else bounding.with_eps(below)
+        if parts is None or made.meaning is None or below is None or _spread(parts[0]) is None:
+            continue
+        few = " Of one value there is none." if facts.origin.inputs[0].numel == 1 else ""
+        line, spread = made.meaning.line, ast.unparse(below)
+        text = f"{name.id}, of line {line}, is divided by {spread}, of which only the last is left "
+        least = f"{fitting.bracketed(parts[0])}.clamp_min({_LEAST})"
+        code = f"{made.meaning.name} = {ast.unparse(made.node).replace(ast.unparse(below), least)}"
+        return Suggestion(f"{text}where the spread is 0.{few} Keep that above the least that is of use.", code)
+    return None
+
+
+def _spread(node: ast.expr) -> ast.expr | None:
+    return next((of for op in _SPREADS if (of := fitting.target(node, op)) is not None), None)

@@ -1,0 +1,133 @@
+"""What to do where an exponential leaves its dtype: torch's own form, its logarithm, or a bound (reader side)."""
+
+from __future__ import annotations
+
+import ast
+import math
+
+from nandiag.analysis.causes.facts import Facts
+from nandiag.analysis.causes.mends.exponentials import forms, log_space
+from nandiag.analysis.causes.mends.exponentials.logarithm import Logarithm
+from nandiag.analysis.causes.mends.script import fitting
+from nandiag.analysis.report import Origin, Suggestion
+
+OPS = {"exp": math.e, "expm1": math.e, "sinh": math.e, "cosh": math.e, "exp2": 2.0}
+_LOGGED = {
+    "logsumexp": "The logarithm of its sum is taken below: let torch do both here, and take no logarithm there.",
+    "sum over parts": "It is summed, and the logarithm taken below: subtract the largest first (over ranks: all_reduce "
+    "it with ReduceOp.MAX), and add it back behind the logarithm.",
+}
+# Both ends of what goes in lead to infinity.
+EVEN = frozenset({"sinh", "cosh"})
+
+
+def suggestions(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
+    """Return torch's form of what the line, with those behind it, writes out by hand, else a bound."""
+    op = facts.op or "exp"
+    known = instead(facts)
+    halved = _halved(facts, op) if known is None and dtype != "float16" else None
+    if known is not None or halved is not None:
+        return tuple(one for one in (known, halved) if one is not None)
+    bound = _bounded(facts.origin, op, "10" if dtype == "float16" else _most(facts, op))
+    many = any(len(fact.shape) > 1 for fact in facts.origin.inputs)
+    ratio = forms.bare(facts.origin) if many and forms.may_be_summed(facts.uses) else None
+    if ratio is None:
+        return (bound,)
+    text = "Where it is divided by its own sum, it is a softmax: let torch do it, which subtracts the maximum first."
+    return (Suggestion(text, ratio), bound)
+
+
+def instead(facts: Facts) -> Suggestion | None:
+    """Return what takes the exponential's place, and does not overflow; ``None`` where the text shows nothing."""
+    return in_one_step(facts) or _loss_itself(facts) or _shared(facts)
+
+
+def in_one_step(facts: Facts) -> Suggestion | None:
+    """Return torch's function of what the line writes out by hand, or the lines in logarithms."""
+    op = facts.op or "exp"
+    form = forms.stable(facts.origin, op)
+    taken = log_space.mended(facts) if op == "exp" and (form is None or form.name in _NOT_YET) else None
+    if taken is not None or form is None:
+        return taken
+    return Suggestion(f"This is a {form.name}: let torch do it, which does not overflow.", form.code)
+
+
+def _shared(facts: Facts) -> Suggestion | None:
+    """It is divided by its own sum, or the logarithm of that is taken, in statements behind the line."""
+    share = _weighed(facts) or forms.shared(facts.origin, facts.uses)
+    if share is not None:
+        text = "It is divided by its own sum below, and so it is a softmax: torch's subtracts the maximum first."
+        return Suggestion(text, share)
+    logged = forms.logged(facts.origin, facts.uses) if facts.op == "exp" else None
+    return None if logged is None else Suggestion(_LOGGED[logged.name], logged.code)
+
+
+def _weighed(facts: Facts) -> str | None:
+    """Return the line where the exponential is multiplied first, by a mask say: what that leaves out is no maximum."""
+    nodes, dim = fitting.nodes_of(facts.origin.source or ""), forms.shared_along(facts.uses)
+    made = next((node for node in nodes if isinstance(node, ast.Assign)), None)
+    product = made.value if made is not None else None
+    if dim is None or made is None or not isinstance(product, ast.BinOp):
+        return None
+    taken = Logarithm(None)
+    text = taken.of(product)
+    name, left = made.targets[0], any("exp(" in ast.unparse(one) for one in taken.left)
+    if taken.undone != ["exp"] or left or not isinstance(name, ast.Name) or len(made.targets) > 1:
+        return None
+    return f"{name.id} = torch.softmax({text}, dim={dim})"
+
+
+def _loss_itself(facts: Facts) -> Suggestion | None:
+    """The loss is the exponential of one number: above a bound it would have no gradient, and nothing be trained."""
+    found, given = fitting.parsed(facts.origin), facts.origin.inputs[0]
+    part = None if found is None else forms.exponent(found[1])
+    name = (facts.origin.source or "").partition("=")[0].strip()
+    trained = any(use.startswith(f"{name}.backward(") for use in facts.uses)
+    if part is None or given.numel != 1 or not trained or facts.extra.get("of_weights") is not True:
+        return None
+    text = (
+        "The loss is the exponential of one number, and above a bound nothing would be trained: train on that number, "
+        "which has its least in the same place, and take the exponential for what is shown."
+    )
+    return Suggestion(text, fitting.whole(facts.origin, ast.unparse(part)))
+
+
+# These end in 0 where their logarithm is taken further on.
+_NOT_YET = frozenset({"softmax", "sigmoid"})
+
+
+def _most(facts: Facts, op: str) -> str:
+    """Return a bound above what went into the exponential and did no harm, where that is far below the edge."""
+    largest = max((fact.max or 0.0 for fact in facts.origin.outputs), default=0.0)
+    usual = math.log(largest, OPS[op]) if largest > 1.0 else 0.0
+    return _USUAL_BOUND if not _USUAL_BOUND_AT < usual <= _HIGHEST_BOUND else str(math.ceil(usual / 10 + 0.5) * 10)
+
+
+_USUAL_BOUND, _USUAL_BOUND_AT, _HIGHEST_BOUND = "20", 20.0, 60.0
+
+
+def _halved(facts: Facts, op: str) -> Suggestion | None:
+    """A deviation made of a logarithm (``exp(0.5 * logvar)``): the variance, its square, is made of it as well."""
+    found = fitting.parsed(facts.origin)
+    part = None if found is None or op != "exp" else fitting.target(found[1], op)
+    sides = (part.left, part.right) if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mult | ast.Div) else ()
+    name = next((side.id for side in sides if isinstance(side, ast.Name)), None)
+    number = next((side.value for side in sides if isinstance(side, ast.Constant)), None)
+    half = 0.5 if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mult) else 2
+    if name is None or "var" not in name.lower() or number != half:
+        return None
+    text = f"Bound {name} itself, before this line, where it need not go above {_USUAL_BOUND}: its exponential is next."
+    return Suggestion(text, f"{name} = {name}.clamp(max={_USUAL_BOUND})")
+
+
+def _bounded(origin: Origin, op: str, most: str) -> Suggestion:
+    """Say how to bound what goes in: far below the edge of the dtype, for what comes after multiplies and sums."""
+    clamp, there = (f"clamp(-{most}, {most})", f"beyond -{most} and {most}") if op in EVEN else (
+        f"clamp(max={most})", f"above {most}"
+    )  # fmt: skip
+    within = fitting.clamped(origin, op)
+    if within is not None:
+        code = fitting.argument(origin, op, lambda _: f"{within}.{clamp}")
+        return Suggestion(f"It is clamped already, and not enough: it need not go {there}.", code)
+    code = fitting.arguments(origin, op, lambda text: f"{text}.{clamp}")  # the others break at the same values
+    return Suggestion(f"Bound what goes into it, where it need not go {there}.", code or f"torch.{op}(x.{clamp})")

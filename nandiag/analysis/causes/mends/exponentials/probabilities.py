@@ -1,0 +1,91 @@
+"""The logarithm of a sum, or a product, of probabilities as one of logarithms, which do not vanish (reader side).
+
+Only what gives the same numbers wherever the line itself is finite is offered, in names that mean the same there.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+
+from nandiag.analysis.causes.facts import Facts
+from nandiag.analysis.causes.mends.exponentials import forms
+from nandiag.analysis.causes.mends.exponentials.logarithm import Logarithm
+from nandiag.analysis.causes.mends.script import fitting, meanings
+from nandiag.analysis.report import Suggestion
+
+_OF_SUM = "It is taken of a sum of exponentials, which vanish one by one: add them as logarithms, which do not."
+_OF_PRODUCT = "It is taken of a product, which vanishes though no factor does: add the logarithms of the factors."
+
+
+def instead(facts: Facts, op: str) -> Suggestion | None:
+    """Return the user's line with its ``torch.log((w * p).sum(-1))`` or ``torch.log(p.prod(-1))`` of logarithms.
+
+    ``None`` where no exponential is summed, by the script's own text.
+    """
+    found = fitting.parsed(facts.origin)
+    part = None if found is None or op != "log" else fitting.target(found[1], op)
+    if part is None or facts.node is not None:
+        return None
+    made = meanings.behind(facts, part)
+    if not made.inside:
+        return None
+    multiplied = fitting.target(made.node, "prod")
+    if multiplied is not None and isinstance(made.node, ast.Call):
+        given = [ast.unparse(one) for one in (*made.node.args, *made.node.keywords) if one is not multiplied]
+        code = f"torch.log({ast.unparse(multiplied)}).sum({', '.join(given)})"
+        return Suggestion(_OF_PRODUCT, fitting.whole(facts.origin, code))
+    summed = forms.summed_along(made.node)
+    if summed is None:
+        return None
+    taken = Logarithm(facts)
+    text = taken.of(summed[0])
+    line = fitting.whole(facts.origin, f"torch.logsumexp({text}, dim={summed[1]})")
+    return Suggestion(_OF_SUM, line) if taken.undone and line is not None else None
+
+
+_OF_RATIO = "Its logarithm is taken: take that of both sides, which is finite where the quotient is not."
+
+
+def of_ratio(facts: Facts) -> Suggestion | None:
+    """Return the user's line with ``torch.log(a) - torch.log(b)`` for the logarithm of the underlined ``a / b``."""
+    call = _taken_of(facts, ("log",))
+    given = None if call is None else fitting.target(call, "log")
+    if call is None or not isinstance(given, ast.BinOp) or len(facts.origin.inputs) < 2:
+        return None
+    above, below = (_apart(facts, node) for node in (given.left, given.right))
+    above = above if facts.origin.inputs[0].zeros else f"torch.log({ast.unparse(given.left)})"
+    line = (facts.origin.source or "").strip()
+    return Suggestion(_OF_RATIO, f"{line[: call.col_offset]}({above} - {below}){line[call.end_col_offset :]}")
+
+
+def is_taken(facts: Facts) -> bool:
+    """Whether the logarithm of the underlined quotient is taken, in its own line or by its name behind it."""
+    name = (facts.origin.source or "").partition("=")[0].strip()
+    taken = re.compile(rf"\blog(?:2|10)?\({name}\b|\b{name}\.log(?:2|10)?\(")
+    later = name.isidentifier() and any(taken.search(use) for use in facts.uses)
+    return later or _taken_of(facts, ("log", "log2", "log10")) is not None
+
+
+def _taken_of(facts: Facts, names: tuple[str, ...]) -> ast.Call | None:
+    """Return the call in the user's line that takes a logarithm of the underlined ``a / b`` itself."""
+    source, column = facts.origin.source or "", facts.origin.column or (0, 0)
+    line = source.strip()
+    first, last = (place - (len(source) - len(source.lstrip())) for place in column)
+    calls = [node for node in fitting.nodes_of(line) if isinstance(node, ast.Call) and line.isascii()]
+    for call, name in itertools.product(calls, names):
+        given = fitting.target(call, name)
+        if not isinstance(given, ast.BinOp) or not isinstance(given.op, ast.Div) or given.lineno != 1:
+            continue
+        if (given.col_offset, given.end_col_offset) == (first, last):
+            return call
+    return None
+
+
+def _apart(facts: Facts, node: ast.expr) -> str:
+    """Return the logarithm of one side, of the scores where it is a softmax of such, else behind a bound."""
+    made = meanings.behind(facts, node)
+    taken = Logarithm(facts)
+    text = taken.of(made.node) if made.inside and meanings.is_same_again(made.node) else ""
+    return text if taken.undone == ["softmax"] else f"torch.log({fitting.bracketed(node)}.clamp_min(1e-12))"

@@ -1,0 +1,53 @@
+"""Scalings that are divided by sums of exponentials in turn, as Sinkhorn's are, in logarithms (reader side).
+
+A bound of such a sum gives other scalings, of which the transport plan, and the gradient, may be 0.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from nandiag.analysis.causes.facts import Facts
+from nandiag.analysis.causes.mends.exponentials import forms
+from nandiag.analysis.causes.mends.script import fitting, meanings
+from nandiag.analysis.report import Suggestion
+from nandiag.events import TensorFact
+
+
+def in_logarithms(facts: Facts, divisor: TensorFact) -> Suggestion | None:
+    """Return the user's ``v = b / (K.t() @ u)`` in logarithms, where the text shows that K holds exponentials."""
+    found = fitting.parsed(facts.origin)
+    parts = None if found is None or len(divisor.shape) != 1 or facts.node is not None else _parts(found[1])
+    if parts is None:
+        return None
+    above, kernel, scaling = parts
+    name = _turned(kernel)
+    made = None if name is None else meanings.behind(facts, name)
+    if name is None or made is None or made.meaning is None or forms.exponent(made.node) is None:
+        return None
+    given = (facts.origin.source or "").partition("=")[0].strip()
+    held = ", ".join(dict.fromkeys([name.id, scaling.id, *([given] if given.isidentifier() else [])]))
+    text = (
+        f"It is a sum of exponentials, which {name.id} holds, and next to 0: behind a bound the result would be "
+        f"another. Let {held} hold logarithms: take no exponential in line {made.meaning.line}, begin with the "
+        "logarithm of what they begin with, and where they are multiplied in the end take the exponential of their sum."
+    )
+    total = f"torch.logsumexp({ast.unparse(kernel)} + {scaling.id}, dim=-1)"
+    return Suggestion(text, fitting.whole(facts.origin, f"torch.as_tensor({ast.unparse(above)}).log() - {total}"))
+
+
+def _parts(node: ast.expr) -> tuple[ast.expr, ast.expr, ast.Name] | None:
+    """Return b, K and u of ``b / (K @ u)``."""
+    total = node.right if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) else None
+    if not isinstance(node, ast.BinOp) or not isinstance(total, ast.BinOp) or not isinstance(total.op, ast.MatMult):
+        return None
+    return (node.left, total.left, total.right) if isinstance(total.right, ast.Name) else None
+
+
+def _turned(node: ast.expr) -> ast.Name | None:
+    """Return the K of ``K``, ``K.t()`` and ``K.T``."""
+    if isinstance(node, ast.Call) and not node.args and isinstance(node.func, ast.Attribute) and node.func.attr == "t":
+        node = node.func.value
+    elif isinstance(node, ast.Attribute) and node.attr in {"T", "mT"}:
+        node = node.value
+    return node if isinstance(node, ast.Name) else None

@@ -1,0 +1,91 @@
+"""A weight that is trained itself, and has left the range that the op is defined for (reader side).
+
+Behind a clamp it has no gradient, and never comes back. Its logarithm may go anywhere.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from nandiag.analysis.causes.facts import Facts
+from nandiag.analysis.causes.mends.script import fitting
+from nandiag.analysis.report import Suggestion
+from nandiag.events import words
+
+_WHY = (
+    "is a weight that nothing keeps above 0, and behind a clamp no gradient would lead it back. Learn its logarithm: "
+    "take that of what it begins with, and its exponential here and wherever else it is used."
+)
+
+
+def by_logarithm(facts: Facts, op: str) -> Suggestion | None:
+    """Say how to learn the logarithm of what goes into the underlined call of ``op``.
+
+    ``None`` where that is no weight itself: of a leaf that is trained, no autograd node is known that made it.
+    """
+    alone = len(facts.origin.inputs) == 1  # of two it may be the other that is trained
+    if not alone or facts.extra.get("of_weights") is not True or facts.extra.get("made_by") != []:
+        return None
+    found = fitting.parsed(facts.origin)
+    part = None if found is None else fitting.target(found[1], op)
+    if not isinstance(part, ast.Name | ast.Attribute):
+        return None
+    name = ast.unparse(part)
+    own = _own_name(facts, name)
+    lines = facts.written(own)
+    begins = f"{own}.data.log_()  # " + (
+        f"behind {words.lines(lines)}" if len(lines) == 1 else "once, where it is made"
+    )
+    mended = _mended(facts, part)
+    return Suggestion(f"{own} {_WHY}", None if mended is None else f"{begins}\n{mended}")
+
+
+def _own_name(facts: Facts, name: str) -> str:
+    """Return the attribute that ``name`` only stands for, else itself: the weight is made under that one."""
+    meaning = facts.meaning(name)
+    return meaning.text if meaning is not None and _ATTRIBUTE.fullmatch(meaning.text) else name
+
+
+_ATTRIBUTE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
+
+
+def _mended(facts: Facts, part: ast.expr) -> str | None:
+    """Return the user's line with the exponential of ``part`` in its place throughout; its logarithm is ``part``."""
+    line, name = (facts.origin.source or "").strip(), ast.unparse(part)
+    nodes = [node for node in fitting.nodes_of(line) if isinstance(node, ast.expr)]
+    if not line.isascii() or any(node.lineno != 1 or node.end_lineno != 1 for node in nodes):
+        return None
+    logged = [node for node in nodes if (given := fitting.target(node, "log")) is not None and _same(given, part)]
+    places = [node for node in nodes if _same(node, part) and not any(node in ast.walk(one) for one in logged)]
+    for node in sorted([*logged, *places], key=lambda one: -one.col_offset):
+        new = name if node in logged else f"{name}.exp()"
+        line = line[: node.col_offset] + new + line[node.end_col_offset or 0 :]
+    return line if len(line) <= fitting.LONGEST_LINE else None
+
+
+def _same(node: ast.AST, part: ast.expr) -> bool:
+    return ast.dump(node) == ast.dump(part)
+
+
+def of_few(facts: Facts) -> Suggestion | None:
+    """Say how to learn the logarithms of the few weights alone that the argument is made of, and that are below 0."""
+    names = facts.extra.get("below_zero")
+    given = facts.origin.inputs[0].min if facts.origin.inputs else None
+    if not isinstance(names, list) or not names or given is None or given > _ROUNDED:
+        return None
+    told = [str(name) for name in names]
+    several = len(told) > 1
+    text = (
+        f"It is made of few weights, and {words.few(told)} {'are' if several else 'is'} below 0, where a clamp has no "
+        f"gradient that would lead {'them' if several else 'it'} back. Learn {'their logarithms' if several else 'its'}"
+        f"{'' if several else ' logarithm'}: take the exponential where the weight is used."
+    )
+    own = [f"self.{name.rpartition('.')[2]}" for name in told]
+    return Suggestion(
+        text, "\n".join(f"{one}.data.log_()  # where it is made; {one}.exp() for it elsewhere" for one in own)
+    )
+
+
+# Rounding alone does not lead as far below 0.
+_ROUNDED = -1e-4

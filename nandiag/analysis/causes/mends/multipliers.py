@@ -1,0 +1,55 @@
+"""A number of the script's own that a loop multiplies until the dtype does not hold it any more (reader side).
+
+A penalty's weight, an amount of noise: Python's numbers reach 1.8e308, float32 ends at 3.4e38.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from nandiag.analysis.causes.facts import LARGEST, Facts, dtype_of
+from nandiag.analysis.causes.mends.script import fitting, parsing
+from nandiag.analysis.report import Suggestion
+from nandiag.events import Carried, words
+
+_OPS = frozenset({"mul", "add", "sub", "rsub"})
+_GIVEN = ("arg1", "alpha", "other")
+_FIRST_TRY = "1e6"
+
+
+def outgrown(facts: Facts) -> Suggestion | None:
+    """Return how to bound the number that the op was given; ``None`` where it is none that a loop multiplies."""
+    given = max((facts.number(name) or 0.0 for name in _GIVEN), default=0.0)
+    bad = next((fact for fact in facts.origin.outputs if fact.bad), None)
+    if facts.op not in _OPS or bad is None or given <= LARGEST.get(dtype_of(bad), given):
+        return None
+    named = _names(facts)
+    grown = (one for one in facts.carried if one.name in named and one.line != facts.origin.line)
+    return next((mend for one in grown if (mend := _bounded(one, given, dtype_of(bad))) is not None), None)
+
+
+def _names(facts: Facts) -> set[str]:
+    found = fitting.parsed(facts.origin)
+    return set() if found is None else {node.id for node in ast.walk(found[1]) if isinstance(node, ast.Name)}
+
+
+def _bounded(one: Carried, given: float, dtype: str) -> Suggestion | None:
+    value = _value(parsing.statement(one.text))
+    if value is None or any(isinstance(node, _OF_TENSORS) for node in ast.walk(value)):
+        return None
+    text = (
+        f"The number {words.number(given)} is more than {dtype} holds: line {one.line} multiplies {one.name} whenever "
+        f"it runs. Bound it there; {_FIRST_TRY} is a first try."
+    )
+    return Suggestion(text, f"{one.name} = min({ast.unparse(value)}, {_FIRST_TRY})")
+
+
+def _value(statement: ast.stmt | None) -> ast.expr | None:
+    """Return what is assigned; of ``a *= b`` the product."""
+    if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
+        return ast.BinOp(ast.Name(statement.target.id), statement.op, statement.value)
+    return statement.value if isinstance(statement, ast.Assign) else None
+
+
+# What is multiplied by one of these may be a tensor.
+_OF_TENSORS = (ast.Call, ast.Subscript, ast.MatMult)

@@ -1,0 +1,66 @@
+"""Which way a mask is meant, by the script's own text: True hides, or True keeps (reader side)."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from nandiag.analysis.causes.mends.script import fitting
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """A mask by its name in the script; ``keeps`` is whether True leaves a position there."""
+
+    name: str
+    keeps: bool
+
+    @property
+    def opened(self) -> str:
+        """The line that leaves all positions of a row of which the mask would leave none."""
+        if self.keeps:
+            return f"{self.name} = {self.name} | ~{self.name}.any(-1, keepdim=True)"
+        return f"{self.name} = {self.name}.masked_fill({self.name}.all(-1, keepdim=True), False)"
+
+
+def mask_in(text: str) -> Mask | None:
+    """Return the one mask that ``text`` lays -inf by, or ``None`` where there is none, several, or no name for it."""
+    found = [laid for node in fitting.nodes_of(text) if isinstance(node, ast.Call) and (laid := _laid(node))]
+    return _named(found[0][0], keeps=found[0][1]) if len(found) == 1 else None
+
+
+def _laid(call: ast.Call) -> tuple[ast.expr, bool] | None:
+    """Return the condition of a call that writes -inf, and whether it keeps what is there."""
+    method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    if method in {"masked_fill", "masked_fill_"} and len(call.args) == 2:
+        return (call.args[0], False) if _is_endless(call.args[1]) else None
+    if method != "where" or len(call.args) not in {2, 3}:
+        return None
+    if _is_endless(call.args[-1]):
+        return call.args[0], True
+    return (call.args[0], False) if len(call.args) == 3 and _is_endless(call.args[1]) else None
+
+
+def _is_endless(node: ast.expr) -> bool:
+    return "inf" in ast.unparse(node).lower()
+
+
+def _named(node: ast.expr, *, keeps: bool) -> Mask | None:
+    """Return the mask behind what inverts it or adds a dimension before its last."""
+    if isinstance(node, ast.Name | ast.Attribute):
+        return Mask(ast.unparse(node), keeps)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert):
+        return _named(node.operand, keeps=not keeps)
+    if isinstance(node, ast.Subscript) and _adds_before(node.slice):
+        return _named(node.value, keeps=keeps)
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None
+    given = [ast.unparse(one) for one in node.args]
+    if node.func.attr == "logical_not" and not given:
+        return _named(node.func.value, keeps=not keeps)
+    return _named(node.func.value, keeps=keeps) if node.func.attr == "unsqueeze" and given in (["0"], ["1"]) else None
+
+
+def _adds_before(index: ast.expr) -> bool:
+    parts = [ast.unparse(one) for one in index.elts] if isinstance(index, ast.Tuple) else [ast.unparse(index)]
+    return set(parts) <= {"None", ":"} and (parts[-1] == ":" or parts in (["None"], [":", "None"]))

@@ -1,0 +1,181 @@
+"""The underlined division of the user's own line: its parts, and the line with the divisor mended (reader side)."""
+
+from __future__ import annotations
+
+import ast
+
+from nandiag.analysis.causes.mends.script.fitting import (
+    NAMED,
+    Guard,
+    argument,
+    assigned,
+    breakable,
+    line_of,
+    nodes_of,
+    parsed,
+    put,
+    target,
+    whole,
+)
+from nandiag.analysis.report import Origin
+
+_SHORT = 40
+
+
+def divisor(origin: Origin, guard: Guard) -> str | None:
+    """Return the user's line with the divisor of the underlined division guarded, or ``None``.
+
+    Where the line divides by the same once more, it is guarded there as well.
+    """
+    found = parsed(origin)
+    below = None if found is None else _right(found[1])
+    return None if found is None or below is None else line_of(origin, found[0], below, guard, everywhere=True)
+
+
+def _right(node: ast.expr) -> ast.expr | None:
+    """Return the b of ``a / b``, ``a % b``, ``a.div_(b)`` and ``torch.div(a, b)``."""
+    if isinstance(node, ast.BinOp):
+        return node.right if isinstance(node.op, ast.Div | ast.Mod) else None
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None  # a function of the script's own may be called div as well
+    above = next((one for name in ("div", "true_divide", "divide") if (one := target(node, name)) is not None), None)
+    given = [one for one in node.args if one is not above] if above is not None else []
+    return given[0] if len(given) == 1 and not isinstance(given[0], ast.Starred) else None
+
+
+def below(origin: Origin) -> str | None:
+    """Return what the underlined division divides by, as it is written."""
+    found = parsed(origin)
+    divided = None if found is None else divided_by(found[1])
+    return None if divided is None else ast.unparse(divided)
+
+
+def left_out(origin: Origin, bound: str = "!= 0", instead: str = "torch.inf") -> str | None:
+    """Return the user's line with 0 for the quotient where the divisor is not ``bound``; a long one gets a name.
+
+    ``instead`` is what is divided by there.
+    """
+    found = parsed(origin)
+    below = None if found is None else divided_by(found[1])
+    if found is None or below is None:
+        return None
+    left = divisor if _right(found[1]) is not None else _inverted
+    named = len(ast.unparse(below)) > _SHORT or any(isinstance(one, ast.Call) for one in ast.walk(below))
+    if not named or _is_within_another(origin):
+        return left(origin, lambda text: f"torch.where({text} {bound}, {text}, {instead})")
+    code = left(origin, lambda _: f"torch.where(divisor {bound}, divisor, {instead})")
+    alone = NAMED.match((origin.source or "").strip()) is not None and "divisor" not in (origin.source or "")
+    return f"divisor = {ast.unparse(below)}; {code}" if alone and code is not None else None
+
+
+def _is_within_another(origin: Origin) -> bool:
+    """Whether the expression belongs to a function or a comprehension that begins in its line: its names do too."""
+    source, column = origin.source or "", origin.column or (0, 0)
+    place = column[0] - (len(source) - len(source.lstrip()))
+    inner = [node for node in nodes_of(source) if isinstance(node, _OWN_NAMES) and node.lineno == 1]
+    return any(node.col_offset <= place < (node.end_col_offset or 0) for node in inner)
+
+
+_OWN_NAMES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def _inverted(origin: Origin, guard: Guard) -> str | None:
+    return argument(origin, "reciprocal", guard)
+
+
+def divides_again(origin: Origin) -> bool:
+    """Whether the line divides by the same more than once: of what else it divides nothing is known."""
+    found = parsed(origin)
+    if found is None or not isinstance(found[1], ast.BinOp):
+        return False
+    return len(breakable((origin.source or "").strip(), found[1].right, poles=False)) > 1
+
+
+def rooted(origin: Origin, guard: Guard) -> str | None:
+    """Return the user's line with the argument of the root that the underlined division divides by guarded.
+
+    ``None`` where the divisor is no root: behind ``sqrt`` a guard comes too late for the gradient.
+    """
+    found = parsed(origin)
+    divided = None if found is None else divided_by(found[1])
+    if found is None or divided is None:
+        return None
+    inner = [under for factor in factors(divided) if (under := root_of(factor)) is not None]
+    if len(inner) < 2:
+        return line_of(origin, found[0], inner[0], guard) if inner else None
+    text = found[0]
+    for part in sorted(inner, key=lambda one: -one.col_offset):
+        text = put(text, part, guard)
+    return whole(origin, text)
+
+
+def factors(node: ast.expr) -> list[ast.expr]:
+    """Return the factors of a product; the expression itself where it is none."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return [*factors(node.left), *factors(node.right)]
+    return [node]
+
+
+def root_of(node: ast.expr) -> ast.expr | None:
+    """Return the x of ``torch.sqrt(x)``, ``x.sqrt()`` and ``x ** 0.5``, in whatever way these are looked at."""
+    inner = looked_at(node)
+    return target(inner, "sqrt") or _half_power(inner)
+
+
+def looked_at(node: ast.expr) -> ast.expr:
+    """Return what a view, or an index, is one of."""
+    while True:
+        if isinstance(node, ast.Subscript):
+            node = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _VIEWS:
+            node = node.func.value
+        else:
+            return node
+
+
+_VIEWS = frozenset({"unsqueeze", "squeeze", "view", "reshape", "expand", "unflatten", "flatten"})
+
+
+def divided_by(node: ast.expr) -> ast.expr | None:
+    """Return the b of ``a / b``, and of ``b.reciprocal()``."""
+    if isinstance(node, ast.BinOp):
+        return node.right if isinstance(node.op, ast.Div) else None
+    return target(node, "reciprocal") or _right(node)
+
+
+def called_alone(origin: Origin) -> str | None:
+    """Return what the underlined expression calls, where it divides nothing itself: the callee does."""
+    found = parsed(origin)
+    if found is None or not isinstance(found[1], ast.Call) or not isinstance(found[1].func, ast.Name | ast.Attribute):
+        return None
+    name = ast.unparse(found[1].func)
+    divides = any(isinstance(one, ast.BinOp) and isinstance(one.op, ast.Div | ast.Mod) for one in ast.walk(found[1]))
+    return None if divides or name.rpartition(".")[2].rstrip("_") in _DIVIDES else name
+
+
+_DIVIDES = frozenset(
+    {"div", "divide", "true_divide", "reciprocal", "rsqrt", "pow", "addcdiv", "remainder", "fmod", "float_power"}
+)
+
+
+def _half_power(node: ast.expr) -> ast.expr | None:
+    """Return the x of ``x ** 0.5``."""
+    power = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and isinstance(node.right, ast.Constant)
+    return node.left if power and isinstance(node, ast.BinOp) and ast.unparse(node.right) == "0.5" else None
+
+
+def normalised(origin: Origin) -> str | None:
+    """Return ``F.normalize(x, dim=-1)`` where the underlined expression is ``x / x.norm(dim=-1, keepdim=True)``."""
+    found = parsed(origin)
+    if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Div):
+        return None
+    left, right = found[1].left, found[1].right
+    if not isinstance(right, ast.Call) or not isinstance(right.func, ast.Attribute) or right.func.attr != "norm":
+        return None
+    if ast.dump(left) != ast.dump(right.func.value) or right.args:
+        return None
+    words = {one.arg: ast.unparse(one.value) for one in right.keywords}
+    if set(words) != {"dim", "keepdim"} or words["keepdim"] != "True":
+        return None
+    unit = f"torch.nn.functional.normalize({ast.unparse(left)}, dim={words['dim']})"
+    return whole(origin, assigned(found) + unit)

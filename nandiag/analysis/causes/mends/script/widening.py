@@ -1,0 +1,121 @@
+"""The user's own line in float32: the operands of the op that left half precision, lifted where that is safe (reader).
+
+Under autocast a matrix product casts its operands down again, so that its line has to stand outside of it. What makes
+the operands must then not be a module: its float32 weights would meet a half input there.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from nandiag.analysis.causes.mends.script import fitting
+from nandiag.analysis.report import Origin
+
+# Methods that only look at their tensor in another way, and so make nothing that autocast cares for.
+_VIEWS = frozenset(
+    {"transpose", "permute", "view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "t", "contiguous"}
+    | {"expand", "chunk", "split", "float", "half", "to", "detach", "mul", "div", "add", "sub"}
+)
+
+
+class WithEps(NamedTuple):
+    """A function of torch's that divides by what it keeps above zero by an ``eps`` of its own.
+
+    Of its arguments the first ``tensors`` are what it is about; with more than ``most`` it has weights as well, which
+    are to be of the same dtype.
+    """
+
+    eps: str
+    tensors: int
+    most: int
+
+
+WITH_EPS = {
+    "normalize": WithEps("1e-12", 1, 4),
+    "cosine_similarity": WithEps("1e-8", 2, 4),
+    "pairwise_distance": WithEps("1e-6", 2, 5),
+    "layer_norm": WithEps("1e-5", 1, 2),
+    "rms_norm": WithEps("1e-6", 1, 2),
+    "group_norm": WithEps("1e-5", 1, 2),
+    "instance_norm": WithEps("1e-5", 1, 1),
+}
+
+
+def operands(origin: Origin) -> str | None:
+    """Return the user's line with each operand of the underlined expression followed by ``.float()``, or ``None``."""
+    found = fitting.parsed(origin)
+    parts = [] if found is None else _operands(found[1])
+    return None if found is None or not parts else fitting.whole(origin, _lifted(found[0], parts))
+
+
+def outside_autocast(origin: Origin, device: str) -> str | None:
+    """Return the same behind ``with torch.autocast(device, enabled=False):``, where nothing in it is a module."""
+    found = fitting.parsed(origin)
+    parts = [] if found is None else _operands(found[1])
+    if found is None or not parts or not all(map(_is_plain, parts)):
+        return None
+    line = f'with torch.autocast("{device}", enabled=False): {fitting.whole(origin, _lifted(found[0], parts))}'
+    return line if len(line) <= fitting.LONGEST_LINE else None
+
+
+def brought_to_bfloat16(origin: Origin) -> str | None:
+    """Return the user's line with bfloat16 in the place of the float16 that the underlined expression casts to."""
+    found = fitting.parsed(origin)
+    changed = None if found is None else _HALF.sub(lambda one: _WIDER[one[0]], found[0])
+    return None if found is None or changed is None or changed == found[0] else fitting.whole(origin, changed)
+
+
+_WIDER = {".half()": ".bfloat16()", "torch.float16": "torch.bfloat16", "torch.half": "torch.bfloat16"}
+_HALF = re.compile(r"\.half\(\)|torch\.(float16|half)\b")
+
+
+def _operands(node: ast.expr) -> list[ast.expr]:
+    """Return the tensors that the expression's own op is given; none where that cannot be told."""
+    if isinstance(node, ast.BinOp):
+        return [part for part in (node.left, node.right) if not _is_number(part)]
+    if not isinstance(node, ast.Call):
+        return []
+    given = [part for part in node.args if not _is_number(part)]
+    if any(isinstance(part, ast.Starred) for part in given):
+        return []
+    if isinstance(node.func, ast.Attribute) and not fitting.is_module(node.func.value):
+        return [node.func.value] if node.func.attr in {"sum", "mean", "square", "pow", "prod", "cumsum"} else []
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    if name in WITH_EPS:
+        return given[: WITH_EPS[name].tensors] if len(given) <= WITH_EPS[name].most else []
+    return given if name in {"bmm", "matmul", "mm", "einsum", "baddbmm", "linear", "dot", "square", "sum"} else []
+
+
+def _is_number(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant | ast.UnaryOp)
+
+
+def _is_plain(node: ast.expr) -> bool:
+    if isinstance(node, ast.Name):
+        return True
+    if isinstance(node, ast.Attribute | ast.Subscript):
+        return _is_plain(node.value)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr in _VIEWS and _is_plain(node.func.value)
+    return isinstance(node, ast.BinOp) and all(_is_number(part) or _is_plain(part) for part in (node.left, node.right))
+
+
+def _lifted(text: str, parts: Sequence[ast.expr]) -> str:
+    for part in sorted(parts, key=lambda one: -one.col_offset):
+        first, last = part.col_offset, part.end_col_offset or len(text)
+        inner = text[first:last]
+        if not isinstance(part, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
+            bracketed = text[first - 1 : first] == "(" and text[last : last + 1] == ")" and _opens(text, first - 1)
+            first, last = (first - 1, last + 1) if bracketed else (first, last)
+            inner = f"({inner})"
+        text = f"{text[:first]}{inner}.float(){text[last:]}"
+    return text
+
+
+def _opens(text: str, at: int) -> bool:
+    """Whether the bracket there only groups, and calls nothing."""
+    before = text[:at].rstrip()[-1:]
+    return not (before.isalnum() or before in {"_", ")", "]"})

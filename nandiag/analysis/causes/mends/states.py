@@ -1,0 +1,94 @@
+"""What the script itself keeps from step to step, until it is next to an end of its dtype (reader side).
+
+Such a value leaves the range with the number of steps alone: the batch it happens with is none the worse.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from nandiag.analysis.causes.facts import LARGEST, Facts, dtype_of
+from nandiag.analysis.causes.mends.script import fitting, quotients
+from nandiag.analysis.report import Suggestion
+from nandiag.events import TensorFact, words
+
+# Of what the dtype holds: no factor of usual size leads from below that beyond its end.
+_NEAR = 1e-6
+# Narrower ones are left by usual values.
+_WIDE = 1e30
+_MOST = "1e6"
+
+
+def is_kept(facts: Facts) -> bool:
+    """Whether what went into the op next to an end of its dtype is the script's own state, by its text."""
+    found = _operand(facts)
+    return found is not None and (isinstance(found[0], ast.Attribute) or _multiplied(facts, found[0]))
+
+
+def mended(facts: Facts) -> Suggestion | None:
+    """Say how to bound the state that broke: one that the line multiplies, or one that it divides by."""
+    found = _operand(facts)
+    if found is None:
+        return None
+    name, value = ast.unparse(found[0]), found[1]
+    if _multiplied(facts, found[0]):
+        return _multiple(facts, name, value)
+    return _divisor(facts, name, value) if isinstance(found[0], ast.Attribute) and _is_tiny(value) else None
+
+
+def _multiple(facts: Facts, name: str, value: TensorFact) -> Suggestion | None:
+    told = f"This line makes {name} a multiple of itself whenever it runs: it was {words.number(value.absmax)} before."
+    line = (facts.origin.source or "").strip()
+    if value.numel > 1:
+        size = "sum" if (value.min or 0.0) >= 0.0 else "norm"
+        why = f"{told} Where only its ratios matter, divide it by its {size} behind this line; else bound it."
+        return Suggestion(why, f"{line}\n{name} = {name} / {name}.{size}()")
+    return Suggestion(f"{told} Bound it, by the most that is of use.", f"{line}\n{name} = {name}.clamp(max={_MOST})")
+
+
+def _divisor(facts: Facts, name: str, value: TensorFact) -> Suggestion:
+    lines = facts.written(name)
+    where = (
+        f" It is set in {words.lines(lines)}: bound it there, by the least that is of use, or here." if lines else ""
+    )
+    code = quotients.divisor(facts.origin, "{}.clamp_min(1e-6)".format)
+    return Suggestion(f"It is divided by {name}, which is as little as {words.number(value.absmax)}.{where}", code)
+
+
+def _operand(facts: Facts) -> tuple[ast.expr, TensorFact] | None:
+    """Return the side of the underlined arithmetic that was next to an end of its dtype, and is no weight."""
+    found, given = fitting.parsed(facts.origin), facts.origin.inputs
+    node = None if found is None else found[1]
+    if not isinstance(node, ast.BinOp) or facts.node is not None:
+        return None
+    sides = [side for side in (node.left, node.right) if not isinstance(side, ast.Constant)]
+    if len(sides) != len(given) or any(fact.name is not None for fact in given):
+        return None
+    pairs = list(zip(sides, given, strict=True))
+    if isinstance(node.op, ast.Div):
+        return next((one for one in pairs if one[0] is node.right and _is_tiny(one[1])), None)
+    grows = isinstance(node.op, ast.Mult | ast.MatMult)
+    return next((one for one in pairs if grows and _is_huge(one[1])), None)
+
+
+def _is_huge(fact: TensorFact) -> bool:
+    limit = LARGEST.get(dtype_of(fact), 0.0)
+    return limit > _WIDE and (fact.absmax or 0.0) >= _NEAR * limit
+
+
+def _is_tiny(fact: TensorFact) -> bool:
+    limit = LARGEST.get(dtype_of(fact), 0.0)
+    return limit > _WIDE and 0.0 < (fact.absmax or 0.0) <= 1.0 / (_NEAR * limit)
+
+
+def _multiplied(facts: Facts, part: ast.expr) -> bool:
+    """Whether the line makes ``part`` of itself: ``a = a * b``, ``a *= b``."""
+    statements = fitting.nodes_of(facts.origin.source or "")
+    own = ast.unparse(part)
+    return any(_target(node) == own for node in statements)
+
+
+def _target(node: ast.AST) -> str | None:
+    if isinstance(node, ast.AugAssign):
+        return ast.unparse(node.target)
+    return ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
