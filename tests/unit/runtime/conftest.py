@@ -5,7 +5,6 @@ the namespaces that it may touch before and after; a test holds that list comple
 """
 
 import contextlib
-import gc
 import importlib
 import os
 import random
@@ -48,13 +47,9 @@ TOUCHED = (
 
 
 @pytest.fixture(scope="session", autouse=True)
-def a_small_heap():
-    """Modules are found through the garbage collector, which pytest has filled: what is old is out of its sight."""
-    importlib.import_module("torch._dynamo")  # the first optimizer would
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+def what_the_first_optimizer_imports():
+    """Modules are found through the garbage collector: these are there before a file's tests, and out of its sight."""
+    importlib.import_module("torch._dynamo")
 
 
 @pytest.fixture(scope="session", autouse=True)
