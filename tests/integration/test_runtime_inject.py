@@ -189,6 +189,55 @@ def test_ranks_that_the_script_spawns_itself(run, folder):
     )  # fmt: skip
 
 
+SCORES = """
+import sys
+import torch
+import torch.multiprocessing as mp
+from torch import nn
+
+def work(rank, port):
+    import os
+    import torch.distributed as dist
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(port))
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    score(rank)
+    dist.destroy_process_group()
+
+def score(rank):
+    torch.manual_seed(rank)
+    model = nn.Linear(4, 4)
+    with torch.no_grad():
+        for batch in range(4):
+            x = torch.ones(2, 4)
+            if rank and batch == 2:
+                x = x / (x - 1)
+            model(x)
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        nn.Linear(4, 4)(torch.ones(4))
+        import socket
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            port = free.getsockname()[1]
+        mp.spawn(work, (port,), nprocs=2)
+    else:
+        score(1)
+"""
+
+
+@pytest.mark.parametrize(("words", "ranks"), [((), ["0"]), (("spawn",), ["0", "1"])])
+def test_a_script_without_torchrun_that_only_calls_models(words, ranks, run, folder):
+    (folder / "scores.py").write_text(SCORES)
+    options = ["--level", "op", "--json", "scores.json", "--on-anomaly", "continue", "--launcher", "none"]
+    done = run([*NANDIAG, *options, sys.executable, "scores.py", *words])
+    assert done.returncode == 0, done.stderr
+    report = json.loads((folder / "scores.json").read_text())
+    assert sorted(report["ranks"]) == ranks
+    origin = report["verdict"]["origin"]
+    assert (origin["rank"], origin["step"], origin["source"].strip()) == (int(ranks[-1]), 2, "x = x / (x - 1)")
+
+
 def test_two_ranks_started_by_hand(folder, known_environment, nandiag):
     (folder / "by_hand.py").write_text(
         SPAWNS.split("if __name__", maxsplit=1)[0] + 'work(int(os.environ["RANK"]), int(os.environ["MASTER_PORT"]))\n'

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from nandiag.events import Event, Harm, Looked, Note, words
 from nandiag.runtime.guard import guarded
+from nandiag.runtime.inject.late import attach_untrained
 from nandiag.runtime.levels.calls import listen
 from nandiag.runtime.levels.modules import ModuleWatch
 from nandiag.runtime.levels.ops.live import Live
@@ -207,6 +208,7 @@ class Looker:
     def _root_ended(self, module: nn.Module, output: Any) -> None:
         if self._clock.trains:
             return
+        attach_untrained()
         self._untrained.root_ended(module, output)
         if not torch.is_grad_enabled():
             self.step_ends(self._untrained.calls)
@@ -220,6 +222,13 @@ class Looker:
     def _tell_output(self, harm: Harm, looked: Looked | None) -> None:
         border = Border([harm], Level.SEEN)
         self._settle(None, border, examine=lambda _: None if looked is None else RECORDER.emit(looked, urgent=True))
+
+    def is_rank(self) -> bool:
+        """Whether this process is a rank, as the script ends: one that only called models is found out to be now."""
+        if RECORDER.attached:
+            return True
+        judged = self._level != "step" and (self._untrained.calls or (self.live.here and self.live.last_number()))
+        return attach_untrained(ends=bool(judged))
 
     def script_ends(self) -> None:
         """The script ends: one that has trained nothing is judged by what its models, or it itself, gave out."""

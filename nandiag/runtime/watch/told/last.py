@@ -45,7 +45,7 @@ class LastLook:
     def take(self, error: BaseException | None = None) -> None:
         """Look at what no border will see; ``error``: the one that the script ends by."""
         sentinel = self._sentinel
-        if self.taken or sentinel.capture.off or sentinel.judge.lost or not RECORDER.attached:
+        if self.taken or sentinel.capture.off or sentinel.judge.lost or not sentinel.looker.is_rank():
             return
         self.taken = True
         looker = sentinel.looker
