@@ -29,6 +29,7 @@ from nandiag.runtime.belongings.reach import (
 )
 from nandiag.runtime.belongings.shared import Shared
 from nandiag.runtime.belongings.theirs import Theirs
+from nandiag.runtime.belongings.world.noted import noted_by
 from nandiag.runtime.guard import Refused
 
 
@@ -88,6 +89,8 @@ class Belongings:
             yield kept
         if is_object(one):
             yield from _slots(one, left)
+        elif type(one) is FunctionType:
+            yield from noted_by(one)
 
     def _of_numbers(self, one: Any) -> Callable[[], object] | None:
         if not is_mapped(one):
@@ -156,6 +159,8 @@ def _generator(one: Any) -> Callable[[], object]:
         return partial(one.setstate, one.getstate())
     if hasattr(one, "set_state"):  # of numpy, in its old manner
         return partial(one.set_state, one.get_state())
+    if hasattr(one, "n_children_spawned"):  # what numpy seeds generators by; its count is set by unpickling alone
+        return partial(one.__setstate__, one.__reduce__()[2])
     bits = getattr(one, "bit_generator", one)
     return partial(setattr, bits, "state", bits.state)
 

@@ -30,7 +30,7 @@ MAPS = (dict, OrderedDict, Counter, defaultdict)
 LISTS = (list, deque, set)
 # What the standard library has for a script to keep things in.
 _HOLDERS = (
-    argparse.Namespace, SimpleNamespace, UserDict, UserList, ChainMap, threading.Semaphore,
+    argparse.Namespace, SimpleNamespace, UserDict, UserList, ChainMap, threading.Semaphore, threading.Event,
     weakref.WeakKeyDictionary, weakref.WeakValueDictionary,
 )  # fmt: skip
 # What Python itself, other threads and processes, or nandiag go by.
@@ -48,7 +48,7 @@ _DEPTH = 16
 _CACHED = type(lru_cache(id))
 _PLAIN = (FunctionType, MethodType, partial, threading.local, _CACHED)
 TENSORS = (torch.Tensor, nn.Parameter)
-_FOLLOWED_OF_TORCH = ("torch.utils.data", "torch.optim")
+_FOLLOWED_OF_TORCH = ("torch.utils.data", "torch.optim", "torch.quasirandom")
 
 
 def reached(starts: Iterable[object], *, alone: bool = False) -> Iterator[object]:
@@ -95,8 +95,13 @@ def is_followed(one: object) -> bool:
     if kind in _PLAIN or is_iterator(kind) or kind in TENSORS or is_generator(one) or is_array(one):
         return True
     if isinstance(one, type):
-        return _defined_by_user(one)
+        return is_of_script(one)
     return isinstance(one, nn.Module) or kind.__module__.startswith(_FOLLOWED_OF_TORCH) or is_object(one)
+
+
+def is_of_script(one: object) -> bool:
+    """Whether a module or a class is the script's own: what it holds is kept as a whole."""
+    return _defined_by_user(one) if isinstance(one, type) else isinstance(one, ModuleType) and _is_users(one)
 
 
 def _speaks_for_its_class(one: object) -> bool:
@@ -116,11 +121,13 @@ def is_tool(one: object) -> bool:
 
 
 def is_generator(one: object) -> bool:
-    """Whether ``one`` makes random numbers and can tell its state: of torch, numpy or Python."""
+    """Whether ``one`` makes random numbers, or seeds, and can tell its state: of torch, numpy or Python."""
     if isinstance(one, torch.Generator | random.Random):
         return True
     numpy = sys.modules.get("numpy.random")
-    return numpy is not None and isinstance(one, numpy.RandomState | numpy.Generator | numpy.BitGenerator)
+    if numpy is None:
+        return False
+    return isinstance(one, numpy.RandomState | numpy.Generator | numpy.BitGenerator | numpy.SeedSequence)
 
 
 def is_array(one: object) -> bool:
@@ -222,10 +229,12 @@ def _members(one: Any) -> list[object]:
 
 
 def _attributes(one: Any) -> list[object]:
-    if isinstance(one, torch.Tensor) or is_array(one) or is_generator(one):
+    if isinstance(one, torch.Tensor) or is_array(one):
         return []
-    if isinstance(one, torch.optim.Optimizer):  # its state is moved by its updates alone, and may be very much
-        return list(one.param_groups)
+    if is_generator(one):  # of numpy's, what it was seeded by has counted its children
+        return [getattr(getattr(one, "bit_generator", one), "seed_seq", None)]
+    if isinstance(one, torch.optim.Optimizer) and not is_object(one):
+        return list(one.param_groups)  # torch's own move their state by updates alone, and it may be very much
     slots = [slot.__get__(one) for slot in slots_of(type(one)) if is_filled(slot, one)] if is_object(one) else []
     return [*slots, vars(one), type(one)] if hasattr(one, "__dict__") else slots
 

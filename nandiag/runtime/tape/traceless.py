@@ -61,7 +61,7 @@ def traceless(
     bystanders = Bystanders()
     aside, starts = Aside(bystanders, ends=ends), [*_datasets(capture), *roots, *starts_of(sys._getframe(1))]
     with quiet():
-        versions = _versions([*parameters, *(buffer for buffer, _ in buffers), *contents.tensors])
+        versions = versions_of([*parameters, *(buffer for buffer, _ in buffers), *contents.tensors])
         belongings = Belongings(starts, bystanders, ends=ends)  # last: it may close arrays
     # Made ready while nothing has changed yet: what fails up to here needs no undoing.
     undo: list[Callable[[], object]] = [aside.settle, *(partial(_as_trained, *one) for one in kept)]
@@ -146,7 +146,7 @@ def undo_all(steps: Sequence[Callable[[], object]]) -> None:
         raise errors[0]
 
 
-def _versions(tensors: list[Tensor]) -> contextlib.ExitStack:
+def versions_of(tensors: list[Tensor]) -> contextlib.ExitStack:
     """Return what sets version counters back on closing: a graph that is still open may need these very values."""
     kept = contextlib.ExitStack()
     for tensor in tensors:

@@ -37,7 +37,7 @@ from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.update.counts import Counts
 from nandiag.runtime.tape.entries import Entry
 from nandiag.runtime.tape.packed.words import version_of
-from nandiag.runtime.tape.traceless import undo_all
+from nandiag.runtime.tape.traceless import undo_all, versions_of
 
 _MOST = 8
 # Two initialisers and an update.
@@ -183,7 +183,7 @@ def _as_before(
     for one, value, gradient in kept:
         undo += [partial(one.detach().copy_, value), partial(_put_gradient_back, one, gradient)]
     undo += [partial(_put_back, state, before) for state, before in held]
-    undo.append(partial(_put_back_all, optimizer.state, states))
+    undo += [partial(_put_back_all, optimizer.state, states), versions_of(list(_started_from(optimizer, bad))).close]
     try:
         with torch.no_grad():
             for one in bad:

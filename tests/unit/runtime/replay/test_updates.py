@@ -234,3 +234,25 @@ def test_the_settings_of_the_group_are_told(work, betas, eps):
     trained(make)
     worker.sentinel.finish()
     assert worker.looked[0].facts["settings"] == {"eps": eps, "betas": list(betas)}
+
+
+def versions(parameters, optimizer):
+    states = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
+    return [one._version for one in (*parameters, *(one.grad for one in parameters), *states)]
+
+
+def test_version_counters_are_those_of_the_update_that_was_made(work):
+    """A graph that is still open may have saved these very tensors, and a script may print them."""
+    seen = []
+    for watched in (False, True):
+        torch.manual_seed(0)
+        worker = work() if watched else None
+        table = nn.Embedding(3, 2)
+        optimizer = torch.optim.Adam(table.parameters(), eps=0.0)
+        for _ in range(2):
+            optimizer.zero_grad()
+            table(torch.tensor([0, 2])).square().sum().backward()
+            optimizer.step()
+        seen.append(versions(list(table.parameters()), optimizer))
+    assert worker.looked[0].outcome == "found"
+    assert seen[0] == seen[1]

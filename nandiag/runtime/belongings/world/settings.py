@@ -1,0 +1,91 @@
+"""What Python and torch go by in the whole process: limits, defaults, modes of arithmetic (worker)."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import gc
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import _tensor_str
+
+
+class _Setting(NamedTuple):
+    """What tells of a setting, and what sets it."""
+
+    get: Callable[[], Any]
+    put: Callable[[Any], object]
+
+
+def settings() -> Callable[[], None]:
+    """Return what sets back all that is set otherwise by then; it touches nothing else."""
+    kept = [(one, one.get()) for one in _all()]
+
+    def put_back() -> None:
+        for one, value in kept:
+            # One that refuses keeps no other from its own value.
+            with contextlib.suppress(Exception):
+                if one.get() != value:
+                    one.put(value)
+
+    return put_back
+
+
+def _all() -> Iterator[_Setting]:
+    yield _Setting(sys.getrecursionlimit, sys.setrecursionlimit)
+    yield _Setting(sys.getswitchinterval, sys.setswitchinterval)
+    if hasattr(sys, "set_int_max_str_digits"):
+        yield _Setting(sys.get_int_max_str_digits, sys.set_int_max_str_digits)
+    yield _Setting(gc.get_threshold, lambda many: gc.set_threshold(*many))
+    yield _Setting(lambda: list(warnings.filters), _put_filters)
+    yield from _of_torch()
+    yield from map(_of_decimals, _contexts())
+
+
+def _of_torch() -> Iterator[_Setting]:
+    yield _Setting(torch.get_default_dtype, torch.set_default_dtype)
+    yield _Setting(torch.get_num_threads, torch.set_num_threads)
+    yield _Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)
+    yield _Setting(torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode)
+    yield _Setting(_anomaly_mode, lambda mode: torch.autograd.set_detect_anomaly(*mode))
+    yield _Setting(lambda: dict(vars(_tensor_str.PRINT_OPTS)), vars(_tensor_str.PRINT_OPTS).update)
+    yield _Setting(lambda: sys.float_info.min / 2 == 0, torch.set_flush_denormal)
+    # Their faces in Python refuse to be set where the script has frozen them.
+    for name in ("mkldnn_enabled", "cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "cudnn_allow_tf32"):
+        get, put = getattr(torch._C, f"_get_{name}", None), getattr(torch._C, f"_set_{name}", None)
+        if get is not None and put is not None:
+            yield _Setting(get, put)
+
+
+def _anomaly_mode() -> tuple[bool, bool]:
+    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+
+
+def _put_filters(filters: list[Any]) -> None:
+    held: Any = warnings.filters  # the very list that C holds
+    held[:] = filters
+
+
+def _contexts() -> Iterator[Any]:
+    """Yield the contexts of decimal numbers; to ask for the present one would make one."""
+    decimal = sys.modules.get("decimal")
+    if decimal is not None:
+        yield from (one for one in contextvars.copy_context().values() if isinstance(one, decimal.Context))
+
+
+def _of_decimals(context: Any) -> _Setting:
+    plain = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
+
+    def get() -> tuple[Any, ...]:
+        return (*(getattr(context, name) for name in plain), dict(context.flags), dict(context.traps))
+
+    def put(values: tuple[Any, ...]) -> None:
+        for name, value in zip(plain, values, strict=False):
+            setattr(context, name, value)
+        context.flags, context.traps = values[-2:]
+
+    return _Setting(get, put)
