@@ -51,7 +51,8 @@ def explain(facts: Facts) -> Cause | None:
         return _by_number(facts)
     step, value = found
     text = f"the learning rate was {words.number(value)} at step {step}"
-    return Cause("lr_invalid", (text,), (_check(facts), *_live(facts)), story=True)
+    made = facts.extra.get("number") is True  # then there is a line, and a mend of its own
+    return Cause("lr_invalid", (text,), (_check(facts), *_live(facts)), story=True, follows=made)
 
 
 def _live(facts: Facts) -> tuple[Suggestion, ...]:

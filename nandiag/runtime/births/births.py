@@ -44,6 +44,7 @@ class Births:
     def __init__(self) -> None:
         self.record = Record()
         self.prelude = Prelude(self.record)
+        self.read = self.prelude.read
         self.threads = Threads()
         self.saves = Saves(self.record, self.of)
         self.handed_out = HandedOut()

@@ -6,6 +6,7 @@ begun, or when there are so many calls that seeing them would be felt.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -22,6 +23,7 @@ from nandiag.runtime.births.record import SILENT, Record
 from nandiag.runtime.frames import places
 from nandiag.runtime.guard import disarm, guarded
 from nandiag.runtime.look.finite import quiet
+from nandiag.runtime.numeric.read import Read
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entries import tensors_in
 from nandiag.runtime.tape.state import capturing
@@ -30,17 +32,19 @@ from nandiag.runtime.tracebacks import pass_on
 _DEBT = 0.1
 _MOST_PAUSES = 64
 _FRAMES = 6
-_UNSEEN = SILENT - EXPOSES
+_READS = frozenset({"item", "__float__"})
+_UNSEEN = SILENT - EXPOSES - _READS
 
 
 class Prelude(Beneath):
-    """Hands each call with what it returned to ``record``."""
+    """Hands each call with what it returned to ``record``, and each number that is read off a tensor to ``read``."""
 
     probe = "births"
 
     def __init__(self, record: Record) -> None:
         super().__init__()
         self.record = record
+        self.read = Read(record.birth_of)
         self._pauses = 0
         self.cut_short = False
         self.on_cut_short: Callable[[], object] | None = None
@@ -101,6 +105,9 @@ class Prelude(Beneath):
             return
         if torch._C._functorch.peek_interpreter_stack() is not None or torch._C._get_tracing_state() is not None:
             return
+        if name in _READS:
+            self._read(output, words[0])
+            return
         in_place = writes(func, words[1])
         target = target_of(words) if in_place else None
         if in_place and target is None:  # a list of tensors, as the functions of torch._foreach_* take it
@@ -108,6 +115,11 @@ class Prelude(Beneath):
                 self.record.forget(one)
             return
         self._saw(Call(name, places(sys._getframe(2), _FRAMES)[0]), Words(func, *words, target), output)
+
+    def _read(self, output: Any, args: tuple[Any, ...]) -> None:
+        if type(output) is float and not math.isfinite(output):
+            with quiet():
+                self.read.note(output, args)
 
     def took(self, name: str, func: Any, taken: Tensor, frame: Any) -> None:
         """A tensor was laid over memory that is not torch's, which ``name`` was given from ``frame``."""

@@ -25,7 +25,7 @@ _MOST_TOLD = 4
 
 def with_heard(looked: Looked) -> Looked:
     """Return ``looked``, or the line that numpy warned of where what came from outside may have come from there."""
-    number = looked.source == "op" and any(not math.isfinite(one) for one in _numbers(looked))
+    number = looked.source == "op" and any(not math.isfinite(one) for one in numbers_in(looked))
     brought = looked.source in _SOURCES or looked.facts.get("brought") is True
     if not (brought or number) or any(looked.facts.get(name) is not None for name in _KNOWN):
         return looked
@@ -89,7 +89,7 @@ def in_numpy(fetched: Fetched, looked: Looked, bad: TensorFact) -> Looked:
 def _arrived(looked: Looked) -> Looked:
     """Return ``looked``, as received where such a number had come in an object of another rank's shortly before."""
     harmed = [fact for fact in looked.inputs if fact.bad and looked.source != "op"]
-    nan = any(fact.nan for fact in harmed) or any(map(math.isnan, _numbers(looked)))
+    nan = any(fact.nan for fact in harmed) or any(map(math.isnan, numbers_in(looked)))
     message = None if _CAME & looked.facts.keys() else OBJECTS.of(looked.step, harmed, nan=nan)
     if message is None:
         return looked
@@ -127,11 +127,12 @@ def _line(heard: Heard) -> str:
 
 def _can_make(heard: Heard, looked: Looked) -> bool:
     """NaN comes of anything, of an infinity too; an infinity does not come of what is invalid."""
-    nan = any(fact.nan for fact in looked.inputs) or any(map(math.isnan, _numbers(looked)))
+    nan = any(fact.nan for fact in looked.inputs) or any(map(math.isnan, numbers_in(looked)))
     return nan or not heard.said.startswith("invalid")
 
 
-def _numbers(looked: Looked) -> list[float]:
+def numbers_in(looked: Looked) -> list[float]:
+    """Return the numbers of Python's that the op of a look was given."""
     return [one for name in _NUMBERS if isinstance(one := looked.facts.get(name), float)]
 
 

@@ -172,10 +172,10 @@ class Looker:
         if self.live.here:
             self.live.update_begins()
             return
-        if self._capture.window.numbers:
+        births = self._capture.births
+        if self._capture.window.numbers or (births is not None and births.read):
             self._examiner.examine_rates(optimizer, self._clock.step)
-        births = self._capture.births if self._capture.window.stored else None
-        if births is not None and births.stored is not None:
+        if self._capture.window.stored and births is not None and births.stored is not None:
             births.stored.look()
 
     def step_ends(self, step: int) -> None:

@@ -20,6 +20,7 @@ from nandiag.runtime.belongings.world.patience import patience
 from nandiag.runtime.collectives.wraps import uncounted
 from nandiag.runtime.evidence.buckets import with_buckets
 from nandiag.runtime.evidence.exchanged import of_rate, with_exchange
+from nandiag.runtime.evidence.given import read_before, with_number
 from nandiag.runtime.evidence.heard import with_heard
 from nandiag.runtime.evidence.labels import labels_of, storage
 from nandiag.runtime.evidence.seen import Evidence
@@ -108,6 +109,7 @@ class Examiner:
             looked = with_buckets(looked, roots_of(entries))
         with quiet():
             looked = self._from_file(case, entries, self._of_weights(case, entries, looked))
+        looked = with_number(case, looked, self._capture, functools.partial(self._examine_number, case.step))
         looked = _timed(looked, time.perf_counter() - began)
         if case.is_told(looked):
             RECORDER.emit(looked, urgent=True)
@@ -170,8 +172,12 @@ class Examiner:
         tensor = next((one for number, one in reversed(self._capture.window.numbers) if repr(number) in bad), None)
         if tensor is not None:
             self._rates_left -= 1
-            case = Case(step, [], joint=False, unfinished=True, spoken=(tensor,), handed=True)
-            self._rate = self.examine_handed(case)
+            self._rate = self._examine_number(step, tensor)
+        if bad and (made := read_before(float(min(bad)), self._rate, self._capture)) is not None:
+            self._rate = replace(made, step=step)
+
+    def _examine_number(self, step: int, tensor: Tensor) -> Looked | None:
+        return self.examine_handed(Case(step, [], joint=False, unfinished=True, spoken=(tensor,), handed=True))
 
     def _with_moved(self, entries: list[Entry]) -> list[Entry]:
         """Return the entries and what gave tensors other memory (``p.data = value``), in their order."""

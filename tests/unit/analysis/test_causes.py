@@ -208,6 +208,14 @@ def test_a_learning_rate_that_is_no_number():
     assert slugs(at_end(history([1.0] * 4, [0.1, -0.1, 0.1, 0.1])))[0] == "lr_invalid"
 
 
+@pytest.mark.parametrize("made", [False, True])
+def test_the_mend_of_the_line_that_made_a_bad_rate_comes_first(made):
+    facts = at_end(history([1.0] * 4, [0.1, 0.1, 0.1, math.nan]))
+    look = Looked("found", "replay", facts.origin.step, source="op", facts={"number": made})
+    story = explain(replace(facts, look=look, basis="look"))[0]
+    assert (story.slug, story.follows) == ("lr_invalid", made)
+
+
 GREW = history([1.0] * 8 + [30.0 * 4**i for i in range(10)], [0.1] * 18)
 
 
