@@ -73,7 +73,7 @@ class Stored:
         began = self._now()
         lives_on = self._lives_on(target)
         with quiet():
-            bad = lives_on and not is_finite(laid) and not fact(laid).only_neginf
+            bad = lives_on and not is_finite(laid) and not _is_mask(laid)
         self._spent += self._now() - began
         if not bad and not self._known:
             return
@@ -105,7 +105,7 @@ class Stored:
             window = self._capture.window
             ours = {id(held) for _, held in (*window.stored, *window.numbers)}
             for one in bad:
-                if id(one) not in ours and storage_of(one) not in self._known and not fact(one).only_neginf:
+                if id(one) not in ours and storage_of(one) not in self._known and not _is_mask(one):
                     self._note(one, one)
         self._left_for_lasting -= self._now() - began
 
@@ -186,3 +186,8 @@ class Stored:
 
     def _left(self, spent: float) -> float:
         return _CREDIT + _SHARE * (time.perf_counter() - self._began) - spent
+
+
+def _is_mask(tensor: Tensor) -> bool:
+    """Whether it is -inf in places and else finite; a single number, such as a rate, masks nothing."""
+    return tensor.dim() > 0 and fact(tensor).only_neginf

@@ -220,6 +220,15 @@ def test_what_is_written_into_a_rate_that_is_a_tensor_has_its_line(work):
     assert (looked.facts["number"], looked.facts["parameters"]) == (True, ["weight", "bias"])
 
 
+def test_an_infinity_below_zero_in_a_rate_is_no_mask(work):
+    worker = work(on_anomaly="continue")
+    by_tensor(lambda rate, step: rate.copy_(0.1 + 0.1 * torch.log(torch.tensor((3.0 - step) / 3))))  # the line
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source, looked.phase, looked.step) == ("found", "op", "optimizer", 3), looked
+    assert looked.site.op == "aten.log.default"
+    assert looked.site.source.rstrip().endswith("# the line")
+
+
 def test_an_update_by_a_bad_rate_that_nobody_saw_written_is_not_called_finite(work):
     worker = work(on_anomaly="continue")
 
