@@ -39,6 +39,9 @@ def _ranks(look: Looked) -> tuple[int, ...]:
 def way_of(look: Looked) -> str | None:
     """Return the collective that a look names in words, ``None`` where it names none."""
     kind, ranks = look.facts.get("carried_by"), _ranks(look)
+    handed = look.facts.get("handed") if kind is None and look.source == "received" else None
+    if isinstance(handed, list) and len(handed) == 4 and isinstance(handed[1], list):  # the one way, by what ranks gave
+        kind, ranks = handed[0], tuple(one for one in handed[1] if isinstance(one, int))
     if not isinstance(kind, str) or not ranks:
         return None
     if kind in {"send", "recv"}:

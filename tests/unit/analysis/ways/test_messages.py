@@ -55,6 +55,16 @@ def test_an_infinity_that_the_receiver_made_nan_of_leads_to_the_rank_that_comput
     assert alone.verdict.origin.ranks == (1,)
 
 
+def test_the_spread_names_the_one_way_that_carried_what_nobody_could_lead_back(by_hand):
+    """A gather of a step before, of which a memory bank still held the bad rows."""
+    sent = Sent("all_gather", (0, 1), 7, "0#0", by_hand.found(4))
+    outside = by_hand.found(5, source="outside", phase="data", outputs=())
+    first, second = by_hand.gradient(5), by_hand.gradient(5)
+    told = analyse(by_hand.run(by_hand.rank(0, sent, first, by_hand.finite(5)), by_hand.rank(1, second, outside)))
+    assert told.verdict.origin.ranks == (0,)
+    assert [one.via for one in told.verdict.spread] == ["all_gather in the group of ranks 0-1"]
+
+
 def test_another_message_is_no_origin(by_hand):
     sent = Sent("send", (0, 1), 4, "0#0/0", by_hand.found(4))
     told = report(by_hand, sent, received(by_hand, 5, "send", (0, 1), 5, "0#0/0"))
