@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nandiag.events import Looked, Sent, words
 from nandiag.runtime.births.told import tell
-from nandiag.runtime.collectives.messages import ALL_GIVE, ARRIVALS, Message, Post
+from nandiag.runtime.collectives.messages import ALL_GIVE, ARRIVALS, Message, Post, given_to
 from nandiag.runtime.collectives.ring import RING, Call
 from nandiag.runtime.evidence.exchanged import OPS
 from nandiag.runtime.evidence.explain import site_of
@@ -59,12 +59,15 @@ class Handed:
 
     def begins(self, calls: list[Call], args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> None:
         """Calls of ``torch.distributed`` begin."""
+        ARRIVALS.newest = None
+        if calls[0].op in ALL_GIVE and self._is_passed_over(given_to(calls[0], args, kwargs), caller):
+            return
         births = self._capture.births
         for part in self._post.parts(calls, args, kwargs):
             if births is None or self._capture.off:
                 continue
-            if part.message.kind in ALL_GIVE and (self._is_told_anyway(part.given) or _is_of_torch(caller)):
-                continue
+            if part.asked and ARRIVALS.newest is None:
+                ARRIVALS.newest = part.message
             with quiet():
                 for tensor in part.asked:
                     ARRIVALS.note(tensor, part.message)
@@ -73,6 +76,10 @@ class Handed:
                 self._tell_computed(part.message, bad, caller)
             elif bad is not None and self._may_tell(caller):
                 self._tell(births, part.message, bad, caller)
+
+    def _is_passed_over(self, given: Sequence[Tensor], caller: FrameType) -> bool:
+        """Whether an exchange in which all give is none of ours; asked first, for most are of gradients."""
+        return self._is_told_anyway(given) or _is_of_torch(caller)
 
     def _is_told_anyway(self, given: Sequence[Tensor]) -> bool:
         """Whether it is known what goes into a reduction: each op is watched, or gradients go, which are harm here."""

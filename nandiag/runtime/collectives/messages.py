@@ -68,9 +68,13 @@ class Part(NamedTuple):
 
 
 class Arrivals:
-    """By which message the memory that was given last to be filled is filled."""
+    """By which message the memory that was given last to be filled is filled.
+
+    ``newest`` is the first message that fills memory of this rank by the newest call; None where that is not known.
+    """
 
     def __init__(self) -> None:
+        self.newest: Message | None = None
         self._by_memory: dict[int, tuple[Message | None, StorageWeakRef, int]] = {}
 
     def note(self, tensor: Tensor, message: Message | None) -> None:
@@ -96,6 +100,11 @@ class Arrivals:
 
 
 ARRIVALS = Arrivals()
+
+
+def given_to(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """Return what this rank gives to a call in which all give, one of :data:`ALL_GIVE`."""
+    return tensors_in(argument(args, kwargs, *EXCHANGES[call.op][0]))
 
 
 class Post:
@@ -144,7 +153,7 @@ class Post:
     @staticmethod
     def _with_all(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Part]:
         if call.group is not None:
-            given, asked = (tensors_in([argument(args, kwargs, *place)]) for place in EXCHANGES[call.op])
+            given, asked = (tensors_in(argument(args, kwargs, *place)) for place in EXCHANGES[call.op])
             yield Part(Message(call.op, call.group.members, call.seq, name_of(call.group)), given, asked[:_MOST])
 
     @staticmethod

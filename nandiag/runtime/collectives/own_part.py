@@ -59,8 +59,8 @@ class OwnPart:
 
 def own_part(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], written: Any) -> OwnPart | None:
     """Return the part of ``written``, as given to the newest collective ``name``, that is this rank's; None if none."""
-    newest = RING.newest()
-    if name not in _PUT or newest is None or newest.op != name or newest.group is None:
+    newest = RING.newest() if name in _PUT else None
+    if newest is None or newest.op != name or newest.group is None:
         return None
     put = argument(args, kwargs, *_PUT[name])
     if put is None or (name == "all_to_all_single" and _uneven(args, kwargs)):

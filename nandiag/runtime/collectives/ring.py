@@ -102,9 +102,11 @@ class Ring:
         self.listeners: list[Callable[[Call], None]] = []
         self.ended: list[Callable[[str, tuple[Any, ...], dict[str, Any], FrameType], object]] = []
         self.handing: list[Callable[[list[Call], tuple[Any, ...], dict[str, Any], FrameType], object]] = []
+        self.window: Any = None  # the function mode that tapes the script's loop
         self.life = 0
         self.on_new: Callable[[Call], None] | None = None
         self._kinds: dict[tuple[Any, ...], Frame | None] = {}
+        self._newest: Group | None = None  # most calls are in the group of the one before
 
     def newest(self, group: str | None = None) -> Call | None:
         """Return the newest call, or the newest in the group of that name."""
@@ -113,12 +115,16 @@ class Ring:
     def group(self, handle: Any) -> Group | None:
         """Return what is known of a process group (None: the default one); None where this rank is not in it."""
         handle = dist.group.WORLD if handle is None else handle
+        newest = self._newest
+        if newest is not None and newest.handle is handle:
+            return newest
         name = getattr(handle, "group_name", None)
         if name is None:
             return None
         known = self.groups.get(name)
         if known is None:
             known = self.groups[name] = Group(handle, name, self.life)
+        self._newest = known
         return known
 
     def begin(self, call: Call, *, sent: bool | None = None) -> Call:
@@ -162,7 +168,7 @@ class Ring:
 
     def forget(self) -> None:
         """The default group was destroyed: what comes next belongs to new groups that may bear the same names."""
-        self.groups = {}
+        self.groups, self._newest = {}, None
         self.life += 1
 
 

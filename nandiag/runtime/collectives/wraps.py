@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from nandiag.events.standing import DONE, ISSUED, RAISED
 from nandiag.runtime.collectives.lookout import LOOKOUT
-from nandiag.runtime.collectives.ring import MOST_SHAPES, RING, Call, argument, user_frame
+from nandiag.runtime.collectives.ring import MOST_SHAPES, RING, Call, user_frame
 from nandiag.runtime.guard import disarm
 from nandiag.runtime.inject.after_import import after_import
 from nandiag.runtime.recorder import RECORDER
@@ -55,7 +55,9 @@ _FUNCTIONAL_MODULE = "torch.distributed._functional_collectives"
 _UNKNOWN = object()
 # What they write holds this rank's own part already.
 _IN_PLACE = frozenset({"all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "barrier"})
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _depth = threading.local()
+_stacked, _mode_at = torch._C._len_torch_function_stack, torch._C._get_function_stack_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,16 +175,15 @@ def _wrapped(original: Callable[..., Any], shape: _Shape) -> Callable[..., Any]:
     def collective(*args: Any, **kwargs: Any) -> Any:
         inside = getattr(_depth, "inside", False)
         if torch.compiler.is_compiling() or RECORDER.mute or inside:
-            if type(inside) is Alone and shape.op in _IN_PLACE and shape.resolve is None:
-                inside.leave_out(shape.op, args, kwargs)
-                return LeftOut() if _taken(args, kwargs, shape.later) else None
-            return original(*args, **kwargs)
-        calls = _begin(shape, args, kwargs, sys._getframe(1))
+            return _unseen(original, shape, inside, (args, kwargs))
+        caller = sys._getframe(1)
+        calls = _begin(shape, args, kwargs, caller)
         _depth.inside = True
-        for hand in RING.handing if calls and shape.resolve is None else ():
-            hand(calls, args, kwargs, sys._getframe(1))
+        if calls and shape.resolve is None:
+            for hand in RING.handing:
+                hand(calls, args, kwargs, caller)
         try:
-            result = original(*args, **kwargs)
+            result = _made(original, shape, args, kwargs)
         except BaseException as error:
             _end(calls, RAISED, error)
             pass_on(error)
@@ -191,14 +192,41 @@ def _wrapped(original: Callable[..., Any], shape: _Shape) -> Callable[..., Any]:
             _depth.inside = False
         later = shape.op in _WORKS or bool(_taken(args, kwargs, shape.later))
         _end(calls, ISSUED if later else DONE)
-        # A functional collective writes into none of its arguments.
-        for listener in RING.ended if shape.resolve is None else ():
-            listener(shape.op, args, kwargs, sys._getframe(1))
+        if shape.resolve is None:  # a functional collective writes into none of its arguments
+            _tell(shape.op, args, kwargs, caller)
         if shape.op == "destroy_process_group" and not dist.is_initialized():
             RING.forget()
         return result
 
     return collective
+
+
+def _unseen(original: Callable[..., Any], shape: _Shape, inside: Any, words: tuple[Any, Any]) -> Any:
+    """Make a call that is within another one, or that is not to be made at all."""
+    args, kwargs = words
+    if type(inside) is Alone and shape.op in _IN_PLACE and shape.resolve is None:
+        inside.leave_out(shape.op, args, kwargs)
+        return LeftOut() if _taken(args, kwargs, shape.later) else None
+    return original(*args, **kwargs)
+
+
+def _made(original: Callable[..., Any], shape: _Shape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if shape.resolve is not None or not _only_we_see(args):
+        return original(*args, **kwargs)
+    RING.window.calls += 1  # one of the loop's, in its budget
+    with torch._C.DisableTorchFunction():
+        return original(*args, **kwargs)
+
+
+def _tell(op: str, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> None:
+    with torch._C.DisableTorchFunction():
+        for listener in RING.ended:
+            listener(op, args, kwargs, caller)
+
+
+def _only_we_see(args: tuple[Any, ...]) -> bool:
+    """Whether our window alone would be asked about each thing that torch asks of a plain tensor on the way."""
+    return bool(args) and type(args[0]) in _PLAIN and _stacked() == 1 and _mode_at(0) is RING.window
 
 
 def _begin(shape: _Shape, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> list[Call]:
@@ -246,7 +274,10 @@ def _message(one: Any, frame: FrameType) -> Call:
 
 
 def _taken(args: tuple[Any, ...], kwargs: dict[str, Any], place: tuple[int, str] | None) -> Any:
-    return None if place is None else argument(args, kwargs, *place)
+    if place is None:
+        return None
+    at, name = place
+    return args[at] if at < len(args) else kwargs.get(name)
 
 
 def _describe(call: Call, value: Any) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from nandiag.runtime.collectives.messages import ARRIVALS, EXCHANGES, Message
 from nandiag.runtime.collectives.own_part import OwnPart, own_part
 from nandiag.runtime.collectives.ring import RING, Call, argument
-from nandiag.runtime.frames import Frame, stack
+from nandiag.runtime.frames import Frame, Place, places
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.look.finite import is_bad
@@ -54,20 +54,26 @@ _DDP = os.path.join("nn", "parallel", "distributed.py")
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One call of a collective by the script: its name, the user's frames, and after how many backward calls.
+    """One call of a collective by the script: its name, the user's places, and after how many backward calls.
 
     ``message`` is what it brought this rank, where both ends count that alike.
     """
 
     name: str
-    frames: tuple[Frame, ...]
+    places: list[Place]
     micro_step: int
     message: Message | None = None
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        """The user's frames, innermost first; made when somebody asks, for there is a call for each gradient."""
+        return tuple(map(Frame._make, self.places))
 
 
 def watch_exchanges(capture: Capture) -> None:
     """Listen to the collectives of ``torch.distributed``; each call of the script's costs one walk to its line."""
-    RING.listeners.append(lambda call: _between(capture, call))
+    RING.window = capture.window
+    RING.listeners.append(functools.partial(_between, capture))
     RING.ended.append(guarded("exchanges")(functools.partial(_ended, capture)))
 
 
@@ -75,12 +81,11 @@ def _ended(capture: Capture, name: str, args: tuple[Any, ...], kwargs: dict[str,
     if name not in _NAMES or capture.depth or capture.idle:
         return
     if len(capture.exchanges) < _MOST:
-        frames, _ = stack(caller, 4)
-        if frames:
-            filled = next(iter(_filled(name, args, kwargs)), None)
-            message = None if filled is None else ARRIVALS.of(filled)
+        found, _ = places(caller, 4)
+        if found:
+            message = ARRIVALS.newest
             known = message if message is not None and message.kind == _COUNTED_AS.get(name, name) else None
-            capture.exchanges.append(Exchange(name, frames, capture.tape.micro_step, known))
+            capture.exchanges.append(Exchange(name, found, capture.tape.micro_step, known))
     _written(capture, (name, args, kwargs), caller)
 
 
@@ -111,10 +116,8 @@ def _is_weight(tensor: Tensor) -> bool:
 
 def _written(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]], caller: FrameType) -> None:
     """What an exchange before the backward wrote holds what other ranks gave: the calls on this rank do not make it."""
-    name, args, kwargs = call
-    filled = _filled(name, args, kwargs)
-    given = _argument(name, args, kwargs)
-    own = own_part(name, args, kwargs, given) if len(capture.exchanges) <= _MOST_HELD else None
+    name, _, kwargs = call
+    filled, own = _filled(call, few=len(capture.exchanges) <= _MOST_HELD)
     if capture.births is not None:
         for tensor in filled:
             capture.births.received(tensor)
@@ -134,15 +137,19 @@ def _written(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]]
             ARRIVALS.note(after.after, ARRIVALS.of(tensor))
 
 
-def _filled(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    """Return the tensors that a call writes into."""
-    batch = args[0] if args and name == "batch_isend_irecv" else kwargs.get("p2p_op_list") or ()
-    asked = [one.tensor for one in batch if getattr(one.op, "__name__", "") == "irecv"]
-    return asked or tensors_in([_argument(name, args, kwargs)])
+def _filled(call: tuple[str, tuple[Any, ...], dict[str, Any]], *, few: bool) -> tuple[list[Tensor], OwnPart | None]:
+    """Return the tensors that a call has written, or will, and this rank's own part of them where calls are ``few``."""
+    name, args, kwargs = call
+    if name == "batch_isend_irecv":
+        return _asked(args, kwargs), None
+    given = argument(args, kwargs, *_WRITTEN.get(name, (0, "tensor")))
+    return tensors_in(given), own_part(name, args, kwargs, given) if few else None
 
 
-def _argument(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return argument(args, kwargs, *_WRITTEN.get(name, (0, "tensor")))
+def _asked(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """Return the tensors that a batch of messages is to fill."""
+    batch = args[0] if args else kwargs.get("p2p_op_list") or ()
+    return [one.tensor for one in batch if getattr(one.op, "__name__", "") == "irecv"]
 
 
 def _passed_on(capture: Capture, own: OwnPart, caller: FrameType) -> None:
@@ -157,8 +164,12 @@ def _passed_on(capture: Capture, own: OwnPart, caller: FrameType) -> None:
 
 def after_backward(capture: Capture) -> bool:
     """Whether gradients are being exchanged: what the replay makes of those is told by itself."""
-    last = next((one.kind for one in reversed(capture.tape.entries) if one.kind in {ROOT, BACKWARD}), None)
-    return last == BACKWARD
+    for one in reversed(capture.tape.entries):
+        if one.kind is BACKWARD:
+            return True
+        if one.kind is ROOT:
+            return False
+    return False
 
 
 def _between(capture: Capture, call: Call) -> None:

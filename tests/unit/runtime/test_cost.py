@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
@@ -113,3 +114,34 @@ def test_modules_within_modules_cost_one_call_each(loop):
     deep = calls_of(loop)
     more = (sum(deep.values()) - sum(plain.values())) / STEPS
     assert more <= 14  # each wrap passes straight on
+
+
+@pytest.fixture
+def group(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+class ByHand(Loop):
+    """Reduces its gradients itself, one call for each."""
+
+    def __call__(self):
+        loss = functional.cross_entropy(self.model(self.x), self.y)
+        self.optimizer.zero_grad()
+        loss.backward()
+        for one in self.model.parameters():
+            dist.all_reduce(one.grad)
+        self.optimizer.step()
+
+
+def test_a_reduction_of_a_gradient_makes_few_calls_of_ours(loop, group):
+    """What is plain passes straight on: nothing that it leads to is asked before somebody wants to know."""
+    by_hand = ByHand()
+    by_hand()
+    plain, counts = calls_of(loop), calls_of(by_hand)
+    many = len(list(by_hand.model.parameters()))
+    assert counts["runtime/collectives/ring.py", "begin"] == many * STEPS
+    assert counts["runtime/tape/window.py", "__torch_function__"] <= (many + 1) * STEPS  # each gradient, and the loss
+    more = (sum(counts.values()) - sum(plain.values())) / STEPS / many
+    assert more <= 94, (counts - plain).most_common(40)

@@ -54,9 +54,10 @@ class Objects:
         self._told = 0
 
     def watch(self) -> None:
-        """Begin to listen."""
-        RING.handing.append(guarded("handed")(self.begins))
-        RING.ended.append(guarded("handed")(self.ended))
+        """Begin to listen; most calls hand over no objects, and pass by one question."""
+        begins, ended = guarded("handed")(self.begins), guarded("handed")(self.ended)
+        RING.handing.append(lambda calls, *words: begins(calls, *words) if calls[0].op in _WAYS else None)
+        RING.ended.append(lambda op, *words: ended(op, *words) if op in _WAYS else None)
 
     def begins(self, calls: list[Call], args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> None:
         """Calls of ``torch.distributed`` begin."""

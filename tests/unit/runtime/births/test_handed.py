@@ -291,6 +291,19 @@ def test_a_batch_that_was_asked_for_in_the_step_before_was_received(work, touche
     assert touched or looked.facts["handed"] == ["send", [0, 1], 2, "default"]
 
 
+def test_a_gradient_is_no_earlier_message_that_lay_in_the_same_memory(work, alone):
+    """Memory is handed out again: what came there before is none of what goes there now."""
+    worker = work()
+    weight = nn.Parameter(torch.ones(3))
+    torch.optim.SGD([weight], lr=0.1)
+    (weight * torch.ones(3)).sum().backward()
+    messages.ARRIVALS.note(weight.grad, Message("all_reduce", (0,), 5, "0#0"))
+    dist.all_reduce(weight.grad)
+    assert [(one.name, one.message) for one in worker.capture.exchanges] == [("all_reduce", None)]
+    dist.all_reduce(torch.ones(2))
+    assert worker.capture.exchanges[-1].message.number == 1
+
+
 def test_an_exchange_that_was_not_run_again_is_told_by_what_it_brought():
     message = Message("gather", (0, 1), 20, "0#0")
     own = [Exchange("gather", (), 0, message), Exchange("all_reduce", (), 0)]
