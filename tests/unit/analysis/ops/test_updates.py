@@ -30,6 +30,20 @@ def test_an_update_of_the_scripts_own_gets_an_eps(at, by_hand):
     assert codes(facts) == ["p.sub_(lr * m / (v.sqrt() + 1e-8))"]
 
 
+@pytest.mark.parametrize(("text", "called"), [("    opt.step()\n", True), ("v.sqrt()", False)])
+def test_a_mean_of_squares_below_zero_was_loaded_so(at, by_hand, text, called):
+    extra = {"reconstructed": True, "parameters": ["fc.weight"], "settings": {"eps": 1e-8, "betas": [0.9, 0.999]}}
+    place = {"text": text, "column": (text.index(text.strip()), len(text.rstrip())), "phase": "optimizer"}
+    story, found = explain(at("sqrt", (by_hand.fact(min=-0.2),), (by_hand.fact(nan=3),), extra=extra, **place))
+    assert found.slug == "domain_error"
+    assert (story is not None and story.slug == "checkpoint_corruption") is called
+    if called:
+        assert (story.leads, "exp_avg_sq" in story.suggestions[0].code) == (True, True)
+        assert "fc.weight goes down to -0.2" in story.evidence[0]
+    fine = at("sqrt", (by_hand.fact(min=0.0),), (by_hand.fact(nan=3),), extra=extra, **place)
+    assert explain(fine)[0] is None
+
+
 def test_where_an_optimizer_of_a_library_divides_its_eps_leads(at, by_hand):
     given = (by_hand.fact(), by_hand.fact(), by_hand.fact(zeros=3))
     extra = {"reconstructed": True, "parameters": ["fc.weight"]}
