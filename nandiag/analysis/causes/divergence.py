@@ -314,7 +314,9 @@ def _by_gradients(facts: Facts, course: Course, strength: int) -> Cause:
     rate = course.rate_at_end
     steady = "" if rate is None else f"The learning rate did not rise; it was {words.number(rate)}."
     told = (course.grown(), *([steady] if steady else []), *_clips(facts), *_besides(facts))
-    return Cause("gradient_explosion", told, _clip(facts), strength, story=facts.clip is None)
+    grown = multipliers.growing(facts)
+    mends = (*([] if grown is None else [grown]), *_clip(facts))
+    return Cause("gradient_explosion", told, mends, strength, story=facts.clip is None)
 
 
 def _clips(facts: Facts) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ A penalty's weight, an amount of noise: Python's numbers reach 1.8e308, float32 
 from __future__ import annotations
 
 import ast
+import math
 
 from nandiag.analysis.causes.facts import LARGEST, Facts, dtype_of
 from nandiag.analysis.causes.mends.script import fitting, parsing
@@ -15,6 +16,8 @@ from nandiag.events import Carried, words
 _OPS = frozenset({"mul", "add", "sub", "rsub"})
 _GIVEN = ("arg1", "alpha", "other")
 _FIRST_TRY = "1e6"
+# A number of which nobody would begin with: it has grown.
+_LARGE = 1e3
 
 
 def outgrown(facts: Facts) -> Suggestion | None:
@@ -28,14 +31,35 @@ def outgrown(facts: Facts) -> Suggestion | None:
     return next((mend for one in grown if (mend := _bounded(one, given, dtype_of(bad))) is not None), None)
 
 
+def growing(facts: Facts) -> Suggestion | None:
+    """Return how to bound a large number that the op was given, of an attribute that the script goes on to multiply.
+
+    The loss grows with it, and so do the gradients: clipped they would be small beside it.
+    """
+    given = max((abs(facts.number(name) or 0.0) for name in _GIVEN), default=0.0)
+    if facts.op not in _OPS or not _LARGE <= given < math.inf:
+        return None
+    named, most = _names(facts), f"{10.0 ** (math.floor(math.log10(given)) // 2):g}"
+    for one in facts.carried:
+        value = _number(one) if "." in one.name and one.name in named else None
+        if value is not None:
+            text = (
+                f"{facts.op} was given {words.number(given)} here: line {one.line} multiplies {one.name} whenever it "
+                f"runs, and the loss grows with it. Bound it there; {most} is a first try."
+            )
+            return Suggestion(text, f"{one.name} = min({ast.unparse(value)}, {most})")
+    return None
+
+
 def _names(facts: Facts) -> set[str]:
     found = fitting.parsed(facts.origin)
-    return set() if found is None else {node.id for node in ast.walk(found[1]) if isinstance(node, ast.Name)}
+    nodes = () if found is None else ast.walk(found[1])
+    return {ast.unparse(node) for node in nodes if isinstance(node, ast.Name | ast.Attribute)}
 
 
 def _bounded(one: Carried, given: float, dtype: str) -> Suggestion | None:
-    value = _value(parsing.statement(one.text))
-    if value is None or any(isinstance(node, _OF_TENSORS) for node in ast.walk(value)):
+    value = _number(one)
+    if value is None:
         return None
     text = (
         f"The number {words.number(given)} is more than {dtype} holds: line {one.line} multiplies {one.name} whenever "
@@ -44,10 +68,16 @@ def _bounded(one: Carried, given: float, dtype: str) -> Suggestion | None:
     return Suggestion(text, f"{one.name} = min({ast.unparse(value)}, {_FIRST_TRY})")
 
 
+def _number(one: Carried) -> ast.expr | None:
+    """Return what a statement assigns; ``None`` where that may be a tensor."""
+    value = _value(parsing.statement(one.text))
+    return None if value is None or any(isinstance(node, _OF_TENSORS) for node in ast.walk(value)) else value
+
+
 def _value(statement: ast.stmt | None) -> ast.expr | None:
     """Return what is assigned; of ``a *= b`` the product."""
-    if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
-        return ast.BinOp(ast.Name(statement.target.id), statement.op, statement.value)
+    if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name | ast.Attribute):
+        return ast.BinOp(statement.target, statement.op, statement.value)
     return statement.value if isinstance(statement, ast.Assign) else None
 
 

@@ -40,6 +40,20 @@ def carried(place: Place) -> Iterator[Carried]:
     for loop in within(place.scope):
         if isinstance(loop, ast.For | ast.While) and loop.lineno <= until:
             yield from (one for one in _multiplied(loop) if one.name in names)
+    yield from _by_its_object(place)
+
+
+def _by_its_object(place: Place) -> Iterator[Carried]:
+    """Yield each attribute of its own that the expression reads and that a line of the class multiplies."""
+    owner = next((node for node in reversed(place.nodes) if isinstance(node, ast.ClassDef)), None)
+    if owner is None or place.statement is None:
+        return
+    read = {ast.unparse(one) for one in ast.walk(place.statement) if isinstance(one, ast.Attribute)}
+    for node in ast.walk(owner):
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mult) and isinstance(node.target, ast.Attribute):
+            name, text = ast.unparse(node.target), ast.unparse(node)
+            if name in read and name.startswith("self.") and len(text) <= _LONGEST:
+                yield Carried(name, node.lineno, text)
 
 
 def _multiplied(loop: ast.For | ast.While) -> Iterator[Carried]:

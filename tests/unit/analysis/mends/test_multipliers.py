@@ -47,3 +47,27 @@ def test_a_number_that_fits_or_a_tensor_or_what_is_no_python_is_not_told(at, by_
     story, mechanism = grown(at, by_hand, statement, given=given)
     told = [one.code or "" for cause in (story, mechanism) if cause is not None for one in cause.suggestions]
     assert not any("min(" in one for one in told)
+
+
+PENALTY = "return 0.5 * self.rho * value.square()"
+
+
+@pytest.mark.parametrize(
+    ("given", "statement", "code"),
+    [(144000.0, "self.rho *= self.growth", "self.rho = min(self.rho * self.growth, 100)"),
+     (2.0, "self.rho *= self.growth", None),
+     (144000.0, "self.rho *= self.grow()", None)],
+)  # fmt: skip
+def test_a_number_that_has_grown_with_the_loss_is_bound_before_gradients_are_clipped(
+    at, by_hand, given, statement, code
+):
+    norms = (1.0,) * 8 + tuple(30.0 * 4**i for i in range(10))
+    past = History(tuple(range(18)), norms, norms, (0.1,) * 18, (None,) * 18)
+    facts = at("mul", (by_hand.fact(),), (by_hand.fact(posinf=1),), step=18, history=past,
+               extra={"float64_finite": True, "float64_absmax": 1e40, "arg1": given},
+               **placed(PENALTY, "0.5 * self.rho * value.square()"))  # fmt: skip
+    around = Around(carried=(Carried("self.rho", 9, statement),))
+    story, _ = explain(replace(facts, look=replace(facts.look, site=Site(around=around))))
+    assert story.slug == "gradient_explosion"
+    assert (story.suggestions[0].code == code) is (code is not None)
+    assert any("clip_grad_norm_" in (one.code or "") for one in story.suggestions)

@@ -39,3 +39,20 @@ def test_what_is_no_multiple_of_itself_is_not(loop):
 
 def test_what_the_expression_does_not_name_is_not():
     assert told("a = a @ T", "y = torch.log(e.sum())") == []
+
+
+OF_A_CLASS = """
+class Penalty:
+    def __call__(self, value):
+        return 0.5 * self.rho * value
+    def update(self):
+        self.rho *= self.growth
+        self.other *= 2
+"""
+
+
+def test_what_its_class_multiplies_is_carried_from_call_to_call():
+    tree = ast.parse(OF_A_CLASS)
+    owner = tree.body[0]
+    place = Place("train.py", (tree, owner, owner.body[0], *_path(owner.body[0].body[0])))
+    assert [(one.name, one.line, one.text) for one in carried(place)] == [("self.rho", 6, "self.rho *= self.growth")]
