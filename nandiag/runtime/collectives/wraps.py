@@ -56,6 +56,7 @@ _UNKNOWN = object()
 # What they write holds this rank's own part already.
 _IN_PLACE = frozenset({"all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "barrier"})
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+_NOTHING = contextlib.nullcontext()
 _depth = threading.local()
 _stacked, _mode_at = torch._C._len_torch_function_stack, torch._C._get_function_stack_at
 
@@ -70,7 +71,8 @@ class _Shape:
     reduce: tuple[int, str] | None
     later: tuple[int, str] | None
     peers: tuple[tuple[int, str], ...]
-    resolve: Callable[[Any], Any] | None = None
+    resolve: Callable[[Any], Any] | None
+    left_out: bool  # by :func:`alone`
 
 
 class LeftOut:
@@ -92,12 +94,13 @@ class Alone:
     def __init__(self) -> None:
         self.given: list[torch.Tensor] = []
 
-    def leave_out(self, op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note that one is not made."""
+    def leave_out(self, shape: _Shape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LeftOut | None:
+        """Note that one is not made; returns what its caller may wait for."""
         tensor = _taken(args, kwargs, (0, "tensor"))
-        source = _taken(args, kwargs, (1, "src")) if op == "broadcast" else None
+        source = _taken(args, kwargs, (1, "src")) if shape.op == "broadcast" else None
         if isinstance(tensor, torch.Tensor) and source is not None and source != dist.get_rank():
             self.given.append(tensor)
+        return LeftOut() if _taken(args, kwargs, shape.later) else None
 
 
 @contextlib.contextmanager
@@ -167,72 +170,82 @@ def _shape(op: str, function: Any, tensors: str, resolve: Callable[[Any], Any] |
         return (names.index(name), name) if name in names else None
 
     peers = tuple(place for name in _PEERS if (place := at(name)) is not None)
-    return _Shape(op, at("group"), at(tensors), at("op") or at("reduceOp"), at("async_op"), peers, resolve)
+    reduce, left_out = at("op") or at("reduceOp"), op in _IN_PLACE and resolve is None
+    return _Shape(op, at("group"), at(tensors), reduce, at("async_op"), peers, resolve, left_out)
 
 
 def _wrapped(original: Callable[..., Any], shape: _Shape) -> Callable[..., Any]:
+    # Whatever of ours is called here lets no error of ours out: nothing is above it but the script.
     @functools.wraps(original)
     def collective(*args: Any, **kwargs: Any) -> Any:
         inside = getattr(_depth, "inside", False)
         if torch.compiler.is_compiling() or RECORDER.mute or inside:
-            return _unseen(original, shape, inside, (args, kwargs))
+            if shape.left_out and type(inside) is Alone:
+                return inside.leave_out(shape, args, kwargs)
+            return original(*args, **kwargs)
         caller = sys._getframe(1)
         calls = _begin(shape, args, kwargs, caller)
         _depth.inside = True
-        if calls and shape.resolve is None:
-            for hand in RING.handing:
-                hand(calls, args, kwargs, caller)
         try:
-            result = _made(original, shape, args, kwargs)
+            _hand_over(shape, calls, (args, kwargs), caller)
+            with _shield(shape, args):
+                result = original(*args, **kwargs)
         except BaseException as error:
             _end(calls, RAISED, error)
             pass_on(error)
             raise
         finally:
             _depth.inside = False
-        later = shape.op in _WORKS or bool(_taken(args, kwargs, shape.later))
-        _end(calls, ISSUED if later else DONE)
-        if shape.resolve is None:  # a functional collective writes into none of its arguments
-            _tell(shape.op, args, kwargs, caller)
-        if shape.op == "destroy_process_group" and not dist.is_initialized():
-            RING.forget()
+        _ended(shape, calls, (args, kwargs), caller)
         return result
 
     return collective
 
 
-def _unseen(original: Callable[..., Any], shape: _Shape, inside: Any, words: tuple[Any, Any]) -> Any:
-    """Make a call that is within another one, or that is not to be made at all."""
-    args, kwargs = words
-    if type(inside) is Alone and shape.op in _IN_PLACE and shape.resolve is None:
-        inside.leave_out(shape.op, args, kwargs)
-        return LeftOut() if _taken(args, kwargs, shape.later) else None
-    return original(*args, **kwargs)
+def _hand_over(shape: _Shape, calls: list[Call], words: tuple[Any, Any], caller: FrameType) -> None:
+    try:
+        for hand in RING.handing if calls and shape.resolve is None else ():
+            hand(calls, *words, caller)
+    except Exception as error:
+        disarm("collectives", error)
 
 
-def _made(original: Callable[..., Any], shape: _Shape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if shape.resolve is not None or not _only_we_see(args):
-        return original(*args, **kwargs)
-    RING.window.calls += 1  # one of the loop's, in its budget
-    with torch._C.DisableTorchFunction():
-        return original(*args, **kwargs)
+def _shield(shape: _Shape, args: tuple[Any, ...]) -> contextlib.AbstractContextManager[Any]:
+    """Return what keeps our window from being asked about each thing that torch asks of a plain tensor on the way.
+
+    Where a mode of the script's own is there, or a tensor of its own class, all are asked.
+    """
+    try:
+        if shape.resolve is not None or not args or type(args[0]) not in _PLAIN:
+            return _NOTHING
+        if _stacked() != 1 or _mode_at(0) is not RING.window:
+            return _NOTHING
+        RING.window.calls += 1  # one of the loop's, in its budget
+        return torch._C.DisableTorchFunction()
+    except Exception as error:
+        disarm("collectives", error)
+        return _NOTHING
 
 
-def _tell(op: str, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> None:
-    with torch._C.DisableTorchFunction():
-        for listener in RING.ended:
-            listener(op, args, kwargs, caller)
-
-
-def _only_we_see(args: tuple[Any, ...]) -> bool:
-    """Whether our window alone would be asked about each thing that torch asks of a plain tensor on the way."""
-    return bool(args) and type(args[0]) in _PLAIN and _stacked() == 1 and _mode_at(0) is RING.window
+def _ended(shape: _Shape, calls: list[Call], words: tuple[Any, Any], caller: FrameType) -> None:
+    """A call returned: note it, and tell of it."""
+    try:
+        later = shape.op in _WORKS or bool(_taken(*words, shape.later))
+        _end(calls, ISSUED if later else DONE)
+        if shape.resolve is None:  # a functional collective writes into none of its arguments
+            with torch._C.DisableTorchFunction():
+                for listener in RING.ended:
+                    listener(shape.op, *words, caller)
+        if shape.op == "destroy_process_group" and not dist.is_initialized():
+            RING.forget()
+    except Exception as error:
+        disarm("collectives", error)
 
 
 def _begin(shape: _Shape, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> list[Call]:
-    if RECORDER.is_dark("collectives"):
-        return []
     try:
+        if RECORDER.is_dark("collectives"):
+            return []
         if not LOOKOUT.started:
             LOOKOUT.start()
         # What is asked of tensors here must be seen by no function mode, the script's or ours.
@@ -246,8 +259,11 @@ def _begin(shape: _Shape, args: tuple[Any, ...], kwargs: dict[str, Any], frame: 
 
 
 def _end(calls: list[Call], state: str, error: BaseException | None = None) -> None:
-    for call in calls:
-        RING.end(call, state, None if error is None else f"{type(error).__name__}: {error}"[:500])
+    try:
+        for call in calls:
+            RING.end(call, state, None if error is None else f"{type(error).__name__}: {error}"[:500])
+    except Exception as failure:
+        disarm("collectives", failure)
 
 
 def _begin_one(shape: _Shape, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> Call:

@@ -56,8 +56,8 @@ class Objects:
     def watch(self) -> None:
         """Begin to listen; most calls hand over no objects, and pass by one question."""
         begins, ended = guarded("handed")(self.begins), guarded("handed")(self.ended)
-        RING.handing.append(lambda calls, *words: begins(calls, *words) if calls[0].op in _WAYS else None)
-        RING.ended.append(lambda op, *words: ended(op, *words) if op in _WAYS else None)
+        RING.handing.append(lambda calls, *words: calls[0].op in _WAYS and begins(calls, *words))
+        RING.ended.append(lambda op, *words: op in _WAYS and ended(op, *words))
 
     def begins(self, calls: list[Call], args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> None:
         """Calls of ``torch.distributed`` begin."""
