@@ -33,14 +33,17 @@ def storage_of(tensor: Tensor) -> int:
 def is_there(tensor: Tensor) -> bool:
     """Whether every element that this rank holds of ``tensor``, of any layout, can be read; reads none of them.
 
-    False for meta and fake tensors too, which have no values. An empty tensor is always there.
+    False for meta and fake tensors too, which have no values, and within vmap. An empty tensor is always there.
     """
     tensor = held_of(tensor)
     if tensor.layout is not torch.strided:
         return _parts_are_there(tensor)
     if not tensor.numel():
         return True
-    storage = tensor.untyped_storage()
+    try:
+        storage = tensor.untyped_storage()
+    except NotImplementedError:  # of a wrapper without memory of its own, as vmap hands it to a function
+        return False
     return storage.device.type != "meta" and storage.nbytes() >= _reach(tensor)
 
 

@@ -59,3 +59,16 @@ def test_no_look_reads_what_is_not_there():
     done = subprocess.run([sys.executable, str(LOOKS)], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, (done.stdout.splitlines()[-1:], done.stderr[-2000:])
     assert done.stdout.endswith("through\n")
+
+
+def test_a_tensor_within_a_transform_cannot_be_read():
+    seen = []
+
+    def f(x):
+        seen.append(is_there(x))
+        return x * 2
+
+    torch.vmap(f)(torch.ones(3, 2))
+    torch.func.jacrev(f)(torch.ones(3))
+    assert seen[0] is False
+    assert is_there(torch.ones(3, 2))
