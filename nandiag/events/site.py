@@ -68,7 +68,8 @@ class Around:
     from the first that takes an exponential on, where any does and all are short; ``outlive`` are the names that these
     give something and that what stands elsewhere in the function reads. Where the expression is handed back at once,
     and its function is called in one list of statements alone, these are ``block``, behind the ``return``, and
-    ``handed`` is what they call: ``score`` or ``self.score``.
+    ``handed`` is what they call: ``score`` or ``self.score``. ``torch`` is the name that the file has torch by, empty
+    where it has none, ``None`` where that is not known.
     """
 
     names: tuple[Meaning, ...] = ()
@@ -83,6 +84,7 @@ class Around:
     block: tuple[Statement, ...] = ()
     outlive: tuple[str, ...] = ()
     handed: str | None = None
+    torch: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

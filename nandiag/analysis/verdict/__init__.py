@@ -12,6 +12,7 @@ from nandiag.analysis.skips import before
 from nandiag.analysis.timeline import Timeline
 from nandiag.analysis.verdict.evidence import evidence
 from nandiag.analysis.verdict.further import beside, is_told, next_looks, with_next
+from nandiag.analysis.verdict.imported import in_names_of_file
 from nandiag.analysis.verdict.steady import healthy, held_bad, last_finite, spoiled_between
 from nandiag.analysis.verdict.summary import summary
 from nandiag.analysis.ways.spread import spread_of
@@ -65,7 +66,7 @@ def of_claim(claim: Claim, origin: Origin, timeline: Timeline, background: Backg
         origin=origin,
         evidence=(*why, *evidence(claim, origin, timeline, story.slug if story is not None else None)),
         reasons=len(why),
-        suggestions=advice,
+        suggestions=in_names_of_file(facts, advice),
         spread=spread_of(claim, timeline),
     )
 

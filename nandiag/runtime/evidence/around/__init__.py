@@ -17,7 +17,7 @@ from nandiag.runtime.evidence.around.again import again, alike
 from nandiag.runtime.evidence.around.block import beside
 from nandiag.runtime.evidence.around.carried import carried
 from nandiag.runtime.evidence.around.handed import handed_in
-from nandiag.runtime.evidence.around.place import Place, end_of, loaded, place_of
+from nandiag.runtime.evidence.around.place import Place, end_of, loaded, place_of, torch_by
 from nandiag.runtime.evidence.around.returned import ends, returned
 from nandiag.runtime.evidence.around.unchanged import bound, unchanged
 from nandiag.runtime.evidence.around.written import written
@@ -49,7 +49,7 @@ def _around(frames: tuple[Frame, ...]) -> Around | None:
     lines = tuple(written(place, aliased))
     loops = tuple(carried(place))[:_MOST_USES]
     told = names, uses, statement, column, lines, again(place), alike(place), loops, ends(place)
-    return Around(*told, *beside(place, frames[1:]))
+    return Around(*told, *beside(place, frames[1:]), torch_by(place.nodes[0]))
 
 
 def _on_one_line(place: Place) -> tuple[str | None, tuple[int, int] | None]:

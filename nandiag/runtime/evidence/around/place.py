@@ -99,3 +99,12 @@ def imported(tree: ast.AST) -> dict[str, str]:
             source = getattr(node, "module", None)
             found |= {one.asname or one.name.partition(".")[0]: source or one.name for one in node.names}
     return found
+
+
+@lru_cache(maxsize=8)
+def torch_by(tree: ast.AST) -> str:
+    """Return the name by which a file has torch itself: ``torch``, ``th``; empty where it has it by none."""
+    imports = [one for node in ast.walk(tree) if isinstance(node, ast.Import) for one in node.names]
+    own = [one.asname or "torch" for one in imports if one.name == "torch"]
+    within = ["torch" for one in imports if one.name.startswith("torch.") and one.asname is None]
+    return next(iter((*own, *within)), "")

@@ -1,5 +1,6 @@
 """What the script's own text says about the names in an expression."""
 
+import ast
 import sys
 
 import pytest
@@ -8,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from nandiag.events import Meaning
 from nandiag.runtime.evidence.around import around
+from nandiag.runtime.evidence.around.place import torch_by
 from nandiag.runtime.frames import stack
 
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="columns are known from Python 3.11 on")
@@ -265,3 +267,15 @@ def test_where_an_attribute_is_written_that_the_expression_names_by_another_name
         "        return probe(b)\nfound = A().f()\n"
     )
     assert lines(found) == {"b": (5,), "self.rate": (3,)}
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("import torch", "torch"), ("import torch as th", "th"), ("import torch.nn.functional", "torch"),
+        ("import torch.nn.functional as F", ""), ("from torch import nn", ""), ("import torchvision", ""),
+        ("import numpy, torch as t", "t"), ("try:\n    import torch\nexcept ImportError:\n    torch = None", "torch"),
+    ],
+)  # fmt: skip
+def test_the_name_by_which_the_file_has_torch(text, name):
+    assert torch_by(ast.parse(text)) == name
