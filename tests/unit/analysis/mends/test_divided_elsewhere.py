@@ -1,0 +1,93 @@
+"""Divisors that are made elsewhere than in the line that divides."""
+
+from dataclasses import replace
+
+import pytest
+
+from nandiag.analysis.causes import explain
+from nandiag.events import Looked, Meaning, Site, Written
+from nandiag.events.site import Around
+from tests.unit.analysis.mends.placing import first, on
+
+
+def test_a_division_in_what_the_line_calls_is_mended_where_the_divisor_is_made(at, by_hand):
+    line = on("kl = kl_divergence(q, p).sum(-1)", "kl_divergence(q, p)")
+    facts = at("div", (by_hand.fact(), by_hand.fact(zeros=2)), (by_hand.fact(posinf=2),), **line)
+    only = explain(facts)[1].suggestions
+    assert [one.code for one in only] == ["torch.nn.functional.softplus(z) + 1e-6"]
+    assert "in kl_divergence" in only[0].text
+    line = on("y = torch.div(a, b)", "torch.div(a, b)")
+    facts = at("div", (by_hand.fact(), by_hand.fact(zeros=2)), (by_hand.fact(nan=2),), **line)
+    assert "above zero where it is made" not in explain(facts)[1].suggestions[0].text
+
+
+def test_of_what_else_the_line_divides_by_the_same_zero_nothing_is_known(at, by_hand):
+    line = on("return f(a / n, b / n)", "a / n")
+    facts = at("div", (by_hand.fact(), by_hand.fact(zeros=1, min=0.0)), (by_hand.fact(nan=1),), **line)
+    assert first(facts) == "return f(a / torch.where(n != 0, n, torch.inf), b / torch.where(n != 0, n, torch.inf))"
+
+
+def corrected(at, by_hand, line, expression, bad, meanings=()):
+    facts = at("div", (by_hand.fact(),), (by_hand.fact(**bad),), extra={"arg1": 0.0}, **on(line, expression))
+    look = replace(facts.look, site=Site(around=Around(meanings)))
+    return replace(facts, look=look)
+
+
+def test_a_bias_correction_of_nothing_counts_from_one_wherever_the_line_stands(at, by_hand):
+    line = "q.copy_(s / (1 - self.beta**self.t))"
+    facts = corrected(at, by_hand, line, "s / (1 - self.beta**self.t)", {"posinf": 9})
+    assert first(facts) == "q.copy_(s / (1 - self.beta**(self.t + 1)))"
+
+
+def test_a_bias_correction_by_a_name_is_mended_where_the_name_is_made(at, by_hand):
+    named = (Meaning("corr", "1 - decay ** t", "train.py", 3),)
+    assert (
+        first(corrected(at, by_hand, "q = s / corr", "s / corr", {"posinf": 9}, named)) == "corr = 1 - decay ** (t + 1)"
+    )
+
+
+def test_a_divisor_of_several_lines_is_mended_where_it_is_made(at, by_hand):
+    line = "zero = torch.round(-low / scale)"
+    facts = at(
+        "div", (by_hand.fact(), by_hand.fact(zeros=1, min=0.0)), (by_hand.fact(nan=1),), **on(line, "-low / scale")
+    )
+    around = Around((Meaning("scale", "(high - low) / 255", "train.py", 6, divides=True),))
+    facts = replace(facts, look=Looked("found", "replay", 1, source="op", site=Site(around=around)))
+    assert first(facts) == "scale = ((high - low) / 255).clamp_min(1e-6)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [((), "where it is set, updated or restored."), ((9,), "where it is set: line 9."),
+     ((3, 9, 14), "where it is set: lines 3, 9 and 14.")],
+)  # fmt: skip
+def test_the_lines_that_set_a_divisor_of_one_number_are_told(at, by_hand, lines, told):
+    line = "z = logits / temperature"
+    facts = at("div", (by_hand.fact(),), (by_hand.fact(posinf=4),), **on(line, "logits / temperature"))
+    around = Around(written=(Written("temperature", lines),) if lines else ())
+    look = Looked("found", "replay", 1, source="op", site=Site(around=around), facts={"arg1": 0.0})
+    found = explain(replace(facts, look=look))[1].suggestions
+    assert [one.text for one in found] == [f"temperature is 0, and what it divides is not: look at {told}"]
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("p.grad.mul_(1.0 / norm)", "p.grad.mul_(1.0 / norm.clamp_min(1e-6))"),
+        ("p.grad.mul_(1.0 / n)", "p.grad.mul_(1.0 / n.clamp_min(1e-6))"),
+        ("p.mul_(1.0 / total)", None),
+    ],
+)
+def test_gradients_whose_norm_is_zero_stay_so_by_any_factor(at, by_hand, line, code):
+    zero = by_hand.fact(zeros=1, shape=(), min=0.0, max=0.0, absmax=0.0)
+    known = on(line, line.partition("(")[2][:-1])
+    facts = at("reciprocal", (zero,), (by_hand.fact(posinf=1, shape=()),), phase="optimizer", **known)
+    named = Around((Meaning("n", "p.grad.norm()", "train.py", 3),))
+    assert first(replace(facts, look=replace(facts.look, site=Site(around=named)))) == code
+
+
+def test_an_average_of_nothing_is_not_read(at, by_hand):
+    named = (Meaning("corr", "1 - self.decay ** self.updates", "train.py", 3),)
+    facts = corrected(at, by_hand, "v.copy_(s / corr)", "s / corr", {"nan": 9}, named)
+    assert "nothing was averaged yet" in explain(facts)[1].suggestions[0].text
+    assert "1e-6" not in (first(facts) or "")

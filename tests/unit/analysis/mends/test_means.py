@@ -1,0 +1,57 @@
+"""Means of nothing, in the line or by the functions that take in."""
+
+from dataclasses import replace
+
+import pytest
+
+from nandiag.events import Site
+from nandiag.events.site import Around
+from tests.unit.analysis.mends.placing import first, on
+
+
+@pytest.mark.parametrize(
+    ("expression", "code"),
+    [
+        ("F.cross_entropy(z[m], y[m])", 'F.cross_entropy(z[m], y[m], reduction="sum") / max(y[m].numel(), 1)'),
+        ("loss[m].mean()", "loss[m].sum() / max(loss[m].numel(), 1)"),
+        ("torch.mean(loss[m])", "loss[m].sum() / max(loss[m].numel(), 1)"),
+        ("F.mse_loss(z, y, reduction='mean')", "x.sum() / max(x.numel(), 1)"),
+        ("loss.mean(0)", "loss.sum(0) / max(loss.size(0), 1)"),
+        ("loss.mean(dim=-1, keepdim=True)", "loss.sum(dim=-1, keepdim=True) / max(loss.size(-1), 1)"),
+        ("loss.mean((0, 1))", "x.sum() / max(x.numel(), 1)"),
+    ],
+)
+def test_the_mean_of_nothing(at, by_hand, expression, code):
+    facts = at("mean", (by_hand.fact(shape=(0,)),), (by_hand.fact(nan=1),), **on(f"return {expression}", expression))
+    assert first(facts) in {code, f"return {code}"}
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("m = torch.stack([x[k].mean(), (x[k] ** 2).mean()])",
+         "m = torch.stack([x[k].sum() / max(x[k].numel(), 1), (x[k] ** 2).sum() / max((x[k] ** 2).numel(), 1)])"),
+        ("m = y.mean() / x[k].mean()", "m = y.mean() / (x[k].sum() / max(x[k].numel(), 1))"),
+        ("m, v = x[k].mean(), x[k].var()", "x.sum() / max(x.numel(), 1)"),
+    ],
+)  # fmt: skip
+def test_each_mean_of_the_same_nothing_in_a_line_is_mended(at, by_hand, line, code):
+    facts = at("mean", (by_hand.fact(shape=(0,)),), (by_hand.fact(nan=1),), **on(line, "x[k].mean()"))
+    assert first(facts) == code
+
+
+@pytest.mark.parametrize(
+    ("ends", "weights", "code"),
+    [
+        ("", False, "if not x.numel(): return"),
+        ("self", False, "x.sum() / max(x.numel(), 1)"),
+        (None, False, "x.sum() / max(x.numel(), 1)"),
+        ("", True, "x.sum() / max(x.numel(), 1)"),
+    ],
+)
+def test_statistics_that_only_take_in_are_left_alone_by_an_empty_batch(at, by_hand, ends, weights, code):
+    line = "m, v, n = x.mean(0), x.var(0, unbiased=False), x.size(0)"
+    facts = at("mean", (by_hand.fact(shape=(0, 5)),), (by_hand.fact(nan=5),), **on(line, "x.mean(0)"),
+               function="update", extra={"of_weights": weights})  # fmt: skip
+    facts = replace(facts, look=replace(facts.look, site=Site(around=Around(ends=ends))))
+    assert first(facts) == code

@@ -1,0 +1,86 @@
+"""Sums of exponentials and of weights, mended in the line or above it."""
+
+from dataclasses import replace
+
+import pytest
+
+from nandiag.analysis.causes import data_nonfinite, explain
+from nandiag.events import Looked, Site
+from nandiag.events.site import Around
+from tests.unit.analysis.mends.placing import first, on
+
+
+@pytest.mark.parametrize(
+    ("use", "bad", "told"),
+    [
+        ("loss = F.cross_entropy(z, y, weight=w, label_smoothing=0.1)", 2, "w[~w.isfinite()] = 0"),
+        ("criterion = nn.BCEWithLogitsLoss(pos_weight=w)", 2, "w[~w.isfinite()] = 0"),
+        ("loss = F.mse_loss(model(w), y)", 2, "assert torch.isfinite(x).all()"),
+        ("loss = F.cross_entropy(z, y, weight=w)", 16, "assert torch.isfinite(x).all()"),
+    ],
+    ids=["in a call", "in a module", "a sample", "nothing of it is left"],
+)
+def test_weights_of_a_loss_are_no_samples(at, by_hand, use, bad, told):
+    line = "w = torch.tensor(n / counts)"
+    facts = at(None, (), (by_hand.fact(posinf=bad),), phase="data", **on(line, "torch.tensor(n / counts)"))
+    site = Site(around=Around(uses=(use,)))
+    look = Looked("found", "record", 0, source="outside", site=site, facts={"birth": "outside"})
+    found = data_nonfinite.explain(replace(facts, look=look))
+    assert [one.code for one in found.suggestions] == [told]
+
+
+def of_exponentials(at, by_hand, line, expression, op="div"):
+    given = (by_hand.fact(zeros=9, min=0.0), by_hand.fact(zeros=2, min=0.0))
+    extra = {"vanished": -104.25, "vanished_at": ["train.py", 5]}
+    return at(op, given, (by_hand.fact(nan=3),), extra=extra, **on(line, expression))
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [("a = w / total[dst]", None), ("a = w / w.sum(1, keepdim=True)", "torch.softmax(score, dim=1)")],
+)
+def test_exponentials_that_vanish_are_shifted_and_their_sum_is_not_bent(at, by_hand, line, code):
+    _, cause = explain(of_exponentials(at, by_hand, line, line[4:]))
+    assert cause.suggestions[0].code == code
+    assert not any("clamp" in (one.code or "") for one in cause.suggestions)
+    assert "line 5 the largest" in cause.suggestions[-1].text
+    assert any("alone in line 5; those of -104.2 and below are 0 in float32" in one for one in cause.evidence)
+
+
+def test_exponentials_that_are_divided_by_their_sums_in_turn_are_kept_as_logarithms(at, by_hand):
+    line = "q /= q.sum(1, keepdim=True)"
+    (help,) = explain(of_exponentials(at, by_hand, line, line, "div_"))[1].suggestions  # noqa: A001 - what it is
+    assert "subtract torch.logsumexp" in help.text
+    assert help.code is None
+
+
+@pytest.mark.parametrize(
+    ("line", "numel", "code"),
+    [
+        ("p.mul_(weight / total)", 1, "if total == 0: return self.model"),
+        ("loss = loss_sum / total", 1, "loss = loss_sum / total.clamp_min(1e-6)"),
+        ("p.mul_(weight / total)", 8, "p.mul_(weight / total.clamp_min(1e-6))"),
+    ],
+)
+def test_a_weight_of_nothing_does_not_wipe_out_what_it_weighs(at, by_hand, line, numel, code):
+    given = (by_hand.fact(zeros=numel, shape=(numel,), min=0.0), by_hand.fact(zeros=numel, shape=(numel,), min=0.0))
+    expression = line[line.index("weight") if "weight" in line else line.index("loss_") :].rstrip(")")
+    facts = at("div", given, (by_hand.fact(nan=numel, shape=(numel,)),), **on(line, expression), function="aggregate")
+    facts = replace(facts, look=replace(facts.look, site=Site(around=Around(ends="self.model"))))
+    assert first(facts) == code
+
+
+def test_a_function_is_left_only_where_it_is_known_what_it_hands_back(at, by_hand):
+    given = (by_hand.fact(zeros=4, shape=(4,)), by_hand.fact(shape=(), zeros=1))
+    facts = at("div", given, (by_hand.fact(nan=4, shape=(4,)),), **on("t.copy_(s / n)", "s / n"), function="teacher")
+    for ends, code in ((None, None), ("", "if n == 0: return"), ("self.model", "if n == 0: return self.model")):
+        told = replace(facts, look=replace(facts.look, site=Site(around=Around(ends=ends))))
+        assert first(told) == code
+
+
+def test_xlog1py_at_minus_one_is_a_logarithm_of_zero(at, by_hand):
+    line = "y = torch.special.xlog1py(a, b)"
+    given = (by_hand.fact(), by_hand.fact(min=-1.0, max=2.0))
+    facts = at("special_xlog1py", given, (by_hand.fact(neginf=1),), **on(line, "torch.special.xlog1py(a, b)"))
+    assert explain(facts)[1].slug == "log_of_zero"
+    assert first(facts) == "y = torch.special.xlog1py(a, b.clamp_min(-1 + 1e-6))"

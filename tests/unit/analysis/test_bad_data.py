@@ -1,0 +1,82 @@
+"""Data and numbers that came bad, by who made them."""
+
+import pytest
+
+from nandiag.analysis import analyse
+from nandiag.analysis.causes import explain
+from nandiag.analysis.causes.facts import LIKELY
+
+
+def test_data_that_was_bad_before_the_first_step_is_bad_data(at, by_hand):
+    made, extra = (by_hand.fact(nan=1),), {"birth": "op", "came_as": "Windows[341]"}
+    story, _ = explain(at("fill_", (by_hand.fact(),), made, phase="data", extra=extra))
+    assert story.slug == "data_nonfinite"
+    assert "Windows[341]" in story.suggestions[0].text
+    extra = {"birth": "file", "key": "x", "file": "rows.pt"}
+    story, _ = explain(at(None, (), made, phase="data", source="outside", extra=extra))
+    assert (story.slug, story.evidence) == ("data_nonfinite", ("It was bad already in x of rows.pt.",))
+
+
+def test_a_collate_fn_may_have_made_a_bad_batch(at, by_hand):
+    bad = by_hand.fact("x", nan=4, first_bad=(1, 2))
+    story, _ = explain(at(None, (bad,), (), source="input", extra={"dataset": "Series"}))
+    assert story.evidence[0] == "sample 1 of the batch is bad: it came from Series or its collate_fn."
+    assert "collate_fn" in story.suggestions[0].text
+    zero, extra = by_hand.fact(zeros=1), {"dataset": "Fields", "dataset_index": 5}
+    for function, said in (("__getitem__", "The dataset made it"), ("collate", "the batch was fetched again")):
+        story, _ = explain(
+            at("div", (by_hand.fact(), zero), (by_hand.fact(nan=1),), phase="data", extra=extra, function=function)
+        )
+        assert said in story.evidence[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "cause"),
+    [
+        ({}, "uninitialised_memory"),
+        ({"as_filled": True}, "uninitialised_memory"),
+        ({"exposed": True}, "data_nonfinite"),
+    ],
+)
+def test_data_that_torch_alone_was_given_to_write_and_left_are_unwritten(by_hand, more, cause):
+    look = by_hand.found(
+        3, method="record", phase="data", inputs=(), outputs=(by_hand.fact(nan=4),),
+        facts={"birth": "unwritten", "call": "empty", **more},
+    )  # fmt: skip
+    told = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(3), look, world=1), world=1))
+    assert told.verdict.cause == cause
+
+
+def test_where_every_op_is_watched_that_is_not_advised(by_hand):
+    seen = {"source": "outside", "inputs": (by_hand.fact(nan=4),), "outputs": ()}
+    for method, advised in (("replay", True), ("watch", False)):
+        run = by_hand.run(by_hand.rank(0, by_hand.loss(3), by_hand.found(3, method=method, **seen), world=1), world=1)
+        told = [one.code for one in analyse(run).verdict.suggestions]
+        assert ("nandiag run --level op" in told) is advised
+
+
+@pytest.mark.parametrize(
+    ("source", "outputs", "code"),
+    [
+        ("t = torch.tensor([[float(v) for v in r] for r in rows])", {"nan": 1}, "t = torch.nan_to_num(t, nan=0.0)"),
+        (
+            "x = torch.tensor(rows)",
+            {"nan": 1, "posinf": 2},
+            "x = torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)",
+        ),
+        ("return torch.tensor(rows), more", {"posinf": 1}, None),
+    ],
+)
+def test_numbers_that_python_read_bad_are_data(at, by_hand, source, outputs, code):
+    bad = by_hand.fact(first_bad=(3, 1), **outputs)
+    facts = at("lift_fresh", (bad,), (bad,), text=source, phase="data", file="train.py", line=7)
+    story, *_ = explain(facts)
+    assert (story.slug, story.strength) == ("data_nonfinite", LIKELY)
+    assert story.evidence == ("torch took it as it is from Python's numbers; the first bad one is at [3, 1].",)
+    assert story.suggestions[-1].code == code
+
+
+def test_one_number_of_the_scripts_own_arithmetic_is_no_data(at, by_hand):
+    bad = by_hand.fact(nan=1, shape=())
+    facts = at("lift_fresh", (bad,), (bad,), text="scale = torch.tensor(total / count)", file="train.py", line=7)
+    assert "data_nonfinite" not in [one.slug for one in explain(facts) if one is not None]

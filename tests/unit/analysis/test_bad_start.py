@@ -1,0 +1,84 @@
+"""Weights that were bad from their start, by what left them so."""
+
+import pytest
+
+from nandiag.analysis.causes import Facts, explain
+from nandiag.analysis.report import Origin
+from nandiag.events import Harm, Looked
+
+
+def began(by_hand, bad, *, step=0, basis="state", total=4):
+    origin = Origin("nan", 0, (0,), step, phase="init", inputs=(bad,))
+    look = Looked("found", "replay", step, source="parameter") if basis == "look" else None
+    return explain(Facts(origin, basis, harm=Harm("parameter", step, "init", (bad,), 1, total), look=look))[0]
+
+
+@pytest.mark.parametrize(
+    ("nan", "first", "said"),
+    [
+        (8, (2, 0), "All rows from 2 on are NaN"),
+        (16, (0, 0), "It is NaN throughout"),
+        (8, (1, 0), None),
+        (8, (2, 1), None),
+        (1, (3, 3), None),
+    ],
+)
+def test_rows_that_may_never_have_been_written(by_hand, nan, first, said):
+    story = began(by_hand, by_hand.fact("w", nan=nan, first_bad=first))
+    assert story.slug == "init_nonfinite"
+    assert [text.partition(",")[0] for text in story.evidence[1:]] == ([said] if said else [])
+    assert any("torch.empty or to_empty" in one.text for one in story.suggestions) is bool(said)
+
+
+def test_a_model_all_of_which_is_bad_was_written(by_hand):
+    bad = by_hand.fact("w", nan=16, first_bad=(0, 0))
+    harm = Harm("parameter", 0, "init", (bad,) * 4, 4, 4)
+    story = explain(Facts(Origin("nan", 0, (0,), 0, phase="init", inputs=(bad,)), "state", harm=harm))[0]
+    assert (story.slug, len(story.evidence)) == ("init_nonfinite", 1)
+
+
+@pytest.mark.parametrize("basis", ["state", "look"])
+def test_a_weight_first_seen_bad_within_the_run_is_not_said_to_be_bad_from_the_start(by_hand, basis):
+    story = began(by_hand, by_hand.fact("w", nan=1), step=15, basis=basis)
+    assert "step 15" in story.evidence[0]
+    assert "No step" not in story.evidence[0]
+    assert "between steps 14 and 15" in story.suggestions[0].text
+
+
+@pytest.mark.parametrize(("kind", "line", "code"), [
+    ("Linear", 'net.to_empty(device="cpu")',
+     "[m.reset_parameters() for m in net.modules() if hasattr(m, 'reset_parameters')]"),
+    ("ScaleNorm", 'net.to_empty(device="cpu")', "torch.nn.init.normal_(self.weight, std=0.02)"),
+    ("Linear", "w = torch.empty(3, 3)", "torch.nn.init.normal_(self.weight, std=0.02)"),
+])  # fmt: skip
+def test_what_to_empty_left_unwritten_is_filled_by_modules_that_know_how(by_hand, kind, line, code):
+    bad = by_hand.fact("layers.0.weight", nan=3)
+    origin = Origin("nan", 0, (0,), 0, phase="init", inputs=(bad,), source=line, module_class=kind)
+    told = {"weight": "layers.0.weight", "birth": "unwritten", "call": "empty_like"}
+    look = Looked("found", "record", 0, source="parameter", facts=told)
+    facts = Facts(origin, "look", harm=Harm("parameter", 0, "init", (bad,), 1, 4), look=look, born_bad=bad)
+    assert explain(facts)[0].suggestions[0].code == code
+
+
+def test_a_tensor_that_nothing_wrote_to_is_told_from_one_that_was_filled_badly(by_hand):
+    bad = by_hand.fact("w", nan=16, first_bad=(0, 0))
+    origin = Origin("nan", 0, (0,), 0, phase="init", inputs=(bad,))
+    for names, slug in (((), "init_nonfinite"), (("w",), "uninitialised_memory"), (("v",), "init_nonfinite")):
+        harm = Harm("parameter", 0, "init", (bad,), 1, 4, untouched=names)
+        assert explain(Facts(origin, "state", harm=harm))[0].slug == slug
+
+
+def test_the_optimizers_state_is_what_to_check_where_it_came_bad(at, by_hand):
+    bad = by_hand.fact("exp_avg_sq of 2.weight", nan=1)
+    for what, code in (
+        ("optimizer_state", "opt.state.values()"),
+        ("parameter", "net.parameters()"),
+        ("buffer", "net.state_dict()"),
+    ):
+        harm = Harm(what, 0, "checkpoint", (bad,), 1, 4, names={"optimizer": "opt", "model": "net"})
+        story, _ = explain(Facts(Origin("nan", 0, (0,), 0, phase="checkpoint", inputs=(bad,)), "state", harm=harm))
+        assert story.slug == "checkpoint_corruption"
+        assert code in story.suggestions[-1].code
+    harm = Harm("optimizer_state", 0, "init", (bad,), 1, 4)
+    story, _ = explain(Facts(Origin("nan", 0, (0,), 0, phase="init", inputs=(bad,)), "state", harm=harm))
+    assert "optimizer.state.values()" in story.suggestions[0].code

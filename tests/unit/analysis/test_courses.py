@@ -1,0 +1,134 @@
+"""The course of a run before its origin decides what is to blame."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from nandiag.analysis.causes import Facts, explain
+from nandiag.analysis.causes.facts import POSSIBLE
+from nandiag.analysis.report import Origin
+from nandiag.events import History, Looked
+from tests.unit.analysis.causing import slugs
+
+
+def history(norms, rates):
+    steps = tuple(range(len(norms)))
+    empty = (None,) * len(norms)
+    return History(steps, empty, tuple(norms), tuple(rates), empty)
+
+
+def at_end(past, phase="forward"):
+    return Facts(Origin("nan", 0, (0,), len(past.step) - 1, phase=phase), "loss", history=past)
+
+
+def test_a_learning_rate_that_is_no_number():
+    assert slugs(at_end(history([1.0] * 4, [0.1, 0.1, math.nan, 0.1])))[0] == "lr_invalid"
+    assert slugs(at_end(history([1.0] * 4, [0.1, -0.1, 0.1, 0.1])))[0] == "lr_invalid"
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_the_mend_of_the_line_that_made_a_bad_rate_comes_first(made):
+    facts = at_end(history([1.0] * 4, [0.1, 0.1, 0.1, math.nan]))
+    look = Looked("found", "replay", facts.origin.step, source="op", facts={"number": made})
+    story = explain(replace(facts, look=look, basis="look"))[0]
+    assert (story.slug, story.follows) == ("lr_invalid", made)
+
+
+GREW = history([1.0] * 8 + [30.0 * 4**i for i in range(10)], [0.1] * 18)
+
+
+@pytest.mark.parametrize(
+    ("clip", "whose", "clips"),
+    [
+        ((), (), False),
+        ((0.5,) * 18, (), True),
+        ((None,) * 17 + (0.5,), (0,) * 18, True),
+        ((0.5,) * 17 + (None,), (0,) * 18, False),
+        ((0.5, None) * 9, (0, 1) * 9, False),
+    ],
+)
+def test_nobody_is_told_to_clip_who_clips(clip, whose, clips):
+    facts = at_end(replace(GREW, clip=clip, optimizer=whose))
+    assert facts.clip == (0.5 if clips else None)
+    if len(set(whose)) > 1:
+        return
+    cause = next(one for one in explain(facts) if one is not None and one.slug == "gradient_explosion")
+    assert cause.story is not clips
+    assert any("clip_grad_norm_" in (one.code or "") for one in cause.suggestions) is not clips
+    assert ("The script clips the gradients to a norm of 0.5." in cause.evidence) is clips
+
+
+def test_a_bad_learning_rate_after_the_origin_is_not_its_cause():
+    past = history([1.0] * 4, [0.1, 0.1, 0.1, math.nan])
+    facts = Facts(Origin("nan", 0, (0,), 2), "loss", history=past)
+    assert slugs(facts)[0] is None
+
+
+def test_growing_gradients_with_and_without_a_growing_rate():
+    norms = [1.0, 1.1, 1.0, 5.0, 80.0, 900.0, math.nan]
+    assert slugs(at_end(history(norms, [0.1] * 7)))[0] == "gradient_explosion"
+    assert slugs(at_end(history(norms, [0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.3])))[0] == "lr_divergence"
+
+
+def test_steady_gradients_are_no_divergence():
+    assert slugs(at_end(history([1.0, 1.2, 0.9, 1.1, 1.0], [0.1] * 5)))[0] is None
+
+
+def test_growing_gradients_do_not_explain_a_bad_start():
+    norms = [1.0, 1.1, 1.0, 5.0, 80.0, 900.0, math.nan]
+    assert slugs(at_end(history(norms, [0.1] * 7), phase="init"))[0] is None
+
+
+def overflowing(at, by_hand, most=300.0, **rest):
+    big = by_hand.fact(max=most, absmax=most, dtype="float16")
+    return explain(at("mm", (big, big), (by_hand.fact(posinf=1, dtype="float16"),), phase="forward", **rest))
+
+
+def test_an_overflow_in_the_first_step_points_at_the_start(at, by_hand):
+    story, mechanism = overflowing(at, by_hand, step=0, module="fc")
+    assert (story.slug, mechanism.slug) == ("init_scale", "overflow")
+    assert story.strength < mechanism.strength
+    assert overflowing(at, by_hand, step=1, module="fc")[0] is None
+
+
+def of_a_weight(at, by_hand, by, *, trained=False):
+    weight, batch = by_hand.fact("slow.weight", max=8e37, absmax=8e37), by_hand.fact()
+    calm = history([1.0, 1.2, 0.9, 1.1, 1.0], [0.1] * 5)
+    extra = {"overgrown": "slow.weight", "overgrown_absmax": 8e37, "overgrown_trained": trained, "of_weights": False}
+    extra |= {"overgrown_at": ["/home/me/train.py", 18], "overgrown_by": by} if by else {}
+    out = (by_hand.fact(posinf=1),)
+    return explain(at("addmm", (batch, weight), out, phase="forward", history=calm, extra=extra))
+
+
+@pytest.mark.parametrize(
+    ("by", "trained", "code"),
+    [
+        ("slow.add_(slow - fast, alpha=momentum)", False, "slow.lerp_(fast, 1 - momentum)"),
+        ("slow.mul_(momentum).add_(fast, alpha=1 + momentum)", False, None),
+        ("p.add_(p.grad, alpha=-rate)", True, None), (None, False, None),
+    ],
+)  # fmt: skip
+def test_a_weight_that_ran_away_is_not_blamed_on_the_batch(at, by_hand, by, trained, code):
+    story, mechanism = of_a_weight(at, by_hand, by, trained=trained)
+    assert (story, mechanism.slug) == (None, "overflow")
+    assert any("slow.weight itself goes to 8e37" in text for text in mechanism.evidence), mechanism.evidence
+    assert [one.code for one in mechanism.suggestions] == [code]
+    assert ("train.py:18" in mechanism.suggestions[0].text) is (by is not None)
+    assert "batch" not in mechanism.suggestions[0].text
+
+
+def test_an_overflow_out_of_a_calm_run_points_at_the_batch(at, by_hand):
+    big, out = by_hand.fact(max=3e20, absmax=3e20), (by_hand.fact(posinf=1),)
+    calm, short = history([1.0, 1.2, 0.9, 1.1, 1.0], [0.1] * 5), history([1.0, 1.2, 0.9], [0.1] * 3)
+    story, _ = explain(at("mm", (big, big), out, phase="forward", history=calm))
+    assert (story.slug, story.strength) == ("data_outlier", POSSIBLE)
+    assert "step 5" in story.suggestions[0].text
+    assert explain(at("mm", (big, big), out, phase="forward", history=short))[0] is None
+    # float16 is left by a slow growth of the weights too.
+    assert overflowing(at, by_hand, history=calm)[0] is None
+
+
+def test_growing_gradients_are_no_calm_run(at, by_hand):
+    story, _ = overflowing(at, by_hand, most=9e3, history=history([1.0, 1.1, 1.0, 80.0, 900.0], [0.1] * 5))
+    assert story.slug == "gradient_explosion"

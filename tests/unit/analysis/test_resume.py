@@ -1,0 +1,190 @@
+"""Which checkpoint to resume from, and which are bad."""
+
+import math
+
+import pytest
+
+from nandiag.analysis import analyse
+from nandiag.analysis.verdict.steady import resume_at
+from nandiag.events import Finished, Harm, Looked, Raised, Site, Stopping
+
+
+def test_where_to_resume_from_is_the_worst_rank(by_hand):
+    record = by_hand.run(
+        by_hand.rank(0, Finished(30, 0, 29)), by_hand.rank(1, by_hand.state(20, since=17), Finished(30, 0, 29))
+    )
+    assert analyse(record).verdict.last_finite_step == 17
+
+
+@pytest.mark.parametrize("end", [Finished(4), Raised("RuntimeError", "Connection closed by peer", "", 4), Finished(0)])
+def test_a_rank_whose_inputs_had_come_to_an_end_does_not_send_the_others_back(by_hand, end):
+    stop = Stopping(7, "auto", "stop", "gradient")
+    record = by_hand.run(by_hand.rank(0, end), by_hand.rank(1, by_hand.gradient(7), stop, Finished(7, 0, 6)))
+    assert analyse(record).verdict.last_finite_step == 6
+
+
+def test_a_rank_that_told_no_end_counts_where_it_was_last_seen(by_hand):
+    stop = Stopping(7, "auto", "stop", "gradient")
+    record = by_hand.run(by_hand.rank(0, steps=4), by_hand.rank(1, by_hand.gradient(7), stop, Finished(7, 0, 6)))
+    assert analyse(record).verdict.last_finite_step == 3
+
+
+def test_the_first_weight_to_go_bad_decides_where_to_resume_from(by_hand):
+    states = by_hand.state(20, since=17), by_hand.state(25, "fc.bias", since=24)
+    assert analyse(by_hand.run(by_hand.rank(0, *states, world=1), world=1)).verdict.last_finite_step == 17
+
+
+def test_a_recovered_run_resumes_from_its_end(by_hand):
+    record = by_hand.run(by_hand.rank(0, by_hand.loss(5), Finished(30, 0, 29), world=1), world=1)
+    assert analyse(record).verdict.last_finite_step == 29
+
+
+def test_a_step_that_only_one_of_two_optimizers_came_to_is_none_to_resume_after(by_hand):
+    stop = Stopping(9, "auto", "stop", "gradient")
+    record = by_hand.run(by_hand.rank(0, by_hand.gradient(9), stop, Finished(9, 0, 9), world=1), world=1)
+    assert analyse(record).verdict.last_finite_step == 8
+
+
+def test_a_stop_before_the_update_keeps_the_step_before(by_hand):
+    stop = Stopping(5, "auto", "stop", "gradient")
+    record = by_hand.run(*(by_hand.rank(n, by_hand.gradient(5), stop, steps=5) for n in (0, 1)))
+    assert analyse(record).verdict.last_finite_step == 4
+
+
+def born_bad(by_hand, step, *, birth="op", phase="init", **harms):
+    weight = by_hand.fact("emb.weight", nan=3)
+    facts = {"weight": "emb.weight", "weight_is": "parameter", "birth": birth, "call": "div"}
+    look = by_hand.found(step, method="record", phase=phase, outputs=(weight,), facts=facts)
+    seen = [by_hand.loss(step), *harms.values(), look, Finished(step, 0, step - 1)]
+    return analyse(by_hand.run(by_hand.rank(0, *seen, world=1), world=1))
+
+
+@pytest.mark.parametrize("phase", ["init", "checkpoint"])
+def test_a_weight_that_was_bad_from_birth_is_in_every_checkpoint_of_the_run(by_hand, phase):
+    report = born_bad(by_hand, 29, phase=phase)
+    verdict = report.verdict
+    assert verdict.last_finite_step is None
+    assert any(one.slug == "held_bad" and "emb.weight" in one.text for one in report.findings)
+    assert verdict.summary.endswith("before the first step, first used at step 29")
+    assert not any("optimizer was first seen" in text for text in verdict.evidence)
+
+
+def test_the_values_of_a_weight_are_not_those_of_the_op_that_made_it_bad(by_hand):
+    divisor, made, weight = by_hand.fact(zeros=1), by_hand.fact(posinf=2), by_hand.fact("emb.weight", nan=2)
+    facts = {"weight": "emb.weight", "weight_is": "buffer", "birth": "op", "call": "__rtruediv__"}
+    site = Site(op="aten.reciprocal.default", file="train.py", line=3, source="w = 1.0 / freq")
+    look = Looked(
+        "found",
+        "record",
+        0,
+        phase="init",
+        source="op",
+        site=site,
+        inputs=(divisor,),
+        outputs=(made, weight),
+        facts=facts,
+    )
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(0), look, world=1), world=1)).verdict
+    assert verdict.cause == "division_by_zero"
+    assert verdict.evidence[0].endswith("1/0 is Inf")
+    assert verdict.summary == "NaN in buffer emb.weight on rank 0 before the first step"
+
+
+def test_a_last_write_may_lie_between_two_steps(by_hand):
+    report = born_bad(by_hand, 29, birth="last")
+    verdict = report.verdict
+    assert verdict.last_finite_step is None
+    assert all(one.slug != "held_bad" for one in report.findings)
+    assert verdict.summary.endswith("before step 29")
+
+
+@pytest.mark.parametrize(("last", "told"), [(15, True), (14, False)])
+def test_weights_that_were_spoiled_between_two_updates_may_be_in_the_newest_checkpoint(by_hand, last, told):
+    look = by_hand.found(16, facts={"began_bad": ["0.weight", "0.bias"], "all_bad": 4})
+    said = [by_hand.loss(16), look, Finished(16, 0, last)]
+    report = analyse(by_hand.run(by_hand.rank(0, *said, world=1), world=1))
+    texts = [one.text for one in report.findings if one.slug == "spoiled_between"]
+    assert bool(texts) is told, report.findings
+    assert all("step 15's update" in text and "(0.weight and 3 more)" in text for text in texts)
+    assert (resume_at(report) is None) is told
+
+
+def test_what_was_bad_from_birth_is_not_called_finite_before(by_hand):
+    harm = by_hand.state(0, "emb.weight", what="buffer", phase="forward", since=-1)
+    verdict = born_bad(by_hand, 0, phase="checkpoint", harm=harm).verdict
+    assert not any("was finite" in text for text in verdict.evidence)
+
+
+def with_bad_state(by_hand, *tensors, more=(), optimizer="Adam"):
+    bad = Harm("optimizer_state", 12, "optimizer", tensors, 2, 2, optimizer=optimizer)
+    return analyse(
+        by_hand.run(
+            by_hand.rank(0, by_hand.loss(12, value=math.inf), bad, *more, Finished(20, 0, 19), world=1),
+            world=1, ends=(by_hand.ended(0, 0),),
+        )
+    )  # fmt: skip
+
+
+def infinite(by_hand, name, **kind):
+    return by_hand.fact(f"{name} of weight", shape=(4,), **kind or {"posinf": 4})
+
+
+def test_weights_that_an_infinite_second_moment_holds_still_are_told(by_hand):
+    report = with_bad_state(by_hand, infinite(by_hand, "exp_avg_sq"), infinite(by_hand, "exp_avg_sq"))
+    (told,) = [one for one in report.findings if one.slug == "weights_stand_still"]
+    assert (told.severity, told.step) == ("warning", 12)
+    assert "from step 13 on its updates of these weights are 0" in told.text
+    assert report.verdict.last_finite_step == 11
+    assert all(one.slug != "went_on" for one in report.findings)
+
+
+@pytest.mark.parametrize("kind", ["nan", "momentum", "sgd", "lost", "stopped"])
+def test_no_weight_is_said_to_stand_still_that_is_lost_or_moves(by_hand, kind):
+    tensor = infinite(by_hand, "exp_avg" if kind == "momentum" else "exp_avg_sq", **{"nan": 1} if kind == "nan" else {})
+    more = {"lost": (by_hand.state(12),), "stopped": (Stopping(12, "stop", "stop", "state"),)}.get(kind, ())
+    report = with_bad_state(by_hand, tensor, more=more, optimizer="SGD" if kind == "sgd" else "Adam")
+    assert all(one.slug != "weights_stand_still" for one in report.findings)
+
+
+def test_the_check_of_what_was_loaded_is_of_the_module_that_was(by_hand):
+    weight = by_hand.fact("1.running_mean", nan=4)
+    facts = {
+        "weight": "1.running_mean",
+        "weight_is": "buffer",
+        "birth": "file",
+        "key": "1.running_mean",
+        "file": "bn.pt",
+    }
+    for source, model in (("b = body(); b.load_state_dict(torch.load(p))", "b"), ("state = torch.load(p)", "model")):
+        site = Site("1", "BatchNorm1d", file="train.py", line=8, source=source)
+        look = by_hand.found(
+            0,
+            method="record",
+            phase="checkpoint",
+            site=site,
+            source="outside",
+            inputs=(),
+            outputs=(weight,),
+            facts=facts,
+        )
+        harm = by_hand.loss(0, names={"model": "head"})
+        verdict = analyse(by_hand.run(by_hand.rank(0, harm, look, world=1), world=1)).verdict
+        assert verdict.suggestions[1].code == f"assert all(v.isfinite().all() for v in {model}.state_dict().values())"
+
+
+def test_a_rank_that_found_the_origin_does_not_say_of_another_look_at_that_step_that_it_failed(by_hand):
+    update = Looked("refused", "replay", 3, reason="the update needs what only the script can give it")
+    found, later = by_hand.found(3), by_hand.found(4)
+
+    def told(look):
+        return analyse(by_hand.run(by_hand.rank(0, look, update, Finished(4), world=1), world=1)).notes
+
+    assert told(found) == ()
+    assert told(later) == ("Rank 0: step 3 could not be run again: the update needs what only the script can give it",)
+
+
+@pytest.mark.parametrize(("optimizer", "phase", "last"), [(None, "data", 5), ("SGD", "data", 6), (None, "loss", 6)])
+def test_behind_an_update_by_hand_that_was_bad_no_checkpoint_is_good(by_hand, optimizer, phase, last):
+    made = by_hand.found(7, phase=phase)
+    record = by_hand.run(by_hand.rank(0, by_hand.gradient(7, optimizer=optimizer), made, world=1), world=1)
+    assert analyse(record).verdict.last_finite_step == last
