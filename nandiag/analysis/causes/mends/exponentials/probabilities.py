@@ -62,10 +62,15 @@ def of_ratio(facts: Facts) -> Suggestion | None:
 
 def is_taken(facts: Facts) -> bool:
     """Whether the logarithm of the underlined quotient is taken, in its own line or by its name behind it."""
+    return _is_taken_behind(facts) or _taken_of(facts, ("log", "log2", "log10")) is not None
+
+
+def _is_taken_behind(facts: Facts) -> bool:
     name = (facts.origin.source or "").partition("=")[0].strip()
+    if not name.isidentifier():
+        return False
     taken = re.compile(rf"\blog(?:2|10)?\({name}\b|\b{name}\.log(?:2|10)?\(")
-    later = name.isidentifier() and any(taken.search(use) for use in facts.uses)
-    return later or _taken_of(facts, ("log", "log2", "log10")) is not None
+    return any(taken.search(use) for use in facts.uses)
 
 
 def _taken_of(facts: Facts, names: tuple[str, ...]) -> ast.Call | None:

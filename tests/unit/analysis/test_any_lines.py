@@ -1,0 +1,53 @@
+"""Whatever line an op stands in, by whatever expression of it: the causes and their mends raise nothing."""
+
+import ast
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nandiag.analysis.causes import Facts, explain
+from nandiag.events import Around, Meaning, Site
+
+EACH = 7
+ROOT = Path(__file__).resolve().parents[3]
+OPS = {
+    "div": ({}, {"zeros": 1, "min": 0.0, "absmin": 0.5}, {"nan": 1}),
+    "reciprocal": ({"zeros": 1, "min": 0.0}, {}, {"posinf": 1}),
+    "log": ({"zeros": 1, "min": 0.0}, {}, {"neginf": 1}),
+    "sqrt": ({"min": -1.0}, {}, {"nan": 1}),
+    "exp": ({"max": 200.0, "min": -3.0}, {}, {"posinf": 1}),
+    "pow": ({"zeros": 1, "min": 0.0}, {}, {"posinf": 1}),
+    "mul": ({"max": 3e38}, {"max": 3e38}, {"posinf": 1}),
+    "sub": ({"max": 3e38}, {"max": 3e38}, {"posinf": 1}),
+    "mean": ({"shape": (0,)}, {}, {"nan": 1, "shape": ()}),
+    "std": ({"shape": (1,)}, {}, {"nan": 1, "shape": ()}),
+    "_softmax": ({"neginf": 16}, {}, {"nan": 16}),
+    "acos": ({"max": 1.5, "min": -2.0}, {}, {"nan": 1}),
+}
+
+
+def places():
+    """Yield each statement on a line of its own of the samples, with each expression of it that may be an op's."""
+    for file in sorted((ROOT / "sample_models").rglob("*.py")):
+        lines = file.read_text(encoding="utf-8").splitlines()
+        for node in ast.walk(ast.parse("\n".join(lines))):
+            if isinstance(node, ast.BinOp | ast.Call | ast.AugAssign) and node.lineno == node.end_lineno:
+                yield lines[node.lineno - 1], (node.col_offset, node.end_col_offset)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("node", [None, "DivBackward0"])
+def test_no_line_makes_a_cause_raise(at, by_hand, op, node):
+    given = [by_hand.fact(**kind) for kind in OPS[op][:2]]
+    facts = at(op, given, (by_hand.fact(**OPS[op][2]),), extra={"of_weights": True}, phase="loss", file="train.py")
+    seen = [in_line(facts, *place, node) for place in itertools.islice(places(), 0, None, EACH)]
+    assert len(seen) > 800
+    assert sum(explain(one) != (None, None) for one in seen) > 0
+
+
+def in_line(facts: Facts, line, column, node):
+    around = Around((Meaning("x", line.strip(), "train.py", 3),), (line.strip(),), block=())
+    origin = replace(facts.origin, source=line, column=column, node=node)
+    return replace(facts, origin=origin, look=replace(facts.look, site=Site(around=around)))
