@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from typing import TypeAlias
 
 from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, PROVEN, Cause, Facts
@@ -19,6 +20,7 @@ from nandiag.analysis.report import Suggestion
 __all__ = ["LIKELY", "POSSIBLE", "PROVEN", "Cause", "Explain", "Explanation", "Facts", "Suggestion", "explain"]
 
 Explain: TypeAlias = Callable[[Facts], Cause | None]
+BUG = "a cause could not be judged, by a bug in nandiag itself"
 
 
 @cache
@@ -32,9 +34,23 @@ def explain(facts: Facts, others: tuple[Explain, ...] = ()) -> tuple[Cause | Non
     """Return the best founded story and the best founded mechanism, each ``None`` when no cause fits.
 
     ``others`` are asked first: where a cause of theirs is founded as well as one of the catalogue, theirs is meant.
+    One of the catalogue that fails costs its own say alone; the evidence of the mechanism tells of it.
     """
-    causes = [cause for one in (*others, *_catalogue()) if (cause := one(facts)) is not None]
-    return _best(causes, story=True), _best(causes, story=False)
+    failed: list[str] = []
+    asked: tuple[Explain, ...] = (*others, *(partial(_answer, one, failed=failed) for one in _catalogue()))
+    causes = [cause for one in asked if (cause := one(facts)) is not None]
+    story, mechanism = (_best(causes, story=one) for one in (True, False))
+    if mechanism is not None and failed:
+        mechanism = replace(mechanism, evidence=(*mechanism.evidence, *failed))
+    return story, mechanism
+
+
+def _answer(one: Explain, facts: Facts, *, failed: list[str]) -> Cause | None:
+    try:
+        return one(facts)
+    except Exception as error:  # noqa: BLE001 - rank, step, op and line are known without it
+        failed.append(f"{BUG}: {one.__module__.rpartition('.')[2]} failed ({type(error).__name__}: {error})")
+        return None
 
 
 def _best(causes: list[Cause], *, story: bool) -> Cause | None:

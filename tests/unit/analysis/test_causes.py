@@ -2,6 +2,7 @@
 
 import pytest
 
+from nandiag.analysis import causes
 from nandiag.analysis.causes import Facts, explain
 from nandiag.analysis.causes.facts import LIKELY, PROVEN
 from nandiag.analysis.report import Origin
@@ -212,3 +213,16 @@ def test_an_exponential_in_float16_is_bounded_lower(at, by_hand):
     big = by_hand.fact(max=12.0, absmax=12.0, dtype="float16")
     facts = at("exp", (big,), (by_hand.fact(posinf=1, dtype="float16"),), text="y = torch.exp(z)", column=(4, 16))
     assert explain(facts)[1].suggestions[-1].code == "y = torch.exp(z.clamp(max=10))"
+
+
+def test_a_cause_that_fails_costs_its_own_say_alone(at, by_hand, monkeypatch):
+    def fails(_):
+        message = "no such pattern"
+        raise ValueError(message)
+
+    fails.__module__ = "nandiag.analysis.causes.overflow"
+    catalogue = (fails, *causes._catalogue())
+    monkeypatch.setattr(causes, "_catalogue", lambda: catalogue)
+    story, mechanism = explain(at("log", (by_hand.fact(zeros=3),), (by_hand.fact(neginf=3),)))
+    assert (story, mechanism.slug) == (None, "log_of_zero")
+    assert mechanism.evidence[-1] == f"{causes.BUG}: overflow failed (ValueError: no such pattern)"
