@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 # What an argument may be that is kept as it is.
 PLAIN = frozenset({int, float, bool, str, type(None), dtype, device, layout})
+# Older releases of torch (2.6) free a tensor that came of a weak reference with the gradient that it was, though it is
+# held, and warn, unless it is told.
+_own: Callable[[Tensor], object] = getattr(Tensor, "_fix_weakref", lambda _: None)
 
 
 class Made:
@@ -52,6 +55,7 @@ class Made:
         tensor = self.tensor()
         if tensor is None or tensor.requires_grad or self.version != version_of(tensor):
             return False
+        _own(tensor)
         self.tensor = partial(_same, tensor)
         return True
 
@@ -101,7 +105,12 @@ class Given:
 
     def get(self) -> Tensor | None:
         """Return the tensor, None when it is gone."""
-        return self._tensor if isinstance(self._tensor, Tensor) else self._tensor()
+        if isinstance(self._tensor, Tensor):
+            return self._tensor
+        tensor: Tensor | None = self._tensor()
+        if tensor is not None:
+            _own(tensor)
+        return tensor
 
 
 def _same(tensor: Tensor) -> Tensor:
