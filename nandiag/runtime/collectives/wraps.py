@@ -11,7 +11,7 @@ import functools
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from nandiag.events.standing import DONE, ISSUED, RAISED
 from nandiag.runtime.collectives.lookout import LOOKOUT
-from nandiag.runtime.collectives.ring import MOST_SHAPES, RING, Call, user_frame
+from nandiag.runtime.collectives.ring import MOST_SHAPES, RING, Call, argument, user_frame
 from nandiag.runtime.guard import disarm
 from nandiag.runtime.inject.after_import import after_import
 from nandiag.runtime.recorder import RECORDER
@@ -271,9 +271,9 @@ def _begin_one(shape: _Shape, args: tuple[Any, ...], kwargs: dict[str, Any], fra
     alone = bool(kwargs.get("use_local_synchronization"))
     known = None if alone else RING.group(shape.resolve(group) if shape.resolve else group)
     call = Call(shape.op, known, user_frame(frame))
-    _describe(call, _taken(args, kwargs, shape.tensors))
-    if shape.resolve is None:
-        call.differentiable = False  # those of c10d write in place, past autograd
+    given = _describe(call, _taken(args, kwargs, shape.tensors))
+    if shape.resolve is not None:  # those of c10d write in place, past autograd
+        call.differentiable = torch.is_grad_enabled() and any(one.requires_grad for one in given)
     call.reduce = _taken(args, kwargs, shape.reduce)
     if shape.peers:
         call.peer = _peer(call, [(name, _taken(args, kwargs, (at, name))) for at, name in shape.peers])
@@ -290,21 +290,16 @@ def _message(one: Any, frame: FrameType) -> Call:
 
 
 def _taken(args: tuple[Any, ...], kwargs: dict[str, Any], place: tuple[int, str] | None) -> Any:
-    if place is None:
-        return None
-    at, name = place
-    return args[at] if at < len(args) else kwargs.get(name)
+    return None if place is None else argument(args, kwargs, *place)
 
 
-def _describe(call: Call, value: Any) -> None:
-    if isinstance(value, torch.Tensor):
-        call.shapes, call.dtype = (value.shape,), value.dtype
-        call.differentiable = value.requires_grad and torch.is_grad_enabled()
-    elif isinstance(value, tuple | list):
-        few = [one for one in value[:MOST_SHAPES] if isinstance(one, torch.Tensor)]
-        call.shapes = tuple(one.shape for one in few)
-        call.dtype = few[0].dtype if few else None
-        call.differentiable = any(one.requires_grad for one in few) and torch.is_grad_enabled()
+def _describe(call: Call, value: Any) -> Sequence[torch.Tensor]:
+    """Note what the tensors are that were put in; returns the first few."""
+    given = value if isinstance(value, tuple | list) else (value,)
+    few = [one for one in given[:MOST_SHAPES] if isinstance(one, torch.Tensor)]
+    call.shapes = tuple(one.shape for one in few)
+    call.dtype = few[0].dtype if few else None
+    return few
 
 
 def _peer(call: Call, given: list[tuple[str, Any]]) -> int | None:

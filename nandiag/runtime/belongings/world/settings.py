@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import gc
+import itertools
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,7 +25,7 @@ class _Setting(NamedTuple):
 
 def settings() -> Callable[[], None]:
     """Return what sets back all that is set otherwise by then; it touches nothing else."""
-    kept = [(one, one.get()) for one in _all()]
+    kept = list(_as_they_are())
 
     def put_back() -> None:
         for one, value in kept:
@@ -33,6 +35,13 @@ def settings() -> Callable[[], None]:
                     one.put(value)
 
     return put_back
+
+
+def _as_they_are() -> Iterator[tuple[_Setting, Any]]:
+    """Yield each setting with its value; one that cannot be read is left out (torch's older names beside newer)."""
+    for one in _all():
+        with contextlib.suppress(Exception):
+            yield one, one.get()
 
 
 def _all() -> Iterator[_Setting]:
@@ -50,6 +59,7 @@ def _of_torch() -> Iterator[_Setting]:
     yield _Setting(torch.get_default_dtype, torch.set_default_dtype)
     yield _Setting(torch.get_num_threads, torch.set_num_threads)
     yield _Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)
+    yield from _precisions()  # after the older name, which sets some of them
     yield _Setting(torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode)
     yield _Setting(_anomaly_mode, lambda mode: torch.autograd.set_detect_anomaly(*mode))
     yield _Setting(lambda: dict(vars(_tensor_str.PRINT_OPTS)), vars(_tensor_str.PRINT_OPTS).update)
@@ -59,6 +69,15 @@ def _of_torch() -> Iterator[_Setting]:
         get, put = getattr(torch._C, f"_get_{name}", None), getattr(torch._C, f"_set_{name}", None)
         if get is not None and put is not None:
             yield _Setting(get, put)
+
+
+def _precisions() -> Iterator[_Setting]:
+    """Yield the precision of float32 of each backend and op (torch >= 2.9), those that others go by first."""
+    get = getattr(torch._C, "_get_fp32_precision_getter", None)
+    put = getattr(torch._C, "_set_fp32_precision_setter", None)
+    if get is not None and put is not None:
+        for place in (("generic", "all"), *itertools.product(("cuda", "mkldnn"), ("all", "matmul", "conv", "rnn"))):
+            yield _Setting(functools.partial(get, *place), functools.partial(put, *place))
 
 
 def _anomaly_mode() -> tuple[bool, bool]:

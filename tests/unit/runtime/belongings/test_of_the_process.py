@@ -57,6 +57,29 @@ def test_what_the_process_goes_by(ask, change):
     assert ask() == before
 
 
+@pytest.fixture
+def precision_by_the_newer_names():
+    if not hasattr(torch.backends, "fp32_precision"):
+        pytest.skip("this torch sets the precision of float32 by its older names alone")
+    before = torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision = "tf32", "bf16"
+    yield
+    torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision = before
+
+
+@pytest.mark.usefixtures("precision_by_the_newer_names")
+def test_the_precision_of_float32_by_its_newer_names():
+    """There the older name refuses to be read; each other setting is put back all the same."""
+    with pytest.raises(RuntimeError):
+        torch.get_float32_matmul_precision()
+    limit, back = sys.getrecursionlimit(), settings()
+    sys.setrecursionlimit(limit + 7)
+    torch.backends.mkldnn.matmul.fp32_precision = "ieee"
+    back()
+    assert (sys.getrecursionlimit(), torch.backends.mkldnn.matmul.fp32_precision) == (limit, "bf16")
+    assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+
+
 def test_the_context_of_decimal_numbers():
     with decimal.localcontext() as context:
         context.clear_flags()

@@ -6,6 +6,7 @@ import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -48,6 +49,14 @@ def send(tensor, dst=None, group=None, tag=0, group_dst=None):
     return None
 
 
+def irecv(tensor, src=None, group=None, tag=0, group_src=None):
+    return "work"
+
+
+def batch_isend_irecv(p2p_op_list):
+    return ["work"] * len(p2p_op_list)
+
+
 def wrapped(function, tensors="tensor"):
     return wraps._wrapped(function, wraps._shape(function.__name__, function, tensors))
 
@@ -82,6 +91,18 @@ def test_who_listens_hears_of_a_call_that_returned_with_its_words_and_caller(rin
     functional = wraps._shape("all_reduce", all_reduce, "tensor", lambda group: group)
     wraps._wrapped(all_reduce, functional)(tensor, group=handle)
     assert heard == [("all_reduce", (tensor,), {"group": handle}, sys._getframe().f_code.co_name)]
+
+
+def test_autograd_goes_through_the_functional_ones_alone(ring):
+    """A stage of a pipeline receives into tensors that want a gradient; to send it on is the stage's own work."""
+    tensor, handle = torch.ones(1, requires_grad=True), Handle()
+    wrapped(all_reduce)(tensor, group=handle)
+    assert not ring.newest().differentiable
+    wrapped(batch_isend_irecv, "")([SimpleNamespace(op=irecv, tensor=tensor, peer=2, group=handle)])
+    assert (ring.newest().op, ring.newest().differentiable) == ("irecv", False)
+    functional = wraps._shape("all_reduce", all_reduce, "tensor", lambda group: group)
+    wraps._wrapped(all_reduce, functional)(tensor, group=handle)
+    assert ring.newest().differentiable
 
 
 def test_messages_are_counted_for_each_peer_and_are_no_collectives(ring):
