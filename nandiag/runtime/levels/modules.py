@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from nandiag.events import Looked, Note, Site
 from nandiag.runtime.guard import guarded
+from nandiag.runtime.levels.bounds import bound_of, is_free
 from nandiag.runtime.levels.maxima import Maxima, Peak
 from nandiag.runtime.levels.naming import Names
-from nandiag.runtime.look.extremes import Extremes, Look
+from nandiag.runtime.look.extremes import GREW, LARGE, Extremes, Look
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.names import class_name, is_wrapper
 from nandiag.runtime.recorder import RECORDER
@@ -75,7 +76,9 @@ class ModuleWatch:
         self._names = Names()
         self._calls: list[Call] = []
         self._known: dict[int, Look] = {}
+        self._unread: list[Look] = []
         self._usual: dict[tuple[int, int], float] = {}
+        self._limits: dict[tuple[int, int], float] = {}
         self._lock = threading.Lock()
         self._open = threading.local()
         self._left_out = 0
@@ -104,36 +107,71 @@ class ModuleWatch:
     @guarded("modules")
     def ended(self, call: Call, output: Any) -> None:
         """The call returned ``output``: look at it."""
+        free = is_free()
         with quiet():
-            call.outputs = self._made(call.module, output)
+            call.outputs = self._made(call, output, free=free)
             if not all(look.finite for look in call.outputs):
-                for look in call.inputs:
-                    self.extremes.measure(look)  # now: what it was given may be gone when that is asked for
+                self._measure_all(call)
         with self._lock:
             self._calls.append(call)
         if call.outer is None:
             self._root_ended(call.module, output)
 
+    def _measure_all(self, call: Call) -> None:
+        """Measure what ``call`` was given, and what was not read before it: all may be gone when that is asked for."""
+        for look in call.inputs:
+            self.extremes.measure(look)
+        if not _good(call.outputs):
+            unread, self._unread = self._unread, []
+            for look in unread:
+                self.extremes.measure(look)  # a machine that computes wrong keeps to no bound
+
     def _given(self, words: Any) -> list[Look]:
         looks = [self._look(tensor, _ANY) for tensor in tensors_in(words)]
         return [look for look in looks if look is not None]
 
-    def _made(self, module: nn.Module, output: Any) -> list[Look]:
+    def _made(self, call: Call, output: Any, *, free: bool) -> list[Look]:
         found = []
         for at, tensor in enumerate(tensors_in(output)):
-            usual = self._usual.get((id(module), at), _NONE)
-            look = self._look(tensor, usual)
-            if look is None:
-                continue
-            if look.exceeds(usual):
-                self.extremes.measure(look)  # a look at the same values as an input of some module need not have been
-                self._usual[id(module), at] = look.norm or 0.0
-            found.append(look)
+            key = id(call.module), at
+            limit = self._limit(call, tensor) if free and tensor is output else None
+            look = self._without_reading(tensor, limit, key) or self._taken(tensor, key)
+            if look is not None:
+                look.limit = look.limit if limit is None else limit
+                found.append(look)
         return found
 
-    def _look(self, tensor: Tensor, usual: float) -> Look | None:
+    def _taken(self, tensor: Tensor, key: tuple[int, int]) -> Look | None:
+        usual = self._usual.get(key, _NONE)
+        look = self._look(tensor, usual)
+        if look is not None and look.exceeds(usual):
+            self.extremes.measure(look)  # a look at the same values as an input of some module need not have been
+            self._usual[key] = look.norm or 0.0
+        return look
+
+    def _limit(self, call: Call, tensor: Tensor) -> float | None:
+        if len(call.inputs) != 1 or tensor.numel() < LARGE or self._known_of(tensor) is not None:
+            return None
+        return bound_of(call.module, call.inputs[0].bound, tensor)
+
+    def _without_reading(self, tensor: Tensor, limit: float | None, key: tuple[int, int]) -> Look | None:
+        """Return a look that reads no element, for all are finite by what bounds them, and that is as usual."""
+        if limit is None:
+            return None
+        if limit > GREW * self._limits.get(key, _NONE):
+            self._limits[key] = limit
+            return None
+        look = self._known[id(tensor)] = Look(tensor, limit)
+        self._unread.append(look)
+        return look
+
+    def _known_of(self, tensor: Tensor) -> Look | None:
         look = self._known.get(id(tensor))
-        if look is None or not look.is_of(tensor):
+        return look if look is not None and look.is_of(tensor) else None
+
+    def _look(self, tensor: Tensor, usual: float) -> Look | None:
+        look = self._known_of(tensor)
+        if look is None:
             look = self.extremes.look(tensor, usual)
             if look is not None:
                 self._known[id(tensor)] = look
@@ -149,8 +187,10 @@ class ModuleWatch:
         with self._lock:
             calls, self._calls = self._calls, []
             self._known.clear()
+            self._unread = []
         if step % _EACH == 0:
             self._usual.clear()
+            self._limits.clear()
         self.maxima.add(self.step, self._peaks(calls))
         self.step = step
         if self._left_out:

@@ -23,24 +23,24 @@ _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 _MOST_WAITING = 1 << 15
 _MOST_FACTS = 32
 # From so many elements on a second pass over memory is felt; half precision is too narrow for a norm of its own.
-_LARGE = 1 << 13
+LARGE = 1 << 13
 _WIDE = frozenset({torch.float32, torch.float64})
-_GREW = 1.5
+GREW = 1.5
 
 
 class Look:
     """What is known of one tensor's values: ``low`` and ``high``, NaN both where any element is, NaN until read too.
 
-    ``norm`` is the 2-norm of a large one on the CPU, which may be all that is known. ``fact`` is on the whole tensor
-    where it was bad and still there when that was found out.
+    ``norm`` is the 2-norm of a large one on the CPU, or the ``limit`` that bounds it where no element was read; it may
+    be all that is known. ``fact`` is on the whole tensor where it was bad and still there when that was found out.
     """
 
-    __slots__ = ("device", "dtype", "fact", "high", "known", "low", "norm", "numel", "of", "shape", "version")
+    __slots__ = ("device", "dtype", "fact", "high", "known", "limit", "low", "norm", "numel", "of", "shape", "version")
 
-    def __init__(self, tensor: Tensor) -> None:
+    def __init__(self, tensor: Tensor, limit: float | None = None) -> None:
         self.low = self.high = math.nan
         self.known = False
-        self.norm: float | None = None
+        self.norm = self.limit = limit
         self.fact: TensorFact | None = None
         self.dtype, self.shape, self.numel, self.device = tensor.dtype, tensor.shape, tensor.numel(), tensor.device
         self.of = weakref.ref(tensor)
@@ -61,9 +61,18 @@ class Look:
         """The largest magnitude, None where an element is not finite or nothing is known yet."""
         return max(abs(self.low), abs(self.high)) if self.known and self.finite else None
 
+    @property
+    def bound(self) -> float:
+        """What the 2-norm cannot exceed, by its limit where it has one; infinite where that is not known."""
+        if self.limit is not None and self.finite:
+            return self.limit
+        if self.norm is not None:
+            return self.norm
+        return math.inf if self.absmax is None else self.absmax * math.sqrt(self.numel)
+
     def exceeds(self, usual: float) -> bool:
         """Whether the norm is known, and is not finite or far above the ``usual``."""
-        return self.norm is not None and not (math.isfinite(self.norm) and self.norm <= _GREW * usual)
+        return self.norm is not None and not (math.isfinite(self.norm) and self.norm <= GREW * usual)
 
     def is_of(self, tensor: Tensor) -> bool:
         """Whether this look is at the values that ``tensor`` holds now."""
@@ -101,7 +110,7 @@ class Extremes:
         if data is None:
             return None
         look = Look(tensor)
-        if usual is not None and look.numel >= _LARGE and data.is_cpu and data.dtype in _WIDE:
+        if usual is not None and look.numel >= LARGE and data.is_cpu and data.dtype in _WIDE:
             look.norm = norm_of(data).item()
             if not look.exceeds(usual):
                 return look
