@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import WrapperDescriptorType
 from typing import Any
 
+from nandiag.runtime.belongings.instead.caches import copied_cache, is_cache
+
 _FILE = io.IOBase.__mro__[1]  # of every file, C's and Python's
 _READER = ("_csv", "reader")  # stands where the file stands that it reads
 _SUMS = frozenset({"_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_sha3", "_blake2", "hmac", "zlib"})
@@ -32,13 +34,15 @@ def is_sum(kind: type) -> bool:
 
 
 def copied(one: Any, inner: Callable[[Any], Any]) -> Any:
-    """Return an iterator that goes on as ``one`` would; ``inner`` gives what it is to take from in its turn.
+    """Return what goes on as ``one`` would (an iterator, a sum, a cache); ``inner`` gives what it is to take from.
 
     Raises TypeError where there is none: for a generator, and for iterators other than Python's own.
     """
     kind = type(one)
     if is_sum(kind):
         return one.copy()
+    if is_cache(kind):
+        return copied_cache(one, inner)
     known = kind.__module__ in {"builtins", "itertools"} and kind is not _SHARING
     if not known or not _has_own(kind, "__reduce__") or (kind is _ENDLESS and not _calls_a_function(one)):
         raise TypeError(f"a {kind.__name__} has no copy")

@@ -37,6 +37,11 @@ class Instead:
         else:
             setattr(_behind(self), name, value)
 
+    def __get__(self, one: Any, kind: Any = None) -> Any:
+        """Bind what is behind, where it stands in a class and is a method."""
+        bind = getattr(type(self._own), "__get__", None)
+        return self if bind is None else bind(_behind(self), one, kind)
+
 
 def _behind(one: Instead) -> Any:
     if one._may():

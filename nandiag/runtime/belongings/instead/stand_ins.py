@@ -19,6 +19,7 @@ from types import (
 from typing import Any
 
 from nandiag.runtime.belongings.bystanders import Bystanders
+from nandiag.runtime.belongings.instead.caches import is_cache
 from nandiag.runtime.belongings.instead.iterators import copied, is_iterator, is_reader, is_sum
 from nandiag.runtime.belongings.instead.proxy import Instead
 from nandiag.runtime.belongings.reach import LISTS, MAPS, content, form_of, is_filled, is_object, slots_of
@@ -38,7 +39,7 @@ _LARGEST = 100_000
 
 
 class StandIns:
-    """Copies of iterators; for what has no copy (a generator, a queue, a database) what refuses to be used.
+    """Copies of iterators and caches; for what has no copy (a generator, a queue, a database) what refuses to be used.
 
     They are put where script and replay find them, in names, attributes, containers and closures, so that the loop,
     which is not run again, may hold what it likes. Where the run ``ends`` only iterators get any.
@@ -81,7 +82,7 @@ class StandIns:
         found = self._kinds.get(kind)
         if found is None:
             wraps = issubclass(kind, (tuple, partial, *_METHODS, *_FUNCTIONS))
-            found = self._kinds[kind] = wraps or is_iterator(kind) or is_sum(kind) or self._is_closed(kind)
+            found = self._kinds[kind] = wraps or _has_copies(kind) or self._is_closed(kind)
         return found
 
     def _is_closed(self, kind: type) -> bool:
@@ -161,6 +162,10 @@ def _rebuilt(value: tuple[Any, ...], inner: Callable[[Any], Any]) -> tuple[Any, 
     parts = [inner(one) for one in value]
     same = all(one is other for one, other in zip(parts, value, strict=True))
     return value if same else tuple.__new__(type(value), parts)
+
+
+def _has_copies(kind: type) -> bool:
+    return is_iterator(kind) or is_sum(kind) or is_cache(kind)
 
 
 def _is_of_database(kind: type) -> bool:
