@@ -120,14 +120,9 @@ _MIXING = frozenset({
 
 
 def _serious(op: Op) -> bool:
-    """NaN and +inf from outside are bad input; -inf from outside is a mask."""
-    return not _only_negative(op)
+    """NaN and +inf from outside are bad input; -inf from outside is a mask, whatever it meets."""
+    return any(not one.fact.only_neginf for one in op.outside)
 
 
 def _holds_nan(op: Op) -> bool:
     return any(stat is not None and stat.nan for stat in op.inputs)
-
-
-def _only_negative(op: Op) -> bool:
-    stats = [stat for stat in op.inputs if stat is not None]
-    return bool(stats) and not any(stat.nan or stat.posinf for stat in stats)

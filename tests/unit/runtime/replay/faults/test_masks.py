@@ -77,3 +77,32 @@ def test_a_row_of_which_a_mask_leaves_nothing_is_told_where_its_least_is_taken(w
 def test_a_choice_that_is_masked_out_is_told_where_it_is_picked(work):
     chosen = torch.ones(2, 1, dtype=torch.long)
     assert of_a_mask(work, -math.inf, lambda scores: scores.gather(1, chosen)) == "aten.gather.default"
+
+
+class Barred(nn.Module):
+    """Moves between states, summed in logarithms; a buffer says which there are none of."""
+
+    def __init__(self):
+        super().__init__()
+        self.score = nn.Parameter(torch.zeros(2, 2))
+        self.register_buffer("bar", torch.tensor([[0.0, -math.inf], [0.0, 0.0]]))
+
+    def forward(self, first):
+        path = first
+        for _ in range(3):
+            moved = path.unsqueeze(-1) + self.score + self.bar
+            peak = moved.amax(1, keepdim=True)
+            path = (moved - peak).exp().sum(1).log() + peak.squeeze(1)  # <-
+        return path.logsumexp(-1).mean()
+
+
+def test_a_mask_that_meets_nan_again_is_not_where_it_came_from(work):
+    worker = work()
+    model = Barred()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for second in (0.0, -math.inf):
+        model(torch.tensor([[0.0, second]])).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    look = worker.looked[0]
+    assert (look.source, look.site.op, look.site.function) == ("op", "aten.sub.Tensor", "forward"), look
