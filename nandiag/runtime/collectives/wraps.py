@@ -89,10 +89,14 @@ class LeftOut:
 
 
 class Alone:
-    """The collectives that a thread left out, for no other rank calls them now; ``given``: what others would have."""
+    """The collectives that a thread left out, for no other rank calls them now; ``given``: what others would have.
 
-    def __init__(self) -> None:
+    ``arrives`` is told of each such tensor at once.
+    """
+
+    def __init__(self, arrives: Callable[[torch.Tensor], None] | None = None) -> None:
         self.given: list[torch.Tensor] = []
+        self._arrives = arrives
 
     def leave_out(self, shape: _Shape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LeftOut | None:
         """Note that one is not made; returns what its caller may wait for."""
@@ -100,13 +104,15 @@ class Alone:
         source = _taken(args, kwargs, (1, "src")) if shape.op == "broadcast" else None
         if isinstance(tensor, torch.Tensor) and source is not None and source != dist.get_rank():
             self.given.append(tensor)
+            if self._arrives is not None:
+                self._arrives(tensor)
         return LeftOut() if _taken(args, kwargs, shape.later) else None
 
 
 @contextlib.contextmanager
-def alone() -> Iterator[Alone]:
-    """Leave out the collectives that this thread calls and that write in place."""
-    before, made = getattr(_depth, "inside", False), Alone()
+def alone(arrives: Callable[[torch.Tensor], None] | None = None) -> Iterator[Alone]:
+    """Leave out the collectives that this thread calls and that write in place; ``arrives``: see :class:`Alone`."""
+    before, made = getattr(_depth, "inside", False), Alone(arrives)
     _depth.inside = made
     try:
         yield made

@@ -250,6 +250,13 @@ class Tracer(TorchDispatchMode):
                 return f"{name}.{own}" if name else own
         return None
 
+    def arrives(self, tensor: Tensor) -> None:
+        """Another rank would send this now, and does not: memory that nobody wrote yet holds 0 instead."""
+        if key_of(tensor) in self._garbage:
+            self._garbage.written([key_of(tensor)])
+            with self.still(), torch.no_grad():
+                tensor.zero_()
+
     def _begin(self, written: list[Tensor]) -> None:
         """Memory that nobody wrote before is written into: what is left of it comes of whoever handed it out."""
         self._writer.update(self._garbage.written(map(key_of, written)))

@@ -30,6 +30,7 @@ from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.frames import BOUNDARIES, Frame, stack
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, is_bad
+from nandiag.runtime.look.weights import is_of_torch
 from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.memory.there import demand, held_of
 from nandiag.runtime.replay.rerun import written_by
@@ -42,6 +43,7 @@ from nandiag.runtime.tape.traceless import undo_all, versions_of
 _MOST = 8
 # Two initialisers and an update.
 _FIRST_WRITES = 4
+_MOST_BYTES = 1 << 27
 _FINITE = "the update itself is finite when made again"
 BY_HAND = "not all that the update was made of is there any more"
 GONE = "what it held before was overwritten"
@@ -55,11 +57,13 @@ def look_again(
     bad = list(named.values())
     spot = Spot(None, None, stack(sys._getframe(1))[0], "optimizer", 0)
     try:
-        counts = Counts(optimizer, bad[:_MOST])
+        others = _beside(optimizer, bad)
+        made = bad[:_MOST] if others is None else bad
+        counts = Counts(optimizer, made[:_MOST])
         for size, back in _attempts(zeros=first or any(_is_new(one, step) for one in bad), counts=counts):
-            with _as_before(optimizer, bad[:_MOST], size, first=first), contextlib.closing(overwritten):
+            with _as_before(optimizer, made, others, size, first=first), contextlib.closing(overwritten):
                 counts.begin(back=back)
-                op, given = _made_bad(optimizer, bad[:_MOST], spot, overwritten)
+                op, given = _made_bad(optimizer, made, spot, overwritten)
                 counts.end()
                 if given:
                     return _given(step, spot, list(named))
@@ -130,7 +134,7 @@ def _made_bad(
     """Make the update; returns the op that makes bad values of finite ones, and whether another rank gives them all."""
     tracer = _NumberTracer({}, joint=False)
     tracer.spot, tracer.overwritten = spot, overwritten
-    tracer.own |= {key for one in _started_from(optimizer, bad) if (key := storage(one)) is not None}
+    tracer.own |= {key for one in _started(optimizer, bad) if (key := storage(one)) is not None}
     given = {storage(one) for one in _step(optimizer, tracer)}
     if all(storage(one) in given for one in bad):
         return None, True
@@ -146,7 +150,7 @@ def _step(optimizer: torch.optim.Optimizer, tracer: Tracer) -> list[Tensor]:
     plain = getattr(step, "__wrapped__", step)  # without hooks: those are for real updates
     if not _needs_no_more(plain, optimizer):
         raise Refused("the update needs what only the script can give it, as a closure that brings the gradients")
-    with alone() as made, torch.enable_grad(), tracer:
+    with alone(tracer.arrives) as made, torch.enable_grad(), tracer:
         plain(optimizer)
     return made.given
 
@@ -170,12 +174,18 @@ def _written(optimizer: torch.optim.Optimizer, bad: list[Tensor]) -> list[Tensor
 
 @contextlib.contextmanager
 def _as_before(
-    optimizer: torch.optim.Optimizer, bad: list[Tensor], size: float | None, *, first: bool
+    optimizer: torch.optim.Optimizer, bad: list[Tensor], others: list[Tensor] | None, size: float | None, *, first: bool
 ) -> Iterator[None]:
-    """Stand in for what the update started from, for these parameters alone, and put all back afterwards."""
+    """Stand in for what the update of the ``bad`` started from, and put all back afterwards.
+
+    The ``others`` are updated too, from where they are; None: they are left out.
+    """
     groups = optimizer.param_groups
-    demand(_started_from(optimizer, bad))
+    started = list(_started(optimizer, [*bad, *(others or ())]))
+    demand(started)
     held = [(optimizer.state[one], _copy(optimizer.state[one])) for one in bad if one in optimizer.state]
+    # What the tensors of the others hold is copied when an op writes into them.
+    held += [(optimizer.state[one], _members(optimizer.state[one])) for one in others or () if one in optimizer.state]
     kept = [(one, one.detach().clone(), None if one.grad is None else one.grad.detach().clone()) for one in bad]
     states = list(optimizer.state.items())
     wanted = {id(one) for one in bad}
@@ -183,18 +193,31 @@ def _as_before(
     for one, value, gradient in kept:
         undo += [partial(one.detach().copy_, value), partial(_put_gradient_back, one, gradient)]
     undo += [partial(_put_back, state, before) for state, before in held]
-    undo += [partial(_put_back_all, optimizer.state, states), versions_of(list(_started_from(optimizer, bad))).close]
+    undo += [partial(_put_back_all, optimizer.state, states), versions_of(started).close]
     try:
         with torch.no_grad():
             for one in bad:
                 stand_in(one, size)
                 _reset_state(optimizer, one, first=first)
-        optimizer.param_groups = [
-            {**group, "params": [one for one in group["params"] if id(one) in wanted]} for group in groups
-        ]
+        if others is None:
+            optimizer.param_groups = [
+                {**group, "params": [one for one in group["params"] if id(one) in wanted]} for group in groups
+            ]
         yield
     finally:
         undo_all(undo)
+
+
+def _beside(optimizer: torch.optim.Optimizer, bad: list[Tensor]) -> list[Tensor] | None:
+    """Return the parameters that are updated with the ``bad`` ones; None where these can be updated by themselves.
+
+    An optimizer of the script's own may go by the place of a parameter among all, as where each rank updates a part of
+    them and hands it on. Where they are more than 128 MiB they are left out all the same.
+    """
+    wanted = {id(one) for one in bad}
+    others = [one for group in optimizer.param_groups for one in group["params"] if id(one) not in wanted]
+    size = sum(one.numel() * one.element_size() for one in _started(optimizer, [*bad, *others]))
+    return None if is_of_torch(optimizer) or size > _MOST_BYTES else others
 
 
 def _put_gradient_back(parameter: Tensor, gradient: Tensor | None) -> None:
@@ -202,7 +225,7 @@ def _put_gradient_back(parameter: Tensor, gradient: Tensor | None) -> None:
         parameter.grad.detach().copy_(gradient)
 
 
-def _started_from(optimizer: torch.optim.Optimizer, bad: list[Tensor]) -> Iterator[Tensor]:
+def _started(optimizer: torch.optim.Optimizer, bad: list[Tensor]) -> Iterator[Tensor]:
     for one in bad:
         yield one
         state = optimizer.state.get(one)
@@ -232,6 +255,10 @@ def _reset_state(optimizer: torch.optim.Optimizer, parameter: Tensor, *, first: 
                 state[key] = finite = value.clone()
                 data = held_of(finite)
                 data[~torch.isfinite(data)] = 0
+
+
+def _members(state: Any) -> Any:
+    return {key: (value, None) for key, value in state.items()} if isinstance(state, dict) else state
 
 
 def _copy(state: Any) -> Any:

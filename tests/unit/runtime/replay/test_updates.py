@@ -1,11 +1,15 @@
 """An update that spoilt weights is made again: by the optimizer that made it, and by this rank alone."""
 
+import math
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
+
+from nandiag.runtime.replay.trace import Tracer
 
 
 class Outer(torch.optim.Optimizer):
@@ -256,3 +260,55 @@ def test_version_counters_are_those_of_the_update_that_was_made(work):
         seen.append(versions(list(table.parameters()), optimizer))
     assert worker.looked[0].outcome == "found"
     assert seen[0] == seen[1]
+
+
+class Shared(torch.optim.Optimizer):
+    """Of each two weights this rank updates the first; the second comes from the other rank."""
+
+    def __init__(self, parameters, *, mine):
+        super().__init__(parameters, {})
+        self.mine, self.all_made = mine, iter(range(1, 99))
+
+    @torch.no_grad()
+    def step(self):
+        made = next(self.all_made)
+        for at, one in enumerate(self.param_groups[0]["params"]):
+            state = self.state[one]
+            state["made"] = state.get("made", 0) + 1
+            moved = torch.empty_like(one)
+            if at % 2 == self.mine:
+                moved = one.grad / one.grad.norm()
+            elif made == 2:
+                moved.fill_(torch.nan)  # in a group of one no message brings it
+            else:
+                dist.broadcast(moved.zero_() if made == 1 else moved, src=int(made > 1))
+            one.sub_(moved, alpha=0.1)
+
+
+@pytest.mark.parametrize(("mine", "outcome"), [(0, "finite"), (1, "found")])
+def test_an_update_that_goes_by_the_place_of_a_weight_is_made_again_with_all_of_them(work, group, mine, outcome):
+    worker = work()
+    model = nn.Sequential(nn.Linear(3, 2, bias=False), nn.Linear(2, 2, bias=False))
+    optimizer = Shared(model.parameters(), mine=mine)
+    for scale in (1.0, 0.0):
+        hidden = model[0](torch.ones(2, 3))
+        (hidden.square().sum() + scale * model[1](hidden).square().sum()).backward()
+        before = model[0].weight.detach().clone()
+        optimizer.step()
+        gradient = model[0].weight.grad
+        optimizer.zero_grad()
+    looked = worker.looked[0]
+    assert looked.outcome == outcome, looked
+    assert [optimizer.state[one]["made"] for one in model.parameters()] == [2, 2]
+    moved = gradient / gradient.norm() if mine == 0 else torch.nan
+    torch.testing.assert_close(model[0].weight.detach(), before - 0.1 * moved, equal_nan=True)
+
+
+def test_memory_that_another_rank_would_write_holds_no_garbage_meanwhile():
+    with Tracer({}, joint=False) as tracer:
+        unwritten, written = torch.empty(3), torch.full((3,), 2.0)
+        unwritten.numpy().fill(math.nan)
+        for one in (unwritten, written):
+            tracer.arrives(one)
+    assert unwritten.tolist() == [0.0] * 3
+    assert written.tolist() == [2.0] * 3
