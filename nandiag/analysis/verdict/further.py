@@ -92,7 +92,7 @@ def _leaves_what_stood_in(facts: Facts, mend: Mend) -> bool:
     line = mend.lines.get(facts.origin.line or 0)
     if line is None:
         return not mend.lines
-    if "softmax(" in line and "softmax(" not in (facts.origin.source or ""):
+    if any(one in (mend.own.code or "") and one not in (facts.origin.source or "") for one in _OTHER):
         return False
     infinite = any(fact.posinf or fact.neginf for fact in facts.origin.outputs)
     if not infinite or facts.op not in _POLES or facts.origin.node is not None:
@@ -100,6 +100,8 @@ def _leaves_what_stood_in(facts: Facts, mend: Mend) -> bool:
     return (_NOTHING in line) == _POLES[facts.op]
 
 
+# What these leave has little to do with what stood in.
+_OTHER = ("softmax(", "tanh(")
 # Whether 0 stood for what these are at their pole, and how a line is mended that is to give 0 there.
 _POLES = {"div": True, "true_divide": True, "divide": True, "reciprocal": True, "pow": False, "float_power": False}
 _NOTHING = "torch.inf)"

@@ -107,6 +107,14 @@ def test_where_a_0_stood_in_nothing_is_told_of_a_mend_that_leaves_another_number
     assert len(with_next(facts, 0, (own,), [after])[1]) == told
 
 
+def test_nothing_is_told_next_of_a_scale_that_is_bounded_by_a_tanh(at, by_hand):
+    facts = at("exp", (by_hand.fact(max=5e3),), (by_hand.fact(posinf=3),), text="y = x * torch.exp(s)",
+               column=(8, 20), line=21, file="train.py")  # fmt: skip
+    own = Suggestion("Bound it before this line.", "s = 2 * torch.tanh(s / 2)\ny = x * torch.exp(s)")
+    after = look(by_hand, "    return y.square().sum()", "y.square()", 24, op="pow")
+    assert with_next(facts, 0, (own,), [after]) == ((own,), ())
+
+
 @pytest.mark.parametrize(
     ("mend", "told"), [("w = torch.where(d != 0, d, torch.inf) ** -6", 0), ("w = d.clamp_min(1e-6) ** -6", 1)]
 )

@@ -6,6 +6,7 @@ import ast
 import math
 
 from nandiag.analysis.causes.facts import Facts
+from nandiag.analysis.causes.mends import scales
 from nandiag.analysis.causes.mends.exponentials import forms, log_space
 from nandiag.analysis.causes.mends.exponentials.logarithm import Logarithm
 from nandiag.analysis.causes.mends.script import fitting
@@ -28,6 +29,9 @@ def suggestions(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
     halved = _halved(facts, op) if known is None and dtype != "float16" else None
     if known is not None or halved is not None:
         return tuple(one for one in (known, halved) if one is not None)
+    scale = scales.bounded(facts)
+    if scale is not None:
+        return (scale,)
     bound = _bounded(facts.origin, op, "10" if dtype == "float16" else _most(facts, op))
     many = any(len(fact.shape) > 1 for fact in facts.origin.inputs)
     ratio = forms.bare(facts.origin) if many and forms.may_be_summed(facts.uses) else None

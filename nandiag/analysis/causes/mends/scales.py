@@ -1,0 +1,53 @@
+"""The scale of an affine map whose logarithm is summed beside it, as a log-determinant is (reader side).
+
+A bound within the exponential alone would let that sum grow for nothing: the scale itself has to be bounded.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from nandiag.analysis.causes.facts import Facts
+from nandiag.analysis.causes.mends.script import fitting, parsing
+from nandiag.analysis.report import Suggestion
+
+_TEXT = (
+    "{0} is what the exponential is taken of, and goes into the result by itself too (a log-determinant): bound it for "
+    "both, before this line. Behind a tanh it keeps a gradient."
+)
+_SUMS = frozenset({"sum", "mean"})
+
+
+def bounded(facts: Facts) -> Suggestion | None:
+    """Return the line behind a bound of the scale, where the text shows that it is one; else ``None``."""
+    found, line = fitting.parsed(facts.origin), (facts.origin.source or "").strip()
+    part = None if found is None else fitting.target(found[1], "exp")
+    name = part.operand if isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.USub) else part
+    own = parsing.statement(line)
+    if found is None or own is None or not isinstance(name, ast.Name) or not _is_factor(own, found[1]):
+        return None
+    block = facts.around.block if facts.around is not None and facts.around.handed is None else ()
+    statements = [node for one in block if (node := parsing.statement(one.text)) is not None]
+    if not any(one.id == name.id for node in statements for one in _summed(node)):
+        return None
+    return Suggestion(_TEXT.format(name.id), f"{name.id} = 2 * torch.tanh({name.id} / 2)\n{line}")
+
+
+def _is_factor(statement: ast.stmt, exponential: ast.expr) -> bool:
+    """Whether the statement multiplies something other than a number by the exponential."""
+    told = ast.dump(exponential)
+    products = [node for node in ast.walk(statement) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)]
+    pairs = [pair for one in products for pair in ((one.left, one.right), (one.right, one.left))]
+    return any(ast.dump(one) == told and not isinstance(other, ast.Constant) for one, other in pairs)
+
+
+def _summed(statement: ast.stmt) -> Iterator[ast.Name]:
+    """Yield the names that are summed, or handed back as they are."""
+    if isinstance(statement, ast.Return) and isinstance(statement.value, ast.Tuple):
+        yield from (one for one in statement.value.elts if isinstance(one, ast.Name))
+    for node in ast.walk(statement):
+        name = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
+        given = fitting.target(node, name) if name in _SUMS and isinstance(node, ast.expr) else None
+        if isinstance(given, ast.Name):
+            yield given

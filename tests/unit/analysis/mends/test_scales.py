@@ -1,0 +1,50 @@
+"""The scale of an affine map is bounded for its exponential and for its log-determinant alike."""
+
+import pytest
+import torch
+
+from nandiag.analysis.causes import explain
+from tests.unit.analysis.mends.test_log_space import facts_on
+
+AHEAD = "s, t = self.net(x).chunk(2, -1)\n"
+
+
+def first_help(at, by_hand, text, line, expression):
+    return explain(facts_on(at, by_hand, text, line, expression))[1].suggestions[0]
+
+
+@pytest.mark.parametrize(
+    ("own", "behind", "expression"),
+    [
+        ("y = x * torch.exp(s) + t", "return y, s.sum(-1)", "torch.exp(s)"),
+        ("y = torch.exp(-s) * (x - t)", "return y, -torch.sum(s, dim=1)", "torch.exp(-s)"),
+        ("y = t + x * s.exp()", "det = det + s.flatten(1).sum(1) + s.sum()", "s.exp()"),
+        ("y = x * torch.exp(s)", "return (y, s)", "torch.exp(s)"),
+    ],
+)
+def test_what_is_summed_as_it_is_is_bounded_before_the_line(at, by_hand, own, behind, expression):
+    told = first_help(at, by_hand, f"{AHEAD}{own}\n{behind}", 2, expression)
+    assert told.code == f"s = 2 * torch.tanh(s / 2)\n{own}"
+    assert told.text.startswith("s is what the exponential is taken of")
+
+
+@pytest.mark.parametrize(
+    ("own", "behind", "expression"),
+    [
+        ("y = x * torch.exp(s) + t", "return y, t.sum(-1)", "torch.exp(s)"),
+        ("y = torch.exp(s)", "return y, s.sum(-1)", "torch.exp(s)"),
+        ("y = 0.1 * torch.exp(s)", "return y, s.sum(-1)", "torch.exp(s)"),
+        ("y = x * torch.exp(s[0])", "return y, s.sum(-1)", "torch.exp(s[0])"),
+        ("y = x * torch.exp(s)", "return (y - k * s).mean()", "torch.exp(s)"),
+    ],
+)
+def test_other_exponentials_have_their_own_bound(at, by_hand, own, behind, expression):
+    told = first_help(at, by_hand, f"{AHEAD}{own}\n{behind}", 2, expression)
+    assert "tanh" not in (told.code or "")
+
+
+def test_with_the_bound_both_are_finite_whatever_goes_in():
+    s = torch.tensor([-1e4, 0.0, 1e4])
+    bounded = 2 * torch.tanh(s / 2)
+    assert torch.isfinite(torch.exp(bounded)).all()
+    assert bounded.abs().max() <= 2
