@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
-from collections.abc import Callable
+import re
+import warnings
+from collections.abc import Callable, Iterator
 from types import WrapperDescriptorType
 from typing import Any
 
@@ -16,6 +19,8 @@ _SUMS = frozenset({"_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "
 _ENDLESS = type(iter(int, 1))
 # Two of these share what they have taken.
 _SHARING: type = type(itertools.tee(())[0])
+# Python 3.12 and 3.13 warn of a copy of what itertools makes; from 3.14 on there is none.
+_UNSAID = ("ignore", None, DeprecationWarning, re.compile(r"nandiag\."), 0)
 
 
 def is_iterator(kind: type) -> bool:
@@ -46,11 +51,26 @@ def copied(one: Any, inner: Callable[[Any], Any]) -> Any:
     known = kind.__module__ in {"builtins", "itertools"} and kind is not _SHARING
     if not known or not _has_own(kind, "__reduce__") or (kind is _ENDLESS and not _calls_a_function(one)):
         raise TypeError(f"a {kind.__name__} has no copy")
-    make, words, *state = one.__reduce__()
-    copy = make(*map(inner, words))
-    if state and state[0] is not None:
-        copy.__setstate__(_state(state[0], inner))
+    with unwarned():
+        make, words, *state = one.__reduce__()
+        copy = make(*map(inner, words))
+        if state and state[0] is not None:
+            copy.__setstate__(_state(state[0], inner))
     return copy
+
+
+@contextlib.contextmanager
+def unwarned() -> Iterator[None]:
+    """Leave out warnings of what is deprecated that name nandiag's own lines.
+
+    Past the functions of ``warnings``: after these, each warning of the script's that was shown once is shown again.
+    """
+    filters: Any = warnings.filters
+    filters.insert(0, _UNSAID)
+    try:
+        yield
+    finally:
+        filters.remove(_UNSAID)
 
 
 def _has_own(kind: type, name: str) -> bool:
@@ -58,7 +78,7 @@ def _has_own(kind: type, name: str) -> bool:
 
 
 def _calls_a_function(one: Any) -> bool:
-    words = one.__reduce__()[1]
+    words = one.__reduce__()[1]  # of Python's own ``iter``, which warns of nothing
     return bool(words) and (hasattr(words[0], "__code__") or hasattr(words[0], "__dict__"))
 
 
