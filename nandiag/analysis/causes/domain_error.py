@@ -6,6 +6,7 @@ import ast
 import posixpath
 from dataclasses import replace
 
+from nandiag.analysis.causes import second_moments
 from nandiag.analysis.causes.facts import Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends import determinants, learnt, variances
 from nandiag.analysis.causes.mends.script import bounding, fitting, guards, meanings, parsing
@@ -105,7 +106,7 @@ def _of_argument(facts: Facts) -> Cause | None:
     op = facts.op or ""
     given = facts.origin.inputs[-1 if op == "xlogy" else 0]
     if op in _NORMS and facts.outputs_nan:
-        return _negative_variance(facts.origin.inputs[-1], op)
+        return _negative_variance(facts, facts.origin.inputs[-1], op)
     if op == "pow" and facts.outputs_nan:
         return _root_of_a_negative(facts, given)
     domain = DOMAINS.get(op)
@@ -120,7 +121,8 @@ def _of_argument(facts: Facts) -> Cause | None:
         text = f"the input of {op} is {words.number(pole)} in places; the result is infinite there"
     else:
         return None
-    return Cause("domain_error", (text,), _suggestions(facts, op, guard))
+    of_state = second_moments.explain(facts) is not None  # then a clamp would hide what was loaded wrong
+    return Cause("domain_error", (text,), () if of_state else _suggestions(facts, op, guard))
 
 
 def _suggestions(facts: Facts, op: str, guard: str) -> tuple[Suggestion, ...]:
@@ -237,7 +239,7 @@ def _at_zero(op: str, given: TensorFact) -> Cause:
     return Cause("domain_error", (f"the input of {op} {held}; it is infinite there",), steps)
 
 
-def _negative_variance(variance: TensorFact, op: str) -> Cause | None:
+def _negative_variance(facts: Facts, variance: TensorFact, op: str) -> Cause | None:
     """The last tensor that a batch norm is given is its running variance, where it keeps one."""
     if len(variance.shape) != 1 or variance.min is None or variance.min >= 0:
         return None
@@ -250,7 +252,9 @@ def _negative_variance(variance: TensorFact, op: str) -> Cause | None:
         ),
         Suggestion("Check it right after it was written.", "assert (norm.running_var >= 0).all()"),
     )
-    return Cause("domain_error", (text,), steps)
+    read = None if variance.name is None else facts.read_from(variance.name)
+    came = () if read is None else (f"It was {read}; finite batches never make it negative.",)
+    return Cause("domain_error", (text, *came), steps)
 
 
 def _root_of_a_negative(facts: Facts, given: TensorFact) -> Cause | None:

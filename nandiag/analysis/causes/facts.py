@@ -80,6 +80,19 @@ class Facts:
         """What the second look noted besides: scalar arguments (``arg1``), the op's result in float64, the library."""
         return self.look.facts if self.source is not None and self.look is not None else {}
 
+    def read_from(self, name: str | None = None) -> str | None:
+        """Say where the script read a weight or a buffer, or a state, that went into the op: the first without a name.
+
+        It is told only in which file and line; what has written there since, an optimizer say, is not known.
+        """
+        known = self.extra.get("read_from")
+        found = known.get(name or next(iter(known), "")) if isinstance(known, dict) else None
+        if not isinstance(found, list) or len(found) != len(("path", "key", "file", "line")):
+            return None
+        path, key, file, line = (str(part).replace(chr(92), "/").rpartition("/")[2] for part in found)
+        of = "a file" if found[0] is None else path
+        return f"read from {of} (there {key}) at {file}:{line}" if found[2] is not None else f"read from {of}"
+
     def meaning(self, name: str) -> Meaning | None:
         """Return what a name in the underlined expression stands for, by the script's own text."""
         names = self.around.names if self.around is not None else ()

@@ -32,4 +32,6 @@ def explain(facts: Facts) -> Cause | None:
     settings = facts.extra.get("settings")
     check = Suggestion(_LOOK, _OF_ADAM if isinstance(settings, dict) and "betas" in settings else None)
     why = "A mean of squares is never negative, and no update makes it so: it was written, or loaded, as it is."
-    return Cause("checkpoint_corruption", (told, why), (check,), LIKELY, story=True, leads=True)
+    read = facts.read_from("exp_avg_sq") or facts.read_from()
+    came = () if read is None else (f"This state was {read}.",)
+    return Cause("checkpoint_corruption", (told, why, *came), (check,), LIKELY, story=True, leads=True)

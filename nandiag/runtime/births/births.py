@@ -193,6 +193,8 @@ class Births:
         """
         if self.stored is not None and laid is not None:
             self.stored.written(tensor, laid)
+        if not self.prelude.on:
+            self.record.files.forget(tensor)
         if self.prelude.on or (laid is not None and self.record.leaves(tensor, laid)):
             return
         self.forget(tensor)

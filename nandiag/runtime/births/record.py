@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.runtime.births.again import Kept, Words
+from nandiag.runtime.births.files.read import FromFiles
 from nandiag.runtime.births.known import (
     EXPOSES,
     FILE,
@@ -75,6 +76,7 @@ class Record:
         self._told = 0
         self._bytes_a_second = _BYTES_A_SECOND
         self._room = _MOST_COPIED
+        self.files = FromFiles()
         self.spent = 0.0
 
     def left(self) -> float:
@@ -89,10 +91,13 @@ class Record:
     def read(self, named: Sequence[tuple[str, Tensor]], call: Call, path: str | None) -> None:
         """Tensors were read from a file, by their keys in it."""
         for name, tensor in named:
-            self._put(tensor, Filed(call, name, path))
+            filed = Filed(call, name, path)
+            self._put(tensor, filed)
+            self.files.put(tensor, filed)
 
     def forget(self, tensor: Tensor) -> None:
         """Something that is not looked at has written into ``tensor``."""
+        self.files.forget(tensor)
         if self._states:
             self._states.pop(storage(tensor) or 0, None)
 
@@ -110,6 +115,7 @@ class Record:
         """Calls are not seen any more, so that nothing that is known need hold."""
         self._states.clear()
         self._pins.clear()
+        self.files.lose()
 
     def keep_bad(self) -> None:
         """Training begins: from now on only what is bad, or was not looked at, matters."""
@@ -141,6 +147,7 @@ class Record:
                 state = state.before
 
     def _wrote(self, call: Call, words: Words, target: Tensor) -> None:
+        self.files.wrote(call.name, words.args, target)
         if call.name in EMPTY:
             self._put(target, Birth(UNWRITTEN, call))
             return

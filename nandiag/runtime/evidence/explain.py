@@ -77,11 +77,15 @@ def overgrown(op: Op, name: Callable[[Tensor], str | None]) -> tuple[Tensor, Ten
 
     What is below zero throughout is a mask, as a rule.
     """
-    named = [(one, told) for one in _given(op)[:_GIVEN] if (told := name(one)) is not None]
-    facts = [(one, fact(one, told)) for one, told in named]
+    facts = [(one, fact(one, told)) for told, one in named_inputs(op, name)]
     large = [(one, seen) for one, seen in facts if not seen.bad and (seen.max or 0.0) > 0.0]
     most = max(large, key=lambda pair: pair[1].absmax or 0.0, default=None)
     return most if most is not None and (most[1].absmax or 0.0) > _NO_WEIGHT else None
+
+
+def named_inputs(op: Op, name: Callable[[Tensor], str | None]) -> list[tuple[str, Tensor]]:
+    """Return the weights and buffers that went into the op, by name."""
+    return [(told, one) for one in _given(op)[:_GIVEN] if (told := name(one)) is not None]
 
 
 def of_weights(op: Op, losses: Iterable[Tensor] = ()) -> dict[str, object]:

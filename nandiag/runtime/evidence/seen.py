@@ -20,6 +20,7 @@ from nandiag.runtime.evidence.explain import (
     in_float64,
     inputs_of,
     masked_at,
+    named_inputs,
     of_weights,
     outputs_of,
     overgrown,
@@ -154,6 +155,7 @@ class Evidence:
             facts |= {**in_float64(op), **self._overgrown(op), **vanished_at(op), **upside_down(op)}
             facts |= self._fed(op)
             facts |= few_weights(op, self._name())
+            facts |= self.births.record.files.told(named_inputs(op, self._name())) if self.births is not None else {}
             facts |= masked_at(op) if op.sums else {}
             facts |= self._multiplied() if op.spot.node is not None else {}
         number = name_of_number(op.spot.frames) if any(map(_is_bad_number, facts.values())) else None

@@ -214,6 +214,8 @@ class Examiner:
             with traceless(self._capture, [], entries, ends=ends), torch.no_grad():
                 looked = look_again(optimizer, bad, step, Overwritten(ends=ends), first=first)
                 births, weights = self._capture.births, list(bad.values())
+                if births is not None and looked.source == "op":
+                    looked = births.record.files.with_state(looked, optimizer.state.get(weights[0]))
                 rates = bad_tensors(optimizer) if looked.outcome == "finite" else []
                 if rates:
                     made = None if births is None else births.stored_in(rates, step)

@@ -52,3 +52,31 @@ def test_where_an_optimizer_of_a_library_divides_its_eps_leads(at, by_hand):
         "addcdiv_", given, (by_hand.fact(nan=3),), extra=extra, phase="optimizer", text=text, column=(4, 14)
     )  # fmt: skip
     assert (explain(facts)[0].leads, explain(facts)[0].follows) == (True, False)
+
+
+def test_a_state_that_was_read_from_a_file_is_told_with_it_and_no_clamp_is_advised(at, by_hand):
+    extra = {"reconstructed": True, "parameters": ["fc.weight"], "settings": {"betas": [0.9, 0.999]},
+             "read_from": {"exp_avg": ["/a/adam.pt", "m", "/b/train.py", 7],
+                           "exp_avg_sq": ["/a/adam.pt", "v", "/b/train.py", 7]}}  # fmt: skip
+    facts = at("sqrt", (by_hand.fact(min=-0.1),), (by_hand.fact(nan=3),), phase="optimizer", extra=extra,
+               text="opt.step()", column=(0, 10))  # fmt: skip
+    story, mechanism = explain(facts)
+    assert story.evidence[-1] == "This state was read from adam.pt (there v) at train.py:7."
+    assert (mechanism.slug, mechanism.suggestions) == ("domain_error", ())
+
+
+@pytest.mark.parametrize(
+    ("read", "told"),
+    [
+        (
+            {"bn.running_var": [None, "var", None, None]},
+            "It was read from a file; finite batches never make it negative.",
+        ),
+        ({"bn.weight": ["a.pt", "var", "b.py", 1]}, None),
+        ({}, None),
+    ],
+)
+def test_a_running_variance_below_0_is_told_with_its_file(at, by_hand, read, told):
+    var = by_hand.fact("bn.running_var", shape=(4,), min=-0.1)
+    facts = at("native_batch_norm", (by_hand.fact(), var), (by_hand.fact(nan=3),), extra={"read_from": read})
+    assert explain(facts)[1].evidence[1:] == (() if told is None else (told,))
