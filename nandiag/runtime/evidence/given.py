@@ -41,6 +41,8 @@ def with_number(case: Case, looked: Looked, capture: Capture, examine: Callable[
     used_at = f"{os.path.basename(looked.site.file or '')}:{looked.site.line}"
     reason = _READ.format(words.op(looked.site.op or "the op"), used_at)
     facts = {**made.facts, "first_used_by": looked.site.op, "used_at": used_at}
+    if "birth" not in made.facts and made.step < looked.step:
+        facts["made_at_step"] = made.step
     return replace(made, step=looked.step, method="tape", reason=reason, facts=facts, seconds=looked.seconds)
 
 
@@ -55,11 +57,10 @@ def _given(looked: Looked) -> float | None:
 
 def _maker_of(number: float, capture: Capture, examine: Callable[[Tensor], Looked | None]) -> Looked | None:
     """Return how such a number was made: in this step or since the last one, else before the first one."""
-    tensors = [tensor for one, tensor in capture.window.numbers if alike(one, number)]
-    lines = {None if (known := capture.tape.maker(one)) is None else tuple(known[0].places) for one in tensors}
-    if len(lines) > 1:
+    read = [(tensor, maker) for one, tensor, maker in capture.window.numbers if alike(one, number)]
+    if len({tuple(maker.places) for _, maker in read}) > 1:
         return None
-    return read_before(number, examine(tensors[-1]) if lines else None, capture)
+    return read_before(number, examine(read[-1][0]) if read else None, capture)
 
 
 def read_before(number: float, made: Looked | None, capture: Capture) -> Looked | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from nandiag.runtime.levels.modules import ModuleWatch
 from nandiag.runtime.levels.ops.live import Live
 from nandiag.runtime.levels.untrained import Untrained
 from nandiag.runtime.memory.masks import Masks
+from nandiag.runtime.numeric.read import Read
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.examine import Examiner
@@ -175,8 +177,17 @@ class Looker:
         births = self._capture.births
         if self._capture.window.numbers or (births is not None and births.read):
             self._examiner.examine_rates(optimizer, self._clock.step)
+            if births is not None:
+                self._note_numbers(births.read)
         if self._capture.window.stored and births is not None and births.stored is not None:
             births.stored.look()
+
+    @guarded("numbers")
+    def _note_numbers(self, read: Read) -> None:
+        """Bad numbers that the script has read in this step may go into an op some steps further on."""
+        for number, tensor, maker in self._capture.window.numbers:
+            look = partial(self._examiner.examine_number, self._clock.step, tensor, apart=True)
+            read.in_step(number, maker, look)
 
     def step_ends(self, step: int) -> None:
         """A step is over, ``step`` begins."""

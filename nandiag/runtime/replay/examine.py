@@ -109,7 +109,7 @@ class Examiner:
             looked = with_buckets(looked, roots_of(entries))
         with quiet():
             looked = self._from_file(case, entries, self._of_weights(case, entries, looked))
-        looked = with_number(case, looked, self._capture, functools.partial(self._examine_number, case.step))
+        looked = with_number(case, looked, self._capture, functools.partial(self.examine_number, case.step))
         looked = _timed(looked, time.perf_counter() - began)
         if case.is_told(looked):
             RECORDER.emit(looked, urgent=True)
@@ -133,9 +133,9 @@ class Examiner:
     def examine_handed(self, case: Case) -> Looked | None:
         """Look at how what this rank hands to others was made; it counts for no replay, and nobody is told of it here.
 
-        What the step did so far is run again, on this rank alone.
+        What the step did so far is run again, on this rank alone; of a case ``apart`` only what the loop computed.
         """
-        if self._capture.off:
+        if self._capture.off or (case.apart and self._left <= 0):
             return None
         tape = self._capture.tape
         with quiet():
@@ -145,8 +145,8 @@ class Examiner:
             leaves = all_that_gather([], roots_of(entries), entries)
             own = [one for one in leaves if one.grad is not None and storage(one.grad) in keys]
         case = replace(case, parameters=own)
-        looked = self._refusal(case, entries) or self._replay(case, entries)
-        return looked if looked.outcome not in _NOT_RUN else self._apart(case, entries) or looked
+        looked = None if case.apart else self._refusal(case, entries) or self._replay(case, entries)
+        return looked if looked is not None and looked.outcome not in _NOT_RUN else self._apart(case, entries) or looked
 
     def _apart(self, case: Case, entries: list[Entry]) -> Looked | None:
         """Run again what the loop itself computed, where the models cannot be called; None where that shows nothing.
@@ -169,15 +169,17 @@ class Examiner:
         if self._rates_left <= 0 or self._left <= 0:
             return
         bad = {repr(rate) for rate in rates_used(optimizer) if not math.isfinite(rate)}
-        tensor = next((one for number, one in reversed(self._capture.window.numbers) if repr(number) in bad), None)
+        tensor = next((one for number, one, _ in reversed(self._capture.window.numbers) if repr(number) in bad), None)
         if tensor is not None:
             self._rates_left -= 1
-            self._rate = self._examine_number(step, tensor)
+            self._rate = self.examine_number(step, tensor)
         if bad and (made := read_before(float(min(bad)), self._rate, self._capture)) is not None:
             self._rate = replace(made, step=step)
 
-    def _examine_number(self, step: int, tensor: Tensor) -> Looked | None:
-        return self.examine_handed(Case(step, [], joint=False, unfinished=True, spoken=(tensor,), handed=True))
+    def examine_number(self, step: int, tensor: Tensor, *, apart: bool = False) -> Looked | None:
+        """Look at how a number was made that the script read; ``apart``: without running its models a second time."""
+        case = Case(step, [], joint=False, unfinished=True, spoken=(tensor,), handed=True, apart=apart)
+        return self.examine_handed(case)
 
     def _with_moved(self, entries: list[Entry]) -> list[Entry]:
         """Return the entries and what gave tensors other memory (``p.data = value``), in their order."""

@@ -119,15 +119,16 @@ traits = functools.lru_cache(maxsize=4096)(_traits)
 class Window(Beneath):
     """Tapes calls while it is open; ``calls`` counts them, for the budget; once ``shut`` it opens no more.
 
-    ``numbers`` are those that the script read off tensors in this step and that are not finite, each with its tensor;
-    ``stored`` is what is not finite of what it laid into memory that lives on, each with a key of that memory.
+    ``numbers`` are those that the script read off tensors in this step and that are not finite, each with its tensor
+    and what made that; ``stored`` is what is not finite of what it laid into memory that lives on, each with a key of
+    that memory.
     """
 
     def __init__(self, tape: Tape) -> None:
         super().__init__()
         self.tape = tape
         self.calls = self.writes = 0
-        self.numbers: deque[tuple[float, Tensor]] = deque(maxlen=_MOST_NUMBERS)
+        self.numbers: deque[tuple[float, Tensor, Entry]] = deque(maxlen=_MOST_NUMBERS)
         self.stored: list[tuple[int, Tensor]] = []
         self.handed_out = HandedOut()
         self.moved: deque[Entry] = deque(maxlen=_MOST_MOVED)
@@ -174,7 +175,7 @@ class Window(Beneath):
             return
         maker = self.tape.maker(args[0]) if args and isinstance(args[0], Tensor) else None
         if maker is not None and is_of_little(maker[0]) and self.tape.hold(maker[0]):
-            self.numbers.append((number, args[0]))
+            self.numbers.append((number, args[0], maker[0]))
 
     def _note_moved(self, target: Tensor, frame: Any) -> None:
         """Note ``p.data = value``: by it ``p`` has other memory, which is made again by no call of the tape."""

@@ -103,7 +103,7 @@ class Stored:
             if self._known:
                 self._forget_but(made, bad)
             window = self._capture.window
-            ours = {id(held) for _, held in (*window.stored, *window.numbers)}
+            ours = {id(pair[1]) for pair in (*window.stored, *window.numbers)}
             for one in bad:
                 if id(one) not in ours and storage_of(one) not in self._known and not _is_mask(one):
                     self._note(one, one)

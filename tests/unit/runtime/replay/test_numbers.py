@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from nandiag.events import ProbeDark
+
 
 def trained(weigh, steps=3):
     """Train a layer on a loss times what ``weigh(step)`` returns."""
@@ -94,3 +96,88 @@ def test_a_number_that_the_line_itself_writes_is_its_own(work):
     loss.backward()
     optimizer.step()
     assert 'float("nan")' in worker.looked[0].site.source
+
+
+def test_a_number_read_in_an_earlier_step_has_its_line_and_step(work):
+    worker = work()
+    weights = [1.0, 1.0]
+
+    def weigh(step):
+        hits = torch.full((4,), float(step != 2))
+        weights.append((1 / hits.mean()).item())  # the line
+        return weights[step]
+
+    trained(weigh, steps=6)
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source, looked.step, looked.method) == ("found", "op", 4, "tape"), looked
+    assert looked.site.source.rstrip().endswith("# the line")
+    assert looked.facts["made_at_step"] == 2
+
+
+def test_where_several_steps_lines_made_such_numbers_none_is_named(work):
+    worker = work()
+    weights = [1.0, 1.0]
+
+    def weigh(step):
+        hits = torch.full((4,), float(step != 1))
+        weights.append((1 / hits.mean()).item())
+        weights.append((torch.ones(2) / hits[:2]).max().item())
+        return weights[step]
+
+    trained(weigh, steps=6)
+    looked = worker.looked[0]
+    assert "* weight" in looked.site.source, looked
+
+
+def test_numbers_that_do_no_harm_are_looked_at_once_for_a_line(work, monkeypatch):
+    worker = work()
+    examiner, looks = worker.sentinel.looker._examiner, []
+    look = examiner.examine_handed
+    monkeypatch.setattr(examiner, "examine_handed", lambda case: looks.append(case) or look(case))
+
+    def weigh(step):
+        assert (torch.zeros(2) / torch.zeros(2)).mean().isnan().item()
+        assert torch.zeros(2).log().sum().item() < 0
+        assert torch.tensor(-1.0 - step).sqrt().item() != 0
+        return 1.0
+
+    trained(weigh, steps=8)
+    assert worker.looked == []
+    assert len(looks) <= 3
+    assert worker.events(ProbeDark) == []
+
+
+def test_neither_a_model_nor_the_generators_are_used_again_for_it(work):
+    worker = work()
+    ran = []
+
+    class Counted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(3, 2)
+
+        def forward(self, x):
+            ran.append(1)
+            return self.inner(x) * torch.rand(())
+
+    def train(watched):
+        torch.manual_seed(1)
+        model = Counted()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            out = model(torch.rand(4, 3))
+            if watched:
+                assert (torch.rand(2) * out.detach().sum() / 0.0).isnan().any().item() in {True, False}
+                assert (out.detach().mean() / 0.0).item() != 0
+            else:
+                torch.rand(2)
+            optimizer.zero_grad()
+            out.square().mean().backward()
+            optimizer.step()
+        return model.inner.weight.detach().clone(), torch.rand(1)
+
+    first = train(watched=True)
+    again = train(watched=False)
+    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+    assert len(ran) == 8
+    assert worker.events(ProbeDark) == []
