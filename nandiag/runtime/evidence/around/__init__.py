@@ -21,7 +21,7 @@ from nandiag.runtime.evidence.around.place import Place, end_of, loaded, place_o
 from nandiag.runtime.evidence.around.returned import ends, returned
 from nandiag.runtime.evidence.around.unchanged import bound, unchanged
 from nandiag.runtime.evidence.around.written import written
-from nandiag.runtime.frames import Frame
+from nandiag.runtime.frames import USER, Frame
 
 _MOST_NAMES, _MOST_USES, _DEEPEST, _LONGEST = 8, 4, 4, 200
 _HOLE = "__nandiag__"
@@ -44,7 +44,7 @@ def _around(frames: tuple[Frame, ...]) -> Around | None:
         return None
     statement, column = _on_one_line(place)
     names = tuple(_meanings(place, place, frames[1:]))[:_MOST_NAMES]
-    uses = tuple(_uses(place))[:_MOST_USES]
+    uses = tuple(_uses(place, frames[1:]))[:_MOST_USES]
     aliased = [one.text for one in names if _ATTRIBUTE.fullmatch(one.text)]
     lines = tuple(written(place, aliased))
     loops = tuple(carried(place))[:_MOST_USES]
@@ -142,6 +142,14 @@ def _blocks(place: Place) -> Iterator[tuple[list[ast.stmt], ast.stmt]]:
                 yield block, inner
 
 
+def _of_call(callers: tuple[Frame, ...]) -> Iterator[str]:
+    own = next((one for one in callers if one.kind == USER), None)  # behind what a library wraps around it
+    place = None if own is None else place_of(own)
+    statement = None if place is None else place.statement
+    if place is not None and isinstance(statement, _SIMPLE) and isinstance(place.nodes[-1], ast.Call):
+        yield _text(statement)
+
+
 def _value(statement: ast.stmt, name: str) -> ast.expr | None:
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         targets, values = _paired(statement.targets[0], statement.value)
@@ -159,9 +167,14 @@ def _paired(target: ast.expr, value: ast.expr) -> tuple[list[ast.expr], list[ast
     return [target], [value]
 
 
-def _uses(place: Place) -> Iterator[str]:
-    """Yield the statements behind the expression's own that use the one name which it is assigned to."""
+def _uses(place: Place, callers: tuple[Frame, ...]) -> Iterator[str]:
+    """Yield the statements behind the expression's own that use the one name which it is assigned to.
+
+    Of what a function returns at once it is the caller's statement.
+    """
     statement = place.statement
+    if isinstance(statement, ast.Return) and statement.value is place.nodes[-1]:
+        yield from _of_call(callers)
     if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
         return
     name = statement.targets[0].id

@@ -171,6 +171,18 @@ def test_what_is_done_with_the_result(run):
     assert found.uses == ("s = (e, 1)", "return e")
 
 
+@pytest.mark.parametrize(
+    ("before", "returned", "call", "uses"),
+    [
+        ("", "probe(x)", "g(2)", ("found = g(2)",)),
+        ("@torch.no_grad()\n", "probe(x)", "[g(3)][0]", ("found = [g(3)][0]",)),
+        ("", "(probe(x), 1)", "g(2)[0]", ()),
+    ],
+)
+def test_what_is_done_with_what_a_function_returns_is_its_callers(run, before, returned, call, uses):
+    assert run(f"{before}def g(x):\n    return {returned}\nfound = {call}\n").uses == uses
+
+
 def test_a_file_that_cannot_be_read_says_nothing():
     space = {"probe": probe}
     exec(compile("found = probe(1)", "gone.py", "exec"), space)  # noqa: S102
