@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from nandiag.analysis.causes.facts import LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
+from nandiag.analysis.causes.mends.exponentials import forms
 from nandiag.analysis.causes.mends.script import bounding, fitting, masks
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -224,11 +225,25 @@ def _shifted(facts: Facts, found: tuple[str, ast.expr] | None) -> tuple[Suggesti
     meaning = facts.meaning(largest.id) if isinstance(largest, ast.Name) else None
     where = "Before its maximum is taken" if isinstance(largest, ast.Name) else "Before this line"
     where = where if meaning is None else f"Before line {meaning.line}, which takes the maximum"
-    if "log(" in "".join((facts.origin.source or "", *facts.uses)):
+    logged = "log(" in "".join((facts.origin.source or "", *facts.uses))
+    if logged and len(facts.origin.inputs[0].shape) > _TWO:
+        return _in_recursion(facts, name, where)
+    if logged:
         text = f"{where}, leave such rows out: the logarithm of a sum of nothing is -inf, and no number stands for it."
         return (Suggestion(text, f"{name} = {name}[{name}.isfinite().any(-1)]"), _left_one(facts, name))
     text = f"{where}, put the lowest finite number for -inf: such a row is then a mean over all its positions."
     return (Suggestion(text, f"{name} = {_finite(name)}"), _left_one(facts, name))
+
+
+def _in_recursion(facts: Facts, name: str, where: str) -> tuple[Suggestion, ...]:
+    """Rows of rows cannot be left out: what nothing leads to, in a chain by hand, stays far below all others."""
+    low = _LOW.get(dtype_of(facts.origin.inputs[0]), "-1e30")
+    line = forms.logsumexp_by_hand(facts.origin, f".clamp_min({low})")
+    if line is not None:
+        text = "Let torch do it, and keep -inf out of it: behind a clamp the sum of nothing is far below all others."
+        return Suggestion(text, line), _left_one(facts, name)
+    text = f"{where}, keep -inf out of it: behind a clamp the sum of nothing is far below all others."
+    return Suggestion(text, f"{name} = {name}.clamp_min({low})"), _left_one(facts, name)
 
 
 def _left_one(facts: Facts, *names: str) -> Suggestion:

@@ -33,6 +33,20 @@ def test_the_logarithm_of_a_sum_of_nothing_has_no_number_in_its_place(at, by_han
 
 
 @pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("return (s - m).exp().sum(d).log() + m.squeeze(d)", "return torch.logsumexp(s.clamp_min(-1e30), dim=d)"),
+        ("a = m + torch.log((s - m).exp().sum(1)) + e", "a = torch.logsumexp(s.clamp_min(-1e30), dim=1) + e"),
+        ("a = torch.log(w @ (s - m).exp()) + m", "s = s.clamp_min(-1e30)"),
+    ],
+)
+def test_rows_of_rows_stay_far_below_all_others(at, by_hand, line, code):
+    given = (by_hand.fact(neginf=8, shape=(2, 4, 4)), by_hand.fact(neginf=1, shape=(2, 1, 4)))
+    facts = at("sub", given, (by_hand.fact(nan=4),), **placed(line, "s - m"))
+    assert advice(facts)[0].code == code
+
+
+@pytest.mark.parametrize(
     ("fill", "code"),
     [
         ("q.masked_fill(~keep, -inf)", "keep = keep | ~keep.any(-1, keepdim=True)"),

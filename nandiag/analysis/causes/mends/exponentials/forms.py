@@ -180,6 +180,28 @@ def _logsumexp(node: ast.expr) -> tuple[str, str] | None:
     return "logsumexp", f"torch.logsumexp({ast.unparse(given)}, dim={summed[1]})"
 
 
+def logsumexp_by_hand(origin: Origin, guard: str) -> str | None:
+    """Return the line with torch's for ``m + log(exp(x - m).sum(d))``, of which ``x - m`` is underlined.
+
+    ``guard`` (``.clamp_min(-1e30)``) is put behind the x.
+    """
+    found, source = fitting.parsed(origin), (origin.source or "").strip()
+    less = None if found is None else found[1]
+    if not isinstance(less, ast.BinOp) or not isinstance(less.op, ast.Sub) or not isinstance(less.right, ast.Name):
+        return None
+    for node in _expressions(source):
+        sides = (node.left, node.right) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) else ()
+        for logged, peak in zip(sides, sides[::-1], strict=True):
+            inner = _argument(logged, "log")
+            along = None if inner is None else summed_along(inner)
+            given = None if along is None else exponent(along[0])
+            alike = given is not None and ast.dump(given) == ast.dump(less)
+            if along is not None and alike and less.right.id in {getattr(one, "id", "") for one in ast.walk(peak)}:
+                whole = f"torch.logsumexp({fitting.bracketed(less.left)}{guard}, dim={along[1]})"
+                return source[: node.col_offset] + whole + source[node.end_col_offset or 0 :]
+    return None
+
+
 def _sigmoid(node: ast.expr) -> tuple[str, str] | None:
     """``1 / (1 + exp(-x))`` and ``exp(x) / (1 + exp(x))``."""
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
