@@ -74,6 +74,7 @@ _RATE = (
 )
 _KEPT = "y = a / torch.where(b != 0, b, torch.inf)"
 _COUNTS = re.compile(r"(?:^|[\W_])(?:n|num|numel|counts?|len|lengths?|steps|samples|tokens|batches|seen)(?:$|[\W_])")
+_EITHER = re.compile(r"(?:^|[\W_])(?:n|length)(?:$|[\W_])")  # a count, or a norm
 _SUM = re.compile(r"\bsum\(|\bcount\w*\(|\blen\(|\bnumel\(")
 _SIZES = re.compile(r"norm|sqrt|\bstd\b|\bvar\b|\babs\b|\bmean\b|\bexp\b")
 _DRAWS = ("Categorical", "Multinomial")
@@ -308,16 +309,19 @@ def _of_one_number(facts: Facts, name: str | None, counted: str | None) -> tuple
     made = _made_of(facts, text) if text is not None and "(" in text else _where_set(facts, text)
     why = f"{name or text or 'The divisor'} is 0, and what it divides is not: look at {made}"
     if not _COUNTS.search(text or name or "") and not _are_counts(facts, text):
-        raised = bounding.bound_at_zero(facts.origin)
-        if raised is not None:
-            return (Suggestion(f"{text} is 0: raise its bound to the least that is of use.", raised),)
-        return (Suggestion(f"{why}."),)
+        return (_bound_raised(facts, text) or spreads.of_equals(facts) or Suggestion(f"{why}."),)
     if counted is None:
         return (Suggestion(f"{why}."),)
     if name:  # what is kept from step to step: at least one is a wrong mean, and nobody would see it
         return (Suggestion(f"{why} (a buffer that was registered with persistent=False is in no checkpoint)."),)
     told = Suggestion(f"{why}."), Suggestion("If it is a count: at least one.", counted)
     return told[::-1] if _are_counts(facts, text) else told
+
+
+def _bound_raised(facts: Facts, text: str | None) -> Suggestion | None:
+    raised = bounding.bound_at_zero(facts.origin)
+    told = f"{text} is 0: raise its bound to the least that is of use."
+    return None if raised is None else Suggestion(told, raised)
 
 
 def _made_of(facts: Facts, text: str) -> str:
@@ -386,4 +390,6 @@ def _is_count(facts: Facts, divisor: TensorFact) -> bool:
     below = quotients.below(facts.origin) or divisor.name or ""
     meaning = facts.meaning(below)
     sizes = meaning is not None and _SIZES.search(meaning.text) is not None  # n may stand for a norm as well
+    if meaning is None and not divisor.max and "int" not in dtype_of(divisor) and not _is_infinite(facts):
+        below = _EITHER.sub("", below)  # nothing says which: a small number does for 0/0 of both
     return whole and not sizes and _COUNTS.search(below) is not None

@@ -322,3 +322,31 @@ def test_scalings_by_sums_of_exponentials_are_computed_in_logarithms(at, by_hand
     exec(codes[0], names)  # noqa: S102
     assert torch.allclose(names["v"].exp(), b / (torch.exp(-cost).t() @ u))
     assert "clamp_min" in advice(on(facts, ("K", "torch.rand(4, 4)")))[0].code or zeros
+
+
+# ---------------------------------------------------------------------- what the one number below is
+
+
+@pytest.mark.parametrize(
+    ("made", "code"),
+    [
+        ("t.quantile(0.9) - t.quantile(0.1)", "y = z / torch.where(s != 0, s, 1.0)"),
+        ("torch.max(t) - torch.min(t)", "y = z / torch.where(s != 0, s, 1.0)"),
+        ("t.std()", "y = z / torch.where(s != 0, s, 1.0)"),
+        ("t.max() - u.min()", None),
+        ("t.mean() - t.min()", None),
+    ],
+)
+def test_a_spread_of_equals_is_taken_for_1(at, by_hand, made, code):
+    given = (by_hand.fact(), by_hand.fact(zeros=1, shape=(), min=0.0, max=0.0))
+    facts = at("div", given, (by_hand.fact(posinf=1),), **placed("y = z / s", "z / s"))
+    assert advice(on(facts, ("s", made)))[0].code == code
+
+
+@pytest.mark.parametrize(
+    ("names", "most", "least"), [((), 0.0, "1e-6"), ((), 3.0, "1"), ((("length", "len(rows)"),), 0.0, "1")]
+)
+def test_a_length_of_which_nothing_is_known_may_be_a_norm(at, by_hand, names, most, least):
+    given = (by_hand.fact(zeros=9, min=0.0, max=0.0), by_hand.fact(zeros=1, shape=(), min=0.0, max=most))
+    facts = at("div", given, (by_hand.fact(nan=9),), **placed("d = d / length", "d / length"))
+    assert advice(on(facts, *names))[0].code == f"d = d / length.clamp_min({least})"

@@ -8,6 +8,7 @@ from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.causes.mends.script import bounding, fitting, meanings, quotients
 from nandiag.analysis.report import Suggestion
 
+_PAIRS = ({"max", "min"}, {"amax", "amin"}, {"quantile"}, {"kthvalue"}, {"nanquantile"})
 _OF_ONE = "Of one value there is no spread yet: take 1 until there are two."
 _SPREADS = ("std", "var", "norm")
 _LEAST, _LARGE = "1e-2", 1e4
@@ -29,6 +30,29 @@ def not_yet(facts: Facts) -> Suggestion | None:
     if "arg1" in facts.extra:  # the count is a number of Python's
         code = f"({total} / max({count} - 1, 1) if {count} > 1 else torch.ones_like({total}))"
     return Suggestion(_OF_ONE, fitting.whole(facts.origin, code))
+
+
+def of_equals(facts: Facts) -> Suggestion | None:
+    """Return the user's line, divided by 1 where all that the one number is the spread of is the same."""
+    found = fitting.parsed(facts.origin)
+    below = None if found is None else quotients.divided_by(found[1])
+    made = None if below is None else meanings.behind(facts, below).node
+    if below is None or made is None or not (_is_range(made) or _spread(made) is not None):
+        return None
+    text = f"{ast.unparse(below)} is a spread, which is 0 where all are the same: divide by 1 there."
+    line = quotients.left_out(facts.origin, "!= 0", "1.0")
+    return None if line is None else Suggestion(text, line)
+
+
+def _is_range(node: ast.expr) -> bool:
+    """Whether it is the largest of something less the least of it, or one quantile less another."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Sub):
+        return False
+    for names in _PAIRS:
+        ends = [[one for name in names if (one := fitting.target(side, name))] for side in (node.left, node.right)]
+        if all(ends) and ast.dump(ends[0][0]) == ast.dump(ends[1][0]):
+            return True
+    return False
 
 
 def left_eps(facts: Facts) -> Suggestion | None:
