@@ -51,7 +51,7 @@ def copied(one: Any, inner: Callable[[Any], Any]) -> Any:
     known = kind.__module__ in {"builtins", "itertools"} and kind is not _SHARING
     if not known or not _has_own(kind, "__reduce__") or (kind is _ENDLESS and not _calls_a_function(one)):
         raise TypeError(f"a {kind.__name__} has no copy")
-    with unwarned():
+    with _unwarned():
         make, words, *state = one.__reduce__()
         copy = make(*map(inner, words))
         if state and state[0] is not None:
@@ -60,7 +60,7 @@ def copied(one: Any, inner: Callable[[Any], Any]) -> Any:
 
 
 @contextlib.contextmanager
-def unwarned() -> Iterator[None]:
+def _unwarned() -> Iterator[None]:
     """Leave out warnings of what is deprecated that name nandiag's own lines.
 
     Past the functions of ``warnings``: after these, each warning of the script's that was shown once is shown again.
