@@ -84,7 +84,7 @@ class Belongings:
             return
         left = self._theirs.names.get(id(one), ())
         self._kept.append((one, left))
-        kept = self._of_numbers(one) if is_array(one) else _keeper(one, left)
+        kept = self._of_numbers(one) if is_array(one) else keeper(one, left)
         if kept is not None:
             yield kept
         if is_object(one):
@@ -101,7 +101,8 @@ class Belongings:
         return self._numbers.keeper(one) if self._ends else partial(one.seek, one.tell())
 
 
-def _keeper(one: Any, left: Collection[Any]) -> Callable[[], object] | None:
+def keeper(one: Any, left: Collection[Any]) -> Callable[[], object] | None:
+    """Return what gives ``one`` the members that it has now, but for those ``left``; None for what has none."""
     form: Any = form_of(one)
     if form in MAPS:
         base = OrderedDict if form is OrderedDict else dict

@@ -57,6 +57,18 @@ class Case:
     asks: bool = False
     zeros: bool = False
 
+    @property
+    def may_be_joined(self) -> bool:
+        """Whether all ranks may run it again together though none was told that all would: hooks that communicate.
+
+        What these leave in weights is as bad on all ranks.
+        """
+        return self.within and self.ends and not self.joint
+
+    def nothing(self, outcome: str, reason: str) -> Looked:
+        """Return that running the step again showed no origin, and why."""
+        return Looked(outcome=outcome, method="replay", step=self.step, reason=reason)
+
     def is_told(self, looked: Looked) -> bool:
         """Whether what a look found is worth a word: not where nothing else says that there is harm at all.
 

@@ -47,7 +47,7 @@ from nandiag.runtime.replay.ready import (
     without_models,
 )
 from nandiag.runtime.replay.rerun import Player, written_by
-from nandiag.runtime.replay.trace import Tracer
+from nandiag.runtime.replay.trace import Communicates, Tracer
 from nandiag.runtime.replay.unfinished import groups_of, reset_sharding
 from nandiag.runtime.replay.update.again import BY_HAND, GONE, last_write, look_again
 from nandiag.runtime.replay.update.rates import bad_tensors, by_tensor, rates_used
@@ -56,6 +56,7 @@ from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, Entry
 from nandiag.runtime.tape.traceless import roots_of, traceless
 from nandiag.runtime.together.agreement import Agreement
+from nandiag.runtime.together.census import all_come
 from nandiag.runtime.together.shadows import possible
 from nandiag.runtime.together.shards import SHARDS
 from nandiag.runtime.together.vigil import together
@@ -73,7 +74,7 @@ class Examiner:
         self._partial = False
         self._rate: Looked | None = None
         self.script_ends = False
-        self._hooks = Hooks()
+        self._hooks = Hooks(capture)
         self._mended = Mended()
 
     @postponed()
@@ -95,7 +96,7 @@ class Examiner:
         entries, self._partial = still_held(to_play(tape, case, copies))
         self._mended = Mended()
         began = time.perf_counter()
-        looked = self._refusal(case, entries) or self._as_set_anew(case, entries, self._replay(case, entries))
+        looked = self._refusal(case, entries) or self._as_set_anew(case, entries, self._in_company(case, entries))
         looked = self._on_zeros(case, entries, looked)
         if self.script_ends and looked.outcome in _NOT_RUN and not case.joint and groups_of(roots_of(entries)):
             looked = self._replay(replace(case, asks=True), entries)
@@ -262,7 +263,14 @@ class Examiner:
             others = self.agreement.any(flag=reason is not None)
             if others or not self.agreement.possible:
                 reason = reason or "another rank could not run the step again"
-        return None if reason is None else _nothing(case, "refused", reason)
+        return None if reason is None else case.nothing("refused", reason)
+
+    def _in_company(self, case: Case, entries: list[Entry]) -> Looked:
+        """Replay the step; with all ranks, where hooks within its backward communicate and the run ends after it."""
+        looked = self._replay(case, entries)
+        if not (case.may_be_joined and looked.facts.get("alone")) or not all_come(f"within/{case.step}"):
+            return looked
+        return self._replay(replace(case, joint=True), entries)
 
     def _replay(self, case: Case, entries: list[Entry], mended: Mended | None = None) -> Looked:
         roots = roots_of(entries)
@@ -300,10 +308,10 @@ class Examiner:
             return replace(looked, facts={**looked.facts, "reconstructed": True}) if again else looked
         except Refused as refusal:
             reset_sharding(roots)
-            return _nothing(case, "refused", str(refusal))
+            return replace(case.nothing("refused", str(refusal)), facts={"alone": isinstance(refusal, Communicates)})
         except Exception as error:  # the script's own code may raise when it is run again
             reset_sharding(roots)
-            return _nothing(case, "failed", f"{type(error).__name__}: {str(error)[:300]}")
+            return case.nothing("failed", f"{type(error).__name__}: {str(error)[:300]}")
 
     def _as_set_anew(self, case: Case, entries: list[Entry], looked: Looked) -> Looked:
         """Return ``looked``, or what shows when modules begin with what they held before they set it anew.
@@ -335,7 +343,7 @@ class Examiner:
         """Meet the other ranks where the replay is a joint one; yields what waits until all are through with it."""
         if not case.joint:
             with uncounted(), SHARDS.gathered(roots_of(entries)) if case.asks else contextlib.nullcontext():
-                yield _nobody
+                yield lambda: None  # there is no other rank to wait for
             return
         with together(case.step, self._capture.step_seconds) as joined:
             tracer.instead = joined.instead
@@ -359,17 +367,17 @@ class Examiner:
         found = origin(ends)
         if found is not None:
             if not self._mended.add(found.op) and seen.tracer.mended is not None:
-                return _nothing(case, "failed", "what was mended went bad again")
+                return case.nothing("failed", "what was mended went bad again")
             return with_heard(seen.found(case, found))
         if ends:
-            return _nothing(case, "failed", "non-finite values came back, but not the op that made them")
+            return case.nothing("failed", "non-finite values came back, but not the op that made them")
         given = seen.gave(case) if case.joint else seen.left_gradient(case)
         if given is not None:
             return given
         doubts = seen.doubts()
         if self._partial:
             doubts.append("earlier micro-batches of the step were too large to keep")
-        looked = _nothing(case, "finite", "; ".join(["run again, the step is finite on this rank", *doubts]))
+        looked = case.nothing("finite", "; ".join(["run again, the step is finite on this rank", *doubts]))
         if self._capture.narrow and not case.handed:
             self._capture.widen()
         looked = replace(looked, facts={"complete": not doubts, "joint": case.joint})
@@ -386,14 +394,6 @@ def _eager() -> Iterator[None]:
         return
     with torch.compiler.set_stance("force_eager"):
         yield
-
-
-def _nothing(case: Case, outcome: str, reason: str) -> Looked:
-    return Looked(outcome=outcome, method="replay", step=case.step, reason=reason)
-
-
-def _nobody() -> None:
-    """There is no other rank to wait for."""
 
 
 def _timed(looked: Looked, seconds: float) -> Looked:

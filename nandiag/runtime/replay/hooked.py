@@ -11,30 +11,37 @@ import functools
 import math
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from types import ModuleType
+from functools import partial
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from nandiag.events import Looked
-from nandiag.runtime.belongings.reach import content
+from nandiag.runtime.belongings.keeping import keeper
+from nandiag.runtime.belongings.reach import content, is_followed, is_object
 from nandiag.runtime.evidence.exchanged import hook_of
 from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.evidence.walk import origin
-from nandiag.runtime.frames import BOUNDARIES, Frame, stack
+from nandiag.runtime.frames import BOUNDARIES, USER, Frame, kind_of, stack
 from nandiag.runtime.guard import Refused, guarded
 from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.tape.traceless import undo_all
 from nandiag.runtime.together.census import all_joined, has_peers, members, own_store, stand_apart
 from nandiag.runtime.together.vigil import together
 
 _MOST_HELD = 1_000
+# Of what is kept at each step.
+_MOST_KEPT = 300
+_MOST_BYTES = 1 << 22
 
 _registered: weakref.WeakKeyDictionary[nn.Module, tuple[Frame, ...]] = weakref.WeakKeyDictionary()
 
@@ -46,7 +53,7 @@ def watch_hooks(capture: Capture) -> None:
 
     @guarded("hooks")
     def note(ddp: nn.Module, frame: Any) -> None:
-        capture.comm_hooks = True
+        capture.comm_hooks = capture.comm_hooks or Carried()
         _registered[ddp] = stack(frame, 4)[0]
 
     @functools.wraps(original)
@@ -60,8 +67,9 @@ def watch_hooks(capture: Capture) -> None:
 class Hooks:
     """Asks the other ranks, once a step at most, whether all make the hooks of that step again, and does so."""
 
-    def __init__(self) -> None:
+    def __init__(self, capture: Capture) -> None:
         self._asked = -1
+        self._capture = capture
 
     def stand_apart(self, case: Case, roots: list[nn.Module]) -> None:
         """This rank does not come to the hooks of the step: say so, for others may be waiting for it."""
@@ -79,7 +87,7 @@ class Hooks:
                 return looked
             with together(case.step, seconds) as joined:
                 seen.tracer.instead = joined.instead
-                with _without_damage(seen.tracer, seen.roots) as spoiled:
+                with _as_it_was(self._capture.comm_hooks, seen.tracer, seen.roots) as spoiled:
                     results = _made_again(seen.tracer, case, seen.roots)
                 joined.through()
                 with seen.tracer.still(), torch.no_grad():
@@ -110,47 +118,115 @@ def _told(case: Case, seen: Evidence, results: list[Tensor], looked: Looked) -> 
 
 
 @contextlib.contextmanager
-def _without_damage(tracer: Tracer, roots: list[nn.Module]) -> Iterator[bool]:
-    """Let what the hooks carry from step to step be finite meanwhile; yields whether any of it was bad.
+def _as_it_was(carried: Carried | None, tracer: Tracer, roots: list[nn.Module]) -> Iterator[bool]:
+    """Let what the hooks carry from step to step be as before this step; yields whether any of it is stood in for.
 
-    The bad step has spoilt it (error feedback); 0 stands in for what it was.
+    Where that was too much to keep, 0 stands in for what the bad step has spoilt (error feedback).
     """
-    carried = [one for root in roots for hook in getattr(root, "_comm_hooks", None) or () for one in _carried(hook)]
     with tracer.still(), torch.no_grad():
-        spoiled = [(one, one.detach().clone()) for one in carried if is_bad(one)]
-        for one, _ in spoiled:
+        now = Held(list(_reached(_hooks_of(roots))))
+        before = None if carried is None else carried.kept
+        spoiled = [] if before is not None else [one for one in now.tensors if is_bad(one)]
+        if before is not None:
+            before.put_back()
+        for one in spoiled:
             one.detach().nan_to_num_(0.0, 0.0, 0.0)
     try:
         yield bool(spoiled)
     finally:
         with tracer.still(), torch.no_grad():
-            for one, value in spoiled:
-                one.detach().copy_(value)
+            now.put_back()
 
 
-def _carried(hook: object) -> list[Tensor]:
-    """Return the tensors that a hook and its state hold: in containers, attributes and closures."""
-    found: list[Tensor] = []
-    seen: set[int] = set()
-    waiting = [hook]
+class Carried:
+    """What the hooks of DDP carry from step to step, as it was when the newest backward began: 4 MB at most."""
+
+    def __init__(self) -> None:
+        self.kept: Held | None = None
+        self._too_much = False
+
+    @guarded("hooks")
+    def keep(self) -> None:
+        """A backward begins."""
+        if self._too_much:
+            return
+        self.kept = None
+        found = list(_reached(_hooks_of(_registered)))
+        size = sum(one.numel() * one.element_size() for one in found if isinstance(one, Tensor))
+        self._too_much = len(found) > _MOST_KEPT or size > _MOST_BYTES
+        if not self._too_much:
+            with torch.no_grad(), torch._C.DisableTorchFunction():
+                self.kept = Held(found)
+
+
+class Held:
+    """What the objects ``found`` hold now: members, attributes, numbers, and the globals that functions name."""
+
+    def __init__(self, found: list[object]) -> None:
+        self.tensors = [one for one in found if isinstance(one, Tensor)]
+        self._numbers = [(one, one.detach().clone()) for one in self.tensors]
+        self._undo = [undo for one in found for undo in _keepers(one)]
+
+    def put_back(self) -> None:
+        """Set all of it to what it was."""
+        undo_all([*self._undo, *(partial(one.detach().copy_, value) for one, value in self._numbers)])
+
+
+def _hooks_of(roots: Iterable[nn.Module]) -> list[object]:
+    return [hook for root in roots for hook in getattr(root, "_comm_hooks", None) or ()]
+
+
+def _keepers(one: Any) -> Iterator[Callable[[], object]]:
+    """Yield what puts one object back that was reached."""
+    for thing in (one, getattr(one, "__dict__", None)):
+        undo = None if thing is None else keeper(thing, ())
+        if undo is not None:
+            yield undo
+    if type(one) is FunctionType:
+        yield partial(one.__globals__.update, _named(one))
+
+
+def _reached(hooks: list[object]) -> Iterator[object]:
+    """Yield the hooks and all that they hold, once each."""
+    seen: dict[int, object] = {}
+    waiting = list(hooks)
     while waiting and len(seen) < _MOST_HELD:
         one = waiting.pop()
-        if isinstance(one, Tensor):
-            found.append(one)
-        elif id(one) not in seen and not isinstance(one, nn.Module | ModuleType | type | str | bytes):
-            seen.add(id(one))
-            waiting += _inside(one)
-    return found
+        if id(one) not in seen and not isinstance(one, nn.Module | ModuleType | type | str | bytes):
+            seen[id(one)] = one
+            yield one
+            waiting += () if isinstance(one, Tensor) else _inside(one)
 
 
 def _inside(one: Any) -> list[Any]:
     if isinstance(one, dict):
         return list(one.values())
-    if isinstance(one, list | tuple | set):
+    if isinstance(one, list | tuple | set | deque):
         return list(one)
-    cells = [content(cell) for cell in getattr(one, "__closure__", None) or ()]
+    if type(one) is FunctionType:
+        return [*(content(cell) for cell in one.__closure__ or ()), *_named(one).values()]
     slots = [getattr(one, name, None) for name in getattr(type(one), "__slots__", ())]
-    return [getattr(one, "__self__", None), *cells, *slots, *getattr(one, "__dict__", {}).values()]
+    shared = [value for value in vars(type(one)).values() if is_followed(value)] if is_object(one) else []
+    held = getattr(one, "__self__", None), getattr(one, "__func__", None)
+    return [*held, *slots, *getattr(one, "__dict__", {}).values(), *shared]
+
+
+def _named(function: FunctionType) -> dict[str, Any]:
+    """Return the globals that a function of the script's names, those that it may change by running."""
+    if kind_of(function.__code__.co_filename) != USER:
+        return {}
+    given, names = function.__globals__, _names_in(function.__code__)
+    return {name: given[name] for name in names if name in given and _may_change(given[name])}
+
+
+def _may_change(value: object) -> bool:
+    return is_followed(value) or value is None or isinstance(value, int | float)
+
+
+@functools.lru_cache(maxsize=256)
+def _names_in(code: CodeType) -> tuple[str, ...]:
+    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
+    return (*code.co_names, *(name for one in inner for name in _names_in(one)))
 
 
 def _made_again(tracer: Tracer, case: Case, roots: list[nn.Module]) -> list[Tensor]:

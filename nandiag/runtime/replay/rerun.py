@@ -19,7 +19,7 @@ from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.look.finite import fact, quiet
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.replay.case import Case
-from nandiag.runtime.replay.trace import Tracer
+from nandiag.runtime.replay.trace import Communicates, Tracer
 from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Tape, tensors_in
 from nandiag.runtime.tape.packed.outputs import given_out, shards_of
 from nandiag.runtime.tape.packed.sides import left_at
@@ -72,6 +72,7 @@ class Player:
         self.tracer = tracer
         self._apart = case is not None and case.apart
         self._broken = None if case is None else case.broken
+        self._in_company = case is not None and case.may_be_joined
         self._leaves = leaves
         self.result = Rerun()
         self._outputs = self.result.outputs
@@ -81,7 +82,8 @@ class Player:
     def play(self, entries: list[Entry]) -> Rerun:
         """Run all entries; raises whatever the script's code raises, and Refused.
 
-        A backward that raises by itself, as it did before, is the end of the step, where its loss is bad already.
+        A backward that raises by itself, as it did before, or comes to a collective, for which other ranks are not
+        there, is the end of the step, where its loss is bad already.
         """
         began = time.perf_counter()
         with self.tracer.still():
@@ -91,14 +93,16 @@ class Player:
             self.tracer.spot = Spot(None, None, entry.frames, phase, min(entry.micro_step, last))
             try:
                 self._play(entry)
-            except Exception as error:
+            except (Exception, Communicates) as error:
                 if not self._may_end_with(entry, error):
                     raise
                 break
         self.result.seconds = time.perf_counter() - began
         return self.result
 
-    def _may_end_with(self, entry: Entry, error: Exception) -> bool:
+    def _may_end_with(self, entry: Entry, error: Exception | Communicates) -> bool:
+        if isinstance(error, Communicates) and self._in_company:
+            return False
         if self._broken is not None and entry is self._broken.entry:
             self.result.gradients += self._broken.speaks(error, self.tracer.given)
             return True

@@ -41,6 +41,10 @@ COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "_
 _PLAIN_TYPES = (torch.Tensor, nn.Parameter)
 
 
+class Communicates(Refused):
+    """One rank alone came to a collective that it runs again."""
+
+
 class Tracer(TorchDispatchMode):
     """Runs each op and keeps those with non-finite outputs; ``joint`` allows collectives, for all ranks run them."""
 
@@ -182,7 +186,8 @@ class Tracer(TorchDispatchMode):
 
     def _collective(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self.joint:
-            raise Refused(f"the model communicates ({func._schema.name}) and not every rank takes part in this replay")
+            name = func._schema.name
+            raise Communicates(f"the model communicates ({name}) and not every rank takes part in this replay")
         given = tensors_in((args, list(kwargs.values())))
         spot = self._where(str(func))
         sent = {id(tensor) for tensor in put_in(func, [*args, *kwargs.values()])}

@@ -100,7 +100,7 @@ class Capture:
         self.exchanges: list[Any] = []
         self.received: set[int | None] = set()
         self.communicates = False
-        self.comm_hooks = False  # of a DDP
+        self.comm_hooks: Any = None  # what those of a DDP carry, where any has one
         self.half_updated = False  # by updates that hooks made within the step's backward
         self.in_function = False  # within a ``Function.apply`` of the script's own
         self.on_first_root: Callable[[], object] | None = None
@@ -303,6 +303,8 @@ class Capture:
     def backward_begins(self, words: tuple[Any, Any], frame: Any) -> None:
         """``torch.autograd.backward(*args, **kwargs)`` is called."""
         self.window.close()
+        if self.comm_hooks is not None:
+            self.comm_hooks.keep()
         if self.tape.jots.on and self.tape.jots.called(torch.autograd.backward, words, None, frame):
             return
         entry = Entry(BACKWARD, torch.autograd.backward, grad=True, modes=modes())

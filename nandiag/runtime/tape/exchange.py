@@ -179,7 +179,7 @@ def _between(capture: Capture, call: Call) -> None:
     if capture.depth:
         capture.communicates = _in_model()
     elif _graph_task() != -1:
-        capture.communicates = not capture.comm_hooks  # those are called again by themselves
+        capture.communicates = capture.comm_hooks is None  # those are called again by themselves
     else:
         capture.communicates = capture.in_function or (call.differentiable and not capture.idle)
 

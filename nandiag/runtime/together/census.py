@@ -72,6 +72,11 @@ def all_joined(store: Any, who: Members, seconds: float | None = None) -> tuple[
     return answer == _YES, reasons.get(answer, "")
 
 
+def all_come(name: str) -> bool:
+    """Whether all ranks come to what has this ``name``; this rank does, and waits for the others, bounded."""
+    return has_peers() and all_joined(own_store(name), members())[0]
+
+
 def laid_out_alike(store: Any, who: Members) -> Members:
     """Return ``who``, without its node where not all ranks, which must have joined, name nodes of the same size."""
     alike = store.add(f"{_LAID_OUT}/{who.ranks_per_node}", 0) == who.world

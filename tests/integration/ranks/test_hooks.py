@@ -56,7 +56,7 @@ def test_what_a_hook_carries_from_step_to_step_may_be_bad_by_then(rank, run):
     origin = verdict["origin"]
     assert (origin["ranks"], origin["step"], origin["phase"]) == ([rank], 3, "collective"), done.stderr
     assert "whole / whole.norm()" in origin["source"], done.stderr
-    assert (verdict["cause"], verdict["confidence"]) == ("division_by_zero", "inferred"), done.stderr
+    assert (verdict["cause"], verdict["confidence"]) == ("division_by_zero", "reproduced"), done.stderr
 
 
 @pytest.mark.slow

@@ -31,6 +31,7 @@ from nandiag.runtime.frames import BOUNDARIES, Frame, stack
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.look.weights import is_of_torch
+from nandiag.runtime.memory.laid import is_finite, laid_by
 from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.memory.there import demand, held_of
 from nandiag.runtime.replay.rerun import written_by
@@ -324,6 +325,11 @@ def _with_schedule(looked: Looked, optimizer: torch.optim.Optimizer) -> Looked:
     return replace(looked, facts={**looked.facts, "rate_set_at": lines}) if lines else looked
 
 
+def _is_finite(entry: Entry) -> bool:
+    """Whether what an entry writes is known to be finite: it lays numbers there as they are."""
+    return is_finite(laid_by(entry.name, entry.args, entry.kwargs))
+
+
 def last_write(bad: list[Tensor], step: int, entries: list[Entry], why: str = _FINITE) -> Looked | None:
     """The script itself may have written into the parameter in this step: then its last write is the nearest known.
 
@@ -332,6 +338,7 @@ def last_write(bad: list[Tensor], step: int, entries: list[Entry], why: str = _F
     """
     memory = {storage(one) for one in bad}
     writes = [(entry, target) for entry, target in written_by(entries) if storage(target) in memory]
+    writes = [one for one in writes if not _is_finite(one[0])]
     if not writes:
         return None
     entry, target = writes[-1]

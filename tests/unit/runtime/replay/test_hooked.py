@@ -1,6 +1,7 @@
 """What a communication hook that is called again tells where it shows no origin."""
 
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -19,3 +20,49 @@ def test_why_a_hook_called_again_shows_nothing_is_told(value, shown):
     told = hooked._told(None, SimpleNamespace(tracer=tracer), [torch.full((2,), value)], looked)
     assert told.facts == {"collective": "mine", "hook_again": shown}
     assert told.reason == f"finite on this rank; called again, {shown}"
+
+
+ERROR = {}
+CALLS = 0
+
+
+class Memory:
+    shared: ClassVar = {}
+
+    def __init__(self):
+        self.moved = None
+
+    def __call__(self, state, value):
+        global CALLS  # noqa: PLW0603 - as scripts do
+        CALLS += 1
+        ERROR[0] = ERROR.get(0, 0.0) + value
+        state.mul_(value)
+        self.shared.setdefault("first", value)
+        self.moved = value
+
+
+def test_what_a_hook_carries_is_put_back_wherever_it_keeps_it():
+    memory, state = Memory(), torch.ones(2)
+    first = torch.tensor([1.0, 2.0])
+    memory(state, first)
+    ddp = SimpleNamespace(_comm_hooks=[(lambda given, value: memory(given, value + 0), state)])
+    held = hooked.Held(list(hooked._reached(hooked._hooks_of([ddp]))))
+    memory(state, torch.full((2,), float("nan")))
+    Memory.shared.clear()
+    held.put_back()
+    assert (CALLS, state.tolist(), memory.moved is first) == (1, [1.0, 2.0], True)
+    assert (ERROR[0].tolist(), Memory.shared["first"] is first) == ([1.0, 2.0], True)
+
+
+def test_no_more_than_a_little_is_kept_of_what_hooks_carry(work, monkeypatch):
+    work()
+    large = torch.ones(hooked._MOST_BYTES // 4 + 1)
+    ddp = torch.nn.Linear(1, 1)
+    ddp._comm_hooks = [(len, {})]
+    monkeypatch.setattr(hooked, "_registered", {ddp: ()})
+    carried = hooked.Carried()
+    carried.keep()
+    assert carried.kept is not None
+    ddp._comm_hooks[0][1]["left"] = large
+    carried.keep()
+    assert carried.kept is None

@@ -10,6 +10,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from nandiag.runtime.replay.trace import Tracer
+from nandiag.runtime.replay.update.again import last_write
+from nandiag.runtime.tape.entries import CALL, Entry, Tape
 
 
 class Outer(torch.optim.Optimizer):
@@ -312,3 +314,18 @@ def test_memory_that_another_rank_would_write_holds_no_garbage_meanwhile():
             tracer.arrives(one)
     assert unwritten.tolist() == [0.0] * 3
     assert written.tolist() == [2.0] * 3
+
+
+def taped(tape, function, *words):
+    entry = Entry(CALL, function, grad=False, modes=None)
+    entry.in_place = True
+    tape.add(entry, words, {})
+    return entry
+
+
+def test_a_write_of_finite_numbers_is_no_last_write_into_what_is_bad():
+    weight, tape = torch.nn.Parameter(torch.full((3,), math.nan)), Tape()
+    entries = [taped(tape, torch.Tensor.fill_, weight, 1.0), taped(tape, torch.Tensor.zero_, weight)]
+    assert last_write([weight], 4, entries) is None
+    entries.insert(0, taped(tape, torch.Tensor.mul_, weight, 2.0))
+    assert last_write([weight], 4, entries).facts == {"written_in_place": "mul_"}
