@@ -51,7 +51,7 @@ from nandiag.runtime.replay.trace import Communicates, Tracer
 from nandiag.runtime.replay.unfinished import groups_of, reset_sharding
 from nandiag.runtime.replay.update.again import BY_HAND, GONE, last_write, look_again
 from nandiag.runtime.replay.update.rates import bad_tensors, by_tensor, rates_used
-from nandiag.runtime.replay.update.weights import of_weights
+from nandiag.runtime.replay.update.weights import of_given, of_weights
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, Entry
 from nandiag.runtime.tape.traceless import roots_of, traceless
@@ -110,6 +110,7 @@ class Examiner:
             looked = with_buckets(looked, roots_of(entries))
         with quiet():
             looked = self._from_file(case, entries, self._of_weights(case, entries, looked))
+        looked = of_given(case, looked, self._capture.window.moved, self.examine_handed)
         looked = with_number(case, looked, self._capture, functools.partial(self.examine_number, case.step))
         looked = _timed(looked, time.perf_counter() - began)
         if case.is_told(looked):
@@ -268,9 +269,8 @@ class Examiner:
     def _in_company(self, case: Case, entries: list[Entry]) -> Looked:
         """Replay the step; with all ranks, where hooks within its backward communicate and the run ends after it."""
         looked = self._replay(case, entries)
-        if not (case.may_be_joined and looked.facts.get("alone")) or not all_come(f"within/{case.step}"):
-            return looked
-        return self._replay(replace(case, joint=True), entries)
+        comes = case.may_be_joined and looked.facts.get("alone") and all_come(f"within/{case.step}")
+        return self._replay(replace(case, joint=True), entries) if comes else looked
 
     def _replay(self, case: Case, entries: list[Entry], mended: Mended | None = None) -> Looked:
         roots = roots_of(entries)

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from threading import get_ident as _ident
 from typing import Any, NamedTuple
+from weakref import ref as reference
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ from nandiag.runtime.tape.entries import CALL, Entry, Tape, tensors_in
 from nandiag.runtime.tape.packed.descent import unheld
 from nandiag.runtime.tape.packed.jots import LARGEST
 from nandiag.runtime.tape.packed.outputs import shards_of
-from nandiag.runtime.tape.packed.words import Given
+from nandiag.runtime.tape.packed.words import Given, Made
 from nandiag.runtime.tape.state import Generators, generators, modes
 from nandiag.runtime.tracebacks import pass_on
 
@@ -177,12 +178,19 @@ class Window(Beneath):
         if maker is not None and is_of_little(maker[0]) and self.tape.hold(maker[0]):
             self.numbers.append((number, args[0], maker[0]))
 
-    def _note_moved(self, target: Tensor, frame: Any) -> None:
+    def _note_moved(self, target: Tensor, value: Tensor, frame: Any) -> None:
         """Note ``p.data = value``: by it ``p`` has other memory, which is made again by no call of the tape."""
         entry = Entry(CALL, _by_data, grad=False, modes=modes())
         entry.in_place, entry.trail, entry.step = True, trail(frame), self.tape.step
         entry.args = (Given(target, strong=False),)
         entry.number = max((one.number for one in self.tape.entries[-1:]), default=0)
+        made = self.tape.maker(value) if value.nbytes <= _LITTLE else None
+        if made is not None and is_of_little(made[0]):
+            entry.args = (*entry.args, Given(value, strong=True))
+            entry.words = [Made(*made, reference(value))]
+            self.tape.hold_update(entry, (target,))
+        while self.moved and self.moved[0].step < self.tape.step - 1:
+            self.moved.popleft()
         self.moved.append(entry)
 
     def moved_in(self, step: int) -> list[Entry]:
@@ -218,7 +226,7 @@ class Window(Beneath):
             self.tape.jots.settle()
         self.writes += what.in_place
         if what.gives_data:
-            self._note_moved(args[0], sys._getframe(1))
+            self._note_moved(args[0], args[1], sys._getframe(1))
         if what.exposes and args and isinstance(args[0], Tensor):
             self.handed_out.forget(args[0])
         own = kwargs.get("generator") if kwargs else None

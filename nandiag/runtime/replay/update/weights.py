@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from nandiag.events import Looked
+from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.ready import began_bad
@@ -12,6 +14,26 @@ from nandiag.runtime.replay.update.again import BY_HAND, GONE, STOOD_IN, last_wr
 from nandiag.runtime.tape.entries import Entry
 
 _MOST = 4
+
+
+def of_given(case: Case, looked: Looked, moved: Iterable[Entry], examine: Callable[[Case], Looked | None]) -> Looked:
+    """Return ``looked``, or what made the value whose memory the last write gave to the bad weights.
+
+    ``p.data = value`` says nothing of what is wrong with the value. ``moved``: these, with the values that are there.
+    """
+    if looked.facts.get("written_in_place") != ".data" or case.joint or case.handed:
+        return looked
+    bad = {storage(one) for one in case.suspects if is_bad(one)}
+    values = [entry.args[1].get() for entry in moved if len(entry.args) > 1]
+    value = next((one for one in reversed(values) if storage(one) in bad), None)
+    if value is None:
+        return looked
+    handed = replace(case, spoken=(value,), unfinished=True, handed=True)
+    for one in (handed, replace(handed, within=True)):  # what it was made of may lie in that memory by now
+        made = examine(one)
+        if made is not None and (made.outcome, made.source) == ("found", "op"):
+            return replace(made, phase="optimizer")
+    return looked
 
 
 def of_weights(case: Case, entries: list[Entry], writes: list[Entry], looked: Looked, *, midway: bool) -> Looked:
