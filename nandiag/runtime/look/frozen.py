@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from nandiag.runtime.look.finite import is_bad
+from nandiag.runtime.memory.silent import SILENT
 from nandiag.runtime.names import walk
 from nandiag.runtime.steady.vectors import Vectors
 
@@ -36,6 +37,7 @@ class Frozen:
         self._version: dict[Place, tuple[int, int, int]] = {}
         self._always: set[Place] = set()
         self._silent: set[Place] = set()
+        self._heard = 0
         self._trained: set[int] = set()
         self._meant: Counter[Place] = Counter()
         self._vectors = Vectors()
@@ -64,7 +66,7 @@ class Frozen:
         place, is_norm = (id(module), key), isinstance(module, _NormBase)
         self._forget(place)
         self._version[place] = _stamp(tensor)
-        if is_norm:
+        if is_norm or tensor in SILENT:
             self._silent.add(place)  # written to without a move of the version
         if is_bad(tensor) and not (in_use and is_norm and key in _STATISTICS):
             self._always.add(place)
@@ -85,6 +87,9 @@ class Frozen:
     def changed(self) -> list[Tensor]:
         """Return those written to since the last call."""
         always, silent = self._always, self._silent
+        if self._heard != SILENT.count:
+            self._heard = SILENT.count
+            silent |= {place for place, tensor in self._now() if tensor in SILENT}
         return [
             tensor
             for place, tensor in self._now()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nandiag.runtime.guard import disarm
+from nandiag.runtime.memory.silent import SILENT
 from nandiag.runtime.memory.there import is_there
 from nandiag.runtime.tape.packed.copies import Copies, Shelves, Unwritten
 from nandiag.runtime.tape.packed.sides import Sides
@@ -83,9 +84,13 @@ class Habit:
         """Learn from a first call, and keep in ``entry`` what it left where it sets things anew."""
         if self._first is not None and entry.swapped is None:
             watched, attributes = self._first
-            # By value too: batch normalisation writes its running statistics without moving their version.
+            # By value too: batch normalisation, or a write to ``.data``, does not move the version.
             kept = {id(buffer): value for buffer, value in entry.buffers}
-            written = [one for one, version in watched if version_of(one) != version or not equal(one, kept[id(one)])]
+            moved = [one for one, version in watched if version_of(one) != version]
+            still = [one for one, version in watched if version_of(one) == version]
+            silent = [one for one in still if not equal(one, kept[id(one)])]
+            SILENT.add(silent)
+            written = moved + silent
             changed = [weakref.ref(one) for one in attributes.changed()]
             self._known[self._manner] = Shelves(written) if written else None, changed
             self._others(watched, written)

@@ -120,3 +120,36 @@ def test_a_model_that_the_script_lets_go_of_is_gone_with_all_that_it_held(level,
     gc.collect()
     assert [one() for one in gone] == [None] * len(gone)
     assert worker.looked == []
+
+
+class Codebook(nn.Module):
+    """Averages of codes, laid in by ``.data``: no version moves. A code that dies is divided by a count of 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.calls = nn.Linear(4, 4), 0
+        self.register_buffer("codes", torch.ones(2, 4))
+        self.register_buffer("sums", torch.ones(2, 4))
+        self.register_buffer("counts", torch.ones(2, 1))
+
+    def forward(self, x):
+        given = self.layer(x) + self.codes[0]
+        if self.training:
+            self.calls += 1
+            self.sums.data.mul_(0.4)
+            self.counts.data.mul_(0.0 if self.calls > BAD else 0.5)
+            self.codes.data.copy_(self.sums / self.counts)
+        return given
+
+
+def test_a_buffer_that_is_written_by_its_data_is_looked_at_in_the_step_that_spoils_it(work):
+    worker = work()
+    model = Codebook()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(BAD + 2):
+        optimizer.zero_grad()
+        model(torch.randn(3, 4)).square().mean().backward()
+        optimizer.step()
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.step, looked.site.op) == ("found", BAD, "aten.div.Tensor")
+    assert "self.sums / self.counts" in looked.site.source
