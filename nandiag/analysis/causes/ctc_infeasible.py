@@ -75,14 +75,16 @@ def _set(facts: Facts) -> str | None:
 def _fits(facts: Facts) -> str:
     """Return the condition in the names of the call; targets lie one behind the other, or each in a row of its own."""
     targets, frames, lengths = (_name(facts, place) for place in (1, 2, 3))
-    counted = f"torch.tensor({lengths})" if _LISTED in (facts.origin.op or "") else lengths
+    # Lists of numbers, or tensors that torch made such of: there is one way to write it for both.
+    are_tensors = _OF_TENSORS in (facts.origin.op or "")
+    counted = lengths if are_tensors else f"torch.as_tensor({lengths})"
     given = facts.origin.inputs
     if len(given) > 1 and len(given[1].shape) == 1:
-        many = f"{targets}.split({lengths}.tolist())" if counted == lengths else f"{targets}.split(list({lengths}))"
+        many = f"{targets}.split({counted}.tolist())"
         each = f"(one.diff() == 0).sum() for one in {many}"
     else:
         each = f"(one[:n].diff() == 0).sum() for one, n in zip({targets}, {lengths})"
-    frames = frames if counted == lengths else f"torch.tensor({frames})"
+    frames = frames if are_tensors else f"torch.as_tensor({frames})"
     return f"repeats = {counted}.new_tensor([{each}])\n{frames} >= {counted} + repeats"
 
 
@@ -105,4 +107,4 @@ def _call(facts: Facts) -> ast.Call | None:
 
 
 _PARAMETERS = ("log_probs", "targets", "input_lengths", "target_lengths")
-_LISTED = ".IntList"
+_OF_TENSORS = ".Tensor"

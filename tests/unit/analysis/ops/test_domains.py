@@ -132,13 +132,23 @@ def test_the_logarithm_of_a_ratio_of_data_has_both_sides_above_zero(at, by_hand,
     assert "r = torch.log((price / yesterday).clamp_min(1e-12))" in found  # where only what is above can be 0
 
 
-def test_a_criterion_of_the_scripts_own_is_set_and_its_names_are_told(at, by_hand):
+LISTED = (
+    "repeats = torch.as_tensor(yl).new_tensor([(one[:n].diff() == 0).sum() for one, n in zip(y, yl)])\n"
+    "torch.as_tensor(ol) >= torch.as_tensor(yl) + repeats"
+)
+
+
+@pytest.mark.parametrize(("overload", "fits"), [
+    ("Tensor", "repeats = yl.new_tensor([(one[:n].diff() == 0).sum() for one, n in zip(y, yl)])\nol >= yl + repeats"),
+    ("default", LISTED),
+])  # fmt: skip
+def test_a_criterion_of_the_scripts_own_is_set_and_its_names_are_told(overload, fits, at, by_hand):
     given = (by_hand.fact(), by_hand.fact(dtype="int64", shape=(4, 9)))
-    facts = at("_ctc_loss", given, (by_hand.fact(shape=(4,), posinf=1),), module_class="CTCLoss",
+    facts = at(f"_ctc_loss.{overload}", given, (by_hand.fact(shape=(4,), posinf=1),), module_class="CTCLoss",
                **on("loss = self.criterion(logp, y, ol, yl)", "self.criterion(logp, y, ol, yl)"))  # fmt: skip
     around = Around(written=(Written("self.criterion", (34,)),))
     facts = replace(facts, look=replace(facts.look, site=Site(around=around)))
     assert codes(facts) == [
-        "repeats = yl.new_tensor([(one[:n].diff() == 0).sum() for one, n in zip(y, yl)])\nol >= yl + repeats",
+        fits,
         "self.criterion.zero_infinity = True  # behind line 34",
     ]

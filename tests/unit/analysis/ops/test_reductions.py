@@ -123,7 +123,7 @@ def test_which_targets_fit_is_told_by_lines_that_run(at, by_hand, call, text, li
     module = "CTCLoss" if "criterion" in call else None
     facts = at("_ctc_loss", given, (by_hand.fact(shape=(3,), posinf=1),), module_class=module,
                **on(f"loss = {call}", call))  # fmt: skip
-    kind = "IntList" if listed else "Tensor"
+    kind = "default" if listed else "Tensor"
     facts = replace(facts, origin=replace(facts.origin, op=f"aten._ctc_loss.{kind}"))
     words = {name: one if listed else torch.tensor(one) for name, one in CTC.items()}
     *made, condition = codes(facts)[0].split("\n")
