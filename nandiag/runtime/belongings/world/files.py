@@ -193,10 +193,19 @@ def _is_writable(one: Any) -> bool:
 
 def _leads_out(one: Any) -> bool:
     try:
-        number = one.fileno()
+        number = number_of(one)
     except Exception:  # in memory, or of the script's own class
         return True
     return leads_out(number)
+
+
+def number_of(file: Any) -> int:
+    """Return the number that the system knows an open file by; raises what one in memory raises.
+
+    One that lies in memory until it is large would be written out if it were asked itself.
+    """
+    kind = getattr(sys.modules.get("tempfile"), "SpooledTemporaryFile", ())
+    return int((file._file if isinstance(file, kind) else file).fileno())
 
 
 def leads_out(number: int) -> bool:
@@ -209,7 +218,7 @@ def leads_out(number: int) -> bool:
 
 def _is_sent(one: Any) -> bool:
     try:
-        number = one.fileno()
+        number = number_of(one)
     except Exception:  # as above
         return False
     return sends(number)

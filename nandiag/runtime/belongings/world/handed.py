@@ -11,6 +11,10 @@ from typing import Any
 from nandiag.runtime.frames import USER, kind_of
 from nandiag.runtime.guard import Refused
 
+# What writes into a store of the job's, or takes from it.
+_STORED = (
+    "add", "append", "set", "multi_set", "compare_set", "delete_key", "queue_push", "queue_pop",
+)  # fmt: skip
 # Module, class, methods.
 _WAYS = (
     ("queue", "Queue", ("put", "get")),
@@ -25,11 +29,14 @@ _WAYS = (
     ("asyncio.queues", "Queue", ("put_nowait", "get_nowait")),
     ("asyncio.locks", "Event", ("set", "clear")),
     ("socket", "socket", ("send", "sendall", "recv", "recv_into")),
+    ("torch._C._distributed_c10d", "Store", _STORED),
 )
-# Of interest to other threads only.
+# Of interest to other threads only; and archives, whose lists of members are not put back where there are others.
 _SHARED = (
     ("threading", "Semaphore", ("acquire", "release")),
     ("threading", "Condition", ("notify", "notify_all")),
+    ("zipfile", "ZipFile", ("open", "write", "writestr")),
+    ("tarfile", "TarFile", ("add", "addfile")),
 )
 # What waits, maybe for ever, for what was there only once: module, class, method, what it is told not to wait by.
 _WAITING = (
@@ -63,6 +70,8 @@ def _refused(original: Callable[..., Any], *words: Any, **_: Any) -> Any:
         if isinstance(one, CoroutineType):
             one.close()  # Python would complain that nobody awaited it
     what = getattr(original, "__qualname__", "")
+    if what.startswith("pybind11") and words:  # of C++, which tells no class
+        what = f"{type(words[0]).__name__}.{original.__name__}"
     raise Refused(f"the step hands work to others, or takes it, when it is run ({what}), and the run goes on after it")
 
 

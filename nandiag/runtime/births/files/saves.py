@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from nandiag.runtime.belongings.world.files import number_of
 from nandiag.runtime.births.known import FILE, OP, Birth, Call
 from nandiag.runtime.births.record import Record
 from nandiag.runtime.evidence.explain import in_float64, inputs_of, outputs_of, scalars_of
@@ -200,7 +201,7 @@ def _path(file: Any) -> str:
 
 def _inode(file: Any) -> tuple[int, int] | None:
     try:
-        known = os.stat(file) if isinstance(file, str | os.PathLike) else os.fstat(file.fileno())
+        known = os.stat(file) if isinstance(file, str | os.PathLike) else os.fstat(number_of(file))
     except (OSError, AttributeError, ValueError):
         return None
     return known.st_dev, known.st_ino

@@ -5,6 +5,7 @@ import gzip
 import io
 import logging
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,16 @@ def test_a_file_that_is_open_is_written_once(writer, work, here):
         steps = train(writer(file))
     assert looked(worker)[0] == "found"
     assert lines("log") == ["line"] * steps
+
+
+def test_a_file_that_lies_in_memory_until_it_is_large_stays_there(work, here):
+    worker = work()
+    with tempfile.SpooledTemporaryFile(mode="w+", encoding="utf-8") as file:
+        steps = train(lambda: file.write("line\n"))
+        assert not file._rolled
+        file.seek(0)
+        assert file.read().splitlines() == ["line"] * steps
+    assert looked(worker)[0] == "found"
 
 
 def test_a_compressed_file_is_written_once(work, here):

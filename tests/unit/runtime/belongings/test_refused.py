@@ -12,12 +12,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from nandiag.runtime.belongings.aside import Aside
@@ -96,6 +98,38 @@ def test_work_for_other_threads_is_refused_where_the_run_goes_on(work):
     outcome, reason = looked(worker)
     assert (outcome, len(taken)) == ("refused", steps)
     assert "Queue.put" in reason
+
+
+@pytest.mark.parametrize("name", ["add", "set", "compare_set", "append"])
+def test_a_store_of_the_jobs_is_written_once(work, name):
+    store, held = dist.PrefixStore("mine", dist.HashStore()), Holder()
+    held.count = 0
+
+    def acts():
+        held.count += 1
+        store.get("first")
+        words = {"add": ("n", 1), "set": ("n", "1"), "compare_set": ("n", "", "1"), "append": ("n", "1")}[name]
+        getattr(store, name)(*words)
+
+    store.set("first", "1")
+    worker = work()
+    steps = train(acts)
+    assert looked(worker)[0] == "refused"
+    assert f"Store.{name}" in looked(worker)[1]
+    assert store.get("n") == {"add": b"%d" % steps, "append": b"1" * steps}.get(name, b"1")
+    assert held.count == steps
+
+
+def test_an_archive_has_each_member_once_where_other_threads_run(work, here):
+    worker, over = work(), threading.Event()
+    other = threading.Thread(target=over.wait)
+    other.start()
+    with zipfile.ZipFile("all.zip", "w") as archive:
+        steps = train(lambda: archive.writestr(str(len(archive.namelist())), "1"))
+        over.set()
+        other.join()
+        assert archive.namelist() == [str(step) for step in range(steps)]
+    assert looked(worker)[0] in {"found", "refused"}
 
 
 def test_work_given_by_a_method_that_is_kept_is_refused_too(work):
