@@ -212,7 +212,7 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     normal = quotients.normalised(facts.origin)
     if normal is not None:
         found.append(Suggestion("Or let torch do it, with its own eps.", normal))
-    if dtype_of(divisor) in HALF and not _is_count(facts, divisor):
+    if dtype_of(divisor) in HALF and not _is_count(facts, divisor) and not facts.divides_zeros:
         dtype = dtype_of(divisor)
         text = f"If it is no true zero, {dtype} rounded it to one: compute the divisor in float32, and keep in float32 "
         text += "what it is computed from: what is rounded already no cast brings back."

@@ -144,6 +144,12 @@ class Facts:
         """Whether the op belongs to an optimizer's update that was made again, of the parameters that are named."""
         return self.extra.get("reconstructed") is True and bool(self.extra.get("parameters"))
 
+    @property
+    def divides_zeros(self) -> bool:
+        """Whether zeros alone are divided: a gradient of zeros has a norm of 0, and nothing was rounded there."""
+        divided, *by = self.origin.inputs or (None,)
+        return self.op == "div" and bool(by) and divided is not None and divided.zeros == divided.numel > 1
+
     def number(self, name: str) -> float | None:
         """Return a number among the op's arguments (``arg1``, ``correction``); written as a word where not finite."""
         return words.as_number(self.extra.get(name))

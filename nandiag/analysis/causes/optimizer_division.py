@@ -7,7 +7,7 @@ from nandiag.analysis.causes.facts import HALF, LIKELY, Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends.divisors import corrections
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
-from nandiag.events import words
+from nandiag.events import TensorFact, words
 
 EXPLAIN = Explanation(
     slug="optimizer_division",
@@ -45,7 +45,7 @@ def explain(facts: Facts) -> Cause | None:
         return None
     by_number = op in DIVISIONS and facts.number("arg1") == 0
     divisor = inputs[min(RATIOS.get(op, 0 if op in RECIPROCALS else 1), len(inputs) - 1)] if inputs else None
-    if not by_number and (divisor is None or not divisor.zeros or dtype_of(divisor) in HALF):
+    if not by_number and (divisor is None or not divisor.zeros or _was_rounded(divisor, facts)):
         return None
     named = facts.extra.get("parameters")
     of = f" of {words.few([str(name) for name in named])}" if isinstance(named, list) and named else ""
@@ -61,6 +61,10 @@ def explain(facts: Facts) -> Cause | None:
         leads=called,
         follows=not called,
     )
+
+
+def _was_rounded(divisor: TensorFact, facts: Facts) -> bool:
+    return dtype_of(divisor) in HALF and not facts.divides_zeros
 
 
 def _set(facts: Facts, *, by_number: bool) -> Suggestion:

@@ -58,7 +58,7 @@ def explain(facts: Facts) -> Cause | None:
     if dtype not in HALF or not divisor.zeros:
         return None
     if facts.in_update:
-        return _in_update(dtype)
+        return None if facts.divides_zeros else _in_update(dtype)
     lost = f"{dtype} rounds what is below {SMALLEST[dtype]} to 0, and all within {NEAR_ONE[dtype]} of 1 to 1"
     return Cause(
         slug="precision_underflow",

@@ -24,6 +24,7 @@ from nandiag.runtime.collectives.lookout import LOOKOUT
 from nandiag.runtime.collectives.ring import MOST_SHAPES, RING, Call, argument, user_frame
 from nandiag.runtime.guard import disarm
 from nandiag.runtime.inject.after_import import after_import
+from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tracebacks import pass_on
 
@@ -55,6 +56,9 @@ _FUNCTIONAL_MODULE = "torch.distributed._functional_collectives"
 _UNKNOWN = object()
 # What they write holds this rank's own part already.
 _IN_PLACE = frozenset({"all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "barrier"})
+# Those of c10d that lay this rank's own part down among the others', and those that keep its own part of a sum.
+_GATHERS = frozenset({"all_gather", "all_gather_into_tensor", "all_gather_single"})
+_SCATTERS = frozenset({"reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single"})
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _NOTHING = contextlib.nullcontext()
 _depth = threading.local()
@@ -63,9 +67,13 @@ _stacked, _mode_at = torch._C._len_torch_function_stack, torch._C._get_function_
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Where a function takes its group, tensors, peer and reduction: (position, name) each, None where it has none."""
+    """Where a function takes its group, tensors, peer and reduction: (position, name) each, None where it has none.
+
+    ``first`` is where it takes what comes first: of a gather or a scatter what it writes.
+    """
 
     op: str
+    first: tuple[int, str]
     group: tuple[int, str] | None
     tensors: tuple[int, str] | None
     reduce: tuple[int, str] | None
@@ -87,6 +95,12 @@ class LeftOut:
         """Say that it is over."""
         return True
 
+    def get_future(self) -> torch.futures.Future[None]:
+        """Return one that is done."""
+        done: torch.futures.Future[None] = torch.futures.Future()
+        done.set_result(None)
+        return done
+
 
 class Alone:
     """The collectives that a thread left out, for no other rank calls them now; ``given``: what others would have.
@@ -103,15 +117,35 @@ class Alone:
         tensor = _taken(args, kwargs, (0, "tensor"))
         source = _taken(args, kwargs, (1, "src")) if shape.op == "broadcast" else None
         if isinstance(tensor, torch.Tensor) and source is not None and source != dist.get_rank():
-            self.given.append(tensor)
-            if self._arrives is not None:
-                self._arrives(tensor)
+            self._given(tensor)
+        if shape.op in _GATHERS or shape.op in _SCATTERS:
+            self._lay(shape, args, kwargs)
         return LeftOut() if _taken(args, kwargs, shape.later) else None
+
+    def _given(self, tensor: torch.Tensor) -> None:
+        self.given.append(tensor)
+        if self._arrives is not None:
+            self._arrives(tensor)
+
+    def _lay(self, shape: _Shape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Lay down this rank's own part; what the others would have laid beside it stays as it is."""
+        group = _taken(args, kwargs, shape.group)
+        rank, count = dist.get_rank(group), dist.get_world_size(group)
+        written, put = _taken(args, kwargs, shape.first), _taken(args, kwargs, shape.tensors)
+        gathers = shape.op in _GATHERS
+        written, put = (_parts(written, count), [put] * count) if gathers else ([written] * count, _parts(put, count))
+        with torch.no_grad():
+            written[rank].copy_(put[rank].reshape(written[rank].shape))
+        with quiet():
+            bad = is_bad(put[rank])
+        if gathers and not bad:
+            for one in (*written[:rank], *written[rank + 1 :]):
+                self._given(one)
 
 
 @contextlib.contextmanager
 def alone(arrives: Callable[[torch.Tensor], None] | None = None) -> Iterator[Alone]:
-    """Leave out the collectives that this thread calls and that write in place; ``arrives``: see :class:`Alone`."""
+    """Leave out the collectives of c10d's that this thread calls; ``arrives``: see :class:`Alone`."""
     before, made = getattr(_depth, "inside", False), Alone(arrives)
     _depth.inside = made
     try:
@@ -176,8 +210,10 @@ def _shape(op: str, function: Any, tensors: str, resolve: Callable[[Any], Any] |
         return (names.index(name), name) if name in names else None
 
     peers = tuple(place for name in _PEERS if (place := at(name)) is not None)
-    reduce, left_out = at("op") or at("reduceOp"), op in _IN_PLACE and resolve is None
-    return _Shape(op, at("group"), at(tensors), reduce, at("async_op"), peers, resolve, left_out)
+    reduce, left_out = at("op") or at("reduceOp"), op in _IN_PLACE | _GATHERS | _SCATTERS and resolve is None
+    return _Shape(
+        op, (0, names[0] if names else ""), at("group"), at(tensors), reduce, at("async_op"), peers, resolve, left_out
+    )
 
 
 def _wrapped(original: Callable[..., Any], shape: _Shape) -> Callable[..., Any]:
@@ -306,6 +342,11 @@ def _describe(call: Call, value: Any) -> Sequence[torch.Tensor]:
     call.shapes = tuple(one.shape for one in few)
     call.dtype = few[0].dtype if few else None
     return few
+
+
+def _parts(given: Any, count: int) -> Sequence[torch.Tensor]:
+    """Return one tensor for each of the ``count`` ranks: a list of them, or what lies one behind the other in one."""
+    return given if isinstance(given, list | tuple) else given.view(-1).chunk(count)
 
 
 def _peer(call: Call, given: list[tuple[str, Any]]) -> int | None:

@@ -17,6 +17,20 @@ def test_an_update_that_divides_by_zero(at, by_hand, dtype, slug):
     assert explain(at("addcdiv_", tuple(given), bad, phase="optimizer"))[0] is None or dtype == "float16"
 
 
+@pytest.mark.parametrize(("zeros", "slug"), [(16, "optimizer_division"), (3, "precision_underflow")])
+def test_zeros_by_their_norm_were_not_rounded_by_half_precision(at, by_hand, zeros, slug):
+    given = (
+        by_hand.fact(dtype="bfloat16", shape=(16,), zeros=zeros),
+        by_hand.fact(dtype="bfloat16", shape=(), zeros=1, min=0.0, max=0.0, absmax=0.0),
+    )
+    extra = {"reconstructed": True, "parameters": ["fc.weight"]}
+    bad = (by_hand.fact(nan=16, shape=(16,), dtype="bfloat16"),)
+    facts = at("div_", given, bad, extra=extra, **{**on("X /= X.norm()", "X /= X.norm()"), "phase": "optimizer"})
+    assert explain(facts)[0].slug == slug
+    rounded = [one for one in explain(facts)[1].suggestions if "no true zero" in one.text]
+    assert bool(rounded) is (slug == "precision_underflow")
+
+
 def test_an_update_with_a_step_size_that_is_no_number(at, by_hand):
     extra = {"reconstructed": True, "parameters": ["w"], "value": "nan"}
     story, _ = explain(at("addcdiv_", (by_hand.fact(),) * 3, (by_hand.fact(nan=1),), extra=extra, phase="optimizer"))

@@ -329,3 +329,37 @@ def test_a_write_of_finite_numbers_is_no_last_write_into_what_is_bad():
     assert last_write([weight], 4, entries) is None
     entries.insert(0, taped(tape, torch.Tensor.mul_, weight, 2.0))
     assert last_write([weight], 4, entries).facts == {"written_in_place": "mul_"}
+
+
+class Gathered(torch.optim.Optimizer):
+    """Moves its ``mine``-th weight by what this rank computes, the others by what others hand over in a gather."""
+
+    def __init__(self, parameters, mine, way):
+        super().__init__(parameters, {})
+        self.mine, self.way, self.buffers = mine, way, torch.zeros(4)
+
+    @torch.no_grad()
+    def step(self):
+        for at, one in enumerate(self.param_groups[0]["params"]):
+            moved = (one.grad / one.grad.norm()).flatten() if at == self.mine else torch.zeros(4)
+            if self.way == "all_gather":
+                work = dist.all_gather([self.buffers], moved, async_op=True)
+                work.wait()
+            else:
+                dist.reduce_scatter(moved, [moved.clone()])
+                dist.all_gather_into_tensor(self.buffers, moved)
+            one.sub_(self.buffers.view_as(one), alpha=0.1)
+
+
+@pytest.mark.parametrize("way", ["all_gather", "all_gather_into_tensor"])
+def test_an_update_that_ranks_gather_is_made_again_by_this_rank_alone(work, group, way):
+    worker = work()
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    optimizer = Gathered(model.parameters(), 1, way)
+    for scale in (1.0, 0.0):
+        hidden = model[0](torch.ones(2, 2))
+        (hidden.square().sum() + scale * model[1](hidden).square().sum()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.site.op, looked.facts["parameters"]) == ("found", "aten.div.Tensor", ["1.weight"])
