@@ -165,6 +165,9 @@ def _heard_also(facts: Mapping[str, object]) -> Iterable[str]:
     also = facts.get("heard_also")
     if isinstance(also, list) and also:
         yield f"numpy complained of {', '.join(map(str, also))} as well: which of these made it is not known."
+    only = facts.get("heard_only")
+    if isinstance(only, list) and len(only) == len(("line", "said", "when")):
+        yield f"numpy complained at {only[0]}, {only[2]} ({only[1]}), and nowhere else: they may come from there."
 
 
 def _recorded(facts: Mapping[str, object]) -> Iterable[str]:

@@ -31,10 +31,11 @@ def with_heard(looked: Looked) -> Looked:
         return looked
     if looked.facts.get("dataset_index") is not None and not _came_before(looked):
         return looked
-    found = _places(looked, [one for one in HEARD.all() if _can_make(one, looked)])
+    able = [one for one in HEARD.all() if _can_make(one, looked)]
+    found = _places(looked, able)
     frames = tuple(map(Frame._make, found[0].places)) if found else ()
     if best(frames) is None:
-        return _arrived(looked)
+        return _with_only(_arrived(looked), able)
     site = site_of(Spot(None, None, frames, "data", 0), None)
     lines = list(dict.fromkeys(map(_line, found)))
     alone = len({one.places[0][:2] for one in found if _line(one) == lines[0]}) == 1
@@ -55,6 +56,19 @@ def with_heard(looked: Looked) -> Looked:
         },
         reason=f"numpy complained there {_when(looked.step, found[0].step)}, and what it made there was not looked at",
     )
+
+
+def _with_only(looked: Looked, heard: list[Heard]) -> Looked:
+    """Return ``looked`` with the only line that numpy ever complained of, however long ago: to be told, not blamed.
+
+    What a memory of the script's kept (of transitions, say) is used at any time.
+    """
+    lines = {_line(one) for one in heard} - {""}
+    usual = any(one.steps > 1 and _is_usual(one, looked.step) for one in heard)
+    if len(lines) != 1 or looked.source not in _SOURCES or usual:
+        return looked
+    only = [lines.pop(), heard[-1].said, _when(looked.step, heard[-1].step)]
+    return replace(looked, facts={**looked.facts, "heard_only": only})
 
 
 def taken_with_heard(born: Looked) -> Looked:

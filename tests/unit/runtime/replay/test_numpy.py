@@ -147,19 +147,24 @@ def test_a_warning_that_cannot_have_made_it_is_not_blamed(work, said):
     assert "numpy" not in worker.looked[0].facts
 
 
-def test_what_numpy_said_long_ago_is_not_blamed(work, said):
+@pytest.mark.parametrize("more", [0, 1])
+def test_what_numpy_said_long_ago_is_told_where_it_is_the_only_line_but_not_blamed(work, said, more):
     worker = work(on_anomaly="continue")
     bad = np.ones((3, 6), dtype=np.float32)
     bad[1, 2] = np.inf
 
     def batches():
         ahead(np.zeros(3))
+        in_decibels(np.full(3, 2.0 * more))
         for _ in range(18):
             yield torch.ones(3, 6)
         yield torch.from_numpy(bad)
 
     loop(batches())
-    assert "numpy" not in worker.looked[0].facts
+    facts = worker.looked[0].facts
+    assert "numpy" not in facts
+    told = facts.get("heard_only")
+    assert (told is None) if more else told[1:] == ["divide by zero encountered in log", "before the first step"], told
 
 
 def share(value):
