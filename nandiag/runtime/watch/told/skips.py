@@ -10,11 +10,12 @@ _ROUND_NUMBERS = frozenset({8, 16, 32, 64, 128, 256})
 
 
 class Skips:
-    """How many updates were left out, and how many in a row."""
+    """How many updates were left out, and how many in a row; those of several optimizers in one step count as one."""
 
     def __init__(self) -> None:
         self.total = 0
         self._in_a_row = 0
+        self._left_out: set[int] = set()  # the optimizers whose updates were, in the newest such step
         self._by_script = 0
         self._collapsed = False
 
@@ -22,13 +23,17 @@ class Skips:
         """An update was made."""
         self._in_a_row = 0
 
-    def by_scaler(self, step: int, scale: float | None, loss: float | None) -> tuple[Skipped, bool]:
+    def by_scaler(self, step: int, scale: float | None, loss: float | None, optimizer: object) -> tuple[Skipped, bool]:
         """A scaler left out an update at ``scale``; returns what it comes to, and whether the scale is just lost."""
-        self.total += 1
-        self._in_a_row += 1
+        counts = not self._in_a_row or id(optimizer) in self._left_out
+        if counts:
+            self.total += 1
+            self._in_a_row += 1
+            self._left_out.clear()
+        self._left_out.add(id(optimizer))
         skip = Skipped(step, scale, self._in_a_row, self.total, loss)
         fresh, self._collapsed = skip.collapsed and not self._collapsed, skip.collapsed
-        if self.total <= _MOST or self._in_a_row in _ROUND_NUMBERS or fresh:
+        if (counts and (self.total <= _MOST or self._in_a_row in _ROUND_NUMBERS)) or fresh:
             RECORDER.emit(skip)
         return skip, fresh
 

@@ -43,6 +43,26 @@ def test_a_gradient_that_no_scale_fits_is_named_by_one_replay(work):
     assert worker.events(Skipped)[-1].scale < 1
 
 
+def test_what_two_optimizers_leave_out_in_a_step_counts_as_one(work):
+    worker = work()
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
+    optimizers = [torch.optim.SGD(one.parameters(), lr=1e-4) for one in model]
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24)
+    for _ in range(20):
+        for one in optimizers:
+            one.zero_grad()
+        loss = (model(torch.randn(4, 8)).half() * 16).float().square().sum()
+        scaler.scale(loss).backward()
+        for one in optimizers:
+            scaler.step(one)
+        scaler.update()
+    skips = worker.events(Skipped)
+    assert [one.in_a_row for one in skips] == [one.total for one in skips] == list(range(1, len(skips) + 1))
+    assert 10 < len(skips) < 20
+    assert worker.events(Looked) == []
+    assert worker.sentinel.clock.step > 0
+
+
 def test_a_search_that_ends_is_not_looked_into(work):
     worker = work()
     model = nn.Linear(8, 1)
