@@ -145,8 +145,7 @@ def _look_facts(claim: Claim) -> Iterable[str]:
     facts = look.facts
     yield from _how_seen(look)
     yield from _by_which_way(look)
-    if isinstance(facts.get("library"), str):
-        yield f"The op runs inside a library, at {facts['library']}."
+    yield from _round_library(facts)
     yield from _heard_also(facts)
     if isinstance(facts.get("came_in"), str):
         yield f"They came into torch at {facts['came_in']}."
@@ -159,6 +158,13 @@ def _look_facts(claim: Claim) -> Iterable[str]:
         yield f"It came to this step as {facts['came_as']}."
     if look.source == "outside" and facts.get("complete", True) is False:
         yield "Not all of the script's code before that could be run again."
+
+
+def _round_library(facts: Mapping[str, object]) -> Iterable[str]:
+    if isinstance(facts.get("library"), str):
+        yield f"The op runs inside a library, at {facts['library']}."
+    if isinstance(facts.get("called_at"), str):
+        yield f"The script comes to this line of a library from {facts['called_at']}."
 
 
 def _heard_also(facts: Mapping[str, object]) -> Iterable[str]:

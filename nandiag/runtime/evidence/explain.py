@@ -65,6 +65,15 @@ def via(spot: Spot) -> str | None:
     return f"{inner.file}:{inner.line}" if inner.kind == LIBRARY else None
 
 
+def round_library(spot: Spot) -> dict[str, str]:
+    """Return, as facts, the line of the library's where the site shows the script's, or the other way round."""
+    frame, inner = frame_of(spot), via(spot)
+    if inner is not None:
+        return {"library": inner}
+    user = next((one for one in spot.frames if one.kind == USER), None)
+    return {"called_at": f"{user.file}:{user.line}"} if user and frame and frame.kind == LIBRARY else {}
+
+
 def inputs_of(op: Op, name: Callable[[Tensor], str | None] = lambda _: None) -> tuple[TensorFact, ...]:
     """Return facts on the tensors that went into the op, as they were before it, with the ``name`` of each."""
     if op.words is None:

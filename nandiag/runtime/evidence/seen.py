@@ -24,11 +24,11 @@ from nandiag.runtime.evidence.explain import (
     of_weights,
     outputs_of,
     overgrown,
+    round_library,
     scalars_of,
     site_of,
     upside_down,
     vanished_at,
-    via,
 )
 from nandiag.runtime.evidence.heard import came_in, in_numpy
 from nandiag.runtime.evidence.labels import Label, label, labels_of, storage
@@ -162,9 +162,7 @@ class Evidence:
         facts |= {} if number is None else {"script_name": number}
         facts |= {name: True for name in ("recompute", "twice") if getattr(op.spot, name)}
         facts["autocast"] = any(one.modes[1] or one.modes[3] for one in self.entries)
-        library = via(op.spot)
-        if library is not None:
-            facts["library"] = library
+        facts |= round_library(op.spot)
         return Looked(
             outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step, phase=finding.phase,
             source=finding.source, site=site_of(op.spot, str(op.func)), inputs=inputs_of(op, self._name()),

@@ -202,6 +202,9 @@ def test_where_the_op_really_runs_is_evidence(by_hand):
     look = by_hand.found(5, facts={"library": "torch/nn/functional.py:9", "recompute": True, "came_as": "Set[5]"})
     evidence = analyse(by_hand.run(by_hand.rank(0, look, world=1), world=1)).verdict.evidence
     assert "The op runs inside a library, at torch/nn/functional.py:9." in evidence
+    look = by_hand.found(5, facts={"called_at": "train.py:9"})
+    called = analyse(by_hand.run(by_hand.rank(0, look, world=1), world=1)).verdict.evidence
+    assert "The script comes to this line of a library from train.py:9." in called
     assert "It was seen in the recomputation of an activation checkpoint." in evidence
     assert "It came to this step as Set[5]." in evidence
 

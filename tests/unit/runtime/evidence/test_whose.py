@@ -2,6 +2,7 @@
 
 import math
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -84,3 +85,27 @@ def test_a_name_that_no_frame_holds_any_more_is_not_guessed(work):
         loss.backward()
         optimizer.step()
     assert "script_name" not in found(worker).facts
+
+
+ACME = """
+import torch
+from torch import nn
+
+class Angles(nn.Module):
+    def forward(self, x):
+        return torch.acos(x)
+"""
+
+
+def test_the_line_of_a_librarys_module_is_told_with_the_line_that_calls_it(work):
+    worker = work()
+    known = {"__name__": "acme"}
+    exec(compile(ACME, "/x/site-packages/acme/angles.py", "exec"), known)  # noqa: S102
+    model, angles = nn.Linear(1, 1), known["Angles"]()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    angles(model(torch.zeros(1, 1)) * 0 + 2).sum().backward()  # the line
+    optimizer.step()
+    look = found(worker)
+    assert (look.site.file, look.site.line) == ("/x/site-packages/acme/angles.py", 7)
+    file, _, line = look.facts["called_at"].rpartition(":")
+    assert Path(file).read_text(encoding="utf-8").splitlines()[int(line) - 1].endswith("# the line")
