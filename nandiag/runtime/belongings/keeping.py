@@ -91,6 +91,8 @@ class Belongings:
             yield from _slots(one, left)
         elif type(one) is FunctionType:
             yield from noted_by(one)
+        elif isinstance(one, torch.jit.ScriptModule):
+            yield from map(_scripted, one.modules())
 
     def _of_numbers(self, one: Any) -> Callable[[], object] | None:
         if not is_mapped(one):
@@ -151,6 +153,26 @@ def _put_back_tensor(one: Tensor, alias: Tensor | None, names: dict[str, Any]) -
         return
     if one.data_ptr() != alias.data_ptr() or one.shape != alias.shape or one.stride() != alias.stride():
         one.data = alias
+
+
+def _scripted(one: Any) -> Callable[[], object]:
+    """Return what gives a compiled module its attributes again, which lie in C++: numbers, lists, and its tensors."""
+    held = one._c
+    return partial(_put_back_scripted, held, {name: held.getattr(name) for name in one._concrete_type.get_attributes()})
+
+
+def _put_back_scripted(held: Any, values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        now = held.getattr(name)
+        if now is not value and (isinstance(value, Tensor) or _differs(now, value)):
+            held.setattr(name, value)
+
+
+def _differs(now: Any, value: Any) -> bool:
+    try:
+        return bool(now != value)
+    except Exception:  # lists of tensors
+        return True
 
 
 def _generator(one: Any) -> Callable[[], object]:
