@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nandiag.events import Looked, Note, Site
 from nandiag.runtime.births.files.saves import Saves
-from nandiag.runtime.births.known import LAST, UNWRITTEN, Birth, Call
+from nandiag.runtime.births.known import FILE, LAST, UNWRITTEN, Birth, Call
 from nandiag.runtime.births.prelude import Prelude
 from nandiag.runtime.births.record import Record
 from nandiag.runtime.births.threads import Threads
@@ -55,11 +55,19 @@ class Births:
     def bad_from_the_start(self, held: Sequence[Held], step: int) -> None:
         """Weights were bad when they were first looked at: whence is written down now, whatever is run again later."""
         self.unknown = (step, list(held))
-        self.known = self.explain([one for one in held if one.what == "parameter"], step)
+        weights = [one for one in held if one.what == "parameter"]
+        self.known = self.explain(weights or self._read(held) or (), step)
         if self.known is not None:
             RECORDER.emit(self.known, urgent=True)
         elif self.prelude.cut_short and any(one.what == "parameter" for one in held):
             RECORDER.emit(Note(_CUT_SHORT))
+
+    @guarded("births")
+    def _read(self, held: Sequence[Held]) -> list[Held]:
+        """Return the state that was read from a file: what else fills it is the optimizer's own affair."""
+        with quiet():
+            births = [(one, self.record.birth_of(one.tensor)) for one in held if one.what == "optimizer_state"]
+        return [one for one, birth in births if birth is not None and birth.how == FILE]
 
     @guarded("births")
     def is_of_bad_state(self, optimizer: torch.optim.Optimizer, parameters: Iterable[Tensor]) -> bool:

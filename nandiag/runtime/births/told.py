@@ -27,7 +27,7 @@ def tell(tensor: Tensor, held: Held | None, birth: Birth, step: int) -> Looked:
     through = bool(birth.facts.get("through"))
     unsure = birth.how == LAST or through or bool(birth.facts.get("unsure"))
     facts = {key: value for key, value in birth.facts.items() if key not in {"unsure", "through"}}
-    facts |= {} if held is None else {"weight": held.name, "weight_is": held.what}
+    facts |= {} if held is None else {"weight": held.name, "weight_is": held.what.replace("_", " ")}
     outputs = (*birth.outputs, *([] if held is None and birth.outputs else [fact(tensor, held.name if held else None)]))
     source = OUTSIDE if birth.how in {FILE, OUTSIDE} else OP
     return Looked(

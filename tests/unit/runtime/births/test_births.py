@@ -105,6 +105,30 @@ def test_a_file_that_held_it_already(work, tmp_path):
     assert look.facts["file"] == str(tmp_path / "bad.pt")
 
 
+def test_a_file_that_held_bad_state_of_an_optimizer_already(work, tmp_path):
+    layer = nn.Linear(4, 3)
+    optimizer = torch.optim.Adam(layer.parameters())
+    layer(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    saved = optimizer.state_dict()
+    saved["state"][0]["exp_avg_sq"][1] = math.nan
+    torch.save({"weights": layer.state_dict(), "state": saved}, tmp_path / "bad.pt")
+    worker = work(on_anomaly="continue")
+    layer = nn.Linear(4, 3)
+    optimizer = torch.optim.Adam(layer.parameters())
+    loaded = torch.load(tmp_path / "bad.pt")
+    layer.load_state_dict(loaded["weights"])
+    optimizer.load_state_dict(loaded["state"])
+    layer(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    look = found(worker)
+    assert (look.phase, look.facts["weight"], look.facts["weight_is"]) == (
+        "checkpoint", "exp_avg_sq of weight", "optimizer state",
+    )  # fmt: skip
+    assert look.facts["key"] == "state['state'][0]['exp_avg_sq']"
+    assert look.site.source.strip() == 'loaded = torch.load(tmp_path / "bad.pt")'
+
+
 def zeroed(layer):
     layer.weight.data[0] = 0.0
 
