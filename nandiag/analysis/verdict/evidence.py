@@ -215,12 +215,20 @@ def _how_seen(look: Looked) -> Iterable[str]:
     elif look.method == "check":
         yield "torch's own NaN check (anomaly mode) stopped there: the first NaN of that backward on this rank."
     if look.facts.get("reconstructed") is True:
-        what = "update was made" if look.facts.get("parameters") else "step was run"
-        yield f"Inferred: the {what} again on reconstructed inputs, for it had overwritten the real ones."
-        if look.facts.get("of_zeros") is True:
-            yield "It fails so where the weights were 0 before; on other values it was finite."
+        yield from _reconstructed(look)
     elif look.method == "tape" and look.reason:
         yield f"Inferred: {look.reason}."
+
+
+def _reconstructed(look: Looked) -> Iterable[str]:
+    facts = look.facts
+    what = "update was made" if facts.get("parameters") else "step was run"
+    yield f"Inferred: the {what} again on reconstructed inputs, for it had overwritten the real ones."
+    if facts.get("of_zeros") is True:
+        yield "It fails so where the weights were 0 before; on other values it was finite."
+    if isinstance(facts.get("made_up"), float) and look.inputs:
+        made_up = words.number(words.as_number(facts["made_up"]))
+        yield f"Nothing finite was left of the weights: {made_up} stands here for each of their values, as a guess."
 
 
 def _sent(look: Looked) -> Iterable[str]:

@@ -45,6 +45,8 @@ _MOST = 8
 # Two initialisers and an update.
 _FIRST_WRITES = 4
 _MOST_BYTES = 1 << 27
+# Stands in for a weight of which nothing is left.
+_MADE_UP = 0.02
 _FINITE = "the update itself is finite when made again"
 BY_HAND = "not all that the update was made of is there any more"
 GONE = "what it held before was overwritten"
@@ -56,6 +58,7 @@ def look_again(
 ) -> Looked:
     """Return what making the update of the ``named`` bad parameters again shows; ``first``: it was the first one."""
     bad = list(named.values())
+    lost = any(map(_is_lost, bad))
     spot = Spot(None, None, stack(sys._getframe(1))[0], "optimizer", 0)
     try:
         others = _beside(optimizer, bad)
@@ -69,7 +72,8 @@ def look_again(
                 if given:
                     return _given(step, spot, list(named))
                 if op is not None:
-                    seen = _with_settings(_found(op, step, list(named), of_zeros=size == 0), optimizer, bad)
+                    made_up = size if size == 0 else _MADE_UP if lost else None
+                    seen = _with_settings(_found(op, step, list(named), made_up), optimizer, bad)
                     return _with_schedule(seen, optimizer)
     except Refused as refusal:
         return Looked("refused", "replay", step, reason=str(refusal))
@@ -241,8 +245,14 @@ def stand_in(parameter: Tensor, size: float | None = None) -> None:
         return
     good = torch.isfinite(data)
     if size is None:
-        size = (float(data[good].abs().mean()) if bool(good.any()) else 0.0) or 0.02
+        size = (float(data[good].abs().mean()) if bool(good.any()) else 0.0) or _MADE_UP
     data.copy_(torch.where(good, data, torch.full_like(data, size)))
+
+
+def _is_lost(parameter: Tensor) -> bool:
+    """Whether nothing finite is left of it: what stands in for it has not even its size."""
+    data = held_of(parameter.detach())
+    return is_bad(data) and not bool(torch.isfinite(data).any())
 
 
 def _reset_state(optimizer: torch.optim.Optimizer, parameter: Tensor, *, first: bool) -> None:
@@ -291,10 +301,10 @@ def _put_back_all(states: Any, before: list[tuple[Any, Any]]) -> None:
         states.update(before)
 
 
-def _found(op: Op, step: int, names: list[str], *, of_zeros: bool) -> Looked:
+def _found(op: Op, step: int, names: list[str], made_up: float | None) -> Looked:
     facts: dict[str, object] = {
         "reconstructed": True,
-        **({"of_zeros": True} if of_zeros else {}),
+        **({"of_zeros": True} if made_up == 0 else {} if made_up is None else {"made_up": made_up}),
         "parameters": names[:_MOST],
         **scalars_of(op),
         **in_float64(op),

@@ -363,3 +363,23 @@ def test_an_update_that_ranks_gather_is_made_again_by_this_rank_alone(work, grou
         optimizer.zero_grad()
     looked = worker.looked[0]
     assert (looked.outcome, looked.site.op, looked.facts["parameters"]) == ("found", "aten.div.Tensor", ["1.weight"])
+
+
+class Layerwise(torch.optim.Optimizer):
+    """Scales each update by the length of the weight over that of the gradient, as LARS without its guard does."""
+
+    @torch.no_grad()
+    def step(self):
+        for one in self.param_groups[0]["params"]:
+            one.sub_(one.grad * (one.norm() / one.grad.norm()))
+
+
+def test_what_stands_for_a_weight_of_which_nothing_is_left_is_said_to_be_a_guess(work):
+    worker = work()
+    model = nn.Linear(2, 1, bias=False)
+    model.weight.register_hook(torch.zeros_like)
+    optimizer = Layerwise(model.parameters(), {})
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert worker.looked[0].outcome == "found"
+    assert worker.looked[0].facts["made_up"] == 0.02
