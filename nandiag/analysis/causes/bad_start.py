@@ -115,6 +115,7 @@ _RESETS_ITSELF = frozenset(
     | {"RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell"}
 )
 _EMPTIED = re.compile(r"([A-Za-z_][\w.]*)\.to_empty\(")
+_OUTSIDE = "It was bad when it was first looked at, before step {}: it was written outside of a step."
 _WRITE = Suggestion(
     "Write every element after torch.empty or to_empty: initialise the tensor.",
     "torch.nn.init.normal_(p, std=0.02)",
@@ -183,7 +184,7 @@ def _as_seen(facts: Facts) -> Cause:
     step = facts.origin.step
     seen = "No step of this run made it so: it was bad before the first one."
     if step and how == "last":
-        seen = f"It was bad when its optimizer was first seen, before step {step}: it was written outside of a step."
+        seen = _OUTSIDE.format(step)
     found = (check,) if above is None else (above, check)
     return Cause("init_nonfinite", (seen,), found, POSSIBLE, story=True, general=True)
 
@@ -299,7 +300,7 @@ def _written_later(facts: Facts) -> Cause:
     if facts.basis == "look":
         seen = f"It was bad when step {step} first used it, and no update that was watched made it so."
     else:
-        seen = f"It was bad when its optimizer was first seen, before step {step}: it was written outside of a step."
+        seen = _OUTSIDE.format(step)
     return Cause(
         slug="init_nonfinite",
         evidence=(seen,),

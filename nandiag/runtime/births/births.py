@@ -170,13 +170,15 @@ class Births:
     def stored_in(self, tensors: Sequence[Tensor], step: int, *, waiting: bool = False) -> Looked | None:
         """Return how the bad values were made that were stored in the memory of one of the ``tensors``, if known.
 
-        ``waiting``: what was stored since the last update is looked at first; never while a step is run again.
+        ``waiting``: what was stored since the last update is looked at first, and what was bad when this step began is
+        among the tensors; never while a step is run again.
         """
         stored = self.stored
         if stored is None:
             return None
         if waiting:
             stored.look()
+            tensors = [*tensors, *(one.tensor for one in self.unknown[1] if self.unknown[0] == step)]
         with quiet():
             found = (stored.of(one) for one in tensors if is_bad(one))
             looked = next((one for one in found if one is not None), None)

@@ -148,3 +148,22 @@ def test_a_frozen_weight_that_is_given_bad_memory_has_the_line_that_gave_it(work
     (looked,) = worker.looked
     assert (looked.method, looked.site.op) == ("replay", "aten.div.Tensor"), looked
     assert looked.site.source.endswith("# an average of none")
+
+
+def test_state_that_is_loaded_from_memory_has_the_line_that_made_it(work):
+    worker, model = work(), nn.Linear(4, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for step in range(8):
+        loss = model(torch.rand(2, 4)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step == 5:
+            state = optimizer.state_dict()
+            for one in state["state"].values():
+                one["exp_avg"] = torch.zeros_like(one["exp_avg"]) / one["step"].sub(6.0)  # by nothing
+            optimizer.load_state_dict(state)
+    assert worker.harms[0].what == "optimizer_state"
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.step, looked.site.op) == ("found", 6, "aten.div.Tensor"), looked
+    assert looked.site.source.endswith("# by nothing")

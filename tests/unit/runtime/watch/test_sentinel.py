@@ -161,7 +161,8 @@ def test_an_update_is_not_made_again_of_state_that_was_loaded_bad(work, level):
     loop.run(1)
     assert told(worker) == [("optimizer_state", 2, "init"), ("parameter", 2, "optimizer")]
     assert worker.looked[-1].reason == "the optimizer's state was bad before this update"
-    assert not any(one.outcome == "found" for one in worker.looked)
+    made = [one.site.source for one in worker.looked if one.outcome == "found"]
+    assert all("value * math.inf" in one for one in made), made
 
 
 @pytest.mark.parametrize(("spoil", "what"), [("grad", "gradient"), ("lr", "parameter")])
