@@ -118,7 +118,8 @@ def _with_later(claim: Claim, timeline: Timeline) -> Claim:
     """Add what was seen live at the next harm, where running the first harmful step again showed nothing."""
     if claim.basis not in {"loss", "gradient"}:
         return claim
-    later = next((one for one in timeline.looks if _is_later(claim, one)), None)
+    looks = (one for one in timeline.looks if _is_later(claim, one))
+    later = next((one for one in looks if not _is_consequence(claim, one, timeline)), None)
     if later is None or claim.known:
         return replace(claim, later=later)
     return replace(claim, later=later, ranks=(later.rank,), known=True, confidence="inferred")
@@ -127,6 +128,15 @@ def _with_later(claim: Claim, timeline: Timeline) -> Claim:
 def _is_later(claim: Claim, one: Seen[Looked]) -> bool:
     live = (one.event.method, one.event.outcome) == ("watch", "found") and one.event.source != "received"
     return live and one.rank in claim.ranks and (one.attempt, one.event.step) > (claim.attempt, claim.step)
+
+
+def _is_consequence(claim: Claim, one: Seen[Looked], timeline: Timeline) -> bool:
+    """Whether a look shows weights that went bad in the step of the claim, or since: they tell nothing of its cause."""
+    spoilt = (
+        harm for harm in timeline.harms
+        if harm.event.what == "parameter" and (harm.rank, harm.attempt) == (one.rank, claim.attempt)
+    )  # fmt: skip
+    return one.event.source == "parameter" and any(harm.event.step >= claim.step for harm in spoilt)
 
 
 def _scene(timeline: Timeline, states: dict[int, RankState]) -> Scene | None:

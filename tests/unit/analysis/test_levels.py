@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from nandiag.analysis import analyse
 from nandiag.events import Activations, Finished, Harm, Looked, Site
 
@@ -52,6 +54,15 @@ def test_what_another_rank_saw_later_says_nothing_of_this_one(by_hand):
     live = replace(by_hand.found(9), method="watch")
     report = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(5), finite(5)), by_hand.rank(1, live)))
     assert report.verdict.origin.op is None
+
+
+@pytest.mark.parametrize("spoilt", [True, False])
+def test_weights_that_the_first_harm_has_spoilt_do_not_show_its_place(spoilt, by_hand):
+    live = replace(by_hand.found(6), method="watch", source="parameter")
+    events = [by_hand.loss(5), finite(5), *([by_hand.state(5)] if spoilt else []), by_hand.loss(6), live]
+    verdict = analyse(by_hand.run(by_hand.rank(0, *events, world=1), world=1)).verdict
+    assert verdict.origin.step == 5
+    assert (verdict.origin.line is None) is spoilt
 
 
 def test_an_output_is_told_as_one(by_hand):
