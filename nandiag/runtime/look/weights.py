@@ -216,7 +216,7 @@ class Weights:
     def _averages(self, tensor: Tensor) -> bool:
         """Whether ``tensor`` is an average of a trained weight that a mask was laid into, by the looks of it."""
         like = [one for known in self.known() for one in parameters(known) if one.shape == tensor.shape]
-        return has_mask_of(tensor, (one for one in like if self._is_masked(one) or self.masks.hold(one)))
+        return has_mask_of(tensor, [one for one in like if self._is_masked(one) or self.masks.hold(one)])
 
     def excuse(self, held: Sequence[Held]) -> None:
         """Do not tell of these again, and keep them out of the looks to come."""
