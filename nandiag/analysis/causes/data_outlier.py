@@ -63,10 +63,10 @@ def explain(facts: Facts) -> Cause | None:
         return None
     seen = next((one for one in reversed(facts.warned) if _is_near(one, facts.origin.step)), None)
     if seen is not None:
-        return _seen(seen, LIKELY if _only_size(facts) or _explains(facts, seen) else POSSIBLE)
+        return _seen(facts, seen, LIKELY if _only_size(facts) or _explains(facts, seen) else POSSIBLE)
     longer = next((one for one in reversed(facts.warned) if _is_longer(one, facts)), None)
     if longer is not None:
-        return _of_length(longer)
+        return _of_length(facts, longer)
     found = courses(facts.history, facts.origin.step + (facts.origin.phase == "optimizer"))
     if not found:
         return None
@@ -130,14 +130,14 @@ def _is_longer(warned: Warned, facts: Facts) -> bool:
     return warned.slug == "batch_longer" and warned.step == facts.origin.step and overflows(facts) and _only_size(facts)
 
 
-def _of_length(warned: Warned) -> Cause:
+def _of_length(facts: Facts, warned: Warned) -> Cause:
     now, before = shape_of(warned, "shape"), shape_of(warned, "longest")
     grown = [index for index, pair in enumerate(zip(now, before, strict=False)) if pair[0] > pair[1]]
     name = warned.name if warned.name is not None and warned.name.isidentifier() else "x"
     cut = f"{name} = {name}[{':, ' * grown[0]}:{before[grown[0]]}]" if len(now) == len(before) and grown else None
     return Cause(
         slug="data_outlier",
-        evidence=(f"At step {warned.step} {told(warned)}.",),
+        evidence=(f"At step {warned.step}{facts.on_rank(warned)} {told(warned)}.",),
         suggestions=(
             Suggestion("Cut long samples into pieces while loading, or drop what is longer than a bound.", cut),
             Suggestion(
@@ -149,12 +149,11 @@ def _of_length(warned: Warned) -> Cause:
     )
 
 
-def _seen(warned: Warned, strength: int) -> Cause:
+def _seen(facts: Facts, warned: Warned, strength: int) -> Cause:
     dataset, index = warned.facts.get("dataset"), warned.facts.get("index")
-    known = None if dataset is None or index is None else f"{dataset}[{index}]"
-    return replace(
-        _of(f"At step {warned.step} {told(warned)}.", warned.step, known, _clipped(warned)), strength=strength
-    )
+    known = None if dataset is None or index is None else f"{dataset}[{index}]{facts.on_rank(warned)}"
+    text = f"At step {warned.step}{facts.on_rank(warned)} {told(warned)}."
+    return replace(_of(text, warned.step, known, _clipped(warned)), strength=strength)
 
 
 def _clipped(warned: Warned) -> str | None:

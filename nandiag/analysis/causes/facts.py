@@ -32,7 +32,8 @@ class Facts:
 
     ``exchanged`` are the largest local gradients of ranks, by rank, where the origin is their exchange.
     ``strikes`` are the steps in which the origin's device made what did not show when it was run again.
-    ``warned`` are the early warnings of the origin's ranks up to its step.
+    ``warned`` are the early warnings of the origin's ranks up to its step, ``warned_by`` the ranks that gave them, one
+    each, where the origin has several.
     ``born_bad`` are facts on the weight that was bad from birth: those of ``origin`` are on the op that made it so.
     ``trained`` are the variables that a script without an optimizer updates by hand, where all are known.
     """
@@ -48,6 +49,7 @@ class Facts:
     world: int = 1
     exchanged: dict[int, float] = field(default_factory=dict)
     warned: tuple[Warned, ...] = ()
+    warned_by: tuple[int, ...] = ()
     strikes: tuple[int, ...] = ()
     trained: tuple[str, ...] = ()
     born_bad: TensorFact | None = None
@@ -92,6 +94,12 @@ class Facts:
         path, key, file, line = (str(part).replace(chr(92), "/").rpartition("/")[2] for part in found)
         of = "a file" if found[0] is None else path
         return f"read from {of} (there {key}) at {file}:{line}" if found[2] is not None else f"read from {of}"
+
+    def on_rank(self, warned: Warned) -> str:
+        """Return " on rank 1" where the origin's ranks are several, and not all of them gave such a warning."""
+        pairs = list(zip(self.warned, self.warned_by, strict=False))
+        ranks = {rank for one, rank in pairs if (one.slug, one.step) == (warned.slug, warned.step)}
+        return f" on {words.ranks(ranks)}" if ranks and ranks != set(self.origin.ranks) else ""
 
     def meaning(self, name: str) -> Meaning | None:
         """Return what a name in the underlined expression stands for, by the script's own text."""

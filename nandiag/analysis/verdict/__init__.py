@@ -9,7 +9,7 @@ from nandiag.analysis.causes.facts import LIKELY, is_again, is_whole
 from nandiag.analysis.origin import Claim, shown_again
 from nandiag.analysis.report import Origin, Suggestion, Verdict
 from nandiag.analysis.skips import before
-from nandiag.analysis.timeline import Timeline
+from nandiag.analysis.timeline import Seen, Timeline
 from nandiag.analysis.verdict.evidence import evidence
 from nandiag.analysis.verdict.further import beside, is_told, next_looks, with_next
 from nandiag.analysis.verdict.imported import in_names_of_file
@@ -31,26 +31,7 @@ class Background:
 
 def of_claim(claim: Claim, origin: Origin, timeline: Timeline, background: Background) -> Verdict:
     """Return the verdict on a run that was harmed; ``last_finite_step`` is left to :func:`last_finite`."""
-    look = claim.look.event if claim.look and claim.later is None else claim.shown
-    weight = _weight(look, origin)
-    facts = Facts(
-        origin=_on_one_line(
-            replace(origin, outputs=tuple(fact for fact in origin.outputs if fact is not weight)), look
-        ),
-        basis=claim.basis if claim.later is None else "look",
-        harm=claim.harm.event if claim.harm else None,
-        look=look,
-        born_bad=weight,
-        skip=claim.skip.event if claim.skip else None,
-        history=background.history,
-        received=claim.received,
-        known=claim.known,
-        world=claim.world,
-        exchanged=claim.exchanged,
-        warned=_warned(claim, origin, timeline),
-        strikes=_strikes(claim, timeline),
-        trained=_trained(claim, timeline),
-    )
+    facts = _facts(claim, origin, timeline, background)
     story, mechanism = explain(facts, background.causes)
     named = [cause for cause in (mechanism, story) if cause is not None]
     chosen = _chosen(story, mechanism)
@@ -68,6 +49,31 @@ def of_claim(claim: Claim, origin: Origin, timeline: Timeline, background: Backg
         reasons=len(why),
         suggestions=in_names_of_file(facts, advice),
         spread=spread_of(claim, timeline),
+    )
+
+
+def _facts(claim: Claim, origin: Origin, timeline: Timeline, background: Background) -> Facts:
+    """Return what causes are found by."""
+    look = claim.look.event if claim.look and claim.later is None else claim.shown
+    weight, warned = _weight(look, origin), _warned(claim, origin, timeline)
+    return Facts(
+        origin=_on_one_line(
+            replace(origin, outputs=tuple(fact for fact in origin.outputs if fact is not weight)), look
+        ),
+        basis=claim.basis if claim.later is None else "look",
+        harm=claim.harm.event if claim.harm else None,
+        look=look,
+        born_bad=weight,
+        skip=claim.skip.event if claim.skip else None,
+        history=background.history,
+        received=claim.received,
+        known=claim.known,
+        world=claim.world,
+        exchanged=claim.exchanged,
+        warned=tuple(one.event for one in warned),
+        warned_by=tuple(one.rank for one in warned if len(claim.ranks) > 1),
+        strikes=_strikes(claim, timeline),
+        trained=_trained(claim, timeline),
     )
 
 
@@ -103,9 +109,9 @@ def _trained(claim: Claim, timeline: Timeline) -> tuple[str, ...]:
     return names if all(map(str.isidentifier, names)) else ()
 
 
-def _warned(claim: Claim, origin: Origin, timeline: Timeline) -> tuple[Warned, ...]:
+def _warned(claim: Claim, origin: Origin, timeline: Timeline) -> tuple[Seen[Warned], ...]:
     return tuple(
-        one.event
+        one
         for one in timeline.warned
         if one.rank in claim.ranks and one.attempt == claim.attempt and one.event.step <= origin.step
     )

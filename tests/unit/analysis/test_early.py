@@ -87,6 +87,24 @@ def test_a_batch_unlike_the_others_is_the_story_behind_an_overflow(by_hand):
         assert any("index 2111 of TensorDataset" in text for text in verdict.evidence) is (cause is not None)
 
 
+@pytest.mark.parametrize("ranks", [(1,), (0, 1)])
+def test_a_batch_of_one_rank_is_told_with_it_where_all_of_them_broke(by_hand, ranks):
+    facts = {"size": 3e5, "largest": 4.3, "batches": 147, "dataset": "TensorDataset", "index": 82}
+    look = by_hand.found(3, outputs=(by_hand.fact(posinf=1),), inputs=(by_hand.fact(max=1e30, absmax=1e30),))
+    logs = [
+        by_hand.rank(
+            rank, *([Warned("batch_outlier", 3, facts, "x")] if rank in ranks else []),
+            by_hand.loss(3, value=float("inf")), look, by_hand.finished(4), world=2,
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    verdict = analyse(by_hand.run(*logs, world=2)).verdict
+    assert (verdict.cause, verdict.origin.ranks) == ("data_outlier", (0, 1))
+    one = ranks == (1,)
+    assert any(text.startswith("At step 3 on rank 1 ") for text in verdict.evidence) is one
+    assert any("TensorDataset[82] on rank 1," in each.text for each in verdict.suggestions) is one
+
+
 @pytest.mark.parametrize(("step", "told_of"), [(44, True), (43, False)])
 def test_a_batch_far_longer_than_all_before_is_the_story_behind_an_overflow(by_hand, step, told_of):
     look = by_hand.found(
