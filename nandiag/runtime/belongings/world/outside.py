@@ -26,7 +26,7 @@ from nandiag.runtime.belongings.bystanders import Bystanders
 from nandiag.runtime.belongings.world.descriptors import Descriptors
 from nandiag.runtime.belongings.world.handed import ways
 from nandiag.runtime.belongings.world.private import leads_nowhere, nowhere, private
-from nandiag.runtime.belongings.world.settings import settings
+from nandiag.runtime.belongings.world.settings import registrations, settings
 from nandiag.runtime.frames import INTERNAL, USER, is_ours, kind_of
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.recorder import RECORDER
@@ -68,7 +68,7 @@ class Outside:
 
     def begin(self) -> None:
         """Stand there from now on."""
-        self._undo += [_as_it_was(), settings(), self._descriptors.put_back]
+        self._undo += [_as_it_was(), settings(), registrations(), self._descriptors.put_back]
         for owner, name, instead in self._ways():
             if hasattr(owner, name):
                 self._put(owner, name, instead)

@@ -7,13 +7,42 @@ import contextvars
 import functools
 import gc
 import itertools
+import logging
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import _tensor_str
+from torch.utils.hooks import RemovableHandle
+
+
+def registrations() -> Callable[[], None]:
+    """Return what takes out again the hooks that this thread has by then registered with torch, wherever these lie.
+
+    On tensors and modules, on an optimizer's steps, and for all modules and optimizers: each has a handle.
+    """
+    kind: Any = RemovableHandle
+    original, first, thread = kind.__init__, kind.next_id, threading.get_ident()
+    made: list[RemovableHandle] = []
+
+    @functools.wraps(original)
+    def begin(self: RemovableHandle, *words: Any, **named: Any) -> None:
+        original(self, *words, **named)
+        if threading.get_ident() == thread:
+            made.append(self)
+
+    def put_back() -> None:
+        kind.__init__ = original
+        for one in made:
+            one.remove()
+        if kind.next_id == first + len(made):  # no other thread has registered any
+            kind.next_id = first
+
+    kind.__init__ = begin
+    return put_back
 
 
 class _Setting(NamedTuple):
@@ -51,6 +80,7 @@ def _all() -> Iterator[_Setting]:
         yield _Setting(sys.get_int_max_str_digits, sys.set_int_max_str_digits)
     yield _Setting(gc.get_threshold, lambda many: gc.set_threshold(*many))
     yield _Setting(lambda: list(warnings.filters), _put_filters)
+    yield _Setting(_loggers, _put_loggers)
     yield from _of_torch()
     yield from map(_of_decimals, _contexts())
 
@@ -87,6 +117,20 @@ def _anomaly_mode() -> tuple[bool, bool]:
 def _put_filters(filters: list[Any]) -> None:
     held: Any = warnings.filters  # the very list that C holds
     held[:] = filters
+
+
+def _loggers() -> dict[logging.Logger, tuple[Any, ...]]:
+    named = list(logging.root.manager.loggerDict.values())
+    known = [logging.root, *(one for one in named if isinstance(one, logging.Logger))]
+    return {one: (one.level, one.propagate, list(one.handlers), list(one.filters)) for one in known}
+
+
+def _put_loggers(kept: dict[logging.Logger, tuple[Any, ...]]) -> None:
+    for one, (level, propagate, handlers, filters) in kept.items():
+        if one.level != level:
+            one.setLevel(level)
+        one.propagate = propagate
+        one.handlers[:], one.filters[:] = handlers, filters
 
 
 def _contexts() -> Iterator[Any]:

@@ -1,8 +1,10 @@
 """What a step sets for the whole process, or notes on what is not the script's own, is set back."""
 
 import argparse
+import collections
 import decimal
 import gc
+import logging
 import math
 import sys
 import threading
@@ -12,9 +14,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from nandiag.runtime.belongings.keeping import Belongings
 from nandiag.runtime.belongings.world.settings import settings
+from tests.faults.acting import BAD, looked, train
 
 
 class Alone:
@@ -186,3 +190,34 @@ def test_notes_on_modules_and_classes_of_others():
     finally:
         for owner in (*owners, torch.nn.functional):
             vars(owner).get("noted") and delattr(owner, "noted")
+
+
+def test_hooks_and_handlers_that_a_step_registers_are_there_once(work):
+    worker, calls, weight = work(), collections.Counter(), nn.Parameter(torch.ones(1))
+    other = torch.optim.SGD([weight], lr=0.1)
+    log = logging.getLogger("nandiag.tests.late")
+    log.propagate = False
+    handles = []
+
+    def acts():
+        if not handles:
+            handles.append(1)
+        elif len(handles) <= BAD:
+            handles.append(1)
+            if len(handles) == BAD + 1:
+                handles.append(register_module_forward_hook(lambda *_: calls.update(["all"])))
+                handles.append(other.register_step_post_hook(lambda *_: calls.update(["update"])))
+                handles.append(weight.register_hook(lambda _: calls.update(["gradient"])))
+                log.addHandler(logging.NullHandler())
+
+    try:
+        train(acts)
+        calls.clear()
+        nn.Identity()(weight).sum().backward()
+        other.step()
+    finally:
+        for one in handles[-3:]:
+            one.remove()
+    assert looked(worker)[0] == "found"
+    assert calls == {"all": 1, "update": 1, "gradient": 1}
+    assert len(log.handlers) == 1
