@@ -194,7 +194,6 @@ def _went_on(timeline: Timeline, run: Run) -> Iterable[Finding]:
     fallen = any(one.event.collapsed for one in timeline.skips)
     if timeline.harms or fallen:
         gradients = fallen or any(one.event.what == "gradient" for one in timeline.harms)
+        what = "weight" if gradients else "gradient or weight"
         joint = ";" if run.policy == "continue" else ", and so"
-        yield Finding(
-            "went_on", "info", f"No {'' if gradients else 'gradient or '}weight was seen bad{joint} the run went on."
-        )
+        yield Finding("went_on", "info", f"No {what} was seen bad{joint} the run was not stopped.")

@@ -106,6 +106,6 @@ def test_backticks_in_a_source_line_do_not_end_its_block(at_origin):
 
 
 def test_where_a_run_went_on_there_is_nothing_to_resume(harmed):
-    note = Finding("went_on", "info", "No weight was seen bad, and so the run went on.")
+    note = Finding("went_on", "info", "No weight was seen bad, and so the run was not stopped.")
     assert "**Resume**" in markdown.dumps(harmed)
     assert "**Resume**" not in markdown.dumps(replace(harmed, findings=(note,)))

@@ -240,9 +240,9 @@ def test_an_ascii_stream_takes_any_source_line(at_origin):
 
 
 def test_where_a_run_went_on_there_is_nothing_to_resume(harmed):
-    note = Finding("went_on", "info", "No weight was seen bad, and so the run went on.")
+    note = Finding("went_on", "info", "No weight was seen bad, and so the run was not stopped.")
     text = drawn(replace(harmed, findings=(*harmed.findings, note)))
-    assert "= note: No weight was seen bad, and so the run went on." in text
+    assert "= note: No weight was seen bad, and so the run was not stopped." in text
     assert "resume" not in text
     assert "resume" in drawn(harmed)
 

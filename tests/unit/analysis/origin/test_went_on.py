@@ -18,9 +18,9 @@ def slugs(report):
 
 def test_a_run_that_went_on_says_why(by_hand):
     (note,) = [one for one in went_on(by_hand, by_hand.loss(5)).findings if one.slug == "went_on"]
-    assert note.text == "No gradient or weight was seen bad, and so the run went on."
+    assert note.text == "No gradient or weight was seen bad, and so the run was not stopped."
     (note,) = [one for one in went_on(by_hand, by_hand.loss(5), by_hand.gradient(5)).findings if one.slug == "went_on"]
-    assert note.text == "No weight was seen bad, and so the run went on."
+    assert note.text == "No weight was seen bad, and so the run was not stopped."
 
 
 def test_a_run_with_bad_weights_or_a_stop_or_a_failure_did_not_go_on(by_hand):
