@@ -184,7 +184,7 @@ class Window(Beneath):
         entry.in_place, entry.trail, entry.step = True, trail(frame), self.tape.step
         entry.args = (Given(target, strong=False),)
         entry.number = max((one.number for one in self.tape.entries[-1:]), default=0)
-        made = self.tape.maker(value) if value.nbytes <= _LITTLE else None
+        made = self.tape.maker(value) if value.layout is torch.strided and value.nbytes <= _LITTLE else None
         if made is not None and is_of_little(made[0]):
             entry.args = (*entry.args, Given(value, strong=True))
             entry.words = [Made(*made, reference(value))]
