@@ -157,13 +157,19 @@ def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
     leads = facts.op in overflowing.OPS and overflowing.in_one_step(facts) is not None
     if facts.extra.get("of_weights") is not False or facts.origin.phase not in {"forward", "loss"}:
         return Cause("overflow", (text,), _advice(facts, dtype), strength, general=general, leads=leads)
-    step = facts.origin.step
-    data = Suggestion(f"Look at the batch of step {step}, or the constants, that this is computed from.")
-    advice = _advice(facts, dtype)
+    advice, data = _advice(facts, dtype), _of_data(facts)
     # What a wider dtype holds, or torch's own form of it, is no matter of the data.
     wide = dtype == "float16" and _fits_float32(facts)
-    mends = (*advice, data) if wide or _fits_the_line(facts) else (data, *advice)
+    mends = (*advice, *data) if wide or _fits_the_line(facts) else (*data, *advice)
     return Cause("overflow", (text, _OF_DATA), mends, strength, general=general)
+
+
+def _of_data(facts: Facts) -> tuple[Suggestion, ...]:
+    """Say to look at the batch of the step; nothing where an outlier was seen in it: its own cause tells of that."""
+    step = facts.origin.step
+    if any((one.slug, one.step) == ("batch_outlier", step) for one in facts.warned):
+        return ()
+    return (Suggestion(f"Look at the batch of step {step}, or the constants, that this is computed from."),)
 
 
 def _advice(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:

@@ -75,6 +75,21 @@ def test_a_value_far_beyond_all_before_explains_an_exponential_of_the_same_step(
     assert any("holds a value of size" in text for text in verdict.evidence)
 
 
+@pytest.mark.parametrize(("step", "times"), [(44, 1), (42, 2)])
+def test_a_batch_that_was_named_is_not_told_to_be_looked_at_once_more(by_hand, step, times):
+    """The batch that holds the outlier is told already; that of another step is not."""
+    facts = {"size": 1807.0, "largest": 4.2, "batches": 44, "deviations": 50.6, "sample": 9, "samples": 32}
+    given, bad = by_hand.fact(max=956.0, absmax=956.0), by_hand.fact(posinf=1)
+    look = by_hand.found(
+        44, phase="loss", outputs=(bad,), inputs=(given,), site=Site(None, None, "aten.exp.default"),
+        facts={"of_weights": False},
+    )  # fmt: skip
+    warned = Warned("batch_outlier", step, facts, "x")
+    log = by_hand.rank(0, warned, by_hand.loss(44, value=float("inf")), look, by_hand.finished(45), world=1)
+    told = [one.text for one in analyse(by_hand.run(log, world=1)).verdict.suggestions]
+    assert sum(text.startswith("Look at the batch of step") for text in told) == times, told
+
+
 def test_a_batch_unlike_the_others_is_the_story_behind_an_overflow(by_hand):
     facts = {"size": 3e5, "largest": 4.3, "batches": 147, "deviations": 100.7, "sample": 8, "samples": 16}
     seen = Warned("batch_outlier", 165, {**facts, "dataset": "TensorDataset", "index": 2111}, "input")
