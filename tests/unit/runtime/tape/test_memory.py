@@ -394,13 +394,3 @@ def test_a_dataset_that_is_a_list_switches_nothing_off(work, model):
         step_of(model, optimizer, model(x).square().mean())
     assert worker.looked[0].facts["dataset_index"] == 2
     assert worker.events(ProbeDark) == []
-
-
-def test_a_tensor_that_is_given_sparse_memory_switches_nothing_off(work, model):
-    """It has no number of bytes."""
-    worker, mask = work(), torch.zeros(3, 3).to_sparse()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(3):
-        step_of(model, optimizer, model(torch.ones(2, 4)).square().mean())
-        mask.data = torch.eye(3).to_sparse() * 2.0
-    assert worker.events(ProbeDark) == []

@@ -114,6 +114,14 @@ def test_an_exception_within(opened, model):
     assert opened.events(ProbeDark) == []
 
 
+def test_a_tensor_that_is_given_sparse_memory_switches_nothing_off(opened):
+    """It has no number of bytes."""
+    mask = torch.zeros(3, 3).to_sparse()
+    mask.data = torch.eye(3).to_sparse() * 2.0
+    assert mask.to_dense().equal(torch.eye(3) * 2.0)
+    assert opened.events(ProbeDark) == []
+
+
 def test_a_forward_that_raised_and_was_caught(work):
     """It made nothing, so nothing of it is run again."""
     worker = work()
