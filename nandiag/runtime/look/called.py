@@ -6,21 +6,25 @@ Looked up when there is harm, and only then.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from nandiag.runtime.frames import USER, kind_of
 
 _FRAMES = 40
 
 
-def called(optimizer: torch.optim.Optimizer) -> dict[str, str]:
-    """Return ``optimizer`` and ``model``: names that mean them in the script's innermost frame that has one."""
-    trained = {id(one) for group in optimizer.param_groups for one in group["params"]}
+def called(optimizer: torch.optim.Optimizer | None, leaves: Iterable[Tensor] = ()) -> dict[str, str]:
+    """Return ``optimizer`` and ``model``: names that mean them in the script's innermost frame that has one.
+
+    ``leaves`` are what is trained where the script makes its updates by hand.
+    """
+    groups = [] if optimizer is None else optimizer.param_groups
+    trained = {id(one) for one in [*(one for group in groups for one in group["params"]), *leaves]}
     for frame in _user_frames(sys._getframe(1)):
         names = dict(_names(frame, optimizer, trained))
         if names:
@@ -40,11 +44,11 @@ def _user_frames(frame: FrameType | None) -> Iterator[FrameType]:
 def _names(frame: FrameType, optimizer: object, trained: set[int]) -> Iterator[tuple[str, str]]:
     models: list[tuple[int, str]] = []
     for name, value in _known(frame):
-        if value is optimizer:
+        if optimizer is not None and value is optimizer:
             yield "optimizer", name
         elif issubclass(type(value), nn.Module):
             own = {id(one) for one in value.parameters()}
-            if own and trained <= own:
+            if own and trained and trained <= own:
                 models.append((len(own - trained), name))
     if models:
         yield "model", min(models)[1]

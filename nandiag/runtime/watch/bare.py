@@ -37,13 +37,12 @@ class Bare:
         self._judge = judge
         self._looker = looker
         self._settle = settle
-        self._leaves: list[Tensor] = []
         self._finite: dict[int, weakref.ref[Tensor]] = {}
 
     def begins(self, roots: list[Tensor]) -> None:
         """A backward call from ``roots`` begins: look at what the last update by hand has left."""
-        self._leaves = leaves_of(roots)
-        self._look_at_weights(self._leaves)
+        self._judge.leaves = leaves_of(roots)
+        self._look_at_weights(self._judge.leaves)
 
     def let_go(self, tensors: Iterable[Tensor]) -> None:
         """Hold no reference to these any more: they are seen finite again before they are told to have been so."""
@@ -52,7 +51,7 @@ class Bare:
 
     def ended(self) -> Sight:
         """The backward call is over: the leaves have their gradients, and no update by hand has used them yet."""
-        leaves, self._leaves = self._leaves, []
+        leaves = self._judge.leaves
         with quiet():
             sight, border = self._look([one.grad for one in leaves if one.grad is not None])
             if _bad(sight):
@@ -61,11 +60,12 @@ class Bare:
         self._act(border, leaves)
         if any(getattr(one, "_post_accumulate_grad_hooks", None) for one in leaves):
             self._look_at_weights(leaves, within=True)  # now: what made them is on the tape until the step is over
+        self._judge.leaves = []
         return sight
 
     def returned(self, roots: list[Tensor], gradients: list[Tensor]) -> Sight:
         """``autograd.grad`` has returned ``gradients`` of ``roots``."""
-        self._look_at_weights(leaves_of(roots))
+        self.begins(roots)
         self._looker.backward_begins(roots)
         with quiet():
             sight, border = self._look(gradients)
@@ -73,6 +73,7 @@ class Bare:
                 named = [(f"gradient {number}", one) for number, one in enumerate(gradients)]
                 self._judge.returned(named, sight, border)
         self._act(border, [], (*roots, *gradients))
+        self._judge.leaves = []
         return sight
 
     def _look(self, gradients: list[Tensor]) -> tuple[Sight, Border]:

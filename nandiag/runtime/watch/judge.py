@@ -43,6 +43,7 @@ class Judge:
         self.losses = losses
         self.weights = weights
         self.lost = False
+        self.leaves: list[Tensor] = []  # what the backward call that is looked at leads to, where there is no optimizer
         self.finite_after: int | None = None
         self.on_bad_start: Callable[[Sequence[Held], int], object] | None = None
 
@@ -191,7 +192,7 @@ class Judge:
         known.setdefault("global_step", global_step(optimizer))
         known["own_step"] = self.clock.own(optimizer, updated=phase == "optimizer")
         known["optimizer"] = type(optimizer).__name__ if optimizer is not None else None
-        known["names"] = {} if optimizer is None else called(optimizer)
+        known["names"] = called(optimizer, () if optimizer is not None else self.leaves)
         known["rates"] = () if optimizer is None else self._rates(optimizer)
 
         def make(**rest: Any) -> Harm:

@@ -40,6 +40,13 @@ def test_two_models_under_one_optimizer_have_no_one_name():
     assert called(opt) == {"optimizer": "opt"}
 
 
+def test_without_an_optimizer_the_model_that_holds_what_backward_led_to():
+    head, net = nn.Linear(2, 2), nn.Linear(3, 3)
+    assert called(None, net.parameters()) == {"model": "net"}
+    assert called(None, head.parameters()) == {"model": "head"}
+    assert called(None, [torch.zeros(1)]) == called(None) == {}
+
+
 def test_nothing_is_made_up(monkeypatch):
     monkeypatch.setattr(room, "kind_of", lambda _file: "library")
     opt = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)

@@ -80,6 +80,13 @@ def test_the_op_is_named_though_the_gradients_were_dropped(work, update):
     assert looked.inputs[1].zeros == 1
 
 
+def test_harm_says_what_the_script_calls_its_model(work):
+    worker, net = work(), Heads()
+    with contextlib.suppress(AnomalyStop):
+        torch.sqrt(net(torch.zeros(6, 4))[0] * 0).sum().backward()
+    assert {harm.names.get("model") for harm in worker.harms} == {"net"}
+
+
 def test_gradients_are_kept_no_longer_than_the_next_step(work):
     work()
     model, kept = Heads(), []
