@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 from torch._C import DisableTorchFunctionSubclass
 
-from nandiag.runtime.evidence.around.place import tree_of
 from nandiag.runtime.frames import USER, kind_of
+from nandiag.runtime.frames.text import tree_of
 
 # Of these a property is read in C++ alone; a class of the script's own may see it read, and count it.
 BUILT_IN = (Tensor, nn.Parameter)

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from nandiag.runtime.belongings.reach import form_of, is_array, is_object
 from nandiag.runtime.belongings.theirs import Theirs, held_as
-from nandiag.runtime.evidence.around.place import tree_of
 from nandiag.runtime.frames import USER, kind_of
+from nandiag.runtime.frames.text import tree_of
 from nandiag.runtime.guard import Refused
 
 _WRITES = frozenset({

@@ -98,8 +98,8 @@ def test_a_step_looks_at_gradients_losses_and_weights_and_seldom_at_the_state(lo
 def test_a_step_walks_to_the_scripts_line_once_for_each_thing_taped(loop):
     """A forward, two flatten, the loss and the backward; torch's profiling of ``step`` is not among them."""
     counts = calls_of(loop)
-    assert counts["runtime/frames.py", "trail"] == 5 * STEPS
-    assert counts["runtime/frames.py", "places_on"] == 0  # whose code it is nobody has asked
+    assert counts["runtime/frames/__init__.py", "trail"] == 5 * STEPS
+    assert counts["runtime/frames/__init__.py", "places_on"] == 0  # whose code it is nobody has asked
     assert counts["runtime/tape/window.py", "__torch_function__"] == 3 * STEPS
 
 

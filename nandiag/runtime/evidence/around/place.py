@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import linecache
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
 from nandiag.runtime.frames import USER, Frame, span
+from nandiag.runtime.frames.text import tree_of
 
-_LARGEST = 2_000_000
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 Position: TypeAlias = tuple[int, int]
 
@@ -47,16 +46,6 @@ def place_of(frame: Frame) -> Place | None:
     while (inner := _holding(nodes[-1], at)) is not None:
         nodes.append(inner)
     return Place(frame.file, tuple(nodes))
-
-
-@lru_cache(maxsize=8)
-def tree_of(file: str) -> ast.Module | None:
-    """Return the tree of a file, None where there is none, or its text is no Python."""
-    text = "".join(linecache.getlines(file))
-    try:
-        return ast.parse(text) if 0 < len(text) < _LARGEST else None
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
 
 
 def _holding(node: ast.AST, at: tuple[int, int, int, int]) -> ast.AST | None:

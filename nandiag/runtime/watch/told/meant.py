@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from nandiag.runtime.evidence.around.place import Function, end_of, loaded, tree_of
+from nandiag.runtime.evidence.around.place import Function, end_of, loaded
+from nandiag.runtime.frames.text import tree_of
 
 _ROUNDS = 3
 _HEADS = ("test", "iter", "items", "subject")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _STDLIB = tuple({os.path.join(sysconfig.get_paths()[key], "") for key in ("stdlib", "platstdlib")})
 _ENGINE = "_engine_run_backward"
