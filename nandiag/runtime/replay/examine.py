@@ -25,6 +25,7 @@ from nandiag.runtime.evidence.heard import with_heard
 from nandiag.runtime.evidence.labels import labels_of, storage
 from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.evidence.walk import origin
+from nandiag.runtime.frames.scripted import as_written
 from nandiag.runtime.guard import Refused, guarded
 from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.memory.overwritten import Overwritten
@@ -388,11 +389,9 @@ class Examiner:
 
 @contextlib.contextmanager
 def _eager() -> Iterator[None]:
-    # Compiled regions run op by op in a replay. Where dynamo was never imported there are none.
-    if "torch._dynamo" not in sys.modules:
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
+    # Compiled regions and scripted functions run op by op. Where dynamo was never imported there are no regions.
+    stance = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else contextlib.nullcontext()
+    with as_written(), stance:
         yield
 
 

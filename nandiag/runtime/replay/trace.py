@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nandiag.runtime.belongings.signals import hurry
 from nandiag.runtime.evidence.op import Op, Outside, Spot, Stat
 from nandiag.runtime.frames import stack
+from nandiag.runtime.frames.scripted import begins_node, scripted
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, local
 from nandiag.runtime.memory.kept import Kept, copies
@@ -64,7 +65,7 @@ class Tracer(TorchDispatchMode):
         self._writer: dict[int, Op | None] = {}
         self._garbage = Unwritten()
         self._vanishing = Vanishing()
-        self._made_by: dict[int, tuple[Spot, str]] = {}
+        self._made_by: dict[int, tuple[Spot, str | None]] = {}
         self._modules: list[tuple[str | None, str, bool]] = []
         self._called: list[nn.Module] = []
         self._still = False
@@ -305,6 +306,7 @@ class Tracer(TorchDispatchMode):
         within = torch._C._current_graph_task_id() != self._task
         node: Any = torch._C._current_autograd_node() if within else None
         frames, in_engine = stack(sys._getframe(1), 8)
+        inner = scripted(name)
         if node is not None and not (in_engine and frames):
             spot, forward_op = self._made_by.get(node._sequence_nr()) or (self.spot, None)
             if torch.is_grad_enabled():  # its own gradient may be asked for: it has the same line of the script
@@ -317,13 +319,16 @@ class Tracer(TorchDispatchMode):
             self.spot,
             module=module,
             module_class=module_class,
-            frames=(*frames, *self.spot.frames),
+            frames=(*(inner or ()), *frames, *self.spot.frames),
             library=library,
             phase="backward" if node is not None else self.spot.phase,
             node=node_name(node) if node is not None else None,
             recompute=node is not None and bool(self._modules),
         )
-        self._made_by.setdefault(torch._C._autograd._get_sequence_nr() - 1, (spot, name))
+        made: tuple[Spot, str | None] = (spot, name)
+        if begins_node(name):
+            made = replace(spot, frames=spot.frames[len(inner or ()) :]), None
+        self._made_by.setdefault(torch._C._autograd._get_sequence_nr() - 1, made)
         return spot
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nandiag.runtime.frames import scripted
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.inject.after_import import after_import
 from nandiag.runtime.tape.capture import Capture
@@ -21,13 +22,14 @@ _WRAPPED = 3
 
 
 def install(capture: Capture) -> None:
-    """Wrap module calls, ``autograd.grad``, custom Functions, compiled functions and gradient clipping."""
+    """Wrap module calls, ``autograd.grad``, custom Functions, compiled and scripted functions, gradient clipping."""
     _wrap_module_call(capture)
     _wrap_tensor_backward(capture)
     _wrap_optimizer_step(capture)
     _wrap_schedule_step(capture)
     _wrap_function_apply(capture)
     _wrap_compile(capture)
+    _wrap_scripted(capture)
     torch.autograd.grad = _as_one_call(capture, torch.autograd.grad)
     for name in ("grad", "grad_and_value", "jacrev", "jacfwd", "hessian", "vmap"):
         setattr(torch.func, name, _made_one_call(capture, getattr(torch.func, name)))
@@ -219,15 +221,44 @@ def _wrap_compile(capture: Capture) -> None:
     torch.compile = compile_
 
 
-def _as_one_call(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a wrap of ``original`` that tapes it as one entry."""
+def _wrap_scripted(capture: Capture) -> None:
+    """Tape what ``torch.jit`` made of functions and methods, which no function mode sees."""
+    torch._C.ScriptFunction.__call__ = _as_one_call(capture, scripted.call, traced=False)  # type: ignore[method-assign]
+    method = torch._C.ScriptMethod.__call__
+    torch._C.ScriptMethod.__call__ = _as_one_call(capture, method, traced=False)  # type: ignore[method-assign]
+    for name in ("trace", "trace_module"):
+        setattr(torch.jit, name, _out_of_sight(capture, getattr(torch.jit, name)))
+
+
+def _out_of_sight(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``original`` without a function mode of ours round it: a trace has the line of whoever calls an op."""
+    unwindowed = unseen(capture, original, lambda *_, **__: None)
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        prelude = None if capture.births is None else capture.births.prelude
+        recorded = prelude is not None and prelude.on and prelude.pause()
+        try:
+            return unwindowed(*args, **kwargs)
+        except BaseException as error:
+            pass_on(error)
+            raise
+        finally:
+            if recorded and prelude is not None:
+                prelude.resume()
+
+    return call
+
+
+def _as_one_call(capture: Capture, original: Callable[..., Any], *, traced: bool = True) -> Callable[..., Any]:
+    """Return a wrap of ``original``, which may be ``traced`` when it is called first, that tapes it as one entry."""
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         # Dynamo takes the first word for true and traces no further into ours.
         if torch.compiler.is_compiling():
             return original(*args, **kwargs)
-        if capture.births is not None and capture.births.prelude.on:
+        if traced and capture.births is not None and capture.births.prelude.on:
             capture.births.prelude.pause()  # before training it is a compiled function that is called: no more of it
         taped = not capture.idle and capture.window.on
         try:

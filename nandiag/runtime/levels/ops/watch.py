@@ -20,6 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.runtime.evidence.op import Outside, Spot
 from nandiag.runtime.frames import Frame, Place, places
+from nandiag.runtime.frames.scripted import begins_node, scripted
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.levels.naming import Names
 from nandiag.runtime.levels.ops.handed import Handed
@@ -66,7 +67,7 @@ class OpWatch(Tracer):
         self.last_number: tuple[float, Watched | None] | None = None
         self._waiting: list[Watched] = []
         self._alive: dict[int, StorageWeakRef] = {}
-        self._nodes: dict[int, tuple[list[Place], Inside, str, bool]] = {}
+        self._nodes: dict[int, tuple[list[Place], Inside, str | None, bool]] = {}
         self._newest_node = -1
         self._unwritten: set[int] = set()
         self._handed = Handed()
@@ -162,7 +163,7 @@ class OpWatch(Tracer):
             self._brought(written)
         elif what.empty:
             self._unwritten |= {key_of(tensor) for tensor in written}
-            spot = self._spot_now()
+            spot = self._spot_now(func)
             self._handed.out(written, spot, lambda: Watched(self.ops, func, spot, [], [], step=self.step))
         elif written:
             self._saw(func, words, written, before)
@@ -207,7 +208,7 @@ class OpWatch(Tracer):
         self._take(op, written)
 
     def _watched(self, func: Any, words: tuple[Any, Any], before: dict[int, Look | None]) -> Watched:
-        op = Watched(self.ops, func, self._spot_now(), [], [], words=words, step=self.step)
+        op = Watched(self.ops, func, self._spot_now(func), [], [], words=words, step=self.step)
         op.grad = torch.is_grad_enabled()
         # lift_fresh brings a Python number into a tensor: a constant, not something from outside.
         lifts = func._schema.name == "aten::lift_fresh"
@@ -326,21 +327,20 @@ class OpWatch(Tracer):
             self._newest_node = number
             node: Any = torch._C._current_autograd_node()
             if node is None:
-                self._nodes[number] = (places(sys._getframe(2), _FRAMES)[0], self._inside(), str(func), False)
+                own = None if begins_node(str(func)) else str(func)
+                self._nodes[number] = (places(sys._getframe(2), _FRAMES)[0], self._inside(), own, False)
             elif (made := self._nodes.get(node._sequence_nr())) is not None:  # its own gradient is asked for
                 self._nodes[number] = (*made[:2], str(func), True)
 
     def _inside(self) -> Inside:
         return (weakref.ref(self._called[-1]), class_name(self._called[-1])) if self._called else (None, "")
 
-    def _spot_now(self) -> Spot:
+    def _spot_now(self, func: Any) -> Spot:
         node: Any = torch._C._current_autograd_node()
         found, in_engine = places(sys._getframe(2), _FRAMES)
-        if node is None:
-            return self._spot(found, self._inside())
-        if in_engine and found:
-            spot = self._spot(found, self._inside())
-            return replace(spot, phase="backward", node=node_name(node), recompute=bool(self._called))
+        if node is None or (in_engine and found):
+            spot, again = self._spot([*(scripted(str(func)) or ()), *found], self._inside()), bool(self._called)
+            return spot if node is None else replace(spot, phase="backward", node=node_name(node), recompute=again)
         made = self._nodes.get(node._sequence_nr())
         if made is None:
             return replace(self.spot, phase="backward", node=node_name(node))
