@@ -21,7 +21,7 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None
     yield from _first_place(claim, origin)
     yield from _exchanged(claim)
     if cause != "received_nonfinite":
-        yield from _received(claim, timeline)
+        yield from _received(claim, timeline, {one.rank for one in at})
     if claim.basis == "gradient" and not claim.known:
         yield "Ranks share their gradients before the update, so that a rank can show the damage of another."
     if claim.basis == "gradient" and claim.confidence == "inferred":
@@ -95,7 +95,7 @@ def _exchanged(claim: Claim) -> Iterable[str]:
     yield f"{tried}: that it made them is inferred."
 
 
-def _received(claim: Claim, timeline: Timeline) -> Iterable[str]:
+def _received(claim: Claim, timeline: Timeline, harmed: set[int]) -> Iterable[str]:
     if claim.basis == "exchange":
         if claim.received:
             yield f"{words.ranks(claim.received).capitalize()} received the damage."
@@ -104,8 +104,10 @@ def _received(claim: Claim, timeline: Timeline) -> Iterable[str]:
     again = {one.rank for one in looks if is_again(one.event)} & set(claim.received)
     clean = again & {one.rank for one in looks if is_again(one.event) and is_whole(one.event)}
     got = set(claim.received) - again
-    if clean:
-        yield f"{words.ranks(clean).capitalize()} ran the step again with finite values and received the damage."
+    if got_harm := clean & harmed:
+        yield f"{words.ranks(got_harm).capitalize()} ran the step again with finite values and received the damage."
+    if whole := clean - harmed:
+        yield f"{words.ranks(whole).capitalize()} saw nothing bad, also when the step was run again."
     if part := again - clean:
         reasons = {_left_out(one.event) for one in looks if one.rank in part and is_again(one.event)}
         left = reasons.pop() if len(reasons) == 1 else ""

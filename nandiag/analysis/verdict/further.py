@@ -24,11 +24,15 @@ _LINES, _NUMBER = re.compile(r"\b[Ll]ines? (\d+(?:(?:, | and )\d+)*)"), re.compi
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """One of the next places, why it goes bad, and its whole line mended, where it is known how."""
+    """One of the next places, why it goes bad, and its whole line mended, where it is known how.
+
+    ``beside``: it broke by itself in the very run that showed the origin, and nothing stood in for that.
+    """
 
     origin: Origin
     cause: Cause | None
     line: str | None
+    beside: bool = False
 
 
 @dataclass(slots=True)
@@ -74,7 +78,8 @@ def with_next(
 ) -> tuple[tuple[Suggestion, ...], tuple[str, ...]]:
     """Return the suggestions that were ``told``, the ``first`` of the op's own with the next places, and why."""
     mend = Mend.of(told[first] if first is not None else Suggestion(""), facts.origin)
-    places = list(_places(facts, mend, looks)) if _leaves_what_stood_in(facts, mend) else []
+    stood_in = not all(one.facts.get("beside") is True for one in looks)
+    places = list(_places(facts, mend, looks)) if not stood_in or _leaves_what_stood_in(facts, mend) else []
     if not places:
         return told, ()
     why = tuple(_why(places, whole=looks[-1].outcome == "finite"))
@@ -144,7 +149,7 @@ def _places(facts: Facts, mend: Mend, looks: list[Looked]) -> Iterable[_Place]:
         line = None if cause is None else _mended(shown, cause.suggestions)
         if line is not None and same and origin.line is not None:
             mend.lines[origin.line] = line
-        yield _Place(origin, cause, line)
+        yield _Place(origin, cause, line, look.facts.get("beside") is True)
 
 
 def _origin(origin: Origin, look: Looked) -> Origin:
@@ -213,19 +218,22 @@ def _now(text: str, mend: Mend, own: Suggestion) -> str:
 def _also(mend: Mend, places: list[_Place]) -> str:
     lines = sorted({one.origin.line or 0 for one in places if one.origin.line != mend.origin.line})
     here = any(one.origin.line == mend.origin.line for one in places)
+    beside = all(one.beside for one in places)
     if not lines:
-        return "The same line breaks in another place next: mend both."
+        return f"The same line breaks in another place {'too' if beside else 'next'}: mend both."
     verb = "breaks" if len(lines) == 1 else "break"
     again = ", and this one in another place" if here else ""
-    return f"{words.lines(lines).capitalize()} {verb} next in the same step{again}: mend that too."
+    when = "in the same step as well" if beside else "next in the same step"
+    return f"{words.lines(lines).capitalize()} {verb} {when}{again}: mend that too."
 
 
 def _why(places: list[_Place], *, whole: bool) -> Iterable[str]:
     for number, place in enumerate(places):
         bad = {"nan": "NaN", "inf": "Inf"}[place.origin.kind]
-        how = "With finite numbers put in its place" if not number else "With those put there too"
+        how = "With finite numbers put in its place, line" if not number else "With those put there too, line"
+        how, next_ = ("Line", "of finite values as well") if place.beside else (how, "next")
         seen = f": {place.cause.evidence[0]}" if place.cause is not None and place.cause.evidence else ""
         gradient = " in its gradient" if place.origin.node is not None else ""
-        yield f"{how}, line {place.origin.line} made {bad}{gradient} next{seen}."
+        yield f"{how} {place.origin.line} made {bad}{gradient} {next_}{seen}."
     if whole:
         yield "Beyond that the step was finite."

@@ -33,7 +33,7 @@ from nandiag.runtime.evidence.explain import (
 from nandiag.runtime.evidence.heard import came_in, in_numpy
 from nandiag.runtime.evidence.labels import Label, label, labels_of, storage
 from nandiag.runtime.evidence.op import Op, Outside, Spot
-from nandiag.runtime.evidence.walk import Finding, ancestors, is_brought, origin
+from nandiag.runtime.evidence.walk import Finding, ancestors, beside, is_brought, origin
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.look.weights import Held
 from nandiag.runtime.memory.laid import left_finite
@@ -111,6 +111,10 @@ class Evidence:
             if finding.source == "outside"
             else self._made(case, finding, {"chain": finding.chain})
         )
+
+    def beside(self, case: Case, ends: list[Op], finding: Finding) -> list[Looked]:
+        """Return the events for the places that broke by themselves beside the origin."""
+        return [self._made(case, one, {"beside": True}) for one in beside(ends, finding)]
 
     def _brought(self, case: Case, finding: Finding) -> Looked:
         """What is bad came into the step: tell what it is, and what wrote it where that is known."""

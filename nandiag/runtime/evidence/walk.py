@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nandiag.runtime.evidence.explain import frame_of
 from nandiag.runtime.evidence.op import Op
+
+_MOST_BESIDE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,22 @@ def origin(ends: list[Op]) -> Finding | None:
     serious = [op for op in taken if _serious(op)]
     first = min([*births, *received, *serious], key=lambda op: op.index, default=None) or _of_masks(chain, taken)
     return None if first is None else Finding(_laid_by(first, chain), _source(first), len(chain), _phase(first, chain))
+
+
+def beside(ends: list[Op], found: Finding) -> list[Finding]:
+    """Return what the harm descends from besides an origin that is an op: others that made it of finite values.
+
+    Of each of the script's expressions the first op, in order, and of few of them.
+    """
+    chain = ancestors(ends)
+    births = [op for op in chain if op.born and not (op.collective or op.outside or _is_mask(op))]
+    known, others = [frame_of(found.op.spot)], list[Finding]()
+    for op in births if found.source == "op" else ():
+        frame = frame_of(op.spot)
+        if frame is not None and frame not in known and len(others) < _MOST_BESIDE:
+            known.append(frame)
+            others.append(Finding(op, "op", len(chain), _phase(op, chain)))
+    return others
 
 
 def _of_masks(chain: list[Op], taken: list[Op]) -> Op | None:

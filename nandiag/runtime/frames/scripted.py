@@ -6,8 +6,9 @@ Its interpreter leaves no frames of Python's, and what it differentiates is one 
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import lru_cache
 from types import CodeType, FunctionType
@@ -38,10 +39,13 @@ _OPERATORS: dict[type[ast.AST], frozenset[str]] = {
 
 @contextmanager
 def as_written() -> Iterator[None]:
-    """Have :func:`call` run the Python that scripted functions were written as: op by op, with autograd's own nodes."""
+    """Have what was compiled run as the Python that it was written as: op by op, with autograd's own nodes."""
     before = _as_written.set(True)
+    # Where dynamo was never imported it has compiled nothing.
+    eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
     try:
-        yield
+        with eager:
+            yield
     finally:
         _as_written.reset(before)
 

@@ -6,7 +6,6 @@ import contextlib
 import contextvars
 import functools
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -77,6 +76,7 @@ class Examiner:
         self.script_ends = False
         self._hooks = Hooks(capture)
         self._mended = Mended()
+        self._beside: list[Looked] = []  # where a joint replay saw more than one place break
 
     @postponed()
     def examine(self, case: Case) -> Looked | None:
@@ -95,7 +95,7 @@ class Examiner:
             copies = kept_as_buffers(tape) + ([] if case.broken is None else [case.broken.entry])
             copies += [entry for one in case.parameters if (entry := tape.copier(storage(one))) is not None]
         entries, self._partial = still_held(to_play(tape, case, copies))
-        self._mended = Mended()
+        self._mended, self._beside = Mended(), []
         began = time.perf_counter()
         looked = self._refusal(case, entries) or self._as_set_anew(case, entries, self._in_company(case, entries))
         looked = self._on_zeros(case, entries, looked)
@@ -121,8 +121,12 @@ class Examiner:
 
     def _further(self, case: Case, entries: list[Entry], looked: Looked) -> None:
         """Tell where the step goes bad next when its origin is mended: whoever mends one line wants to know of all."""
+        if (looked.outcome, looked.source) != ("found", "op"):
+            return
+        for number, found in enumerate(self._beside):
+            RECORDER.emit(Next(number, found), urgent=True)
         case = replace(case, ends=False, handed=True)  # nothing may be done twice: it is no more than a further word
-        if case.joint or (looked.outcome, looked.source) != ("found", "op") or self._refusal(case, entries):
+        if case.joint or self._refusal(case, entries):
             return
         run = functools.partial(self._timed_replay, case, entries)
         for number, found in enumerate(further(run, looked.seconds or 0.0, self._capture.step_seconds)):
@@ -288,7 +292,7 @@ class Examiner:
             with (
                 self._joined(case, entries, tracer) as through,
                 traceless(self._capture, held, entries, weights_written=written, ends=case.ends),
-                _eager(),
+                as_written(),
                 self._traced(tracer),
             ):
                 player = Player(tracer, ones, held, case)
@@ -369,6 +373,7 @@ class Examiner:
         if found is not None:
             if not self._mended.add(found.op) and seen.tracer.mended is not None:
                 return case.nothing("failed", "what was mended went bad again")
+            self._beside = seen.beside(case, ends, found) if case.joint else []
             return with_heard(seen.found(case, found))
         if ends:
             return case.nothing("failed", "non-finite values came back, but not the op that made them")
@@ -385,14 +390,6 @@ class Examiner:
         backwards = sum(entry.kind == BACKWARD for entry in seen.entries)
         own = [one for one in self._capture.exchanges if one.micro_step >= backwards]
         return with_exchange(looked, seen.result.largest_gradient, seen.roots, own)
-
-
-@contextlib.contextmanager
-def _eager() -> Iterator[None]:
-    # Compiled regions and scripted functions run op by op. Where dynamo was never imported there are no regions.
-    stance = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else contextlib.nullcontext()
-    with as_written(), stance:
-        yield
 
 
 def _timed(looked: Looked, seconds: float) -> Looked:

@@ -195,3 +195,13 @@ def test_a_reduction_of_fsdp_in_float16_is_the_cause_whatever_the_course_of_the_
     assert story.slug == "collective_overflow"
     assert story.suggestions[0].code == "MixedPrecisionPolicy(reduce_dtype=torch.float32)"
     assert "67360" in story.evidence[0]
+
+
+def test_a_rank_that_saw_nothing_bad_has_received_nothing(by_hand):
+    clean = Looked("finite", "replay", 5, facts={"complete": True}, reason="finite on this rank")
+    culprit = by_hand.rank(1, by_hand.loss(5), by_hand.found(5))
+    told = analyse(by_hand.run(by_hand.rank(0, clean), culprit)).verdict.evidence
+    assert "Rank 0 saw nothing bad, also when the step was run again." in told
+    assert not any("received the damage" in text for text in told)
+    hurt = analyse(by_hand.run(by_hand.rank(0, by_hand.gradient(5), clean), culprit)).verdict.evidence
+    assert "Rank 0 ran the step again with finite values and received the damage." in hurt

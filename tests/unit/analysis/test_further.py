@@ -49,6 +49,20 @@ def test_two_places_of_one_line_are_mended_in_it(by_hand):
     assert told.suggestions[0].code == "nll = err / scale.clamp_min(1e-6) + p.clamp_min(1e-12).log()"
 
 
+@pytest.mark.parametrize(
+    ("line", "number", "when"),
+    [("nll = err / scale + p.log()", 7, "The same line breaks in another place too: mend both."),
+     ("loss = p.log()", 9, "Line 9 breaks in the same step as well: mend that too.")],
+)  # fmt: skip
+def test_what_broke_by_itself_needs_no_number_in_another_place(by_hand, line, number, when):
+    one = look(by_hand, "nll = err / scale + p.log()", "err / scale", 7, op="div")
+    other = look(by_hand, line, "p.log()", number)
+    told = verdict(by_hand, one, replace(other, facts={**other.facts, "beside": True}), whole=False)
+    assert told.suggestions[0].text.endswith(when)
+    assert "p.clamp_min(1e-12).log()" in told.suggestions[0].code
+    assert told.evidence[1].startswith(f"Line {number} made Inf of finite values as well: the input of log")
+
+
 LINE = "nll = err / scale + scale.log()"
 
 

@@ -2,15 +2,16 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from nandiag.runtime.evidence.explain import inputs_of
+from nandiag.runtime.evidence.explain import frame_of, inputs_of
 from nandiag.runtime.evidence.labels import storage
-from nandiag.runtime.evidence.walk import origin
+from nandiag.runtime.evidence.walk import beside, origin
 from nandiag.runtime.replay.trace import Tracer
 
 
@@ -165,6 +166,24 @@ def test_what_is_sent_is_not_written_by_the_message(with_a_peer):
         field = field * 2
     found = origin([tracer.writer(field)])
     assert (found.source, found.op.func) == ("op", torch.ops.aten.div.Tensor)
+
+
+def test_of_what_breaks_beside_the_origin_each_expression_is_told_once():
+    empty, full = torch.zeros(2), torch.ones(2)
+    tracer = Tracer({}, joint=True)
+    with tracer:
+        masked = torch.zeros(2).masked_fill(empty == 0, -math.inf).exp()
+        first = empty / empty
+        seconds = [(empty - empty) / (full - full) for _ in range(3)]
+        after = first * 2 + sum(seconds) + masked
+        aside = full.log() / empty  # the harm does not descend from it
+    ends = [tracer.writer(after)]
+    found = origin(ends)
+    (other,) = beside(ends, found)
+    assert aside.isnan().all()
+    assert (found.op.func, other.op.func) == (torch.ops.aten.div.Tensor,) * 2
+    assert frame_of(other.op.spot).line == frame_of(found.op.spot).line + 1
+    assert beside(ends, replace(found, source="outside")) == []
 
 
 def test_what_was_gathered_is_told_as_it_was_though_it_was_freed_since():
