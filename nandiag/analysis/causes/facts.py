@@ -139,8 +139,8 @@ class Facts:
 
     @property
     def op(self) -> str | None:
-        """The short name of the origin's op (``exp``), in-place and functional forms alike."""
-        return None if self.origin.op is None else words.op(self.origin.op).rstrip("_")
+        """The short name of the origin's op (``exp``), in place or not, on one tensor or on lists of them."""
+        return None if self.origin.op is None else words.op(self.origin.op).removeprefix("_foreach_").rstrip("_")
 
     @property
     def forward_op(self) -> str | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
 
 from nandiag.events import TensorFact
 from nandiag.runtime.frames import Frame
+from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.memory.vanished import Vanished
 from nandiag.runtime.replay.carrier import Carrier
 
@@ -94,3 +95,30 @@ class Op:
     def sums(self) -> bool:
         """Whether it adds up, or picks of, what a mask has made infinite and what it has left in."""
         return self.func._schema.name.partition("::")[2] in _SUMS and any(self.inputs)
+
+
+def alone(op: Op) -> Op:
+    """Return of an op on lists of tensors (``torch._foreach_*``) the part that broke; any other op as it is.
+
+    That is the first of its results that is bad by itself, with the members of the lists that it was made of.
+    """
+    if op.words is None or not op.func._schema.name.startswith("aten::_foreach_"):
+        return op
+    bad = [place for place, result in enumerate(op.results) if is_bad(result)]
+    by_itself = (place for place in bad if not any(map(is_bad, _members(op.words, place))))
+    place = next(by_itself, next(iter(bad), None))
+    if place is None:
+        return op
+    args, kwargs = op.words
+    given = tuple(_only(word, place) for word in args), {name: _only(word, place) for name, word in kwargs.items()}
+    return replace(op, words=given, results=op.results[place : place + 1])
+
+
+def _members(words: tuple[Any, Any], place: int) -> list[Tensor]:
+    parts = (_only(word, place) for word in (*words[0], *words[1].values()))
+    return [part[0] for part in parts if type(part) in (list, tuple) and part and isinstance(part[0], Tensor)]
+
+
+def _only(word: Any, place: int) -> Any:
+    """Return a list with one of its members, and anything else as it is."""
+    return word[place : place + 1] if type(word) in (list, tuple) else word

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nandiag.runtime.evidence.explain import frame_of
-from nandiag.runtime.evidence.op import Op
+from nandiag.runtime.evidence.op import Op, alone
 
 _MOST_BESIDE = 3
 
@@ -40,7 +40,9 @@ def origin(ends: list[Op]) -> Finding | None:
     taken = [op for op in chain if op.outside]
     serious = [op for op in taken if _serious(op)]
     first = min([*births, *received, *serious], key=lambda op: op.index, default=None) or _of_masks(chain, taken)
-    return None if first is None else Finding(_laid_by(first, chain), _source(first), len(chain), _phase(first, chain))
+    if first is None:
+        return None
+    return Finding(alone(_laid_by(first, chain)), _source(first), len(chain), _phase(first, chain))
 
 
 def beside(ends: list[Op], found: Finding) -> list[Finding]:
@@ -55,7 +57,7 @@ def beside(ends: list[Op], found: Finding) -> list[Finding]:
         frame = frame_of(op.spot)
         if frame is not None and frame not in known and len(others) < _MOST_BESIDE:
             known.append(frame)
-            others.append(Finding(op, "op", len(chain), _phase(op, chain)))
+            others.append(Finding(alone(op), "op", len(chain), _phase(op, chain)))
     return others
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import sys
+import threading
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -13,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.memory.there import all_there, held_of
@@ -142,7 +145,43 @@ def _dispatcher() -> Any:
     return dispatcher if whole else None
 
 
-Modes = tuple[bool, bool, Any, bool, Any, bool, Any]
+# The script's hooks on what autograd saves for backward, innermost last, each with its thread.
+_packing: list[tuple[int, Any]] = []
+
+
+def watch_packing() -> None:
+    """Note from now on which hooks on saved tensors (``save_on_cpu``, a cast) the script has set; for good."""
+    enters, leaves = saved_tensors_hooks.__enter__, saved_tensors_hooks.__exit__
+
+    @functools.wraps(enters)
+    def enter(self: saved_tensors_hooks) -> None:
+        enters(self)
+        if _is_of_script(type(self)):
+            _packing.append((threading.get_ident(), self))
+
+    @functools.wraps(leaves)
+    def leave(self: saved_tensors_hooks, *args: object) -> None:
+        if (own := (threading.get_ident(), self)) in _packing:
+            _packing.remove(own)
+        leaves(self, *args)
+
+    saved_tensors_hooks.__enter__ = enter  # type: ignore[method-assign]
+    saved_tensors_hooks.__exit__ = leave  # type: ignore[method-assign]
+
+
+def _is_of_script(kind: type[saved_tensors_hooks]) -> bool:
+    """Whether it is none that torch sets within its own work: checkpointing makes its own anew in a replay."""
+    return kind in {saved_tensors_hooks, save_on_cpu} or not kind.__module__.startswith("torch.")
+
+
+def packing() -> tuple[Any, Any] | None:
+    """Return the script's innermost hooks on saved tensors of this thread: what packs, and what unpacks."""
+    own = (one for ident, one in reversed(_packing) if ident == threading.get_ident())
+    found = next(own, None)
+    return None if found is None else (found.pack_hook, found.unpack_hook)
+
+
+Modes = tuple[bool, bool, Any, bool, Any, bool, Any, Any]
 
 
 def _unknown() -> bool:
@@ -166,11 +205,11 @@ class _Usual(NamedTuple):
     with_grad: Modes
 
 
-_usual = [_Usual(None, None, 0, (False, *_PLAIN, None), (True, *_PLAIN, None))]
+_usual = [_Usual(None, None, 0, (False, *_PLAIN, None, None), (True, *_PLAIN, None, None))]
 
 
 def modes() -> Modes:
-    """Return (grad, autocast: cpu on, cpu dtype, cuda on, cuda dtype, weight cache on; DTensor's rules)."""
+    """Return (grad, autocast: cpu on, cpu dtype, cuda on, cuda dtype, weight cache on; DTensor's rules; packing)."""
     usual = _usual[0]
     dispatcher = usual.dispatcher
     if (
@@ -179,7 +218,7 @@ def modes() -> Modes:
         or dispatcher._allow_implicit_replication is not usual.rules.implicit  # type: ignore[union-attr]
     ):
         usual = _usual[0] = _renewed()
-    if not _any_autocast():
+    if not _packing and not _any_autocast():
         return usual.with_grad if _grad_enabled() else usual.without
     return (
         torch.is_grad_enabled(),
@@ -189,6 +228,7 @@ def modes() -> Modes:
         torch.get_autocast_dtype("cuda"),
         torch.is_autocast_cache_enabled(),
         usual.rules,
+        packing(),
     )
 
 
@@ -196,13 +236,14 @@ def _renewed() -> _Usual:
     known = rules() if "torch.distributed.tensor" in sys.modules else None
     if known is None:
         return _usual[0]
-    return _Usual(known, _dispatcher(), len(known.handlers), (False, *_PLAIN, known), (True, *_PLAIN, known))
+    plain = (*_PLAIN, known, None)
+    return _Usual(known, _dispatcher(), len(known.handlers), (False, *plain), (True, *plain))
 
 
 @contextlib.contextmanager
 def under(kept: Modes) -> Iterator[None]:
     """Run under the modes kept."""
-    grad, cpu, cpu_dtype, cuda, cuda_dtype, cache, dtensor = kept
+    grad, cpu, cpu_dtype, cuda, cuda_dtype, cache, dtensor, packed = kept
     with contextlib.ExitStack() as stack:
         now = rules() if dtensor is not None else None
         if dtensor is not now and now is not None:
@@ -214,6 +255,8 @@ def under(kept: Modes) -> Iterator[None]:
         stack.enter_context(torch.autocast("cpu", enabled=cpu, dtype=cpu_dtype, cache_enabled=cache))
         if cuda or _cuda():
             stack.enter_context(torch.autocast("cuda", enabled=cuda, dtype=cuda_dtype, cache_enabled=cache))
+        if packed is not None:
+            stack.enter_context(saved_tensors_hooks(*packed))
         yield
 
 

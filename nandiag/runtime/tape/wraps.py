@@ -14,6 +14,7 @@ from nandiag.runtime.frames import scripted
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.inject.after_import import after_import
 from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.tape.state import watch_packing
 from nandiag.runtime.tracebacks import pass_on
 
 _stacked = torch._C._len_torch_function_stack
@@ -30,6 +31,7 @@ def install(capture: Capture) -> None:
     _wrap_function_apply(capture)
     _wrap_compile(capture)
     _wrap_scripted(capture)
+    watch_packing()
     torch.autograd.grad = _as_one_call(capture, torch.autograd.grad)
     for name in ("grad", "grad_and_value", "jacrev", "jacfwd", "hessian", "vmap"):
         setattr(torch.func, name, _made_one_call(capture, getattr(torch.func, name)))

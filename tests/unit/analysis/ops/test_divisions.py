@@ -32,6 +32,12 @@ def test_a_vector_divided_by_its_norm_has_a_function_of_its_own(at, by_hand):
     assert codes(facts)[1] == "return torch.nn.functional.normalize(x, dim=-1)"
 
 
+@pytest.mark.parametrize("op", ["div", "_foreach_div", "_foreach_div_"])
+def test_a_division_of_many_at_once_is_one(at, by_hand, op):
+    found = mechanism(at(op, (by_hand.fact(), by_hand.fact(zeros=1, min=0.0)), (by_hand.fact(nan=1),)))
+    assert (found.slug, found.evidence[0][:34]) == ("division_by_zero", "the divisor of div holds 1 zero in")
+
+
 def test_the_root_under_one(at, by_hand):
     place = on("return x * torch.rsqrt(m)", "torch.rsqrt(m)")
     facts = at("rsqrt", (by_hand.fact(zeros=1, min=0.0),), (by_hand.fact(posinf=1),), **place)

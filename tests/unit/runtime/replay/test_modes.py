@@ -1,14 +1,19 @@
 """Modes of the script's own round its training: the line is the script's, and they count as without a replay."""
 
+import threading
+
 import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from nandiag.events import Looked, ProbeDark
+from nandiag.runtime.tape.state import modes, packing
 
 
 class Functions(TorchFunctionMode):
@@ -105,3 +110,59 @@ def test_fake_tensors_are_not_taped(work):
         nn.Linear(4, 1)(torch.ones(2, 4)).sum()
     assert worker.capture.tape.entries == []
     assert worker.events(ProbeDark) == []
+
+
+def narrow(tensor):
+    return tensor.half() if tensor.dtype is torch.float32 else tensor
+
+
+def packed_by(hooks, bad=3):
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-12)
+    for step in range(bad + 2):
+        x = torch.ones(2, 4) * (1e5 if step == bad else 1.0)
+        with hooks():
+            loss = model(x).abs().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def test_what_the_script_packs_for_backward_is_packed_again(work):
+    worker = work()
+    packed_by(lambda: saved_tensors_hooks(narrow, torch.Tensor.float))
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.step, looked.site.op) == ("found", 3, "aten._to_copy.default"), looked
+    assert looked.site.line == narrow.__code__.co_firstlineno + 1
+
+
+def test_hooks_that_saved_tensors_have_no_more_are_forgotten():
+    with saved_tensors_hooks(narrow, torch.Tensor.float) as _, save_on_cpu():
+        inner = packing()
+    assert inner is not None
+    assert inner[0] is not narrow
+    assert packing() is None
+    assert modes()[-1] is None
+
+
+def test_hooks_of_another_thread_or_of_checkpointing_are_none_of_the_steps():
+    seen, ready, done = [], threading.Event(), threading.Event()
+
+    def elsewhere():
+        with saved_tensors_hooks(narrow, torch.Tensor.float):
+            ready.set()
+            done.wait(10)
+
+    other = threading.Thread(target=elsewhere)
+    other.start()
+    ready.wait(10)
+    seen.append(packing())
+    done.set()
+    other.join()
+
+    def inside(x):
+        seen.append(packing())
+        return x.sin()
+
+    checkpoint(inside, torch.ones(2, requires_grad=True), use_reentrant=False).sum().backward()
+    assert seen == [None, None, None]  # beside the thread, in the first run, in the second

@@ -383,3 +383,30 @@ def test_what_stands_for_a_weight_of_which_nothing_is_left_is_said_to_be_a_guess
     optimizer.step()
     assert worker.looked[0].outcome == "found"
     assert worker.looked[0].facts["made_up"] == 0.02
+
+
+class Ratios(torch.optim.Optimizer):
+    """All ratios at once, as fused code has it."""
+
+    @torch.no_grad()
+    def step(self):
+        weights = self.param_groups[0]["params"]
+        gradients = [one.grad for one in weights]
+        ratios = torch._foreach_div(torch._foreach_norm(weights), torch._foreach_norm(gradients))
+        torch._foreach_add_(weights, [one * ratio for one, ratio in zip(gradients, ratios, strict=True)], alpha=-0.01)
+
+
+def test_of_an_update_of_many_at_once_the_one_that_broke_is_shown(work):
+    worker = work()
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
+    optimizer = Ratios(model.parameters(), {})
+    for step in range(4):
+        optimizer.zero_grad()
+        output = model(torch.ones(2, 4) if step != 2 else torch.zeros(2, 4))  # no gradient of the first weight
+        output.square().mean().backward()
+        optimizer.step()
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.step, looked.site.op) == ("found", 2, "aten._foreach_div.List"), looked
+    assert looked.site.source.strip().startswith("ratios = ")
+    ((numerator, divisor), (ratio,)) = looked.inputs, looked.outputs
+    assert (numerator.zeros, divisor.zeros, ratio.posinf) == (0, 1, 1)
