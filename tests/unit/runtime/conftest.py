@@ -20,6 +20,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.distributed.checkpoint as sharded
 from torch.amp.grad_scaler import GradScaler
+from torch.autograd.graph import saved_tensors_hooks
 from torch.optim import optimizer as optimizers
 from torch.utils.data import dataloader
 from torch.utils.data._utils import fetch
@@ -42,7 +43,7 @@ TOUCHED = (
     torch.optim.lr_scheduler.LRScheduler,
     dist, dist.distributed_c10d, functional, warnings, optimizers, torch.utils, threading.Thread,
     sharded.state_dict_loader, sharded.state_dict_saver, np, np.errstate,
-    fetch._MapDatasetFetcher,
+    fetch._MapDatasetFetcher, torch.jit, torch._C.ScriptFunction, torch._C.ScriptMethod, saved_tensors_hooks,
 )  # fmt: skip
 
 

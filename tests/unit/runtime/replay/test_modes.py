@@ -136,7 +136,8 @@ def test_what_the_script_packs_for_backward_is_packed_again(work):
     assert looked.site.line == narrow.__code__.co_firstlineno + 1
 
 
-def test_hooks_that_saved_tensors_have_no_more_are_forgotten():
+def test_hooks_that_saved_tensors_have_no_more_are_forgotten(work):
+    work()
     with saved_tensors_hooks(narrow, torch.Tensor.float) as _, save_on_cpu():
         inner = packing()
     assert inner is not None
@@ -145,7 +146,8 @@ def test_hooks_that_saved_tensors_have_no_more_are_forgotten():
     assert modes()[-1] is None
 
 
-def test_hooks_of_another_thread_or_of_checkpointing_are_none_of_the_steps():
+def test_hooks_of_another_thread_or_of_checkpointing_are_none_of_the_steps(work):
+    work()
     seen, ready, done = [], threading.Event(), threading.Event()
 
     def elsewhere():
