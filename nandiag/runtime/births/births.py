@@ -22,7 +22,7 @@ from nandiag.runtime.frames import places
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.look.weights import Held
-from nandiag.runtime.memory.handed_out import HandedOut
+from nandiag.runtime.memory.later.handed_out import HandedOut
 from nandiag.runtime.memory.later.stored import Stored
 from nandiag.runtime.memory.unwritten import as_filled
 from nandiag.runtime.recorder import RECORDER

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import random
 import sys
-import threading
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -15,9 +13,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch.autograd.graph import saved_tensors_hooks
 
 from nandiag.runtime.leaves import is_leaf
+from nandiag.runtime.memory.packing import HOOKS, packing
 from nandiag.runtime.memory.there import all_there, held_of
 
 
@@ -145,42 +144,6 @@ def _dispatcher() -> Any:
     return dispatcher if whole else None
 
 
-# The script's hooks on what autograd saves for backward, innermost last, each with its thread.
-_packing: list[tuple[int, Any]] = []
-
-
-def watch_packing() -> None:
-    """Note from now on which hooks on saved tensors (``save_on_cpu``, a cast) the script has set; for good."""
-    enters, leaves = saved_tensors_hooks.__enter__, saved_tensors_hooks.__exit__
-
-    @functools.wraps(enters)
-    def enter(self: saved_tensors_hooks) -> None:
-        enters(self)
-        if _is_of_script(type(self)):
-            _packing.append((threading.get_ident(), self))
-
-    @functools.wraps(leaves)
-    def leave(self: saved_tensors_hooks, *args: object) -> None:
-        if (own := (threading.get_ident(), self)) in _packing:
-            _packing.remove(own)
-        leaves(self, *args)
-
-    saved_tensors_hooks.__enter__ = enter  # type: ignore[method-assign]
-    saved_tensors_hooks.__exit__ = leave  # type: ignore[method-assign]
-
-
-def _is_of_script(kind: type[saved_tensors_hooks]) -> bool:
-    """Whether it is none that torch sets within its own work: checkpointing makes its own anew in a replay."""
-    return kind in {saved_tensors_hooks, save_on_cpu} or not kind.__module__.startswith("torch.")
-
-
-def packing() -> tuple[Any, Any] | None:
-    """Return the script's innermost hooks on saved tensors of this thread: what packs, and what unpacks."""
-    own = (one for ident, one in reversed(_packing) if ident == threading.get_ident())
-    found = next(own, None)
-    return None if found is None else (found.pack_hook, found.unpack_hook)
-
-
 Modes = tuple[bool, bool, Any, bool, Any, bool, Any, Any]
 
 
@@ -218,7 +181,7 @@ def modes() -> Modes:
         or dispatcher._allow_implicit_replication is not usual.rules.implicit  # type: ignore[union-attr]
     ):
         usual = _usual[0] = _renewed()
-    if not _packing and not _any_autocast():
+    if not HOOKS and not _any_autocast():
         return usual.with_grad if _grad_enabled() else usual.without
     return (
         torch.is_grad_enabled(),

@@ -24,8 +24,8 @@ from nandiag.runtime.frames import trail
 from nandiag.runtime.guard import disarm
 from nandiag.runtime.leaves import unseen
 from nandiag.runtime.look.finite import quiet
-from nandiag.runtime.memory.handed_out import HandedOut
 from nandiag.runtime.memory.laid import laid_by
+from nandiag.runtime.memory.later.handed_out import HandedOut
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.memory.unwritten import EMPTY
 from nandiag.runtime.tape.entries import CALL, Entry, Tape, tensors_in

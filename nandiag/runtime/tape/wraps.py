@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from nandiag.runtime.frames import scripted
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.inject.after_import import after_import
+from nandiag.runtime.memory.packing import watch_packing
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.state import watch_packing
 from nandiag.runtime.tracebacks import pass_on
 
 _stacked = torch._C._len_torch_function_stack

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from nandiag.runtime.memory import laid
-from nandiag.runtime.memory.handed_out import HandedOut
+from nandiag.runtime.memory.later.handed_out import HandedOut
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from nandiag.events import Looked, ProbeDark
-from nandiag.runtime.tape.state import modes, packing
+from nandiag.runtime.memory.packing import packing
+from nandiag.runtime.tape.state import modes
 
 
 class Functions(TorchFunctionMode):
@@ -168,3 +169,14 @@ def test_hooks_of_another_thread_or_of_checkpointing_are_none_of_the_steps(work)
 
     checkpoint(inside, torch.ones(2, requires_grad=True), use_reentrant=False).sum().backward()
     assert seen == [None, None, None]  # beside the thread, in the first run, in the second
+
+
+def test_an_error_of_ours_leaves_the_hooks_of_the_script_in_place(work, monkeypatch):
+    worker = work()
+    monkeypatch.setattr("nandiag.runtime.memory.packing.HOOKS", None)
+    weight = torch.ones(2, requires_grad=True)
+    with saved_tensors_hooks(narrow, torch.Tensor.float):
+        loss = (weight * weight).sum()
+    loss.backward()
+    assert weight.grad.tolist() == [2.0, 2.0]
+    assert {one.probe for one in worker.events(ProbeDark)} == {"tape"}
