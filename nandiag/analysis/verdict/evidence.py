@@ -12,6 +12,8 @@ from nandiag.analysis.verdict.summary import own_of
 from nandiag.analysis.ways.carried import way_of
 from nandiag.events import Harm, Looked, TensorFact, words
 
+_BY_FX = "<eval_with_key>"  # how torch.fx names the files that it makes
+
 
 def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None = None) -> Iterable[str]:
     """Yield what supports, or limits, the choice of rank and place, but for what the story ``cause`` has said."""
@@ -19,6 +21,7 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None
     if claim.basis == "loss" and claim.confidence == "inferred":
         yield _loss_of(claim, timeline)
     yield from _first_place(claim, origin)
+    yield from _made_by_fx(origin)
     yield from _exchanged(claim)
     if cause != "received_nonfinite":
         yield from _received(claim, timeline, {one.rank for one in at})
@@ -77,6 +80,11 @@ def _first_place(claim: Claim, origin: Origin) -> Iterable[str]:
     if bad is not None and bad.first_bad and bad.bad < bad.numel:
         whose = "the output" if made else bad.name or "the input"
         yield f"The first non-finite value of {whose} is at [{', '.join(map(str, bad.first_bad))}]."
+
+
+def _made_by_fx(origin: Origin) -> Iterable[str]:
+    if (origin.file or "").startswith(_BY_FX):
+        yield "torch.fx made this line of a model that it traced: mend the line there that it was made of."
 
 
 def _exchanged(claim: Claim) -> Iterable[str]:

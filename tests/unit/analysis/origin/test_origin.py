@@ -324,3 +324,13 @@ def test_a_rank_that_was_given_a_bad_number_goes_behind_the_one_that_made_it(led
     looks = [given, made] if led_back else [made, given]
     verdict = analyse(by_hand.run(*(by_hand.rank(n, by_hand.state(5), one) for n, one in enumerate(looks)))).verdict
     assert (verdict.origin.ranks, verdict.origin.line) == ((led_back,), 12)
+
+
+@pytest.mark.parametrize(
+    ("file", "said"), [("<eval_with_key>.0 from train.py:7 in forward", True), ("train.py", False)]
+)
+def test_a_line_that_fx_made_is_said_to_be_so(by_hand, file, said):
+    found = by_hand.found(5)
+    look = replace(found, site=replace(found.site, file=file))
+    told = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(5), look), world=1)).verdict.evidence
+    assert any(one.startswith("torch.fx made this line") for one in told) is said
