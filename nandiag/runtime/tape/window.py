@@ -32,7 +32,7 @@ from nandiag.runtime.tape.entries import CALL, Entry, Tape, tensors_in
 from nandiag.runtime.tape.packed.descent import unheld
 from nandiag.runtime.tape.packed.jots import LARGEST
 from nandiag.runtime.tape.packed.outputs import shards_of
-from nandiag.runtime.tape.packed.words import Given, Made
+from nandiag.runtime.tape.packed.words import HANDS_ON, Given, Made, is_handed_on
 from nandiag.runtime.tape.state import Generators, generators, modes
 from nandiag.runtime.tracebacks import pass_on
 
@@ -283,7 +283,8 @@ class Window(Beneath):
         self.tape.add(entry, args, kwargs)
         if what.in_place and not grad:
             self.tape.hold_update(entry, args)
-        self.tape.made(entry, [*outputs, *shards_of(outputs)])
+        if what.name not in HANDS_ON or not is_handed_on(output, args):
+            self.tape.made(entry, [*outputs, *shards_of(outputs)])
         if not grad and entry.name in _COPIES and isinstance(output, Tensor) and output.layout is torch.strided:
             self.tape.copied(entry, output)
         return entry

@@ -6,7 +6,7 @@ A value that an earlier call made is to be made again; all else is referred to, 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 # What an argument may be that is kept as it is.
 PLAIN = frozenset({int, float, bool, str, type(None), dtype, device, layout})
+# What may return the tensor that it was given, as ``x.to(device)`` does where x is there already, and writes nothing.
+HANDS_ON = frozenset({
+    "to", "type", "type_as", "float", "double", "half", "bfloat16", "int", "long", "bool", "cpu", "cuda", "contiguous",
+    "flatten", "ravel", "reshape", "positive", "real", "resolve_conj", "resolve_neg", "dropout", "alpha_dropout",
+})  # fmt: skip
 # Older releases of torch (2.6) free a tensor that came of a weak reference with the gradient that it was, though it is
 # held, and warn, unless it is told.
 _own: Callable[[Tensor], object] = getattr(Tensor, "_fix_weakref", lambda _: None)
@@ -111,6 +116,14 @@ class Given:
         if tensor is not None:
             _own(tensor)
         return tensor
+
+
+def is_handed_on(output: Any, args: Iterable[Any]) -> bool:
+    """Whether a call of one that :data:`HANDS_ON` returned the very tensor that it was given.
+
+    It has made nothing: what is written into that tensor afterwards is written into what came from before the call.
+    """
+    return output is not None and any(word is output for word in args)
 
 
 def _same(tensor: Tensor) -> Tensor:
