@@ -247,6 +247,9 @@ def _in_update(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     """No gradient flows through an update: an eps outside of the root is enough."""
     if is_called(facts):
         return ()  # optimizer_division has what can be set
+    ratio = norms.ratio(facts)
+    if ratio is not None:
+        return (ratio,)
     eps = "1e-4" if dtype_of(divisor) == "float16" else "1e-8"
     code = quotients.divisor(facts.origin, lambda text: f"({fitting.unbracketed(text)} + {eps})")
     if code is None or quotients.rooted(facts.origin, str) is None:
@@ -288,7 +291,8 @@ def _nothing_to_scale(facts: Facts, divisor: TensorFact) -> Suggestion | None:
     inverts = facts.op == "reciprocal" and facts.origin.phase == "optimizer"
     weighs = facts.op in DIVISIONS and facts.outputs_nan and facts.origin.inputs[0].numel == 1
     replaced = facts.op in DIVISIONS and facts.outputs_nan and _COPIED.match(line)
-    merged = facts.outputs_nan and _MERGED.match(line) and facts.origin.inputs[0].zeros == facts.origin.inputs[0].numel
+    own = _MERGED.match(line) or (facts.in_place and facts.of_weight)
+    merged = facts.outputs_nan and own and facts.origin.inputs[0].zeros == facts.origin.inputs[0].numel
     written = replaced or merged or ((inverts or weighs) and _IN_PLACE.match(line))
     if not written or divisor.numel != 1 or text is None or "(" in text:
         return None

@@ -153,6 +153,16 @@ class Facts:
         return self.extra.get("reconstructed") is True and bool(self.extra.get("parameters"))
 
     @property
+    def in_place(self) -> bool:
+        """Whether the op writes into what it is given first."""
+        return self.origin.op is not None and words.op(self.origin.op).endswith("_")
+
+    @property
+    def of_weight(self) -> bool:
+        """Whether a weight itself was given first: a leaf that is trained, which no autograd node made."""
+        return self.extra.get("of_weights") is True and self.extra.get("made_by") == []
+
+    @property
     def divides_zeros(self) -> bool:
         """Whether zeros alone are divided: a gradient of zeros has a norm of 0, and nothing was rounded there."""
         divided, *by = self.origin.inputs or (None,)

@@ -5,7 +5,7 @@ Where a replay does not find it, ops are watched from the next step on, so that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -120,9 +120,10 @@ class Looker:
         )
 
     def examine_update(
-        self, optimizer: torch.optim.Optimizer, bad: dict[str, Tensor], step: int, *, first: bool, ends: bool
-    ) -> None:
-        """Look at an update that left the ``bad`` parameters, by name, behind."""
+        self, optimizer: torch.optim.Optimizer, bad: dict[str, Tensor], step: int, *,
+        first: Collection[int] | None, ends: bool,
+    ) -> None:  # fmt: skip
+        """Look at an update that left the ``bad`` parameters, by name, behind; ``first``: as it is told there."""
         births = self._capture.births
         if births is not None and births.is_of_bad_state(optimizer, bad.values()):
             self._saw(Looked("refused", "replay", step, reason="the optimizer's state was bad before this update"))

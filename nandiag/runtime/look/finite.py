@@ -184,6 +184,12 @@ def is_bad(tensor: Tensor) -> bool:
     return not (math.isfinite(low.item()) and math.isfinite(high.item()))
 
 
+def is_blank(tensor: Tensor) -> bool:
+    """Tell whether all that this rank holds is 0; reads the host."""
+    data = local(tensor)
+    return data is not None and not bool(data.any())
+
+
 def fact(tensor: Tensor, name: str | None = None) -> TensorFact:
     """Return counts and extremes of what this rank holds of ``tensor``; reads the host, in chunks of 16M elements.
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nandiag.runtime.leaves import names_in_script
-from nandiag.runtime.look.finite import is_bad, local, norms
+from nandiag.runtime.look.finite import is_bad, is_blank, local, norms
 from nandiag.runtime.look.frozen import Frozen
 from nandiag.runtime.memory.masks import Masks, has_mask_of, is_added, may_be
 from nandiag.runtime.names import Owner, find_roots, owners
@@ -83,6 +83,7 @@ class Weights:
         self.newest: Callable[[], Optimizer | None] = _none
         self.on_begun: Callable[[Optimizer], object] = _none_of
         self._filled: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._blank: weakref.WeakKeyDictionary[Optimizer, frozenset[int]] = weakref.WeakKeyDictionary()
         self._frozen = Frozen()
         self.masks = Masks()
         self._variables = Variables()
@@ -124,6 +125,7 @@ class Weights:
         self._begun.add(optimizer)
         self.on_begun(optimizer)
         self.take_stock(optimizer)
+        self._blank[optimizer] = frozenset(id(one) for one in parameters(optimizer) if is_blank(one))
         found = self.bad(optimizer)
         meant = [one for one in found if _asleep(one) or (not self.filled(optimizer) and _is_extreme(optimizer, one))]
         self.excuse(meant)
@@ -139,6 +141,10 @@ class Weights:
     def filled(self, optimizer: Optimizer) -> bool:
         """Whether its state came from elsewhere: then even its first update here found some."""
         return optimizer in self._filled
+
+    def began_blank(self, optimizer: Optimizer) -> frozenset[int] | None:
+        """Return the parameters, by ``id``, that were 0 before its first update; None where that was not here."""
+        return None if self.filled(optimizer) else self._blank.get(optimizer, frozenset())
 
     def take_stock(self, optimizer: Optimizer | None = None) -> None:
         """Find all live modules anew and name their tensors."""

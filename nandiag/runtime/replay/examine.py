@@ -7,7 +7,7 @@ import contextvars
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 import torch
@@ -211,9 +211,13 @@ class Examiner:
 
     @postponed()
     def examine_update(
-        self, optimizer: torch.optim.Optimizer, bad: dict[str, Tensor], step: int, *, first: bool, ends: bool = False
-    ) -> None:
-        """Make the update that left the ``bad`` parameters, by name, behind again; never raises, leaves no trace."""
+        self, optimizer: torch.optim.Optimizer, bad: dict[str, Tensor], step: int, *,
+        first: Collection[int] | None, ends: bool = False,
+    ) -> None:  # fmt: skip
+        """Make the update that left the ``bad`` parameters, by name, behind again; never raises, leaves no trace.
+
+        ``first``: which of them, by ``id``, were 0 all over before it; None where it was not the optimizer's first one.
+        """
         if self._left <= 0 or self._capture.off or not bad:
             return
         self._left -= 1
@@ -230,7 +234,7 @@ class Examiner:
                     made = None if births is None else births.stored_in(rates, step)
                     looked = by_tensor(made, step, rates, list(bad))
                 # Before its first update a parameter was seen finite: nothing that the script had written made it bad.
-                elif looked.outcome == "finite" and not first:
+                elif looked.outcome == "finite" and first is None:
                     stored = None if births is None else births.stored_in(weights, step)
                     looked = stored or last_write(weights, step, self._with_moved(entries)) or looked
             looked = of_rate(looked, self._rate)
@@ -247,7 +251,7 @@ class Examiner:
             return False
         try:
             with traceless(self._capture, [], [], ends=False), torch.no_grad():
-                looked = look_again(optimizer, {"": bad}, step, Overwritten(ends=False), first=False)
+                looked = look_again(optimizer, {"": bad}, step, Overwritten(ends=False), first=None)
         except Refused:
             return False
         return looked.outcome == "finite" and looked.facts.get("complete") is True

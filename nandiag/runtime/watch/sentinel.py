@@ -284,7 +284,7 @@ class Sentinel:
         }
 
         def examine(ends: bool) -> None:  # noqa: FBT001 - as every examination is called
-            first = self.clock.updates(optimizer) == 1 and not self.weights.filled(optimizer)
+            first = self.weights.began_blank(optimizer) if self.clock.updates(optimizer) == 1 else None
             updater = self.nesting.updater(optimizer, bad.values())
             self.looker.examine_update(updater, bad, step, first=first, ends=ends)
 

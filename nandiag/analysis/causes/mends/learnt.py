@@ -25,7 +25,7 @@ def by_logarithm(facts: Facts, op: str) -> Suggestion | None:
     ``None`` where that is no weight itself: of a leaf that is trained, no autograd node is known that made it.
     """
     alone = len(facts.origin.inputs) == 1  # of two it may be the other that is trained
-    if not alone or facts.extra.get("of_weights") is not True or facts.extra.get("made_by") != []:
+    if not alone or not facts.of_weight:
         return None
     found = fitting.parsed(facts.origin)
     part = None if found is None else fitting.target(found[1], op)

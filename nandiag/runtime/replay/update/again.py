@@ -12,7 +12,7 @@ import contextlib
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -54,17 +54,21 @@ STOOD_IN = "the weight was bad when the step began, and the step is finite on nu
 
 
 def look_again(
-    optimizer: torch.optim.Optimizer, named: dict[str, Tensor], step: int, overwritten: Overwritten, *, first: bool
-) -> Looked:
-    """Return what making the update of the ``named`` bad parameters again shows; ``first``: it was the first one."""
+    optimizer: torch.optim.Optimizer, named: dict[str, Tensor], step: int, overwritten: Overwritten, *,
+    first: Collection[int] | None,
+) -> Looked:  # fmt: skip
+    """Return what making the update of the ``named`` bad parameters again shows.
+
+    ``first``: which of them, by ``id``, were 0 all over before it; None where it was not the optimizer's first one.
+    """
     bad = list(named.values())
-    lost = any(map(_is_lost, bad))
+    lost = any(_is_lost(one) for one in bad if id(one) not in (first or ()))
     spot = Spot(None, None, stack(sys._getframe(1))[0], "optimizer", 0)
     try:
         others = _beside(optimizer, bad)
         made = bad[:_MOST] if others is None else bad
         counts = Counts(optimizer, made[:_MOST])
-        for size, back in _attempts(zeros=first or any(_is_new(one, step) for one in bad), counts=counts):
+        for size, back in _attempts(zeros=first is not None or any(_is_new(one, step) for one in bad), counts=counts):
             with _as_before(optimizer, made, others, size, first=first), contextlib.closing(overwritten):
                 counts.begin(back=back)
                 op, given = _made_bad(optimizer, made, spot, overwritten)
@@ -179,8 +183,9 @@ def _written(optimizer: torch.optim.Optimizer, bad: list[Tensor]) -> list[Tensor
 
 @contextlib.contextmanager
 def _as_before(
-    optimizer: torch.optim.Optimizer, bad: list[Tensor], others: list[Tensor] | None, size: float | None, *, first: bool
-) -> Iterator[None]:
+    optimizer: torch.optim.Optimizer, bad: list[Tensor], others: list[Tensor] | None, size: float | None, *,
+    first: Collection[int] | None,
+) -> Iterator[None]:  # fmt: skip
     """Stand in for what the update of the ``bad`` started from, and put all back afterwards.
 
     The ``others`` are updated too, from where they are; None: they are left out.
@@ -202,8 +207,8 @@ def _as_before(
     try:
         with torch.no_grad():
             for one in bad:
-                stand_in(one, size)
-                _reset_state(optimizer, one, first=first)
+                stand_in(one, 0.0 if id(one) in (first or ()) else size)
+                _reset_state(optimizer, one, first=first is not None)
         if others is None:
             optimizer.param_groups = [
                 {**group, "params": [one for one in group["params"] if id(one) in wanted]} for group in groups

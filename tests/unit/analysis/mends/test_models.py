@@ -25,13 +25,20 @@ def test_rows_of_a_weight_that_were_pruned_give_0_and_have_no_gradient(at, by_ha
     assert named["w"].tolist()[1] == weight.grad.tolist()[1] == [0.0, 0.0]
 
 
+_LEAF, _NO_LEAF = {"of_weights": True, "made_by": []}, {"of_weights": False, "made_by": []}
+
+
 @pytest.mark.parametrize(
-    ("line", "leaves"),
-    [("p.data /= total", True), ("p.data.div_(total)", True), ("p.grad /= total", False), ("m /= total", False)],
-)
-def test_weights_that_are_merged_by_a_count_of_0_are_left_as_they_are(at, by_hand, line, leaves):
+    ("line", "extra", "leaves"),
+    [
+        ("p.data /= total", {}, True), ("p.data.div_(total)", {}, True), ("p.grad /= total", {}, False),
+        ("m /= total", {}, False), ("p.div_(total)", _LEAF, True), ("p /= total", _LEAF, True),
+        ("mean.div_(total)", _NO_LEAF, False),
+    ],
+)  # fmt: skip
+def test_weights_that_are_merged_by_a_count_of_0_are_left_as_they_are(at, by_hand, line, extra, leaves):
     given = by_hand.fact(zeros=16, min=0.0, max=0.0), by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0)
-    facts = at("div_", given, (by_hand.fact(nan=16),), **{**placed(line, line), "phase": "optimizer"})
+    facts = at("div_", given, (by_hand.fact(nan=16),), extra=extra, **{**placed(line, line), "phase": "optimizer"})
     assert (advice(on(facts, ends=""))[0].code == "if total == 0: return") is leaves
 
 

@@ -1,9 +1,12 @@
 """Updates that divide by 0 or take steps that are no numbers."""
 
 import pytest
+import torch
 
 from nandiag.analysis.causes import explain
 from nandiag.analysis.causes.facts import LIKELY
+from tests.unit.analysis.mends.told import on as around
+from tests.unit.analysis.mends.told import placed
 from tests.unit.analysis.ops.told import codes, on
 
 
@@ -42,6 +45,29 @@ def test_an_update_of_the_scripts_own_gets_an_eps(at, by_hand):
     line = on("p.sub_(lr * m / v.sqrt())", "lr * m / v.sqrt()")
     facts = at("div", (by_hand.fact(), by_hand.fact(zeros=3, min=0.0)), (by_hand.fact(nan=3),), extra=extra, **line)
     assert codes(facts) == ["p.sub_(lr * m / (v.sqrt() + 1e-8))"]
+
+
+@pytest.mark.parametrize(
+    ("line", "names", "mended"),
+    [
+        ("t = p.norm() / u.norm()", (), "t = torch.where((p.norm() > 0) & (u.norm() > 0), p.norm() / u.norm(), 1.0)"),
+        ("t = a / b", (("a", "torch.linalg.norm(p)"), ("b", "u.norm()")),
+         "t = torch.where((a > 0) & (b > 0), a / b, 1.0)"),
+        ("t = c * a / (b + d * a)", (("a", "p.norm()"), ("b", "g.norm()")),
+         "t = torch.where((c * a > 0) & (b + d * a > 0), c * a / (b + d * a), 1.0)"),
+        ("t = a / b", (("a", "p.mean()"), ("b", "u.norm()")), "t = a / (b + 1e-8)"),
+    ],
+)  # fmt: skip
+def test_the_ratio_of_two_lengths_is_1_where_one_is_0(at, by_hand, line, names, mended):
+    given = (by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0),) * 2
+    extra = {"reconstructed": True, "parameters": ["fc.weight"]}
+    place = {**placed(line, line[4:]), "phase": "optimizer"}
+    told = codes(around(at("div", given, (by_hand.fact(shape=(), nan=1),), extra=extra, **place), *names))
+    assert (mended in told) is mended.endswith("1.0)")
+    named = {one: torch.zeros(3) for one in "pug"} | {one: torch.zeros(()) for one in "ab"}
+    named |= {"c": 1e-3, "d": 1e-4, "torch": torch}
+    exec(mended, named)  # noqa: S102
+    assert named["t"] == (1.0 if mended.endswith("1.0)") else 0.0)
 
 
 @pytest.mark.parametrize(("text", "called"), [("    opt.step()\n", True), ("v.sqrt()", False)])

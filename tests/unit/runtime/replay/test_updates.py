@@ -385,6 +385,21 @@ def test_what_stands_for_a_weight_of_which_nothing_is_left_is_said_to_be_a_guess
     assert worker.looked[0].facts["made_up"] == 0.02
 
 
+def test_a_weight_that_began_at_0_is_0_again_where_nothing_of_it_is_left(work):
+    worker = work()
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 1, bias=False))
+    nn.init.zeros_(model[1].weight)
+    model[1].weight.register_hook(torch.zeros_like)
+    optimizer = Layerwise(model[1].parameters(), {})
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.site.op) == ("found", "aten.div.Tensor")
+    assert [one.zeros for one in looked.inputs] == [1, 1]
+    assert looked.outputs[0].nan == 1
+    assert "made_up" not in looked.facts
+
+
 class Ratios(torch.optim.Optimizer):
     """All ratios at once, as fused code has it."""
 

@@ -1,4 +1,4 @@
-"""Rows of length 0: what divides them by it further on, and their correlation with others (reader side)."""
+"""Lengths of 0: what divides by them further on, correlations, and ratios of two of them (reader side)."""
 
 from __future__ import annotations
 
@@ -61,6 +61,31 @@ def without_direction(facts: Facts, divisor: TensorFact) -> Suggestion | None:
         "gradient would be 0, or huge. Let the layer begin with small numbers."
     )
     return Suggestion(text, f"torch.nn.init.normal_({layer}.weight, std=0.02)  # behind what sets it to 0")
+
+
+def ratio(facts: Facts) -> Suggestion | None:
+    """Return the user's line with 1 for the ratio of two lengths, one of which is 0, by which an update is scaled.
+
+    So LAMB's authors have it (You et al., 2020): with a guard of the divisor the ratio of a weight that begins at 0
+    would be 0, and that weight never move.
+    """
+    found = fitting.parsed(facts.origin)
+    node = None if found is None else found[1]
+    alone = facts.in_update and facts.op == "div" and all(one.numel == 1 for one in facts.origin.outputs)
+    if not alone or not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
+        return None
+    if not (_is_of_length(facts, node.left) and _is_of_length(facts, node.right)):
+        return None
+    above, below = ast.unparse(node.left), ast.unparse(node.right)
+    text = "Where one of the two lengths is 0 take 1 for their ratio, as LAMB does: by 0 the weight would never move."
+    quotient = ast.unparse(node)
+    return Suggestion(text, fitting.whole(facts.origin, f"torch.where(({above} > 0) & ({below} > 0), {quotient}, 1.0)"))
+
+
+def _is_of_length(facts: Facts, node: ast.expr) -> bool:
+    made = [node, *(meanings.behind(facts, one).node for one in ast.walk(node) if isinstance(one, ast.Name))]
+    inner = [one for each in made for one in ast.walk(each) if isinstance(one, ast.Call)]
+    return any(fitting.target(one, op) is not None for one in inner for op in _NORMS)
 
 
 def _layer(made: meanings.Made) -> str | None:
