@@ -9,10 +9,11 @@ from torch import nn
 from nandiag.runtime.evidence.explain import in_float64, inputs_of, outputs_of
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.evidence.op import Op, Spot
+from nandiag.runtime.guard import Refused
 from nandiag.runtime.levels.ops.watch import OpWatch
 from nandiag.runtime.levels.ops.watched import Watched, _told, all_finite
 from nandiag.runtime.look.extremes import Extremes, Look
-from nandiag.runtime.look.finite import each_norm, fact, is_bad, local, norms
+from nandiag.runtime.look.finite import each_norm, fact, is_bad, is_blank, local, norms
 from nandiag.runtime.look.frozen import Frozen
 from nandiag.runtime.look.losses import Losses
 from nandiag.runtime.look.weights import Weights
@@ -22,9 +23,9 @@ from nandiag.runtime.replay.carrier import _largest
 from nandiag.runtime.replay.rerun import Player
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.update.again import _as_before, stand_in
-from nandiag.runtime.tape.entries import Given
+from nandiag.runtime.tape.entries import Given, Tape
 from nandiag.runtime.tape.state import Contents, equal
-from nandiag.runtime.tape.window import Window
+from nandiag.runtime.tape.window import Window, traits
 from nandiag.runtime.together.replicas import _sum
 
 SPOT = Spot(None, None, (), "forward", 0)
@@ -57,7 +58,7 @@ def optimised(tensor):
     optimizer = torch.optim.SGD([parameter])
     optimizer.state[parameter] = {"held": tensor}
     assert Weights().bad(optimizer) == []
-    with _as_before(optimizer, [parameter], first=False):
+    with _as_before(optimizer, [parameter], None, None, first=None):
         pass
 
 
@@ -85,6 +86,7 @@ LOOKS = {
     "norms": lambda one: norms([one]),
     "many norms": lambda one: norms([one] * 5),
     "is_bad": is_bad,
+    "is_blank": is_blank,
     "fact": fact,
     "local": local,
     "look": lambda one: Extremes().look(one),
@@ -106,7 +108,7 @@ LOOKS = {
     "equal": lambda one: equal(one, one),
     "largest": lambda one: _largest([one]),
     "sum": _sum,
-    "before": lambda one: Window._before(type("W", (), {"wrote": None, "tape": None})(), (one,)),
+    "before": lambda one: Window(Tape())._before(traits(torch.Tensor.add_), (one, 1.0), {}),
 }
 
 
@@ -139,10 +141,13 @@ TENSORS = {
     "sparse": sparse,
     "parameter": lambda: nn.Parameter(shrunk(lambda: torch.ones(SIZE))()),
 }
+for look in LOOKS.values():
+    with torch.no_grad():
+        look(torch.ones(SIZE))  # each can be made: what is suppressed below is the tensor's own
 for kind, make in TENSORS.items():
     for name, look in LOOKS.items():
         sys.stdout.write(f"{kind}: {name}\n")
         sys.stdout.flush()
-        with torch.no_grad(), contextlib.suppress(Exception):  # an error is no end: the guards see to those
+        with torch.no_grad(), contextlib.suppress(Exception, Refused):  # an error is no end: the guards see to those
             look(make())
 sys.stdout.write("through\n")
