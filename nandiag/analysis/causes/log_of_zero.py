@@ -120,7 +120,7 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     bound = "-1 + 1e-6" if op in {"log1p", "xlog1py"} else least(facts.origin.inputs[-1 if op == "xlogy" else 0])
     narrow = "float16" in dtypes  # bfloat16 holds the bound, and what comes behind needs the dtype that it had
     guard = f"{'float().' if narrow else ''}clamp_min({bound})"
-    asked = densities.mended(facts)
+    asked = densities.mended(facts) or densities.by_hand(facts, op)
     if asked is not None:
         return Cause("log_of_zero", (text,), (asked,))
     counted = _of_counts(facts, op)

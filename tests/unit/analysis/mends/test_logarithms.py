@@ -183,3 +183,29 @@ def test_the_line_of_the_relu_itself_is_mended_where_the_text_shows_it(at, by_ha
     told = advice(on(facts, ("rate", made)))[0]
     assert told.code == code
     assert ("in line 3" in told.text) is ("rate" in code)
+
+
+@pytest.mark.parametrize(
+    ("line", "logged", "mended"),
+    [
+        ("return (s.log() + e ** 2 / (2 * s ** 2)).mean()", "s.log()",
+         "return (s.clamp_min(1e-3).log() + e ** 2 / (2 * s.clamp_min(1e-3) ** 2)).mean()"),
+        ("loss = torch.log(s) + e.square() / s.square()", "torch.log(s)",
+         "loss = torch.log(s.clamp_min(1e-3)) + e.square() / s.clamp_min(1e-3).square()"),
+        ("loss = 0.5 * (torch.log(s) + e ** 2 / s)", "torch.log(s)",
+         "loss = 0.5 * (torch.log(s.clamp_min(1e-6)) + e ** 2 / s.clamp_min(1e-6))"),
+        ("loss = s.log() + e.abs() / (2 * s)", "s.log()",
+         "loss = s.clamp_min(1e-6).log() + e.abs() / (2 * s.clamp_min(1e-6))"),
+        ("loss = s.log() + e / (1 + s)", "s.log()", "loss = s.clamp_min(1e-12).log() + e / (1 + s)"),
+    ],
+)  # fmt: skip
+def test_a_density_by_hand_has_its_scale_guarded_throughout(at, by_hand, line, logged, mended):
+    facts = at(
+        "log", (by_hand.fact(zeros=1, min=0.0, max=2.0, absmax=2.0),), (by_hand.fact(neginf=1),), **placed(line, logged)
+    )
+    assert advice(facts)[0].code == mended
+    named = {"s": torch.tensor([0.0, 1.0], requires_grad=True), "e": torch.tensor([1e-3, 0.1]), "torch": torch}
+    code = mended.replace("return", "loss =")
+    exec(code, named)  # noqa: S102
+    named["loss"].sum().backward()
+    assert named["s"].grad.isfinite().all()

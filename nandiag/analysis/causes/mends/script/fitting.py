@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from nandiag.analysis.causes.mends.script import parsing
@@ -19,6 +19,7 @@ _LONG, LONGEST_OF_LONG = 96, 180
 NAMED = re.compile(r"return|[\w., ]+ =")
 _MODULES = ("torch", "F", "functional", "special", "fft", "linalg", "np", "numpy")
 _POLES = ("log", "log2", "log10", "sqrt", "rsqrt", "reciprocal")
+SQUARES = ("pow", "square")  # x ** 2 as well
 _CLAMPS = ("clamp", "clip", "clamp_max", "clamp_min", "hardtanh")
 _WHOLE = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
 
@@ -269,13 +270,24 @@ def others(origin: Origin, places: list[ast.expr], guard: Guard) -> Origin:
 
 
 def breakable(source: str, part: ast.expr, *, poles: bool) -> list[ast.expr]:
-    """Return where ``part`` stands as a divisor, and with ``poles`` as what goes into a function with one at zero."""
+    """Return where ``part`` stands as a divisor, or makes one, and with ``poles`` as what goes into a function with one at zero."""
     nodes = nodes_of(source)
-    divisors = [node.right for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)]
+    below = [node.right for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)]
+    divisors = [one for node in below for one in _bases(node)]
     calls = [node for node in nodes if poles and isinstance(node, ast.Call)]
     given = [one for node in calls for op in _POLES if (one := target(node, op)) is not None]
     found = [node for node in (*divisors, *given) if node.lineno == 1 and ast.dump(node) == ast.dump(part)]
     return found if source.isascii() else []  # offsets of the parser count bytes
+
+
+def _bases(node: ast.expr) -> Iterator[ast.expr]:
+    """Yield a divisor and what makes it 0 if it is 0 itself: the factors of a product, the base of a power."""
+    yield node
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        yield from (*_bases(node.left), *_bases(node.right))
+    base = next((one for op in (*SQUARES, "sqrt") if (one := target(node, op)) is not None), None)
+    if base is not None:
+        yield from _bases(base)
 
 
 def whole(origin: Origin, expression: str, *, of_two: bool = False) -> str | None:
