@@ -6,7 +6,7 @@ import re
 
 from nandiag.analysis.causes.empty_reduction import divides_by_no_target
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
-from nandiag.analysis.causes.mends import densities
+from nandiag.analysis.causes.mends import by_hand, densities
 from nandiag.analysis.causes.mends.divisors import (
     corrections,
     norms,
@@ -179,6 +179,7 @@ def _in_pass(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
         or norms.correlated(facts)
         or shares.softmax(facts)
         or shares.drawn_by(facts)
+        or by_hand.scale(facts)
         or roots.above(facts, divisor)
         or zero_weights.rows_of(facts, divisor)
     )

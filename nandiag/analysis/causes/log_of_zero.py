@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from nandiag.analysis.causes import binary
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
-from nandiag.analysis.causes.mends import densities, determinants, variances
+from nandiag.analysis.causes.mends import by_hand, densities, determinants, variances
 from nandiag.analysis.causes.mends.exponentials import log_space, probabilities, recurrences
 from nandiag.analysis.causes.mends.script import bounding, fitting, meanings
 from nandiag.analysis.causes.mends.script.guards import least
@@ -120,7 +120,7 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     bound = "-1 + 1e-6" if op in {"log1p", "xlog1py"} else least(facts.origin.inputs[-1 if op == "xlogy" else 0])
     narrow = "float16" in dtypes  # bfloat16 holds the bound, and what comes behind needs the dtype that it had
     guard = f"{'float().' if narrow else ''}clamp_min({bound})"
-    asked = densities.mended(facts) or densities.by_hand(facts, op)
+    asked = densities.mended(facts) or by_hand.scale(facts)
     if asked is not None:
         return Cause("log_of_zero", (text,), (asked,))
     counted = _of_counts(facts, op)

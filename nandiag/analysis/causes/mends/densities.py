@@ -1,11 +1,11 @@
-"""Densities, torch's or written out by hand, at values or scales that they are not defined for (reader side)."""
+"""Densities of torch's distributions at values or scales that they are not defined for (reader side)."""
 
 from __future__ import annotations
 
 import ast
 import posixpath
 
-from nandiag.analysis.causes.facts import Facts, dtype_of
+from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.causes.mends.script import bounding, fitting, meanings
 from nandiag.analysis.report import Suggestion
 
@@ -75,27 +75,6 @@ def of_scale(facts: Facts) -> Suggestion | None:
     where = f", at {posixpath.basename(made.meaning.file)}:{made.meaning.line}" if made.meaning is not None else ""
     text = f"{ast.unparse(scale)} is the {word} of the distribution{where}: keep it above zero."
     return Suggestion(text, _guarded(facts, made, scale))
-
-
-def by_hand(facts: Facts, op: str) -> Suggestion | None:
-    """Return the user's line with the x guarded that it takes the logarithm of and divides by, as by a scale.
-
-    Below a bound that does for the logarithm alone the quotient would be huge. This one is torch's: the ``eps`` of
-    ``GaussianNLLLoss``, 1e-6, for the variance; where x is squared it is the root of that.
-    """
-    found = fitting.parsed(facts.origin)
-    part = None if found is None else fitting.target(found[1], op)
-    if not isinstance(part, ast.Name | ast.Attribute) or dtype_of(facts.origin.inputs[0]) == "float16":
-        return None
-    line = (facts.origin.source or "").strip()
-    if not fitting.breakable(line, part, poles=False):
-        return None
-    nodes = [node for node in fitting.nodes_of(line) if isinstance(node, ast.expr)]
-    bases = [base for node in nodes for one in fitting.SQUARES if (base := fitting.target(node, one)) is not None]
-    least = "1e-3" if any(ast.dump(base) == ast.dump(part) for base in bases) else "1e-6"
-    text = f"{ast.unparse(part)} is divided by as well: keep it away from zero in both places, by as much as is of use."
-    code = fitting.argument(facts.origin, op, lambda inner: f"{inner}.clamp_min({least})")
-    return None if code is None else Suggestion(text, code)
 
 
 def _guarded(facts: Facts, made: meanings.Made, scale: ast.expr) -> str | None:

@@ -1,7 +1,7 @@
 """The statements that run one behind the other with an expression's own, where one takes an exponential (worker).
 
 What is done with an exponential decides how it is taken without overflow: that may be a sum and a logarithm some lines
-further on.
+further on. Where none is taken, but a logarithm, it is told what else is done with that which it is taken of.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ def beside(place: Place, callers: tuple[Frame, ...] = ()) -> Beside:
     """Return the statements, the names that they give something and that others of the function read, and the call."""
     statements = _with(place)
     takes = [_takes_exponential(one) for one in statements]
-    if place.statement not in statements or not any(takes):
+    if place.statement not in statements:
         return _NOTHING
+    if not any(takes):
+        return _told(place, statements) if any(_calls(one, "log") for one in statements) else _NOTHING
     if isinstance(place.statement, ast.Return) and _takes_exponential(place.statement):
         behind = _behind_call(place, callers)
         if behind is not None:
@@ -82,7 +84,11 @@ def _with(place: Place) -> list[ast.stmt]:
 
 
 def _takes_exponential(statement: ast.stmt) -> bool:
-    return any(isinstance(node, ast.Call) and _name(node.func) == "exp" for node in ast.walk(statement))
+    return _calls(statement, "exp")
+
+
+def _calls(statement: ast.stmt, name: str) -> bool:
+    return any(isinstance(node, ast.Call) and _name(node.func) == name for node in ast.walk(statement))
 
 
 def _name(func: ast.expr) -> str | None:

@@ -1,6 +1,7 @@
 """Logarithms, exponentials and shares of what vanishes: the mend in whole lines."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch
 from nandiag.analysis.causes import explain
 from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.report import Origin
-from nandiag.events import Harm, Looked
+from nandiag.events import Around, Harm, Looked, Site, Statement
 from tests.unit.analysis.mends.told import advice, logarithm, on, placed, quotient
 
 # ---------------------------------------------------------------------- what is learnt
@@ -186,26 +187,51 @@ def test_the_line_of_the_relu_itself_is_mended_where_the_text_shows_it(at, by_ha
 
 
 @pytest.mark.parametrize(
-    ("line", "logged", "mended"),
+    ("line", "logged", "divided", "mended"),
     [
-        ("return (s.log() + e ** 2 / (2 * s ** 2)).mean()", "s.log()",
+        ("return (s.log() + e ** 2 / (2 * s ** 2)).mean()", "s.log()", "e ** 2 / (2 * s ** 2)",
          "return (s.clamp_min(1e-3).log() + e ** 2 / (2 * s.clamp_min(1e-3) ** 2)).mean()"),
-        ("loss = torch.log(s) + e.square() / s.square()", "torch.log(s)",
+        ("loss = torch.log(s) + e.square() / s.square()", "torch.log(s)", "e.square() / s.square()",
          "loss = torch.log(s.clamp_min(1e-3)) + e.square() / s.clamp_min(1e-3).square()"),
-        ("loss = 0.5 * (torch.log(s) + e ** 2 / s)", "torch.log(s)",
+        ("loss = 0.5 * (torch.log(s) + e ** 2 / s)", "torch.log(s)", "e ** 2 / s",
          "loss = 0.5 * (torch.log(s.clamp_min(1e-6)) + e ** 2 / s.clamp_min(1e-6))"),
-        ("loss = s.log() + e.abs() / (2 * s)", "s.log()",
+        ("loss = s.log() + e.abs() / (2 * s)", "s.log()", "e.abs() / (2 * s)",
          "loss = s.clamp_min(1e-6).log() + e.abs() / (2 * s.clamp_min(1e-6))"),
-        ("loss = s.log() + e / (1 + s)", "s.log()", "loss = s.clamp_min(1e-12).log() + e / (1 + s)"),
+        ("loss = s.log() + e / (1 + s)", "s.log()", None, "loss = s.clamp_min(1e-12).log() + e / (1 + s)"),
     ],
 )  # fmt: skip
-def test_a_density_by_hand_has_its_scale_guarded_throughout(at, by_hand, line, logged, mended):
-    facts = at(
-        "log", (by_hand.fact(zeros=1, min=0.0, max=2.0, absmax=2.0),), (by_hand.fact(neginf=1),), **placed(line, logged)
-    )
+def test_a_density_by_hand_has_its_scale_guarded_throughout(at, by_hand, line, logged, divided, mended):
+    given = by_hand.fact(zeros=1, min=0.0, max=2.0, absmax=2.0)
+    facts = at("log", (given,), (by_hand.fact(neginf=1),), **placed(line, logged))
     assert advice(facts)[0].code == mended
+    if divided is not None:
+        told = advice(at("div", (by_hand.fact(), given), (by_hand.fact(posinf=1),), **placed(line, divided)))
+        assert told[0].code == mended
+    assert _trains(mended.replace("return", "loss ="))
+
+
+@pytest.mark.parametrize(
+    ("line", "op", "expression", "other", "least"),
+    [
+        ("data = e ** 2 / (2 * s ** 2)", "div", "e ** 2 / (2 * s ** 2)", "size = torch.log(s)", "1e-3"),
+        ("data = e ** 2 / s", "div", "e ** 2 / s", "size = 0.5 * s.log()", "1e-6"),
+        ("size = s.log()", "log", "s.log()", "data = e / s", "1e-6"),
+    ],
+)
+def test_a_density_in_several_lines_has_its_scale_guarded_before_them(at, by_hand, line, op, expression, other, least):
+    held = by_hand.fact(zeros=1, min=0.0, max=2.0, absmax=2.0)
+    given = (by_hand.fact(), held) if op == "div" else (held,)
+    facts = at(op, given, (by_hand.fact(posinf=1),), **placed(line, expression))
+    around = Around((), (), block=(Statement(9, other), Statement(10, "return size")), handed="density")
+    facts = replace(facts, look=replace(facts.look, site=Site(around=around)))
+    code = advice(facts)[0].code
+    assert code == f"s = s.clamp_min({least})\n{line}"
+    assert _trains(f"{code}\n{other}\nloss = data + size")
+
+
+def _trains(code):
     named = {"s": torch.tensor([0.0, 1.0], requires_grad=True), "e": torch.tensor([1e-3, 0.1]), "torch": torch}
-    code = mended.replace("return", "loss =")
+    leaf = named["s"]
     exec(code, named)  # noqa: S102
     named["loss"].sum().backward()
-    assert named["s"].grad.isfinite().all()
+    return leaf.grad.isfinite().all()

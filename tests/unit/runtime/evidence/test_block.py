@@ -39,7 +39,13 @@ def test_names_that_are_read_elsewhere_in_the_function_are_told():
 def test_long_ones_or_many_are_not_told():
     assert told(TEXT + "    x = 0\n" * 30) == ((), (), None)
     assert told(TEXT + f"    x = {'a + ' * 90}a\n") == ((), (), None)
-    assert told(TEXT.replace("torch.exp", "torch.sin").replace("a.norm", "exp.norm") + "    e = exp\n")[0] == ()
+    plain = TEXT.replace("torch.exp", "torch.sin").replace("a.norm", "exp.norm").replace(".log()", ".cos()")
+    assert told(plain + "    e = exp\n")[0] == ()
+
+
+def test_where_a_logarithm_alone_is_taken_all_of_them_are_told():
+    text = "def f(m, v, y):\n    e = (y - m) / v\n    size = torch.log(v)\n    return e + exp * size\n    e = exp\n"
+    assert [one.line for one in told(text)[0]] == [2, 3, 4, 5]
 
 
 CALLED = (

@@ -270,24 +270,27 @@ def others(origin: Origin, places: list[ast.expr], guard: Guard) -> Origin:
 
 
 def breakable(source: str, part: ast.expr, *, poles: bool) -> list[ast.expr]:
-    """Return where ``part`` stands as a divisor, or makes one, and with ``poles`` as what goes into a function with one at zero."""
+    """Return where ``part`` stands as a divisor, or makes one.
+
+    With ``poles`` also as what goes into a function that has a pole at zero.
+    """
     nodes = nodes_of(source)
     below = [node.right for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)]
-    divisors = [one for node in below for one in _bases(node)]
+    divisors = [one for node in below for one in bases(node)]
     calls = [node for node in nodes if poles and isinstance(node, ast.Call)]
     given = [one for node in calls for op in _POLES if (one := target(node, op)) is not None]
     found = [node for node in (*divisors, *given) if node.lineno == 1 and ast.dump(node) == ast.dump(part)]
     return found if source.isascii() else []  # offsets of the parser count bytes
 
 
-def _bases(node: ast.expr) -> Iterator[ast.expr]:
+def bases(node: ast.expr) -> Iterator[ast.expr]:
     """Yield a divisor and what makes it 0 if it is 0 itself: the factors of a product, the base of a power."""
     yield node
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        yield from (*_bases(node.left), *_bases(node.right))
+        yield from (*bases(node.left), *bases(node.right))
     base = next((one for op in (*SQUARES, "sqrt") if (one := target(node, op)) is not None), None)
     if base is not None:
-        yield from _bases(base)
+        yield from bases(base)
 
 
 def whole(origin: Origin, expression: str, *, of_two: bool = False) -> str | None:
