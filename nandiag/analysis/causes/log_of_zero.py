@@ -138,7 +138,8 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
         return Cause("log_of_zero", (text,), (added, keep))
     known = _of_scores(within, op, of_two=within.origin is not facts.origin)
     if known is not None:
-        return Cause("log_of_zero", (text,), (Suggestion(_EXACT if _LOG_2 in known else _ONE, known), keep))
+        why = _EXACT if _LOG_2 in known else _ITSELF if _is_of_exponential(facts, op) else _ONE
+        return Cause("log_of_zero", (text,), (Suggestion(why, known), keep))
     forms = _in_one_step(facts)
     given = facts.origin.inputs[-1 if op == "xlogy" else 0]
     # What can be put in the line's place as it stands comes before what is to be done where its input is made.
@@ -248,6 +249,7 @@ def _cross_entropy(origin: Origin) -> str | None:
 
 
 _ONE = "Take both in one step, which stays finite: the logarithm has the scores before it."
+_ITSELF = "It is taken of an exponential that vanished: take the number itself that this is of."
 _SIGMOIDS, _SOFTMAX = ("sigmoid", "expit"), ("softmax",)
 
 
@@ -276,7 +278,7 @@ def _named_first(facts: Facts, scores: str, line: str) -> str | None:
 
 
 def _one_step(facts: Facts, node: ast.expr, held: list[ast.expr]) -> str | None:
-    """Return log(sigmoid(z)), log(1 - sigmoid(z)) or log(softmax(z)) in one step; z goes to ``held``."""
+    """Return log(sigmoid(z)), log(1 - sigmoid(z)), log(softmax(z)) or log(exp(z)) in one step; z goes to ``held``."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and ast.unparse(node.left) in {"1", "1.0"}:
         inner = meanings.behind(facts, node.right)
         scores = _given_to(inner.node, _SIGMOIDS) if inner.inside else None
@@ -290,6 +292,10 @@ def _one_step(facts: Facts, node: ast.expr, held: list[ast.expr]) -> str | None:
     if scores is not None:
         held.append(scores)
         return f"torch.nn.functional.logsigmoid({ast.unparse(scores)})"
+    power = _given_to(node, ("exp",))
+    if power is not None:
+        held.append(power)
+        return fitting.bracketed(power)
     scores = _given_to(node, _SOFTMAX)
     if scores is None or not isinstance(node, ast.Call):
         return None
@@ -320,6 +326,11 @@ def _squashed(facts: Facts, square: ast.expr) -> str | None:
 
 _LOG_2 = "0.6931472"
 _EXACT = "It is taken of 1 - tanh(u)**2: there is a form that is exact."
+
+
+def _is_of_exponential(facts: Facts, op: str) -> bool:
+    made = meanings.into(facts, op)
+    return made is not None and _given_to(made.node, ("exp",)) is not None
 
 
 def _given_to(node: ast.expr, ops: tuple[str, ...]) -> ast.expr | None:

@@ -27,6 +27,22 @@ def test_what_is_the_same_again_needs_no_name(at, by_hand, scores):
     assert code == f"torch.log_softmax({scores}, -1)[0]"
 
 
+@pytest.mark.parametrize(
+    ("made", "code"),
+    [
+        ("net(x).exp()", "scores = net(x); rate = scores.exp()  # line 3\nloss = rate - y * scores"),
+        ("torch.exp(a @ b)", "loss = rate - y * (a @ b)"),
+        ("net(x).exp() + 1", "loss = rate - y * rate.clamp_min(1e-12).log()"),
+    ],
+)
+def test_the_logarithm_of_an_exponential_is_the_number_itself(at, by_hand, made, code):
+    line = "loss = rate - y * rate.log()"
+    facts = at("log", (by_hand.fact(zeros=3),), (by_hand.fact(neginf=3),), **placed(line, "rate.log()"))
+    first = advice(on(facts, ("rate", made)))[0]
+    assert first.code == code
+    assert ("exponential" in first.text) is ("clamp_min" not in code)
+
+
 def test_a_root_that_is_looked_at_stands_in_the_line_itself(at, by_hand):
     below = "torch.sqrt(v)[:, None]"
     facts = quotient(at, by_hand, f"y = a * x / {below}", f"a * x / {below}", "nan", below_by=["SqrtBackward0"])
