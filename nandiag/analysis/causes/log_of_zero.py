@@ -288,14 +288,11 @@ def _one_step(facts: Facts, node: ast.expr, held: list[ast.expr]) -> str | None:
         return _squashed(facts, node.right)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         return _times(facts, node, held)
-    scores = _given_to(node, _SIGMOIDS)
+    scores = _given_to(node, (*_SIGMOIDS, "exp"))
     if scores is not None:
         held.append(scores)
-        return f"torch.nn.functional.logsigmoid({ast.unparse(scores)})"
-    power = _given_to(node, ("exp",))
-    if power is not None:
-        held.append(power)
-        return fitting.bracketed(power)
+        of_sigmoid = _given_to(node, _SIGMOIDS) is not None
+        return f"torch.nn.functional.logsigmoid({ast.unparse(scores)})" if of_sigmoid else fitting.bracketed(scores)
     scores = _given_to(node, _SOFTMAX)
     if scores is None or not isinstance(node, ast.Call):
         return None
