@@ -228,6 +228,9 @@ def _elsewhere(facts: Facts, divisor: TensorFact, *, in_root: bool) -> tuple[Sug
     own = own_eps.mended(facts, divisor) if callee is not None else ()
     if own:
         return own
+    forward = roots.forward(facts) if callee is not None else None
+    if forward is not None:
+        return (forward,)
     density = densities.of_scale(facts) if callee is not None else None
     if density is not None:
         return (density,)

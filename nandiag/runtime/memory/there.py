@@ -33,7 +33,8 @@ def storage_of(tensor: Tensor) -> int:
 def is_there(tensor: Tensor) -> bool:
     """Whether every element that this rank holds of ``tensor``, of any layout, can be read; reads none of them.
 
-    False for meta and fake tensors too, which have no values, and within vmap. An empty tensor is always there.
+    False for meta and fake tensors too, which have no values, within vmap, and for the zeros that forward-mode AD puts
+    in the place of a tangent without memory. An empty tensor is always there.
     """
     tensor = held_of(tensor)
     if tensor.layout is not torch.strided:
@@ -44,7 +45,7 @@ def is_there(tensor: Tensor) -> bool:
         storage = tensor.untyped_storage()
     except NotImplementedError:  # of a wrapper without memory of its own, as vmap hands it to a function
         return False
-    return storage.device.type != "meta" and storage.nbytes() >= _reach(tensor)
+    return storage.device.type != "meta" and storage.nbytes() >= _reach(tensor) and not tensor._is_zerotensor()
 
 
 def _parts_are_there(tensor: Tensor) -> bool:

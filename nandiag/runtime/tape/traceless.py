@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from nandiag.runtime.belongings.aside import Aside
 from nandiag.runtime.belongings.bystanders import Bystanders
@@ -74,7 +75,7 @@ def traceless(
         _drop_gradients(parameters)
         aside.begin()
         belongings.begin(aside.led)
-        with _without_counters(), belongings.shared:
+        with _without_counters(), _dual_level(entries), belongings.shared:
             yield
     finally:
         undo_all(undo)
@@ -90,6 +91,13 @@ def _drop_gradients(parameters: list[Tensor]) -> None:
     with quiet():
         for parameter in parameters:
             parameter.grad = None
+
+
+def _dual_level(entries: list[Entry]) -> contextlib.AbstractContextManager[Any]:
+    """Return a level of forward-mode AD where the step made duals in one, and has left it."""
+    made = any(getattr(entry.function, "__name__", None) == "_make_dual" for entry in entries)
+    left = made and forward_ad._current_level < 0
+    return forward_ad.dual_level() if left else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

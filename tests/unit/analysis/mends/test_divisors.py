@@ -350,3 +350,11 @@ def test_a_length_of_which_nothing_is_known_may_be_a_norm(at, by_hand, names, mo
     given = (by_hand.fact(zeros=9, min=0.0, max=0.0), by_hand.fact(zeros=1, shape=(), min=0.0, max=most))
     facts = at("div", given, (by_hand.fact(nan=9),), **placed("d = d / length", "d / length"))
     assert advice(on(facts, *names))[0].code == f"d = d / length.clamp_min({least})"
+
+
+def test_a_derivative_that_is_taken_forward_divides_by_the_root(at, by_hand):
+    line = "r = (p ** 2).sum(1).sqrt()"
+    given = by_hand.fact(zeros=1, min=-1.0), by_hand.fact(zeros=1, min=0.0)
+    told = advice(at("div", given, (by_hand.fact(nan=1),), **placed(line, line[4:])))
+    assert [one.code for one in told] == ["r = (p ** 2).sum(1).clamp_min(1e-12).sqrt()"]
+    assert "jvp" in told[0].text

@@ -50,6 +50,7 @@ def test_what_has_no_values_is_not():
     assert not is_there(torch.ones(3, device="meta"))
     with FakeTensorMode():
         assert not is_there(torch.ones(3))
+    assert not is_there(torch._efficientzerotensor(3))
 
 
 LOOKS = Path(__file__).with_name("looks_at_freed.py")

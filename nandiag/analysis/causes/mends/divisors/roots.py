@@ -19,6 +19,20 @@ _NODES, _USUAL = ("Sqrt",), "1e-12"
 _HANDED_ON = ("Unsqueeze", "Squeeze", "View", "Reshape", "Expand", "Index", "Slice", "Select", "UnsafeView")
 
 
+def forward(facts: Facts) -> Suggestion | None:
+    """Return the user's line with what its root is taken of guarded, where the derivative of that is taken forward.
+
+    It divides by the root, though the line divides by nothing.
+    """
+    if facts.node is not None:
+        return None
+    code = fitting.argument(facts.origin, "sqrt", lambda inner: f"{inner}.clamp_min(1e-12)")
+    text = (
+        "The derivative of a root, taken forward here (a jvp), divides by the root: keep what is under it above zero."
+    )
+    return None if code is None else Suggestion(text, code)
+
+
 def above(facts: Facts, divisor: TensorFact) -> Suggestion | None:
     """Say how to keep what is under the root away from zero, in its own line; ``None`` where there is no such root."""
     passes = facts.node is None and facts.origin.phase != "optimizer" and facts.extra.get("of_weights") is True

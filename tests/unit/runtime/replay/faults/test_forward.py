@@ -8,6 +8,7 @@ import random
 import numpy as np
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 from tests.unit.runtime.replay.faults.table import (
@@ -129,6 +130,21 @@ def batch_norm_and_its_running_statistics():
     for step, x, y in data():
         model[2].bad = step == BAD
         loss = (model(x) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model, optimizer
+
+
+@fault("aten.log.default", "loss", module=None)
+def a_derivative_that_goes_forward():
+    """What is dual lives within its level alone, which the loop has left by the time of the backward."""
+    model = net()
+    optimizer = sgd(model)
+    for step, x, y in data():
+        with forward_ad.dual_level():
+            output, slope = forward_ad.unpack_dual(model(forward_ad.make_dual(x, torch.ones_like(x))))
+            loss = (output - y).square().mean() + (slope.square().mean() * (step != BAD)).log()  # <-
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
