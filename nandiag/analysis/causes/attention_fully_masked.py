@@ -6,7 +6,7 @@ import ast
 
 from nandiag.analysis.causes.facts import LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends.exponentials import forms
-from nandiag.analysis.causes.mends.script import bounding, fitting, masks
+from nandiag.analysis.causes.mends.script import bounding, fitting, masks, quotients
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
@@ -220,7 +220,7 @@ def _less_its_maximum(facts: Facts) -> Cause | None:
 def _shifted(facts: Facts, found: tuple[str, ast.expr] | None) -> tuple[Suggestion, ...]:
     """Say what to do before the maximum is taken: behind it the lowest finite number would be far above it."""
     scores = found[1].left if found is not None and isinstance(found[1], ast.BinOp) else None
-    largest = found[1].right if found is not None and isinstance(found[1], ast.BinOp) else None
+    largest = quotients.looked_at(found[1].right) if found is not None and isinstance(found[1], ast.BinOp) else None
     name = ast.unparse(scores) if isinstance(scores, ast.Name) else "scores"
     meaning = facts.meaning(largest.id) if isinstance(largest, ast.Name) else None
     where = "Before its maximum is taken" if isinstance(largest, ast.Name) else "Before this line"

@@ -228,12 +228,9 @@ def _elsewhere(facts: Facts, divisor: TensorFact, *, in_root: bool) -> tuple[Sug
     own = own_eps.mended(facts, divisor) if callee is not None else ()
     if own:
         return own
-    forward = roots.forward(facts) if callee is not None else None
-    if forward is not None:
-        return (forward,)
-    density = densities.of_scale(facts) if callee is not None else None
-    if density is not None:
-        return (density,)
+    made = roots.forward(facts) or densities.of_scale(facts) if callee is not None else None
+    if made is not None:
+        return (made,)
     if callee is not None and callee.rpartition(".")[2].endswith(_DRAWS):
         return (shares.floored(facts),)
     if callee is not None:
@@ -301,7 +298,8 @@ def _nothing_to_scale(facts: Facts, divisor: TensorFact) -> Suggestion | None:
     if not written or divisor.numel != 1 or text is None or "(" in text:
         return None
     meaning = facts.meaning(text)
-    if _OWN_NORM.match(line) and "norm" in f"{text} {'' if meaning is None else meaning.text}".lower():
+    made = "" if meaning is None else meaning.text
+    if _OWN_NORM.match(line) and ("norm" in f"{line} {made}".lower() or ".grad" in made):
         return None  # gradients whose norm is 0 are 0, and stay so by any factor
     what = "write" if replaced else "average"
     told = f"Where {text} is zero there is nothing to {what}: leave before anything is written, on all ranks alike."

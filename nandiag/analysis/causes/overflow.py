@@ -151,6 +151,7 @@ def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
         return overgrown.of_a_weight(facts, facts.overgrown, text, strength)
     product = recurrences.scaled(facts) or (scans.as_loop(facts.origin) if facts.op == "exp" else None)
     product = multipliers.outgrown(facts) or product or states.mended(facts)
+    product = product or (_mask(facts) if dtype == "bfloat16" else None)
     if product is not None:
         return Cause("overflow", (text,), (product,), strength, leads=True)
     general = dtype not in {"float16", *_EIGHTHS} and facts.op not in overflowing.OPS
@@ -279,16 +280,20 @@ def _loss_scale(facts: Facts) -> Suggestion | None:
 
 
 def _mask(facts: Facts) -> Suggestion | None:
-    """A mask times a number such as -1e9: float16 has no such number, and what is masked all over becomes NaN."""
+    """A mask times a number that a half precision rounds to -inf: what is masked all over becomes NaN.
+
+    Of float16 that is -1e9 already, of bfloat16 the least number of float32.
+    """
+    dtype = dtype_of(facts.origin.outputs[0])
     given, number = facts.origin.inputs[0], facts.number("arg1")
     is_mask = len(facts.origin.inputs) == 1 and given.min == 0.0 and given.max == 1.0
-    if facts.op != "mul" or not is_mask or number is None or number >= -LARGEST["float16"]:
+    if facts.op != "mul" or not is_mask or number is None or number >= -LARGEST[dtype]:
         return None
     text = (
-        f"{words.number(number)} is -inf in float16, and the softmax of a row that is masked all over is NaN then: "
+        f"{words.number(number)} is -inf in {dtype}, and the softmax of a row that is masked all over is NaN then: "
         "take the least number of the dtype."
     )
-    least = "torch.finfo(torch.float16).min"
+    least = f"torch.finfo(torch.{dtype}).min"
     return Suggestion(text, fitting.factor(facts.origin, least) or f"mask * {least}")
 
 

@@ -50,7 +50,8 @@ def _alike(scope: ast.AST, own: ast.expr) -> Iterator[ast.expr]:
         if isinstance(node, ast.BinOp) and _raises(node, own) and not _is_guarded(node):
             yield node
         elif isinstance(node, ast.expr) and _kind(node) == kind and not _is_guarded(node):
-            same = _form(node) == form and (_calls(own) or _divisor(node) == _divisor(own))
+            below = _divisor(node) == _divisor(own) or bool(_exponents(node) & _exponents(own))
+            same = _form(node) == form and (_calls(own) or below)
             if same or (isinstance(node, ast.Call) and _share(node, own)):
                 yield node
 
@@ -89,6 +90,13 @@ def _calls(node: ast.expr) -> bool:
 
 def _divisor(node: ast.expr) -> str | None:
     return ast.dump(node.right) if isinstance(node, ast.BinOp) else None
+
+
+def _exponents(node: ast.expr) -> set[str]:
+    """Return the powers to which something in the divisor is raised: 1 - a ** t and 1 - b ** t are 0 at once."""
+    below = node.right if isinstance(node, ast.BinOp) else ast.Constant(0)
+    powers = [one for one in ast.walk(below) if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Pow)]
+    return {ast.dump(one.right) for one in powers if not isinstance(one.right, ast.Constant)}
 
 
 def _share(node: ast.Call, own: ast.expr) -> bool:

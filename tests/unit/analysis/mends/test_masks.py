@@ -24,6 +24,13 @@ def test_a_row_that_is_masked_whole_is_mended_before_its_maximum_is_taken(at, by
     assert told[0].code == "s = s.clamp_min(torch.finfo(s.dtype).min)"
 
 
+def test_the_line_that_takes_the_maximum_is_told_behind_a_view_of_it(at, by_hand):
+    line = "e = torch.exp(s - m.unsqueeze(d))"
+    given = (by_hand.fact(neginf=8), by_hand.fact(neginf=1, shape=(4, 1)))
+    facts = at("sub", given, (by_hand.fact(nan=4),), **placed(line, "s - m.unsqueeze(d)"))
+    assert advice(on(facts, ("m", "s.max(d).values")))[0].text.startswith("Before line 3, which takes the maximum")
+
+
 @pytest.mark.parametrize(
     ("line", "uses"), [("y = m + (s - m).exp().sum(-1).log()", ()), ("e = (s - m).exp()", ("y = torch.log(e.sum())",))]
 )

@@ -110,13 +110,14 @@ def test_a_whole_number_by_0_is_one_count_by_another_as_a_rule(at, by_hand, abov
     assert (advice(facts)[0].code == "weight = negatives / positives.clamp_min(1)") is first
 
 
-@pytest.mark.parametrize("number", ["torch.finfo(torch.float32).min", "-1e9"])
-def test_a_mask_by_a_number_that_half_precision_has_not_is_mended_in_its_line(at, by_hand, number):
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("number", ["torch.finfo(torch.float32).min", "-1e9", "MASK", "config.MASK"])
+def test_a_mask_by_a_number_that_half_precision_has_not_is_mended_in_its_line(at, by_hand, number, dtype):
     line = f"bias = (1.0 - mask)[:, None] * {number}"
-    given = by_hand.fact(dtype="float16", min=0.0, max=1.0, zeros=4)
-    facts = at("mul", (given,), (by_hand.fact(dtype="float16", neginf=4),), **placed(line, line[7:]),
-               extra={"arg1": -3.4e38, "float64_finite": True, "of_weights": False})  # fmt: skip
-    assert advice(facts)[0].code == "bias = (1.0 - mask)[:, None] * torch.finfo(torch.float16).min"
+    given = by_hand.fact(dtype=dtype, min=0.0, max=1.0, zeros=4)
+    facts = at("mul", (given,), (by_hand.fact(dtype=dtype, neginf=4),), **placed(line, line[7:]),
+               extra={"arg1": -3.4028e38, "float64_finite": True, "of_weights": False})  # fmt: skip
+    assert advice(facts)[0].code == f"bias = (1.0 - mask)[:, None] * torch.finfo(torch.{dtype}).min"
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,15 @@ def test_a_weight_of_nothing_does_not_wipe_out_what_it_weighs(at, by_hand, line,
     assert first(facts) == code
 
 
+def test_gradients_that_are_clipped_by_hand_are_0_where_their_norm_is(at, by_hand):
+    line = "p.grad.mul_(max_norm / total)"
+    given = (by_hand.fact(zeros=1, shape=(), min=0.0, max=0.0),)
+    place = {**on(line, "max_norm / total"), "phase": "optimizer", "function": "clip_"}
+    facts = at("reciprocal", given, (by_hand.fact(posinf=1, shape=()),), **place)
+    facts = replace(facts, look=replace(facts.look, site=Site(around=Around(ends="total"))))
+    assert first(facts) == "p.grad.mul_(max_norm / total.clamp_min(1e-6))"
+
+
 def test_a_function_is_left_only_where_it_is_known_what_it_hands_back(at, by_hand):
     given = (by_hand.fact(zeros=4, shape=(4,)), by_hand.fact(shape=(), zeros=1))
     facts = at("div", given, (by_hand.fact(nan=4, shape=(4,)),), **on("t.copy_(s / n)", "s / n"), function="teacher")

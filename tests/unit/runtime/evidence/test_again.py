@@ -30,6 +30,7 @@ def lines(text, expression):
         ("u = self.a[0].log()\nv = self.b[1].log()", "self.a[0].log()", (2,)),
         ("u = torch.log(t / l)\nv = (t / l) ** k", "torch.log(t / l)", (2,)),
         ("u = torch.log(t)\nv = t ** 0.5", "torch.log(t)", (2,)),
+        ("u = m / (1 - a ** s['t'])\nv = w / (1 - b ** s['t'])", "m / (1 - a ** s['t'])", (2,)),
     ],
 )  # fmt: skip
 def test_the_same_function_or_division_is_told(text, expression, told):

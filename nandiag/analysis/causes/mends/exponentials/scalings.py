@@ -33,7 +33,8 @@ def in_logarithms(facts: Facts, divisor: TensorFact) -> Suggestion | None:
         "logarithm of what they begin with, and where they are multiplied in the end take the exponential of their sum."
     )
     total = f"torch.logsumexp({ast.unparse(kernel)} + {scaling.id}, dim=-1)"
-    return Suggestion(text, fitting.whole(facts.origin, f"torch.as_tensor({ast.unparse(above)}).log() - {total}"))
+    code = fitting.whole(facts.origin, f"torch.as_tensor({ast.unparse(above)}).log() - {total}")
+    return Suggestion(text, None if code is None else f"{code}  # not alone: where {held} hold logarithms")
 
 
 def _parts(node: ast.expr) -> tuple[ast.expr, ast.expr, ast.Name] | None:

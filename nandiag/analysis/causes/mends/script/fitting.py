@@ -142,9 +142,10 @@ def factor(origin: Origin, number: str) -> str | None:
 
 
 def _is_constant(node: ast.expr) -> bool:
-    """Whether it is a number that is written there, or the end of a dtype (``torch.finfo(torch.float32).min``)."""
+    """Whether it is a number that is written there, a constant's name, or the end of a dtype (``torch.finfo(d).min``)."""
     ends = isinstance(node, ast.Attribute) and node.attr in {"min", "max"} and target(node.value, "finfo") is not None
-    return ends or isinstance(node.operand if isinstance(node, ast.UnaryOp) else node, ast.Constant)
+    named = isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node).rpartition(".")[2].isupper()
+    return ends or named or isinstance(node.operand if isinstance(node, ast.UnaryOp) else node, ast.Constant)
 
 
 def _fill(node: ast.AST) -> tuple[str, ast.expr] | None:
