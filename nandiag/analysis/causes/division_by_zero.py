@@ -78,10 +78,6 @@ _EITHER = re.compile(r"(?:^|[\W_])(?:n|length)(?:$|[\W_])")  # a count, or a nor
 _SUM = re.compile(r"\bsum\(|\bcount\w*\(|\blen\(|\bnumel\(")
 _SIZES = re.compile(r"norm|sqrt|\bstd\b|\bvar\b|\babs\b|\bmean\b|\bexp\b")
 _DRAWS = ("Categorical", "Multinomial")
-_IN_PLACE = re.compile(r"[\w.\[\]]+\.(?:mul|div)_\(")
-_COPIED = re.compile(r"[\w.\[\]]+\.copy_\(|[\w.\[\]]+\.data\s*=[^=]")
-_MERGED = re.compile(r"[\w.\[\]]+\.data(?:\s*/=|\.(?:true_)?div(?:ide)?_\()")
-_OWN_NORM = re.compile(r"[\w.\[\]]*\.grad\.")
 _WHAT = "a scale, a variance or a count"
 _KEEP = "Keep the divisor away from zero."
 
@@ -236,7 +232,7 @@ def _elsewhere(facts: Facts, divisor: TensorFact, *, in_root: bool) -> tuple[Sug
     if callee is not None:
         text = f"The division is in {callee}: keep what that divides by above zero where it is made, {_WHAT}."
         return (Suggestion(text, "torch.nn.functional.softplus(z) + 1e-6"),)
-    nothing = _nothing_to_scale(facts, divisor)
+    nothing = zero_weights.written(facts, divisor)
     if nothing is not None:
         return (nothing,)
     # Before training no gradient goes through it: the quotient by a small number is finite, and far too large.
@@ -283,27 +279,6 @@ def _left_out(facts: Facts) -> str:
     zero = "0 as gradient" if facts.origin.node is not None else "0"
     below = quotients.below(facts.origin) or "the divisor"
     return f"Where {below} is 0, give {zero}: a small number in its place would make the quotient huge."
-
-
-def _nothing_to_scale(facts: Facts, divisor: TensorFact) -> Suggestion | None:
-    """What lies in place is multiplied by 1/0, or replaced by 0/0: by a small number instead it would be huge, or 0."""
-    text = quotients.below(facts.origin)
-    line = (facts.origin.source or "").strip()
-    inverts = facts.op == "reciprocal" and facts.origin.phase == "optimizer"
-    weighs = facts.op in DIVISIONS and facts.outputs_nan and facts.origin.inputs[0].numel == 1
-    replaced = facts.op in DIVISIONS and facts.outputs_nan and _COPIED.match(line)
-    own = _MERGED.match(line) or (facts.in_place and facts.of_weight)
-    merged = facts.outputs_nan and own and facts.origin.inputs[0].zeros == facts.origin.inputs[0].numel
-    written = replaced or merged or ((inverts or weighs) and _IN_PLACE.match(line))
-    if not written or divisor.numel != 1 or text is None or "(" in text:
-        return None
-    meaning = facts.meaning(text)
-    made = "" if meaning is None else meaning.text
-    if _OWN_NORM.match(line) and ("norm" in f"{line} {made}".lower() or ".grad" in made):
-        return None  # gradients whose norm is 0 are 0, and stay so by any factor
-    what = "write" if replaced else "average"
-    told = f"Where {text} is zero there is nothing to {what}: leave before anything is written, on all ranks alike."
-    return Suggestion(told, facts.left_if(f"{text} == 0"))
 
 
 def _of_one_number(facts: Facts, name: str | None, counted: str | None) -> tuple[Suggestion, ...]:

@@ -1,14 +1,20 @@
-"""A weight that is divided by what is made of it, and is all zeros, or zeros in some rows (reader side)."""
+"""Weights that are divided by 0: zeros themselves, all or in rows, or written over where they lie (reader side)."""
 
 from __future__ import annotations
 
 import ast
+import re
 
 from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.causes.mends.script import fitting, quotients
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact
 
+_DIVISIONS = frozenset({"div", "true_divide", "divide"})
+_IN_PLACE = re.compile(r"[\w.\[\]]+\.(?:mul|div)_\(")
+_COPIED = re.compile(r"[\w.\[\]]+\.copy_\(|[\w.\[\]]+\.data\s*=[^=]")
+_MERGED = re.compile(r"[\w.\[\]]+\.data(?:\s*/=|\.(?:true_)?div(?:ide)?_\()")
+_OWN_NORM = re.compile(r"[\w.\[\]]*\.grad\.")
 _ROWS = "for behind a small number in its place the gradient of these rows would be huge."
 
 
@@ -37,3 +43,28 @@ def rows_of(facts: Facts, divisor: TensorFact) -> Suggestion | None:
     if facts.extra.get("of_weights") is False or facts.origin.phase == "optimizer" or code is None:
         return None
     return Suggestion(f"Rows of {weight.name} are zeros. Where the divisor is 0, give 0, {_ROWS}", code)
+
+
+def written(facts: Facts, divisor: TensorFact) -> Suggestion | None:
+    """Say to leave before weights are multiplied by 1/0 where they lie, or replaced by 0/0.
+
+    By a small number in the divisor's place they would be huge, or 0. ``None`` where they are not written so.
+    """
+    text = quotients.below(facts.origin)
+    line = (facts.origin.source or "").strip()
+    divides = facts.op in _DIVISIONS
+    inverts = facts.op == "reciprocal" and facts.origin.phase == "optimizer"
+    weighs = divides and facts.outputs_nan and facts.origin.inputs[0].numel == 1
+    replaced = divides and facts.outputs_nan and _COPIED.match(line)
+    own = _MERGED.match(line) or (facts.in_place and facts.of_weight)
+    merged = facts.outputs_nan and own and facts.origin.inputs[0].zeros == facts.origin.inputs[0].numel
+    written = replaced or merged or ((inverts or weighs) and _IN_PLACE.match(line))
+    if not written or divisor.numel != 1 or text is None or "(" in text:
+        return None
+    meaning = facts.meaning(text)
+    made = "" if meaning is None else meaning.text
+    if _OWN_NORM.match(line) and ("norm" in f"{line} {made}".lower() or ".grad" in made):
+        return None  # gradients whose norm is 0 are 0, and stay so by any factor
+    what = "write" if replaced else "average"
+    told = f"Where {text} is zero there is nothing to {what}: leave before anything is written, on all ranks alike."
+    return Suggestion(told, facts.left_if(f"{text} == 0"))

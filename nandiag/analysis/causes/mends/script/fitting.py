@@ -142,7 +142,7 @@ def factor(origin: Origin, number: str) -> str | None:
 
 
 def _is_constant(node: ast.expr) -> bool:
-    """Whether it is a number that is written there, a constant's name, or the end of a dtype (``torch.finfo(d).min``)."""
+    """Whether it is a number that is written there, a constant's name, or the end of a dtype (``finfo(d).min``)."""
     ends = isinstance(node, ast.Attribute) and node.attr in {"min", "max"} and target(node.value, "finfo") is not None
     named = isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node).rpartition(".")[2].isupper()
     return ends or named or isinstance(node.operand if isinstance(node, ast.UnaryOp) else node, ast.Constant)
