@@ -202,7 +202,7 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
         twice = quotients.left_out(facts.origin)
         found = found if twice is None else [Suggestion(_BY_INF, twice)]
     share = forms.share(facts.origin)
-    if share is not None:
+    if share is not None and _may_be_exponential(facts):
         text = "Where what is divided by its own sum is the exponential of a score, it is a softmax: let torch do it."
         found.append(Suggestion(text, share))
     found += norms.next_of(facts)
@@ -216,6 +216,12 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
         # What has lost its digits cannot be clamped back: where one number is the divisor that is the likelier mend.
         found.insert(0 if divisor.numel == 1 else 1, Suggestion(text))
     return tuple(found)
+
+
+def _may_be_exponential(facts: Facts) -> bool:
+    """Whether what is divided was made by an exponential, or nobody knows by what."""
+    made = facts.extra.get("made_by")
+    return not isinstance(made, list) or any(str(node).startswith("Exp") for node in made)
 
 
 def _elsewhere(facts: Facts, divisor: TensorFact, *, in_root: bool) -> tuple[Suggestion, ...]:

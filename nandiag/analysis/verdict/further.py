@@ -205,7 +205,7 @@ def _together(mend: Mend, own: Suggestion, places: list[_Place]) -> Suggestion:
         shown |= {here.line or 0} if same else set()
         text = known.get(here.line or 0, place.line) if same else place.line
         code.append(f"{text}  # {'' if same else posixpath.basename(here.file or '') + ', '}line {here.line}")
-    return Suggestion(f"{own.text} {_also(mend, places)}", "\n".join(code))
+    return Suggestion(f"{own.text} {_also(mend, places)}".rstrip(), "\n".join(code))
 
 
 def _now(text: str, mend: Mend, own: Suggestion) -> str:
@@ -217,8 +217,11 @@ def _now(text: str, mend: Mend, own: Suggestion) -> str:
 
 def _also(mend: Mend, places: list[_Place]) -> str:
     lines = sorted({one.origin.line or 0 for one in places if one.origin.line != mend.origin.line})
-    here = any(one.origin.line == mend.origin.line for one in places)
+    # Of a place for which no mend is known nobody could say that the line shown does not mend it as well.
+    here = any(one.origin.line == mend.origin.line and one.line is not None for one in places)
     beside = all(one.beside for one in places)
+    if not lines and not here:
+        return ""
     if not lines:
         return f"The same line breaks in another place {'too' if beside else 'next'}: mend both."
     verb = "breaks" if len(lines) == 1 else "break"

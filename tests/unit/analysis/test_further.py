@@ -63,6 +63,14 @@ def test_what_broke_by_itself_needs_no_number_in_another_place(by_hand, line, nu
     assert told.evidence[1].startswith(f"Line {number} made Inf of finite values as well: the input of log")
 
 
+def test_of_a_place_in_the_same_line_without_a_mend_of_its_own_only_the_evidence_tells(by_hand):
+    line = "y = -(p.exp() / p).sum() + f(p)"
+    one = look(by_hand, line, "p.exp() / p", 7, op="div")
+    told = verdict(by_hand, one, look(by_hand, line, "f(p)", 7, op="mystery"))
+    assert not any("mend both" in each.text for each in told.suggestions)
+    assert any("line 7 made" in each for each in told.evidence)
+
+
 LINE = "nll = err / scale + scale.log()"
 
 

@@ -360,3 +360,14 @@ def test_a_derivative_that_is_taken_forward_divides_by_the_root(at, by_hand):
     told = advice(at("div", given, (by_hand.fact(nan=1),), **placed(line, line[4:])))
     assert [one.code for one in told] == ["r = (p ** 2).sum(1).clamp_min(1e-12).sqrt()"]
     assert "jvp" in told[0].text
+
+
+@pytest.mark.parametrize(
+    ("made", "told"), [(["ExpBackward0"], True), (["SoftmaxBackward0"], False), ([], False), (None, True)]
+)
+def test_what_is_divided_by_its_sum_is_a_softmax_only_where_an_exponential_may_have_made_it(at, by_hand, made, told):
+    line = "w = e / e.sum(-1, keepdim=True)"
+    given = by_hand.fact(zeros=4), by_hand.fact(zeros=1, min=0.0)
+    extra = {"of_weights": True, **({} if made is None else {"made_by": made})}
+    found = advice(at("div", given, (by_hand.fact(nan=4),), **placed(line, line[4:]), extra=extra))
+    assert any("softmax" in (one.code or "") for one in found) is told
