@@ -120,7 +120,7 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     bound = "-1 + 1e-6" if op in {"log1p", "xlog1py"} else least(facts.origin.inputs[-1 if op == "xlogy" else 0])
     narrow = "float16" in dtypes  # bfloat16 holds the bound, and what comes behind needs the dtype that it had
     guard = f"{'float().' if narrow else ''}clamp_min({bound})"
-    asked = densities.mended(facts) or by_hand.scale(facts)
+    asked = densities.mended(facts)
     if asked is not None:
         return Cause("log_of_zero", (text,), (asked,))
     counted = _of_counts(facts, op)
@@ -134,12 +134,12 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     around = Suggestion(f"Keep the argument of the logarithm away from zero.{small}", fitted or f"x.{guard}.{op}()")
     keep, *bounded = _ratio(facts, op, around)
     added = probabilities.instead(facts, op) or log_space.without_zeros(facts)
+    known = None if added is not None else _of_scores(within, op, of_two=within.origin is not facts.origin)
+    added = added if known is None else Suggestion(_why_in_one(facts, op, known), known)
     if added is not None:
         return Cause("log_of_zero", (text,), (added, keep))
-    known = _of_scores(within, op, of_two=within.origin is not facts.origin)
-    if known is not None:
-        why = _EXACT if _LOG_2 in known else _ITSELF if _is_of_exponential(facts, op) else _ONE
-        return Cause("log_of_zero", (text,), (Suggestion(why, known), keep))
+    if (scale := by_hand.scale(facts)) is not None:
+        return Cause("log_of_zero", (text,), (scale,))
     forms = _in_one_step(facts)
     given = facts.origin.inputs[-1 if op == "xlogy" else 0]
     # What can be put in the line's place as it stands comes before what is to be done where its input is made.
@@ -325,9 +325,11 @@ _LOG_2 = "0.6931472"
 _EXACT = "It is taken of 1 - tanh(u)**2: there is a form that is exact."
 
 
-def _is_of_exponential(facts: Facts, op: str) -> bool:
+def _why_in_one(facts: Facts, op: str, code: str) -> str:
+    """Say why the logarithm is taken in one step, as ``code`` does."""
     made = meanings.into(facts, op)
-    return made is not None and _given_to(made.node, ("exp",)) is not None
+    of_exponential = made is not None and _given_to(made.node, ("exp",)) is not None
+    return _EXACT if _LOG_2 in code else _ITSELF if of_exponential else _ONE
 
 
 def _given_to(node: ast.expr, ops: tuple[str, ...]) -> ast.expr | None:

@@ -15,6 +15,7 @@ from nandiag.runtime.evidence.around.unchanged import bound
 from nandiag.runtime.frames import Frame
 
 _MOST, _LONGEST = 24, 240
+_LOGS = ("log", "log2", "log10")
 
 
 Beside: TypeAlias = tuple[tuple[Statement, ...], tuple[str, ...], str | None]
@@ -28,7 +29,7 @@ def beside(place: Place, callers: tuple[Frame, ...] = ()) -> Beside:
     if place.statement not in statements:
         return _NOTHING
     if not any(takes):
-        return _told(place, statements) if any(_calls(one, "log") for one in statements) else _NOTHING
+        return _told(place, statements) if any(_calls(one, *_LOGS) for one in statements) else _NOTHING
     if isinstance(place.statement, ast.Return) and _takes_exponential(place.statement):
         behind = _behind_call(place, callers)
         if behind is not None:
@@ -87,8 +88,8 @@ def _takes_exponential(statement: ast.stmt) -> bool:
     return _calls(statement, "exp")
 
 
-def _calls(statement: ast.stmt, name: str) -> bool:
-    return any(isinstance(node, ast.Call) and _name(node.func) == name for node in ast.walk(statement))
+def _calls(statement: ast.stmt, *names: str) -> bool:
+    return any(isinstance(node, ast.Call) and _name(node.func) in names for node in ast.walk(statement))
 
 
 def _name(func: ast.expr) -> str | None:

@@ -1,5 +1,6 @@
 """Logarithms, exponentials and shares of what vanishes: the mend in whole lines."""
 
+import ast
 import math
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ import torch
 
 from nandiag.analysis.causes import explain
 from nandiag.analysis.causes.facts import Facts
+from nandiag.analysis.causes.mends.script import fitting
 from nandiag.analysis.report import Origin
 from nandiag.events import Around, Harm, Looked, Site, Statement
 from tests.unit.analysis.mends.told import advice, logarithm, on, placed, quotient
@@ -235,3 +237,23 @@ def _trains(code):
     exec(code, named)  # noqa: S102
     named["loss"].sum().backward()
     return leaf.grad.isfinite().all()
+
+
+def test_a_sum_of_exponentials_that_divides_as_well_is_no_scale(at, by_hand):
+    line = "loss = s.log() - z"
+    facts = at("log", (by_hand.fact(zeros=1, min=0.0),), (by_hand.fact(neginf=1),), **placed(line, "s.log()"), line=3)
+    told = ("e = torch.exp(z)", "s = e.sum(-1)", line)
+    around = Around(block=tuple(Statement(number, one) for number, one in enumerate(told, 1)))
+    facts = replace(facts, look=replace(facts.look, site=Site(around=around)))
+    assert advice(facts)[0].code == "loss = s - z\ne = z  # line 1\ns = torch.logsumexp(e, dim=-1)  # line 2"
+    divided = replace(around, block=(*around.block, Statement(4, "p = z / s")))
+    facts = replace(facts, look=replace(facts.look, site=Site(around=divided)))
+    assert advice(facts)[0].code == f"s = s.clamp_min(1e-6)\n{line}"
+
+
+@pytest.mark.parametrize(
+    ("below", "given"), [("torch.sqrt(s)", True), ("s ** 2", True), ("s ** -2", False), ("torch.pow(s, 0)", False)]
+)
+def test_a_divisor_is_0_with_what_it_is_made_of_and_each_place_counts_once(below, given):
+    found = fitting.breakable(f"y = x / {below}", ast.parse("s", mode="eval").body, poles=True)
+    assert len(found) == given

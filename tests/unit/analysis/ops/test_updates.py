@@ -54,7 +54,9 @@ def test_an_update_of_the_scripts_own_gets_an_eps(at, by_hand):
         ("t = a / b", (("a", "torch.linalg.norm(p)"), ("b", "u.norm()")),
          "t = torch.where((a > 0) & (b > 0), a / b, 1.0)"),
         ("t = c * a / (b + d * a)", (("a", "p.norm()"), ("b", "g.norm()")),
-         "t = torch.where((c * a > 0) & (b + d * a > 0), c * a / (b + d * a), 1.0)"),
+         "t = c * torch.where((a > 0) & ((b + d * a) > 0), a / (b + d * a), 1.0)"),
+        ("t = c * p.norm() / u.norm()", (),
+         "t = c * torch.where((p.norm() > 0) & (u.norm() > 0), p.norm() / u.norm(), 1.0)"),
         ("t = a / b", (("a", "p.mean()"), ("b", "u.norm()")), "t = a / (b + 1e-8)"),
     ],
 )  # fmt: skip
@@ -67,7 +69,7 @@ def test_the_ratio_of_two_lengths_is_1_where_one_is_0(at, by_hand, line, names, 
     named = {one: torch.zeros(3) for one in "pug"} | {one: torch.zeros(()) for one in "ab"}
     named |= {"c": 1e-3, "d": 1e-4, "torch": torch}
     exec(mended, named)  # noqa: S102
-    assert named["t"] == (1.0 if mended.endswith("1.0)") else 0.0)
+    assert named["t"] == ((1e-3 if "c *" in mended else 1.0) if mended.endswith("1.0)") else 0.0)
 
 
 @pytest.mark.parametrize(("text", "called"), [("    opt.step()\n", True), ("v.sqrt()", False)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from nandiag.analysis.causes.facts import Facts
-from nandiag.analysis.causes.mends.script import fitting, meanings
+from nandiag.analysis.causes.mends.script import fitting, meanings, quotients
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact
 
@@ -67,25 +67,35 @@ def ratio(facts: Facts) -> Suggestion | None:
     """Return the user's line with 1 for the ratio of two lengths, one of which is 0, by which an update is scaled.
 
     So LAMB's authors have it (You et al., 2020): with a guard of the divisor the ratio of a weight that begins at 0
-    would be 0, and that weight never move.
+    would be 0, and that weight never move. What the length is multiplied by, a rate say, stays what it is.
     """
     found = fitting.parsed(facts.origin)
     node = None if found is None else found[1]
     alone = facts.in_update and facts.op == "div" and all(one.numel == 1 for one in facts.origin.outputs)
     if not alone or not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
         return None
-    if not (_is_of_length(facts, node.left) and _is_of_length(facts, node.right)):
+    factors = quotients.factors(node.left)
+    lengths = [one for one in factors if _is_length(facts, one)]
+    if len(lengths) != 1 or not _is_sum_of_lengths(facts, node.right):
         return None
-    above, below = ast.unparse(node.left), ast.unparse(node.right)
+    above, below = ast.unparse(lengths[0]), fitting.bracketed(node.right)
+    beside = "".join(f"{ast.unparse(one)} * " for one in factors if one is not lengths[0])
     text = "Where one of the two lengths is 0 take 1 for their ratio, as LAMB does: by 0 the weight would never move."
-    quotient = ast.unparse(node)
-    return Suggestion(text, fitting.whole(facts.origin, f"torch.where(({above} > 0) & ({below} > 0), {quotient}, 1.0)"))
+    code = f"{beside}torch.where(({above} > 0) & ({below} > 0), {above} / {below}, 1.0)"
+    return Suggestion(text, fitting.whole(facts.origin, code))
 
 
-def _is_of_length(facts: Facts, node: ast.expr) -> bool:
-    made = [node, *(meanings.behind(facts, one).node for one in ast.walk(node) if isinstance(one, ast.Name))]
-    inner = [one for each in made for one in ast.walk(each) if isinstance(one, ast.Call)]
-    return any(fitting.target(one, op) is not None for one in inner for op in _NORMS)
+def _is_length(facts: Facts, node: ast.expr) -> bool:
+    made = meanings.behind(facts, node).node
+    return any(fitting.target(made, op) is not None for op in _NORMS)
+
+
+def _is_sum_of_lengths(facts: Facts, node: ast.expr) -> bool:
+    """Whether it is a length, or one and another one times a decay, as LARS has it."""
+    terms = [node.left, node.right] if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) else [node]
+    return all(any(_is_length(facts, one) for one in quotients.factors(term)) for term in terms) and (
+        len(terms) > 1 or _is_length(facts, node)
+    )
 
 
 def _layer(made: meanings.Made) -> str | None:

@@ -280,18 +280,26 @@ def breakable(source: str, part: ast.expr, *, poles: bool) -> list[ast.expr]:
     divisors = [one for node in below for one in bases(node)]
     calls = [node for node in nodes if poles and isinstance(node, ast.Call)]
     given = [one for node in calls for op in _POLES if (one := target(node, op)) is not None]
-    found = [node for node in (*divisors, *given) if node.lineno == 1 and ast.dump(node) == ast.dump(part)]
-    return found if source.isascii() else []  # offsets of the parser count bytes
+    found = {id(node): node for node in (*divisors, *given) if node.lineno == 1 and ast.dump(node) == ast.dump(part)}
+    return list(found.values()) if source.isascii() else []  # offsets of the parser count bytes
 
 
 def bases(node: ast.expr) -> Iterator[ast.expr]:
-    """Yield a divisor and what makes it 0 if it is 0 itself: the factors of a product, the base of a power."""
+    """Yield a divisor and what makes it 0 if it is 0 itself: factors of a product, the base of a power above 0."""
     yield node
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         yield from (*bases(node.left), *bases(node.right))
     base = next((one for op in (*SQUARES, "sqrt") if (one := target(node, op)) is not None), None)
-    if base is not None:
+    if base is not None and _is_raised(node):
         yield from bases(base)
+
+
+def _is_raised(node: ast.expr) -> bool:
+    """Whether a power is one to a number above 0, or a square or a root."""
+    power: ast.expr = node.right if isinstance(node, ast.BinOp) else ast.Constant(1)
+    if isinstance(node, ast.Call) and target(node, "pow") is not None and node.args:
+        power = node.args[-1]
+    return isinstance(power, ast.Constant) and isinstance(power.value, int | float) and power.value > 0
 
 
 def whole(origin: Origin, expression: str, *, of_two: bool = False) -> str | None:
