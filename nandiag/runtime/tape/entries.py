@@ -330,12 +330,14 @@ class Tape:
 
     def _let_go(self) -> None:
         for entry in self.loose:
-            entry.forget()
+            if not entry.held:  # else a graph that lives on may refer to it, and nothing else does: a GAN's noise
+                entry.forget()
         for entry in self.entries:
             if not entry.grad:
                 entry.forget()
             elif entry.kind is BACKWARD and entry.args is not None and not entry.retains:
                 forget_consumed(entry)
+        self._made = {key: one for key, one in self._made.items() if one.entry.grad}  # all else is plain now
         self.loose.clear()
         self.entries.clear()
         self._drop_gone()

@@ -26,6 +26,24 @@ def two_optimizers_and_the_second_is_hit():
     return nn.ModuleList([critic, maker]), *optimizers
 
 
+@fault("aten.log.default", "loss", module=None, step=BAD + 1)
+def noise_that_is_drawn_in_the_call_of_the_maker():
+    """Nobody holds the noise when the first optimizer's step is over; it is drawn again."""
+    critic, maker = net(), nn.Linear(3, 4)
+    optimizers = torch.optim.Adam(critic.parameters()), torch.optim.Adam(maker.parameters())
+    for step, _, y in data():
+        fake = maker(torch.rand(len(y), 3) + y)
+        loss = critic(fake.detach()).square().mean()
+        optimizers[0].zero_grad()
+        loss.backward()
+        optimizers[0].step()
+        loss = (critic(fake).square().mean() * (step != BAD)).log()  # <-
+        optimizers[1].zero_grad()
+        loss.backward()
+        optimizers[1].step()
+    return nn.ModuleList([critic, maker]), *optimizers
+
+
 @fault("aten.log.default", "loss", module=None)
 def two_optimizers_and_the_first_is_hit_while_a_graph_is_open():
     """The maker's graph, batch norm and all, is needed after the replay: no version of what it saved may move."""
