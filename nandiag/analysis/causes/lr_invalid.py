@@ -101,9 +101,13 @@ def _first_bad(history: History, step: int) -> tuple[int, float] | None:
     return next(((at, lr) for at, lr in pairs if at <= step and lr is not None and not (0 <= lr < math.inf)), None)
 
 
+# What these lay is no size of a step.
+_FILLS = frozenset({"full", "full_like", "new_full", "fill", "masked_fill", "scalar_tensor"})
+
+
 def _by_number(facts: Facts) -> Cause | None:
     """An update that was given a bad number by an optimizer whose learning rate the history does not show."""
-    if not facts.in_update or not facts.finite_inputs:
+    if not facts.in_update or not facts.finite_inputs or facts.op in _FILLS:
         return None
     sizes = [value for name in ("value", "alpha", "arg1") if (value := facts.number(name)) is not None]
     bad = next((value for value in sizes if not math.isfinite(value)), None)

@@ -40,6 +40,13 @@ def test_an_update_with_a_step_size_that_is_no_number(at, by_hand):
     assert (story.slug, story.strength) == ("lr_invalid", LIKELY)
 
 
+@pytest.mark.parametrize("op", ["full_like", "fill_", "masked_fill_"])
+def test_what_an_update_lays_as_a_number_is_no_step_size(at, by_hand, op):
+    extra = {"reconstructed": True, "parameters": ["w"], "arg1": "nan"}
+    story, _ = explain(at(op, (by_hand.fact(),), (by_hand.fact(nan=1),), extra=extra, phase="optimizer"))
+    assert story is None or story.slug != "lr_invalid"
+
+
 def test_an_update_of_the_scripts_own_gets_an_eps(at, by_hand):
     extra = {"reconstructed": True, "parameters": ["fc.weight"]}
     line = on("p.sub_(lr * m / v.sqrt())", "lr * m / v.sqrt()")
