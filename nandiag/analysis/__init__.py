@@ -14,6 +14,7 @@ from nandiag.analysis.origin import choose
 from nandiag.analysis.place import origin_of
 from nandiag.analysis.report import Report
 from nandiag.analysis.verdict import Background
+from nandiag.analysis.ways.left import without_orderly
 from nandiag.analysis.ways.messages import with_senders
 from nandiag.store.reader import RunRecord
 
@@ -27,8 +28,9 @@ def analyse(record: RunRecord, nccl: Logs | None = None, causes: tuple[Explain, 
     they must not raise.
     """
     record = ranks.of_the_world(record)
-    logs = ranks.last_logs(record.logs)
     states = ranks.states(record)
+    record = replace(record, logs=without_orderly(record.logs, states))
+    logs = ranks.last_logs(record.logs)
     events = with_senders(timeline.build(record.logs))
     started = run.run_of(record)
     claim = choose(events, states)

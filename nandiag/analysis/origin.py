@@ -52,7 +52,11 @@ class Claim:
         """The look that shows the place: that of this step, or of a later one where ops were watched by then."""
         if self.later is not None:
             return self.later.event
-        return self.look.event if self.look is not None and self.basis in {"look", "exchange"} else None
+        if self.look is None:
+            return None
+        # Of a loss that could not be run again the line is known on which the script asked of it.
+        asked = self.basis == "loss" and self.harm is not None and self.harm.rank == self.look.rank
+        return self.look.event if self.basis in {"look", "exchange"} or (asked and self.look.event.site) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,8 @@ class Harm:
     in which torch fills memory that it hands out unwritten with NaN.
     ``rates`` are the groups of the optimizer with the highest and the lowest learning rate; empty where all have one.
     ``behind``: the script wrote it behind the newest update; no update of ``step`` was made. ``own_step`` is ``step``
-    as its own optimizer counts where another one is ahead of it, else ``None``.
+    as its own optimizer counts where another one is ahead of it, else ``None``. ``left_on``: the script asked whether
+    it is finite, and ended on the answer before it made anything of it; no harm where its process ends with code 0.
     """
 
     what: str
@@ -128,6 +129,7 @@ class Harm:
     rates: tuple[GroupRate, ...] = ()
     behind: bool = False
     own_step: int | None = None
+    left_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)

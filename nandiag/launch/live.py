@@ -104,6 +104,8 @@ class Seen:
             self.warned.append((fresh.rank, event))
 
     def _follow_harm(self, key: tuple[int, int, int], record: Record) -> None:
+        if isinstance(record.event, Harm) and record.event.left_on:
+            return  # how its process ends tells whether it is harm at all
         if isinstance(record.event, Harm | Looked | Sent) and len(self.told.setdefault(key, [])) < _MOST_TOLD:
             self.told[key].append(record)
         if isinstance(record.event, Harm):

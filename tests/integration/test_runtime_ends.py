@@ -172,3 +172,70 @@ def test_a_rank_that_fails_of_something_else_under_fsdp2_is_no_hang(how, said, l
     assert not report["verdict"]["anomaly"]
     assert report["verdict"]["summary"].startswith(said), done.stderr
     assert not any(finding["slug"] == "collective_missing" for finding in report["findings"])
+
+
+SPLIT = """
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down, self.out = nn.Linear(8, 8, bias=False), nn.Linear(8, 8), nn.Linear(8, 1)
+
+    def forward(self, x):
+        x = self.down(torch.relu(self.up(x)))
+        return self.out(x / x.abs().sum(1, keepdim=True))  # of zeros
+
+def train(how):
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    net = Net()
+    nn.init.zeros_(net.down.bias)
+    parallelize_module(net, init_device_mesh("cpu", (2,)), {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    for step in range(6):
+        loss = net(torch.zeros(4, 8) if step == 3 else torch.rand(4, 8)).square().mean()
+        if torch.isnan(loss) and (how != "alone" or dist.get_rank() == 1):  # asked
+            if how == "by an error":
+                raise RuntimeError("the loss is NaN")
+            sys.exit(3)
+        if how == "alone" and step == 3:
+            dist.barrier()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+train(sys.argv[1])
+"""
+
+
+def split(how, launch, tmp_path):
+    script, file = tmp_path / "split.py", tmp_path / "report.json"
+    script.write_text(SPLIT)
+    words = ("--nproc-per-node", 2, "--log-dir", tmp_path / "logs", "--json", file, script, how)
+    done = launch(*NANDIAG, *words, cwd=tmp_path, timeout=120)
+    report = json.loads(file.read_text())
+    assert done.returncode == 1, done.stderr
+    assert report["verdict"]["origin"] is not None, done.stderr
+    return report, report["verdict"]["origin"]
+
+
+@pytest.mark.parametrize("how", ["by its end", pytest.param("by an error", marks=pytest.mark.slow)])
+def test_ranks_that_leave_together_on_a_loss_that_all_of_them_made_run_it_again_together(how, launch, tmp_path):
+    report, origin = split(how, launch, tmp_path)
+    assert (origin["ranks"], origin["step"], origin["op"]) == ([0, 1], 3, "aten.div.Tensor"), report["notes"]
+    assert origin["source"].strip().endswith("# of zeros")
+    assert report["verdict"]["confidence"] == "reproduced"
+
+
+def test_a_rank_that_leaves_alone_on_such_a_loss_is_told_with_the_line_on_which_it_asked(launch, tmp_path):
+    report, origin = split("alone", launch, tmp_path)
+    assert (origin["ranks"], origin["step"], origin["op"]) == ([1], 3, None), report["notes"]
+    assert origin["source"].strip().endswith("# asked")
+    assert report["verdict"]["confidence"] == "inferred"  # the other rank had such a loss too, and did not ask
+    assert any("communicates" in note for note in report["notes"]), report["notes"]

@@ -20,6 +20,7 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None
     at = [one for one in timeline.harms if (one.attempt, one.event.step) == (claim.attempt, claim.step)]
     if claim.basis == "loss" and claim.confidence == "inferred":
         yield _loss_of(claim, timeline)
+    yield from _asked(claim)
     yield from _first_place(claim, origin)
     yield from _made_by_fx(origin)
     yield from _exchanged(claim)
@@ -46,6 +47,11 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None
         where = other.event.site.module if other.event.site else None
         how = "by itself" if _is_by_itself(other.event) else "too, by what it was given: from where is not known"
         yield f"Rank {other.rank} went bad in the same step {how}" + (f", in {where}." if where else ".")
+
+
+def _asked(claim: Claim) -> Iterable[str]:
+    if claim.basis == "loss" and claim.later is None and claim.shown is not None:
+        yield "On this line the script asked whether it is finite, and ended on the answer: what made it is not known."
 
 
 def _is_by_itself(look: Looked) -> bool:

@@ -11,6 +11,8 @@ from torch import Tensor
 from nandiag.events import Looked, words
 from nandiag.runtime.tape.entries import Entry
 
+NOT_RUN = frozenset({"refused", "failed"})
+
 
 class Broken(NamedTuple):
     """The call of a root module that the script ends in.
@@ -35,6 +37,7 @@ class Case:
     ``asks``: the other ranks are asked for their parts of the sharded weights, for none of them takes part.
     ``within``: hooks have made the weights bad within the step's own backward.
     ``zeros``: what the script's own writes made bad is stood in for by zeros, not by numbers of its size.
+    ``alone``: the run ends by an error that is of no numbers, and that the other ranks may not meet.
     ``by_hand``: no optimizer made the updates, so that the tape begins with the one before this step.
     """
 
@@ -55,15 +58,18 @@ class Case:
     handed: bool = False
     apart: bool = False
     asks: bool = False
+    alone: bool = False
     zeros: bool = False
 
     @property
     def may_be_joined(self) -> bool:
-        """Whether all ranks may run it again together though none was told that all would: hooks that communicate.
+        """Whether all ranks may run it again together though none was told that all would.
 
-        What these leave in weights is as bad on all ranks.
+        What hooks that communicate leave in weights is as bad on all ranks; where models communicate, so is the loss,
+        and it is what all of them end on.
         """
-        return self.within and self.ends and not self.joint
+        left = self.unfinished and not self.handed and not self.alone
+        return (self.within or left) and self.ends and not self.joint
 
     def nothing(self, outcome: str, reason: str) -> Looked:
         """Return that running the step again showed no origin, and why."""

@@ -30,7 +30,7 @@ from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.names import names_of
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.replay.case import Case
+from nandiag.runtime.replay.case import NOT_RUN, Case
 from nandiag.runtime.replay.hooked import Hooks
 from nandiag.runtime.replay.mended import Mended, further
 from nandiag.runtime.replay.ready import (
@@ -56,12 +56,10 @@ from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, Entry
 from nandiag.runtime.tape.traceless import roots_of, traceless
 from nandiag.runtime.together.agreement import Agreement
-from nandiag.runtime.together.census import all_come
+from nandiag.runtime.together.company import all_end_in
 from nandiag.runtime.together.shadows import possible
 from nandiag.runtime.together.shards import SHARDS
 from nandiag.runtime.together.vigil import together
-
-_NOT_RUN = frozenset({"refused", "failed"})
 
 
 class Examiner:
@@ -99,7 +97,7 @@ class Examiner:
         began = time.perf_counter()
         looked = self._refusal(case, entries) or self._as_set_anew(case, entries, self._in_company(case, entries))
         looked = self._on_zeros(case, entries, looked)
-        if self.script_ends and looked.outcome in _NOT_RUN and not case.joint and groups_of(roots_of(entries)):
+        if self.script_ends and looked.outcome in NOT_RUN and not case.joint and groups_of(roots_of(entries)):
             looked = self._replay(replace(case, asks=True), entries)
         self._hooks.stand_apart(case, roots_of(entries))
         if looked.outcome == "finite" and not case.joint and births is not None:
@@ -153,7 +151,7 @@ class Examiner:
             own = [one for one in leaves if one.grad is not None and storage(one.grad) in keys]
         case = replace(case, parameters=own)
         looked = None if case.apart else self._refusal(case, entries) or self._replay(case, entries)
-        return looked if looked is not None and looked.outcome not in _NOT_RUN else self._apart(case, entries) or looked
+        return looked if looked is not None and looked.outcome not in NOT_RUN else self._apart(case, entries) or looked
 
     def _apart(self, case: Case, entries: list[Entry]) -> Looked | None:
         """Run again what the loop itself computed, where the models cannot be called; None where that shows nothing.
@@ -276,10 +274,11 @@ class Examiner:
         return None if reason is None else case.nothing("refused", reason)
 
     def _in_company(self, case: Case, entries: list[Entry]) -> Looked:
-        """Replay the step; with all ranks, where hooks within its backward communicate and the run ends after it."""
+        """Replay the step; with all ranks, where hooks or models communicate in it and the run ends after it."""
         looked = self._replay(case, entries)
-        comes = case.may_be_joined and looked.facts.get("alone") and all_come(f"within/{case.step}")
-        return self._replay(replace(case, joint=True), entries) if comes else looked
+        alone = case.may_be_joined and looked.facts.get("alone")
+        come = alone and all_end_in(case.step, roots_of(entries), within=case.within)
+        return self._replay(replace(case, joint=True), entries) if come else looked
 
     def _replay(self, case: Case, entries: list[Entry], mended: Mended | None = None) -> Looked:
         roots = roots_of(entries)

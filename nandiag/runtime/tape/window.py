@@ -50,6 +50,7 @@ _REMAKERS = frozenset({"set_", "resize_", "resize_as_", "share_memory_"})
 # These end like functions that write into their first argument, and leave its values alone.
 _NO_WRITERS = frozenset({"requires_grad_", "detach_"})
 _FILLS = frozenset({"zero_", "fill_"})
+_QUESTIONS = frozenset({"isfinite", "isnan", "isinf"})
 _COPIES = frozenset({"clone", "__deepcopy__"})
 _SMALL = 1 << 14
 _FROM_DATA = frozenset({"from_numpy", "as_tensor", "tensor", "frombuffer", "asarray", "from_dlpack"})
@@ -95,6 +96,7 @@ class Traits(NamedTuple):
     gives_data: bool  # it is ``p.data = value``
     hands_out: bool  # it returns memory of which nothing is written yet
     exposes: bool  # others than torch may write there from now on
+    asks: bool  # whether what it is given is finite
 
 
 def _traits(function: Any) -> Traits:
@@ -109,7 +111,7 @@ def _traits(function: Any) -> Traits:
     plain = not (moves or random or from_data or name in _COPIES or name == "__get__")
     return Traits(
         name, mutates, in_place, random, remakes, from_data, moves or random or name in EXPOSES, moves, plain,
-        name in _FILLS, sets == "data", name in EMPTY, name in EXPOSES,
+        name in _FILLS, sets == "data", name in EMPTY, name in EXPOSES, name in _QUESTIONS,
     )  # fmt: skip
 
 
@@ -135,6 +137,7 @@ class Window(Beneath):
         self.moved: deque[Entry] = deque(maxlen=_MOST_MOVED)
         self.wrote: Callable[[Tensor, Any], object] | None = None
         self.refused: Callable[[BaseException, Any], object] | None = None
+        self.asked: Callable[[Any, Any], object] | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run the call, then tape it; an error of ours goes dark, an error of the call is the script's."""
@@ -170,9 +173,13 @@ class Window(Beneath):
                 disarm("window", error)
         return output
 
-    def _read(self, number: float, args: tuple[Any, ...]) -> None:
+    def _read(self, number: float, args: tuple[Any, ...], frame: Any) -> None:
         """The script reads a number off a tensor: it may go into a learning rate, say."""
-        if math.isfinite(number) or len(self.numbers) == _MOST_NUMBERS:
+        if math.isfinite(number):
+            return
+        if self.asked is not None:
+            self.asked(args[0] if args else None, frame)
+        if len(self.numbers) == _MOST_NUMBERS:
             return
         maker = self.tape.maker(args[0]) if args and isinstance(args[0], Tensor) else None
         if maker is not None and is_of_little(maker[0]) and self.tape.hold(maker[0]):
@@ -204,10 +211,12 @@ class Window(Beneath):
 
     def _take(self, func: Any, words: tuple[Any, Any], output: Any, kept: _Kept | None) -> None:
         """Take a call as it is where it may be put on the tape later, else put it there."""
-        if type(output) is float:
-            self._read(output, words[0])
-            return
         frame, jots = sys._getframe(2), self.tape.jots
+        if type(output) is float:
+            self._read(output, words[0], frame)
+            return
+        if traits(func).asks and self.asked is not None and words[0]:
+            self.asked(words[0][0], frame)
         if self.handed_out.doubts and traits(func).in_place:
             self.handed_out.wrote(words[0][0])
         if traits(func).hands_out and isinstance(output, Tensor):

@@ -72,9 +72,9 @@ def all_joined(store: Any, who: Members, seconds: float | None = None) -> tuple[
     return answer == _YES, reasons.get(answer, "")
 
 
-def all_come(name: str) -> bool:
+def all_come(name: str, seconds: float | None = None) -> bool:
     """Whether all ranks come to what has this ``name``; this rank does, and waits for the others, bounded."""
-    return has_peers() and all_joined(own_store(name), members())[0]
+    return has_peers() and all_joined(own_store(name), members(), seconds)[0]
 
 
 def laid_out_alike(store: Any, who: Members) -> Members:

@@ -92,6 +92,11 @@ class Judge:
             return make(what="output", tensors=facts, bad=len(facts), total=len(facts))
         return make(what="loss", tensors=() if looked is None else looked.outputs[:1], bad=1, total=1)
 
+    def left_on(self, optimizer: Optimizer | None, loss: Tensor, *, by_error: bool) -> Harm:
+        """What the script asked of, and ended on the answer to: ``by_error``, else by an exit that may be in order."""
+        make = self._harm(optimizer, "loss", micro_step=self.clock.micro_step)
+        return make(what="loss", tensors=(fact(loss, "loss"),), bad=1, total=1, left_on=not by_error)
+
     def gradients_of(self, optimizer: Optimizer, sight: Sight, border: Border) -> None:
         """Gradients that are not finite and that no scaler will keep from the weights."""
         if sight.grad_norm is None or math.isfinite(sight.grad_norm) or sight.scaler_skips:

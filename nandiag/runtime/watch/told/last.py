@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,18 +12,20 @@ from torch import Tensor
 
 from nandiag.events import Looked, Warned
 from nandiag.runtime.collectives.ring import Call
+from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.heard import with_heard
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import fact, quiet, read
 from nandiag.runtime.look.sight import look
 from nandiag.runtime.look.weights import Optimizer, parameters
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.replay.case import Broken, Case
+from nandiag.runtime.replay.case import NOT_RUN, Case
 from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.together.shards import SHARDS
 from nandiag.runtime.watch.judge import Border
+from nandiag.runtime.watch.told.asked import Asked, is_sure
 from nandiag.runtime.watch.told.nothing import nothing_to_draw
-from nandiag.runtime.watch.told.spoken import Refusal, arrays_of, spoken_of
+from nandiag.runtime.watch.told.spoken import Refusal, arrays_of, is_of_numbers, spoken_of
 
 if TYPE_CHECKING:
     from nandiag.runtime.watch.sentinel import Sentinel
@@ -38,8 +41,9 @@ class LastLook:
     def __init__(self, sentinel: Sentinel) -> None:
         self._sentinel = sentinel
         self.taken = False
-        self.refusal = Refusal()
+        self.refusal, self._asked = Refusal(), Asked(sentinel.clock)
         sentinel.capture.window.refused = guarded("last look")(self.refusal.keep)
+        sentinel.capture.window.asked = guarded("last look")(self._asked.of)
         sentinel.capture.on_root_raised = guarded("last look")(self.refusal.keep_call)
 
     def take(self, error: BaseException | None = None) -> None:
@@ -56,7 +60,7 @@ class LastLook:
             self._unfinished(optimizer)
         else:
             spoken = () if error is None else spoken_of(error) or self.refusal.given(error)
-            self._before_loss(optimizer, spoken, None if error is None else self.refusal.broken(error))
+            self._before_loss(optimizer, spoken, error)
             if error is not None and not spoken:
                 self._had_nothing_to_draw(error)
                 self._refused_arrays(optimizer, error)
@@ -74,16 +78,40 @@ class LastLook:
         if not torch.cuda.is_initialized() or torch.cuda.current_stream().query():
             self.take()
 
-    def _before_loss(self, optimizer: Optimizer | None, spoken: tuple[Tensor, ...], broken: Broken | None) -> None:
+    def _before_loss(
+        self, optimizer: Optimizer | None, spoken: tuple[Tensor, ...], error: BaseException | None
+    ) -> None:
         """The script ended before it called backward: on its loss, or on what its error speaks of."""
         sentinel = self._sentinel
         if not (spoken or sentinel.capture.tape.unfinished() or sentinel.looker.unfinished):
             return
-        case = Case(sentinel.clock.step, [], joint=False, unfinished=True, ends=True, spoken=spoken, broken=broken)
+        broken = None if error is None else self.refusal.broken(error)
+        alone = not spoken and error is not None and not is_of_numbers(error)
+        case = Case(
+            sentinel.clock.step, [], joint=False, unfinished=True, ends=True, spoken=spoken, broken=broken, alone=alone
+        )
         looked = sentinel.looker.examine(case)
         found = looked is not None and looked.outcome == "found" and case.is_told(looked)
-        if found or any(map(_is_sure, spoken)):
+        if found or any(map(is_sure, spoken)):
             RECORDER.emit(sentinel.judge.unseen(optimizer, looked, spoken), urgent=True)
+            if looked is not None and looked.outcome in NOT_RUN:
+                RECORDER.emit(looked, urgent=True)
+        elif not alone:
+            self._left_on(optimizer, looked, by_error=error is not None)
+
+    def _left_on(self, optimizer: Optimizer | None, looked: Looked | None, *, by_error: bool) -> None:
+        """The step could not be run again, or showed nothing: tell what the script asked of before it ended."""
+        sentinel = self._sentinel
+        with quiet(), torch.no_grad():
+            question = self._asked.bad()
+            if question is None:
+                return
+            harm = sentinel.judge.left_on(optimizer, question.tensor, by_error=by_error)
+            if looked is not None:
+                looked = replace(looked, site=site_of(question.spot(sentinel.clock.micro_step), None), phase="loss")
+        RECORDER.emit(harm, urgent=True)
+        if looked is not None:
+            RECORDER.emit(looked, urgent=True)
 
     def _had_nothing_to_draw(self, error: BaseException) -> None:
         """An error about weights that sum to 0: none of them is bad, and yet the script ends by them."""
@@ -176,9 +204,3 @@ def linger() -> None:
     """Where weights are sharded other ranks may need this one's for their last look."""
     if "torch.distributed.fsdp" in sys.modules:
         SHARDS.linger()
-
-
-def _is_sure(tensor: Tensor) -> bool:
-    """Whether it is no mask, and nothing that begins there: NaN is in it, or +Inf that the script looked for."""
-    counted = fact(tensor)
-    return bool(counted.nan or counted.posinf)

@@ -65,7 +65,7 @@ class Refusal:
 
     def keep(self, error: BaseException, words: Any) -> None:
         """Keep the tensors among the ``words`` of a call that raised ``error``, if it speaks of numbers."""
-        self._error, self._given = (id(error), tensors_in(words)[:_MOST]) if _is_of_numbers(error) else (0, [])
+        self._error, self._given = (id(error), tensors_in(words)[:_MOST]) if is_of_numbers(error) else (0, [])
 
     def keep_call(self, entry: Entry, error: BaseException) -> bool:
         """Keep the call of a root module that raised ``error``; False, and nothing, for one that is of no numbers."""
@@ -138,10 +138,11 @@ def arrays_of(error: BaseException) -> tuple[Tensor, ...]:
 def meant_by(error: BaseException, given: Sequence[Tensor]) -> Sequence[Tensor]:
     """Return what ``error`` speaks of: where it is of numbers and names none, what the newest op was ``given``."""
     behind = (error, error.__cause__)
-    return spoken_of(error) or (given if any(one is not None and _is_of_numbers(one) for one in behind) else ())
+    return spoken_of(error) or (given if any(one is not None and is_of_numbers(one) for one in behind) else ())
 
 
-def _is_of_numbers(error: BaseException) -> bool:
+def is_of_numbers(error: BaseException) -> bool:
+    """Whether the words of an error are of NaN, infinities, or what torch says of them without their names."""
     if isinstance(error, _OTHER):
         return False
     return bool(_WORDS.search(str(error)) or _REFUSALS.search(str(error)))
