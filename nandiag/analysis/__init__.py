@@ -14,6 +14,7 @@ from nandiag.analysis.origin import choose
 from nandiag.analysis.place import origin_of
 from nandiag.analysis.report import Report
 from nandiag.analysis.verdict import Background
+from nandiag.analysis.verdict.left_out import left_out
 from nandiag.analysis.ways.left import without_orderly
 from nandiag.analysis.ways.messages import with_senders
 from nandiag.store.reader import RunRecord
@@ -52,6 +53,7 @@ def analyse(record: RunRecord, nccl: Logs | None = None, causes: tuple[Explain, 
         history=run.history_of(record, matter),
         activations=run.activations_of(record, matter),
         notes=run.notes_of(record, states),
+        left_out=left_out(events, states, record.logs, causes) if claim is None else None,
         nccl=nccl,
         hang=hang,
     )

@@ -279,7 +279,8 @@ def _by_loss(scene: Scene) -> Claim | None:
         return None
     best = losses[0]
     ranks = {one.rank for one in losses if _micro(one) == _micro(best)}
-    deduced = len(scene.present | scene.absent) > len(ranks)
+    # That a rank asked of its loss, and left, says nothing of those that did not.
+    deduced = len(scene.present | scene.absent) > len(ranks) and not best.event.left_on
     return replace(_claim(scene, "loss", ranks, best), confidence="inferred" if deduced else "observed")
 
 

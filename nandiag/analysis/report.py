@@ -151,6 +151,7 @@ class Report:
     """Run, verdict and findings; ``ranks``, ``history`` and ``activations`` are keyed by the rank as text, as in JSON.
 
     ``activations`` is there for runs with ``--level module``.
+    ``left_out`` is the verdict on the first loss that the script left out by itself, where no harm was done.
     ``nccl`` is what NCCL's logs say, ``None`` where there are none; ``hang`` says why ranks waited in vain, where the
     run ended by that.
     """
@@ -165,3 +166,4 @@ class Report:
     notes: tuple[str, ...] = ()
     nccl: Logs | None = None
     hang: Hang | None = None
+    left_out: Verdict | None = None

@@ -193,7 +193,11 @@ class Next:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """An optimizer step was left out by GradScaler or ``found_inf`` (``by="scaler"``) or by the script itself."""
+    """An optimizer step was left out by GradScaler or ``found_inf`` (``by="scaler"``) or by the script itself.
+
+    ``look`` is how this rank came by what the script left a step out for, of the first one that this is known of;
+    ``of`` tells whether ``loss`` is a loss or the ``gradient norm``. ``last``: no update was made behind it any more.
+    """
 
     step: int
     scale: float | None
@@ -201,6 +205,9 @@ class Skipped:
     total: int
     loss: float | None = None
     by: str = "scaler"
+    look: Looked | None = None
+    of: str = "loss"
+    last: bool = False
 
     @property
     def collapsed(self) -> bool:

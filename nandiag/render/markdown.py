@@ -23,6 +23,9 @@ def dumps(report: Report) -> str:
     """Return the report as markdown; all text of scripts and logs is escaped."""
     verdict = report.verdict
     parts = [*_head(report), *_place(verdict.origin), *_reasons(verdict), *_resume(report), *_held(report)]
+    if report.left_out is not None:
+        left_out = report.left_out
+        parts += [f"**Left out:** {escape(left_out.summary)}", *_place(left_out.origin), *_reasons(left_out)]
     parts += _rest(report)
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -84,7 +87,7 @@ def _underlined(origin: Origin) -> str:
 
 
 def _reasons(verdict: Verdict) -> Iterable[str]:
-    if not verdict.anomaly:
+    if verdict.origin is None and not verdict.anomaly:
         return
     cause = f"**Cause:** {escape(verdict.cause or 'unknown')}"
     if verdict.mechanism not in {None, verdict.cause}:

@@ -81,7 +81,7 @@ def lines(report: Report, place: Place, width: int) -> list[Text]:
         return list(_anomaly(report, place, width))
     if report.hang is not None:
         return list(_held(report, report.hang, place, width))
-    return list(_healthy(report, " ".join((place.folder, *place.more)), width))
+    return list(_healthy(report, place, width))
 
 
 def _held(report: Report, hang: Hang, place: Place, width: int) -> Iterable[Text]:
@@ -99,7 +99,8 @@ def _held(report: Report, hang: Hang, place: Place, width: int) -> Iterable[Text
     yield Text("  read on:         ").append(f"nandiag explain {clean(hang.slug)}", style="bold")
 
 
-def _healthy(report: Report, folder: str, width: int) -> Iterable[Text]:
+def _healthy(report: Report, place: Place, width: int) -> Iterable[Text]:
+    folder = " ".join((place.folder, *place.more))
     yield from _one_line(f"nandiag: {clean(report.verdict.summary)}", f"log: {clean(folder)}", width)
     told = [finding for finding in report.findings if finding.severity != "info"]
     frame = Frame(width, 2)
@@ -108,8 +109,23 @@ def _healthy(report: Report, folder: str, width: int) -> Iterable[Text]:
     yield from frame.notes([one.text for one in told if one.slug not in SLUGS], MOST["findings"], "warning")
     yield from _warnings(report, frame)
     yield from frame.helps(report.verdict.suggestions)
+    if report.left_out is not None:
+        yield from _left_out(report.left_out, place, width)
     yield from frame.notes(nccl.lines(report.nccl), MOST["nccl"], "nccl")
     yield from frame.notes(report.notes, MOST["notes"], "note")
+
+
+def _left_out(verdict: Verdict, place: Place, width: int) -> Iterable[Text]:
+    """Yield what, where, why and what to do of a loss that the script left out."""
+    yield from _headline(verdict, width, "warning")
+    yield from _body(verdict, place, _frame(verdict, width))
+    for slug in _explained(verdict):
+        yield Text("  read on:         ").append(f"nandiag explain {clean(slug)}", style="bold")
+
+
+def _frame(verdict: Verdict, width: int) -> Frame:
+    origin = verdict.origin
+    return Frame(width, len(str(origin.line)) if origin and origin.line is not None else 2)
 
 
 def _warnings(report: Report, frame: Frame) -> Iterable[Text]:
@@ -140,19 +156,9 @@ def _one_line(summary: str, log: str, width: int) -> Iterable[Text]:
 def _anomaly(report: Report, place: Place, width: int) -> Iterable[Text]:
     """Yield what, where, why and what to do first; then how sure, what followed, and what frames it."""
     verdict, origin = report.verdict, report.verdict.origin
-    frame = Frame(width, len(str(origin.line)) if origin and origin.line is not None else 2)
-    evidence = [place.short(text) for text in verdict.evidence]
-    yield from _headline(verdict, width)
-    used = False
-    if origin is not None:
-        code, used = _code(origin, _label(evidence), frame, place)
-        yield from code
-        yield from _facts(origin, frame)
-    yield from frame.notes(_confidence(verdict), 1, "note")
-    # What to do stands right behind why: the rest can wait.
-    yield from frame.notes(evidence[1 if used else 0 : verdict.reasons], MOST["evidence"], "note")
-    yield from frame.helps(verdict.suggestions)
-    yield from frame.notes(evidence[max(verdict.reasons, 1 if used else 0) :], MOST["evidence"], "note")
+    frame = _frame(verdict, width)
+    yield from _headline(verdict, width, "error")
+    yield from _body(verdict, place, frame)
     yield from frame.notes([_spread(spread) for spread in verdict.spread], MOST["spread"], "spread")
     told = [finding.text for finding in report.findings if _is_told(finding, verdict)]
     yield from frame.notes(told, MOST["findings"], "note")
@@ -165,6 +171,20 @@ def _anomaly(report: Report, place: Place, width: int) -> Iterable[Text]:
         yield Text("  show this again: ").append(place.command, style="bold")
     for slug in _explained(verdict):
         yield Text("  read on:         ").append(f"nandiag explain {clean(slug)}", style="bold")
+
+
+def _body(verdict: Verdict, place: Place, frame: Frame) -> Iterable[Text]:
+    """Yield where, why and what to do first, then how it is known."""
+    evidence, used = [place.short(text) for text in verdict.evidence], False
+    if verdict.origin is not None:
+        code, used = _code(verdict.origin, _label(evidence), frame, place)
+        yield from code
+        yield from _facts(verdict.origin, frame)
+    yield from frame.notes(_confidence(verdict), 1, "note")
+    # What to do stands right behind why: the rest can wait.
+    yield from frame.notes(evidence[1 if used else 0 : verdict.reasons], MOST["evidence"], "note")
+    yield from frame.helps(verdict.suggestions)
+    yield from frame.notes(evidence[max(verdict.reasons, 1 if used else 0) :], MOST["evidence"], "note")
 
 
 def _explained(verdict: Verdict) -> list[str]:
@@ -181,9 +201,9 @@ def _label(evidence: list[str]) -> str | None:
     return evidence[0] if evidence and not evidence[0][:1].isupper() else None
 
 
-def _headline(verdict: Verdict, width: int) -> Iterable[Text]:
+def _headline(verdict: Verdict, width: int, severity: str) -> Iterable[Text]:
     named = verdict.cause not in {None, "unknown"}
-    head = Text().append(f"error[{clean(verdict.cause or '')}]" if named else "error", style=STYLES["error"])
+    head = Text().append(f"{severity}[{clean(verdict.cause or '')}]" if named else severity, style=STYLES[severity])
     return hanging(head.append(": ", style="bold"), Text(clean(verdict.summary), style="bold"), width, indent=2)
 
 

@@ -237,5 +237,5 @@ def test_a_rank_that_leaves_alone_on_such_a_loss_is_told_with_the_line_on_which_
     report, origin = split("alone", launch, tmp_path)
     assert (origin["ranks"], origin["step"], origin["op"]) == ([1], 3, None), report["notes"]
     assert origin["source"].strip().endswith("# asked")
-    assert report["verdict"]["confidence"] == "inferred"  # the other rank had such a loss too, and did not ask
+    assert report["verdict"]["confidence"] == "observed"
     assert any("communicates" in note for note in report["notes"]), report["notes"]

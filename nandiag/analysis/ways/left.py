@@ -11,15 +11,17 @@ from nandiag.store.reader import RankLog
 
 
 def without_orderly(logs: Iterable[RankLog], states: Mapping[int, RankState]) -> tuple[RankLog, ...]:
-    """Return ``logs`` without the losses that ranks left on in order, and what running those steps again did not find.
+    """Return ``logs`` without the losses that ranks left on in order, and what is told of their steps.
 
-    A rank that was started again had failed; of one whose end is not known (yet) nobody can tell.
+    They did so where no rank failed. One that was started again had failed; where no end is known (yet) nobody can
+    tell.
     """
-    return tuple(log if _failed(log, states.get(log.rank)) else _without(log) for log in logs)
+    failed = any(state.exit_code or state.signal for state in states.values())
+    return tuple(log if failed or _again(log, states.get(log.rank)) else _without(log) for log in logs)
 
 
-def _failed(log: RankLog, state: RankState | None) -> bool:
-    return state is not None and (log.attempt < state.attempt or bool(state.exit_code or state.signal))
+def _again(log: RankLog, state: RankState | None) -> bool:
+    return state is not None and log.attempt < state.attempt
 
 
 def _without(log: RankLog) -> RankLog:
@@ -33,4 +35,5 @@ def _is_of(record: Record, steps: set[int]) -> bool:
     event = record.event
     if isinstance(event, Harm):
         return event.left_on
-    return isinstance(event, Looked) and event.outcome != "found" and event.step in steps
+    # What could not be run again has a place only where that is the one of the question.
+    return isinstance(event, Looked) and event.step in steps and event.outcome != "found" and event.site is not None

@@ -31,11 +31,15 @@ class Loss(NamedTuple):
 
 
 class Losses(threading.local):
-    """Collects the roots of backward calls until the next optimizer step; of each thread that trains its own."""
+    """Collects the roots of backward calls until the next optimizer step; of each thread that trains its own.
+
+    ``dropped`` are those of which no step was made, set apart in so many ``drops``.
+    """
 
     def __init__(self) -> None:
         self.pending: list[Loss] = []
         self.dropped: list[Loss] = []
+        self.drops = 0
         self._unscaled: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
 
     def scaled(self, plain: Tensor, scaled: Tensor) -> None:
@@ -80,11 +84,19 @@ class Losses(threading.local):
         if len(self.dropped) < _MANY:
             self.dropped += self.pending
         self.pending = []
+        self.drops += 1
+
+    def unused(self, tensor: Tensor, micro_step: int, *, norm: bool) -> None:
+        """Set a loss apart that no backward was called on, or the ``norm`` of gradients that no step was made of."""
+        if len(self.dropped) < _MANY:
+            self.dropped.append(Loss(tensor, micro_step, exact=True, scaled=False))
+        self.drops += not norm
 
     def clear(self) -> None:
         """Forget all roots: a step was made or left out."""
         self.pending.clear()
         self.dropped.clear()
+        self.drops = 0
         self._unscaled.clear()
 
 

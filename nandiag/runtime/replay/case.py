@@ -37,7 +37,7 @@ class Case:
     ``asks``: the other ranks are asked for their parts of the sharded weights, for none of them takes part.
     ``within``: hooks have made the weights bad within the step's own backward.
     ``zeros``: what the script's own writes made bad is stood in for by zeros, not by numbers of its size.
-    ``alone``: the run ends by an error that is of no numbers, and that the other ranks may not meet.
+    ``single``: nothing says that the other ranks end in this step as well.
     ``by_hand``: no optimizer made the updates, so that the tape begins with the one before this step.
     """
 
@@ -58,7 +58,7 @@ class Case:
     handed: bool = False
     apart: bool = False
     asks: bool = False
-    alone: bool = False
+    single: bool = False
     zeros: bool = False
 
     @property
@@ -68,7 +68,7 @@ class Case:
         What hooks that communicate leave in weights is as bad on all ranks; where models communicate, so is the loss,
         and it is what all of them end on.
         """
-        left = self.unfinished and not self.handed and not self.alone
+        left = self.unfinished and not self.handed and not self.single
         return (self.within or left) and self.ends and not self.joint
 
     def nothing(self, outcome: str, reason: str) -> Looked:

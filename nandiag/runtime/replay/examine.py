@@ -277,7 +277,7 @@ class Examiner:
         """Replay the step; with all ranks, where hooks or models communicate in it and the run ends after it."""
         looked = self._replay(case, entries)
         alone = case.may_be_joined and looked.facts.get("alone")
-        come = alone and all_end_in(case.step, roots_of(entries), within=case.within)
+        come = alone and all_end_in(case.step, roots_of(entries), self._capture.step_seconds, within=case.within)
         return self._replay(replace(case, joint=True), entries) if come else looked
 
     def _replay(self, case: Case, entries: list[Entry], mended: Mended | None = None) -> Looked:

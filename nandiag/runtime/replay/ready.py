@@ -120,7 +120,11 @@ def _moved_on(word: Any, made: set[int]) -> bool:
 def gradients_used(entries: list[Entry]) -> bool:
     """Whether the script wrote into weights behind a backward among ``entries``, as SAM does."""
     first = next((index for index, entry in enumerate(entries) if entry.kind == BACKWARD), len(entries))
-    return bool(_written_weights(entries[first:]))
+    return bool(_written_weights([entry for entry in entries[first:] if entry.name not in CLIPS]))
+
+
+# They end as what writes into what it is given, and write into the gradients of that alone.
+CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_"})
 
 
 def reason_against(capture: Capture, entries: list[Entry], case: Case) -> str | None:
@@ -131,6 +135,8 @@ def reason_against(capture: Capture, entries: list[Entry], case: Case) -> str | 
         return "nothing of this step was taped"
     if capture.tape.overflow:
         return "the step made more calls than the tape holds"
+    if not (case.joint or case.ends or case.apart or can_break_off(roots_of(entries))):
+        return "the run goes on, and FSDP1 could not after a replay of one rank alone"
     if not case.ends and _has_own_hooks(entries):
         # Training goes on afterwards: what a hook of the script's did a second time could not be taken back.
         return "hooks of the script's own would run a second time, and the run goes on after this step"

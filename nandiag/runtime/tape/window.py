@@ -12,7 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from threading import get_ident as _ident
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from weakref import ref as reference
 
 import torch
@@ -50,13 +50,14 @@ _REMAKERS = frozenset({"set_", "resize_", "resize_as_", "share_memory_"})
 # These end like functions that write into their first argument, and leave its values alone.
 _NO_WRITERS = frozenset({"requires_grad_", "detach_"})
 _FILLS = frozenset({"zero_", "fill_"})
-_QUESTIONS = frozenset({"isfinite", "isnan", "isinf"})
+_QUESTIONS = frozenset({"isfinite", "isnan", "isinf", "ne", "__ne__"})
 _COPIES = frozenset({"clone", "__deepcopy__"})
 _SMALL = 1 << 14
 _FROM_DATA = frozenset({"from_numpy", "as_tensor", "tensor", "frombuffer", "asarray", "from_dlpack"})
 _SMALL_DATA = 1024
 _Kept = tuple[Generators | None, tuple[Tensor, Tensor] | None]
-_KINDS = (Tensor, tuple, list, float)
+_NUMBERS = frozenset({float, bool, int})
+_KINDS = (Tensor, tuple, list, float, int)
 _MOST_NUMBERS, _LITTLE = 8, 1 << 20
 _MOST_MOVED = 256
 FEW_CALLS = 128
@@ -78,6 +79,19 @@ def _by_data() -> None:
 
 
 _by_data.__name__ = ".data"
+
+
+class Questions(Protocol):
+    """Who hears what the script asks of its numbers, in which frame."""
+
+    def of(self, tensor: Any, frame: Any) -> None:
+        """It asks whether ``tensor`` is finite."""
+
+    def read(self, tensor: Any, frame: Any) -> None:
+        """It reads it as a number, which is not finite."""
+
+    def answered(self, answer: bool, frame: Any) -> None:  # noqa: FBT001 - as it is read
+        """It reads a truth value off a tensor."""
 
 
 class Traits(NamedTuple):
@@ -137,7 +151,7 @@ class Window(Beneath):
         self.moved: deque[Entry] = deque(maxlen=_MOST_MOVED)
         self.wrote: Callable[[Tensor, Any], object] | None = None
         self.refused: Callable[[BaseException, Any], object] | None = None
-        self.asked: Callable[[Any, Any], object] | None = None
+        self.asked: Questions | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run the call, then tape it; an error of ours goes dark, an error of the call is the script's."""
@@ -173,12 +187,15 @@ class Window(Beneath):
                 disarm("window", error)
         return output
 
-    def _read(self, number: float, args: tuple[Any, ...], frame: Any) -> None:
-        """The script reads a number off a tensor: it may go into a learning rate, say."""
+    def _read(self, number: float | bool, args: tuple[Any, ...], frame: Any) -> None:  # noqa: FBT001 - as it is read
+        """The script reads a number off a tensor, which may go into a learning rate, say; or a truth value."""
+        asked = self.asked
         if math.isfinite(number):
+            if asked is not None:
+                asked.answered(bool(number), frame)
             return
-        if self.asked is not None:
-            self.asked(args[0] if args else None, frame)
+        if asked is not None:
+            asked.read(args[0] if args else None, frame)
         if len(self.numbers) == _MOST_NUMBERS:
             return
         maker = self.tape.maker(args[0]) if args and isinstance(args[0], Tensor) else None
@@ -212,11 +229,11 @@ class Window(Beneath):
     def _take(self, func: Any, words: tuple[Any, Any], output: Any, kept: _Kept | None) -> None:
         """Take a call as it is where it may be put on the tape later, else put it there."""
         frame, jots = sys._getframe(2), self.tape.jots
-        if type(output) is float:
+        if type(output) in _NUMBERS:
             self._read(output, words[0], frame)
             return
-        if traits(func).asks and self.asked is not None and words[0]:
-            self.asked(words[0][0], frame)
+        if traits(func).asks and self.asked is not None:
+            self.asked.of(_asked_of(*words), frame)
         if self.handed_out.doubts and traits(func).in_place:
             self.handed_out.wrote(words[0][0])
         if traits(func).hands_out and isinstance(output, Tensor):
@@ -297,6 +314,12 @@ class Window(Beneath):
         if not grad and entry.name in _COPIES and isinstance(output, Tensor) and output.layout is torch.strided:
             self.tape.copied(entry, output)
         return entry
+
+
+def _asked_of(args: tuple[Any, ...], kwargs: Any) -> Any:
+    """Return what a question is of; of a comparison it is that only of a tensor with itself (``x != x``)."""
+    first = args[0] if args else (kwargs or {}).get("input")
+    return first if len(args) < 2 or args[0] is args[1] else None
 
 
 def is_of_little(maker: Entry) -> bool:

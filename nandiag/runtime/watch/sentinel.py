@@ -29,7 +29,6 @@ from nandiag.runtime.look.weights import Optimizer, Weights, owners_of_state, pa
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.examine import Examiner
-from nandiag.runtime.replay.ready import gradients_used
 from nandiag.runtime.steady.borders import STOCK, Borders
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.state import capturing
@@ -38,12 +37,14 @@ from nandiag.runtime.watch.assured import Assured
 from nandiag.runtime.watch.bare import Bare
 from nandiag.runtime.watch.borders import Nesting, UnderWay, closure_of, with_closure
 from nandiag.runtime.watch.clock import Clock
-from nandiag.runtime.watch.judge import Border, Judge, learning_rate, left_out_by_script
+from nandiag.runtime.watch.judge import Border, Judge, learning_rate
 from nandiag.runtime.watch.response import Action, Level, Response, decide, reason_of
+from nandiag.runtime.watch.told.answers.asked import Asked
+from nandiag.runtime.watch.told.answers.left_out import LeftOut
+from nandiag.runtime.watch.told.answers.skips import Skips
 from nandiag.runtime.watch.told.departed import Departures
 from nandiag.runtime.watch.told.harm import Teller
 from nandiag.runtime.watch.told.last import LastLook
-from nandiag.runtime.watch.told.skips import Skips
 from nandiag.settings import Settings
 
 _on_host = attrgetter("is_cpu")
@@ -65,7 +66,9 @@ class Sentinel:
         examiner = Examiner(capture, self.agreement, settings.max_replays)
         self.looker = Looker(examiner, capture, settings.level, self.clock, self._settle)
         self.bare = Bare(self.judge, self.looker, self._settle)
-        self.last = LastLook(self)
+        asked = Asked(self.clock, capture.tape)
+        capture.window.asked = asked
+        self.left_out, self.last = LeftOut(self, asked), LastLook(self, asked)
         self.weights.on_begun = Departures(self.last.gone).follow
         self._response = Response(settings.on_anomaly)
         self.nesting = Nesting()
@@ -139,7 +142,7 @@ class Sentinel:
             border = self.judge.begin(optimizer)
             sight = self._sight(optimizer)
             if self.losses.dropped:
-                sight = self._judge_left_out(sight)
+                sight = self.left_out.judge(optimizer, sight)
             self._judge(optimizer, sight, border)
             loss = mean_loss(sight, self.losses.pending)
             self._remember(optimizer, loss, sight.grad_norm, sight.scale)
@@ -165,19 +168,6 @@ class Sentinel:
         self.judge.losses_of(optimizer, sight, border)
         self.judge.gradients_of(optimizer, sight, border)
         self.teller.looked(border)
-
-    def _judge_left_out(self, sight: Sight) -> Sight:
-        bad = left_out_by_script(sight, self.losses.pending, self.losses.dropped)
-        if bad and gradients_used(self.capture.tape.entries[: self.capture.mark]):
-            # The script changed the weights by these gradients (SAM) before it dropped them.
-            there = len(self.losses.pending)
-            self.losses.pending = [*self.losses.dropped, *self.losses.pending]
-            self.losses.dropped = []
-            return sight._replace(losses=(*sight.losses[there:], *sight.losses[:there]))
-        if bad:
-            self.skips.by_script(self.clock.step, bad)
-            self.capture.tape.cut(self.capture.mark)
-        return sight
 
     def _remember(
         self, optimizer: Optimizer | None, loss: float | None, norm: float | None, scale: float | None = None
@@ -305,6 +295,8 @@ class Sentinel:
         self.clock.trains = True
         if not self.capture.elsewhere:
             self.clock.backward_begins()
+        if self.left_out.asked.known:
+            self.left_out.backward_begins(roots)
         self.losses.take(roots, self.clock.micro_step)
         if not self.clock.has_optimizer:
             self.bare.begins(roots)

@@ -45,6 +45,7 @@ def test_every_key_of_the_contract_is_there(harmed):
         "notes",
         "nccl",
         "hang",
+        "left_out",
     ]
     assert data["schema"] == 1
     assert list(data["run"]) == RUN.split()

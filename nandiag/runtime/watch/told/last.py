@@ -23,12 +23,15 @@ from nandiag.runtime.replay.case import NOT_RUN, Case
 from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.together.shards import SHARDS
 from nandiag.runtime.watch.judge import Border
-from nandiag.runtime.watch.told.asked import Asked, is_sure
+from nandiag.runtime.watch.told.answers.asked import Asked, is_sure
 from nandiag.runtime.watch.told.nothing import nothing_to_draw
 from nandiag.runtime.watch.told.spoken import Refusal, arrays_of, is_of_numbers, spoken_of
 
 if TYPE_CHECKING:
     from nandiag.runtime.watch.sentinel import Sentinel
+
+
+_NONE_LEFT = "no replay was left"
 
 
 class LastLook:
@@ -38,12 +41,11 @@ class LastLook:
     behind the last update may be what is saved, or given to others, next.
     """
 
-    def __init__(self, sentinel: Sentinel) -> None:
+    def __init__(self, sentinel: Sentinel, asked: Asked) -> None:
         self._sentinel = sentinel
         self.taken = False
-        self.refusal, self._asked = Refusal(), Asked(sentinel.clock)
+        self.refusal, self._asked = Refusal(), asked
         sentinel.capture.window.refused = guarded("last look")(self.refusal.keep)
-        sentinel.capture.window.asked = guarded("last look")(self._asked.of)
         sentinel.capture.on_root_raised = guarded("last look")(self.refusal.keep_call)
 
     def take(self, error: BaseException | None = None) -> None:
@@ -54,6 +56,7 @@ class LastLook:
         self.taken = True
         looker = sentinel.looker
         looker.script_ends()
+        sentinel.left_out.at_end()
         optimizer = sentinel.optimizer
         midway = bool(sentinel.losses.pending) or sentinel.capture.tape.unfinished()
         if sentinel.losses.pending and (optimizer is not None or sentinel.clock.has_optimizer):
@@ -86,32 +89,34 @@ class LastLook:
         if not (spoken or sentinel.capture.tape.unfinished() or sentinel.looker.unfinished):
             return
         broken = None if error is None else self.refusal.broken(error)
-        alone = not spoken and error is not None and not is_of_numbers(error)
+        of_numbers = error is None or is_of_numbers(error)
+        # Nothing in this step says that others end in it too: nobody is to be waited for.
+        single = not (spoken or (of_numbers and self._asked.unusual))
         case = Case(
-            sentinel.clock.step, [], joint=False, unfinished=True, ends=True, spoken=spoken, broken=broken, alone=alone
-        )
+            sentinel.clock.step, [], joint=False, unfinished=True, ends=True, spoken=spoken, broken=broken,
+            single=single,
+        )  # fmt: skip
         looked = sentinel.looker.examine(case)
         found = looked is not None and looked.outcome == "found" and case.is_told(looked)
         if found or any(map(is_sure, spoken)):
             RECORDER.emit(sentinel.judge.unseen(optimizer, looked, spoken), urgent=True)
             if looked is not None and looked.outcome in NOT_RUN:
                 RECORDER.emit(looked, urgent=True)
-        elif not alone:
+        elif of_numbers:
             self._left_on(optimizer, looked, by_error=error is not None)
 
     def _left_on(self, optimizer: Optimizer | None, looked: Looked | None, *, by_error: bool) -> None:
         """The step could not be run again, or showed nothing: tell what the script asked of before it ended."""
         sentinel = self._sentinel
         with quiet(), torch.no_grad():
-            question = self._asked.bad()
+            question = self._asked.newest
             if question is None:
                 return
             harm = sentinel.judge.left_on(optimizer, question.tensor, by_error=by_error)
-            if looked is not None:
-                looked = replace(looked, site=site_of(question.spot(sentinel.clock.micro_step), None), phase="loss")
+            looked = looked or Looked("refused", "replay", sentinel.clock.step, reason=_NONE_LEFT)
+            looked = replace(looked, site=site_of(question.spot(sentinel.clock.micro_step), None), phase="loss")
         RECORDER.emit(harm, urgent=True)
-        if looked is not None:
-            RECORDER.emit(looked, urgent=True)
+        RECORDER.emit(looked, urgent=True)
 
     def _had_nothing_to_draw(self, error: BaseException) -> None:
         """An error about weights that sum to 0: none of them is bad, and yet the script ends by them."""

@@ -1,7 +1,6 @@
 """A script that leaves on its loss before backward, where the step cannot be run again: what it asked of is told."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +8,6 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nandiag.runtime.replay.case import Case
-from nandiag.runtime.watch.told.asked import Asked
 
 WHY = "this step cannot be run again"
 
@@ -130,30 +128,6 @@ def test_why_what_an_error_speaks_of_was_not_run_again_is_told(work, monkeypatch
     assert [(one.what, one.left_on) for one in worker.harms] == [("output", False)]
     assert [(one.outcome, one.reason) for one in worker.looked] == [("refused", WHY)]
     assert optimizer
-
-
-def asking():
-    clock = SimpleNamespace(step=3)
-    return clock, Asked(clock)
-
-
-def test_what_is_large_is_not_kept_and_the_graph_of_nothing_is():
-    clock, asked = asking()
-    loss = torch.full((), torch.nan, requires_grad=True) * 2
-    asked.of(torch.full((1 << 20,), torch.nan), None)
-    assert asked.bad() is None
-    asked.of(loss, None)
-    assert asked.bad().tensor.grad_fn is None
-    clock.step += 1
-    assert asked.bad() is None
-
-
-def test_what_carries_gradients_goes_before_what_does_not():
-    _, asked = asking()
-    loss = torch.full((), torch.nan, requires_grad=True) * 2
-    asked.of(loss, None)
-    asked.of(torch.tensor(torch.nan), None)
-    assert asked.bad().tensor.data_ptr() == loss.data_ptr()
 
 
 class Counting(TorchDispatchMode):

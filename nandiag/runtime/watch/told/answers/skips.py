@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nandiag.events import Skipped
 from nandiag.runtime.recorder import RECORDER
 
@@ -17,6 +19,7 @@ class Skips:
         self._in_a_row = 0
         self._left_out: set[int] = set()  # the optimizers whose updates were, in the newest such step
         self._by_script = 0
+        self._unsaid: Skipped | None = None
         self._collapsed = False
 
     def used(self) -> None:
@@ -37,8 +40,15 @@ class Skips:
             RECORDER.emit(skip)
         return skip, fresh
 
-    def by_script(self, step: int, bad: list[float]) -> None:
-        """The script threw away the gradients of ``bad`` losses."""
-        self._by_script += 1
-        if self._by_script <= _MOST:
-            RECORDER.emit(Skipped(step, None, len(bad), self._by_script, bad[0], by="script"))
+    def by_script(self, skip: Skipped) -> None:
+        """The script left out ``skip.in_a_row`` steps; the total is counted here."""
+        before, self._by_script = self._by_script, self._by_script + skip.in_a_row
+        self._unsaid = replace(skip, total=self._by_script)
+        if before < _MOST or skip.look is not None or skip.last:
+            self.last_words()
+
+    def last_words(self) -> None:
+        """Tell of the newest step that the script left out, with the total, where it was not told of yet."""
+        if self._unsaid is not None:
+            RECORDER.emit(self._unsaid)
+            self._unsaid = None

@@ -1,0 +1,159 @@
+"""What the script asked of, whether it is finite: on the answer it may leave, or leave the step out (worker).
+
+Where it leaves and the step cannot be run again, that is the nearest to the origin that is known.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from types import CodeType
+from typing import Any, NamedTuple
+from weakref import ref as reference
+
+from torch import Tensor
+
+from nandiag.runtime.evidence.op import Spot
+from nandiag.runtime.frames import Frame, Trail, places_on, trail
+from nandiag.runtime.guard import guarded
+from nandiag.runtime.leaves import BUILT_IN
+from nandiag.runtime.look.finite import fact, local, quiet
+from nandiag.runtime.replay.ready import CLIPS
+from nandiag.runtime.tape.entries import Entry, Tape
+from nandiag.runtime.tape.packed.words import Made
+from nandiag.runtime.watch.clock import Clock
+
+_MOST, _MOST_A_STEP, _LARGEST, _FRAMES = 8, 16, 1 << 10, 6
+_MOST_LINES, _MOST_KNOWN, _LITTLE = 64, 64, 1 << 14
+
+
+class Question(NamedTuple):
+    """A copy of the tensor that was ``given`` to a question, as it was then, where and in which step.
+
+    ``norm``: it is known to be the norm of the gradients.
+    """
+
+    tensor: Tensor
+    given: Callable[[], Tensor | None]
+    trail: Trail
+    step: int
+    norm: bool = False
+
+    def spot(self, micro_step: int) -> Spot:
+        """Return the place in the script, by its and libraries' frames."""
+        frames = tuple(map(Frame._make, places_on(self.trail, _FRAMES)[0]))
+        return Spot(None, None, frames, "loss", micro_step)
+
+
+class Asked:
+    """The newest questions; ``known`` are those of losses, and norms of gradients, to which the answer was bad.
+
+    Nothing is read off a device for a question before the script itself reads an answer that the line has not had
+    before. Until then no more of the script's is held than a small tensor of torch's own memory, without a graph.
+    """
+
+    def __init__(self, clock: Clock, tape: Tape) -> None:
+        self._clock, self._tape = clock, tape
+        self._questions: deque[Question] = deque(maxlen=_MOST)
+        self._usual: dict[tuple[CodeType, int], bool] = {}
+        self._count, self._unusual = 0, -1
+        self.known: list[Question] = []
+
+    @guarded("questions")
+    def of(self, tensor: Any, frame: Any) -> None:
+        """The script asks in ``frame`` whether ``tensor`` is finite; what is larger than a loss is let pass."""
+        step = self._clock.step
+        if not (self._questions and self._questions[-1].step == step):
+            self._count = 0
+        kind = type(tensor)
+        if not (kind in BUILT_IN or hasattr(kind, "full_tensor")) or tensor.numel() > _LARGEST:
+            return  # a class of the script's own would see the copy made
+        self._count += 1
+        if self._count <= _MOST_A_STEP:
+            with quiet():
+                data = local(tensor)
+                copy = None if data is None else data.clone()
+            if copy is not None:
+                self._questions.append(Question(copy, _held(tensor), trail(frame), step))
+
+    @guarded("questions")
+    def read(self, tensor: Any, frame: Any) -> None:
+        """The script reads ``tensor`` as a number, and it is not finite."""
+        self.of(tensor, frame)
+        self._unusual = self._clock.step
+        self._know()
+
+    @guarded("questions")
+    def answered(self, answer: bool, frame: Any) -> None:  # noqa: FBT001 - as it is read
+        """The script reads a truth value or a number, which may be the answer to a question of this step."""
+        if not self._questions or self._questions[-1].step != self._clock.step:
+            return
+        line = frame.f_code, frame.f_lasti
+        usual = self._usual.get(line)
+        if usual is answer:
+            return
+        if usual is not None:
+            self._unusual = self._clock.step
+        if not self._know() and len(self._usual) < _MOST_LINES:
+            self._usual[line] = answer
+
+    @property
+    def unusual(self) -> bool:
+        """Whether a line of this step was given another answer than ever before, of this rank or of another one."""
+        return self._unusual == self._clock.step
+
+    @property
+    def newest(self) -> Question | None:
+        """The newest question of this step of a loss that was bad."""
+        return next((one for one in reversed(self.known) if one.step == self._clock.step and not one.norm), None)
+
+    def _know(self) -> bool:
+        """Add the bad losses among the step's questions to what is known; returns whether anything was bad."""
+        asked = [one for one in self._questions if one.step == self._clock.step]
+        self._questions.clear()
+        with quiet():
+            bad = [one for one in asked if is_sure(one.tensor)]
+        for one in bad:
+            maker = self._maker(one)
+            if maker is not None and len(self.known) < _MOST_KNOWN and not self._is_known(one):
+                self._tape.made(maker, [one.tensor])
+                self.known.append(one._replace(norm=maker.name in CLIPS))
+        return bool(bad)
+
+    def _is_known(self, question: Question) -> bool:
+        """Whether the script asked of it before, or of the same in another way: what is behind ``detach``, say."""
+        loss = self.loss_of(question.given())
+        return any(one.step == question.step and self.loss_of(one.tensor) is loss for one in self.known)
+
+    def loss_of(self, tensor: Tensor | None) -> Any:
+        """Return what made ``tensor``, or what that was made of where it has no graph any more."""
+        known = None if tensor is None else self._tape.maker(tensor)
+        if known is None:
+            return object()
+        entry = known[0]
+        return entry if entry.grad else next((one.entry for one in entry.words if type(one) is Made), entry)
+
+    def _maker(self, question: Question) -> Entry | None:
+        """Return what made a loss or a norm of gradients; None for what has no graph, nor was taken off one."""
+        given = question.given()
+        known = None if given is None else self._tape.maker(given)
+        if known is None or known[1]:
+            return None
+        entry = known[0]
+        taken = any(type(word) is Made and word.entry.grad for word in entry.words)
+        return entry if entry.grad or taken or entry.name in CLIPS else None
+
+
+def _held(tensor: Tensor) -> Callable[[], Tensor | None]:
+    """Return what gives ``tensor`` back; one taken off a loss (``detach``) may be gone before the answer is read."""
+    if not tensor.requires_grad and type(tensor) in BUILT_IN:
+        memory = tensor.untyped_storage()
+        if memory.resizable() and memory.nbytes() <= _LITTLE:  # else it is of numpy's, a file's or another process's
+            return lambda: tensor
+    return reference(tensor)
+
+
+def is_sure(tensor: Tensor) -> bool:
+    """Whether it is no mask, and nothing that begins there: NaN is in it, or +Inf that the script looked for."""
+    counted = fact(tensor)
+    return bool(counted.nan or counted.posinf)

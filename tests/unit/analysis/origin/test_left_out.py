@@ -1,0 +1,65 @@
+"""A loss that the script left out by itself: no harm, and yet told with its line where that is known."""
+
+import io
+import math
+from dataclasses import replace
+
+from nandiag.analysis import analyse
+from nandiag.events import Skipped
+from nandiag.render import markdown, terminal
+from tests.unit.analysis.conftest import ended, found, loss, rank, run
+
+
+def skip(step=4, *, look=True, total=1, of="loss"):
+    made = found(step, source="op", phase="forward") if look else None
+    return Skipped(step, None, 1, total, math.nan, by="script", look=made, of=of)
+
+
+def shown(report):
+    text = io.StringIO()
+    terminal.show(report, terminal.Place("logs/r1"), text)
+    return text.getvalue()
+
+
+def test_it_has_a_verdict_of_its_own_and_the_runs_is_no_anomaly():
+    report = analyse(run(rank(0, skip(), skip(6, look=False, total=2), steps=9, world=1), ends=[ended(0, 0)], world=1))
+    assert not report.verdict.anomaly
+    assert (report.left_out.anomaly, report.left_out.cause) == (False, "log_of_zero")
+    origin = report.left_out.origin
+    assert (origin.ranks, origin.step, origin.op, origin.line) == ((0,), 4, "aten.log.default", 12)
+    text = shown(report)
+    assert "no anomaly" in text.splitlines()[0]
+    assert "left out 2 steps with a NaN loss, the first at step 4" in " ".join(text.split())
+    assert "warning[log_of_zero]: " in text
+    assert "--> train.py:12" in text
+    assert "= help: " in text
+    assert "nandiag explain log_of_zero" in text
+
+
+def test_it_stands_in_markdown_too():
+    told = markdown.dumps(analyse(run(rank(0, skip(), steps=9, world=1), ends=[ended(0, 0)], world=1)))
+    assert told.splitlines()[2].startswith(":warning:")
+    assert "train.py:12" in told
+    assert "**Help:**" in told
+
+
+def test_the_rank_that_made_it_is_named_and_not_all_that_left_the_step_out():
+    received = replace(found(4), source="received", site=None, inputs=(), outputs=())
+    logs = rank(0, replace(skip(), look=received)), rank(1, skip())
+    report = analyse(run(*logs, ends=[ended(0, 0), ended(1, 0)]))
+    assert report.left_out.origin.ranks == (1,)
+
+
+def test_where_no_line_is_known_or_there_is_harm_there_is_no_such_verdict():
+    quiet = analyse(run(rank(0, skip(look=False), world=1), ends=[ended(0, 0)], world=1))
+    assert quiet.left_out is None
+    assert not quiet.verdict.anomaly
+    harmed = analyse(run(rank(0, skip(), loss(7), found(7), world=1), ends=[ended(0, 1)], world=1))
+    assert (harmed.verdict.origin.step, harmed.left_out) == (7, None)
+
+
+def test_a_norm_is_told_as_one():
+    report = analyse(run(rank(0, skip(of="gradient norm"), world=1), ends=[ended(0, 0)], world=1))
+    (text,) = (one.text for one in report.findings if one.slug == "script_skip")
+    assert "with a NaN gradient norm" in text
+    assert report.left_out.origin is not None

@@ -1,0 +1,185 @@
+"""Steps that the script leaves out by itself behind a bad loss, or bad gradients: counted, and led back to the line."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from nandiag.events import Skipped
+
+
+def shares(x):
+    return x / x.sum(1, keepdim=True)
+
+
+class Loop:
+    """Trains for eight steps, of which two are spoilt; ``WAY`` says how the script leaves these out."""
+
+    def __init__(self, spoilt=(3, 5)):
+        torch.manual_seed(0)
+        self.net, self.spoilt = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)), spoilt
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01)
+
+    def loss(self, step):
+        x = torch.rand(3, 4)
+        if step in self.spoilt:
+            x[1] = 0.0
+        return self.net(shares(x)).square().mean()
+
+    def update(self, loss):
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+    def continues(self, step):
+        loss = self.loss(step)
+        if not torch.isfinite(loss):
+            return
+        self.update(loss)
+
+    def reads_a_number(self, step):
+        loss = self.loss(step)
+        if math.isfinite(loss.item()):
+            self.update(loss)
+
+    def asks_of_a_detached_one(self, step):
+        loss = self.loss(step)
+        if torch.isnan(loss.detach()).any():
+            return
+        self.update(loss)
+
+    def puts_zero_in_its_place(self, step):
+        loss = self.loss(step)
+        if torch.isnan(loss):
+            loss = torch.zeros((), requires_grad=True) * self.net[1].bias.sum()
+        self.update(loss)
+
+    def leaves_the_update_out(self, step):
+        self.optimizer.zero_grad()
+        loss = self.loss(step)
+        loss.backward()
+        if torch.isfinite(loss):
+            self.optimizer.step()
+
+    def drops_by_the_model(self, step):
+        loss = self.loss(step)
+        self.net.zero_grad()
+        loss.backward()
+        if loss.item() == loss.item():
+            self.optimizer.step()
+
+    def asks_of_the_norm(self, step):
+        loss = self.loss(step)
+        self.optimizer.zero_grad()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+        if torch.isfinite(norm):
+            self.optimizer.step()
+
+
+WAYS = [one for name, one in vars(Loop).items() if name not in {"loss", "update"} and not name.startswith("__")]
+
+
+def skips(worker):
+    return worker.events(Skipped)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_is_counted_once_and_the_first_has_its_line(work, way):
+    worker, loop = work(), Loop()
+    for step in range(8):
+        way(loop, step)
+    worker.sentinel.finish()
+    told = skips(worker)
+    assert [(one.by, one.of, one.in_a_row, one.total) for one in told] == [
+        ("script", "loss", 1, 1),
+        ("script", "loss", 1, 2),
+    ]
+    assert all(math.isnan(one.loss) for one in told)
+    look = told[0].look
+    assert (look.outcome, look.site.op, look.site.function) == ("found", "aten.div.Tensor", "shares")
+    assert look.inputs[1].zeros == 1
+    assert told[1].look is None  # one line is enough
+    assert (worker.harms, worker.looked) == ([], [])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_loop_that_leaves_nothing_out_is_not_told(work, way):
+    worker, loop = work(), Loop(spoilt=())
+    for step in range(8):
+        way(loop, step)
+    worker.sentinel.finish()
+    assert (skips(worker), worker.harms, worker.looked) == ([], [], [])
+
+
+def test_steps_that_are_left_out_side_by_side_are_counted_each(work):
+    worker, loop = work(), Loop(spoilt=(2, 3, 4))
+    for step in range(8):
+        loop.continues(step)
+    worker.sentinel.finish()
+    (told,) = skips(worker)
+    assert (told.step, told.in_a_row, told.total) == (2, 3, 3)
+    assert told.look.site.function == "shares"
+
+
+def roots(loop, step):
+    x = torch.rand(3, 4)
+    target = torch.rand(3, 1)
+    out = loop.net(x)
+    if step in loop.spoilt:
+        target[1] = out.detach()[1]
+    loss = torch.sqrt((out - target).square().sum(1)).mean()
+    loop.optimizer.zero_grad()
+    loss.backward()
+    norm = nn.utils.clip_grad_norm_(loop.net.parameters(), 1.0)
+    if torch.isfinite(norm):
+        loop.optimizer.step()
+
+
+def test_gradients_that_are_bad_behind_a_loss_that_is_not_are_led_back_too(work):
+    worker, loop = work(), Loop()
+    for step in range(8):
+        roots(loop, step)
+    worker.sentinel.finish()
+    told = skips(worker)
+    assert [(one.of, one.total) for one in told] == [("gradient norm", 1), ("gradient norm", 2)]
+    assert (told[0].look.phase, told[0].look.site.forward_op) == ("backward", "aten.sqrt.default")
+
+
+def test_a_loss_that_was_asked_of_and_is_used_all_the_same_is_harm_and_nothing_left_out(work):
+    worker, loop = work(), Loop()
+    for step in range(4):
+        loss = loop.loss(step)
+        if torch.isnan(loss):
+            pass  # a warning, say
+        loop.update(loss)
+    worker.sentinel.finish()
+    assert skips(worker) == []
+    assert worker.harms[0].step == 3
+
+
+def test_what_has_no_graph_is_no_loss(work):
+    """NaN in targets that are padded with it, or in a metric, is asked of in each step."""
+    worker, loop = work(), Loop(spoilt=())
+    for step in range(6):
+        target = torch.full((3, 1), math.nan)
+        keep = ~torch.isnan(target)
+        accuracy = keep.float().sum() / keep.sum()
+        assert math.isnan(accuracy.item())
+        assert torch.isnan(target).any()
+        loop.update(loop.loss(step))
+    worker.sentinel.finish()
+    assert (skips(worker), worker.harms) == ([], [])
+
+
+def test_the_update_goes_on_as_without(work):
+    ends = []
+    for watched in (False, True):
+        if watched:
+            work()
+        loop = Loop()
+        for step in range(8):
+            loop.continues(step)
+        ends.append(torch.cat([one.detach().flatten() for one in (*loop.net.parameters(), torch.rand(3))]))
+    assert torch.equal(*ends)
