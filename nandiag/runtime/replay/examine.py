@@ -56,7 +56,7 @@ from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, Entry
 from nandiag.runtime.tape.traceless import roots_of, traceless
 from nandiag.runtime.together.agreement import Agreement
-from nandiag.runtime.together.company import all_end_in
+from nandiag.runtime.together.company import in_company
 from nandiag.runtime.together.shadows import possible
 from nandiag.runtime.together.shards import SHARDS
 from nandiag.runtime.together.vigil import together
@@ -95,7 +95,7 @@ class Examiner:
         entries, self._partial = still_held(to_play(tape, case, copies))
         self._mended, self._beside = Mended(), []
         began = time.perf_counter()
-        looked = self._refusal(case, entries) or self._as_set_anew(case, entries, self._in_company(case, entries))
+        looked = self._refusal(case, entries) or self._as_set_anew(case, entries, self._run(case, entries))
         looked = self._on_zeros(case, entries, looked)
         if self.script_ends and looked.outcome in NOT_RUN and not case.joint and groups_of(roots_of(entries)):
             looked = self._replay(replace(case, asks=True), entries)
@@ -273,12 +273,9 @@ class Examiner:
                 reason = reason or "another rank could not run the step again"
         return None if reason is None else case.nothing("refused", reason)
 
-    def _in_company(self, case: Case, entries: list[Entry]) -> Looked:
-        """Replay the step; with all ranks, where hooks or models communicate in it and the run ends after it."""
-        looked = self._replay(case, entries)
-        alone = case.may_be_joined and looked.facts.get("alone")
-        come = alone and all_end_in(case.step, roots_of(entries), self._capture.step_seconds, within=case.within)
-        return self._replay(replace(case, joint=True), entries) if come else looked
+    def _run(self, case: Case, entries: list[Entry]) -> Looked:
+        """Replay the step; with all ranks, where it needs them and the run ends after it."""
+        return in_company(case, roots_of(entries), self._capture.step_seconds, lambda one: self._replay(one, entries))
 
     def _replay(self, case: Case, entries: list[Entry], mended: Mended | None = None) -> Looked:
         roots = roots_of(entries)

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from torch import nn
 
-from nandiag.runtime.replay.unfinished import groups_of
+from nandiag.events import Looked
+from nandiag.runtime.replay.case import Case
+from nandiag.runtime.replay.unfinished import can_break_off, groups_of
 from nandiag.runtime.together.census import all_come
 from nandiag.runtime.together.shadows import possible
 
 _PATIENCE, _STEPS = 5.0, 20.0
 
 
-def all_end_in(step: int, roots: list[nn.Module], seconds: float, *, within: bool) -> bool:
+def in_company(case: Case, roots: list[nn.Module], seconds: float, replay: Callable[[Case], Looked]) -> Looked:
+    """Return what ``replay`` shows of ``case``, a step of so many ``seconds``: of this rank or of all together.
+
+    They come together where the step communicates. Under FSDP1 that is to be known before: a replay of this rank alone
+    would leave its weights half gathered.
+    """
+    if not case.may_be_joined:
+        return replay(case)
+    joint = replace(case, joint=True)
+    if not (case.within or can_break_off(roots)):
+        return replay(joint if _all_end_in(case, roots, seconds) else case)
+    looked = replay(case)
+    return replay(joint) if looked.facts.get("alone") and _all_end_in(case, roots, seconds) else looked
+
+
+def _all_end_in(case: Case, roots: list[nn.Module], seconds: float) -> bool:
     """Whether all ranks come to run the step again that they end in; waits for them, bounded.
 
-    ``seconds`` is how long a step takes: where a rank may not come, it is waited for 20 steps, and at least 5 s.
-    ``within``: hooks of its backward communicate, so all ranks have met the same harm. In a forward of ``roots`` a rank
-    may end alone. FSDP2's weights are asked for instead (:mod:`nandiag.runtime.together.shards`); where ranks could not
-    be told that one has failed in the replay nobody is waited for, for no policy is about to end them.
+    Where hooks of its backward communicate all ranks have met the same harm; in a forward a rank may end alone, and is
+    waited for 20 steps, and at least 5 s. FSDP2's weights are asked for instead
+    (:mod:`nandiag.runtime.together.shards`); where ranks could not be told that one has failed in the replay nobody is
+    waited for, for no policy is about to end them.
     """
-    if within:
-        return all_come(f"within/{step}")
-    return possible() and not groups_of(roots) and all_come(f"left/{step}", max(_PATIENCE, _STEPS * seconds))
+    if case.within:
+        return all_come(f"within/{case.step}")
+    return possible() and not groups_of(roots) and all_come(f"left/{case.step}", max(_PATIENCE, _STEPS * seconds))

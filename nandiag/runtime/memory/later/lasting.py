@@ -33,7 +33,9 @@ def lasting(tape: Tape) -> list[Tensor]:
 
 
 def _is_plain(one: Tensor) -> bool:
-    return type(one) is Tensor and one.is_cpu and one.dtype in _FLOATS and one.layout is strided
+    plain = type(one) is Tensor and one.is_cpu and one.dtype in _FLOATS and one.layout is strided
+    # Memory that is not torch's own may be gone by now: `frombuffer` does not keep a mapped file open.
+    return plain and one.untyped_storage().resizable()
 
 
 def _few(made: Iterable[Tensor]) -> Iterator[Tensor]:
