@@ -6,6 +6,7 @@ Who leaves the function of an expression early must hand back the same: its call
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from nandiag.runtime.evidence.around.again import within
@@ -13,6 +14,10 @@ from nandiag.runtime.evidence.around.place import Function, Place, root
 from nandiag.runtime.evidence.around.unchanged import bound, called
 
 _PLAIN = (ast.Name, ast.Attribute, ast.Load)
+_EXCHANGE = re.compile(
+    r"\bdist(ributed)?\.|(^|\.)((all_reduce|all_gather|reduce_scatter|all_to_all)\w*|broadcast|broadcast_object_list"
+    r"|barrier|i?send|i?recv|batch_isend_irecv)$"
+)
 _HARMLESS = frozenset({"torch.no_grad()", "torch.inference_mode()", "torch.enable_grad()"})
 
 
@@ -79,18 +84,25 @@ def _inner(node: ast.AST) -> Iterator[tuple[ast.AST, ...]]:
 
 
 def ends(place: Place) -> str | None:
-    """Return what each ``return`` of the function gives, empty where none gives anything; ``None`` where it differs."""
+    """Return what each ``return`` of the function gives, empty where none gives anything; ``None`` where it differs.
+
+    ``None`` as well where it exchanges something with other ranks, which would wait for one that leaves it early.
+    """
     scope = place.scope
     inner = list(within(scope)) if isinstance(scope, ast.FunctionDef) else []
     if not inner or any(isinstance(one, ast.Lambda) and one in place.nodes for one in inner):
         return None
-    if any(isinstance(one, ast.Yield | ast.YieldFrom) for one in inner):
+    if any(isinstance(one, ast.Yield | ast.YieldFrom) or _exchanges(one) for one in inner):
         return None
     given = {_text(one.value) for one in inner if isinstance(one, ast.Return)}
     if given <= {""}:
         return ""
     text = given.pop() if len(given) == 1 else ""
     return text if isinstance(scope, ast.FunctionDef) and text and _is_known(scope, text, inner) else None
+
+
+def _exchanges(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and _EXCHANGE.search(ast.unparse(node.func)) is not None
 
 
 def _text(value: ast.expr | None) -> str:

@@ -42,3 +42,19 @@ def test_what_is_handed_back_is_known_ahead(text, given):
 )
 def test_what_is_made_on_the_way_or_differs_is_not(text):
     assert told(text) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "dist.all_gather(out, x)", "torch.distributed.broadcast(x, 0)", "all_reduce(x)",
+        "x = all_gather_tensor(x, 0, g)",
+        "work = dist.isend(x, 1)", "self.comm.all_reduce(x)",
+    ],
+)  # fmt: skip
+def test_a_function_that_exchanges_something_is_not_to_be_left_early(line):
+    assert told(f"def f(self, x):\n    y = x / 2\n    {line}\n") is None
+
+
+def test_other_words_are_no_exchange():
+    assert told("def f(self, x):\n    y = x / 2\n    torch.broadcast_tensors(x, y)\n    x.gather(0, y)\n") == ""
