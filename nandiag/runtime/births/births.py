@@ -17,6 +17,7 @@ from nandiag.runtime.births.prelude import Prelude
 from nandiag.runtime.births.record import Record
 from nandiag.runtime.births.threads import Threads
 from nandiag.runtime.births.told import tell
+from nandiag.runtime.collectives.messages import ARRIVALS
 from nandiag.runtime.evidence.labels import labels_of, storage
 from nandiag.runtime.frames import places
 from nandiag.runtime.guard import guarded
@@ -140,6 +141,8 @@ class Births:
         if not into:
             return None
         entry, one = into[-1]
+        if ARRIVALS.still(one.tensor) is not None:
+            return None  # a collective has written there since
         with quiet():
             return tell(one.tensor, one, Birth(LAST, Call(entry.name, entry.places)), step)
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from nandiag.events import Looked, words
+from nandiag.runtime.collectives.messages import ARRIVALS
 from nandiag.runtime.collectives.wraps import alone
 from nandiag.runtime.early.schedule import set_at
 from nandiag.runtime.evidence.explain import in_float64, inputs_of, outputs_of, scalars_of, site_of
@@ -357,6 +358,10 @@ def last_write(bad: list[Tensor], step: int, entries: list[Entry], why: str = _F
     if not writes:
         return None
     entry, target = writes[-1]
+    message = ARRIVALS.still(target)
+    if message is not None:  # a collective has written there since
+        return Looked("found", "tape", step, phase="optimizer", source="received", inputs=(fact(target),),
+                      facts=message.facts())  # fmt: skip
     frames: tuple[Frame, ...] = entry.frames
     return Looked(
         outcome="found", method="tape", step=step, phase="optimizer", source="op",
