@@ -74,7 +74,7 @@ def _by_script(skips: list[Seen[Skipped]]) -> Iterable[Finding]:
         value, step = words.bad_value(skips[0].event.loss) or "bad", skips[0].event.step
         of = skips[0].event.of
         text = f"The script itself left out {_most(skips)} with a {value} {of}, the first at step {step}"
-        ended = max((one.event.step for one in skips if one.event.last), default=None)
+        ended = max((one.event.step for one in skips if one.event.last and one.event.in_a_row > 1), default=None)
         more = "" if ended is None else f" From step {ended} on no update was made any more."
         yield Finding("script_skip", "warning", f"{text}, on {words.ranks(_of(skips))}.{more}", _of(skips), step)
 

@@ -34,7 +34,7 @@ def test_of_a_kind_in_very_many_files_the_first_and_the_newest_are_kept_in_their
     budget = Budget(100_000, left=1 << 30)
     found, told = kept(budget, *events)
     assert found == [HELLO, harm(0), harm(1), harm(48), harm(49), Finished(3)]
-    assert told.answers.left_out == 46
+    assert told.left_out == 46
 
 
 def test_the_handshake_the_first_harm_and_the_end_are_kept_when_the_room_is_used_up():
@@ -63,7 +63,7 @@ def test_of_what_adds_up_in_very_many_files_one_at_each_end_is_kept_and_the_rest
     events = [HELLO, *skips[:5], Note("a"), Note("b"), *skips[5:], harm(1), Note("c"), Finished(3)]
     found, told = kept(Budget(20_000), *events)
     assert found == [HELLO, skips[0], Note("a"), skips[8], harm(1), Note("c"), Finished(3)]
-    assert told.answers.left_out == 8
+    assert told.left_out == 8
     assert [one.seq for one in told.records] == [0, 1, 6, 11, 12, 13, 14]
 
 

@@ -63,3 +63,11 @@ def test_a_norm_is_told_as_one():
     (text,) = (one.text for one in report.findings if one.slug == "script_skip")
     assert "with a NaN gradient norm" in text
     assert report.left_out.origin is not None
+
+
+def test_where_nothing_was_updated_any_more_it_says_from_where_on():
+    many = replace(skip(7, look=False, total=9), in_a_row=8, last=True)
+    report = analyse(run(rank(0, skip(), many, world=1), ends=[ended(0, 0)], world=1))
+    (text,) = (one.text for one in report.findings if one.slug == "script_skip")
+    assert "left out 9 steps with a NaN loss, the first at step 4, on rank 0." in text
+    assert text.endswith("From step 7 on no update was made any more.")

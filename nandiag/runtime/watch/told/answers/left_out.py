@@ -73,6 +73,7 @@ class LeftOut:
             capture.tape.cut(capture.mark)
         return sight
 
+    @guarded("questions")
     def at_end(self) -> None:
         """The script ends: no border will see what it dropped last."""
         losses = self._sentinel.losses
