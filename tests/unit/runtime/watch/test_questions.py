@@ -55,6 +55,23 @@ def test_no_graph_is_held_and_nothing_when_the_answer_is_read(asked):
     assert not asked._questions
 
 
+def test_nothing_is_copied_into_a_graph_of_the_device_that_is_being_captured(asked, monkeypatch):
+    monkeypatch.setattr("nandiag.runtime.watch.told.answers.asked.capturing", lambda: True)
+    asked.of(torch.ones(()), None)
+    assert not asked._questions
+
+
+def test_a_line_that_is_answered_now_so_now_otherwise_is_soon_let_pass(asked, monkeypatch):
+    looks = []
+    monkeypatch.setattr(asked, "_know", lambda: looks.append(1))
+    frame = sys._getframe()
+    for number in range(200):
+        asked._clock.step = number
+        asked.of(torch.ones(()), None)
+        asked.answered(number % 2 == 0, SimpleNamespace(f_code=frame.f_code, f_lasti=7))
+    assert 2 <= len(looks) <= 20
+
+
 def test_few_of_many_questions_are_kept(asked):
     for _ in range(100):
         asked.of(torch.ones(()), None)

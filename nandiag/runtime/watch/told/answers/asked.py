@@ -5,7 +5,7 @@ Where it leaves and the step cannot be run again, that is the nearest to the ori
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from types import CodeType
 from typing import Any, NamedTuple
@@ -17,14 +17,15 @@ from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import Frame, Trail, places_on, trail
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.leaves import BUILT_IN
-from nandiag.runtime.look.finite import fact, local, quiet
+from nandiag.runtime.look.finite import fact, is_bad, local, quiet
 from nandiag.runtime.replay.ready import CLIPS
 from nandiag.runtime.tape.entries import Entry, Tape
 from nandiag.runtime.tape.packed.words import Made
+from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.watch.clock import Clock
 
 _MOST, _MOST_A_STEP, _LARGEST, _FRAMES = 8, 16, 1 << 10, 6
-_MOST_LINES, _MOST_KNOWN, _LITTLE = 64, 64, 1 << 14
+_MOST_LINES, _MOST_TURNS, _MOST_KNOWN, _LITTLE = 64, 16, 64, 1 << 14
 
 
 class Question(NamedTuple):
@@ -49,27 +50,29 @@ class Asked:
     """The newest questions; ``known`` are those of losses, and norms of gradients, to which the answer was bad.
 
     Nothing is read off a device for a question before the script itself reads an answer that the line has not had
-    before. Until then no more of the script's is held than a small tensor of torch's own memory, without a graph.
+    before; one that is answered now so, now otherwise is soon let pass. No more of the script's is held than a few
+    small tensors of torch's own memory, without a graph.
     """
 
     def __init__(self, clock: Clock, tape: Tape) -> None:
         self._clock, self._tape = clock, tape
         self._questions: deque[Question] = deque(maxlen=_MOST)
         self._usual: dict[tuple[CodeType, int], bool] = {}
-        self._count, self._unusual = 0, -1
+        self._turns: Counter[tuple[CodeType, int]] = Counter()
+        self._step, self._count, self._unusual = -1, 0, -1
         self.known: list[Question] = []
 
     @guarded("questions")
     def of(self, tensor: Any, frame: Any) -> None:
         """The script asks in ``frame`` whether ``tensor`` is finite; what is larger than a loss is let pass."""
         step = self._clock.step
-        if not (self._questions and self._questions[-1].step == step):
-            self._count = 0
+        if self._step != step:
+            self._step, self._count = step, 0
         kind = type(tensor)
         if not (kind in BUILT_IN or hasattr(kind, "full_tensor")) or tensor.numel() > _LARGEST:
             return  # a class of the script's own would see the copy made
         self._count += 1
-        if self._count <= _MOST_A_STEP:
+        if self._count <= _MOST_A_STEP and not capturing():
             with quiet():
                 data = local(tensor)
                 copy = None if data is None else data.clone()
@@ -90,12 +93,13 @@ class Asked:
             return
         line = frame.f_code, frame.f_lasti
         usual = self._usual.get(line)
-        if usual is answer:
+        if usual is answer or self._turns[line] > _MOST_TURNS or (usual is None and len(self._usual) >= _MOST_LINES):
             return
         if usual is not None:
             self._unusual = self._clock.step
-        if not self._know() and len(self._usual) < _MOST_LINES:
+        if not self._know():
             self._usual[line] = answer
+            self._turns[line] += 1
 
     @property
     def unusual(self) -> bool:
@@ -112,7 +116,7 @@ class Asked:
         asked = [one for one in self._questions if one.step == self._clock.step]
         self._questions.clear()
         with quiet():
-            bad = [one for one in asked if is_sure(one.tensor)]
+            bad = [one for one in asked if is_bad(one.tensor) and is_sure(one.tensor)]
         for one in bad:
             maker = self._maker(one)
             if maker is not None and len(self.known) < _MOST_KNOWN and not self._is_known(one):
