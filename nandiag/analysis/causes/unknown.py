@@ -44,6 +44,10 @@ _PLACES = {
     "state": "Look at what changed these weights: the optimizer's settings, and code that writes to them by itself.",
     "look": "Look at the values that went into this place; nothing that was recorded explains the result.",
 }
+_BUFFER = (
+    "Look at what writes to this buffer, which no optimizer does: running means and counts take in what a batch holds, "
+    "an empty one too."
+)
 _UNSEEN = (
     "It was bad before it was first used here, and no op of torch's was seen to make it so: look at what fills it."
 )
@@ -123,8 +127,11 @@ def _place(facts: Facts) -> str | None:
 
 
 def _by_basis(facts: Facts) -> str | None:
-    behind = facts.basis == "state" and facts.harm is not None and facts.harm.behind
-    return _updates(facts) if behind else _PLACES.get(facts.basis)
+    state = facts.basis == "state" and facts.harm is not None
+    if state and facts.harm is not None and facts.harm.behind:
+        return _updates(facts)
+    buffer = state and facts.harm is not None and facts.harm.what == "buffer"
+    return _BUFFER if buffer else _PLACES.get(facts.basis)
 
 
 def _outside(facts: Facts) -> str:

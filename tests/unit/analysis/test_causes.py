@@ -2,12 +2,13 @@
 
 import pytest
 
-from nandiag.analysis import causes
+from nandiag.analysis import analyse, causes
 from nandiag.analysis.causes import Facts, explain
 from nandiag.analysis.causes.facts import LIKELY, PROVEN
 from nandiag.analysis.report import Origin
 from nandiag.events import Harm, Skipped
 from tests.unit.analysis.causing import slugs
+from tests.unit.analysis.conftest import ended, rank, run, state
 
 
 def test_log_of_zero(at, by_hand):
@@ -226,3 +227,10 @@ def test_a_cause_that_fails_costs_its_own_say_alone(at, by_hand, monkeypatch):
     story, mechanism = explain(at("log", (by_hand.fact(zeros=3),), (by_hand.fact(neginf=3),)))
     assert (story, mechanism.slug) == (None, "log_of_zero")
     assert mechanism.evidence[-1] == f"{causes.BUG}: overflow failed (ValueError: no such pattern)"
+
+
+def test_what_changed_a_buffer_is_no_optimizer():
+    events = state(4, "moe.centroids", what="buffer", phase="forward", since=3)
+    verdict = analyse(run(rank(0, events, world=1), ends=[ended(0, 0)], world=1)).verdict
+    assert "which no optimizer does" in verdict.suggestions[0].text
+    assert "optimizer's settings" not in verdict.suggestions[0].text
