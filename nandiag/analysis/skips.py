@@ -19,7 +19,9 @@ def skips_of(timeline: Timeline) -> Iterable[Finding]:
     fallen = next((one for one in scaler if one.event.collapsed), None)
     yield from _search(search, len(nan)) if fallen is None else [_collapse(fallen, scaler)]
     yield from _by_loss([one for one in scaler if _update(one) in nan], len(nan))
-    yield from _by_script([one for one in timeline.skips if one.event.by == "script"])
+    own = [one for one in timeline.skips if one.event.by == "script"]
+    yield from _by_script([one for one in own if one.event.of != "term"])
+    yield from _terms([one for one in own if one.event.of == "term"])
 
 
 def before(claim: Claim, timeline: Timeline) -> int:
@@ -27,7 +29,8 @@ def before(claim: Claim, timeline: Timeline) -> int:
     mark = claim.harm or claim.look
     if mark is None:
         return 0
-    own = [one for one in timeline.skips if (one.rank, one.attempt) == (mark.rank, mark.attempt) and one.seq < mark.seq]
+    skips = (one for one in timeline.skips if one.event.of != "term")
+    own = [one for one in skips if (one.rank, one.attempt) == (mark.rank, mark.attempt) and one.seq < mark.seq]
     told = sum(max((one.event.total for one in own if one.event.by == by), default=0) for by in ("scaler", "script"))
     last = max(own, key=lambda one: one.seq, default=None)
     # A scaler's skip for the harm itself is written before that harm.
@@ -77,6 +80,13 @@ def _by_script(skips: list[Seen[Skipped]]) -> Iterable[Finding]:
         ended = max((one.event.step for one in skips if one.event.last and one.event.in_a_row > 1), default=None)
         more = "" if ended is None else f" From step {ended} on no update was made any more."
         yield Finding("script_skip", "warning", f"{text}, on {words.ranks(_of(skips))}.{more}", _of(skips), step)
+
+
+def _terms(skips: list[Seen[Skipped]]) -> Iterable[Finding]:
+    if skips:
+        value, step = words.bad_value(skips[0].event.loss) or "bad", skips[0].event.step
+        text = f"The script itself left a {value} term out of its loss in {_most(skips)}, the first at step {step}"
+        yield Finding("script_skip", "warning", f"{text}, on {words.ranks(_of(skips))}.", _of(skips), step)
 
 
 def _of(skips: list[Seen[Skipped]]) -> tuple[int, ...]:

@@ -40,5 +40,5 @@ def _moved(one: Seen[Skipped], event: Harm | Looked) -> Seen[Any]:
 
 
 def _harm(skip: Skipped, look: Looked) -> Harm:
-    what, phase = ("loss", "loss") if skip.of == "loss" else ("gradient", "backward")
+    what, phase = ("loss", "loss") if skip.of != "gradient norm" else ("gradient", "backward")
     return Harm(what, skip.step, phase, look.outputs[:1], 1, 1, micro_step=look.micro_step, loss=skip.loss)

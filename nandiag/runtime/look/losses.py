@@ -21,13 +21,14 @@ class Loss(NamedTuple):
     """One root of a backward call: a 0-d tensor whose finiteness is that of the root, and whether it is its value.
 
     ``value`` is the loss itself where the root is a single number, else the norm of the root; ``scaled`` says that a
-    GradScaler's factor is still in it.
+    GradScaler's factor is still in it. ``term``: it was to be a part of a loss, and that was made without it.
     """
 
     value: Tensor
     micro_step: int
     exact: bool
     scaled: bool
+    term: bool = False
 
 
 class Losses(threading.local):
@@ -86,11 +87,11 @@ class Losses(threading.local):
         self.pending = []
         self.drops += 1
 
-    def unused(self, tensor: Tensor, micro_step: int, *, norm: bool) -> None:
-        """Set a loss apart that no backward was called on, or the ``norm`` of gradients that no step was made of."""
+    def unused(self, loss: Loss, *, step: bool) -> None:
+        """Set apart what no backward was called on; ``step``: a step was left out with it."""
         if len(self.dropped) < _MANY:
-            self.dropped.append(Loss(tensor, micro_step, exact=True, scaled=False))
-        self.drops += not norm
+            self.dropped.append(loss)
+        self.drops += step
 
     def clear(self) -> None:
         """Forget all roots: a step was made or left out."""

@@ -71,3 +71,15 @@ def test_where_nothing_was_updated_any_more_it_says_from_where_on():
     (text,) = (one.text for one in report.findings if one.slug == "script_skip")
     assert "left out 9 steps with a NaN loss, the first at step 4, on rank 0." in text
     assert text.endswith("From step 7 on no update was made any more.")
+
+
+def test_a_term_that_alone_was_left_out_is_told_as_that_and_no_update_is_missing():
+    terms = skip(of="term"), skip(6, look=False, total=2, of="term"), skip(7, look=False, total=1)
+    report = analyse(run(rank(0, *terms, world=1), ends=[ended(0, 0)], world=1))
+    told = [one.text for one in report.findings if one.slug == "script_skip"]
+    assert told == [
+        "The script itself left out 1 step with a NaN loss, the first at step 7, on rank 0.",
+        "The script itself left a NaN term out of its loss in 2 steps, the first at step 4, on rank 0.",
+    ]
+    harmed = analyse(run(rank(0, *terms[:2], loss(9), found(9), world=1), ends=[ended(0, 1)], world=1))
+    assert "skipped before" not in harmed.verdict.summary

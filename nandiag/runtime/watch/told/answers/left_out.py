@@ -18,7 +18,7 @@ from nandiag.runtime.look.losses import Loss
 from nandiag.runtime.look.sight import Sight
 from nandiag.runtime.look.weights import Optimizer
 from nandiag.runtime.replay.ready import CLIPS, gradients_used
-from nandiag.runtime.tape.entries import BACKWARD, Entry
+from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry
 from nandiag.runtime.tape.packed.words import Made
 from nandiag.runtime.watch.judge import left_out_by_script
 from nandiag.runtime.watch.told.answers.asked import Asked
@@ -50,10 +50,14 @@ class LeftOut:
         called = {id(word.entry) for word in words if type(word) is Made}
         here = [one for one in known if one.step == sentinel.clock.step]
         fresh = [one for one in here if id(self.asked.loss_of(one.tensor)) not in called]
+        forward = max((entry.number for entry in tape.entries if entry.kind == ROOT), default=0)
         for one in fresh:
+            maker = tape.maker(one.tensor)
+            term = maker is not None and maker[0].number > forward and not one.norm
             if optimizer is None or not sentinel.weights.sharded(optimizer):
-                losses.unused(one.tensor, sentinel.clock.micro_step, norm=one.norm)
-            elif not one.norm:
+                loss = Loss(one.tensor, sentinel.clock.micro_step, exact=True, scaled=False, term=term)
+                losses.unused(loss, step=not (one.norm or term))
+            elif not (one.norm or term):
                 sentinel.skips.by_script(Skipped(sentinel.clock.step, None, 1, 0, one.tensor.item(), by="script"))
 
     def judge(self, optimizer: Optimizer, sight: Sight) -> Sight:
@@ -79,7 +83,7 @@ class LeftOut:
         losses = self._sentinel.losses
         norms = [one for one in self.asked.known if one.norm and one.step == self._sentinel.clock.step]
         for one in norms:
-            losses.unused(one.tensor, self._sentinel.clock.micro_step, norm=True)
+            losses.unused(Loss(one.tensor, self._sentinel.clock.micro_step, exact=True, scaled=False), step=False)
         with quiet():
             bad = [value for one in losses.dropped if one.exact and not math.isfinite(value := one.value.item())]
         if bad:
@@ -92,16 +96,21 @@ class LeftOut:
         sentinel, tape = self._sentinel, self._sentinel.capture.tape
         with quiet():
             bad = [one for one in losses if is_bad(one.value)] or [losses[0]]
-        makers = [known[0] for one in bad if (known := tape.maker(one.value)) is not None]
-        norms = sum(maker.name in CLIPS for maker in makers)
         known = tape.maker(bad[0].value)
         maker = _maker(bad[0], tape.entries) if known is None else known[0]
         skip = Skipped(
-            sentinel.clock.step, None, max(1, norms, min(len(bad) - norms, sentinel.losses.drops)), 0, values[0],
-            by="script", look=self._look(bad[0].value, maker), last=last,
-            of="gradient norm" if maker is not None and maker.name in CLIPS else "loss",
+            sentinel.clock.step, None, self._count(bad), 0, values[0], by="script",
+            look=self._look(bad[0].value, maker), last=last,
+            of="term" if bad[0].term else "gradient norm" if maker is not None and maker.name in CLIPS else "loss",
         )  # fmt: skip
         sentinel.skips.by_script(skip)
+
+    def _count(self, bad: Sequence[Loss]) -> int:
+        """Return how many steps the ``bad`` ones stand for: of a loss there may be several, of a norm there is one."""
+        tape = self._sentinel.capture.tape
+        makers = [known[0] for one in bad if (known := tape.maker(one.value)) is not None]
+        norms, terms = sum(maker.name in CLIPS for maker in makers), sum(one.term for one in bad)
+        return max(1, norms, min(len(bad) - norms - terms, self._sentinel.losses.drops))
 
     def _look(self, value: Tensor, maker: Entry | None) -> Looked | None:
         """Return how a bad ``value`` was made; None where that is not found, or was of an earlier one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from nandiag.events import Skipped
@@ -18,7 +19,7 @@ class Skips:
         self.total = 0
         self._in_a_row = 0
         self._left_out: set[int] = set()  # the optimizers whose updates were, in the newest such step
-        self._by_script = 0
+        self._by_script: Counter[bool] = Counter()
         self._unsaid: Skipped | None = None
         self._collapsed = False
 
@@ -42,8 +43,10 @@ class Skips:
 
     def by_script(self, skip: Skipped) -> None:
         """The script left out ``skip.in_a_row`` steps; the total is counted here."""
-        before, self._by_script = self._by_script, self._by_script + skip.in_a_row
-        self._unsaid = replace(skip, total=self._by_script)
+        kind = skip.of == "term"
+        before = self._by_script[kind]
+        self._by_script[kind] += skip.in_a_row
+        self._unsaid = replace(skip, total=self._by_script[kind])
         if before < _MOST or skip.look is not None or skip.last:
             self.last_words()
 
