@@ -11,9 +11,13 @@ import pytest
 import torch
 from torch import nn
 
+from nandiag.events import ProbeDark
+from nandiag.runtime.guard import guarded
 from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.watch.told.answers.asked import Asked
+from nandiag.runtime.watch.told.answers.left_out import LeftOut
 from tests.unit.runtime.watch.test_asked import leaves, refuses
+from tests.unit.runtime.watch.test_left_out import Loop
 
 
 def told(worker):
@@ -179,3 +183,25 @@ def test_without_a_replay_left_the_line_is_told_and_why(work):
     assert worker.looked[0].reason == "no replay was left"
     assert worker.looked[0].site.function == "leaves"
     assert kept
+
+
+@pytest.mark.parametrize(
+    ("name", "home"), [("_know", Asked), ("of", Asked), ("backward_begins", LeftOut), ("_count", LeftOut)]
+)
+def test_a_part_that_fails_goes_dark_and_training_goes_on(work, monkeypatch, name, home):
+    def fails(*_, **__):
+        raise ZeroDivisionError(name)
+
+    monkeypatch.setattr(home, name, guarded("questions")(fails) if name in {"of", "backward_begins"} else fails)
+    worker, loop = work(), Loop()
+    for step in range(8):
+        loop.continues(step)
+    worker.sentinel.finish()
+    (dark,) = worker.events(ProbeDark)
+    assert (dark.probe, dark.reason.partition(" (")[0]) == ("questions", f"ZeroDivisionError: {name}")
+    plain = Loop()
+    for step in range(8):
+        loss = plain.loss(step)
+        if step not in plain.spoilt:
+            plain.update(loss)
+    assert all(map(torch.equal, loop.net.parameters(), plain.net.parameters()))

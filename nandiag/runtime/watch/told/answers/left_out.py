@@ -92,6 +92,7 @@ class LeftOut:
         losses.dropped.clear()
         losses.drops = 0
 
+    @guarded("questions")
     def _tell(self, losses: Sequence[Loss], values: list[float], *, last: bool = False) -> None:
         sentinel, tape = self._sentinel, self._sentinel.capture.tape
         with quiet():
