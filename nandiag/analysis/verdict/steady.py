@@ -106,23 +106,26 @@ def held_bad(claim: Claim | None) -> tuple[Finding, ...]:
     return (Finding("held_bad", "info", text, claim.ranks, look.step),)
 
 
-def spoiled_between(claim: Claim | None, last: int | None) -> tuple[Finding, ...]:
+def spoiled_between(claim: Claim | None, last: int | None, timeline: Timeline) -> tuple[Finding, ...]:
     """Return that the step began with bad weights, which the update before (``last``) had left finite.
 
-    A checkpoint saved between the two may hold them.
+    A checkpoint saved between the two may hold them. Any rank may have seen it: the origin may be one that sent.
     """
-    look = claim.look.event if claim is not None and claim.look is not None else None
-    names = None if look is None else look.facts.get("began_bad")
-    if claim is None or look is None or last is None or last != look.step - 1 or not isinstance(names, list):
+    own = claim.look.event if claim is not None and claim.look is not None else None
+    if claim is None or own is None or last is None or last != own.step - 1:
         return ()
-    more = look.facts.get("all_bad")
+    at = (one.event for one in timeline.looks if (one.attempt, one.event.step) == (claim.attempt, own.step))
+    told = ((one.facts.get("began_bad"), one.facts.get("all_bad")) for one in (own, *at))
+    names, more = next(((names, more) for names, more in told if isinstance(names, list)), ([], None))
+    if not names:
+        return ()
     total = max(more if isinstance(more, int) else 0, len(names))
     whose = str(names[0]) + (f" and {total - 1} more" if total > 1 else "")
     text = (
         f"From a checkpoint saved before anything wrote into the weights behind step {last}'s update: they were finite "
-        f"then, and step {look.step} began with bad ones ({whose})."
+        f"then, and step {own.step} began with bad ones ({whose})."
     )
-    return (Finding("spoiled_between", "info", text, claim.ranks, look.step),)
+    return (Finding("spoiled_between", "info", text, claim.ranks, own.step),)
 
 
 def last_finite(

@@ -188,3 +188,18 @@ def test_behind_an_update_by_hand_that_was_bad_no_checkpoint_is_good(by_hand, op
     made = by_hand.found(7, phase=phase)
     record = by_hand.run(by_hand.rank(0, by_hand.gradient(7, optimizer=optimizer), made, world=1), world=1)
     assert analyse(record).verdict.last_finite_step == last
+
+
+def test_weights_that_another_rank_saw_begin_bad_send_the_run_back_too(by_hand):
+    """The origin may be what a rank sent to the others between two steps: its own look begins no step."""
+    began = {"began_bad": ["0.weight", "0.bias"], "all_bad": 4}
+    received = by_hand.found(16, source="received", site=None, inputs=(), outputs=(), facts=began)
+    logs = (
+        by_hand.rank(0, by_hand.loss(16), received, Finished(16, 0, 15)),
+        by_hand.rank(1, by_hand.loss(16), by_hand.found(16), Finished(16, 0, 15)),
+    )
+    report = analyse(by_hand.run(*logs))
+    assert report.verdict.origin.ranks == (1,)
+    (told,) = (one.text for one in report.findings if one.slug == "spoiled_between")
+    assert "behind step 15's update" in told
+    assert "(0.weight and 3 more)" in told
