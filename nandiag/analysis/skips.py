@@ -20,8 +20,8 @@ def skips_of(timeline: Timeline) -> Iterable[Finding]:
     yield from _search(search, len(nan)) if fallen is None else [_collapse(fallen, scaler)]
     yield from _by_loss([one for one in scaler if _update(one) in nan], len(nan))
     own = [one for one in timeline.skips if one.event.by == "script"]
-    yield from _by_script([one for one in own if one.event.of != "term"])
-    yield from _terms([one for one in own if one.event.of == "term"])
+    for kinds, of in ((("loss", "unused loss"), "loss"), (("gradient norm",), "gradient norm")):
+        yield from _by_script([one for one in own if one.event.of in kinds], of)
 
 
 def before(claim: Claim, timeline: Timeline) -> int:
@@ -29,7 +29,7 @@ def before(claim: Claim, timeline: Timeline) -> int:
     mark = claim.harm or claim.look
     if mark is None:
         return 0
-    skips = (one for one in timeline.skips if one.event.of != "term")
+    skips = (one for one in timeline.skips if one.event.of != "unused loss")
     own = [one for one in skips if (one.rank, one.attempt) == (mark.rank, mark.attempt) and one.seq < mark.seq]
     told = sum(max((one.event.total for one in own if one.event.by == by), default=0) for by in ("scaler", "script"))
     last = max(own, key=lambda one: one.seq, default=None)
@@ -72,21 +72,17 @@ def _by_loss(skips: list[Seen[Skipped]], count: int) -> Iterable[Finding]:
         yield Finding("loss_skip", "info", f"{text} {skips[0].event.step}.", _of(skips), skips[0].event.step)
 
 
-def _by_script(skips: list[Seen[Skipped]]) -> Iterable[Finding]:
-    if skips:
-        value, step = words.bad_value(skips[0].event.loss) or "bad", skips[0].event.step
-        of = skips[0].event.of
-        text = f"The script itself left out {_most(skips)} with a {value} {of}, the first at step {step}"
-        ended = max((one.event.step for one in skips if one.event.last and one.event.in_a_row > 1), default=None)
-        more = "" if ended is None else f" From step {ended} on no update was made any more."
-        yield Finding("script_skip", "warning", f"{text}, on {words.ranks(_of(skips))}.{more}", _of(skips), step)
-
-
-def _terms(skips: list[Seen[Skipped]]) -> Iterable[Finding]:
-    if skips:
-        value, step = words.bad_value(skips[0].event.loss) or "bad", skips[0].event.step
-        text = f"The script itself left a {value} term out of its loss in {_most(skips)}, the first at step {step}"
-        yield Finding("script_skip", "warning", f"{text}, on {words.ranks(_of(skips))}.", _of(skips), step)
+def _by_script(skips: list[Seen[Skipped]], of: str) -> Iterable[Finding]:
+    if not skips:
+        return
+    value, step = words.bad_value(skips[0].event.loss) or "bad", skips[0].event.step
+    count = sum(_largest([one for one in skips if one.event.of == kind]) for kind in {one.event.of for one in skips})
+    losses = f"made no step of {count:,} {value} {'loss' if count == 1 else 'losses'}"
+    what = losses if of == "loss" else f"left out {words.count(count, 'update')} for a {value} gradient norm"
+    text = f"The script itself {what}, the first at step {step}"
+    ended = max((one.event.step for one in skips if one.event.last), default=None)
+    more = "" if ended is None else f" From step {ended} on no update was made any more."
+    yield Finding("script_skip", "warning", f"{text}, on {words.ranks(_of(skips))}.{more}", _of(skips), step)
 
 
 def _of(skips: list[Seen[Skipped]]) -> tuple[int, ...]:
@@ -94,7 +90,12 @@ def _of(skips: list[Seen[Skipped]]) -> tuple[int, ...]:
 
 
 def _most(skips: list[Seen[Skipped]], others: int = 0) -> str:
-    """Return how many steps the rank with the most skips left out; totals count on from skips that were not written.
+    """Return how many steps the rank with the most skips left out, but for ``others`` of another kind."""
+    return words.count(_largest(skips, others), "step")
+
+
+def _largest(skips: list[Seen[Skipped]], others: int = 0) -> int:
+    """Return the most that a rank has left out; totals count on from skips that were not written.
 
     ``others`` of the totals are skips of another kind.
     """
@@ -102,4 +103,4 @@ def _most(skips: list[Seen[Skipped]], others: int = 0) -> str:
     for one in skips:
         lines, total = told.get((one.rank, one.attempt), (0, 0))
         told[one.rank, one.attempt] = lines + 1, max(total, one.event.total)
-    return words.count(max(max(lines, total - others) for lines, total in told.values()), "step")
+    return max(max(lines, total - others) for lines, total in told.values())

@@ -196,7 +196,7 @@ class Skipped:
     """An optimizer step was left out by GradScaler or ``found_inf`` (``by="scaler"``) or by the script itself.
 
     ``look`` is how this rank came by what the script left a step out for, of the first one that this is known of;
-    ``of`` tells whether ``loss`` is a loss, the ``gradient norm``, or a ``term`` that alone was left out of a step.
+    ``of``: ``loss`` is a loss, an ``unused loss`` that no backward was called on, or the ``gradient norm``.
     ``last``: no update was made behind it any more.
     """
 

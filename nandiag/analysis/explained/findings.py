@@ -122,8 +122,8 @@ EXPLAIN = (
     ),
     Explanation(
         slug="script_skip",
-        what="The script left out updates by itself, for a loss or a norm of the gradients that was not finite: it "
-        "made no step, or called no backward(). The report shows where the first of them was made.",
+        what="The script made no step of a bad loss by itself, or left out an update for a norm of the gradients that "
+        "was not finite. The report shows where the first of them was made.",
         fix=(
             Suggestion(
                 "Count them: many in a row mean that the data, or the weights, are bad.",

@@ -21,26 +21,25 @@ class Loss(NamedTuple):
     """One root of a backward call: a 0-d tensor whose finiteness is that of the root, and whether it is its value.
 
     ``value`` is the loss itself where the root is a single number, else the norm of the root; ``scaled`` says that a
-    GradScaler's factor is still in it. ``term``: it was to be a part of a loss, and that was made without it.
+    GradScaler's factor is still in it. ``unused``: no backward was called on it.
     """
 
     value: Tensor
     micro_step: int
     exact: bool
     scaled: bool
-    term: bool = False
+    unused: bool = False
 
 
 class Losses(threading.local):
     """Collects the roots of backward calls until the next optimizer step; of each thread that trains its own.
 
-    ``dropped`` are those of which no step was made, set apart in so many ``drops``.
+    ``dropped`` are those of which no step was made.
     """
 
     def __init__(self) -> None:
         self.pending: list[Loss] = []
         self.dropped: list[Loss] = []
-        self.drops = 0
         self._unscaled: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
 
     def scaled(self, plain: Tensor, scaled: Tensor) -> None:
@@ -85,19 +84,16 @@ class Losses(threading.local):
         if len(self.dropped) < _MANY:
             self.dropped += self.pending
         self.pending = []
-        self.drops += 1
 
-    def unused(self, loss: Loss, *, step: bool) -> None:
-        """Set apart what no backward was called on; ``step``: a step was left out with it."""
+    def unused(self, tensor: Tensor, micro_step: int) -> None:
+        """Set a loss apart that no backward was called on, or a norm of gradients that no step was made of."""
         if len(self.dropped) < _MANY:
-            self.dropped.append(loss)
-        self.drops += step
+            self.dropped.append(Loss(tensor, micro_step, exact=True, scaled=False, unused=True))
 
     def clear(self) -> None:
         """Forget all roots: a step was made or left out."""
         self.pending.clear()
         self.dropped.clear()
-        self.drops = 0
         self._unscaled.clear()
 
 

@@ -219,10 +219,11 @@ class Judge:
         return tuple(self.weights.name(one, optimizer) for one in optimizer.param_groups[number]["params"][:2])
 
 
-def left_out_by_script(sight: Sight, pending: Sequence[Loss], dropped: Sequence[Loss]) -> list[float]:
-    """Return the bad losses whose gradients the script threw away before it made a step of them."""
+def left_out_by_script(sight: Sight, pending: Sequence[Loss], dropped: Sequence[Loss]) -> list[tuple[Loss, float]]:
+    """Return the bad ones among the losses of which the script made no step, with their values."""
     values = sight.losses[len(pending) :]
-    return [value for value, loss in zip(values, dropped, strict=True) if loss.exact and not math.isfinite(value)]
+    found = zip(dropped, values, strict=True)
+    return [(loss, value) for loss, value in found if loss.exact and not math.isfinite(value)]
 
 
 def learning_rate(optimizer: Optimizer | None) -> float | None:

@@ -14,7 +14,7 @@ SLOW = pytest.mark.slow
 def ended(launch, folder, *words):
     told = folder / "told"
     done = launch(*words, cwd=folder, env={"TOLD": str(told)}, timeout=100)
-    assert done.returncode in {0, 1}, done.stderr
+    assert done.returncode == 0, done.stderr
     return [Path(f"{told}.{rank}").read_text() for rank in range(2)]
 
 
@@ -40,4 +40,6 @@ def test_a_run_that_leaves_steps_out_is_what_it_is_under_torchrun(way, kind, lau
         origin = report["left_out"]["origin"]
         assert (origin["ranks"], origin["step"], origin["op"]) == ([1], 4, "aten.div.Tensor")
         assert origin["source"].strip() == "x = x / 0.0"
-        assert "left out 2 steps" in next(one["text"] for one in report["findings"] if one["slug"] == "script_skip")
+        texts = [one["text"] for one in report["findings"] if one["slug"] == "script_skip"]
+        assert any("made no step of 2 NaN losses" in one and one.endswith("on rank 1.") for one in texts), texts
+        assert any("left out 2 updates" in one for one in texts) is (way == "after"), texts

@@ -29,7 +29,7 @@ def test_it_has_a_verdict_of_its_own_and_the_runs_is_no_anomaly():
     assert (origin.ranks, origin.step, origin.op, origin.line) == ((0,), 4, "aten.log.default", 12)
     text = shown(report)
     assert "no anomaly" in text.splitlines()[0]
-    assert "left out 2 steps with a NaN loss, the first at step 4" in " ".join(text.split())
+    assert "made no step of 2 NaN losses, the first at step 4" in " ".join(text.split())
     assert "warning[log_of_zero]: " in text
     assert "--> train.py:12" in text
     assert "= help: " in text
@@ -61,25 +61,28 @@ def test_where_no_line_is_known_or_there_is_harm_there_is_no_such_verdict():
 def test_a_norm_is_told_as_one():
     report = analyse(run(rank(0, skip(of="gradient norm"), world=1), ends=[ended(0, 0)], world=1))
     (text,) = (one.text for one in report.findings if one.slug == "script_skip")
-    assert "with a NaN gradient norm" in text
+    assert "left out 1 update for a NaN gradient norm" in text
     assert report.left_out.origin is not None
 
 
 def test_where_nothing_was_updated_any_more_it_says_from_where_on():
-    many = replace(skip(7, look=False, total=9), in_a_row=8, last=True)
-    report = analyse(run(rank(0, skip(), many, world=1), ends=[ended(0, 0)], world=1))
-    (text,) = (one.text for one in report.findings if one.slug == "script_skip")
-    assert "left out 9 steps with a NaN loss, the first at step 4, on rank 0." in text
+    many = replace(skip(7, look=False, total=9, of="gradient norm"), in_a_row=8, last=True)
+    logs = rank(0, skip(of="gradient norm"), many, world=1)
+    (text,) = (one.text for one in analyse(run(logs, ends=[ended(0, 0)], world=1)).findings)
+    assert "left out 9 updates for a NaN gradient norm, the first at step 4, on rank 0." in text
     assert text.endswith("From step 7 on no update was made any more.")
 
 
-def test_a_term_that_alone_was_left_out_is_told_as_that_and_no_update_is_missing():
-    terms = skip(of="term"), skip(6, look=False, total=2, of="term"), skip(7, look=False, total=1)
-    report = analyse(run(rank(0, *terms, world=1), ends=[ended(0, 0)], world=1))
+def test_losses_and_norms_are_told_apart_and_what_no_backward_was_called_on_is_no_update():
+    mixed = (
+        skip(of="unused loss"), skip(6, look=False, total=2, of="unused loss"), skip(7, look=False),
+        skip(8, look=False, of="gradient norm"),
+    )  # fmt: skip
+    report = analyse(run(rank(0, *mixed, world=1), ends=[ended(0, 0)], world=1))
     told = [one.text for one in report.findings if one.slug == "script_skip"]
     assert told == [
-        "The script itself left out 1 step with a NaN loss, the first at step 7, on rank 0.",
-        "The script itself left a NaN term out of its loss in 2 steps, the first at step 4, on rank 0.",
+        "The script itself made no step of 3 NaN losses, the first at step 4, on rank 0.",
+        "The script itself left out 1 update for a NaN gradient norm, the first at step 8, on rank 0.",
     ]
-    harmed = analyse(run(rank(0, *terms[:2], loss(9), found(9), world=1), ends=[ended(0, 1)], world=1))
+    harmed = analyse(run(rank(0, *mixed[:2], loss(9), found(9), world=1), ends=[ended(0, 1)], world=1))
     assert "skipped before" not in harmed.verdict.summary

@@ -92,7 +92,8 @@ def test_each_is_counted_once_and_the_first_has_its_line(work, way):
         way(loop, step)
     worker.sentinel.finish()
     told = skips(worker)
-    of = "term" if way is Loop.puts_zero_in_its_place else "loss"  # there the step is made
+    called = {Loop.leaves_the_update_out, Loop.drops_by_the_model, Loop.asks_of_the_norm}
+    of = "loss" if way in called else "unused loss"
     assert [(one.by, one.of, one.in_a_row, one.total) for one in told] == [("script", of, 1, n) for n in (1, 2)]
     assert all(math.isnan(one.loss) for one in told)
     look = told[0].look
@@ -181,3 +182,102 @@ def test_the_update_goes_on_as_without(work):
             loop.continues(step)
         ends.append(torch.cat([one.detach().flatten() for one in (*loop.net.parameters(), torch.rand(3))]))
     assert torch.equal(*ends)
+
+
+def told_of(worker):
+    return [(one.of, one.step, one.in_a_row, one.total) for one in skips(worker)]
+
+
+def test_what_looks_on_the_weights_before_it_makes_its_update_has_not_used_what_it_left_out(work):
+    """Its first gradients are used, and dropped; a loss that no backward was called on is none of them."""
+    worker, loop = work(on_anomaly="stop"), Loop(spoilt=(3,))
+    for step in range(8):
+        loss = loop.loss(step)
+        if torch.isnan(loss):
+            continue
+        loss.backward()
+        with torch.no_grad():
+            moved = [0.05 * one.grad for one in loop.net.parameters()]
+            for one, by in zip(loop.net.parameters(), moved, strict=True):
+                one.add_(by)
+        loop.optimizer.zero_grad()
+        loop.loss(8).backward()
+        with torch.no_grad():
+            for one, by in zip(loop.net.parameters(), moved, strict=True):
+                one.sub_(by)
+        loop.optimizer.step()
+        loop.optimizer.zero_grad()
+    worker.sentinel.finish()
+    assert (told_of(worker), worker.harms) == ([("unused loss", 3, 1, 1)], [])
+
+
+def test_a_loop_without_modules_leaves_losses_out_too(work):
+    worker, weight = work(), nn.Parameter(torch.ones(4, 1))
+    optimizer = torch.optim.SGD([weight], lr=0.01)
+    for step in range(6):
+        x = torch.rand(3, 4) if step != 2 else torch.zeros(3, 4)
+        loss = (shares(x) @ weight).square().mean()
+        if torch.isnan(loss):
+            continue
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    worker.sentinel.finish()
+    assert told_of(worker) == [("unused loss", 2, 1, 1)]
+
+
+def test_parts_and_their_sum_are_one_loss(work):
+    worker, loop = work(), Loop(spoilt=(2,))
+    for step in range(6):
+        out = loop.loss(step)
+        first, second = out * 0.5, out * 0.25
+        if not (torch.isfinite(first) and torch.isfinite(second)) or torch.isnan(first + second):
+            continue
+        loop.update(first + second)
+    worker.sentinel.finish()
+    assert told_of(worker) == [("unused loss", 2, 1, 1)]
+
+
+def logs_after_the_update(loop, step):
+    loss = loop.loss(step)
+    loop.update(loss)
+    return math.isnan(torch.log(-loss - 1.0).item())
+
+
+def asks_of_a_metric(loop, step):
+    out = loop.net(torch.rand(3, 4))
+    metric = torch.log(-out.abs() - 1.0).mean()
+    assert torch.isnan(metric)
+    loop.update(out.square().mean())
+
+
+@pytest.mark.parametrize("way", [logs_after_the_update, asks_of_a_metric])
+def test_what_is_made_with_a_loss_that_is_used_is_none_that_is_left_out(work, way):
+    worker, loop = work(), Loop(spoilt=())
+    for step in range(6):
+        way(loop, step)
+    worker.sentinel.finish()
+    assert (told_of(worker), worker.harms) == ([], [])
+
+
+def test_a_step_that_was_left_out_for_another_rank_does_not_hide_the_next_one(work):
+    worker, loop = work(), Loop(spoilt=(4,))
+    for step in range(7):
+        loss = loop.loss(step)
+        bad = (~torch.isfinite(loss.detach())).float()
+        bad += step == 3  # as an all-reduce does
+        if bad:
+            continue
+        loop.update(loss)
+    worker.sentinel.finish()
+    assert told_of(worker) == [("unused loss", 3, 1, 1)]
+
+
+def test_all_that_is_left_out_to_the_end_is_counted(work):
+    worker, loop = work(), Loop(spoilt=range(2, 60))
+    for step in range(60):
+        loop.asks_of_the_norm(step)
+    for _ in range(2):
+        loop.continues(61)
+    worker.sentinel.finish()
+    assert sum(one.in_a_row for one in skips(worker)) == 58

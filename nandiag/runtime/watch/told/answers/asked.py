@@ -24,7 +24,7 @@ from nandiag.runtime.tape.packed.words import Made
 from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.watch.clock import Clock
 
-_MOST, _MOST_A_STEP, _LARGEST, _FRAMES = 8, 16, 1 << 10, 6
+_MOST, _LARGEST, _FRAMES = 16, 1 << 10, 6
 _MOST_LINES, _MOST_TURNS, _MOST_KNOWN, _LITTLE = 64, 16, 64, 1 << 14
 
 
@@ -72,7 +72,7 @@ class Asked:
         if not (kind in BUILT_IN or hasattr(kind, "full_tensor")) or tensor.numel() > _LARGEST:
             return  # a class of the script's own would see the copy made
         self._count += 1
-        if self._count <= _MOST_A_STEP and not capturing():
+        if self._count <= _MOST and not capturing():
             with quiet():
                 data = local(tensor)
                 copy = None if data is None else data.clone()
@@ -98,7 +98,7 @@ class Asked:
         if usual is not None:
             self._unusual = self._clock.step
         if not self._know():
-            self._usual[line] = answer
+            self._usual.setdefault(line, answer)
             self._turns[line] += 1
 
     @property
@@ -115,6 +115,7 @@ class Asked:
         """Add the bad losses among the step's questions to what is known; returns whether anything was bad."""
         asked = [one for one in self._questions if one.step == self._clock.step]
         self._questions.clear()
+        self._count = 0  # without an update a step may go on for ever
         with quiet():
             bad = [one for one in asked if is_bad(one.tensor) and is_sure(one.tensor)]
         for one in bad:

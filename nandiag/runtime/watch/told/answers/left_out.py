@@ -1,27 +1,30 @@
-"""Steps that the script leaves out behind a bad loss: counted, and the first is led back to its line (worker).
+"""Bad losses that the script makes no step of: counted, and the first is led back to its line (worker).
 
-Either it calls no backward, having asked whether its loss is finite, or it throws the gradients away.
+Either it throws their gradients away, or it calls no backward, having asked whether they are finite; so it may do with
+the norm of gradients.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from nandiag.events import Looked, Skipped
 from nandiag.runtime.guard import guarded
+from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.look.losses import Loss
 from nandiag.runtime.look.sight import Sight
 from nandiag.runtime.look.weights import Optimizer
 from nandiag.runtime.replay.ready import CLIPS, gradients_used
-from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry
-from nandiag.runtime.tape.packed.words import Made
+from nandiag.runtime.tape.entries import BACKWARD, Entry
+from nandiag.runtime.tape.packed.descent import ancestors
+from nandiag.runtime.tape.packed.words import Given, Made
 from nandiag.runtime.watch.judge import left_out_by_script
-from nandiag.runtime.watch.told.answers.asked import Asked
+from nandiag.runtime.watch.told.answers.asked import Asked, Question
 
 if TYPE_CHECKING:
     from nandiag.runtime.watch.sentinel import Sentinel
@@ -38,92 +41,116 @@ class LeftOut:
 
     @guarded("questions")
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
-        """A loss is used: bad ones that the script had asked of before are not, unless it is made of them."""
+        """A loss is used: bad ones that the script had asked of are not, unless one was made with what they were."""
         sentinel, known = self._sentinel, self.asked.known
         self.asked.known = []
         with quiet():
             if any(map(is_bad, roots)):
                 return
-        losses, optimizer = sentinel.losses, sentinel.optimizer
-        tape = sentinel.capture.tape
+        optimizer, clock = sentinel.optimizer, sentinel.clock
+        here = [one for one in known if one.step == clock.step]
+        sharded = optimizer is not None and sentinel.weights.sharded(optimizer)
+        for one in self._unused(here, roots):
+            if not sharded:
+                sentinel.losses.unused(one.tensor, clock.micro_step)
+            elif not one.norm:
+                self._emit(one.tensor.item(), "unused loss", 1, None)
+
+    def _unused(self, known: Sequence[Question], roots: Sequence[Tensor]) -> Iterable[Question]:
+        """Yield the questions of norms, and of losses that share nothing with one that was used, nor with another."""
+        tape = self._sentinel.capture.tape
         words = (word for entry in tape.entries if entry.kind == BACKWARD for word in entry.words)
-        called = {id(word.entry) for word in words if type(word) is Made}
-        here = [one for one in known if one.step == sentinel.clock.step]
-        fresh = [one for one in here if id(self.asked.loss_of(one.tensor)) not in called]
-        forward = max((entry.number for entry in tape.entries if entry.kind == ROOT), default=0)
-        for one in fresh:
-            maker = tape.maker(one.tensor)
-            term = maker is not None and maker[0].number > forward and not one.norm
-            if optimizer is None or not sentinel.weights.sharded(optimizer):
-                loss = Loss(one.tensor, sentinel.clock.micro_step, exact=True, scaled=False, term=term)
-                losses.unused(loss, step=not (one.norm or term))
-            elif not (one.norm or term):
-                sentinel.skips.by_script(Skipped(sentinel.clock.step, None, 1, 0, one.tensor.item(), by="script"))
+        makers = [word.entry for word in words if type(word) is Made]
+        makers += [made[0] for one in roots if (made := tape.maker(one)) is not None]
+        used = _lineage(makers)
+        for one in known:
+            made = tape.maker(one.tensor)
+            own = set() if made is None else _lineage([made[0]])
+            if one.norm or not (own & used or (made is not None and _is_of_earlier(made[0], tape.step))):
+                yield one
+            used |= own
 
     def judge(self, optimizer: Optimizer, sight: Sight) -> Sight:
         """Tell the bad losses among those that were dropped; returns ``sight`` with what turned out to be used."""
         sentinel = self._sentinel
         losses, capture = sentinel.losses, sentinel.capture
         bad = left_out_by_script(sight, losses.pending, losses.dropped)
+        called = any(not loss.unused for loss, _ in bad)
         # The script changed the weights by these gradients (SAM) before it dropped them. No rank alone can run again
         # what is sharded: there it is harm, which all of them look at.
-        if bad and (sentinel.weights.sharded(optimizer) or gradients_used(capture.tape.entries[: capture.mark])):
-            there = len(losses.pending)
-            losses.pending = [*losses.dropped, *losses.pending]
-            losses.dropped = []
-            return sight._replace(losses=(*sight.losses[there:], *sight.losses[:there]))
+        if called and (sentinel.weights.sharded(optimizer) or gradients_used(capture.tape.entries[: capture.mark])):
+            return self._used(sight)
         if bad:
-            self._tell([loss for loss in losses.dropped if loss.exact], bad)
+            self._tell(bad)
             capture.tape.cut(capture.mark)
         return sight
+
+    def _used(self, sight: Sight) -> Sight:
+        """Have what a backward was called on judged with what waits for the border."""
+        losses = self._sentinel.losses
+        there = len(losses.pending)
+        pairs = list(zip(losses.dropped, sight.losses[there:], strict=True))
+        called = [(loss, value) for loss, value in pairs if not loss.unused]
+        losses.pending = [*(loss for loss, _ in called), *losses.pending]
+        losses.dropped = []
+        return sight._replace(losses=(*(value for _, value in called), *sight.losses[:there]))
 
     @guarded("questions")
     def at_end(self) -> None:
         """The script ends: no border will see what it dropped last."""
-        losses = self._sentinel.losses
-        norms = [one for one in self.asked.known if one.norm and one.step == self._sentinel.clock.step]
-        for one in norms:
-            losses.unused(Loss(one.tensor, self._sentinel.clock.micro_step, exact=True, scaled=False), step=False)
+        sentinel, losses = self._sentinel, self._sentinel.losses
+        for one in self.asked.known:
+            if one.norm and one.step == sentinel.clock.step:
+                losses.unused(one.tensor, sentinel.clock.micro_step)
         with quiet():
-            bad = [value for one in losses.dropped if one.exact and not math.isfinite(value := one.value.item())]
+            pairs = [(one, one.value.item()) for one in losses.dropped if one.exact]
+        bad = [(one, value) for one, value in pairs if not math.isfinite(value)]
         if bad:
-            self._tell(losses.dropped, bad, last=True)
-        self._sentinel.skips.last_words()
+            self._tell(bad, last=True)
+        sentinel.skips.last_words()
         losses.dropped.clear()
-        losses.drops = 0
 
     @guarded("questions")
-    def _tell(self, losses: Sequence[Loss], values: list[float], *, last: bool = False) -> None:
-        sentinel, tape = self._sentinel, self._sentinel.capture.tape
-        with quiet():
-            bad = [one for one in losses if is_bad(one.value)] or [losses[0]]
-        known = tape.maker(bad[0].value)
-        maker = _maker(bad[0], tape.entries) if known is None else known[0]
-        skip = Skipped(
-            sentinel.clock.step, None, self._count(bad), 0, values[0], by="script",
-            look=self._look(bad[0].value, maker), last=last,
-            of="term" if bad[0].term else "gradient norm" if maker is not None and maker.name in CLIPS else "loss",
-        )  # fmt: skip
-        sentinel.skips.by_script(skip)
-
-    def _count(self, bad: Sequence[Loss]) -> int:
-        """Return how many steps the ``bad`` ones stand for: of a loss there may be several, of a norm there is one."""
+    def _tell(self, bad: Sequence[tuple[Loss, float]], *, last: bool = False) -> None:
         tape = self._sentinel.capture.tape
-        makers = [known[0] for one in bad if (known := tape.maker(one.value)) is not None]
-        norms, terms = sum(maker.name in CLIPS for maker in makers), sum(one.term for one in bad)
-        return max(1, norms, min(len(bad) - norms - terms, self._sentinel.losses.drops))
+        made = [(known := tape.maker(one.value)) is not None and known[0].name in CLIPS for one, _ in bad]
+        first, value = bad[0]
+        if all(made):
+            self._emit(value, "gradient norm", len(bad), self._look(first), last=last and len(bad) > 1)
+            return
+        of = "unused loss" if all(one.unused for one, _ in bad) else "loss"
+        self._emit(value, of, len(bad) - sum(made), self._look(first))
 
-    def _look(self, value: Tensor, maker: Entry | None) -> Looked | None:
-        """Return how a bad ``value`` was made; None where that is not found, or was of an earlier one."""
+    def _emit(self, value: float, of: str, count: int, looked: Looked | None, *, last: bool = False) -> None:
+        step = self._sentinel.clock.step
+        self._sentinel.skips.by_script(Skipped(step, None, count, 0, value, by="script", look=looked, of=of, last=last))
+
+    def _look(self, loss: Loss) -> Looked | None:
+        """Return how a bad ``loss`` was made; None where that is not found, or was of an earlier one."""
+        tape = self._sentinel.capture.tape
+        known = tape.maker(loss.value)
+        maker = _maker(loss, tape.entries) if known is None else known[0]
         if self._looks >= _MOST_LOOKS or maker is None:
             return None
         self._looks += 1
-        self._sentinel.capture.tape.made(maker, [value])
-        looked = self._sentinel.looker.examine_handed(value)
+        tape.made(maker, [loss.value])
+        looked = self._sentinel.looker.examine_handed(loss.value)
         if looked is None or looked.outcome != "found":
             return None
         self._looks = _MOST_LOOKS
         return looked
+
+
+def _lineage(makers: list[Entry]) -> set[int]:
+    """Return which calls with gradients are behind ``makers``, and among them."""
+    return {id(entry) for entry in ancestors(makers) if entry.grad}
+
+
+def _is_of_earlier(maker: Entry, step: int) -> bool:
+    """Whether what was made goes back to a graph of an earlier step: a loss that is logged when its update is made."""
+    given = (word.get() for entry in ancestors([maker]) for word in entry.words if type(word) is Given)
+    older = any(entry.step != step for entry in ancestors([maker]))
+    return older or any(one is not None and one.requires_grad and not is_leaf(one) for one in given)
 
 
 def _maker(loss: Loss, entries: Sequence[Entry]) -> Entry | None:

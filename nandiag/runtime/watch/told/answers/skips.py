@@ -19,7 +19,7 @@ class Skips:
         self.total = 0
         self._in_a_row = 0
         self._left_out: set[int] = set()  # the optimizers whose updates were, in the newest such step
-        self._by_script: Counter[bool] = Counter()
+        self._by_script: Counter[str] = Counter()
         self._unsaid: Skipped | None = None
         self._collapsed = False
 
@@ -42,11 +42,10 @@ class Skips:
         return skip, fresh
 
     def by_script(self, skip: Skipped) -> None:
-        """The script left out ``skip.in_a_row`` steps; the total is counted here."""
-        kind = skip.of == "term"
-        before = self._by_script[kind]
-        self._by_script[kind] += skip.in_a_row
-        self._unsaid = replace(skip, total=self._by_script[kind])
+        """The script made no step of ``skip.in_a_row`` losses; the total, of each kind, is counted here."""
+        before = self._by_script[skip.of]
+        self._by_script[skip.of] += skip.in_a_row
+        self._unsaid = replace(skip, total=self._by_script[skip.of])
         if before < _MOST or skip.look is not None or skip.last:
             self.last_words()
 
