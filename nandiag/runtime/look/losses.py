@@ -65,10 +65,8 @@ class Losses(threading.local):
         data = local(plain if plain is not None else root)
         if data is None:
             return
-        exact = data.numel() == 1
-        # In float64 the norm of finite values does not overflow: what is not finite here is harm.
-        value = data.reshape(()) if exact else torch.linalg.vector_norm(data, dtype=torch.float64)
-        self.pending.append(Loss(value, micro_step, exact=exact, scaled=known is not None and plain is None))
+        scaled = known is not None and plain is None
+        self.pending.append(Loss(_number_of(data), micro_step, exact=data.numel() == 1, scaled=scaled))
 
     def take(self, roots: list[Tensor], micro_step: int) -> None:
         """Take the roots of a backward call."""
@@ -85,16 +83,26 @@ class Losses(threading.local):
             self.dropped += self.pending
         self.pending = []
 
-    def unused(self, tensor: Tensor, micro_step: int) -> None:
-        """Set a loss apart that no backward was called on, or a norm of gradients that no step was made of."""
+    def unused(self, tensor: Tensor, micro_step: int) -> Tensor:
+        """Set a loss apart that no backward was called on, or a norm of gradients that no step was made of.
+
+        Returns the number that it is looked at by.
+        """
+        value = _number_of(tensor)
         if len(self.dropped) < _MANY:
-            self.dropped.append(Loss(tensor, micro_step, exact=True, scaled=False, unused=True))
+            self.dropped.append(Loss(value, micro_step, exact=True, scaled=False, unused=True))
+        return value
 
     def clear(self) -> None:
         """Forget all roots: a step was made or left out."""
         self.pending.clear()
         self.dropped.clear()
         self._unscaled.clear()
+
+
+def _number_of(data: Tensor) -> Tensor:
+    """Return the one number in ``data``, else its norm: in float64 that of finite values does not overflow."""
+    return data.reshape(()) if data.numel() == 1 else torch.linalg.vector_norm(data, dtype=torch.float64)
 
 
 def roots_of(roots: Any) -> list[Tensor]:

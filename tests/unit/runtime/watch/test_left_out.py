@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from nandiag.events import Skipped
+from nandiag.events import ProbeDark, Skipped
 
 
 def shares(x):
@@ -281,3 +281,20 @@ def test_all_that_is_left_out_to_the_end_is_counted(work):
         loop.continues(61)
     worker.sentinel.finish()
     assert sum(one.in_a_row for one in skips(worker)) == 58
+
+
+@pytest.mark.parametrize("spoilt", [(3, 5), (5, 6, 7)])
+def test_what_was_asked_of_may_be_more_than_one_number(work, spoilt):
+    worker, loop = work(), Loop(spoilt=spoilt)
+    for step in range(9):
+        x = torch.rand(3, 4)
+        if step in spoilt:
+            x[1] = 0.0
+        out = loop.net(shares(x))
+        if torch.isnan(out).any():
+            continue
+        loop.update(out.square().mean())
+    worker.sentinel.finish()
+    assert worker.events(ProbeDark) == []
+    assert (sum(one.in_a_row for one in skips(worker)), worker.harms) == (len(spoilt), [])
+    assert skips(worker)[0].look.site.function == "shares"

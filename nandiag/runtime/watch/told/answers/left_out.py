@@ -15,7 +15,7 @@ from torch import Tensor
 from nandiag.events import Looked, Skipped
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.leaves import is_leaf
-from nandiag.runtime.look.finite import is_bad, quiet
+from nandiag.runtime.look.finite import fact, is_bad, quiet
 from nandiag.runtime.look.losses import Loss
 from nandiag.runtime.look.sight import Sight
 from nandiag.runtime.look.weights import Optimizer
@@ -52,9 +52,16 @@ class LeftOut:
         sharded = optimizer is not None and sentinel.weights.sharded(optimizer)
         for one in self._unused(here, roots):
             if not sharded:
-                sentinel.losses.unused(one.tensor, clock.micro_step)
+                self._set_apart(one)
             elif not one.norm:
-                self._emit(one.tensor.item(), "unused loss", 1, None)
+                self._emit(math.nan if fact(one.tensor).nan else math.inf, "unused loss", 1, None)
+
+    def _set_apart(self, question: Question) -> None:
+        tape, made = self._sentinel.capture.tape, self._sentinel.capture.tape.maker(question.tensor)
+        with quiet():
+            value = self._sentinel.losses.unused(question.tensor, self._sentinel.clock.micro_step)
+        if made is not None:
+            tape.made(made[0], [value])
 
     def _unused(self, known: Sequence[Question], roots: Sequence[Tensor]) -> Iterable[Question]:
         """Yield the questions of norms, and of losses that share nothing with one that was used, nor with another."""
@@ -101,7 +108,7 @@ class LeftOut:
         sentinel, losses = self._sentinel, self._sentinel.losses
         for one in self.asked.known:
             if one.norm and one.step == sentinel.clock.step:
-                losses.unused(one.tensor, sentinel.clock.micro_step)
+                self._set_apart(one)
         with quiet():
             pairs = [(one, one.value.item()) for one in losses.dropped if one.exact]
         bad = [(one, value) for one, value in pairs if not math.isfinite(value)]
