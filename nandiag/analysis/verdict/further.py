@@ -60,7 +60,11 @@ class Mend:
         if (place.file, place.line, place.column) == (own.file, own.line, own.column):
             return True
         text = self.lines.get(place.line or 0) if place.file == own.file else None
-        return text is not None and _shifted(place, text) is None
+        return text is not None and self.shown(place, text) is None
+
+    def shown(self, place: Origin, text: str) -> Origin | None:
+        """Return the place in its line as that is mended by now, or None where it stands there no more."""
+        return _shifted(place, text) or _grown(place, self.origin, text)
 
 
 def next_looks(claim: Claim, timeline: Timeline) -> list[Looked]:
@@ -144,7 +148,7 @@ def _places(facts: Facts, mend: Mend, looks: list[Looked]) -> Iterable[_Place]:
             continue
         same = origin.file == mend.origin.file
         text = mend.lines.get(origin.line or 0) if same else None
-        shown = _shifted(origin, text) or origin if text is not None else origin
+        shown = origin if text is None else mend.shown(origin, text) or origin
         _, cause = explain(replace(facts, origin=shown, look=look))
         line = None if cause is None else _mended(shown, cause.suggestions)
         if line is not None and same and origin.line is not None:
@@ -170,6 +174,17 @@ def _shifted(place: Origin, text: str) -> Origin | None:
         return None
     first = text.index(shown)
     return replace(place, source=text, column=(first, first + len(shown)))
+
+
+def _grown(place: Origin, within: Origin, text: str) -> Origin | None:
+    """Return the place with the line in which nothing but what is ``within`` its expression has been mended."""
+    source, (first, end), (start, stop) = place.source or "", place.column or (0, 0), within.column or (0, 0)
+    if source.strip() != (within.source or "").strip() or not first <= start < stop <= end:
+        return None
+    indent = len(source) - len(source.lstrip())
+    if not text.startswith(source[indent:start]) or not text.endswith(source[stop:].rstrip()):
+        return None
+    return replace(place, source=text, column=(first - indent, end - indent + len(text) - len(source.strip())))
 
 
 def _mended(origin: Origin, suggestions: tuple[Suggestion, ...]) -> str | None:

@@ -83,6 +83,15 @@ def test_what_the_first_help_mends_already_is_not_told_twice(by_hand, first, sec
     assert (told.suggestions, told.evidence) == (alone.suggestions, alone.evidence)
 
 
+def test_what_stands_around_the_mended_expression_is_mended_too(by_hand):
+    """With its divisor kept from 0 the quotient is 0, and its logarithm next to go."""
+    line = "    exact = torch.log(up / low)"
+    one = look(by_hand, line, "up / low", 7, op="div")
+    told = verdict(by_hand, one, look(by_hand, line, "torch.log(up / low)", 7))
+    assert told.suggestions[0].code == "exact = torch.log((up / low.clamp_min(1e-6)).clamp_min(1e-12))"
+    assert told.suggestions[0].text.endswith("The same line breaks in another place next: mend both.")
+
+
 @pytest.mark.parametrize("file", ["losses.py", "train.py"])
 def test_a_line_of_another_file_says_so(by_hand, file):
     told = verdict(by_hand, look(by_hand, *ORIGIN, op="div"), look(by_hand, "y = p.log()", "p.log()", 3, file=file))
