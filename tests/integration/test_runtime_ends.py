@@ -174,6 +174,51 @@ def test_a_rank_that_fails_of_something_else_under_fsdp2_is_no_hang(how, said, l
     assert not any(finding["slug"] == "collective_missing" for finding in report["findings"])
 
 
+LOADED = """
+import sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Tiles(Dataset):
+    def __init__(self):
+        self.tiles = torch.rand(32, 8, generator=torch.Generator().manual_seed(0))
+        self.tiles[22] = 0.25
+
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, index):
+        tile = self.tiles[index]
+        return (tile - tile.mean()) / tile.std()  # of one grey
+
+def train():
+    net = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for batch in DataLoader(Tiles(), 4):
+        loss = net(batch).square().mean()
+        if not torch.isfinite(loss):
+            sys.exit(3)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+train()
+"""
+
+
+def test_a_script_that_leaves_on_a_bad_batch_has_the_line_of_its_dataset(launch, tmp_path):
+    """The dataset is gone with the function that the exit unwinds."""
+    script, file = tmp_path / "loaded.py", tmp_path / "report.json"
+    script.write_text(LOADED)
+    words = ("--nproc-per-node", 1, "--log-dir", tmp_path / "logs", "--json", file, script)
+    done = launch(*NANDIAG, *words, cwd=tmp_path, timeout=90)
+    origin = json.loads(file.read_text())["verdict"]["origin"]
+    assert done.returncode == 1
+    assert origin["source"].strip().endswith("# of one grey"), done.stderr
+    assert "Tiles[22]" in done.stderr
+
+
 SPLIT = """
 import sys
 import torch

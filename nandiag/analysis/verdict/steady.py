@@ -152,10 +152,12 @@ def last_finite(
 def _before_by_hand(claim: Claim | None) -> tuple[int, ...]:
     """Return the last step that a bad value came behind which the script, without an optimizer, made between two steps.
 
-    It may be an update by hand: what is saved behind it, before the next step shows the harm, is bad as well.
+    It may be an update by hand: what is saved behind it, before the next step shows the harm, is bad as well. A dataset
+    makes none.
     """
     look = claim.look.event if claim is not None and claim.look is not None and claim.basis == "look" else None
-    between = look is not None and look.phase == "data" and look.source == "op"
+    own = look is not None and look.phase == "data" and look.source == "op"
+    between = own and look is not None and "dataset" not in look.facts
     by_hand = claim is not None and claim.harm is not None and claim.harm.event.optimizer is None
     return (claim.step - 2,) if claim is not None and between and by_hand else ()
 

@@ -75,12 +75,22 @@ class Batches:
 
     def __init__(self) -> None:
         self.newest: deque[Batch] = deque(maxlen=_KEPT)
+        self._held: list[tuple[Any, Any]] = []
         self._asked: weakref.WeakKeyDictionary[Any, deque[Any]] = weakref.WeakKeyDictionary()
 
     @guarded("batches")
     def asked(self, iterator: Any, indices: Any) -> None:
         """The iterator is about to fetch the samples at ``indices``; batches come back in the order asked for."""
         self._asked.setdefault(iterator, deque()).append(indices)
+
+    @guarded("batches")
+    def hold(self) -> None:
+        """Keep the datasets until the next batch is fetched: the script may leave now, and let go of them."""
+        self._held = [(one.dataset, one.collate) for one in self.newest]
+
+    def let_go(self) -> None:
+        """Hold no dataset any longer than the script does."""
+        self._held.clear()
 
     def begun(self, iterator: Any) -> None:
         """The iterator begins an epoch: batches that it asked for and that nobody took will not come any more."""
@@ -198,6 +208,7 @@ def _wrap_next(capture: Capture, batches: Batches) -> None:
 
     @guarded("batches")
     def begins() -> tuple[Generators, bool] | None:
+        batches.let_go()
         states = generators(full=False)
         return states, capture.window.on and not capture.idle and capture.window.close()
 

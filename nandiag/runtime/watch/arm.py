@@ -67,7 +67,7 @@ def arm() -> Sentinel:
     sentinel.early.arm()
     os.register_at_fork(after_in_child=capture.window.close)  # a worker of a DataLoader is forked in the open window
     _hear_numpy(capture)
-    capture.batches = watch_batches(capture)
+    _watch_batches(sentinel, capture)
     watch_exchanges(capture)
     Handed(capture, sentinel.looker.examine_handed).watch()
     collectives.install()
@@ -91,6 +91,12 @@ def arm() -> Sentinel:
     _record_births(sentinel, capture)
     ending.on_leave(functools.partial(_let_go, capture))
     return sentinel
+
+
+def _watch_batches(sentinel: Sentinel, capture: Capture) -> None:
+    """A script that leaves on a bad loss lets go of its dataset before anybody can ask that again."""
+    batches = capture.batches = watch_batches(capture)
+    sentinel.left_out.asked.on_bad = batches.hold
 
 
 def _hear_numpy(capture: Capture) -> None:
@@ -169,6 +175,7 @@ def _let_go(capture: Capture) -> None:
     capture.window.numbers.clear()
     capture.known, capture.exchanges = {}, []
     capture.batches.newest.clear()
+    capture.batches.let_go()
     capture.batches = capture.births = capture.on_root = None
 
 

@@ -29,6 +29,13 @@ def test_a_rank_that_told_no_end_counts_where_it_was_last_seen(by_hand):
     assert analyse(record).verdict.last_finite_step == 3
 
 
+@pytest.mark.parametrize(("facts", "last"), [({}, 9), ({"dataset": "Tiles", "dataset_index": 3}, 10)])
+def test_what_a_dataset_made_is_no_update_by_hand(by_hand, facts, last):
+    look = by_hand.found(11, phase="data", facts=facts)
+    record = by_hand.run(by_hand.rank(0, by_hand.loss(11), look, Finished(11, 0, 10), world=1), world=1)
+    assert analyse(record).verdict.last_finite_step == last
+
+
 def test_the_first_weight_to_go_bad_decides_where_to_resume_from(by_hand):
     states = by_hand.state(20, since=17), by_hand.state(25, "fc.bias", since=24)
     assert analyse(by_hand.run(by_hand.rank(0, *states, world=1), world=1)).verdict.last_finite_step == 17

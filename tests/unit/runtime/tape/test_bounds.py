@@ -64,3 +64,22 @@ def test_an_epoch_that_was_broken_off_does_not_shift_the_indices_of_the_next(rec
     tensor = torch.ones(2)
     batches.came(iterator, tensor, states)
     assert batches.of(tensor.untyped_storage()._cdata).indices == [8, 9]
+
+
+class Samples:
+    """A dataset that somebody may let go of."""
+
+
+def test_a_dataset_is_held_until_the_next_batch_where_the_script_may_leave_now(recording):
+    recording()
+    batches, iterator = Batches(), Iterator()
+    iterator._dataset = dataset = Samples()
+    tensor = torch.ones(2)
+    batches.came(iterator, tensor, SimpleNamespace())
+    batches.hold()
+    reference = weakref.ref(dataset)
+    del dataset, iterator
+    assert batches.of(tensor.untyped_storage()._cdata).dataset is reference()
+    batches.let_go()
+    assert reference() is None
+    assert batches.of(tensor.untyped_storage()._cdata) is None

@@ -49,6 +49,8 @@ class Question(NamedTuple):
 class Asked:
     """The newest questions; ``known`` are those of losses, and norms of gradients, to which the answer was bad.
 
+    ``on_bad`` is called where an answer was bad.
+
     Nothing is read off a device for a question before the script itself reads an answer that the line has not had
     before; one that is answered now so, now otherwise is soon let pass. No more of the script's is held than a few
     small tensors of torch's own memory, without a graph.
@@ -61,6 +63,7 @@ class Asked:
         self._turns: Counter[tuple[CodeType, int]] = Counter()
         self._step, self._count, self._unusual = -1, 0, -1
         self.known: list[Question] = []
+        self.on_bad: Callable[[], object] = lambda: None
 
     @guarded("questions")
     def of(self, tensor: Any, frame: Any) -> None:
@@ -118,6 +121,8 @@ class Asked:
         self._count = 0  # without an update a step may go on for ever
         with quiet():
             bad = [one for one in asked if is_bad(one.tensor) and is_sure(one.tensor)]
+        if bad:
+            self.on_bad()
         for one in bad:
             maker = self._maker(one)
             if maker is not None and len(self.known) < _MOST_KNOWN and not self._is_known(one):
