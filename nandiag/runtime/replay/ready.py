@@ -17,10 +17,10 @@ from nandiag.runtime.replay.rerun import written_by
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.unfinished import can_break_off
 from nandiag.runtime.replay.update.again import stand_in
+from nandiag.runtime.tape.calls.habits import Habit
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Tape, tensors_in
 from nandiag.runtime.tape.packed.descent import ancestors
-from nandiag.runtime.tape.packed.habits import Habit
 from nandiag.runtime.tape.packed.words import Given, Made, version_of
 from nandiag.runtime.tape.traceless import roots_of
 from nandiag.runtime.together.shadows import possible

@@ -20,12 +20,13 @@ from nandiag.runtime.look.finite import fact, quiet
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.trace import Communicates, Tracer
+from nandiag.runtime.tape.calls import setting
+from nandiag.runtime.tape.calls.outputs import given_out, shards_of
+from nandiag.runtime.tape.calls.sides import left_at
+from nandiag.runtime.tape.calls.swaps import Swapped
 from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Tape, tensors_in
-from nandiag.runtime.tape.packed.outputs import given_out, shards_of
-from nandiag.runtime.tape.packed.sides import left_at
-from nandiag.runtime.tape.packed.swaps import Swapped
 from nandiag.runtime.tape.packed.words import Given, Made, Rebuilt, version_of
-from nandiag.runtime.tape.state import set_attributes, under
+from nandiag.runtime.tape.state import under
 
 _backward = torch.autograd.backward
 _grad = torch.autograd.grad
@@ -128,7 +129,7 @@ class Player:
             return
         args, kwargs, swapped = words
         with self.tracer.still():
-            _as_it_was(entry, self._left)
+            setting.put_in(entry, self._left)
         with under(entry.modes), nullcontext() if swapped is None else swapped.within(entry.function):
             if entry.kind == BACKWARD:
                 self._play_backward(entry, args, kwargs)
@@ -166,7 +167,7 @@ class Player:
             kept = {id(one): held.clone() for one, held in entry.buffers if not one.requires_grad}
         tensors = {
             name: kept[key] if key in kept else self._unpack(word)
-            for key, (name, word) in zip(_swapped_in(entry), entry.swapped.tensors.items(), strict=True)
+            for key, (name, word) in zip(setting.swapped_in(entry), entry.swapped.tensors.items(), strict=True)
         }
         return entry.swapped._replace(tensors=tensors)
 
@@ -256,38 +257,9 @@ def _of_numpy(args: Any) -> bool:
     return any(type(one).__module__ == "numpy" for one in some)
 
 
-def _there(buffers: Iterable[tuple[Tensor, Tensor]]) -> Iterable[tuple[Tensor, Tensor]]:
-    return [(buffer, value) for buffer, value in buffers if all_there([buffer])]
-
-
 def written_by(entries: list[Entry]) -> list[tuple[Entry, Tensor]]:
     """Return the in-place calls among ``entries`` with each tensor from outside that they write into."""
     return [(entry, one) for entry in entries if entry.in_place and entry.args for one in _targets(entry)]
-
-
-def _as_it_was(entry: Entry, left: dict[tuple[int, str], Any]) -> None:
-    """Give buffers, attributes and generators what they held before the call, but not to tensors swapped in.
-
-    A tensor that a call before had ``left``, which was made again since, stays as that made it.
-    """
-    foreign = _swapped_in(entry)
-    for buffer, value in _there(entry.buffers):
-        if id(buffer) not in foreign:
-            buffer.detach().copy_(value)
-    for names, values in entry.attributes:
-        set_attributes([(names, {name: one for name, one in values.items() if not _stays(one, left, names, name)})])
-    if entry.generators is not None:
-        entry.generators.put_back()
-
-
-def _stays(value: Any, left: dict[tuple[int, str], Any], names: dict[str, Any], name: str) -> bool:
-    return isinstance(value, Tensor) and left.get((id(names), name)) is value
-
-
-def _swapped_in(entry: Entry) -> list[int]:
-    """Return the ``id`` of each tensor that the module of a call had instead of its own."""
-    words = entry.swapped.tensors.values() if entry.swapped is not None else ()
-    return [id(word.get() if type(word) is Given else word.tensor()) for word in words]
 
 
 def _targets(entry: Entry, again: Mapping[int, list[Tensor]] | None = None) -> list[Tensor]:

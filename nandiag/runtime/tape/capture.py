@@ -24,11 +24,11 @@ from nandiag.runtime.guard import Refused, disarm, guarded
 from nandiag.runtime.public import AnomalyStop
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.between import Between
+from nandiag.runtime.tape.calls.habits import Habit
+from nandiag.runtime.tape.calls.outputs import given_out
+from nandiag.runtime.tape.calls.sides import Sides
+from nandiag.runtime.tape.calls.swaps import swapped_by
 from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Tape
-from nandiag.runtime.tape.packed.habits import Habit
-from nandiag.runtime.tape.packed.outputs import given_out
-from nandiag.runtime.tape.packed.sides import Sides
-from nandiag.runtime.tape.packed.swaps import swapped_by
 from nandiag.runtime.tape.packed.words import Given
 from nandiag.runtime.tape.state import (
     capturing,

@@ -18,11 +18,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.runtime.frames import Frame, Place, Trail, places_on
 from nandiag.runtime.leaves import BUILT_IN, is_leaf, unseen
+from nandiag.runtime.tape.calls.sides import Side
+from nandiag.runtime.tape.calls.swaps import Swapped
 from nandiag.runtime.tape.packed.carried import Carried
 from nandiag.runtime.tape.packed.descent import ancestors, forget_consumed, part, unheld
 from nandiag.runtime.tape.packed.jots import Jots
-from nandiag.runtime.tape.packed.sides import Side
-from nandiag.runtime.tape.packed.swaps import Swapped
 from nandiag.runtime.tape.packed.words import PLAIN, Given, Made, Rebuilt, version_of
 from nandiag.runtime.tape.state import Generators, Modes
 

@@ -1,1 +1,1 @@
-"""The arguments of taped calls, as they are kept."""
+"""The arguments of taped calls, as they are kept until the step is over."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from nandiag.runtime.tape.packed.habits import Habit
+from nandiag.runtime.tape.calls.habits import Habit
 
 BAD = 4
 

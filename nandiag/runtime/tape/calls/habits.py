@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from nandiag.runtime.guard import disarm
 from nandiag.runtime.memory.silent import SILENT
 from nandiag.runtime.memory.there import is_there
+from nandiag.runtime.tape.calls.sides import Sides
 from nandiag.runtime.tape.packed.copies import Copies, Shelves, Unwritten
-from nandiag.runtime.tape.packed.sides import Sides
 from nandiag.runtime.tape.packed.words import version_of
 from nandiag.runtime.tape.state import Attributes, Names, Stock, equal, keep_attributes
 
