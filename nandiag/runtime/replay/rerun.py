@@ -89,6 +89,7 @@ class Player:
         began = time.perf_counter()
         with self.tracer.still():
             self._stand_in_for_written(entries)
+            setting.put_in_first(entries)
         last = max((entry.micro_step for entry in entries if entry.kind == BACKWARD), default=0)
         for entry, phase in zip(entries, phases_of(entries), strict=True):
             self.tracer.spot = Spot(None, None, entry.frames, phase, min(entry.micro_step, last))

@@ -28,6 +28,17 @@ def put_in(entry: Entry, left: dict[tuple[int, str], Any]) -> None:
         entry.generators.put_back()
 
 
+def put_in_first(entries: list[Entry]) -> None:
+    """Give buffers what the first call of their module found in them: code before it may have read them so."""
+    seen: set[int] = set()
+    for entry in entries:
+        foreign = swapped_in(entry)
+        for buffer, value in _there(entry.buffers):
+            if id(buffer) not in seen and id(buffer) not in foreign:
+                buffer.detach().copy_(value)
+            seen.add(id(buffer))
+
+
 def _stays(value: Any, left: dict[tuple[int, str], Any], names: dict[str, Any], name: str) -> bool:
     return isinstance(value, Tensor) and left.get((id(names), name)) is value
 
