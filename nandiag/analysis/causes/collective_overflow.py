@@ -109,7 +109,8 @@ def is_too_large(facts: Facts) -> bool:
 
 def _dtype(facts: Facts) -> str | None:
     """Return the dtype of the exchange: as seen in a replay of it, else as its name tells."""
-    seen = facts.look.facts.get("sent_dtype") if facts.look is not None else None
+    known = facts.look.facts if facts.look is not None else {}
+    seen = known.get("sent_dtype") or known.get("exchanged_dtype")
     return seen if isinstance(seen, str) and seen in LARGEST else dtype_in(exchange_of(facts))
 
 
@@ -176,7 +177,9 @@ def _advice(facts: Facts, name: str) -> tuple[Suggestion, ...]:
             wide,
             Suggestion(f"Or leave {name} out, or bring the loss down: its gradients are larger than float16 holds."),
         )
+    scale = overflow.scaled_loss(facts, max(facts.exchanged.values(), default=0.0) * facts.world)
     return (
+        *(() if scale is None else (Suggestion(scale),)),
         Suggestion("Reduce in float32, or in bfloat16 where the links are slow.", "gradient = p.grad.float()"),
         Suggestion("Or divide before the sum, not after it.", "gradient = p.grad.half() / dist.get_world_size()"),
     )

@@ -262,21 +262,31 @@ def _saturated(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
 
 def _loss_scale(facts: Facts) -> Suggestion | None:
     """A gradient that is too large by the factor alone which the script multiplies its loss by."""
-    factor, largest = facts.number("loss_factor"), facts.number("float64_absmax")
-    at = facts.extra.get("loss_factor_at")
-    if facts.node is None or factor is None or largest is None or abs(factor) <= 1.0 or not isinstance(at, list):
+    text = None if facts.node is None else scaled_loss(facts, facts.number("float64_absmax"))
+    if text is None:
+        return None
+    code = f"scaler.scale(loss).backward(); scaler.step({facts.called('optimizer')}); scaler.update()"
+    return Suggestion(text, f'scaler = torch.amp.GradScaler("{_device(facts)}"); {code}')
+
+
+def scaled_loss(facts: Facts, largest: float | None) -> str | None:
+    """Return what to do about the number which the loss is multiplied by, ``None`` if they are not too large by it.
+
+    ``largest`` is the largest magnitude among the gradients, or of a sum of them.
+    """
+    known = facts.look.facts if facts.look is not None else {}
+    factor, at = words.as_number(known.get("loss_factor")), known.get("loss_factor_at")
+    if factor is None or largest is None or abs(factor) <= 1.0 or not isinstance(at, list):
         return None
     without = largest / abs(factor)
     if without > LARGEST["float16"]:
         return None
     where = "" if at[0] is None else f" at {str(at[0]).replace(chr(92), '/').rpartition('/')[2]}:{at[1]}"
-    text = (
+    return (
         f"The script multiplies its loss by {words.number(factor)} before backward(){where}; without that the gradient "
         f"goes to {words.number(without)}. Lower that number, or let GradScaler choose it, which leaves out the update "
         "where it was too high."
     )
-    code = f"scaler.scale(loss).backward(); scaler.step({facts.called('optimizer')}); scaler.update()"
-    return Suggestion(text, f'scaler = torch.amp.GradScaler("{_device(facts)}"); {code}')
 
 
 def _mask(facts: Facts) -> Suggestion | None:

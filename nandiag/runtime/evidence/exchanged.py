@@ -46,6 +46,8 @@ def with_exchange(looked: Looked, largest: float | None, roots: list[nn.Module],
     facts["by"] = "script" if last else "comm_hook"
     brought = [one.message.facts()["handed"] for one in own[-_MOST_TOLD:] if one.message is not None]
     facts |= {"exchanged": brought} if brought else {}
+    if last is not None and last.dtype is not None:
+        facts["exchanged_dtype"] = str(last.dtype).removeprefix("torch.")
     if largest is not None:
         facts["local_gradient_absmax"] = largest
     site = None

@@ -161,7 +161,7 @@ class Evidence:
             facts |= few_weights(op, self._name())
             facts |= self.births.record.files.told(named_inputs(op, self._name())) if self.births is not None else {}
             facts |= masked_at(op) if op.sums else {}
-            facts |= self._multiplied() if op.spot.node is not None else {}
+            facts |= self.multiplied() if op.spot.node is not None else {}
         number = name_of_number(op.spot.frames) if any(map(_is_bad_number, facts.values())) else None
         facts |= {} if number is None else {"script_name": number}
         facts |= {name: True for name in ("recompute", "twice") if getattr(op.spot, name)}
@@ -173,7 +173,7 @@ class Evidence:
             outputs=outputs_of(op), facts=facts,
         )  # fmt: skip
 
-    def _multiplied(self) -> dict[str, object]:
+    def multiplied(self) -> dict[str, object]:
         """Return the number that the script multiplies its losses by before backward, and where it calls that."""
         factors = set(self.result.factors)
         if len(factors) != 1 or factors == {1.0} or not all(map(math.isfinite, factors)):

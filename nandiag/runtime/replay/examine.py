@@ -386,7 +386,7 @@ class Examiner:
         looked = case.nothing("finite", "; ".join(["run again, the step is finite on this rank", *doubts]))
         if self._capture.narrow and not case.handed:
             self._capture.widen()
-        looked = replace(looked, facts={"complete": not doubts, "joint": case.joint})
+        looked = replace(looked, facts={"complete": not doubts, "joint": case.joint, **seen.multiplied()})
         backwards = sum(entry.kind == BACKWARD for entry in seen.entries)
         own = [one for one in self._capture.exchanges if one.micro_step >= backwards]
         return with_exchange(looked, seen.result.largest_gradient, seen.roots, own)

@@ -56,13 +56,15 @@ _DDP = os.path.join("nn", "parallel", "distributed.py")
 class Exchange:
     """One call of a collective by the script: its name, the user's places, and after how many backward calls.
 
-    ``message`` is what it brought this rank, where both ends count that alike.
+    ``message`` is what it brought this rank, where both ends count that alike; ``dtype`` that of the tensor that it was
+    given first.
     """
 
     name: str
     places: list[Place]
     micro_step: int
     message: Message | None = None
+    dtype: torch.dtype | None = None
 
     @property
     def frames(self) -> tuple[Frame, ...]:
@@ -85,7 +87,8 @@ def _ended(capture: Capture, name: str, args: tuple[Any, ...], kwargs: dict[str,
         if found:
             message = ARRIVALS.newest
             known = message if message is not None and message.kind == _COUNTED_AS.get(name, name) else None
-            capture.exchanges.append(Exchange(name, found, capture.tape.micro_step, known))
+            dtype = getattr(args[0] if args else kwargs.get("tensor"), "dtype", None)
+            capture.exchanges.append(Exchange(name, found, capture.tape.micro_step, known, dtype))
     _written(capture, (name, args, kwargs), caller)
 
 

@@ -37,6 +37,17 @@ def test_a_sum_over_ranks(verdict_of):
     assert "divide before the sum" in verdict.suggestions[1].text
 
 
+def test_what_was_exchanged_in_half_precision_is_sure_and_the_scale_of_the_loss_to_blame(verdict_of):
+    """A loss scale of the script's own has doubled until the sum over ranks left the dtype."""
+    known = {"exchanged_dtype": "float16", "loss_factor": 65536.0, "loss_factor_at": ["train.py", 30]}
+    looks = [exchanged(size) for size in (41_120.0, 34_656.0)]
+    verdict = verdict_of(*(replace(one, facts={**one.facts, **known}) for one in looks))
+    assert verdict.evidence[0] == "local gradients go to 41120, and 2 ranks add theirs up; float16 ends at 65504"
+    first = verdict.suggestions[0].text
+    assert first.startswith("The script multiplies its loss by 65536 before backward() at train.py:30")
+    assert "Reduce in float32" in verdict.suggestions[1].text
+
+
 def test_one_rank_alone_is_the_culprit(verdict_of):
     verdict = verdict_of(exchanged(120.0, collective="fp16_compress_hook", by="comm_hook"),
                          exchanged(180_161.0, collective="fp16_compress_hook", by="comm_hook"))  # fmt: skip
