@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from types import CodeType
 from typing import Any
 
 import torch
@@ -27,6 +28,8 @@ _LOGS, _FEW = frozenset({"log", "log2", "log10"}), 4
 _DIVISIONS, _PAIR = frozenset({"div", "true_divide", "divide"}), 2
 _SHOWN, _GIVEN, _NODES = 4, 6, 3
 _FEWEST_POSITIONS = 2
+_COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
+_PASSED_OVER = _COMPREHENSIONS | {"<locals>"}
 
 
 def site_of(spot: Spot, op: str | None) -> Site:
@@ -43,10 +46,18 @@ def site_of(spot: Spot, op: str | None) -> Site:
         file=None if frame is None else frame.file,
         line=line,
         column=None if place is None else (place[1], place[2]),
-        function=None if frame is None else frame.code.co_name,
+        function=None if frame is None else _function(frame.code),
         source=None if frame is None or line is None else source(frame, line),
         around=None if frame is None else around(spot.frames[spot.frames.index(frame) :]),
     )
+
+
+def _function(code: CodeType) -> str:
+    """Return the name of the function, of a comprehension that of the one it stands in (before Python 3.11 its own)."""
+    if code.co_name not in _COMPREHENSIONS:
+        return code.co_name
+    parts = [one for one in getattr(code, "co_qualname", code.co_name).split(".") if one not in _PASSED_OVER]
+    return parts[-1] if parts else "<module>"
 
 
 def frame_of(spot: Spot) -> Frame | None:

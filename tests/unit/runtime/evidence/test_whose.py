@@ -109,3 +109,20 @@ def test_the_line_of_a_librarys_module_is_told_with_the_line_that_calls_it(work)
     assert (look.site.file, look.site.line) == ("/x/site-packages/acme/angles.py", 7)
     file, _, line = look.facts["called_at"].rpartition(":")
     assert Path(file).read_text(encoding="utf-8").splitlines()[int(line) - 1].endswith("# the line")
+
+
+def _of_rows(rows):
+    return [torch.log(row) for row in rows]
+
+
+def _of_nested(rows):
+    return [sum(torch.log(one) for one in row) for row in rows]
+
+
+@pytest.mark.parametrize("function", [_of_rows, _of_nested])
+def test_a_line_in_a_comprehension_is_that_of_the_function_round_it(work, function):
+    worker, weight = work(), torch.nn.Parameter(torch.zeros(2, 2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    torch.stack(function(weight)).sum().backward()
+    optimizer.step()
+    assert worker.looked[0].site.function == function.__name__
