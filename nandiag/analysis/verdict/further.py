@@ -86,7 +86,7 @@ def with_next(
     places = list(_places(facts, mend, looks)) if not stood_in or _leaves_what_stood_in(facts, mend) else []
     if not places:
         return told, ()
-    why = tuple(_why(places, whole=looks[-1].outcome == "finite"))
+    why = tuple(_why(places, facts.origin, whole=looks[-1].outcome == "finite"))
     if first is None:
         return told, why
     return (*told[:first], _together(mend, told[first], places), *told[first + 1 :]), why
@@ -231,27 +231,40 @@ def _now(text: str, mend: Mend, own: Suggestion) -> str:
 
 
 def _also(mend: Mend, places: list[_Place]) -> str:
-    lines = sorted({one.origin.line or 0 for one in places if one.origin.line != mend.origin.line})
+    own = mend.origin
+    same = [one for one in places if one.origin.file == own.file]
+    lines = sorted({one.origin.line or 0 for one in same} - {own.line or 0})
+    others = sorted({_of_file(one.origin) for one in places if one.origin.file != own.file})
     # Of a place for which no mend is known nobody could say that the line shown does not mend it as well.
-    here = any(one.origin.line == mend.origin.line and one.line is not None for one in places)
+    here = any(one.origin.line == own.line and one.line is not None for one in same)
     beside = all(one.beside for one in places)
-    if not lines and not here:
+    if not lines and not others and not here:
         return ""
-    if not lines:
+    if not lines and not others:
         return f"The same line breaks in another place {'too' if beside else 'next'}: mend both."
-    verb = "breaks" if len(lines) == 1 else "break"
+    verb = "breaks" if len(lines) + len(others) == 1 else "break"
     again = ", and this one in another place" if here else ""
     when = "in the same step as well" if beside else "next in the same step"
-    return f"{words.lines(lines).capitalize()} {verb} {when}{again}: mend that too."
+    told = " and ".join([*([words.lines(lines)] if lines else []), *others])
+    return _sentence(f"{told} {verb} {when}{again}: mend that too.")
 
 
-def _why(places: list[_Place], *, whole: bool) -> Iterable[str]:
+def _of_file(place: Origin) -> str:
+    return f"line {place.line} of {posixpath.basename(place.file or '')}"
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _why(places: list[_Place], origin: Origin, *, whole: bool) -> Iterable[str]:
     for number, place in enumerate(places):
         bad = {"nan": "NaN", "inf": "Inf"}[place.origin.kind]
-        how = "With finite numbers put in its place, line" if not number else "With those put there too, line"
-        how, next_ = ("Line", "of finite values as well") if place.beside else (how, "next")
+        how = "With finite numbers put in its place," if not number else "With those put there too,"
+        how, next_ = ("", "of finite values as well") if place.beside else (f"{how} ", "next")
         seen = f": {place.cause.evidence[0]}" if place.cause is not None and place.cause.evidence else ""
         gradient = " in its gradient" if place.origin.node is not None else ""
-        yield f"{how} {place.origin.line} made {bad}{gradient} {next_}{seen}."
+        where = f"line {place.origin.line}" if place.origin.file == origin.file else _of_file(place.origin)
+        yield _sentence(f"{how}{where} made {bad}{gradient} {next_}{seen}.")
     if whole:
         yield "Beyond that the step was finite."

@@ -96,6 +96,8 @@ def test_what_stands_around_the_mended_expression_is_mended_too(by_hand):
 def test_a_line_of_another_file_says_so(by_hand, file):
     told = verdict(by_hand, look(by_hand, *ORIGIN, op="div"), look(by_hand, "y = p.log()", "p.log()", 3, file=file))
     where = "losses.py, line 3" if file == "losses.py" else "line 3"
+    line = "line 3 of losses.py made" if file == "losses.py" else "line 3 made"
+    assert any(line in each for each in told.evidence)
     assert told.suggestions[0].code.splitlines()[1] == f"y = p.clamp_min(1e-12).log()  # {where}"
 
 
