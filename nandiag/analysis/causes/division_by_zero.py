@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from nandiag.analysis.causes.empty_reduction import divides_by_no_target
+from nandiag.analysis.causes.empty_reduction import divides_by_nothing
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
 from nandiag.analysis.causes.mends import by_hand, densities
 from nandiag.analysis.causes.mends.divisors import (
@@ -142,7 +142,7 @@ def _is_infinite(facts: Facts) -> bool:
 
 def _by_tensor(facts: Facts) -> Cause | None:
     divisor = _divisor(facts)
-    if divisor is None or not divisor.zeros or divides_by_no_target(facts):
+    if divisor is None or not divisor.zeros or divides_by_nothing(facts):
         return None
     held = share(divisor.zeros, divisor)
     inverse = RECIPROCALS.get(facts.op or "")

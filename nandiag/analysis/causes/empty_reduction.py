@@ -49,7 +49,9 @@ def explain(facts: Facts) -> Cause | None:
     """Name a mean over no elements, a spread of too few, or a loss all of whose targets are left out."""
     if not facts.finite_inputs or not facts.outputs_nan or facts.node is not None:
         return None
-    if divides_by_no_target(facts):
+    if _is_mean_of_missing(facts):
+        return _all_missing(facts)
+    if _divides_by_no_target(facts):
         return _no_target(facts)
     if facts.op in TARGETS and facts.origin.inputs[0].numel:
         return _no_target(facts)
@@ -58,15 +60,41 @@ def explain(facts: Facts) -> Cause | None:
     return None if facts.origin.inputs[0].numel else _nothing(facts)
 
 
-def divides_by_no_target(facts: Facts) -> bool:
+def divides_by_nothing(facts: Facts) -> bool:
+    """Whether a reduction of torch's divides a sum by its count of 0."""
+    return _divides_by_no_target(facts) or _is_mean_of_missing(facts)
+
+
+def _is_mean_of_missing(facts: Facts) -> bool:
+    """Whether it is ``nanmean``, which divides a sum by how many values are not NaN."""
+    found = fitting.parsed(facts.origin) if facts.op == "div" else None
+    return found is not None and isinstance(found[1], ast.Call) and _called(found[1]) == "nanmean"
+
+
+def _called(call: ast.Call) -> str:
+    return ast.unparse(call.func).rpartition(".")[2]
+
+
+def _all_missing(facts: Facts) -> Cause:
+    counts, (text, _) = facts.origin.inputs[-1], fitting.parsed(facts.origin) or ("", None)
+    where = (
+        "all values are NaN" if counts.numel == 1 else f"of {counts.zeros} in {counts.numel} means all values are NaN"
+    )
+    code = fitting.whole(facts.origin, f"torch.nan_to_num({text}, nan=0.0)")
+    return Cause(
+        slug="empty_reduction",
+        evidence=(f"{where}, and nanmean divides by how many are not: 0/0 is NaN",),
+        suggestions=(Suggestion("Put a number in the place of the mean of nothing.", code),),
+    )
+
+
+def _divides_by_no_target(facts: Facts) -> bool:
     """Whether a loss that torch makes of smaller ops (``loss_parallel``) divides its sum by a count of 0."""
     found, inputs = fitting.parsed(facts.origin), facts.origin.inputs
     if facts.op != "div" or found is None or not isinstance(found[1], ast.Call):
         return False
-    called = ast.unparse(found[1].func).rpartition(".")[2]
-    return (
-        called in {"cross_entropy", "nll_loss"} and bool(inputs) and all(one.numel == one.zeros == 1 for one in inputs)
-    )
+    ones = bool(inputs) and all(one.numel == one.zeros == 1 for one in inputs)
+    return ones and _called(found[1]) in {"cross_entropy", "nll_loss"}
 
 
 def _nothing(facts: Facts) -> Cause:

@@ -238,6 +238,9 @@ def _how_seen(look: Looked) -> Iterable[str]:
 
 def _reconstructed(look: Looked) -> Iterable[str]:
     facts = look.facts
+    if facts.get("forgot") is True:
+        yield "Inferred: the step was run again without what the script had kept of it, and that was computed anew."
+        return
     what = "update was made" if facts.get("parameters") else "step was run"
     yield f"Inferred: the {what} again on reconstructed inputs, for it had overwritten the real ones."
     if facts.get("of_zeros") is True:

@@ -31,6 +31,10 @@ from nandiag.runtime.belongings.shared import Shared
 from nandiag.runtime.belongings.theirs import Theirs
 from nandiag.runtime.belongings.world.noted import noted_by
 from nandiag.runtime.guard import Refused
+from nandiag.runtime.look.finite import is_bad, quiet
+
+# What is larger is no table.
+_LARGEST = 1 << 24
 
 
 class Belongings:
@@ -67,6 +71,14 @@ class Belongings:
         for one, left in self._kept:
             self._stand_ins.put_into(one, left)
 
+    def forget(self) -> None:
+        """Take out of dictionaries what is bad in them: a table that the script computes once for each key, say."""
+        with quiet():
+            for one, left in self._kept:
+                if isinstance(one, dict) and type(one) in MAPS and not (left or "__builtins__" in one):
+                    for key in [key for key, value in list(one.items()) if _holds_bad(value)]:
+                        del one[key]
+
     def put_back(self) -> None:
         """Set everything to what it was that is not; raises the first error of one that refuses, when all are done."""
         errors: list[BaseException] = []
@@ -101,6 +113,11 @@ class Belongings:
             return None
         # Others may see this memory: where the run goes on it is not written to, for a stand-in refuses.
         return self._numbers.keeper(one) if self._ends else partial(one.seek, one.tell())
+
+
+def _holds_bad(value: Any) -> bool:
+    tensors = value if isinstance(value, tuple | list) else (value,)
+    return any(type(one) is Tensor and one.numel() <= _LARGEST and is_bad(one) for one in tensors)
 
 
 def keeper(one: Any, left: Collection[Any]) -> Callable[[], object] | None:

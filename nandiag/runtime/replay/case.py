@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from nandiag.events import Looked, words
@@ -37,6 +38,7 @@ class Case:
     ``asks``: the other ranks are asked for their parts of the sharded weights, for none of them takes part.
     ``within``: hooks have made the weights bad within the step's own backward.
     ``zeros``: what the script's own writes made bad is stood in for by zeros, not by numbers of its size.
+    ``forgets``: what the script keeps by key and is bad is not there, so that it is computed again.
     ``single``: nothing says that the other ranks end in this step as well.
     ``by_hand``: no optimizer made the updates, so that the tape begins with the one before this step.
     """
@@ -60,6 +62,7 @@ class Case:
     asks: bool = False
     single: bool = False
     zeros: bool = False
+    forgets: bool = False
 
     @property
     def may_be_joined(self) -> bool:
@@ -70,6 +73,11 @@ class Case:
         """
         left = self.unfinished and not self.handed and not self.single
         return (self.within or left) and self.ends and not self.joint
+
+    @property
+    def scales(self) -> dict[int, Tensor]:
+        """What stands in for the loss scale, by its ``id``: a replay is not to overflow by that."""
+        return {} if self.scale is None else {id(self.scale): torch.ones_like(self.scale)}
 
     def nothing(self, outcome: str, reason: str) -> Looked:
         """Return that running the step again showed no origin, and why."""

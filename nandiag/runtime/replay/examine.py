@@ -278,12 +278,11 @@ class Examiner:
         return in_company(case, roots_of(entries), self._capture.step_seconds, lambda one: self._replay(one, entries))
 
     def _replay(self, case: Case, entries: list[Entry], mended: Mended | None = None) -> Looked:
-        roots = roots_of(entries)
+        roots, capture = roots_of(entries), self._capture
         tracer = Tracer(names_of(roots), joint=case.joint, mended=mended)
         with quiet():
             held = all_that_gather(case.parameters, roots, entries)
             tracer.brought = set(labels_of(roots, entries)) | memory_of(entries)
-            ones = {id(case.scale): torch.ones_like(case.scale)} if case.scale is not None else {}
         try:
             with quiet():
                 written = may_write_weights(entries, roots)
@@ -291,24 +290,24 @@ class Examiner:
                 tracer.own |= {key for one in held if written and (key := storage(one)) is not None}
             with (
                 self._joined(case, entries, tracer) as through,
-                traceless(self._capture, held, entries, weights_written=written, ends=case.ends),
+                traceless(capture, held, entries, weights_written=written, ends=case.ends) as forget,
                 as_written(),
                 self._traced(tracer),
             ):
-                player = Player(tracer, ones, held, case)
-                spoiled = stand_in_for_spoiled(case, entries, tracer) or self._capture.half_updated
+                if case.forgets:
+                    forget()
+                player = Player(tracer, case.scales, held, case)
+                spoiled = stand_in_for_spoiled(case, entries, tracer) or capture.half_updated
                 # In a context of its own, for what the step sets in context variables.
                 with contextlib.nullcontext() if case.joint else patience():
                     result = contextvars.copy_context().run(player.play, entries)
                 through()
-                result.gradients += player.made_again(self._capture.tape, (*case.gradients, *case.spoken))
+                result.gradients += player.made_again(capture.tape, (*case.gradients, *case.spoken))
                 with tracer.still(), torch.no_grad():
-                    kept = self._capture.batches, self._capture.narrow, frozenset(self._capture.received)
-                    seen = Evidence(
-                        tracer, result, roots, entries, *kept, self._capture.births, self._capture.tape.copier
-                    )
+                    known = frozenset(capture.received), capture.births, capture.tape.copier
+                    seen = Evidence(tracer, result, roots, entries, capture.batches, capture.narrow, *known)
                     looked = self._conclude(case, seen)
-                looked = self._hooks.again(case, seen, looked, self._capture.step_seconds)
+                looked = self._hooks.again(case, seen, looked, capture.step_seconds)
                 again = spoiled and looked.method == "replay"
             return replace(looked, facts={**looked.facts, "reconstructed": True}) if again else looked
         except Refused as refusal:
@@ -319,22 +318,24 @@ class Examiner:
             return case.nothing("failed", f"{type(error).__name__}: {str(error)[:300]}")
 
     def _as_set_anew(self, case: Case, entries: list[Entry], looked: Looked) -> Looked:
-        """Return ``looked``, or what shows when modules begin with what they held before they set it anew.
+        """Return ``looked``, or what shows when modules begin with what they held before they set it anew, or kept it.
 
-        A call that replaces a buffer for the first time is run again on what it has put there.
+        A call that replaces a buffer, or computes a table once, is run again on what it has put there.
         """
         made = looked.outcome == "found" and looked.source == "op"
         if case.joint or made or looked.outcome not in {"found", "finite"}:
             return looked
         with quiet():
-            if not as_before_set_anew(entries, self._capture.known):
-                return looked
-        again = self._replay(case, entries)
-        if again.outcome == "found" and again.source == "op":
-            return replace(again, facts={**again.facts, "reconstructed": True})
+            anew = as_before_set_anew(entries, self._capture.known)
+        tries = [case] if anew else []
+        tries += [replace(case, forgets=True)] if looked.source == "outside" else []
+        for one in tries:
+            again = self._replay(one, entries)
+            if again.outcome == "found" and again.source == "op":
+                return replace(again, facts={**again.facts, "reconstructed": True, "forgot": one.forgets})
         reason = "; ".join([looked.reason or "", "what modules have set anew was not as it had been"])
-        finite = looked.outcome == "finite"
-        return replace(looked, facts={**looked.facts, "complete": False}, reason=reason) if finite else looked
+        doubtful = anew and looked.outcome == "finite"
+        return replace(looked, facts={**looked.facts, "complete": False}, reason=reason) if doubtful else looked
 
     def _on_zeros(self, case: Case, entries: list[Entry], looked: Looked) -> Looked:
         """Return ``looked``, or what shows when zeros stand in for weights that the script's own writes made bad."""

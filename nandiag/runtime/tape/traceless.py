@@ -47,10 +47,11 @@ def traceless(
     *,
     weights_written: bool = False,
     ends: bool = True,
-) -> Iterator[None]:
+) -> Iterator[Callable[[], None]]:
     """Keep gradients, buffers, generators, attributes, printed and logged output as if no replay had been.
 
-    Raises Refused, with nothing changed, where something could not be put back and the run does not end (``ends``).
+    Yields what takes away meanwhile that which is bad of what the script keeps by key. Raises Refused, with nothing
+    changed, where something could not be put back and the run does not end (``ends``).
     """
     roots = roots_of(entries)
     with quiet():
@@ -76,7 +77,7 @@ def traceless(
         aside.begin()
         belongings.begin(aside.led)
         with _without_counters(), _dual_level(entries), belongings.shared:
-            yield
+            yield belongings.forget
     finally:
         undo_all(undo)
 

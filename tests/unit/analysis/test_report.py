@@ -135,6 +135,14 @@ def test_what_an_update_made_names_the_parameter(by_hand):
     assert any("reconstructed inputs" in text for text in verdict.evidence)
 
 
+def test_what_was_computed_anew_in_the_place_of_what_was_kept_is_inferred(by_hand):
+    look = by_hand.found(5, facts={"reconstructed": True, "forgot": True})
+    verdict = analyse(by_hand.run(by_hand.rank(0, look, world=1), world=1)).verdict
+    assert verdict.confidence == "inferred"
+    assert any("without what the script had kept" in text for text in verdict.evidence)
+    assert not any("reconstructed inputs" in text for text in verdict.evidence)
+
+
 def test_the_first_bad_place_in_the_output_is_said(by_hand):
     outputs = (by_hand.fact(nan=3, first_bad=(2, 1)),)
     verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.found(5, outputs=outputs), world=1), world=1)).verdict

@@ -139,3 +139,17 @@ def test_an_average_of_nothing_is_left_out(at, by_hand):
     assert codes(facts) == ["if total == 0: return"]
     facts = by_zero(at, by_hand, "s = seen / total", "seen / total", op="reciprocal", phase="optimizer")
     assert codes(facts)[0] == "s = seen / total.clamp_min(1e-6)"
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("mean = torch.nanmean(x, dim=1)", "mean = torch.nan_to_num(torch.nanmean(x, dim=1), nan=0.0)"),
+        ("loss = (x - y).square().nanmean()", "loss = torch.nan_to_num((x - y).square().nanmean(), nan=0.0)"),
+    ],
+)
+def test_a_mean_of_what_is_not_missing_where_all_is(at, by_hand, line, code):
+    counts = by_hand.fact(zeros=3, min=0.0)
+    facts = at("div", (by_hand.fact(zeros=3), counts), (by_hand.fact(nan=3),), **on(line, line.partition("= ")[2]))
+    assert (mechanism(facts).slug, codes(facts)) == ("empty_reduction", [code])
+    assert mechanism(facts).evidence[0].startswith("of 3 in 16 means all values are NaN")

@@ -122,3 +122,43 @@ def test_stock_keeps_nothing_alive():
     del model
     gc.collect()
     assert [one() for one in held] == [None] * 4
+
+
+class Tables(nn.Module):
+    """Computes a table for each length once."""
+
+    def __init__(self, kept):
+        super().__init__()
+        self.layer, self.kept = nn.Linear(4, 1), kept
+
+    def table(self, length):
+        if length not in self.kept:
+            angles = torch.log(torch.tensor(length - 1.0)) * torch.arange(4.0)  # of no length
+            self.kept[length] = angles.cos(), angles.sin()
+        return self.kept[length]
+
+    def forward(self, x):
+        cos, sin = self.table(x.shape[0])
+        return self.layer(x * cos + x * sin)
+
+
+KEPT = {}
+
+
+@pytest.mark.parametrize("kept", [dict, lambda: KEPT])
+def test_a_table_that_is_kept_by_key_is_computed_again_where_it_is_bad(work, kept):
+    worker, model = work(), Tables(kept())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(BAD + 1):
+        loss = model(torch.ones(1 if step == BAD else 2 + step % 2, 4)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source, looked.step) == ("found", "op", BAD)
+    assert looked.site.line == line_of("# of no length")
+    assert looked.facts["forgot"] is True
+    table = model.kept[1]
+    assert list(model.kept) == [2, 3, 1]
+    assert table[0].isnan().any()
+    assert model.kept.pop(1) is table
