@@ -91,14 +91,15 @@ def _listed(facts: Facts) -> Cause | None:
     if bad is None:
         return None
     where = f"; the first bad one is at {list(bad.first_bad)}" if bad.first_bad else ""
-    told = f"torch took it as it is from Python's numbers{where}."
+    sample = _sample(facts, in_dataset=True)
+    told = (f"torch took it as it is from Python's numbers{where}.", *((sample,) if sample else ()))
     mend = "Look at where these numbers are read or computed, and drop or repair such rows there"
     given = _nodes(facts.origin.source or "", ast.Assign)
     names = [one.id for node in given for one in node.targets if isinstance(one, ast.Name)]
     if len(names) != 1:
-        return Cause("data_nonfinite", (told,), (Suggestion(f"{mend}."),), LIKELY, story=True)
+        return Cause("data_nonfinite", told, (Suggestion(f"{mend}."),), LIKELY, story=True)
     mend = f"{mend}, or put a number that stands for a missing one in their place, behind this line."
-    return Cause("data_nonfinite", (told,), (Suggestion(mend, _with_numbers(names[0], bad)),), LIKELY, story=True)
+    return Cause("data_nonfinite", told, (Suggestion(mend, _with_numbers(names[0], bad)),), LIKELY, story=True)
 
 
 def _weights(facts: Facts) -> str | None:

@@ -76,6 +76,13 @@ def test_numbers_that_python_read_bad_are_data(at, by_hand, source, outputs, cod
     assert story.suggestions[-1].code == code
 
 
+def test_numbers_that_a_dataset_gave_bad_are_told_with_their_sample(at, by_hand):
+    bad, extra = by_hand.fact(posinf=1), {"dataset": "Bags", "dataset_index": 433, "brought": True}
+    text = "return torch.from_numpy(row)"
+    story, *_ = explain(at("lift_fresh", (bad,), (bad,), text=text, phase="data", file="train.py", line=7, extra=extra))
+    assert story.evidence[1].startswith("It came with Bags[433], and was bad when torch took it there")
+
+
 def test_one_number_of_the_scripts_own_arithmetic_is_no_data(at, by_hand):
     bad = by_hand.fact(nan=1, shape=())
     facts = at("lift_fresh", (bad,), (bad,), text="scale = torch.tensor(total / count)", file="train.py", line=7)
