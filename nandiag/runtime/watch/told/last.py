@@ -24,6 +24,7 @@ from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.together.shards import SHARDS
 from nandiag.runtime.watch.judge import Border
 from nandiag.runtime.watch.told.answers.asked import Asked, is_sure
+from nandiag.runtime.watch.told.answers.passed_over import is_passed_over
 from nandiag.runtime.watch.told.nothing import nothing_to_draw
 from nandiag.runtime.watch.told.spoken import Refusal, arrays_of, is_of_numbers, spoken_of
 
@@ -88,6 +89,8 @@ class LastLook:
         sentinel = self._sentinel
         if not (spoken or sentinel.capture.tape.unfinished() or sentinel.looker.unfinished):
             return
+        if error is None and (asked := self._asked.newest) is not None and is_passed_over(asked):
+            return  # it is told among the steps that the script left out
         broken = None if error is None else self.refusal.broken(error)
         of_numbers = error is None or is_of_numbers(error)
         # Nothing in this step says that others end in it too: nobody is to be waited for.

@@ -25,6 +25,7 @@ from nandiag.runtime.tape.packed.descent import ancestors
 from nandiag.runtime.tape.packed.words import Given, Made
 from nandiag.runtime.watch.judge import left_out_by_script
 from nandiag.runtime.watch.told.answers.asked import Asked, Question
+from nandiag.runtime.watch.told.answers.passed_over import is_passed_over
 
 if TYPE_CHECKING:
     from nandiag.runtime.watch.sentinel import Sentinel
@@ -106,8 +107,9 @@ class LeftOut:
     def at_end(self) -> None:
         """The script ends: no border will see what it dropped last."""
         sentinel, losses = self._sentinel, self._sentinel.losses
+        self.asked.finish()
         for one in self.asked.known:
-            if one.norm and one.step == sentinel.clock.step:
+            if one.step == sentinel.clock.step and (one.norm or is_passed_over(one)):
                 self._set_apart(one)
         with quiet():
             pairs = [(one, one.value.item()) for one in losses.dropped if one.exact]
@@ -126,7 +128,7 @@ class LeftOut:
             self._emit(value, "gradient norm", len(bad), self._look(first), last=last and len(bad) > 1)
             return
         of = "unused loss" if all(one.unused for one, _ in bad) else "loss"
-        self._emit(value, of, len(bad) - sum(made), self._look(first))
+        self._emit(value, of, len(bad) - sum(made), self._look(first), last=last and len(bad) > 1)
 
     def _emit(self, value: float, of: str, count: int, looked: Looked | None, *, last: bool = False) -> None:
         step = self._sentinel.clock.step

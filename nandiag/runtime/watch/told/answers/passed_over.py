@@ -1,0 +1,70 @@
+"""Whether the script goes on with its loop on a bad answer, by its text: then the step is left out (worker)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from nandiag.runtime.evidence.around.place import Function, end_of
+from nandiag.runtime.frames import USER, Frame
+from nandiag.runtime.frames.text import tree_of
+from nandiag.runtime.guard import guarded
+from nandiag.runtime.watch.told.answers.asked import Question
+
+_ENDS = frozenset({"exit", "_exit", "quit", "abort"})
+_STEPS = frozenset({"backward", "step"})
+
+
+@guarded("questions")
+def is_passed_over(question: Question) -> bool:
+    """Whether the condition that the question was asked for leads on to the next turn of a loop, or round the update.
+
+    It is that of the line itself, of one behind it that has the answer by name, or of the call that asks.
+    """
+    conditions = (_condition(frame) for frame in question.spot(0).frames if frame.kind == USER)
+    answers = (_goes_on(one) for one in conditions if one is not None)
+    return next((one for one in answers if one is not None), False)
+
+
+def _condition(frame: Frame) -> ast.If | None:
+    """Return the ``if`` whose condition stands in the line of the frame, or has by name what that line makes."""
+    tree, line = tree_of(frame.file), frame.line
+    scope = None if tree is None else _innermost(tree, line)
+    many = [] if scope is None else [one for one in ast.walk(scope) if isinstance(one, ast.If)]
+    there = next((one for one in many if one.test.lineno <= line <= end_of(one.test)[0]), None)
+    if there is not None or scope is None:
+        return there
+    names = set(_made(scope, line))
+    behind = (one for one in sorted(many, key=lambda one: one.lineno) if one.lineno > line)
+    return next((one for one in behind if names & {node.id for node in _names(one.test)}), None)
+
+
+def _innermost(tree: ast.Module, line: int) -> ast.AST:
+    held = [one for one in ast.walk(tree) if isinstance(one, Function) and one.lineno <= line <= end_of(one)[0]]
+    return max(held, key=lambda one: one.lineno, default=tree)
+
+
+def _made(scope: ast.AST, line: int) -> Iterator[str]:
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Assign) and node.lineno <= line <= end_of(node)[0]:
+            yield from (name.id for target in node.targets for name in _names(target))
+
+
+def _names(node: ast.AST) -> list[ast.Name]:
+    return [one for one in ast.walk(node) if isinstance(one, ast.Name)]
+
+
+def _goes_on(condition: ast.If) -> bool | None:
+    """Whether a turn of the loop ends under the condition, or an update stands there, and nothing leaves the loop.
+
+    None where that is for the caller to decide, which gets an answer back.
+    """
+    inner = [node for part in (*condition.body, *condition.orelse) for node in ast.walk(part)]
+    called = {_name_of(one.func) for one in inner if isinstance(one, ast.Call)}
+    if called & _ENDS or any(isinstance(one, ast.Break | ast.Raise) for one in inner):
+        return False
+    return True if called & _STEPS or any(isinstance(one, ast.Continue) for one in inner) else None
+
+
+def _name_of(function: ast.expr) -> str:
+    return ast.unparse(function).rpartition(".")[2]
