@@ -38,7 +38,7 @@ def finite(loss):
 
 def usable(loss):
     if torch.isnan(loss):
-        SEEN.append(float(loss))
+        SEEN.append(loss.item())
         return False
     return True
 
@@ -62,7 +62,7 @@ def has_the_answer_by_name(run):
     for loss in run.losses():
         bad = torch.isnan(loss)
         if bad:
-            SEEN.append(float(loss))
+            SEEN.append(loss.item())
             continue
         run.update(loss)
 
