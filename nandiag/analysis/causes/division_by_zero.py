@@ -17,7 +17,7 @@ from nandiag.analysis.causes.mends.divisors import (
     spreads,
     zero_weights,
 )
-from nandiag.analysis.causes.mends.exponentials import forms, probabilities, scalings, shares
+from nandiag.analysis.causes.mends.exponentials import forms, probabilities, scalings, scans, shares
 from nandiag.analysis.causes.mends.script import bounding, fitting, quotients
 from nandiag.analysis.causes.mends.script.guards import in_update, small, under_root
 from nandiag.analysis.explained.explanation import Explanation
@@ -170,6 +170,7 @@ def _in_pass(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     """What the divisor is made of in another line, or out of, may tell more than the division itself."""
     made = (
         scalings.in_logarithms(facts, divisor)
+        or scans.of_product(facts)
         or spreads.not_yet(facts)
         or peaks.instead(facts)
         or norms.correlated(facts)

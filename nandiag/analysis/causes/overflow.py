@@ -150,6 +150,7 @@ def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
     if facts.overgrown is not None:
         return overgrown.of_a_weight(facts, facts.overgrown, text, strength)
     product = recurrences.scaled(facts) or (scans.as_loop(facts.origin) if facts.op == "exp" else None)
+    product = product or (scans.of_product(facts) if facts.op == "div" else None)
     product = multipliers.outgrown(facts) or product or states.mended(facts)
     product = product or (_mask(facts) if dtype == "bfloat16" else None)
     if product is not None:
