@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import itertools
-import re
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import WrapperDescriptorType
 from typing import Any
 
 from nandiag.runtime.belongings.instead.caches import copied_cache, is_cache
+from nandiag.runtime.unwarned import unwarned
 
 _FILE = io.IOBase.__mro__[1]  # of every file, C's and Python's
 _READER = ("_csv", "reader")  # stands where the file stands that it reads
@@ -20,7 +18,6 @@ _ENDLESS = type(iter(int, 1))
 # Two of these share what they have taken.
 _SHARING: type = type(itertools.tee(())[0])
 # Python 3.12 and 3.13 warn of a copy of what itertools makes; from 3.14 on there is none.
-_UNSAID = ("ignore", None, DeprecationWarning, re.compile(r"nandiag\."), 0)
 
 
 def is_iterator(kind: type) -> bool:
@@ -51,26 +48,12 @@ def copied(one: Any, inner: Callable[[Any], Any]) -> Any:
     known = kind.__module__ in {"builtins", "itertools"} and kind is not _SHARING
     if not known or not _has_own(kind, "__reduce__") or (kind is _ENDLESS and not _calls_a_function(one)):
         raise TypeError(f"a {kind.__name__} has no copy")
-    with _unwarned():
+    with unwarned(DeprecationWarning, r"nandiag\."):
         make, words, *state = one.__reduce__()
         copy = make(*map(inner, words))
         if state and state[0] is not None:
             copy.__setstate__(_state(state[0], inner))
     return copy
-
-
-@contextlib.contextmanager
-def _unwarned() -> Iterator[None]:
-    """Leave out warnings of what is deprecated that name nandiag's own lines.
-
-    Past the functions of ``warnings``: after these, each warning of the script's that was shown once is shown again.
-    """
-    filters: Any = warnings.filters
-    filters.insert(0, _UNSAID)
-    try:
-        yield
-    finally:
-        filters.remove(_UNSAID)
 
 
 def _has_own(kind: type, name: str) -> bool:

@@ -15,7 +15,6 @@ import select
 import signal
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -36,6 +35,7 @@ from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.tape.batches import Batch, Streamed
 from nandiag.runtime.tape.entries import tensors_in
+from nandiag.runtime.unwarned import unwarned
 
 _PATIENCE = 10.0
 _MOST_BYTES = 1 << 20
@@ -47,8 +47,7 @@ def ask_stream(batch: Batch, bad: Tensor) -> Looked | None:
     if streamed is None or not hasattr(os, "fork") or torch.cuda.is_initialized():
         return None
     reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of threads: a loader forks its workers beside them too
+    with unwarned(Warning):  # of threads: a loader forks its workers beside them too
         process = os.fork()
     if process == 0:
         _answer(writing, lambda: _look(batch, streamed, bad))

@@ -2,6 +2,7 @@
 
 import os
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -102,3 +103,18 @@ def test_running_through_it_again_writes_nothing(work, tmp_path):
     train(Stream(logarithm, marks), 0)
     assert looked(worker).source == "op"
     assert marks.read_text() == "x" * 24
+
+
+def test_a_warning_that_was_shown_once_is_not_shown_again_behind_it(work, tmp_path):
+    """Python forgets what it has shown where the filters are set otherwise by its own functions."""
+
+    def warns(number):
+        warnings.warn("slow path", UserWarning, stacklevel=1)
+        return logarithm(number)
+
+    worker = work()
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        train(Stream(warns, tmp_path / "marks"), 0)
+    assert looked(worker).source == "op"
+    assert [str(one.message) for one in shown].count("slow path") == 1

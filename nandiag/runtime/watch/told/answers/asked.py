@@ -27,7 +27,7 @@ from nandiag.runtime.watch.clock import Clock
 
 _MOST, _LARGEST, _FRAMES = 16, 1 << 10, 6
 _PAUSE = 0.02  # seconds: sixteen questions cost less than half a percent of that
-_MOST_LINES, _MOST_TURNS, _MOST_KNOWN, _LITTLE = 64, 16, 64, 1 << 14
+_MOST_LINES, _MOST_TURNS, _MOST_KNOWN, _LITTLE = 64, 512, 64, 1 << 14
 
 
 class Question(NamedTuple):
