@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
@@ -10,7 +11,7 @@ from types import FunctionType, MemberDescriptorType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nandiag.runtime.belongings.bystanders import Bystanders
 from nandiag.runtime.belongings.instead.stand_ins import StandIns
@@ -33,8 +34,9 @@ from nandiag.runtime.belongings.world.noted import noted_by
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import is_bad, quiet
 
-# What is larger is no table.
+# A tensor that is larger stands in no table.
 _LARGEST = 1 << 24
+_OF_MODULES = ("_parameters", "_buffers", "_modules")
 
 
 class Belongings:
@@ -48,7 +50,8 @@ class Belongings:
     """
 
     def __init__(self, starts: Iterable[object], bystanders: Bystanders, *, ends: bool = True) -> None:
-        self._ends = ends
+        self._ends, self._beside = ends, bool(bystanders.strangers)
+        self._forgotten: list[tuple[dict[Any, Any], Any, Any]] = []
         self._theirs = Theirs(bystanders.threads)
         self.shared = Shared(self._theirs, ends=ends)
         self._stand_ins = StandIns(bystanders, ends=ends)
@@ -72,12 +75,31 @@ class Belongings:
             self._stand_ins.put_into(one, left)
 
     def forget(self) -> None:
-        """Take out of dictionaries what is bad in them: a table that the script computes once for each key, say."""
+        """Take out of tables, kept by key, what is bad in them, so that the script computes it again.
+
+        Not beside other threads, which may be reading them, nor out of what are attributes of something.
+        """
         with quiet():
-            for one, left in self._kept:
-                if isinstance(one, dict) and type(one) in MAPS and not (left or "__builtins__" in one):
-                    for key in [key for key, value in list(one.items()) if _holds_bad(value)]:
-                        del one[key]
+            for table in self._tables() if not self._beside else ():
+                for key in [key for key, value in list(table.items()) if _bad_in(value)]:
+                    self._forgotten.append((table, key, table.pop(key)))
+
+    def made_again(self) -> None:
+        """Raise Refused unless what was forgotten is what it had been, as far as it was made again.
+
+        Else it is no table: it moves on from step to step, say, and what was made in its place is none of this step's.
+        """
+        with quiet():
+            pairs = [(value, table[key]) for table, key, value in self._forgotten if key in table]
+            if self._forgotten and not (pairs and all(_is_same(*pair) for pair in pairs)):
+                raise Refused("what the script keeps by key was not made again as it had been")
+
+    def _tables(self) -> list[dict[Any, Any]]:
+        held = [one for one, left in self._kept if not left]
+        own = {id(vars(one)) for one in held if hasattr(one, "__dict__") and type(vars(one)) is dict}
+        of_torch = [vars(one)[name] for one in held if isinstance(one, nn.Module) for name in _OF_MODULES]
+        own |= {id(vars(module)) for module in list(sys.modules.values())} | set(map(id, of_torch))
+        return [one for one in held if isinstance(one, dict) and type(one) in MAPS and id(one) not in own]
 
     def put_back(self) -> None:
         """Set everything to what it was that is not; raises the first error of one that refuses, when all are done."""
@@ -115,9 +137,19 @@ class Belongings:
         return self._numbers.keeper(one) if self._ends else partial(one.seek, one.tell())
 
 
-def _holds_bad(value: Any) -> bool:
+def _bad_in(value: Any) -> bool:
     tensors = value if isinstance(value, tuple | list) else (value,)
     return any(type(one) is Tensor and one.numel() <= _LARGEST and is_bad(one) for one in tensors)
+
+
+def _is_same(value: Any, again: Any) -> bool:
+    """Whether two values are, or hold side by side, tensors of the same numbers, NaN where the other has it."""
+    if isinstance(value, tuple | list):
+        alike = type(value) is type(again) and len(value) == len(again)
+        return alike and all(_is_same(*pair) for pair in zip(value, again, strict=True))
+    if type(value) is not Tensor:
+        return value is again or type(value) is type(again)
+    return type(again) is Tensor and torch.allclose(value, again, rtol=0.0, atol=0.0, equal_nan=True)
 
 
 def keeper(one: Any, left: Collection[Any]) -> Callable[[], object] | None:

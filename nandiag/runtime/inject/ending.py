@@ -20,7 +20,7 @@ from typing import Any
 from nandiag import settings
 from nandiag.events import Finished, Raised
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.tracebacks import hide_own_frames
+from nandiag.runtime.tracebacks import hide_own_frames, pass_on
 
 # How long the main thread has to end by itself once another thread was stopped: as it does where it waits for that one.
 _GRACE = 5.0
@@ -36,6 +36,7 @@ _closing: list[Callable[[], Finished]] = []
 _leaving: list[Callable[[], object]] = []
 _raising: list[Callable[[BaseException, int], None]] = []
 _cutting: list[Callable[[], object]] = []
+_exiting: list[Callable[[], object]] = []
 
 
 def install() -> None:
@@ -54,7 +55,26 @@ def install() -> None:
         previous(kind, error, trace)
 
     sys.excepthook = hook
+    _wrap_exit()
     _wrap_hard_exit()
+
+
+def _wrap_exit() -> None:
+    """Have it known before ``sys.exit`` unwinds the script's functions, and lets go of what they hold."""
+    original = sys.exit
+
+    @functools.wraps(original)
+    def leave(*args: Any, **kwargs: Any) -> Any:
+        for one in _exiting:
+            with contextlib.suppress(Exception):
+                one()
+        try:
+            original(*args, **kwargs)
+        except BaseException as error:
+            pass_on(error)
+            raise
+
+    sys.exit = leave
 
 
 def _wrap_hard_exit() -> None:
@@ -105,6 +125,11 @@ def _before_teardown(reference: Callable[[], Callable[[], object] | None]) -> No
         return
     with contextlib.suppress(Exception):
         last()
+
+
+def on_sys_exit(last: Callable[[], object]) -> None:
+    """Have ``last`` called where the script calls ``sys.exit``, in whatever thread."""
+    _exiting.append(last)
 
 
 def on_hard_exit(last: Callable[[], object]) -> None:

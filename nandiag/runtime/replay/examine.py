@@ -328,7 +328,7 @@ class Examiner:
         with quiet():
             anew = as_before_set_anew(entries, self._capture.known)
         tries = [case] if anew else []
-        tries += [replace(case, forgets=True)] if looked.source == "outside" else []
+        tries += [replace(case, forgets=True)] if case.ends and looked.source == "outside" else []
         for one in tries:
             again = self._replay(one, entries)
             if again.outcome == "found" and again.source == "op":

@@ -85,7 +85,7 @@ class Batches:
 
     @guarded("batches")
     def hold(self) -> None:
-        """Keep the datasets until the next batch is fetched: the script may leave now, and let go of them."""
+        """Keep the datasets while the script exits, or until it fetches again: its functions let go of them."""
         self._held = [(one.dataset, one.collate) for one in self.newest]
 
     def let_go(self) -> None:

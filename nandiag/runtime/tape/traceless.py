@@ -50,24 +50,23 @@ def traceless(
 ) -> Iterator[Callable[[], None]]:
     """Keep gradients, buffers, generators, attributes, printed and logged output as if no replay had been.
 
-    Yields what takes away meanwhile that which is bad of what the script keeps by key. Raises Refused, with nothing
-    changed, where something could not be put back and the run does not end (``ends``).
+    Yields :meth:`Belongings.forget`. Raises Refused, with nothing changed, where something could not be put back and
+    the run does not end (``ends``); and behind it where what was forgotten was not made again.
     """
     roots = roots_of(entries)
     with quiet():
         kept = [(parameter, parameter.grad, parameter.requires_grad) for parameter in parameters]
-        written = _copied(parameters) if weights_written else []
         buffers = _copied([buffer for root in roots for buffer in root.buffers()])
+        written = [*(_copied(parameters) if weights_written else []), *buffers]
         contents = Contents(roots)
-    states = generators(full=True, private=_private(entries))
-    bystanders = Bystanders()
+    states, bystanders = generators(full=True, private=_private(entries)), Bystanders()
     aside, starts = Aside(bystanders, ends=ends), [*_datasets(capture), *roots, *starts_of(sys._getframe(1))]
     with quiet():
         versions = versions_of([*parameters, *(buffer for buffer, _ in buffers), *contents.tensors])
         belongings = Belongings(starts, bystanders, ends=ends)  # last: it may close arrays
     # Made ready while nothing has changed yet: what fails up to here needs no undoing.
     undo: list[Callable[[], object]] = [aside.settle, *(partial(_as_trained, *one) for one in kept)]
-    undo += [partial(_restore, buffer, value) for buffer, value in [*written, *buffers]]
+    undo += [partial(_restore, buffer, value) for buffer, value in written]
     # Output comes back when what the step made is gone again, and has said what it says as it goes.
     undo += [contents.put_back, belongings.put_back, versions.close, aside.close, states.put_back]
     undo += [partial(_on_again, capture), *([capture.window.open] if capture.window.close() else [])]
@@ -78,6 +77,7 @@ def traceless(
         belongings.begin(aside.led)
         with _without_counters(), _dual_level(entries), belongings.shared:
             yield belongings.forget
+            belongings.made_again()
     finally:
         undo_all(undo)
 

@@ -94,9 +94,10 @@ def arm() -> Sentinel:
 
 
 def _watch_batches(sentinel: Sentinel, capture: Capture) -> None:
-    """A script that leaves on a bad loss lets go of its dataset before anybody can ask that again."""
-    batches = capture.batches = watch_batches(capture)
-    sentinel.left_out.asked.on_bad = batches.hold
+    """A script that exits on a bad loss lets go of its dataset before anybody can ask that again."""
+    batches, asked = watch_batches(capture), sentinel.left_out.asked
+    capture.batches = batches
+    ending.on_sys_exit(guarded("batches")(lambda: batches.hold() if asked.newest is not None else None))
 
 
 def _hear_numpy(capture: Capture) -> None:

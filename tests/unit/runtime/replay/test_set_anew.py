@@ -1,6 +1,7 @@
 """What a module sets anew, rather than writing into it, for the first time in the harmful step."""
 
 import gc
+import math
 import weakref
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from nandiag.runtime.guard import AnomalyStop
 from nandiag.runtime.tape.calls.habits import Habit
 
 BAD = 4
@@ -145,15 +147,21 @@ class Tables(nn.Module):
 KEPT = {}
 
 
-@pytest.mark.parametrize("kept", [dict, lambda: KEPT])
-def test_a_table_that_is_kept_by_key_is_computed_again_where_it_is_bad(work, kept):
-    worker, model = work(), Tables(kept())
+def train(model, sizes):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for step in range(BAD + 1):
-        loss = model(torch.ones(1 if step == BAD else 2 + step % 2, 4)).square().mean()
+    for size in sizes:
+        loss = model(torch.ones(size, 4)).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+
+
+@pytest.mark.parametrize("kept", [dict, lambda: KEPT])
+def test_a_table_that_is_kept_by_key_is_computed_again_where_it_is_bad(work, kept):
+    worker, model = work(on_anomaly="stop"), Tables(kept())
+    model.register_buffer("mask", torch.full((2,), -math.inf))
+    with pytest.raises(AnomalyStop):
+        train(model, [2, 3, 2, 3, 1])
     looked = worker.looked[0]
     assert (looked.outcome, looked.source, looked.step) == ("found", "op", BAD)
     assert looked.site.line == line_of("# of no length")
@@ -162,3 +170,34 @@ def test_a_table_that_is_kept_by_key_is_computed_again_where_it_is_bad(work, kep
     assert list(model.kept) == [2, 3, 1]
     assert table[0].isnan().any()
     assert model.kept.pop(1) is table
+
+
+def test_nothing_is_taken_away_where_the_run_goes_on(work):
+    """The script may be iterating over it further up."""
+    worker, model = work(), Tables({})
+    train(model, [2, 3, 1])
+    assert (worker.looked[0].outcome, worker.looked[0].source) == ("found", "outside")
+
+
+class Averages(nn.Module):
+    """Keeps a running mean by key, which began finite: no table."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.kept = nn.Linear(4, 1), {}
+
+    def forward(self, x):
+        key = "all"
+        if key not in self.kept:
+            self.kept[key] = x.detach().std(0)  # first
+        else:
+            self.kept[key] = self.kept[key] * 0.5 + x.detach().mean(0) / (x.shape[0] - 1) * 0.0  # moves on
+        return self.layer(x / (1.0 + self.kept[key].clone()))
+
+
+def test_what_moves_on_from_step_to_step_is_no_table(work):
+    worker, model = work(on_anomaly="stop"), Averages()
+    with pytest.raises(AnomalyStop):
+        train(model, [3, 3, 1, 3])
+    assert not any(one.facts.get("forgot") for one in worker.looked)
+    assert not any(one.site is not None and one.site.line == line_of("# first") for one in worker.looked)

@@ -15,7 +15,7 @@ from weakref import ref as reference
 from torch import Tensor
 
 from nandiag.runtime.evidence.op import Spot
-from nandiag.runtime.frames import Frame, Trail, places_on, trail
+from nandiag.runtime.frames import Frame, Trail, is_ours, places_on, trail
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.leaves import BUILT_IN
 from nandiag.runtime.look.finite import fact, is_bad, local, quiet
@@ -27,7 +27,7 @@ from nandiag.runtime.watch.clock import Clock
 
 _MOST, _LARGEST, _FRAMES = 16, 1 << 10, 6
 _PAUSE = 0.02  # seconds: sixteen questions cost less than half a percent of that
-_MOST_LINES, _MOST_TURNS, _MOST_KNOWN, _LITTLE = 64, 512, 64, 1 << 14
+_MOST_LINES, _MOST_TURNS, _MOST_KNOWN, _LITTLE = 64, 512, 256, 1 << 14
 
 
 class Question(NamedTuple):
@@ -51,8 +51,6 @@ class Question(NamedTuple):
 class Asked:
     """The newest questions; ``known`` are those of losses, and norms of gradients, to which the answer was bad.
 
-    ``on_bad`` is called where an answer was bad.
-
     Nothing is read off a device for a question before the script itself reads an answer that the line has not had
     before; one that is answered now so, now otherwise is soon let pass. No more of the script's is held than a few
     small tensors of torch's own memory, without a graph.
@@ -66,7 +64,6 @@ class Asked:
         self._step, self._count, self._unusual = -1, 0, -1
         self._since = 0.0
         self.known: list[Question] = []
-        self.on_bad: Callable[[], object] = lambda: None
 
     @guarded("questions")
     def of(self, tensor: Any, frame: Any) -> None:
@@ -111,7 +108,12 @@ class Asked:
             return
         line = frame.f_code, frame.f_lasti
         usual = self._usual.get(line)
-        if usual is answer or self._turns[line] > _MOST_TURNS or (usual is None and len(self._usual) >= _MOST_LINES):
+        if (
+            usual is answer
+            or is_ours(frame.f_code.co_filename)
+            or self._turns[line] > _MOST_TURNS
+            or (usual is None and len(self._usual) >= _MOST_LINES)
+        ):
             return
         if usual is not None:
             self._unusual = self._clock.step
@@ -136,8 +138,6 @@ class Asked:
         self._count = 0  # without an update a step may go on for ever
         with quiet():
             bad = [one for one in asked if is_bad(one.tensor) and is_sure(one.tensor)]
-        if bad:
-            self.on_bad()
         for one in bad:
             maker = self._maker(one)
             if maker is not None and len(self.known) < _MOST_KNOWN and not self._is_known(one):
