@@ -152,14 +152,17 @@ def _slug(said: str) -> str:
 
 def _guard(facts: Facts, said: str) -> Suggestion:
     """Return the user's line of numpy guarded, where its text shows what broke."""
-    code = None if said.startswith("overflow") else _guarded(facts)
+    code = None if said.startswith("overflow") else _guarded(facts, said)
     only = facts.extra.get("heard") is True or facts.extra.get("made_once") is True
     text = "Guard this arithmetic against such values." if only else "Or guard this arithmetic against such a sample."
     return Suggestion(text, code)
 
 
-def _guarded(facts: Facts) -> str | None:
+def _guarded(facts: Facts, said: str) -> str | None:
     rate = "rate_set_at" in facts.extra
+    if rate and said.startswith("invalid") and "power" in said:  # of less than 0: behind the end of a schedule
+        end = fitting.argument(facts.origin, "power", lambda text: _at_least(text, "0"))
+        return end or bounding.base(facts.origin, lambda text: _at_least(text, "0"))
     for op, least in _POLES if not rate else _POLES[:-1]:
         code = fitting.argument(facts.origin, op, lambda text, least=least: _at_least(text, least))  # type: ignore[misc]
         if code is not None:

@@ -151,6 +151,25 @@ def test_a_line_that_numpy_warned_of(at, by_hand, said, line, expression, code):
     assert (story.slug, story.evidence, story.suggestions[0].code) == ("data_nonfinite", (f"numpy says: {said}",), code)
 
 
+@pytest.mark.parametrize(
+    ("said", "line", "expression", "code"),
+    [
+        ("invalid value encountered in power", "decay = np.power(1.0 - done, self.power)",
+         "np.power(1.0 - done, self.power)", "decay = np.power(np.maximum(1.0 - done, 0), self.power)"),
+        ("invalid value encountered in scalar power", "decay = (1.0 - done) ** 0.9", "(1.0 - done) ** 0.9",
+         "decay = np.maximum(1.0 - done, 0) ** 0.9"),
+        ("divide by zero encountered in scalar power", "rate = step ** -0.5", "step ** -0.5",
+         "rate = np.maximum(step, 1) ** -0.5"),
+    ],
+)  # fmt: skip
+def test_a_rate_behind_the_end_of_its_schedule_is_0_and_one_of_no_step_that_of_the_first(
+    at, by_hand, said, line, expression, code
+):
+    extra = {"numpy": said, "heard": True, "rate_set_at": ["train.py:20: g['lr'] = base * decay"]}
+    story, _ = explain(at(None, (), (by_hand.fact(nan=2),), extra=extra, phase="data", **on(line, expression)))
+    assert story.suggestions[0].code == code
+
+
 @pytest.mark.parametrize(("expression", "top", "eps"), [
     ("total / counts", 8.0, "1"), ("total / counts", 8.5, "1e-6"), ("total / spread", 8.0, "1e-6"),
 ])  # fmt: skip
