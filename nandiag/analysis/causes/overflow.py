@@ -266,8 +266,15 @@ def _loss_scale(facts: Facts) -> Suggestion | None:
     text = None if facts.node is None else scaled_loss(facts, facts.number("float64_absmax"))
     if text is None:
         return None
+    if not _under_autocast(facts):
+        return Suggestion(text)
     code = f"scaler.scale(loss).backward(); scaler.step({facts.called('optimizer')}); scaler.update()"
     return Suggestion(text, f'scaler = torch.amp.GradScaler("{_device(facts)}"); {code}')
+
+
+def _under_autocast(facts: Facts) -> bool:
+    """Whether the weights may be in float32: GradScaler takes no gradients in float16."""
+    return facts.look is not None and facts.look.facts.get("autocast") is not False
 
 
 def scaled_loss(facts: Facts, largest: float | None) -> str | None:
@@ -283,10 +290,12 @@ def scaled_loss(facts: Facts, largest: float | None) -> str | None:
     if without > LARGEST["float16"]:
         return None
     where = "" if at[0] is None else f" at {str(at[0]).replace(chr(92), '/').rpartition('/')[2]}:{at[1]}"
+    mend = "or let GradScaler choose it, which leaves out the update where it was too high."
+    if not _under_autocast(facts):
+        mend = "and leave out the update where a gradient is not finite, as GradScaler does."
     return (
         f"The script multiplies its loss by {words.number(factor)} before backward(){where}; without that the gradient "
-        f"goes to {words.number(without)}. Lower that number, or let GradScaler choose it, which leaves out the update "
-        "where it was too high."
+        f"goes to {words.number(without)}. Lower that number, {mend}"
     )
 
 

@@ -133,3 +133,19 @@ def test_a_gradient_that_is_too_large_by_the_scripts_own_loss_scale(at, by_hand,
     texts = [one.text for one in found.suggestions]
     assert any("by 32768 before backward() at train.py:19; without that the gradient goes to 57" in one
                for one in texts) is told  # fmt: skip
+
+
+@pytest.mark.parametrize(("autocast", "shown"), [(True, True), (False, False)])
+def test_a_scaler_is_shown_only_where_it_would_take_the_gradients(at, by_hand, autocast, shown):
+    """Of weights in float16 GradScaler raises, and outside of autocast they are that."""
+    given, bad = by_hand.fact(max=1.87e6, absmax=1.87e6), by_hand.fact(posinf=3, dtype="float16")
+    extra = {
+        "loss_factor": 32768.0, "loss_factor_at": ["a/train.py", 19], "float64_finite": True,
+        "float64_absmax": 1.87e6, "autocast": autocast,
+    }  # fmt: skip
+    line = on("loss = (out - y).pow(2).mean()", "out - y")
+    facts = at("_to_copy", (given,), (bad,), node="SubBackward0", forward_op="aten.sub.Tensor", extra=extra, **line)
+    first = mechanism(facts).suggestions[0]
+    assert first.text.startswith("The script multiplies its loss by 32768")
+    assert ("torch.amp.GradScaler" in (first.code or "")) is shown
+    assert ("leave out the update where a gradient is not finite" in first.text) is not shown
