@@ -60,7 +60,7 @@ def test_what_made_a_saved_weight_bad_is_named_when_it_is_loaded(work, tmp_path)
         4,
         "record",
         "aten._to_copy.default",
-        "<dictcomp>" if sys.version_info < (3, 12) else "halved",  # newer Pythons make no function of it
+        "<dictcomp>" if sys.version_info < (3, 11) else "halved",  # older Pythons tell nothing more
     )
     assert look.facts["weight"] == "seen"
     assert (look.facts["saved_step"], look.facts["file"]) == (2, "last.pt")
