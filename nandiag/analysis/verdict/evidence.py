@@ -45,7 +45,7 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None
     yield from _held_too(timeline, claim)
     for other in claim.others:
         where = other.event.site.module if other.event.site else None
-        how = "by itself" if _is_by_itself(other.event) else f"too, by {_given(other.event)}"
+        how = "by itself" if _is_by_itself(other.event) else f"too, {_given(other.event)}"
         yield f"Rank {other.rank} went bad in the same step {how}" + (f", in {where}." if where else ".")
 
 
@@ -55,15 +55,24 @@ def _asked(claim: Claim) -> Iterable[str]:
 
 
 def _is_by_itself(look: Looked) -> bool:
-    """Whether a rank was seen to make what is bad: not of values, or of a number, that came from somewhere."""
-    brought = look.source == "outside" or look.facts.get("brought") is True
+    """Whether a rank was seen to make what is bad: not of values, or of a number, that came from somewhere.
+
+    An update is made of gradients, which may be those of all ranks.
+    """
+    brought = look.source == "outside" or look.facts.get("brought") is True or _is_update(look)
     return is_laid(look) or not (brought or is_given(look))
+
+
+def _is_update(look: Looked) -> bool:
+    return look.phase == "optimizer" and bool(look.facts.get("parameters"))
 
 
 def _given(look: Looked) -> str:
     dataset, index = look.facts.get("dataset"), look.facts.get("dataset_index")
-    known = "what it was given: from where is not known"
-    return known if dataset is None or index is None else f"what came with {dataset}[{index}]"
+    if _is_update(look):
+        return "in its update"
+    known = "by what it was given: from where is not known"
+    return known if dataset is None or index is None else f"by what came with {dataset}[{index}]"
 
 
 def _loss_of(claim: Claim, timeline: Timeline) -> str:

@@ -291,6 +291,7 @@ def test_the_step_by_the_count_of_its_own_optimizer_is_told_where_another_is_ahe
             {"facts": {"brought": True, "dataset": "Rows", "dataset_index": 7}},
             "too, by what came with Rows[7]",
         ),
+        ({"phase": "optimizer", "facts": {"parameters": ["fc.weight"]}}, "too, in its update"),
     ],
 )
 def test_a_rank_is_not_said_to_go_bad_by_itself_of_what_came_from_somewhere(by_hand, more, told):
