@@ -127,7 +127,7 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     if counted is not None:
         return Cause("log_of_zero", (text,), counted)
     place = bounding.second if op in {"xlogy", "xlog1py"} else fitting.argument
-    within = replace(facts, origin=bounding.beside(facts.origin, op, guard))
+    within = replace(facts, origin=bounding.mirrored(bounding.beside(facts.origin, op, guard), op))
     fitted = place(within.origin, op, lambda inner: f"{inner}.{guard}")
     if narrow and within.origin is facts.origin:
         fitted = _brought_back(facts.origin, op, guard) or fitted

@@ -240,3 +240,25 @@ def test_the_values_alone_are_those_of_the_same_factorisation(at, by_hand):
 def test_the_matrix_of_a_determinants_logarithm_is_guarded_in_its_own_line(at, by_hand):
     facts = at("_linalg_slogdet", (by_hand.fact(),), (by_hand.fact(neginf=1),), **on("loss = -logdet(c)", "logdet(c)"))
     assert first(facts) == "loss = -logdet(c + 1e-6 * torch.eye(c.shape[-1], device=c.device))"
+
+
+@pytest.mark.parametrize(
+    ("op", "line", "expression", "code"),
+    [
+        ("log1p", "z = torch.log(u) - torch.log1p(-u)", "torch.log1p(-u)",
+         "z = torch.log(u.clamp_min(1e-12)) - torch.log1p((-u).clamp_min(-1 + 1e-6))"),
+        ("log", "z = torch.log(u) - torch.log1p(-u)", "torch.log(u)",
+         "z = torch.log(u.clamp_min(1e-12)) - torch.log1p((-u).clamp_min(-1 + 1e-6))"),
+        ("log1p", "z = torch.log(v) - torch.log1p(-u)", "torch.log1p(-u)",
+         "z = torch.log(v) - torch.log1p((-u).clamp_min(-1 + 1e-6))"),
+        ("log1p", "z = torch.log(u + 1e-6) - torch.log1p(-u)", "torch.log1p(-u)",
+         "z = torch.log(u + 1e-6) - torch.log1p((-u).clamp_min(-1 + 1e-6))"),
+    ],
+)  # fmt: skip
+def test_both_ends_of_one_number_are_bounded(at, by_hand, op, line, expression, code):
+    """Behind a bound at one end the other is the next to break."""
+    first = line.index(expression)
+    given = by_hand.fact(min=-1.0) if op == "log1p" else by_hand.fact(zeros=1, min=0.0)
+    facts = at(op, (given,), (by_hand.fact(neginf=1),), text=line, column=(first, first + len(expression)),
+               file="train.py", phase="forward")  # fmt: skip
+    assert code in [one.code for one in explain(facts)[1].suggestions]

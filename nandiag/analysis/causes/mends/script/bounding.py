@@ -101,6 +101,27 @@ def beside(origin: Origin, op: str, guard: str) -> Origin:
     return fitting.others(origin, others, lambda text: f"{text}.{guard}") if others and plain else origin
 
 
+_MIRRORS = {"log": ("log1p", "clamp_min(-1 + 1e-6)"), "log1p": ("log", "clamp_min(1e-12)")}
+
+
+def mirrored(origin: Origin, op: str) -> Origin:
+    """Return the origin with a guard at the other end of the same number: ``log(u)`` beside ``log1p(-u)``."""
+    found, (other, guard) = fitting.parsed(origin), _MIRRORS.get(op, (None, ""))
+    own = None if found is None else fitting.target(found[1], op)
+    if own is None or other is None or not (origin.source or "").isascii():
+        return origin
+    nodes = [node for node in fitting.nodes_of(origin.source or "") if isinstance(node, ast.expr)]
+    given = [one for node in nodes if (one := fitting.target(node, other)) is not None and one.lineno == 1]
+    (sign, number), twins = _signed(own), [(one, *_signed(one)) for one in given]
+    places = [one for one, its, dump in twins if its is not sign and dump == number and not _is_guarded(one)]
+    return fitting.others(origin, places, lambda text: f"{text}.{guard}")
+
+
+def _signed(node: ast.expr) -> tuple[bool, str]:
+    negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
+    return negative, ast.dump(node.operand if isinstance(node, ast.UnaryOp) and negative else node)
+
+
 def _is_guarded(node: ast.expr) -> bool:
     """Whether something keeps it away from zero already, or it is a number."""
     sums = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
