@@ -273,8 +273,8 @@ def _loss_scale(facts: Facts) -> Suggestion | None:
 
 
 def _under_autocast(facts: Facts) -> bool:
-    """Whether the weights may be in float32: GradScaler takes no gradients in float16."""
-    return facts.look is not None and facts.look.facts.get("autocast") is not False
+    """Whether the weights are in float32, as a rule: GradScaler takes no gradients in float16."""
+    return facts.look is not None and facts.look.facts.get("autocast") is True
 
 
 def scaled_loss(facts: Facts, largest: float | None) -> str | None:

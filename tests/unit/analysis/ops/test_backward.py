@@ -121,6 +121,7 @@ def test_a_gradient_that_is_too_large_by_the_scripts_own_loss_scale(at, by_hand,
     given, bad = by_hand.fact(max=1.87e6, absmax=1.87e6), by_hand.fact(posinf=3, dtype="float16")
     extra = {
         "loss_factor": factor, "loss_factor_at": ["a/train.py", 19], "float64_finite": True, "float64_absmax": 1.87e6,
+        "autocast": True,
     }  # fmt: skip
     line = on("loss = (out - y).pow(2).mean()", "out - y")
     facts = at("_to_copy", (given,), (bad,), node="SubBackward0", forward_op="aten.sub.Tensor", extra=extra, **line)

@@ -52,7 +52,7 @@ class Asked:
     """The newest questions; ``known`` are those of losses, and norms of gradients, to which the answer was bad.
 
     Nothing is read off a device for a question before the script itself reads an answer that the line has not had
-    before; one that is answered now so, now otherwise is soon let pass. No more of the script's is held than a few
+    before; one that is answered now so, now otherwise is let pass at last. No more of the script's is held than a few
     small tensors of torch's own memory, without a graph.
     """
 
