@@ -18,14 +18,14 @@ class Crops:
 
 
 class TextureNet(nn.Module):
-    def __init__(self, crops):
+    def __init__(self, draw):
         super().__init__()
-        self.crops = crops
+        self.draw = draw
         self.features = nn.Conv2d(1, 8, 3, padding=1)
         self.classify = nn.Linear(8, 3)
 
     def pooled(self, maps):
-        size = self.crops.draw(SIZE)
+        size = self.draw(SIZE)
         return maps[:, :, :size, :size].mean(dim=(2, 3))
 
     def forward(self, images):
@@ -42,7 +42,7 @@ def batch(generator):
 def main():
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(1)
-    model = TextureNet(Crops(seed=8))
+    model = TextureNet(Crops(seed=8).draw)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for step in range(48):
         images, labels = batch(generator)

@@ -284,3 +284,56 @@ def test_a_rank_that_leaves_alone_on_such_a_loss_is_told_with_the_line_on_which_
     assert origin["source"].strip().endswith("# asked")
     assert report["verdict"]["confidence"] == "observed"
     assert any("communicates" in note for note in report["notes"]), report["notes"]
+
+
+CENTRED = """
+import math
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+class Centred(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("center", torch.zeros(3))
+
+    def forward(self, student, teacher):
+        p = (teacher - self.center).softmax(-1)
+        loss = (p * (p.log() - student.log_softmax(-1))).sum(-1).mean()  # of zeros
+        mean = teacher.mean(0)
+        dist.all_reduce(mean)
+        self.center.lerp_(mean / dist.get_world_size(), 0.1)
+        return loss
+
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+net, criterion = nn.Linear(4, 3), Centred()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(6):
+    sharp = 1e4 if step == 3 and dist.get_rank() == 1 else 1.0
+    loss = criterion(net(torch.rand(5, 4)), sharp * torch.rand(5, 3))
+    if not math.isfinite(loss.item()):
+        raise SystemExit(3)
+    if step == 3:
+        dist.barrier()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_a_rank_that_leaves_alone_runs_its_step_again_as_far_as_it_comes(launch, tmp_path):
+    """The loss was bad before its module communicated."""
+    script, file = tmp_path / "centred.py", tmp_path / "report.json"
+    script.write_text(CENTRED)
+    words = ("--nproc-per-node", 2, "--log-dir", tmp_path / "logs", "--json", file, script)
+    done = launch(*NANDIAG, *words, cwd=tmp_path, timeout=120)
+    report = json.loads(file.read_text())
+    origin = report["verdict"]["origin"]
+    assert done.returncode == 1, done.stderr
+    assert (origin["ranks"], origin["step"], origin["op"]) == ([1], 3, "aten.log.default"), report["notes"]
+    assert origin["source"].strip().endswith("# of zeros")
+    assert any("first collective" in one for one in report["verdict"]["evidence"]), report["verdict"]["evidence"]

@@ -55,8 +55,8 @@ def explain(facts: Facts) -> Cause | None:
         slug="ctc_infeasible",
         evidence=(text, "A target needs one frame for each symbol, and one more between two that are equal."),
         suggestions=(
-            Suggestion("Check the lengths, and drop samples whose input is too short.", _fits(facts)),
-            Suggestion("Or let such samples count as zero.", fitted or "nn.CTCLoss(zero_infinity=True)"),
+            Suggestion("Let such samples count as zero.", fitted or "nn.CTCLoss(zero_infinity=True)"),
+            Suggestion("Or check the lengths, and drop samples whose input is too short.", _fits(facts)),
         ),
     )
 
@@ -85,7 +85,7 @@ def _fits(facts: Facts) -> str:
     else:
         each = f"(one[:n].diff() == 0).sum() for one, n in zip({targets}, {lengths})"
     frames = frames if are_tensors else f"torch.as_tensor({frames})"
-    return f"repeats = {counted}.new_tensor([{each}])\n{frames} >= {counted} + repeats"
+    return f"repeats = {counted}.new_tensor([{each}])\nfits = {frames} >= {counted} + repeats  # keep these alone"
 
 
 def _name(facts: Facts, place: int) -> str:

@@ -163,7 +163,8 @@ def _guarded(facts: Facts, said: str) -> str | None:
     if rate and said.startswith("invalid") and "power" in said:  # of less than 0: behind the end of a schedule
         end = fitting.argument(facts.origin, "power", lambda text: _at_least(text, "0"))
         return end or bounding.base(facts.origin, lambda text: _at_least(text, "0"))
-    for op, least in _POLES if not rate else _POLES[:-1]:
+    for op, low in _POLES if not rate else _POLES[:-1]:
+        least = "1e-12" if op == "sqrt" and quotients.is_divided_by(facts.origin) else low
         code = fitting.argument(facts.origin, op, lambda text, least=least: _at_least(text, least))  # type: ignore[misc]
         if code is not None:
             return code

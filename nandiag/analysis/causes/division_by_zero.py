@@ -231,7 +231,7 @@ def _elsewhere(facts: Facts, divisor: TensorFact, *, in_root: bool) -> tuple[Sug
     own = own_eps.mended(facts, divisor) if callee is not None else ()
     if own:
         return own
-    made = roots.forward(facts) or densities.of_scale(facts) if callee is not None else None
+    made = roots.forward(facts) or roots.of_length(facts) or densities.of_scale(facts) if callee is not None else None
     if made is not None:
         return (made,)
     if callee is not None and callee.rpartition(".")[2].endswith(_DRAWS):

@@ -125,6 +125,15 @@ def _of_argument(facts: Facts) -> Cause | None:
     return Cause("domain_error", (text,), () if of_state else _suggestions(facts, op, guard))
 
 
+def _is_far(facts: Facts, op: str) -> bool:
+    """Whether the value lies further out of an interval than rounding leads."""
+    low, high, _ = DOMAINS[op]
+    given = facts.origin.inputs[0]
+    if low is None or high is None or given.min is None or given.max is None:
+        return False
+    return given.min < low + 10 * _ROUNDED or given.max > high - 10 * _ROUNDED
+
+
 def _suggestions(facts: Facts, op: str, guard: str) -> tuple[Suggestion, ...]:
     alone = None if bounding.is_chosen(facts.origin) else _alone(facts, op)
     if alone is not None:
@@ -170,6 +179,9 @@ def _clamped(facts: Facts, op: str, guard: str) -> tuple[Suggestion, bool]:
     place = bounding.second if op == "xlogy" else fitting.argument
     fitted = place(facts.origin, op, lambda text: f"{text}.{guard}")
     text = "Find out why the value leaves the domain; where rounding alone does it, clamp it."
+    if _is_far(facts, op):
+        text = "Find out why the value leaves the domain, by more than rounding makes: a clamp keeps the step going, "
+        text += "and gives what is outside no gradient."
     return Suggestion(text, fitted or f"torch.{op}(x.{guard})"), False
 
 

@@ -10,7 +10,7 @@ from nandiag.analysis.causes.mends.script import fitting
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
 
-_PICKS = frozenset({"nll_loss_forward", "nll_loss2d_forward", "gather"})
+_PICKS = frozenset({"nll_loss_forward", "nll_loss2d_forward", "gather", "index"})
 _SUMS = frozenset({"sum", "mean", "dot"})
 _ENDS = frozenset({"amax", "amin", "max", "min"})
 
@@ -28,7 +28,9 @@ def explain(facts: Facts) -> Cause | None:
         text = f"all that {op} is taken of is {what} in places: the mask leaves nothing there"
         return Cause("domain_error", (text, *_mask(facts, what)), (_of_nothing(facts),), LIKELY)
     if op in _PICKS:
-        text = f"what is picked here is {what}, as a mask has it: the target, or the choice, is masked out"
+        by = facts.extra.get("masked_by")
+        mask = f"buffer {by}" if by else "a mask"
+        text = f"what is picked here is {what}, as {mask} has it: the target, or the choice, is masked out"
         return Cause("domain_error", (text, *_mask(facts, what)), (_of_target(op),), LIKELY)
     count = words.count(masked.posinf + masked.neginf, "value")
     text = f"{count} of {masked.numel:,} that go into {op} are {what}, as a mask has it"
@@ -53,7 +55,7 @@ def _of_nothing(facts: Facts) -> Suggestion:
 
 
 def _of_target(op: str) -> Suggestion:
-    if op == "gather":
+    if op in {"gather", "index"}:
         return Suggestion("Look at how it was chosen: with the same mask, or with another one, or before it changed?")
     text = "Leave such targets out of the loss, or keep the target's own class out of the mask."
     return Suggestion(text, "target = target.masked_fill(mask.gather(1, target[:, None])[:, 0], -100)")

@@ -245,6 +245,8 @@ def _how_seen(look: Looked) -> Iterable[str]:
         yield from _sent(look)
     elif look.method == "check":
         yield "torch's own NaN check (anomaly mode) stopped there: the first NaN of that backward on this rank."
+    if look.facts.get("broken_off") is True:
+        yield "It was run again as far as the model's first collective, for this rank alone ended in it."
     if look.facts.get("reconstructed") is True:
         yield from _reconstructed(look)
     elif look.method == "tape" and look.reason:

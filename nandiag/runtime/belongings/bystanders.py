@@ -6,7 +6,7 @@ import sys
 import threading
 from types import FrameType
 
-from nandiag.runtime.frames import is_ours
+from nandiag.runtime.frames import USER, is_ours, kind_of
 
 
 class Bystanders:
@@ -23,6 +23,12 @@ class Bystanders:
         self.strangers = frozenset(one for one in self.threads if not _begun_by_us(frames[one]))
         frames.clear()  # this very frame is among them, and would hold itself, and its callers', until it is collected
 
+    @property
+    def of_script(self) -> bool:
+        """Whether any of them may run code of the script's: a library's (a progress bar's, a loader's) runs none."""
+        known: dict[int, threading.Thread] = threading._active  # type: ignore[attr-defined]
+        return not all(_is_of_library(known.get(one)) for one in self.strangers)
+
     def here(self) -> bool:
         """Whether the caller is one of them."""
         return threading.get_ident() in self.threads
@@ -37,3 +43,11 @@ def _begun_by_us(frame: FrameType) -> bool:
     while frame.f_back is not None:
         frame = frame.f_back
     return is_ours(frame.f_code.co_filename)
+
+
+def _is_of_library(thread: threading.Thread | None) -> bool:
+    """Whether what a thread runs is a library's: not what Python's own threads, timers and pools are given to run."""
+    runs = getattr(thread, "_target", None) if type(thread) is threading.Thread else getattr(type(thread), "run", None)
+    code = getattr(getattr(runs, "__func__", runs), "__code__", None)
+    package = str(getattr(runs, "__module__", "")).partition(".")[0]
+    return code is not None and kind_of(code.co_filename) != USER and package not in sys.stdlib_module_names

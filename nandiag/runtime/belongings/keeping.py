@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from functools import partial
 from types import FunctionType, MemberDescriptorType
 from typing import Any
@@ -74,15 +74,21 @@ class Belongings:
         for one, left in self._kept:
             self._stand_ins.put_into(one, left)
 
-    def forget(self) -> None:
+    def forget(self, but: Container[tuple[int, Any]] | None) -> None:
         """Take out of tables, kept by key, what is bad in them, so that the script computes it again.
 
-        Not beside other threads, which may be reading them, nor out of what are attributes of something.
+        Not beside other threads, which may be reading them, nor out of what are attributes of something; nor what is
+        ``written`` in each step. Nothing at all where ``but`` is None.
         """
         with quiet():
-            for table in self._tables() if not self._beside else ():
-                for key in [key for key, value in list(table.items()) if _bad_in(value)]:
+            for table, items in self._tables() if but is not None and not self._beside else ():
+                for key in [key for key, value in items if (id(table), key) not in (but or ()) and _bad_in(value)]:
                     self._forgotten.append((table, key, table.pop(key)))
+
+    def written(self) -> frozenset[tuple[int, Any]]:
+        """Return in whose place there is another value by now, by the ``id`` of its table and its key."""
+        entries = [(table, key, value) for table, items in self._tables() for key, value in items]
+        return frozenset((id(table), key) for table, key, value in entries if table.get(key, value) is not value)
 
     def made_again(self) -> None:
         """Raise Refused unless what was forgotten is what it had been, as far as it was made again.
@@ -94,12 +100,14 @@ class Belongings:
             if self._forgotten and not (pairs and all(_is_same(*pair) for pair in pairs)):
                 raise Refused("what the script keeps by key was not made again as it had been")
 
-    def _tables(self) -> list[dict[Any, Any]]:
+    def _tables(self) -> list[tuple[dict[Any, Any], list[tuple[Any, Any]]]]:
+        """Return dicts with what they held."""
         held = [one for one, left in self._kept if not left]
         own = {id(vars(one)) for one in held if hasattr(one, "__dict__") and type(vars(one)) is dict}
         of_torch = [vars(one)[name] for one in held if isinstance(one, nn.Module) for name in _OF_MODULES]
         own |= {id(vars(module)) for module in list(sys.modules.values())} | set(map(id, of_torch))
-        return [one for one in held if isinstance(one, dict) and type(one) in MAPS and id(one) not in own]
+        kept = (undo.args for undo in self._undo if isinstance(undo, partial) and undo.func is _put_back_map)
+        return [(one, items) for one, _, items, left in kept if type(one) in MAPS and not left and id(one) not in own]
 
     def put_back(self) -> None:
         """Set everything to what it was that is not; raises the first error of one that refuses, when all are done."""

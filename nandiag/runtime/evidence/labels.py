@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from nandiag.runtime.look.finite import local
+from nandiag.events import Site, TensorFact
+from nandiag.runtime.look.finite import fact, local
 from nandiag.runtime.memory.there import storage_of
 from nandiag.runtime.names import class_name, walk
 from nandiag.runtime.tape.entries import ROOT, Entry
@@ -58,6 +59,18 @@ def storage(tensor: Tensor) -> int | None:
         return None if data is None else storage_of(data)
     except (RuntimeError, NotImplementedError):
         return None
+
+
+def whole_fact(whole: Tensor, used: TensorFact, named: Label | None) -> TensorFact:
+    """Return facts on the whole tensor, or on the part used where the whole is not bad any more or freed."""
+    name = named.name if named is not None else None
+    seen = fact(whole, name)
+    return seen if seen.bad else replace(used, name=name)
+
+
+def at_module(site: Site, named: Label) -> Site:
+    """Return the site with the module that what is named belongs to."""
+    return replace(site, module=named.module, module_class=named.module_class)
 
 
 def _put(found: dict[int, Label], one: Label) -> None:

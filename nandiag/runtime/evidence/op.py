@@ -16,6 +16,7 @@ from nandiag.runtime.replay.carrier import Carrier
 _SUMS = frozenset({
     "sum", "mean", "dot", "nll_loss_forward", "nll_loss2d_forward", "gather", "amax", "amin", "max", "min",
 })  # fmt: skip
+_PICKS = frozenset({"nll_loss_forward", "nll_loss2d_forward", "gather", "index"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,11 @@ class Op:
     def sums(self) -> bool:
         """Whether it adds up, or picks of, what a mask has made infinite and what it has left in."""
         return self.func._schema.name.partition("::")[2] in _SUMS and any(self.inputs)
+
+    @property
+    def picks(self) -> bool:
+        """Whether it picks, by numbers that tell where, of what is bad in places."""
+        return self.func._schema.name.partition("::")[2] in _PICKS and any(self.inputs)
 
 
 def alone(op: Op) -> Op:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from nandiag.events import Looked, Site, TensorFact
+from nandiag.events import Looked, Site, words
 from nandiag.runtime.births.known import OUTSIDE, UNWRITTEN
 from nandiag.runtime.births.told import tell
 from nandiag.runtime.collectives.messages import ARRIVALS
 from nandiag.runtime.evidence.around.whose import name_of, name_of_number
-from nandiag.runtime.evidence.data.refetch import Fetched, fetch_again
+from nandiag.runtime.evidence.data.refetch import Fetched, came_as, fetch_again
 from nandiag.runtime.evidence.explain import (
     few_weights,
     in_float64,
@@ -31,12 +31,13 @@ from nandiag.runtime.evidence.explain import (
     vanished_at,
 )
 from nandiag.runtime.evidence.heard import came_in, in_numpy
-from nandiag.runtime.evidence.labels import Label, label, labels_of, storage
+from nandiag.runtime.evidence.labels import Label, at_module, label, labels_of, storage, whole_fact
 from nandiag.runtime.evidence.op import Op, Outside, Spot
-from nandiag.runtime.evidence.walk import Finding, ancestors, beside, is_brought, origin
+from nandiag.runtime.evidence.walk import Finding, ancestors, beside, is_brought, origin, picked
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.look.weights import Held
 from nandiag.runtime.memory.laid import left_finite
+from nandiag.runtime.memory.masks import is_added
 from nandiag.runtime.memory.unwritten import as_filled
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.rerun import Rerun, written_by
@@ -47,6 +48,9 @@ from nandiag.runtime.together.census import has_peers
 
 if TYPE_CHECKING:
     from nandiag.runtime.births.births import Births
+
+
+_MASK = "-Inf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,20 @@ class Evidence:
         if copied is not None:
             return self._made(case, copied, {"chain": finding.chain + copied.chain})
         looked = self._outside(case, finding.op, named, came)
-        return self._born(finding.op, named, came.tensor, looked)
+        looked = self._born(finding.op, named, came.tensor, looked)
+        return self._picked(case, named, came, looked) or looked
+
+    def _picked(self, case: Case, named: Label | None, came: Outside, looked: Looked) -> Looked | None:
+        """Return the op that picked what a mask in a buffer rules out: the mask is as it is meant to be."""
+        if named is None or named.what != "buffer" or not came.fact.only_neginf:
+            return None
+        site = looked.site or Site()
+        is_laid = words.laid(site.op or "", looked.inputs, looked.facts) == _MASK
+        found = picked(self.ends(case)) if is_laid or is_added(came.tensor) else None
+        if found is None:
+            return None
+        known: dict[str, object] = {"masked_at": [site.file, site.line]} if is_laid else {}
+        return self._made(case, found, {"chain": found.chain, "masked_by": named.name}, known)
 
     def _received(self, case: Case, finding: Finding) -> Looked:
         """Harm came to this rank through a collective; it may itself have put in before what came back to it."""
@@ -151,7 +168,9 @@ class Evidence:
         named = self._came(op)[1]
         return named is not None and named.what in _OWN and not named.tensor.requires_grad
 
-    def _made(self, case: Case, finding: Finding, known: dict[str, object]) -> Looked:
+    def _made(
+        self, case: Case, finding: Finding, known: dict[str, object], besides: dict[str, object] | None = None
+    ) -> Looked:
         op = finding.op
         losses = [loss for loss, _ in self.result.losses]
         facts: dict[str, object] = {**known, **of_weights(op, losses), **scalars_of(op)}
@@ -162,7 +181,11 @@ class Evidence:
             facts |= self.births.record.files.told(named_inputs(op, self._name())) if self.births is not None else {}
             facts |= masked_at(op) if op.sums else {}
             facts |= self.multiplied() if op.spot.node is not None else {}
-        number = name_of_number(op.spot.frames) if any(map(_is_bad_number, facts.values())) else None
+        number = (
+            name_of_number(op.spot.frames)
+            if any(type(one) is float and not math.isfinite(one) for one in facts.values())
+            else None
+        )
         facts |= {} if number is None else {"script_name": number}
         facts |= {name: True for name in ("recompute", "twice") if getattr(op.spot, name)}
         facts["autocast"] = any(one.modes[1] or one.modes[3] for one in self.entries)
@@ -170,7 +193,7 @@ class Evidence:
         return Looked(
             outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step, phase=finding.phase,
             source=finding.source, site=site_of(op.spot, str(op.func)), inputs=inputs_of(op, self._name()),
-            outputs=outputs_of(op), facts=facts,
+            outputs=outputs_of(op), facts={**facts, **(besides or {})},
         )  # fmt: skip
 
     def multiplied(self) -> dict[str, object]:
@@ -245,7 +268,7 @@ class Evidence:
         arrival = ARRIVALS.of(tensor) if source == "received" else None
         facts |= {} if arrival is None else arrival.facts()
         if named is not None and named.what in {"parameter", "buffer"}:
-            site = _at_module(site, named)
+            site = at_module(site, named)
         own = name_of(tensor, op.spot.frames) if named is None else None
         facts |= {"script_name": own} if own is not None else {}
         fetched = self._fetched(whole) if source == "input" else None
@@ -257,14 +280,14 @@ class Evidence:
                 known = fetched.streamed
                 return replace(known, step=case.step, micro_step=op.spot.micro_step, facts={**facts, **known.facts})
             if fetched.numpy is not None or fetched.made is not None:
-                bad = _whole_fact(whole, came.fact, named)
+                bad = whole_fact(whole, came.fact, named)
                 return in_numpy(fetched, Looked("found", "replay", case.step, op.spot.micro_step, facts=facts), bad)
             if fetched.op is not None:
                 return self._in_dataset(case, fetched.op, facts)
         return Looked(
             outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step,
             phase=self._phase(case, source, op, tensor), source=source, site=site,
-            inputs=(_whole_fact(whole, came.fact, named),), facts=facts,
+            inputs=(whole_fact(whole, came.fact, named),), facts=facts,
         )  # fmt: skip
 
     def _born(self, op: Op, named: Label | None, tensor: Tensor, looked: Looked) -> Looked:
@@ -285,10 +308,10 @@ class Evidence:
             born = tell(tensor, held, birth, looked.step)
         if birth.how == OUTSIDE and looked.source == "input":
             return replace(looked, facts={**looked.facts, **came_in(born.site)})
-        site = born.site if named is None or held is None or born.site is None else _at_module(born.site, named)
+        site = born.site if named is None or held is None or born.site is None else at_module(born.site, named)
         facts = {
             **born.facts,
-            **_came_as(looked),
+            **came_as(looked),
             "first_used_by": str(op.func),
             **({"as_filled": True} if filled else {}),
         }
@@ -317,7 +340,7 @@ class Evidence:
             return "received"  # it was asked for in an earlier step, perhaps
         if named is not None:
             return "input"
-        return "received" if self.tracer.communicated else "outside"
+        return "received" if self.tracer.communicated and storage(tensor) not in self.tracer.brought else "outside"
 
     def _batch(self, tensor: Tensor) -> tuple[Batch, str] | None:
         key = storage(tensor)
@@ -374,24 +397,3 @@ _MOST_SENT = 64
 _GONE = "what the gradient held before was overwritten; this is the script's last write into it"
 _OWN = frozenset({"parameter", "buffer"})
 _PHASES = {"parameter": "init", "buffer": "init", "input": "data", "received": "collective"}
-
-
-def _is_bad_number(word: object) -> bool:
-    return type(word) is float and not math.isfinite(word)
-
-
-def _whole_fact(whole: Tensor, used: TensorFact, named: Label | None) -> TensorFact:
-    """Return facts on the whole tensor, or on the part used where the whole is not bad any more or freed."""
-    name = named.name if named is not None else None
-    seen = fact(whole, name)
-    return seen if seen.bad else replace(used, name=name)
-
-
-def _came_as(looked: Looked) -> dict[str, object]:
-    """Return the sample as the script could ask for it, where the loader tells it."""
-    index = looked.facts.get("dataset_index")
-    return {} if index is None else {"came_as": f"{looked.facts['dataset']}[{index!r}]"}
-
-
-def _at_module(site: Site, named: Label) -> Site:
-    return replace(site, module=named.module, module_class=named.module_class)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import bool as bool_
+
 from nandiag.runtime.evidence.explain import frame_of
 from nandiag.runtime.evidence.op import Op, alone
+from nandiag.runtime.tape.entries import tensors_in
 
 _MOST_BESIDE = 3
 
@@ -70,6 +73,17 @@ def _of_masks(chain: list[Op], taken: list[Op]) -> Op | None:
         turned = summed[:1]  # what was read of a mask before two infinities met there
     brought = taken if turned and _mixes(turned[0]) and not masks else []
     return next(iter(brought or turned or taken or summed or masks), None)
+
+
+def picked(ends: list[Op]) -> Finding | None:
+    """Return the first op that picked what a mask has made infinite, by whole numbers: a target that is masked out."""
+    chain = ancestors(ends)
+    found = next((op for op in chain if op.picks and not _holds_nan(op) and _by_numbers(op)), None)
+    return None if found is None else Finding(found, "op", len(chain), _phase(found, chain))
+
+
+def _by_numbers(op: Op) -> bool:
+    return any(not (one.is_floating_point() or one.dtype is bool_) for one in tensors_in(op.words))
 
 
 def is_brought(op: Op) -> bool:

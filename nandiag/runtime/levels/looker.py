@@ -93,7 +93,8 @@ class Looker:
 
     def examine_handed(self, tensor: Tensor) -> Looked | None:
         """Look at how this rank made what it hands to others; nobody is told of it here."""
-        case = Case(self._clock.step, [], joint=False, unfinished=True, spoken=(tensor,), handed=True)
+        at = (tensor,)
+        case = Case(self._clock.step, [], joint=False, unfinished=True, spoken=at, suspects=at, handed=True)
         return self.live.explain(case, [tensor]) if self.live.here else self._examiner.examine_handed(case)
 
     def tells(self, masks: Masks) -> None:

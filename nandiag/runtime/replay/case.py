@@ -38,7 +38,8 @@ class Case:
     ``asks``: the other ranks are asked for their parts of the sharded weights, for none of them takes part.
     ``within``: hooks have made the weights bad within the step's own backward.
     ``zeros``: what the script's own writes made bad is stood in for by zeros, not by numbers of its size.
-    ``forgets``: what the script keeps by key and is bad is not there, so that it is computed again.
+    ``forgets``: what the script keeps by key and is bad is not there, so that it is computed again, but for what each
+    step writes there, by the ``id`` of its table and its key.
     ``single``: nothing says that the other ranks end in this step as well.
     ``by_hand``: no optimizer made the updates, so that the tape begins with the one before this step.
     """
@@ -62,7 +63,7 @@ class Case:
     asks: bool = False
     single: bool = False
     zeros: bool = False
-    forgets: bool = False
+    forgets: frozenset[tuple[int, object]] | None = None
 
     @property
     def may_be_joined(self) -> bool:

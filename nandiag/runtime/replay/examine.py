@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nandiag.events import Looked, Next
 from nandiag.runtime.belongings.signals import postponed
-from nandiag.runtime.belongings.world.patience import patience
+from nandiag.runtime.belongings.world.patience import SHORT, patience
 from nandiag.runtime.collectives.wraps import uncounted
 from nandiag.runtime.evidence.buckets import with_buckets
 from nandiag.runtime.evidence.exchanged import of_rate, with_exchange
@@ -73,6 +73,7 @@ class Examiner:
         self._rate: Looked | None = None
         self.script_ends = False
         self._hooks = Hooks(capture)
+        self._written: frozenset[tuple[int, object]] = frozenset()  # which entries of dicts the newest replay wrote
         self._mended = Mended()
         self._beside: list[Looked] = []  # where a joint replay saw more than one place break
 
@@ -290,19 +291,20 @@ class Examiner:
                 tracer.own |= {key for one in held if written and (key := storage(one)) is not None}
             with (
                 self._joined(case, entries, tracer) as through,
-                traceless(capture, held, entries, weights_written=written, ends=case.ends) as forget,
+                traceless(capture, held, entries, weights_written=written, ends=case.ends) as held_by_script,
                 as_written(),
                 self._traced(tracer),
             ):
-                if case.forgets:
-                    forget()
+                held_by_script.forget(case.forgets)
                 player = Player(tracer, case.scales, held, case)
                 spoiled = stand_in_for_spoiled(case, entries, tracer) or capture.half_updated
                 # In a context of its own, for what the step sets in context variables.
-                with contextlib.nullcontext() if case.joint else patience():
+                with contextlib.nullcontext() if case.joint else patience(SHORT if case.handed else None):
                     result = contextvars.copy_context().run(player.play, entries)
                 through()
+                self._written = held_by_script.written()
                 result.gradients += player.made_again(capture.tape, (*case.gradients, *case.spoken))
+                result.rewritten |= player.put_anew(capture.tape, case.suspects)
                 with tracer.still(), torch.no_grad():
                     known = frozenset(capture.received), capture.births, capture.tape.copier
                     seen = Evidence(tracer, result, roots, entries, capture.batches, capture.narrow, *known)
@@ -328,11 +330,11 @@ class Examiner:
         with quiet():
             anew = as_before_set_anew(entries, self._capture.known)
         tries = [case] if anew else []
-        tries += [replace(case, forgets=True)] if case.ends and looked.source == "outside" else []
+        tries += [replace(case, forgets=self._written)] if case.ends and looked.source == "outside" else []
         for one in tries:
             again = self._replay(one, entries)
             if again.outcome == "found" and again.source == "op":
-                return replace(again, facts={**again.facts, "reconstructed": True, "forgot": one.forgets})
+                return replace(again, facts={**again.facts, "reconstructed": True, "forgot": one.forgets is not None})
         reason = "; ".join([looked.reason or "", "what modules have set anew was not as it had been"])
         doubtful = anew and looked.outcome == "finite"
         return replace(looked, facts={**looked.facts, "complete": False}, reason=reason) if doubtful else looked

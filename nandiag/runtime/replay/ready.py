@@ -17,6 +17,7 @@ from nandiag.runtime.replay.rerun import written_by
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.unfinished import can_break_off
 from nandiag.runtime.replay.update.again import stand_in
+from nandiag.runtime.tape.calls.contents import tensors_of
 from nandiag.runtime.tape.calls.habits import Habit
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Tape, tensors_in
@@ -226,8 +227,10 @@ def began_bad(case: Case, entries: list[Entry], *, midway: bool = False) -> list
 
 
 def memory_of(entries: list[Entry]) -> set[int]:
-    """Return the storages of the tensors that the entries were given from outside."""
-    keys = (storage(tensor) for entry in entries for tensor in _given((entry.args, entry.kwargs, _swapped(entry))))
+    """Return the storages of the tensors that the entries were given from outside, or that their modules held."""
+    given = [(entry.args, entry.kwargs, _swapped(entry)) for entry in entries]
+    held = [word for entry in entries for content in entry.contents for word in tensors_of(content)]
+    keys = (storage(tensor) for tensor in _given([given, held]))
     return {key for key in keys if key is not None}
 
 

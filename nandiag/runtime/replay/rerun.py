@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -28,8 +29,7 @@ from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Tape, tens
 from nandiag.runtime.tape.packed.words import Given, Made, Rebuilt, version_of
 from nandiag.runtime.tape.state import under
 
-_backward = torch.autograd.backward
-_grad = torch.autograd.grad
+_backward, _grad = torch.autograd.backward, torch.autograd.grad
 
 
 @dataclass(slots=True)
@@ -74,10 +74,12 @@ class Player:
         self._apart = case is not None and case.apart
         self._broken = None if case is None else case.broken
         self._in_company = case is not None and case.may_be_joined
+        self._alone = case is not None and case.unfinished and case.single
         self._leaves = leaves
         self.result = Rerun()
         self._outputs = self.result.outputs
         self._left: dict[tuple[int, str], Any] = {}
+        self._bindings = setting.Bindings(_Gone)
         self._stand_ins: dict[int, Tensor] = dict(scales)
 
     def play(self, entries: list[Entry]) -> Rerun:
@@ -86,6 +88,12 @@ class Player:
         A backward that raises by itself, as it did before, or comes to a collective, for which other ranks are not
         there, is the end of the step, where its loss is bad already.
         """
+        try:
+            return self._play_all(entries)
+        finally:
+            self._bindings.undo()
+
+    def _play_all(self, entries: list[Entry]) -> Rerun:
         began = time.perf_counter()
         with self.tracer.still():
             self._stand_in_for_written(entries)
@@ -105,6 +113,10 @@ class Player:
     def _may_end_with(self, entry: Entry, error: Exception | Communicates) -> bool:
         if isinstance(error, Communicates) and self._in_company:
             return False
+        if isinstance(error, Communicates) and self._alone and entry.kind == ROOT:
+            bad = [one for one in numbers_within(error) if self.tracer.bad(one)]
+            self.result.scalars += bad
+            return bool(bad)
         if self._broken is not None and entry is self._broken.entry:
             self.result.gradients += self._broken.speaks(error, self.tracer.given)
             return True
@@ -114,13 +126,16 @@ class Player:
 
     def made_again(self, tape: Tape, gradients: Iterable[Tensor]) -> list[Tensor]:
         """Return what gradients came out as that the script did not leave to ``backward`` but made by calls."""
-        again = []
-        for gradient in gradients:
-            known = tape.maker(gradient)
-            outputs = self._outputs.get(id(known[0])) if known is not None else None
-            if known is not None and outputs is not None and known[1] < len(outputs):
-                again.append(outputs[known[1]])
-        return again
+        return [one for one in (self._anew(tape, gradient) for gradient in gradients) if one is not None]
+
+    def put_anew(self, tape: Tape, buffers: Iterable[Tensor]) -> dict[int | None, Tensor]:
+        """Return, by the storages of those before, the buffers that calls have put in the place of others again."""
+        return {storage(one): again for one in buffers if (again := self._anew(tape, one)) is not None}
+
+    def _anew(self, tape: Tape, tensor: Tensor) -> Tensor | None:
+        entry, index = tape.maker(tensor) or (None, 0)
+        outputs = self._outputs.get(id(entry), [])
+        return outputs[index] if index < len(outputs) else None
 
     def _play(self, entry: Entry) -> None:
         if entry.kind == CALL and self._left_as_it_is(entry):
@@ -131,6 +146,7 @@ class Player:
         args, kwargs, swapped = words
         with self.tracer.still():
             setting.put_in(entry, self._left)
+            self._bind(entry)
         with under(entry.modes), nullcontext() if swapped is None else swapped.within(entry.function):
             if entry.kind == BACKWARD:
                 self._play_backward(entry, args, kwargs)
@@ -149,6 +165,11 @@ class Player:
                 self.result.gradients += outputs
             if entry.kind == CALL:
                 outputs += shards_of(outputs)
+
+    def _bind(self, entry: Entry) -> None:
+        doubts = len(self.result.stale)
+        self.result.gaps += self._bindings.put(entry.contents, self._unpack)
+        del self.result.stale[doubts:]  # the call may read another
 
     def _words(self, entry: Entry) -> tuple[Any, Any, Swapped | None] | None:
         """Return the arguments, None where one is gone that no gradient flows through: what needs it will refuse."""
@@ -249,6 +270,12 @@ class Player:
                 stand_in = self._stand_ins[id(tensor)] = tensor.detach().requires_grad_()
             return stand_in
         return tensor
+
+
+def numbers_within(error: BaseException) -> list[Tensor]:
+    """Return the single numbers with a graph that the functions held which ``error`` was raised in, outermost first."""
+    held = (value for frame, _ in traceback.walk_tb(error.__traceback__) for value in frame.f_locals.values())
+    return [one for one in held if isinstance(one, Tensor) and one.numel() == 1 and one.requires_grad]
 
 
 def _of_numpy(args: Any) -> bool:

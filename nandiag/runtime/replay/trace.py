@@ -175,7 +175,7 @@ class Tracer(TorchDispatchMode):
     def _keep_facts(self, op: Op, written: list[Tensor], inside: set[int], *, mutable: bool) -> None:
         # Arguments and results are kept of ops that may prove to be the origin, of few, and never of the long tail of
         # ops that only hand bad values on.
-        if self.kept.room and (op.born or op.born_nan or op.outside or mutable or op.sums):
+        if self.kept.room and (op.born or op.born_nan or op.outside or mutable or op.sums or op.picks):
             op.results = [tensor.detach() for tensor in written]
             self.kept.keep(op, inside | {key_of(tensor) for tensor in written})
             # C++ writes into a bucket in the end; FSDP frees what it gathered by its storage, which no op tells of.

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from nandiag.runtime.belongings.bystanders import Bystanders
 from nandiag.runtime.frames import foreign_modes, trail
 from nandiag.runtime.guard import Refused, disarm, guarded
+from nandiag.runtime.memory.later.lasting import is_of_a_forward
 from nandiag.runtime.public import AnomalyStop
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.between import Between
@@ -114,6 +115,7 @@ class Capture:
         self.by_hand = True  # no optimizer was made so far
         self.in_step = 0  # calls of ``step`` under way
         self.reopen = False
+        self._begun = False  # a module was called in this step
         self.known: dict[int, Habit] = {}
         self._python_random = True
         self._python_used = False
@@ -207,6 +209,9 @@ class Capture:
             first, self.on_first_root = self.on_first_root, None
             first()
             self._modules_make_it()
+        if not self._begun and (self.tape.jots.many or self.tape._made):
+            self._look_behind_update()
+        self._begun = True
         known = modes()
         grad = known[0]
         entry = Entry(ROOT, module, grad=grad, modes=known)
@@ -219,8 +224,10 @@ class Capture:
         else:
             habit.begin_swapped(entry)
         entry.generators = generators(full=self._python_random, private=habit.generators)
-        if not (grad and swapped is None and self.tape.jots.on and self.tape.jots.begun(entry, (args, kwargs))):
+        plain = grad and swapped is None and not habit.holds
+        if not (plain and self.tape.jots.on and self.tape.jots.begun(entry, (args, kwargs))):
             self.tape.add(entry, args, kwargs)
+            entry.contents = habit.held(self.tape)
         if swapped is not None:
             self.tape.carried.on = True  # made for this call alone, perhaps
             entry.swapped = swapped._replace(tensors=self.tape.pack(swapped.tensors, grad))
@@ -275,7 +282,9 @@ class Capture:
             if type(word) is Given:
                 word.call_ended()
         entry.sides, left = sides.end(entry.words) if sides.expected else ([], [])
-        self.tape.made(entry, [*given_out(output), *left])
+        given = given_out(output)
+        entry.first_side = len(given)
+        self.tape.made(entry, [*given, *left])
 
     def training(self) -> None:
         """A backward call or an update begins: what the script wrote before is known by now."""
@@ -323,6 +332,11 @@ class Capture:
         """Return the entry of this step that made ``tensor``, and the index among its outputs."""
         return self.tape.maker(tensor)
 
+    def _look_behind_update(self) -> None:
+        """Look at what the loop keeps of the last forward before this one replaces that: held by then, as a rule."""
+        if is_of_a_forward(self.tape):
+            self.update_begins()
+
     def update_begins(self) -> None:
         """An optimizer is about to change weights: what the loop keeps for a later step is looked at before that."""
         self.window.close()
@@ -339,8 +353,7 @@ class Capture:
     @_taping
     def step_ends(self, step: int) -> None:
         """An optimizer step is over (or was left out): nothing newer needs what was taped before it."""
-        self._steps = True
-        self._beside = 0
+        self._steps, self._begun, self._beside = True, False, 0
         self.training()
         self.between.step_ends()
         self._keep_to_budget()

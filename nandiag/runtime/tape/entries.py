@@ -18,6 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.runtime.frames import Frame, Place, Trail, places_on
 from nandiag.runtime.leaves import BUILT_IN, is_leaf, unseen
+from nandiag.runtime.tape.calls.contents import Content
 from nandiag.runtime.tape.calls.sides import Side
 from nandiag.runtime.tape.calls.swaps import Swapped
 from nandiag.runtime.tape.packed.carried import Carried
@@ -29,8 +30,7 @@ from nandiag.runtime.tape.state import Generators, Modes
 MOST_ENTRIES = 4096
 MOST_BYTES = 64 * 1024 * 1024
 _MOST_LOOSE = 512
-_ENTRIES_A_ROOT = 8
-_FEW_ROOTS = 8
+_ENTRIES_A_ROOT, _FEW_ROOTS = 8, 8
 _FEW_MADE = 64
 _FEW_ENTRIES = 256
 _FEW_BYTES = 16 * 1024 * 1024
@@ -54,12 +54,12 @@ class Entry:
     attributes: Sequence[tuple[dict[str, Any], dict[str, Any]]] = ()
     left: Sequence[tuple[dict[str, Any], dict[str, Any]]] = ()
     sides: Sequence[Side] = ()
+    contents: Sequence[Content] = ()
+    inner: Sequence[reference[Tensor]] = ()  # what its modules hold and it writes into, but for weights and buffers
     before: tuple[Tensor, Tensor] | None = None
     swapped: Swapped | None = None
     in_place = held = False
-    number = step = 0
-
-    micro_step = 0
+    number = step = micro_step = first_side = 0  # the index of the first side among the outputs
 
     def __init__(self, kind: str, function: Any, *, grad: bool, modes: Modes) -> None:
         self.kind = kind
@@ -96,7 +96,7 @@ class Entry:
     def forget(self) -> None:
         """Let go of everything: this call will not be made again."""
         self.args = self.kwargs = self.before = self.swapped = self.generators = None
-        self.words = self.buffers = self.attributes = self.left = self.sides = ()
+        self.words = self.buffers = self.attributes = self.left = self.sides = self.contents = ()
 
     @property
     def name(self) -> str:

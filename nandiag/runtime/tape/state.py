@@ -251,6 +251,11 @@ class Stock:
         """How many modules there are."""
         return len(self._kept)
 
+    def changed(self, but: Container[int]) -> list[nn.Module]:
+        """Return the modules that hold another thing now where they held one then, but for those ``but``."""
+        there = [(one, kept) for held, kept in self._kept if (one := held()) is not None and id(one) not in but]
+        return [one for one, kept in there if any(map(_given_up, _holders(one), kept))]
+
     def set_anew(self, but: Container[int]) -> list[Names]:
         """Return what modules held that hold another thing there now, but for those ``but``, by their ``id``."""
         there = [(one, kept) for held, kept in self._kept if (one := held()) is not None and id(one) not in but]

@@ -47,16 +47,16 @@ def traceless(
     *,
     weights_written: bool = False,
     ends: bool = True,
-) -> Iterator[Callable[[], None]]:
+) -> Iterator[Belongings]:
     """Keep gradients, buffers, generators, attributes, printed and logged output as if no replay had been.
 
-    Yields :meth:`Belongings.forget`. Raises Refused, with nothing changed, where something could not be put back and
-    the run does not end (``ends``); and behind it where what was forgotten was not made again.
+    Yields what the script's own code holds. Raises Refused, with nothing changed, where something could not be put
+    back and the run does not end (``ends``); and behind it where what was forgotten was not made again.
     """
     roots = roots_of(entries)
     with quiet():
         kept = [(parameter, parameter.grad, parameter.requires_grad) for parameter in parameters]
-        buffers = _copied([buffer for root in roots for buffer in root.buffers()])
+        buffers = _copied([*(buffer for root in roots for buffer in root.buffers()), *_inner(entries)])
         written = [*(_copied(parameters) if weights_written else []), *buffers]
         contents = Contents(roots)
     states, bystanders = generators(full=True, private=_private(entries)), Bystanders()
@@ -76,10 +76,14 @@ def traceless(
         aside.begin()
         belongings.begin(aside.led)
         with _without_counters(), _dual_level(entries), belongings.shared:
-            yield belongings.forget
+            yield belongings
             belongings.made_again()
     finally:
         undo_all(undo)
+
+
+def _inner(entries: list[Entry]) -> list[Tensor]:
+    return [one for entry in entries for held in entry.inner if (one := held()) is not None]
 
 
 def _as_trained(parameter: Tensor, gradient: Tensor | None, trained: bool) -> None:  # noqa: FBT001 - as it was

@@ -28,7 +28,17 @@ def in_company(case: Case, roots: list[nn.Module], seconds: float, replay: Calla
     if not (case.within or can_break_off(roots)):
         return replay(joint if _all_end_in(case, roots, seconds) else case)
     looked = replay(case)
-    return replay(joint) if looked.facts.get("alone") and _all_end_in(case, roots, seconds) else looked
+    if not looked.facts.get("alone"):
+        return looked
+    return replay(joint) if _all_end_in(case, roots, seconds) else _as_far_as_alone(case, roots, looked, replay)
+
+
+def _as_far_as_alone(case: Case, roots: list[nn.Module], looked: Looked, replay: Callable[[Case], Looked]) -> Looked:
+    """Return ``looked``, or what shows up to the first collective, where the loss is bad by then."""
+    if case.within or groups_of(roots):
+        return looked
+    alone = replay(replace(case, single=True))
+    return replace(alone, facts={**alone.facts, "broken_off": True}) if alone.outcome == "found" else looked
 
 
 def _all_end_in(case: Case, roots: list[nn.Module], seconds: float) -> bool:

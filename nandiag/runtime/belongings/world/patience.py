@@ -16,6 +16,8 @@ from nandiag.runtime.guard import Refused
 
 # Longer than a file or a machine in the same room takes to answer.
 SECONDS = 5.0
+# The same where nothing is known to be wrong, and the run goes on.
+SHORT = 0.5
 _TURN = 0.25
 # What hears of it wakes up to look whether it may go on; a thread that waits has done no more than that.
 _STILL = 0.02
@@ -24,8 +26,8 @@ _CALL = getattr(signal, "SIGURG", None)
 
 
 @contextlib.contextmanager
-def patience() -> Iterator[None]:
-    """Raise Refused in the main thread once Python code there has waited, and done nothing else, for 5 s.
+def patience(seconds: float | None = None) -> Iterator[None]:
+    """Raise Refused in the main thread once Python code there has waited, and done nothing else, for some seconds (5).
 
     Nothing where another thread runs the step again: one that waits for a lock hears nothing but a signal, and only the
     main one hears signals. Torch's own waiting, for a device or its threads, is no such case.
@@ -35,7 +37,7 @@ def patience() -> Iterator[None]:
     if _CALL is None or clock is None or not main or signal.getsignal(_CALL) is None:
         yield
         return
-    watch = _Watch(clock(threading.get_ident()))
+    watch = _Watch(clock(threading.get_ident()), SECONDS if seconds is None else seconds)
     before = signal.signal(_CALL, watch.heard)
     watch.over.acquire()
     try:
@@ -49,7 +51,8 @@ def patience() -> Iterator[None]:
 class _Watch:
     """Looks at the main thread until it is ``over``; ``clock`` tells the CPU time of that thread, in s."""
 
-    def __init__(self, clock: int) -> None:
+    def __init__(self, clock: int, seconds: float) -> None:
+        self._seconds = seconds
         self.over = _thread.allocate_lock()
         self._clock = clock
         self._main = threading.get_ident()
@@ -62,7 +65,7 @@ class _Watch:
             now, spent = _waiting_at(self._main), time.clock_gettime(self._clock)
             if now is None or now != place or spent - used > _STILL:
                 began, place, used = time.monotonic(), now, spent
-            elif time.monotonic() - began > SECONDS and _CALL is not None:
+            elif time.monotonic() - began > self._seconds and _CALL is not None:
                 self._why = now[1]
                 signal.pthread_kill(self._main, _CALL)
 

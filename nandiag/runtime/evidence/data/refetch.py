@@ -121,3 +121,9 @@ def _sample(batch: Batch, index: Any, hearing: Hearing) -> Any:
 
 
 BOUNDARIES.update((id(_fetch.__code__), id(_sample.__code__)))
+
+
+def came_as(looked: Looked) -> dict[str, object]:
+    """Return the sample as the script could ask for it, where the loader tells it."""
+    index = looked.facts.get("dataset_index")
+    return {} if index is None else {"came_as": f"{looked.facts['dataset']}[{index!r}]"}

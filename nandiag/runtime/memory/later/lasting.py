@@ -12,9 +12,10 @@ from itertools import chain
 import torch
 from torch import Tensor, strided
 
-from nandiag.runtime.tape.entries import Tape
+from nandiag.runtime.leaves import is_leaf
+from nandiag.runtime.tape.entries import ROOT, Tape
 from nandiag.runtime.tape.packed.jots import ARGS, GRAD, KWARGS, OUTPUT, Note
-from nandiag.runtime.tape.packed.words import Made
+from nandiag.runtime.tape.packed.words import Given, Made
 
 _MOST_ELEMENTS = 1 << 20
 _FLOATS = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16})
@@ -26,14 +27,17 @@ def lasting(tape: Tape) -> list[Tensor]:
     Not all of them where they are many.
     """
     made = _of_jots(tape.jots.many) if tape.jots.many else []
-    made = [one for one in ([*_of_tape(tape), *made] if tape._made else made) if _is_plain(one)]
+    made = [*_of_tape(tape), *made, *written_within(tape)] if tape._made else made
+    made = [one for one in made if _is_plain(one)]
     taken = _taken(tape) if made else ()
     left = [one for one in made if id(one) not in taken]
     return left if sum(map(Tensor.numel, left)) <= _MOST_ELEMENTS else list(_few(left))
 
 
 def _is_plain(one: Tensor) -> bool:
-    plain = type(one) is Tensor and one.is_cpu and one.dtype in _FLOATS and one.layout is strided
+    plain = (
+        type(one) is Tensor and not one.requires_grad and one.is_cpu and one.dtype in _FLOATS and one.layout is strided
+    )
     # Memory that is not torch's own may be gone by now: `frombuffer` does not keep a mapped file open.
     return plain and one.untyped_storage().resizable()
 
@@ -51,9 +55,28 @@ def _of_tape(tape: Tape) -> list[Tensor]:
     return [
         tensor
         for one in tape._made.values()
-        if not one.entry.grad and one.entry.step == step and one.entry.args is not None
+        if one.entry.step == step and one.entry.args is not None and (not one.entry.grad or _is_kept(one))
         and (tensor := one.tensor()) is not None and one.entry.name != "__get__"
     ]  # fmt: skip
+
+
+def is_of_a_forward(tape: Tape) -> bool:
+    """Whether anything was made so far of what has a graph, as the last forward's outputs have: no data is."""
+    noted = (word for note in tape.jots.many if not note[GRAD] for word in note[ARGS])
+    entries = {id(one.entry): one.entry for one in tape._made.values() if one.entry.step == tape.step}.values()
+    given = (word.get() for entry in entries if not entry.grad for word in entry.words if type(word) is Given)
+    return any(isinstance(one, Tensor) and one.requires_grad and not is_leaf(one) for one in chain(noted, given))
+
+
+def written_within(tape: Tape) -> list[Tensor]:
+    """Return what models hold, beside weights and buffers, and write into."""
+    refs = (held for entry in tape._entries if entry.inner and entry.step == tape.step for held in entry.inner)
+    return [one for held in refs if (one := held()) is not None]
+
+
+def _is_kept(made: Made) -> bool:
+    """Whether a model keeps it, out of its output's way."""
+    return made.index >= made.entry.first_side and made.entry.kind is ROOT
 
 
 def _of_jots(many: Sequence[Note]) -> list[Tensor]:

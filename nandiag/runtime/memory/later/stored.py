@@ -3,14 +3,14 @@
 They may be read many steps later, when nothing is left of what made them. So a small value that is written into such
 memory is looked at as it is written, in about 1 % of the time; what the step's calls made and somebody still holds, all
 together before the update, in 0.4 % of it or 4 us a step. Where it is bad, what made it is run again for the op, before
-the update too, but for the first two within 1 % of the time.
+the update too: once for each line, and each place in a model, in 3 s of a run at most, and else within 1 % of the time.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,13 +19,16 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.events import Looked
+from nandiag.runtime.belongings.bystanders import Bystanders
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.frames import Place
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import fact, is_bad, norms, quiet, read
 from nandiag.runtime.memory.laid import is_finite
-from nandiag.runtime.memory.later.lasting import lasting
+from nandiag.runtime.memory.later.lasting import lasting, written_within
 from nandiag.runtime.memory.there import storage_of
+from nandiag.runtime.tape.calls.holdings import holds_of_others
+from nandiag.runtime.tape.entries import ROOT
 from nandiag.runtime.tape.packed.descent import ancestors
 from nandiag.runtime.tape.packed.jots import GRAD
 from nandiag.runtime.tape.packed.words import Given
@@ -35,18 +38,27 @@ if TYPE_CHECKING:
     from nandiag.runtime.tape.capture import Capture
     from nandiag.runtime.tape.entries import Entry
 
-_SHARE, _CREDIT, _FREE = 0.01, 0.003, 2
+_SHARE, _CREDIT, _CREDIT_AGAIN, _FREE = 0.01, 0.003, 0.5, 2
 _SMALL, _MOST = 1 << 14, 64
-_SHARE_LASTING, _A_STEP = 0.004, 4e-6
+_MOST_PLACES, _SPENT_ENOUGH = 32, 3.0
+_SHARE_LASTING, _A_STEP, _CREDIT_LASTING = 0.004, 4e-6, 0.03
+_MENDS = frozenset({
+    "nan_to_num", "nan_to_num_", "where", "masked_fill", "masked_fill_", "nansum", "nanmean", "nanmedian", "isnan",
+    "isfinite", "isinf",
+})  # fmt: skip
 _has_gradient = itemgetter(GRAD)
 
 
 class Laid(NamedTuple):
-    """Memory that bad values were laid into, made at ``places``; ``looked`` is None where more than one line did so."""
+    """Memory that bad values were laid into, made at ``places``; ``looked`` is None where more than one line did so.
+
+    ``bad``: how many there were then, where a model writes there in place.
+    """
 
     memory: StorageWeakRef
     places: Sequence[Place]
     looked: Looked | None
+    bad: int = 0
 
 
 class Stored:
@@ -56,11 +68,12 @@ class Stored:
         self._capture = capture
         self._examine = examine
         self._known: dict[int, Laid] = {}
-        self._passing: Sequence[Sequence[Place]] = ()
+        self._tried: set[Hashable] = set()
+        self._held: dict[Hashable, tuple[int, Looked]] = {}  # in which step it was bad there last
         self._now = time.thread_time  # what waits for a processor that others use is no cost of ours
         self._looks = 0
         self._began, self._spent, self._spent_again = time.perf_counter(), 0.0, 0.0
-        self._left_for_lasting, self._since = _CREDIT, self._began
+        self._left_for_lasting, self._since = _CREDIT_LASTING, self._began
 
     @guarded("births")
     def written(self, target: Tensor, laid: Any) -> None:
@@ -105,7 +118,8 @@ class Stored:
             window = self._capture.window
             ours = {id(pair[1]) for pair in (*window.stored, *window.numbers)}
             for one in bad:
-                if id(one) not in ours and storage_of(one) not in self._known and not _is_mask(one):
+                known = self._known.get(storage_of(one))
+                if id(one) not in ours and (known is None or known.bad) and not _is_mask(one):
                     self._note(one, one)
         self._left_for_lasting -= self._now() - began
 
@@ -127,21 +141,46 @@ class Stored:
         maker = tape.maker(laid)
         places = () if maker is None else maker[0].places
         if known is not None:
-            if known.places != places:
+            if known.places != places or (maker is None and known.bad != _bad_in(laid)):
                 self._unseen(target)
             return
         if len(self._known) < _MOST:
-            passed = None if maker is None else self._passed_on(maker[0])
-            self._known[storage_of(target)] = Laid(StorageWeakRef(target.untyped_storage()), places, passed)
-            if passed is None and maker is not None and is_of_little(maker[0]) and tape.hold(maker[0]):
+            by_model = maker is None or maker[0].kind is ROOT
+            passed = self._still(laid) if maker is None or by_model else self._passed_on(maker[0])
+            bad = _bad_in(laid) if maker is None else 0
+            self._known[storage_of(target)] = Laid(StorageWeakRef(target.untyped_storage()), places, passed, bad)
+            if passed is None and self._can_be_looked_at(laid, None if maker is None else maker[0]):
                 self._capture.window.stored.append((storage_of(target), laid))
+
+    def _can_be_looked_at(self, laid: Tensor, maker: Entry | None) -> bool:
+        """Whether what made it can be run again, and what goes into that is held already, or little.
+
+        Of what a model keeps that is not done beside other threads of the script's, nor where it holds what a library
+        has made: the run goes on, and what a forward does to that could not be taken back.
+        """
+        tape = self._capture.tape
+        if maker is None and not any(one is laid for one in written_within(tape)):
+            return False
+        if maker is None or maker.kind is ROOT:
+            roots = [entry.function for entry in tape.entries if entry.kind is ROOT]
+            return not (Bystanders().of_script or any(map(holds_of_others, roots)))
+        return (maker.grad or is_of_little(maker)) and tape.hold(maker)
+
+    def _still(self, laid: Tensor) -> Looked | None:
+        """Return how a model made what it holds in a place, where that was bad in the step before too."""
+        where, step = self._where_from(laid), self._capture.tape.step
+        before = self._held.get(where)
+        if before is None or before[0] < step - 1:
+            return None
+        self._held[where] = step, before[1]
+        return before[1]
 
     def _passed_on(self, maker: Entry) -> Looked | None:
         """Return how what a line makes in each step was made at first, where it was seen to pass on what was bad."""
-        if maker.places not in self._passing:
+        if any(entry.name in _MENDS for entry in ancestors([maker])):
             return None
-        words = (word.get() for entry in ancestors([maker]) for word in entry.words if type(word) is Given)
-        known = (self._known.get(storage(tensor) or 0) for tensor in words if tensor is not None)
+        given = (word.get() for entry in ancestors([maker]) for word in entry.words if type(word) is Given)
+        known = (self._known.get(storage(tensor) or 0) for tensor in given if tensor is not None)
         return next((one.looked for one in known if one is not None and one.looked is not None), None)
 
     def _unseen(self, target: Tensor) -> None:
@@ -160,19 +199,38 @@ class Stored:
             known, looked = self._known.get(key), self._look(laid)
             if known is not None and looked is not None:
                 self._known[key] = known._replace(looked=looked)
-                if looked.facts["made_at_step"] != self._capture.tape.step:
-                    self._passing = (*self._passing[-_MOST:], known.places)
+                if len(self._held) < _MOST:
+                    self._held[self._where_from(laid)] = self._capture.tape.step, looked
 
     def _look(self, laid: Tensor) -> Looked | None:
-        if self._looks >= _FREE and self._left(self._spent_again) < 0:
+        if not self._may_look(self._where_from(laid)):
             return None
-        self._looks += 1
-        began = self._now()
+        began = time.perf_counter()  # what waits in a replay is a cost of ours
         looked = self._examine(laid)
-        self._spent_again += self._now() - began
+        self._spent_again += time.perf_counter() - began
         if looked is None or (looked.outcome, looked.source) != ("found", "op"):
             return None
         return replace(looked, facts={"made_at_step": self._capture.tape.step, **looked.facts})
+
+    def _may_look(self, where: Hashable) -> bool:
+        """Whether there is time; it is taken for what comes from a place for the first time, as a rule.
+
+        Else what is bad in each step, and does no harm, would use up all of it.
+        """
+        self._looks += 1
+        is_new = where not in self._tried and len(self._tried) < _MOST_PLACES
+        self._tried |= {where} if is_new else set()
+        free = self._looks <= _FREE or (is_new and self._spent_again < _SPENT_ENOUGH)
+        return free or self._left(self._spent_again, _CREDIT_AGAIN) >= 0
+
+    def _where_from(self, laid: Tensor) -> Hashable:
+        maker = self._capture.tape.maker(laid)
+        if maker is None:
+            return storage_of(laid)
+        entry, index = maker
+        ways = [(place.key, way) for place, found in entry.sides for way in found]
+        beside = index - entry.first_side
+        return ways[beside] if 0 <= beside < len(ways) else tuple(entry.places[:1])
 
     def _lives_on(self, target: Tensor) -> bool:
         base = target._base if target._is_view() and target._base is not None else target
@@ -184,8 +242,13 @@ class Stored:
             self._known = {key: one for key, one in self._known.items() if not one.memory.expired()}
         return self._known
 
-    def _left(self, spent: float) -> float:
-        return _CREDIT + _SHARE * (time.perf_counter() - self._began) - spent
+    def _left(self, spent: float, credit: float = _CREDIT) -> float:
+        return credit + _SHARE * (time.perf_counter() - self._began) - spent
+
+
+def _bad_in(tensor: Tensor) -> int:
+    counted = fact(tensor)
+    return counted.nan + counted.posinf + counted.neginf
 
 
 def _is_mask(tensor: Tensor) -> bool:

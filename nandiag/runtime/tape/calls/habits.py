@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,17 +13,44 @@ from torch import Tensor, nn
 from nandiag.runtime.guard import disarm
 from nandiag.runtime.memory.silent import SILENT
 from nandiag.runtime.memory.there import is_there
+from nandiag.runtime.tape.calls.contents import Content, Contents
+from nandiag.runtime.tape.calls.holdings import Mark, marks, places, plain_at
 from nandiag.runtime.tape.calls.sides import Sides
 from nandiag.runtime.tape.packed.copies import Copies, Shelves, Unwritten
 from nandiag.runtime.tape.packed.words import version_of
 from nandiag.runtime.tape.state import Attributes, Names, Stock, equal, keep_attributes
 
 if TYPE_CHECKING:
-    from nandiag.runtime.tape.entries import Entry
+    from nandiag.runtime.tape.entries import Entry, Tape
 
 _LARGEST_BUFFER = 1 << 24
 # So many calls, or as many as the module has parts, between two looks at what all of them hold.
 _EVERY = 64
+_EARLY, _EVER_LATER = 1, 4
+# Elements of all that modules hold beside buffers that are copied before a call.
+_MOST_HELD = 1 << 22
+
+
+class _Known(NamedTuple):
+    """What calls in one manner change: buffers, the attributes of some modules, and what else modules hold.
+
+    ``inner`` are tensors that are neither weights nor buffers; ``holds``: there are some, or lists and dicts.
+    """
+
+    shelves: Shelves | None
+    modules: list[weakref.ref[nn.Module]]
+    inner: list[weakref.ref[Tensor]]
+    holds: bool
+    buffers: list[Tensor]
+
+    def with_written(self, tensors: list[Tensor]) -> _Known:
+        """Return the same with ``tensors`` that calls write into, in the place of those before."""
+        inner = [one for held in self.inner if (one := held()) is not None]
+        if not tensors or {*map(id, tensors)} <= {*map(id, inner)}:
+            return self
+        few = _few(tensors)
+        holds = self.holds or bool(few)
+        return self._replace(shelves=Shelves([*self.buffers, *few]), inner=[*map(weakref.ref, few)], holds=holds)
 
 
 class Habit:
@@ -35,35 +62,37 @@ class Habit:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = weakref.ref(module, _letting_go(weakref.ref(self)))
-        self._known: dict[tuple[bool, bool], tuple[Shelves | None, list[weakref.ref[nn.Module]]]] = {}
+        self._known: dict[tuple[bool, bool], _Known] = {}
+        self.holds = False  # whether the call under way may change what is neither weight nor buffer
         self.generators = [
             value for one in module.modules() for value in one.__dict__.values() if isinstance(value, torch.Generator)
         ]
-        self.sides = Sides(module)
+        self.sides, self._contents = Sides(module), Contents(module)
         self._manner = False, False
         self._unwritten: dict[tuple[bool, bool], Unwritten] = {}
         self._first: tuple[list[tuple[Tensor, int]], Attributes] | None = None
         self._held: Stock | None = None
-        self._calls, self._every = 0, _EVERY
+        self._marks: dict[tuple[int, str], Mark] = {}
+        self._calls, self._every = 0, _EARLY
 
     def begin(self, entry: Entry) -> None:
         """Keep in ``entry`` what the call is about to change."""
         module = entry.function
-        self._first, self._manner = None, (module.training, entry.grad)
+        self._first, self._manner, self.holds = None, (module.training, entry.grad), True
         self.sides.begin(self._manner)
         known = self._known.get(self._manner)
         self._calls += 1
-        if self._calls >= self._every:
+        if self._calls >= self._every and self._held is not None:
+            self._learn()
             self._take_stock()
         if known is None:
-            watched = [
-                (one, version_of(one)) for one in module.buffers() if one.numel() <= _LARGEST_BUFFER and is_there(one)
-            ]
+            watched = [(one, version_of(one)) for one in _may_be_written(module, inner=entry.grad)]
             self._first = (watched, Attributes(module))
+            self._contents.begin(self._manner)
             entry.buffers = Shelves(buffer for buffer, _ in watched).copies()
             entry.attributes = keep_attributes(list(module.modules()))
             return
-        shelves, modules = known
+        shelves, modules, entry.inner, self.holds, _ = known
         unwritten = self._unwritten.get(self._manner)
         if unwritten is not None:
             unwritten = self._unwritten[self._manner] = unwritten.renewed()
@@ -76,9 +105,15 @@ class Habit:
     def begin_swapped(self, entry: Entry) -> None:
         """Keep what a call may change that is made with other buffers than the module's own, new ones each time."""
         module = entry.function
-        self.sides.begin((module.training, entry.grad))
+        self._manner, self.holds = (module.training, entry.grad), True
+        self.sides.begin(self._manner)
         entry.buffers = Shelves(one for one in module.buffers() if one.numel() <= _LARGEST_BUFFER).copies()
         entry.attributes = keep_attributes(list(module.modules()))
+
+    def held(self, tape: Tape) -> Sequence[Content]:
+        """Return what lists and dicts hold that the call which has begun is known to change."""
+        # Calls without gradients may be very many in a step: those that make a text, one for each word.
+        return self._contents.packed(self._manner, tape) if self.holds and self._manner[1] else ()
 
     def end(self, entry: Entry) -> None:
         """Learn from a first call, and keep in ``entry`` what it left where it sets things anew."""
@@ -92,24 +127,44 @@ class Habit:
             SILENT.add(silent)
             written = moved + silent
             changed = [weakref.ref(one) for one in attributes.changed()]
-            self._known[self._manner] = Shelves(written) if written else None, changed
-            self._others(watched, written)
+            buffers = set(map(id, entry.function.buffers()))
+            entry.inner = [weakref.ref(one) for one in written if id(one) not in buffers]
+            holds = self._contents.end() or bool(entry.inner)
+            shelves, own = Shelves(written) if written else None, [one for one in written if id(one) in buffers]
+            self._known[self._manner] = _Known(shelves, changed, entry.inner, holds, own)
+            self._others([pair for pair in watched if id(pair[0]) in buffers], written)
             self._first = None
             self._take_stock()
         known = self._known.get(self._manner)
-        if known is not None and known[1]:
-            entry.left = keep_attributes(_there(known[1]))
+        if known is not None and known.modules:
+            entry.left = keep_attributes(_there(known.modules))
 
     def _take_stock(self) -> None:
         """Remember what attributes and buffers are; not in each call, for most are never set anew."""
         module = self.module()
         if module is not None:
-            self._held = Stock(module)
-            self._calls, self._every = 0, max(_EVERY, len(self._held))
+            self._held, self._marks = Stock(module), marks(module)
+            self._calls, self._every = 0, min(_EVER_LATER * self._every, max(_EVERY, len(self._held)))
+
+    def _learn(self) -> None:
+        """What has changed since the last stock is what calls change: not each of them, or none before long."""
+        before, written = self._marks, list[Tensor]()
+        module = self.module()
+        for key, now in {}.items() if module is None else marks(module).items():
+            then = before.get(key)
+            if then is None or not then.is_same(now):
+                self.sides.add(now.place)
+                self._contents.add(now.place)
+            written += [] if then is None else then.written(now)
+        for manner, known in self._known.items():
+            changed = () if self._held is None else self._held.changed({id(one) for one in _there(known.modules)})
+            holds = known.holds or self._contents.change_in(manner)
+            known = known._replace(modules=[*known.modules, *map(weakref.ref, changed)], holds=holds)  # noqa: PLW2901
+            self._known[manner] = known.with_written(written if manner[1] else [])
 
     def set_anew(self) -> list[Names]:
         """Return what was there at the last stock of what calls are not known to set anew, and have set anew since."""
-        known = {id(one) for _, modules in self._known.values() for one in _there(modules)}
+        known = {id(one) for one_known in self._known.values() for one in _there(one_known.modules)}
         return [] if self._held is None else self._held.set_anew(known)
 
     def _others(self, watched: list[tuple[Tensor, int]], written: list[Tensor]) -> None:
@@ -125,7 +180,22 @@ class Habit:
         self._unwritten.clear()
         self.generators.clear()
         self.sides.let_go()
+        self._contents.let_go()
         self._first = self._held = None
+        self._marks = {}
+
+
+def _may_be_written(module: nn.Module, *, inner: bool) -> list[Tensor]:
+    """Return the buffers, and with ``inner`` other tensors that modules hold, that a call may write into."""
+    found = {id(one): one for one in module.buffers() if one.numel() <= _LARGEST_BUFFER and is_there(one)}
+    if not inner:
+        return list(found.values())
+    held = {id(one): one for place in places(module) for one in plain_at(place)}
+    return [*found.values(), *_few([one for key, one in held.items() if key not in found])]
+
+
+def _few(held: list[Tensor]) -> list[Tensor]:
+    return held if sum(map(Tensor.numel, held)) <= _MOST_HELD else []
 
 
 def _there(modules: list[weakref.ref[nn.Module]]) -> list[nn.Module]:

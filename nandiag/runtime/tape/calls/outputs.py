@@ -12,8 +12,8 @@ from nandiag.runtime.tape.entries import tensors_in
 
 _SHARD = "_local_tensor"  # of a DTensor
 _DEPTH = 3
-_MOST = 64
 _OPAQUE = (nn.Module, type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
+_MOST = 64
 
 
 def given_out(output: Any) -> list[Tensor]:

@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
 
+from nandiag.runtime.belongings.bystanders import Bystanders
 from nandiag.runtime.memory.there import all_there
+from nandiag.runtime.tape.calls.contents import Content
 from nandiag.runtime.tape.entries import Entry
 from nandiag.runtime.tape.packed.words import Given
 from nandiag.runtime.tape.state import set_attributes
+
+
+class Bindings:
+    """Names that stand, while a step is run again, for copies of the lists and dicts that they stood for before it.
+
+    Not beside other threads of the script's, which may be writing there by these very names. ``gone`` is what is raised
+    where something that was held is not there any more.
+    """
+
+    def __init__(self, gone: type[Exception]) -> None:
+        self._gone = gone
+        self._undo: dict[tuple[int, str], Callable[[], None]] = {}
+
+    def put(self, contents: Sequence[Content], unpack: Callable[[Any], Any]) -> int:
+        """Bind those that no call before has bound, of tensors as ``unpack`` has them; returns how many are gone."""
+        new = [one for one in contents if one.place.key not in self._undo]
+        gone = 0
+        for one in new if new and not Bystanders().of_script else ():
+            try:
+                self._undo[one.place.key] = one.put(unpack)
+            except self._gone:
+                gone += 1
+        return gone
+
+    def undo(self) -> None:
+        """Have them stand for what they stood for."""
+        for undo in self._undo.values():
+            undo()
 
 
 def put_in(entry: Entry, left: dict[tuple[int, str], Any]) -> None:

@@ -86,10 +86,11 @@ class LastLook:
         self, optimizer: Optimizer | None, spoken: tuple[Tensor, ...], error: BaseException | None
     ) -> None:
         """The script ended before it called backward: on its loss, or on what its error speaks of."""
-        sentinel = self._sentinel
-        if not (spoken or sentinel.capture.tape.unfinished() or sentinel.looker.unfinished):
+        sentinel, asked = self._sentinel, self._asked.newest
+        begun = sentinel.capture.tape.unfinished() or sentinel.looker.unfinished or self._asked.loss is not None
+        if not (spoken or begun):
             return
-        if error is None and (asked := self._asked.newest) is not None and is_passed_over(asked):
+        if error is None and asked is not None and is_passed_over(asked):
             return  # it is told among the steps that the script left out
         broken = None if error is None else self.refusal.broken(error)
         of_numbers = error is None or is_of_numbers(error)

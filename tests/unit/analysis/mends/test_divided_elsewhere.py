@@ -21,6 +21,28 @@ def test_a_division_in_what_the_line_calls_is_mended_where_the_divisor_is_made(a
     assert "above zero where it is made" not in explain(facts)[1].suggestions[0].text
 
 
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        ("xy.norm(dim=-1, keepdim=True)", "(xy.square().sum(dim=-1, keepdim=True) + 1e-12).sqrt()"),
+        ("torch.linalg.vector_norm(a - b, dim=1)", "((a - b).square().sum(dim=1) + 1e-12).sqrt()"),
+        ("torch.norm(x)", "(x.square().sum() + 1e-12).sqrt()"),
+        ("x.norm(1, dim=-1)", None),
+    ],
+)
+def test_a_length_whose_gradient_is_differentiated_is_written_out(at, by_hand, call, code):
+    line, node = on(f"r = {call}", call), "DivBackward0"
+    facts = at(
+        "div",
+        (by_hand.fact(), by_hand.fact(zeros=1)),
+        (by_hand.fact(nan=2),),
+        node=node,
+        forward_op="aten.div.Tensor",
+        **line,
+    )
+    assert first(facts) == (f"r = {code}" if code else "torch.nn.functional.softplus(z) + 1e-6")
+
+
 def test_of_what_else_the_line_divides_by_the_same_zero_nothing_is_known(at, by_hand):
     line = on("return f(a / n, b / n)", "a / n")
     facts = at("div", (by_hand.fact(), by_hand.fact(zeros=1, min=0.0)), (by_hand.fact(nan=1),), **line)

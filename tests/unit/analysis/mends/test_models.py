@@ -67,6 +67,19 @@ def test_a_mended_rate_of_nan_is_the_bound():
     assert min(0.004, torch.tensor(math.nan)) == 0.004
 
 
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("return (v - mean) / np.sqrt(var)", "return (v - mean) / np.sqrt(np.maximum(var, 1e-12))"),
+        ("return np.sqrt(var)", "return np.sqrt(np.maximum(var, 0))"),
+    ],
+)
+def test_a_root_of_numpys_that_is_divided_by_stays_above_zero(at, by_hand, line, code):
+    extra = {"heard": True, "number": True, "numpy": "invalid value encountered in sqrt"}
+    facts = at(None, (), (by_hand.fact(nan=8),), extra=extra, **placed(line, "np.sqrt(var)"))
+    assert advice(facts)[-1].code == code
+
+
 @pytest.mark.parametrize(("rated", "least"), [(True, "1"), (False, "1e-6")])
 def test_what_a_rate_is_made_of_in_numpy_is_at_least_one(at, by_hand, rated, least):
     line = "return np.sqrt(WARM) * t ** -0.5"

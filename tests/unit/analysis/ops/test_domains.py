@@ -132,14 +132,18 @@ def test_the_logarithm_of_a_ratio_of_data_has_both_sides_above_zero(at, by_hand,
     assert "r = torch.log((price / yesterday).clamp_min(1e-12))" in found  # where only what is above can be 0
 
 
+OF_TENSORS = (
+    "repeats = yl.new_tensor([(one[:n].diff() == 0).sum() for one, n in zip(y, yl)])\n"
+    "fits = ol >= yl + repeats  # keep these alone"
+)
 LISTED = (
     "repeats = torch.as_tensor(yl).new_tensor([(one[:n].diff() == 0).sum() for one, n in zip(y, yl)])\n"
-    "torch.as_tensor(ol) >= torch.as_tensor(yl) + repeats"
+    "fits = torch.as_tensor(ol) >= torch.as_tensor(yl) + repeats  # keep these alone"
 )
 
 
 @pytest.mark.parametrize(("overload", "fits"), [
-    ("Tensor", "repeats = yl.new_tensor([(one[:n].diff() == 0).sum() for one, n in zip(y, yl)])\nol >= yl + repeats"),
+    ("Tensor", OF_TENSORS),
     ("default", LISTED),
 ])  # fmt: skip
 def test_a_criterion_of_the_scripts_own_is_set_and_its_names_are_told(overload, fits, at, by_hand):
@@ -149,6 +153,17 @@ def test_a_criterion_of_the_scripts_own_is_set_and_its_names_are_told(overload, 
     around = Around(written=(Written("self.criterion", (34,)),))
     facts = replace(facts, look=replace(facts.look, site=Site(around=around)))
     assert codes(facts) == [
-        fits,
         "self.criterion.zero_infinity = True  # behind line 34",
+        fits,
     ]
+
+
+@pytest.mark.parametrize(("high", "told"), [(1.0004, "where rounding alone does it"), (1.852, "by more than rounding")])
+def test_what_lies_far_outside_an_interval_was_not_rounded_there(at, by_hand, high, told):
+    facts = at(
+        "atanh",
+        (by_hand.fact(min=0.6, max=high),),
+        (by_hand.fact(nan=1),),
+        **on("d = torch.atanh(r)", "torch.atanh(r)"),
+    )
+    assert told in explain(facts)[1].suggestions[0].text

@@ -23,19 +23,24 @@ def found(worker):
     return next(look for look in worker.events(Looked) if look.outcome == "found")
 
 
+def unseen():
+    """Return NaN that no op of torch's made."""
+    return torch.frombuffer(bytearray(b"\x00\x00\xc0\x7f"), dtype=torch.float32)
+
+
 def test_a_running_statistic_that_went_bad_after_the_step_before(work):
     worker = work()
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scale = torch.ones(())
     for step in range(6):
-        error = model(torch.randn(2 if step != 3 else 1, 4))
+        error = model(torch.randn(2, 4))
         loss = (error / scale).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        with pytest.warns(UserWarning, match="degrees") if step == 3 else torch.no_grad():
-            scale = 0.9 * scale + 0.1 * error.detach().std()
+        with torch.no_grad():
+            scale = 0.9 * scale + 0.1 * error.std() if step != 3 else unseen()
         if step == 4:
             break
     look = found(worker)
@@ -49,7 +54,7 @@ def test_an_attribute_of_an_object(work):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(3):
         if step == 2:
-            keeper.scale = torch.frombuffer(bytearray(b"\x00\x00\xc0\x7f"), dtype=torch.float32)
+            keeper.scale = unseen()
         loss = (model(torch.ones(2, 4)) * keeper.scale).mean()
         optimizer.zero_grad()
         loss.backward()

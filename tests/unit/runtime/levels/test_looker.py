@@ -14,7 +14,7 @@ EVERY = 3
 
 
 class Turns:
-    """State that a replay moves on: what broke in the run does not break in its replay."""
+    """State that a replay moves on, for no module holds it: what broke in the run does not break in its replay."""
 
     def __init__(self):
         self.count = 0
@@ -27,10 +27,10 @@ class Turns:
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.fc, self.turns = nn.Linear(4, 2), Turns()
+        self.fc, self.divisor = nn.Linear(4, 2), Turns().divisor
 
     def forward(self, x):
-        return self.fc(x) / self.turns.divisor()
+        return self.fc(x) / self.divisor()
 
 
 def train(model, steps=8, turns=None, loss_of=None):
@@ -91,7 +91,7 @@ def test_the_watch_ends_where_nothing_happens_again(work, monkeypatch):
     model = Net()
     train(model, steps=EVERY)
     assert worker.sentinel.looker.live.started
-    model.turns.divisor = lambda: torch.tensor(1.0)
+    model.divisor = lambda: torch.tensor(1.0)
     train(model, steps=6)
     assert not worker.sentinel.looker.live.started
     assert torch._C._len_torch_dispatch_stack() == 0
@@ -104,7 +104,7 @@ def test_the_training_is_the_same_to_the_bit(work, level):
     def trained():
         torch.manual_seed(5)
         model = Net()
-        model.turns.divisor = lambda: torch.tensor(1.0)
+        model.divisor = lambda: torch.tensor(1.0)
         train(model)
         return [one.tolist() for one in model.parameters()]
 

@@ -1,11 +1,13 @@
 """Bad values that the loop makes before the step they do harm in, and keeps as they are, have their line and step."""
 
+import contextlib
 from collections import deque
 
 import pytest
 import torch
 from torch import nn
 
+from nandiag.runtime.guard import AnomalyStop
 from nandiag.runtime.memory.later import stored
 
 
@@ -139,3 +141,63 @@ def test_the_line_is_that_of_the_step_that_made_it_first(work):
         train(Queue())
     looked = worker.looked[0]
     assert (looked.site.op, looked.step, looked.facts.get("made_at_step")) == ("aten.div.Tensor", 8, 5), looked
+
+
+class Prototypes:
+    """The mean of each class, made anew of the batch of each step."""
+
+    def __init__(self):
+        self.means = {}
+
+    @torch.no_grad()
+    def update(self, z, y):
+        for c in range(2):
+            now = z[y == c].mean(0)  # of no sample
+            old = self.means.get(c)
+            self.means[c] = now if old is None else 0.9 * old + 0.1 * now
+
+    def of(self, y):
+        return torch.stack([self.means[int(c)] for c in y])
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["before_the_update", "behind_it"])
+def test_what_a_class_keeps_has_the_step_of_its_first_bad_mean(work, behind):
+    """Steps 4 and 5 have no sample of the second class, of which the means are bad from the former on; 7 uses them."""
+    worker = work(on_anomaly="stop")
+    torch.manual_seed(0)
+    model, known = nn.Linear(4, 2), Prototypes()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with contextlib.suppress(AnomalyStop):
+        for step in range(10):
+            y = torch.arange(6) % 2 * (step not in {4, 5, 6})
+            z = model(torch.randn(6, 4))
+            if not behind or not known.means:
+                known.update(z, y)
+            loss = (z - known.of(y)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if behind:
+                known.update(z, y)
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source, looked.site.op) == ("found", "op", "aten.mean.dim"), looked
+    assert looked.site.source.endswith("# of no sample")
+    # Behind the update of step 4 it is step 5 already.
+    assert (looked.step, looked.facts["made_at_step"]) == (7, 5 if behind else 4)
+
+
+def test_what_a_step_uses_that_the_one_before_it_left_behind_its_update_has_its_line(work):
+    worker = work(on_anomaly="stop")
+    model, known = nn.Linear(4, 2), Prototypes()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with contextlib.suppress(AnomalyStop):
+        for step in range(6):
+            z = model(torch.randn(6, 4))
+            loss = z.square().mean() + (torch.stack(list(known.means.values())).sum() if known.means else 0.0)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            known.update(z, torch.arange(6) % 2 * (step != 3))
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source, looked.step) == ("found", "op", 4), looked
+    assert looked.site.source.endswith("# of no sample")

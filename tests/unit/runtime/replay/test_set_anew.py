@@ -13,6 +13,7 @@ from nandiag.runtime.guard import AnomalyStop
 from nandiag.runtime.tape.calls.habits import Habit
 
 BAD = 4
+LATER = 6  # what calls change is learnt before their first, fourth, twelfth
 
 
 class Late(nn.Module):
@@ -49,10 +50,10 @@ def line_of(words):
     return next(number for number, text in enumerate(lines, 1) if text.endswith(words))
 
 
-def trained(late, at=BAD, spoil=lambda loss, step: loss):
+def trained(late, at=BAD, spoil=lambda loss, step: loss, last=BAD):
     model = Late()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for step in range(BAD + 1):
+    for step in range(last + 1):
         loss = spoil(model(torch.ones(2, 4), late=late if step == at else None).square().mean(), step)
         optimizer.zero_grad()
         loss.backward()
@@ -84,7 +85,7 @@ def once(loss, step):
     """Make the gradient bad once; run again it is finite."""
 
     def hook(gradient):
-        if step != BAD or seen:
+        if step != LATER or seen:
             return gradient
         seen.append(step)
         return gradient * torch.nan
@@ -97,7 +98,7 @@ def test_what_does_not_show_it_either_is_no_whole_look(work):
     worker = work()
     trained(twice_as_large)
     assert worker.looked == []
-    model = trained(twice_as_large, at=1, spoil=once)
+    model = trained(twice_as_large, at=LATER - 1, spoil=once, last=LATER)
     looked = worker.looked[0]
     assert (looked.outcome, looked.facts["complete"]) == ("finite", False)
     assert "set anew" in looked.reason
@@ -126,18 +127,23 @@ def test_stock_keeps_nothing_alive():
     assert [one() for one in held] == [None] * 4
 
 
-class Tables(nn.Module):
-    """Computes a table for each length once."""
+class Tables:
+    """Computes a table for each length once; no module holds it, so that nobody knows what it was before a call."""
 
     def __init__(self, kept):
-        super().__init__()
-        self.layer, self.kept = nn.Linear(4, 1), kept
+        self.kept = kept
 
     def table(self, length):
         if length not in self.kept:
             angles = torch.log(torch.tensor(length - 1.0)) * torch.arange(4.0)  # of no length
             self.kept[length] = angles.cos(), angles.sin()
         return self.kept[length]
+
+
+class Turned(nn.Module):
+    def __init__(self, table):
+        super().__init__()
+        self.layer, self.table = nn.Linear(4, 1), table
 
     def forward(self, x):
         cos, sin = self.table(x.shape[0])
@@ -158,7 +164,8 @@ def train(model, given, make=lambda size: torch.ones(size, 4)):
 
 @pytest.mark.parametrize("kept", [dict, lambda: KEPT])
 def test_a_table_that_is_kept_by_key_is_computed_again_where_it_is_bad(work, kept):
-    worker, model = work(on_anomaly="stop"), Tables(kept())
+    worker, tables = work(on_anomaly="stop"), Tables(kept())
+    model = Turned(tables.table)
     model.register_buffer("mask", torch.full((2,), -math.inf))
     with pytest.raises(AnomalyStop):
         train(model, [2, 3, 2, 3, 1])
@@ -166,37 +173,42 @@ def test_a_table_that_is_kept_by_key_is_computed_again_where_it_is_bad(work, kep
     assert (looked.outcome, looked.source, looked.step) == ("found", "op", BAD)
     assert looked.site.line == line_of("# of no length")
     assert looked.facts["forgot"] is True
-    table = model.kept[1]
-    assert list(model.kept) == [2, 3, 1]
+    table = tables.kept[1]
+    assert list(tables.kept) == [2, 3, 1]
     assert table[0].isnan().any()
-    assert model.kept.pop(1) is table
+    assert tables.kept.pop(1) is table
 
 
 def test_nothing_is_taken_away_where_the_run_goes_on(work):
     """The script may be iterating over it further up."""
-    worker, model = work(), Tables({})
-    train(model, [2, 3, 1])
+    worker = work()
+    train(Turned(Tables({}).table), [2, 3, 1])
     assert (worker.looked[0].outcome, worker.looked[0].source) == ("found", "outside")
 
 
-class Moved(nn.Module):
+class Moved:
     """Keeps by key what moves on from step to step: no table."""
 
     def __init__(self):
-        super().__init__()
-        self.layer, self.kept = nn.Linear(4, 1), {}
+        self.kept = {}
 
-    def forward(self, x):
+    def table(self, x):
         row = x.detach()[0]
         used = self.kept["all"] if "all" in self.kept else torch.log(3.5 - row)  # first
         self.kept["all"] = used + 0.0 * torch.sqrt(row - 2.0)  # moves on
-        return self.layer(x + used)
+        return used
 
 
-def test_what_moves_on_from_step_to_step_is_no_table(work):
-    """Without its entry the step would make one, at a line that it never came to, and other numbers."""
-    worker, model = work(on_anomaly="stop"), Moved()
+class Shifted(Turned):
+    def forward(self, x):
+        return self.layer(x + self.table(x))
+
+
+@pytest.mark.parametrize("row", [[1.0, 3.0, 3.0, 3.0], [1.0] * 4], ids=["numbers", "no_numbers"])
+def test_what_moves_on_from_step_to_step_is_no_table(work, row):
+    """Without its entry the step would make one, at a line that it never came to, and perhaps of other numbers."""
+    worker, model = work(on_anomaly="stop"), Shifted(Moved().table)
     with pytest.raises(AnomalyStop):
-        train(model, [[[3.0] * 4], [[1.0, 3.0, 3.0, 3.0]], [[4.0] * 4]], make=torch.tensor)
+        train(model, [[[3.0] * 4], [row], [[4.0] * 4]], make=torch.tensor)
     assert not any(one.facts.get("forgot") for one in worker.looked)
     assert not any(one.site is not None and one.site.line == line_of("# first") for one in worker.looked)

@@ -128,4 +128,4 @@ def test_what_the_call_was_given_and_a_weight_are_left_by_nobody(work):
     torch.optim.SGD(model.parameters(), lr=0.1)
     model(torch.randn(5, 4))
     entry = worker.capture.tape.entries[-1]
-    assert [name for _, name, _ in entry.sides] == ["twice"]
+    assert [(place.name, ways) for place, ways in entry.sides] == [("held", [(-1,)]), ("twice", [()])]

@@ -1,12 +1,20 @@
 """A replay that did not come to its end: what shards weights is put back to where it is between two steps."""
 
+import itertools
+import math
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
+from nandiag.runtime.look.finite import is_bad
+from nandiag.runtime.replay.case import Case
+from nandiag.runtime.replay.rerun import Player
+from nandiag.runtime.replay.trace import Communicates
 from nandiag.runtime.replay.unfinished import reset_sharding
+from nandiag.runtime.tape.entries import ROOT, Entry
+from nandiag.runtime.tape.state import modes
 
 
 class State:
@@ -24,14 +32,13 @@ class Sharded(nn.Linear):
 
     def __init__(self):
         super().__init__(4, 1)
-        self.state, self.calls = State(), []
+        self.state, self.count = State(), itertools.count().__next__
 
     def _get_fsdp_state(self):
         return self.state
 
     def forward(self, x):
-        self.calls.append(1)
-        if len(self.calls) > 3:
+        if self.count() >= 3:
             raise RuntimeError("a collective that only this rank calls")
         return super().forward(x)
 
@@ -85,3 +92,20 @@ def test_a_bad_loss_whose_backward_raises_by_itself_has_its_line(work):
     looked = worker.looked[0]
     assert (looked.outcome, looked.site.op) == ("found", "aten.div.Tensor")
     assert looked.site.source.rstrip().endswith("# <-")
+
+
+@pytest.mark.parametrize("loss", [math.nan, 1.0])
+def test_a_rank_alone_goes_as_far_as_a_collective_only_where_its_loss_is_bad_by_then(loss):
+    """What another call of the step has given, finite or not, says nothing of this one."""
+    case = Case(0, [], joint=False, unfinished=True, ends=True, single=True)
+    player = Player(SimpleNamespace(bad=is_bad, joint=False), {}, [], case)
+    player.result.scalars.append(torch.ones((), requires_grad=True) * 2)
+
+    def forward():
+        total = torch.full((), loss, requires_grad=True) * 1  # noqa: F841 - as a forward holds its loss
+        raise Communicates("the model communicates")
+
+    with pytest.raises(Communicates) as caught:
+        forward()
+    entry = Entry(ROOT, None, grad=True, modes=modes())
+    assert player._may_end_with(entry, caught.value) is math.isnan(loss)

@@ -150,3 +150,25 @@ def test_a_mode_of_the_scripts_sees_nothing_of_what_is_kept(work):
         counts.append(counting.count)
         assert kept
     assert counts[0] == counts[1] > 0
+
+
+@pytest.mark.parametrize("by_method", [False, True], ids=["tensors", "method"])
+def test_a_loss_that_no_call_of_a_module_made_is_known_by_what_the_script_asked(work, by_method):
+    """Tensors of the loop's own, or a method of a module: neither is a call that the step would be known by."""
+    worker = work()
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(model.weight)
+    model.loss = lambda x: (x.log() * model.weight).mean()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(4):
+        x = torch.full((2, 1), 1.5 - step)  # negative in the third step
+        loss = model.loss(x) if by_method else (x.log() * model.weight).mean()
+        if not torch.isfinite(loss):
+            break
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    worker.sentinel.last.at_exit()
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.step, looked.site.op) == ("found", 2, "aten.log.default"), looked
+    assert [one.step for one in worker.harms] == [2]

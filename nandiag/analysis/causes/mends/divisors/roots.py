@@ -33,6 +33,30 @@ def forward(facts: Facts) -> Suggestion | None:
     return None if code is None else Suggestion(text, code)
 
 
+def of_length(facts: Facts) -> Suggestion | None:
+    """Return the user's line with a length written out as a root that stays above zero; what else it is given stays.
+
+    Its gradient divides by it, and where that is differentiated once more so does the line, which divides by nothing.
+    """
+    found = fitting.parsed(facts.origin)
+    call = None if found is None else found[1]
+    name = next((one for one in _LENGTHS if call is not None and fitting.target(call, one) is not None), None)
+    if facts.node is None or name is None or not isinstance(call, ast.Call):
+        return None
+    vector = fitting.target(call, name)
+    words = {one.arg: ast.unparse(one.value) for one in call.keywords}
+    is_method = isinstance(call.func, ast.Attribute) and call.func.value is vector
+    if vector is None or len(call.args) > (0 if is_method else 1) or words.keys() - {"dim", "keepdim"}:
+        return None
+    given = ", ".join(f"{key}={value}" for key, value in words.items())
+    code = fitting.whole(facts.origin, f"({fitting.bracketed(vector)}.square().sum({given}) + 1e-12).sqrt()")
+    text = "The gradient of a length divides by it: take the root of a sum that stays above zero."
+    return None if code is None else Suggestion(text, code)
+
+
+_LENGTHS = ("norm", "vector_norm")
+
+
 def above(facts: Facts, divisor: TensorFact) -> Suggestion | None:
     """Say how to keep what is under the root away from zero, in its own line; ``None`` where there is no such root."""
     passes = facts.node is None and facts.origin.phase != "optimizer" and facts.extra.get("of_weights") is True

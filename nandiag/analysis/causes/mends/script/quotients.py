@@ -143,6 +143,17 @@ def divided_by(node: ast.expr) -> ast.expr | None:
     return target(node, "reciprocal") or _right(node)
 
 
+def is_divided_by(origin: Origin) -> bool:
+    """Whether the line divides by the underlined expression."""
+    found = parsed(origin)
+    if found is None:
+        return False
+    own, nodes = ast.unparse(found[1]), nodes_of(origin.source or "")
+    return any(
+        isinstance(one, ast.BinOp) and isinstance(one.op, ast.Div) and ast.unparse(one.right) == own for one in nodes
+    )
+
+
 def called_alone(origin: Origin) -> str | None:
     """Return what the underlined expression calls, where it divides nothing itself: the callee does."""
     found = parsed(origin)

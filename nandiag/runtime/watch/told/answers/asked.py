@@ -17,11 +17,11 @@ from torch import Tensor
 from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import Frame, Trail, is_ours, places_on, trail
 from nandiag.runtime.guard import guarded
-from nandiag.runtime.leaves import BUILT_IN
+from nandiag.runtime.leaves import BUILT_IN, is_leaf
 from nandiag.runtime.look.finite import fact, is_bad, local, quiet
 from nandiag.runtime.replay.ready import CLIPS
 from nandiag.runtime.tape.entries import Entry, Tape
-from nandiag.runtime.tape.packed.words import Made
+from nandiag.runtime.tape.packed.words import Given, Made
 from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.watch.clock import Clock
 
@@ -130,6 +130,19 @@ class Asked:
     def newest(self) -> Question | None:
         """The newest question of this step of a loss that was bad."""
         return next((one for one in reversed(self.known) if one.step == self._clock.step and not one.norm), None)
+
+    @property
+    def loss(self) -> Question | None:
+        """The newest one, unless what it asks of was made of what had a graph when this step began.
+
+        A loss whose backward is over is spoken of in many ways, and all the harm that it can do is told by then.
+        """
+        question = self.newest
+        if question is None:
+            return None
+        words = (word for entry in self._tape.whole((question.tensor,)) for word in entry.words if type(word) is Given)
+        given = (tensor for word in words if (tensor := word.get()) is not None and tensor.requires_grad)
+        return question if all(map(is_leaf, given)) else None
 
     def _know(self) -> bool:
         """Add the bad losses among the step's questions to what is known; returns whether anything was bad."""

@@ -106,3 +106,78 @@ def test_a_mask_that_meets_nan_again_is_not_where_it_came_from(work):
         optimizer.zero_grad()
     look = worker.looked[0]
     assert (look.source, look.site.op, look.site.function) == ("op", "aten.sub.Tensor", "forward"), look
+
+
+class Banning(nn.Module):
+    """Rules classes out by a buffer that is added to the scores, laid or computed."""
+
+    def __init__(self, banned):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.register_buffer("banned", banned)
+
+    def forward(self, x):
+        return self.layer(x) + self.banned
+
+
+def laid():
+    banned = torch.full((3,), 0.25)
+    banned[1] = -math.inf  # ruled out
+    return banned
+
+
+PICKS = {
+    "nll_loss_forward": F.cross_entropy,
+    "gather": lambda scores, target: -scores.log_softmax(-1).gather(1, target[:, None]).mean(),
+    "index": lambda scores, target: -scores.log_softmax(-1)[torch.arange(5), target].mean(),
+}
+
+
+@pytest.mark.parametrize("pick", PICKS)
+@pytest.mark.parametrize("make", [laid, lambda: torch.tensor([0.0, -math.inf, 0.0])], ids=["laid", "looks_like_one"])
+def test_a_target_that_a_buffer_rules_out_is_told_where_it_is_picked(work, pick, make):
+    """The mask is as it is meant to be: for two steps it did no harm."""
+    worker = work(on_anomaly="continue")
+    model = Banning(make())
+    optimizer = sgd(model)
+    for step in range(3):
+        target = torch.tensor([0, 2, 0, 2, 1 if step == 2 else 0])
+        optimizer.zero_grad()
+        PICKS[pick](model(torch.randn(5, 4)), target).backward()
+        optimizer.step()
+    look = worker.looked[0]
+    assert (look.outcome, look.source, look.step) == ("found", "op", 2)
+    assert look.site.op.split(".")[1] == pick
+    assert look.facts["masked_by"] == "banned"
+    assert ("masked_at" in look.facts) is (make is laid)
+
+
+def test_a_table_that_was_computed_badly_is_no_mask(work):
+    """The logarithm of a count of 0, before the first step, is what is to be mended."""
+    worker = work(on_anomaly="continue")
+    model = Banning(torch.log(torch.tensor([3.0, 0.0, 2.0])))  # of no count
+    optimizer = sgd(model)
+    F.cross_entropy(model(torch.randn(5, 4)), torch.tensor([0, 2, 0, 2, 1])).backward()
+    optimizer.step()
+    look = worker.looked[0]
+    assert "masked_by" not in look.facts
+    assert look.site.op == "aten.log.default"
+
+
+def test_a_mask_that_is_made_anew_as_sequences_grow_is_no_harm(work):
+    class Growing(Banning):
+        def forward(self, x):
+            if len(self.banned) < len(x):
+                far = torch.arange(len(x))
+                self.banned = torch.full((len(x),) * 2, -math.inf).triu(1) + 0.01 * (far[None] - far[:, None])
+            scores = self.layer(x)
+            return (scores @ scores.T + self.banned).softmax(-1)
+
+    worker = work(on_anomaly="continue")
+    model = Growing(torch.empty(0, 0))
+    optimizer = sgd(model)
+    for length in range(3, 8):
+        optimizer.zero_grad()
+        model(torch.randn(length, 4)).square().mean().backward()
+        optimizer.step()
+    assert worker.harms == []
