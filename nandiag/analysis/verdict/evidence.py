@@ -258,6 +258,9 @@ def _reconstructed(look: Looked) -> Iterable[str]:
     if facts.get("forgot") is True:
         yield "Inferred: the step was run again without what the script had kept of it, and that was computed anew."
         return
+    if facts.get("split") is True:
+        yield "Inferred: the step was run on a copy of what the model keeps, which the script reaches otherwise too."
+        return
     what = "update was made" if facts.get("parameters") else "step was run"
     yield f"Inferred: the {what} again on reconstructed inputs, for it had overwritten the real ones."
     if facts.get("of_zeros") is True:

@@ -218,7 +218,7 @@ def _inside_function(one: FunctionType) -> list[object]:
 
 
 def _members(one: Any) -> list[object]:
-    if getattr(getattr(one, "dtype", None), "hasobject", False) and is_array(one):
+    if is_array(one) and getattr(getattr(one, "dtype", None), "hasobject", False):
         return list(one.flat) if one.size <= _FOLLOWED and one.dtype == object else []
     form: Any = tuple if isinstance(one, tuple) else form_of(one)
     if form is not None and form.__len__(one) > _FOLLOWED:

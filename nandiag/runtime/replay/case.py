@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -38,6 +39,7 @@ class Case:
     ``asks``: the other ranks are asked for their parts of the sharded weights, for none of them takes part.
     ``within``: hooks have made the weights bad within the step's own backward.
     ``zeros``: what the script's own writes made bad is stood in for by zeros, not by numbers of its size.
+    ``seconds``: so long it may take at most, for nothing is known to be wrong.
     ``forgets``: what the script keeps by key and is bad is not there, so that it is computed again, but for what each
     step writes there, by the ``id`` of its table and its key.
     ``single``: nothing says that the other ranks end in this step as well.
@@ -63,6 +65,7 @@ class Case:
     asks: bool = False
     single: bool = False
     zeros: bool = False
+    seconds: float = math.inf
     forgets: frozenset[tuple[int, object]] | None = None
 
     @property
@@ -93,3 +96,15 @@ class Case:
         if self.behind and found and looked.site is not None:
             return words.laid(looked.site.op or "", looked.inputs, looked.facts) is None
         return found or not self.unfinished
+
+
+def on_reconstructed(entries: Iterable[Entry], looked: Looked, *, spoiled: bool) -> Looked:
+    """Return ``looked``, marked where the step was not run again on what it had been run on.
+
+    ``spoiled``: weights that were bad had others in their place. Where a copy of what a module holds stood in for it,
+    and that is reached in other ways too, what was written by the one was not read by the other.
+    """
+    split = looked.outcome == "found" and looked.phase != "data" and any(one.split for one in entries)
+    if looked.method != "replay" or not (spoiled or split):
+        return looked
+    return replace(looked, facts={**looked.facts, "reconstructed": True, **({"split": True} if split else {})})

@@ -30,7 +30,7 @@ from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.names import names_of
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.replay.case import NOT_RUN, Case
+from nandiag.runtime.replay.case import NOT_RUN, Case, on_reconstructed
 from nandiag.runtime.replay.hooked import Hooks
 from nandiag.runtime.replay.mended import Mended, further
 from nandiag.runtime.replay.ready import (
@@ -52,6 +52,7 @@ from nandiag.runtime.replay.unfinished import groups_of, reset_sharding
 from nandiag.runtime.replay.update.again import BY_HAND, GONE, last_write, look_again
 from nandiag.runtime.replay.update.rates import bad_tensors, by_tensor, rates_used
 from nandiag.runtime.replay.update.weights import of_given, of_weights
+from nandiag.runtime.tape.calls.strangers import is_not_all_kept
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, Entry
 from nandiag.runtime.tape.traceless import roots_of, traceless
@@ -299,6 +300,7 @@ class Examiner:
                 player = Player(tracer, case.scales, held, case)
                 spoiled = stand_in_for_spoiled(case, entries, tracer) or capture.half_updated
                 # In a context of its own, for what the step sets in context variables.
+                tracer.until = time.perf_counter() + case.seconds
                 with contextlib.nullcontext() if case.joint else patience(SHORT if case.handed else None):
                     result = contextvars.copy_context().run(player.play, entries)
                 through()
@@ -310,8 +312,7 @@ class Examiner:
                     seen = Evidence(tracer, result, roots, entries, capture.batches, capture.narrow, *known)
                     looked = self._conclude(case, seen)
                 looked = self._hooks.again(case, seen, looked, capture.step_seconds)
-                again = spoiled and looked.method == "replay"
-            return replace(looked, facts={**looked.facts, "reconstructed": True}) if again else looked
+            return on_reconstructed(entries, looked, spoiled=spoiled)
         except Refused as refusal:
             reset_sharding(roots)
             return replace(case.nothing("refused", str(refusal)), facts={"alone": isinstance(refusal, Communicates)})
@@ -336,7 +337,7 @@ class Examiner:
             if again.outcome == "found" and again.source == "op":
                 return replace(again, facts={**again.facts, "reconstructed": True, "forgot": one.forgets is not None})
         reason = "; ".join([looked.reason or "", "what modules have set anew was not as it had been"])
-        doubtful = anew and looked.outcome == "finite"
+        doubtful = (anew or is_not_all_kept(entries)) and looked.outcome == "finite"
         return replace(looked, facts={**looked.facts, "complete": False}, reason=reason) if doubtful else looked
 
     def _on_zeros(self, case: Case, entries: list[Entry], looked: Looked) -> Looked:

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -57,6 +58,7 @@ class Tracer(TorchDispatchMode):
         self.instead: Callable[..., tuple[tuple[Any, ...], Any]] = lambda _, args, kwargs: (args, kwargs)
         # Whether each collective is waited for at once; where ranks send to each other in turn, none can be.
         self.waits = False
+        self.until = math.inf  # by time.perf_counter()
         self.hurries = False  # whether it may end where a handler of signals waits for it
         self.ops = 0
         self._apart: Any = None  # the last op that a tensor subclass took apart
@@ -113,6 +115,8 @@ class Tracer(TorchDispatchMode):
             return func(*args, **kwargs)
         if self.hurries:
             hurry()
+        if time.perf_counter() > self.until:
+            raise Refused("to run the step again takes too long where nothing is known to be wrong")
         if any(kind not in _PLAIN_TYPES and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ for kind in types):
             self._apart = func
             return NotImplemented  # a subclass (DTensor) takes its op apart, and its local ops come by here

@@ -227,7 +227,7 @@ class Capture:
         plain = grad and swapped is None and not habit.holds
         if not (plain and self.tape.jots.on and self.tape.jots.begun(entry, (args, kwargs))):
             self.tape.add(entry, args, kwargs)
-            entry.contents = habit.held(self.tape)
+            entry.contents, entry.lost, entry.split = habit.held(self.tape)
         if swapped is not None:
             self.tape.carried.on = True  # made for this call alone, perhaps
             entry.swapped = swapped._replace(tensors=self.tape.pack(swapped.tensors, grad))

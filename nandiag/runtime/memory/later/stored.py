@@ -20,6 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.events import Looked
 from nandiag.runtime.belongings.bystanders import Bystanders
+from nandiag.runtime.belongings.world.patience import SHORT
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.frames import Place
 from nandiag.runtime.guard import guarded
@@ -27,7 +28,7 @@ from nandiag.runtime.look.finite import fact, is_bad, norms, quiet, read
 from nandiag.runtime.memory.laid import is_finite
 from nandiag.runtime.memory.later.lasting import lasting, written_within
 from nandiag.runtime.memory.there import storage_of
-from nandiag.runtime.tape.calls.holdings import holds_of_others
+from nandiag.runtime.tape.calls.strangers import has_strangers
 from nandiag.runtime.tape.entries import ROOT
 from nandiag.runtime.tape.packed.descent import ancestors
 from nandiag.runtime.tape.packed.jots import GRAD
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 _SHARE, _CREDIT, _CREDIT_AGAIN, _FREE = 0.01, 0.003, 0.5, 2
 _SMALL, _MOST = 1 << 14, 64
 _MOST_PLACES, _SPENT_ENOUGH = 32, 3.0
+# So long one look may take: in steps, and in seconds at most and at least.
+_STEPS, _LONGEST, _LEAST = 5, 1.0, 0.05
 _SHARE_LASTING, _A_STEP, _CREDIT_LASTING = 0.004, 4e-6, 0.03
 _MENDS = frozenset({
     "nan_to_num", "nan_to_num_", "where", "masked_fill", "masked_fill_", "nansum", "nanmean", "nanmedian", "isnan",
@@ -64,10 +67,11 @@ class Laid(NamedTuple):
 class Stored:
     """What was found of each such memory when bad values were first laid there, by its storage."""
 
-    def __init__(self, capture: Capture, examine: Callable[[Tensor], Looked | None]) -> None:
+    def __init__(self, capture: Capture, examine: Callable[[Tensor, float], Looked | None]) -> None:
         self._capture = capture
         self._examine = examine
         self._known: dict[int, Laid] = {}
+        self._refused = False  # to look at what models keep
         self._tried: set[Hashable] = set()
         self._held: dict[Hashable, tuple[int, Looked]] = {}  # in which step it was bad there last
         self._now = time.thread_time  # what waits for a processor that others use is no cost of ours
@@ -155,15 +159,14 @@ class Stored:
     def _can_be_looked_at(self, laid: Tensor, maker: Entry | None) -> bool:
         """Whether what made it can be run again, and what goes into that is held already, or little.
 
-        Of what a model keeps that is not done beside other threads of the script's, nor where it holds what a library
-        has made: the run goes on, and what a forward does to that could not be taken back.
+        Of what a model keeps that is not done beside other threads of the script's, nor where models communicate, nor
+        once it was refused: the run goes on.
         """
         tape = self._capture.tape
         if maker is None and not any(one is laid for one in written_within(tape)):
             return False
         if maker is None or maker.kind is ROOT:
-            roots = [entry.function for entry in tape.entries if entry.kind is ROOT]
-            return not (Bystanders().of_script or any(map(holds_of_others, roots)))
+            return not (self._refused or self._capture.communicates or Bystanders().of_script)
         return (maker.grad or is_of_little(maker)) and tape.hold(maker)
 
     def _still(self, laid: Tensor) -> Looked | None:
@@ -206,11 +209,27 @@ class Stored:
         if not self._may_look(self._where_from(laid)):
             return None
         began = time.perf_counter()  # what waits in a replay is a cost of ours
-        looked = self._examine(laid)
+        looked = None if self._may_not_be_undone(laid) else self._examine(laid, self._longest())
         self._spent_again += time.perf_counter() - began
+        self._refused |= looked is not None and looked.outcome == "refused" and self._is_kept(laid)
         if looked is None or (looked.outcome, looked.source) != ("found", "op"):
             return None
         return replace(looked, facts={"made_at_step": self._capture.tape.step, **looked.facts})
+
+    def _longest(self) -> float:
+        """Return how long the next look may take, in seconds."""
+        left = max(_SPENT_ENOUGH - self._spent_again, self._left(self._spent_again, _CREDIT_AGAIN), _LEAST)
+        return min(left, _LONGEST, max(SHORT, _STEPS * self._capture.step_seconds))
+
+    def _is_kept(self, laid: Tensor) -> bool:
+        """Whether a model made it, and keeps it."""
+        maker = self._capture.tape.maker(laid)
+        return maker is None or maker[0].kind is ROOT
+
+    def _may_not_be_undone(self, laid: Tensor) -> bool:
+        """Whether a model keeps it that leads to what nobody could put back behind a look: the run goes on."""
+        calls = [entry for entry in self._capture.tape.entries if entry.kind is ROOT]
+        return self._is_kept(laid) and any(one.lost or one.split or has_strangers(one.function) for one in calls)
 
     def _may_look(self, where: Hashable) -> bool:
         """Whether there is time; it is taken for what comes from a place for the first time, as a rule.

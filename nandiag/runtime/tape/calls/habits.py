@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from nandiag.runtime.guard import disarm
 from nandiag.runtime.memory.silent import SILENT
 from nandiag.runtime.memory.there import is_there
-from nandiag.runtime.tape.calls.contents import Content, Contents
+from nandiag.runtime.tape.calls.contents import NOTHING, Contents, Packed
 from nandiag.runtime.tape.calls.holdings import Mark, marks, places, plain_at
 from nandiag.runtime.tape.calls.sides import Sides
 from nandiag.runtime.tape.packed.copies import Copies, Shelves, Unwritten
@@ -110,10 +110,10 @@ class Habit:
         entry.buffers = Shelves(one for one in module.buffers() if one.numel() <= _LARGEST_BUFFER).copies()
         entry.attributes = keep_attributes(list(module.modules()))
 
-    def held(self, tape: Tape) -> Sequence[Content]:
+    def held(self, tape: Tape) -> Packed:
         """Return what lists and dicts hold that the call which has begun is known to change."""
         # Calls without gradients may be very many in a step: those that make a text, one for each word.
-        return self._contents.packed(self._manner, tape) if self.holds and self._manner[1] else ()
+        return self._contents.packed(self._manner, tape) if self.holds and self._manner[1] else NOTHING
 
     def end(self, entry: Entry) -> None:
         """Learn from a first call, and keep in ``entry`` what it left where it sets things anew."""

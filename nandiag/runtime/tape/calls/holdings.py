@@ -6,12 +6,12 @@ Only what is small in number is looked through, and nothing of the script's own 
 from __future__ import annotations
 
 import functools
-import sys
 import weakref
+from abc import ABC
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from types import FunctionType, MethodType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias
 
 from torch import Tensor, nn, strided
 
@@ -23,8 +23,9 @@ from nandiag.runtime.tape.packed.words import version_of
 _MOST, _MOST_NAMES = 256, 64
 _DEPTH = 2
 _LARGEST = 1 << 20
-_INNER = frozenset(vars(nn.Module()))
+INNER = frozenset(vars(nn.Module()))
 MAPS, LISTS = (dict, OrderedDict, defaultdict), (list, deque)
+_BARE = frozenset({object, ABC, Generic, Protocol})
 _HOLDERS = frozenset({*MAPS, *LISTS, tuple})
 # The keys that lead from what a name stands for to what lies within; positions in lists count from the end.
 Way: TypeAlias = tuple[Hashable, ...]
@@ -160,44 +161,32 @@ def _within(value: Any, depth: int) -> Iterator[tuple[Way, Tensor]]:
 def _attributes(owner: Any) -> Iterator[Place]:
     """Yield those of a module, and of the objects of the script's own that it holds, or of such an object."""
     is_module = issubclass(type(owner), nn.Module)
-    if not (is_module or _is_plain_object(type(owner))):
+    if not (is_module or is_plain_object(type(owner))):
         return
     names = object.__getattribute__(owner, "__dict__")
-    own = [name for name in names if not is_module or name not in _INNER]
+    own = [name for name in names if not is_module or name not in INNER]
     holder = weakref.ref(owner)
     for name in own if len(own) <= _MOST_NAMES else ():
         yield Place(holder, "__dict__", name, bound=True)
-        if is_module and _is_plain_object(type(names.get(name))):
+        if is_module and is_plain_object(type(names.get(name))):
             yield from _attributes(names[name])
 
 
-def _is_plain_object(kind: type[Any]) -> bool:
-    """Whether what is of this class of the script's has attributes that are read and set as they are."""
+def is_plain_object(kind: type[Any]) -> bool:
+    """Whether what is of this class of the script's has attributes that are read and set as they are.
+
+    All that makes it is the script's: what a base of a library's, or of Python's, keeps beside them is not seen.
+    """
     known = _plain_objects.get(kind)
     if known is None:
         plain = _home(kind, "__getattribute__") is object and _home(kind, "__setattr__") is object
         whole = kind.__dictoffset__ != 0 and kind.__weakrefoffset__ != 0 and not hasattr(kind, "__del__")
-        own = not issubclass(kind, (nn.Module, Tensor, type)) and is_of_script(kind)
+        own = all(is_of_script(base) or base in _BARE for base in kind.__mro__)
         known = _plain_objects[kind] = plain and whole and own
     return known
 
 
 _plain_objects: weakref.WeakKeyDictionary[type[Any], bool] = weakref.WeakKeyDictionary()
-
-
-def holds_of_others(module: nn.Module) -> bool:
-    """Whether a module of the script's own below it holds an object of a library's, which nobody could put back.
-
-    Torch's own, and what comes with Python, is left alone by a forward, or known.
-    """
-    own = [one for one in module.modules() if is_of_script(type(one))]
-    return any(_is_of_others(type(value)) for one in own for name, value in vars(one).items() if name not in _INNER)
-
-
-def _is_of_others(kind: type[Any]) -> bool:
-    package = kind.__module__.partition(".")[0]
-    known = package == "torch" or package in sys.stdlib_module_names
-    return kind.__dictoffset__ != 0 and not (known or is_of_script(kind) or issubclass(kind, (nn.Module, Tensor, type)))
 
 
 def _home(kind: type[Any], name: str) -> type[Any]:

@@ -25,6 +25,7 @@ class Bindings:
     def __init__(self, gone: type[Exception]) -> None:
         self._gone = gone
         self._undo: dict[tuple[int, str], Callable[[], None]] = {}
+        self._made: dict[int, Any] = {}
 
     def put(self, contents: Sequence[Content], unpack: Callable[[Any], Any]) -> int:
         """Bind those that no call before has bound, of tensors as ``unpack`` has them; returns how many are gone."""
@@ -32,7 +33,7 @@ class Bindings:
         gone = 0
         for one in new if new and not Bystanders().of_script else ():
             try:
-                self._undo[one.place.key] = one.put(unpack)
+                self._undo[one.place.key] = one.put(unpack, self._made)
             except self._gone:
                 gone += 1
         return gone

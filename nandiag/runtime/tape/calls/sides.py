@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from typing import TypeAlias
 
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.tape.calls.holdings import Place, Way, at, is_tensor, places, tensors_at, with_place
 from nandiag.runtime.tape.packed.words import Given, Made
 
+_MOST = 512
 # A place, and the ways from there to the tensors that a call left.
 Side: TypeAlias = tuple[Place, Sequence[Way]]
 
@@ -52,13 +54,14 @@ class Sides:
         """
         given = {id(word.tensor() if type(word) is Made else word.get()) for word in words}  # type: ignore[union-attr]
         anew = [(place, found) for place in self._places() if (found := self._anew(place, given))]
-        self._known.setdefault(self._manner, [place for place, _ in anew])
+        if self._manner not in self._known:
+            self._known[self._manner] = _of_few([place for place, _ in anew])
         self._before = {}
         return [(place, [way for way, _ in found]) for place, found in anew], [t for _, found in anew for _, t in found]
 
     def add(self, place: Place) -> None:
         """Calls of each manner leave something there as well."""
-        self._known = {manner: with_place(known, place) for manner, known in self._known.items()}
+        self._known = {manner: _of_few(with_place(known, place)) for manner, known in self._known.items()}
 
     def let_go(self) -> None:
         """The module is gone: its attributes would live on here."""
@@ -92,6 +95,14 @@ def left_at(sides: Iterable[Side]) -> list[Tensor]:
                     return found
                 found.append(held)
     return found
+
+
+def _of_few(many: Sequence[Place]) -> list[Place]:
+    """Return those of the places that hold few tensors, and few together: each is looked at in each call."""
+    counted = sorted(((len(tensors_at(one)), number) for number, one in enumerate(many)))
+    sums = accumulate(count for count, _ in counted)
+    kept = {number for (_, number), total in zip(counted, sums, strict=True) if total <= _MOST}
+    return [one for number, one in enumerate(many) if number in kept]
 
 
 def _is_weight(tensor: Tensor) -> bool:

@@ -8,14 +8,15 @@ import torch
 from torch import nn
 
 from nandiag.runtime.guard import AnomalyStop
-from tests.unit.runtime.replay.kept import KINDS, ONCE_BY_KEY, SHARED, Attribute, Buffer, Keyed, Net, OfClass
+from tests.unit.runtime.replay import kept
+from tests.unit.runtime.replay.kept import KINDS, ONCE_BY_KEY, Attribute, Buffer, Keyed, Net, OfClass
 
 BAD, LAST = 8, 13
 
 
 def train(kind, bad=BAD):
     torch.manual_seed(0)
-    SHARED.clear()
+    kept.SHARED.clear()
     OfClass.shared[0] = torch.ones(4)
     model = Net(kind())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
