@@ -209,10 +209,10 @@ class Capture:
             first, self.on_first_root = self.on_first_root, None
             first()
             self._modules_make_it()
-        if not self._begun and (self.tape.jots.many or self.tape._made):
+        if not self._begun and (self.tape.jots.many or self.tape.jots.shelves or self.tape._made):
             self._look_behind_update()
         self._begun = True
-        known = modes()
+        known, self.tape.border = modes(), ROOT
         grad = known[0]
         entry = Entry(ROOT, module, grad=grad, modes=known)
         frame = sys._getframe(_WRAPPED)
@@ -314,7 +314,8 @@ class Capture:
         self.window.close()
         if self.comm_hooks is not None:
             self.comm_hooks.keep()
-        if self.tape.jots.on and self.tape.jots.called(torch.autograd.backward, words, None, frame):
+        jots, self.tape.border = self.tape.jots, BACKWARD
+        if (jots.on or jots.dense) and jots.called(torch.autograd.backward, words, None, frame):
             return
         entry = Entry(BACKWARD, torch.autograd.backward, grad=True, modes=modes())
         entry.trail = trail(frame)
@@ -353,10 +354,11 @@ class Capture:
     @_taping
     def step_ends(self, step: int) -> None:
         """An optimizer step is over (or was left out): nothing newer needs what was taped before it."""
-        self._steps, self._begun, self._beside = True, False, 0
+        self._steps, self._beside = True, 0
         self.training()
         self.between.step_ends()
         self._keep_to_budget()
+        self._begun = False
         self.tape.clear(step)
         self.window.numbers.clear()
         self.window.stored.clear()
@@ -389,9 +391,10 @@ class Capture:
     def _keep_to_budget(self) -> None:
         now = time.perf_counter()
         self.step_seconds = seconds = now - self._began
-        self.tape.jots.step_took(seconds)
+        self.tape.jots.step_took(seconds, self.window.calls)
         if self.narrow or self.window.calls > FEW_CALLS or self._budget.counts:
             by_hand = self.by_hand or self.tape.writes_weights
-            self.narrow = self._budget.narrows(self.narrow, self.window.calls, seconds, by_hand=by_hand)
+            alone = not (self._begun or self.narrow)  # no module was called: there is nothing else on the tape
+            self.narrow = self._budget.narrows(self.narrow, self.window.calls, seconds, by_hand=by_hand, alone=alone)
         self.window.calls = 0
         self._began = now

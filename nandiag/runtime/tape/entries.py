@@ -127,6 +127,7 @@ class Tape:
     def __init__(self) -> None:
         self.jots = Jots(self)
         self._entries: list[Entry] = []
+        self.border: str | None = None  # the newest of root calls and backward calls in this step
         self.loose: deque[Entry] = deque(maxlen=_MOST_LOOSE)
         self.overflow = False
         self._made: dict[int, Made] = {}
@@ -144,7 +145,7 @@ class Tape:
     @property
     def entries(self) -> list[Entry]:
         """The entries of this step, oldest first."""
-        if self.jots.many:
+        if self.jots.many or self.jots.shelves:
             self.jots.settle()
         return self._entries
 
@@ -154,8 +155,8 @@ class Tape:
 
     def add(self, entry: Entry, args: Any, kwargs: Any) -> None:
         """Put an entry on the tape with its arguments packed."""
-        if self.jots.many:
-            self.jots.settle()
+        if self.jots.many or self.jots.shelves:
+            self.jots.make_way(tensors_in((args, kwargs)))
         self._number = entry.number = self._number + 1
         if entry.kind is ROOT:
             self._count_root()
@@ -167,10 +168,10 @@ class Tape:
         entry.args = tuple(self._each(args, grad))
         if kwargs:
             entry.kwargs = dict(zip(kwargs, self._each(kwargs.values(), grad), strict=True))
-        entries = self.entries
+        entries = self._entries
         if self.bytes > self._most_bytes or len(entries) >= self._most_entries:
             self._thin(entry)
-            entries = self.entries
+            entries = self._entries
         if not grad and not entry.in_place:
             self.loose.append(entry)
         elif len(entries) < MOST_ENTRIES:
@@ -206,8 +207,6 @@ class Tape:
 
     def made(self, entry: Entry, outputs: Sequence[Tensor]) -> None:
         """Remember which tensors ``entry`` returned."""
-        if self.jots.many:
-            self.jots.settle()
         made = self._made
         for index, tensor in enumerate(outputs):
             made[id(tensor)] = Made(entry, index, reference(tensor))
@@ -235,8 +234,8 @@ class Tape:
 
     def unmake(self, tensor: Tensor) -> None:
         """Take ``tensor`` as it is from now on: it was given other memory than the call that made it gave it."""
-        if self.jots.many:
-            self.jots.settle()
+        if self.jots.many or self.jots.shelves:
+            self.jots.bring((tensor,))
         self._made.pop(id(tensor), None)
 
     def let_go(self, tensors: Sequence[Tensor]) -> None:
@@ -245,8 +244,8 @@ class Tape:
 
     def maker(self, tensor: Tensor) -> tuple[Entry, int] | None:
         """Return the entry that made ``tensor`` and the index among its outputs, None when it is not on the tape."""
-        if self.jots.many:
-            self.jots.settle()
+        if self.jots.many or self.jots.shelves:
+            self.jots.bring((tensor,))
         known = self._made.get(id(tensor))
         return (known.entry, known.index) if known is not None and known.tensor() is tensor else None
 
@@ -315,16 +314,15 @@ class Tape:
 
     def clear(self, step: int) -> None:
         """Begin a new step. Entries whose outputs live on with their graph (a GAN's fake batch) stay reachable."""
-        if self.jots.many:
-            made_before = [made.entry for made in self._made.values()] if self._made else ()
-            self.jots.step_ends(alone=not any(one.grad for one in (*self._entries, *made_before)))
+        if self.jots.many or self.jots.shelves:
+            self.jots.step_ends(self._made)
         if self._entries or self.loose or self._made:
             self._let_go()
         self._copies.clear()
         self.carried.clear()
         self._roots, self._most_roots = 0, _FEW_ROOTS
         self._most_entries, self._most_bytes = _FEW_ENTRIES, _FEW_BYTES
-        self.overflow = False
+        self.overflow, self.border = False, None
         self.step = step
         self.bytes = self._updates = 0
 

@@ -24,7 +24,7 @@ from nandiag.runtime.guard import guarded
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import BACKWARD, ROOT, tensors_in
+from nandiag.runtime.tape.entries import BACKWARD, tensors_in
 
 _NAMES = frozenset({
     "all_reduce", "all_gather", "all_gather_into_tensor", "reduce", "reduce_scatter", "reduce_scatter_tensor",
@@ -167,12 +167,7 @@ def _passed_on(capture: Capture, own: OwnPart, caller: FrameType) -> None:
 
 def after_backward(capture: Capture) -> bool:
     """Whether gradients are being exchanged: what the replay makes of those is told by itself."""
-    for one in reversed(capture.tape.entries):
-        if one.kind is BACKWARD:
-            return True
-        if one.kind is ROOT:
-            return False
-    return False
+    return capture.tape.border is BACKWARD
 
 
 def _between(capture: Capture, call: Call) -> None:

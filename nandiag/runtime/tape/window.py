@@ -66,6 +66,8 @@ _SHARE = 0.01
 # Where no optimizer was made the update is among these calls, and may be what makes the weights bad.
 _CALLS_BY_HAND = 256
 _SHARE_BY_HAND = 0.02
+# Where no module was called the loss is among them.
+_CALLS_ALONE = 1024
 _OVER = 3
 # So many steps a loop is taped in part before all of it is again: it may have made its many calls for a while only.
 _SHUT, _MOST_SHUT = 16, 1024
@@ -228,28 +230,29 @@ class Window(Beneath):
 
     def _take(self, func: Any, words: tuple[Any, Any], output: Any, kept: _Kept | None) -> None:
         """Take a call as it is where it may be put on the tape later, else put it there."""
-        frame, jots = sys._getframe(2), self.tape.jots
+        frame, jots, what = sys._getframe(2), self.tape.jots, traits(func)
         if type(output) in _NUMBERS:
             self._read(output, words[0], frame)
             return
-        if traits(func).asks and self.asked is not None:
+        if what.asks and self.asked is not None:
             self.asked.of(_asked_of(*words), frame)
-        if self.handed_out.doubts and traits(func).in_place:
+        if self.handed_out.doubts and what.in_place:
             self.handed_out.wrote(words[0][0])
-        if traits(func).hands_out and isinstance(output, Tensor):
+        if what.hands_out and isinstance(output, Tensor):
             self.handed_out.out(func.__name__, output, self.tape.step)
         if (
-            jots.on and traits(func).plain and type(output) is Tensor and output.numel() <= LARGEST
+            (jots.on or jots.dense) and what.plain and type(output) is Tensor and output.numel() <= LARGEST
             and jots.called(func, words, output, frame)
         ):  # fmt: skip
             return
-        taped = self.tape_call(func, words, output, frame, traits(func))
+        taped = self.tape_call(func, words, output, frame, what)
         if kept is not None and taped is not None:
             taped.generators, taped.before = kept
 
     def _kept(self, what: Traits, args: tuple[Any, ...], kwargs: Any) -> _Kept:
-        if what.moves and self.tape.jots.many:
-            self.tape.jots.settle()
+        if what.moves and (self.tape.jots.many or self.tape.jots.shelves):
+            writes = what.in_place or not what.mutates
+            self.tape.jots.make_way(tensors_in(args[:1] if writes else args), writes=writes)
         self.writes += what.in_place
         if what.gives_data:
             self._note_moved(args[0], args[1], sys._getframe(1))
@@ -349,9 +352,13 @@ class Budget:
         self.counts = self._shut = 0
         self._shut_for = _SHUT
 
-    def narrows(self, narrow: bool, calls: int, seconds: float, *, by_hand: bool) -> bool:  # noqa: FBT001 - as it is now
-        """A step of ``seconds`` made so many ``calls``, or was taped in part: whether the next one is to be."""
+    def narrows(self, narrow: bool, calls: int, seconds: float, *, by_hand: bool, alone: bool) -> bool:  # noqa: FBT001
+        """A step of ``seconds`` made so many ``calls``, or was taped in part: whether the next one is to be.
+
+        ``alone``: it called no module, so that these calls are all that there is of it.
+        """
         few, share = (_CALLS_BY_HAND, _SHARE_BY_HAND) if by_hand else (FEW_CALLS, _SHARE)
+        few = _CALLS_ALONE if alone else few
         self.counts = self.counts + 1 if calls > max(few, seconds * share / _CALL_SECONDS) else 0
         return not self._tries_again() if narrow else self.counts >= _OVER
 

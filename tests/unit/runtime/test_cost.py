@@ -81,7 +81,8 @@ def calls_of(step):
 
 def test_a_step_makes_few_calls_of_ours(loop):
     counts = calls_of(loop)
-    assert sum(counts.values()) / STEPS <= 206, counts.most_common(20)
+    # Three of them for what is noted where a loop makes very many calls.
+    assert sum(counts.values()) / STEPS <= 209, counts.most_common(20)
 
 
 def test_a_step_looks_at_gradients_losses_and_weights_and_seldom_at_the_state(loop):

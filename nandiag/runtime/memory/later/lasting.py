@@ -6,6 +6,7 @@ What went into a call with gradients has come to the loss, where it would be see
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
@@ -26,7 +27,7 @@ def lasting(tape: Tape) -> list[Tensor]:
 
     Not all of them where they are many.
     """
-    made = _of_jots(tape.jots.many) if tape.jots.many else []
+    made = _of_jots(tape.jots.every)
     made = [*_of_tape(tape), *made, *written_within(tape)] if tape._made else made
     made = [one for one in made if _is_plain(one)]
     taken = _taken(tape) if made else ()
@@ -62,7 +63,7 @@ def _of_tape(tape: Tape) -> list[Tensor]:
 
 def is_of_a_forward(tape: Tape) -> bool:
     """Whether anything was made so far of what has a graph, as the last forward's outputs have: no data is."""
-    noted = (word for note in tape.jots.many if not note[GRAD] for word in note[ARGS])
+    noted = (word for note in tape.jots.every if not note[GRAD] for word in note[ARGS])
     entries = {id(one.entry): one.entry for one in tape._made.values() if one.entry.step == tape.step}.values()
     given = (word.get() for entry in entries if not entry.grad for word in entry.words if type(word) is Given)
     return any(isinstance(one, Tensor) and one.requires_grad and not is_leaf(one) for one in chain(noted, given))
@@ -86,9 +87,9 @@ def _of_jots(many: Sequence[Note]) -> list[Tensor]:
 
 def _references(many: Sequence[Note]) -> list[tuple[Tensor, int]]:
     """Return what calls gave out without gradients, with the references to it but for those by other calls."""
-    uses = list(_given(many))
+    uses = Counter(_given(many))
     made = [note[OUTPUT] for note in many if not note[GRAD]]
-    return [(one, sys.getrefcount(one) - uses.count(id(one))) for one in made]
+    return [(one, sys.getrefcount(one) - uses[id(one)]) for one in made]
 
 
 def _given(many: Iterable[Note]) -> Iterable[int]:
@@ -97,7 +98,7 @@ def _given(many: Iterable[Note]) -> Iterable[int]:
 
 def _taken(tape: Tape) -> set[int]:
     """Return what went into a call with gradients of this step."""
-    noted = _given(note for note in tape.jots.many if note[GRAD])
+    noted = _given(note for note in tape.jots.every if note[GRAD])
     words = (word for entry in tape._entries if entry.grad for word in entry.words if type(word) is Made)
     return {*noted, *(id(word.tensor()) for word in words)}
 

@@ -105,7 +105,8 @@ class Stored:
         tape, now = self._capture.tape, time.perf_counter()
         self._left_for_lasting += _A_STEP + _SHARE_LASTING * (now - self._since)
         self._since = now
-        return self._left_for_lasting > 0 and (bool(tape._made) or not all(map(_has_gradient, tape.jots.many)))
+        due = self._left_for_lasting > 0
+        return due and (bool(tape._made or tape.jots.shelves) or not all(map(_has_gradient, tape.jots.many)))
 
     @guarded("births")
     def kept(self) -> None:

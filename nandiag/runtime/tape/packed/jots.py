@@ -4,12 +4,18 @@ Nearly every step ends well, and nobody ever asks what it did. Where a step take
 nothing to speak of, and to hold their outputs would cost memory; where it is short it is the other way round. So there
 arguments and outputs are held as they are until the step ends, a few calls at most, and then dropped unpacked; of calls
 without gradients on tensors of a few numbers (the returns of an episode, added up one by one) some hundreds.
+
+Where steps make very many calls (a loss that goes through time) some thousands of those that make a few numbers are
+held, however long a step takes: packing them would take longer than they do. They are shelved while calls that they are
+nothing to are put on the tape: what the loop does by hand to gradients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import repeat
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, repeat
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,18 +23,22 @@ from torch import Size, Tensor
 from torch.nn import Parameter
 
 from nandiag.runtime.frames import trail
-from nandiag.runtime.tape.packed.words import HANDS_ON, PLAIN, is_handed_on
+from nandiag.runtime.tape.packed.descent import forget_consumed
+from nandiag.runtime.tape.packed.shelves import Shelf
+from nandiag.runtime.tape.packed.words import HANDS_ON, PLAIN, Made, is_handed_on
 from nandiag.runtime.tape.state import modes
 
 if TYPE_CHECKING:
     from nandiag.runtime.tape.entries import Entry, Tape
 
-MOST, MOST_SMALL = 24, 384
+MOST, MOST_SMALL, MOST_DENSE = 24, 384, 4096
 LARGEST, _SMALL = 1 << 16, 1 << 10
 # Steps, in seconds: on the CPU a step of this length can make some megabytes, which are held a little longer.
 _SHORT = 1e-2
 _IN_A_ROW = 3
+_MANY = 128
 _IN_VAIN = 16
+_TENSORS = frozenset({Tensor, Parameter})
 _FLAT = PLAIN | {Tensor, Parameter, Size}
 _VERSION, _NONE = repeat("_version"), repeat(None)
 _RETAINS = id(True)  # noqa: FBT003 - among the words of a backward
@@ -43,14 +53,21 @@ GRAD, ARGS, KWARGS, OUTPUT = 2, 5, 6, 9
 
 
 class Jots:
-    """The calls of the present step that are not on the ``tape`` yet, while ``on``: steps are short and end well."""
+    """The calls of the present step that are not on the ``tape`` yet, while ``on``: steps are short and end well.
+
+    While ``dense``, for there are very many of them, those that make a few numbers.
+    """
 
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
-        self.on = False
+        self.on = self.dense = False
         self.many: list[Note] = []
-        self._in_a_row = self._in_vain = 0
+        self.shelves: list[Shelf] = []
+        self._in_a_row = self._many_in_a_row = self._in_vain = 0
         self._more = 0  # of what is noted, how many came behind the first few and are not small
+        self._outputs: set[int] = set()
+        self._large: set[int] = set()  # arguments that are not small, and are held by now
+        self._given: set[int] = set()  # tensors that calls were given which are shelved
 
     def called(self, function: Any, words: tuple[Any, Any], output: Tensor | None, frame: FrameType | None) -> bool:
         """Note a call with its output, or a backward, which has none; False where it must be put on the tape now."""
@@ -62,12 +79,35 @@ class Jots:
         grad = output is None or (known[0] and output.requires_grad)
         if not grad and output is not None and not self.may_wait(args, output):
             return False
-        if len(self.many) >= MOST and (grad or output is None or not _is_small(args, output)):
+        if self.dense:
+            if not self._makes_room(args, output):
+                return False
+        elif len(self.many) >= MOST:
+            self._one_of_many(args, output, grad=grad)
+        micro = self._tape.micro_step
+        self.many.append((None, function, grad, known, trail(frame), args, kwargs, versions, None, output, micro))
+        return True
+
+    def _one_of_many(self, words: Sequence[Any], output: Tensor | None, *, grad: bool) -> None:
+        """Put what is noted on the tape where one more is too much."""
+        if grad or output is None or not _is_small(words, output):
             self._another()
         if len(self.many) >= MOST_SMALL:
             self.settle()
-        micro = self._tape.micro_step
-        self.many.append((None, function, grad, known, trail(frame), args, kwargs, versions, None, output, micro))
+
+    def _makes_room(self, words: Sequence[Any], output: Tensor | None) -> bool:
+        """Do the same where there are very many; False where the call is none of a few numbers in a long step."""
+        if len(self.many) >= MOST_DENSE:
+            self.settle()
+        if output is None:
+            return True
+        more = [id(one) for one in words if type(one) in _TENSORS and one.numel() > _SMALL]
+        if output.numel() > _SMALL or (more and not self._large.issuperset(more)):
+            if not self.on and (output.numel() > _SMALL or not _are_moderate(words)):
+                return False
+            self._another()
+            self._large.update(more)
+        self._outputs.add(id(output))
         return True
 
     def begun(self, entry: Entry, words: tuple[Any, Any]) -> bool:
@@ -97,15 +137,69 @@ class Jots:
         self.many[-1] = (entry, None, entry.grad, None, None, args, kwargs, versions, after, output, micro)
         return True
 
+    @property
+    def every(self) -> list[Note]:
+        """All that is noted, oldest first."""
+        return [*chain.from_iterable(one.notes for one in self.shelves), *self.many] if self.shelves else self.many
+
+    def bring(self, tensors: Iterable[Tensor]) -> None:
+        """Somebody asks what made ``tensors``: put what is noted on the tape, where it may be that."""
+        if self.dense and not self._leads_to(self._outputs, tensors):
+            return
+        newest = {id(note[OUTPUT]) for note in self.many}
+        if self.shelves and not self._leads_to(self._outputs - newest, [*tensors, *self._tensors_given()]):
+            self._settle_newest(newest)
+        else:
+            self.settle()
+
+    def _settle_newest(self, outputs: set[int]) -> None:
+        """Put on the tape what is not shelved, of which these are the ``outputs``: it needs nothing of what is."""
+        many, self.many, now = self.many, [], self._tape.micro_step
+        self._outputs -= outputs
+        self._put_all(many)
+        self._tape.micro_step = now
+
+    def make_way(self, tensors: Sequence[Tensor], *, writes: bool = False) -> None:
+        """A call that is given ``tensors`` goes on the tape, behind what is noted; ``writes``: into them."""
+        self.bring(tensors)
+        given = set(map(id, self._tensors_given()))
+        if writes and self._leads_to(self._given | given, tensors):
+            self.settle()
+        elif self.many:
+            self._given |= given
+            self.shelves.append(Shelf(self._tape, self.many))
+            self.many = []
+
+    def _tensors_given(self) -> Iterable[Tensor]:
+        return [word for note in self.many for word in _words(note) if type(word) in _TENSORS]
+
+    @staticmethod
+    def _leads_to(known: set[int], tensors: Iterable[Tensor]) -> bool:
+        return any(id(one) in known or (one._is_view() and id(one._base) in known) for one in tensors)
+
     def settle(self) -> None:
         """Put all that was noted on the tape."""
-        many, self.many, self._more = self.many, [], 0
-        now = self._tape.micro_step
-        for note in many:
+        many, shelves = self._taken()
+        now, more = self._tape.micro_step, 0
+        for shelf in shelves:
+            with shelf.opened(more):
+                self._put_all(shelf.notes)
+                more = shelf.grown
+        self._put_all(many)
+        self._tape.micro_step = now
+
+    def _taken(self) -> tuple[list[Note], list[Shelf]]:
+        """Return what was noted, and begin anew."""
+        taken = self.many, self.shelves
+        self.many, self.shelves, self._more = [], [], 0
+        for known in (self._outputs, self._large, self._given):
+            known.clear()
+        return taken
+
+    def _put_all(self, notes: Sequence[Note]) -> None:
+        for note in notes:
             self._tape.micro_step = note[-1]
             self._put(note)
-        if many:
-            self._tape.micro_step = now
 
     def _put(self, note: Note) -> None:
         from nandiag.runtime.tape.entries import BACKWARD, CALL, Entry  # which have jots of their own
@@ -132,13 +226,19 @@ class Jots:
             return False
         for word in words:
             if isinstance(word, Tensor):
-                graph = word.requires_grad and not any(note[OUTPUT] is word for note in self.many)
+                graph = word.requires_grad and not self._made(word)
                 if graph or word.numel() > LARGEST:
                     return False
         return True
 
-    def step_took(self, seconds: float) -> None:
-        """A step is over: change one's mind after a few in a row that are of the other sort."""
+    def _made(self, tensor: Tensor) -> bool:
+        """Whether what is noted made it."""
+        return id(tensor) in self._outputs if self.dense else any(note[OUTPUT] is tensor for note in self.many)
+
+    def step_took(self, seconds: float, calls: int) -> None:
+        """A step of so many ``calls`` is over: change one's mind after a few in a row that are of the other sort."""
+        self._many_in_a_row = self._many_in_a_row + 1 if calls > _MANY else 0
+        self.dense = self._many_in_a_row >= _IN_A_ROW and self._in_vain < _IN_VAIN
         if (seconds < _SHORT) is self.on or self._in_vain >= _IN_VAIN:
             self._in_a_row = 0
             return
@@ -146,19 +246,30 @@ class Jots:
         if self._in_a_row >= _IN_A_ROW:
             self.on, self._in_a_row = not self.on, 0
 
-    def step_ends(self, *, alone: bool) -> None:
-        """Drop what nobody has asked for, and nobody can any more; ``alone``: the tape has no other graph."""
-        if alone and _all_consumed(self.many):
-            self.many.clear()
-            self._in_vain = self._more = 0
+    def step_ends(self, made: Mapping[int, Made]) -> None:
+        """Drop what nobody has asked for, and nobody can any more; ``made``: what came of calls on the tape, by id.
+
+        Those lie before all that is noted. Of them, too, what a backward went through has no graph any more.
+        """
+        used = _consumed(self.every, dense=self.dense)
+        if used is None:
+            self.settle()
+            self._in_vain += 1
+            self.on = self.on and self._in_vain < _IN_VAIN
             return
-        self.settle()
-        self._in_vain += 1
-        self.on = self.on and self._in_vain < _IN_VAIN
+        for known in [made[key] for key in used & made.keys()]:
+            if known.entry.grad and known.tensor() is not None:  # else that number is another's by now
+                forget_consumed(known.entry)
+        self._taken()
+        self._in_vain = 0
 
 
 def _is_small(words: Sequence[Any], output: Tensor) -> bool:
     return output.numel() <= _SMALL and all(one.numel() <= _SMALL for one in words if isinstance(one, Tensor))
+
+
+def _are_moderate(words: Sequence[Any]) -> bool:
+    return all(one.numel() <= LARGEST for one in words if isinstance(one, Tensor))
 
 
 def versions_of(args: Sequence[Any], kwargs: Any) -> Versions | None:
@@ -175,16 +286,42 @@ def versions_of(args: Sequence[Any], kwargs: Any) -> Versions | None:
         return None
 
 
-def _all_consumed(many: Sequence[Note]) -> bool:
-    """Whether each call with a gradient is one that a backward went through, and of which it left no graph."""
+def _consumed(many: Sequence[Note], *, dense: bool) -> set[int] | None:
+    """Return what calls with a gradient were given, by ``id``, if a backward has left no graph of any.
+
+    Where they are ``dense``, what is gone but for these notes has none either: the last state of a loop over time.
+    """
     used: set[int] = set()
+    uses = Counter(map(id, chain.from_iterable(map(_words, many)))) if dense else None
     for note in reversed(many):
         if not note[GRAD]:
             continue
-        given, output = [*map(id, note[ARGS])], note[OUTPUT]
+        given = [*map(id, note[ARGS])]
         if note[KWARGS]:
             given += map(id, note[KWARGS].values())
-        if _RETAINS in given if output is None else id(output) not in used:
-            return False
+        if note[OUTPUT] is None:
+            if _RETAINS in given:
+                return None
+        elif id(note[OUTPUT]) not in used:
+            if uses is None or _is_held(note, uses[id(note[OUTPUT])]):
+                return None
+            continue
         used.update(given)
-    return True
+    return used
+
+
+def _words(note: Note) -> Sequence[Any]:
+    return (*note[ARGS], *note[KWARGS].values()) if note[KWARGS] else note[ARGS]
+
+
+def _references(note: Note) -> int:
+    return sys.getrefcount(note[OUTPUT])
+
+
+def _is_held(note: Note, uses: int) -> bool:
+    """Whether anything refers to what a call made but the notes, and the graph of those that were given it."""
+    return _references(note) - uses - bool(uses) > _ALONE
+
+
+# How many there are, in this Python, to what nothing but a note refers to.
+_ALONE = _references((None,) * OUTPUT + (object(),))

@@ -194,14 +194,14 @@ def test_where_it_is_always_asked_for_it_is_not_put_off(work, short):
 def test_one_long_step_changes_nothing_and_a_few_do():
     one = jots.Jots(None)
     for seconds in (1e-4, 1e-4):
-        one.step_took(seconds)
+        one.step_took(seconds, 0)
     assert not one.on
-    one.step_took(1e-4)
+    one.step_took(1e-4, 0)
     assert one.on
     for seconds in (1.0, 1.0, 1e-4, 1.0, 1.0):
-        one.step_took(seconds)
+        one.step_took(seconds, 0)
     assert one.on
-    one.step_took(1.0)
+    one.step_took(1.0, 0)
     assert not one.on
 
 
