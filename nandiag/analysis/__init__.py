@@ -42,7 +42,8 @@ def analyse(record: RunRecord, nccl: Logs | None = None, causes: tuple[Explain, 
     else:
         history = run.newest_history(record, logs.get(claim.ranks[0]))
         concluded = verdict.of_claim(claim, origin_of(claim, record.logs), events, Background(history, causes))
-    last = verdict.last_finite(events, states, logs, claim)
+    unknown = claim is None and concluded.anomaly
+    last = None if unknown else verdict.last_finite(events, states, logs, claim)
     where_from = (*verdict.held_bad(claim), *verdict.spoiled_between(claim, last, events))
     matter = [0] if claim is None else [*claim.ranks, *claim.received, min(states, default=0)]
     return Report(

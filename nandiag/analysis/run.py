@@ -24,6 +24,8 @@ def run_of(record: RunRecord) -> Run:
     info = record.info
     attached = [event for log in record.logs if (event := log.attached) is not None]
     state = min((agent.state for agent in record.agents), key=_worse, default="unfinished")
+    if record.stopped and not record.agents:
+        state = "stopped"
     if record.lost and state == "succeeded" and info is not None and info.nnodes is not None:
         state = "unfinished"  # where the number of nodes is a range, those that are left may carry a run to its end
     codes = [agent.exit_code for agent in record.agents]
@@ -170,7 +172,7 @@ def _missing(record: RunRecord, states: dict[int, RankState]) -> Iterable[str]:
     absent = [rank for rank, state in states.items() if not state.attached and rank not in elsewhere]
     if absent:
         # Without the word of a launcher, what is missing may as well have been deleted.
-        why = "not attached" if record.agents else "no file of theirs is in the folder"
+        why = "not attached, or the files are gone" if record.agents else "no file of theirs is in the folder"
         yield (
             f"{_capital(words.ranks(absent))} of {len(states)} left no word: {why}, "
             "so nothing is known of what happened there."

@@ -104,6 +104,7 @@ class RunRecord:
     starts: tuple[AgentStart, ...] = ()
 
     lost: tuple[AgentStart, ...] = ()
+    stopped: bool = False  # a worker left the mark that nandiag stopped the run
 
 
 def read_run(folders: list[RunFolder]) -> RunRecord:
@@ -126,6 +127,7 @@ def read_run(folders: list[RunFolder]) -> RunRecord:
         folders=tuple(str(folder.path) for folder in folders),
         starts=tuple(starts),
         lost=tuple(_wholes([path for path in took_part if _is_lost(path)], AgentStart, [])),
+        stopped=any(os.path.lexists(folder.stopped_file) for folder in folders),
     )
 
 

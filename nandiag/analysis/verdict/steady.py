@@ -34,6 +34,8 @@ def healthy(states: dict[int, RankState], logs: dict[int, RankLog], run: Run, ha
         seen = "nothing was watched: no rank was attached"
     elif not steps:
         seen = f"no anomaly in {words.count(watched, 'rank')}, but no training step was seen"
+    if run.state == "stopped" and hang is None:
+        return _unknown()
     failure = hang.summary if hang is not None else _failure(told, states, run)
     killed = _killed() if any(states[rank].signal == 9 for rank in failed) else ()
     return Verdict(
@@ -41,6 +43,13 @@ def healthy(states: dict[int, RankState], logs: dict[int, RankLog], run: Run, ha
         summary=f"{failure}; {seen}" if failure else seen,
         suggestions=killed or _drawn(logs) or _lost(states) or _idle(run, trained=bool(steps) or not watched),
     )
+
+
+def _unknown() -> Verdict:
+    """Return that there was an anomaly of which nothing is left: nandiag stops a run for nothing else."""
+    text = "The files of its ranks are cut or gone: run it again, with a folder on a disk that has room."
+    summary = "nandiag stopped this run at an anomaly, and what it saw is not in the folder"
+    return Verdict(anomaly=True, summary=summary, suggestions=(Suggestion(text, "nandiag run --log-dir DIR"),))
 
 
 def _failure(told: dict[str, tuple[int, ...]], states: dict[int, RankState], run: Run) -> str | None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -243,3 +244,20 @@ def test_a_log_that_hides_bad_losses_is_told(by_hand):
 def test_a_log_hides_nothing_where_no_loss_was_bad(by_hand):
     report = analyse(by_hand.run(by_hand.rank(0, Printed(16, 0, 5, "loss 1"), Finished(40))))
     assert not [one for one in report.findings if one.slug == "hidden_nonfinite"]
+
+
+@pytest.mark.parametrize("agents", [(AgentEnd("node0", 1, 0, 3, "stopped"),), ()])
+def test_a_run_that_was_stopped_is_not_well_though_nothing_is_left_of_why(by_hand, agents):
+    """The files of its ranks were cut, by a full disk say: neither that it was fine is known, nor where to resume."""
+    record = by_hand.run(by_hand.rank(0, steps=12), by_hand.rank(1, steps=12), agents=agents)
+    report = analyse(replace(record, stopped=True))
+    assert report.verdict.anomaly
+    assert report.verdict.origin is None
+    assert "stopped this run at an anomaly" in report.verdict.summary
+    assert report.verdict.last_finite_step is None
+
+
+def test_a_run_that_was_stopped_and_of_which_the_reason_is_left_has_that(by_hand):
+    agents = (AgentEnd("node0", 1, 0, 3, "stopped"),)
+    record = by_hand.run(by_hand.rank(0, by_hand.loss(3)), by_hand.rank(1, steps=4), agents=agents)
+    assert "is not in the folder" not in analyse(replace(record, stopped=True)).verdict.summary
