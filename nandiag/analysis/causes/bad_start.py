@@ -227,7 +227,7 @@ def _from_file(facts: Facts) -> Cause:
     seen = f"It was bad already in {held}." if sure else f"It was last written from {held}."
     steps = (
         Suggestion("Resume from an older checkpoint, and check that the file is whole."),
-        Suggestion("Check what was loaded, before the first step.", facts.checked_state()),
+        Suggestion("Check what was loaded, before it is used.", facts.checked_state()),
     )
     return Cause("checkpoint_corruption", (seen,), steps, LIKELY if sure else POSSIBLE, story=True)
 
@@ -263,7 +263,7 @@ def _checkpoint(facts: Facts) -> Cause:
         evidence=("The run was resumed, and the tensor was bad before its first step here.",),
         suggestions=(
             Suggestion("Resume from an older checkpoint, and check that the file is whole."),
-            Suggestion("Check what was loaded, before the first step.", facts.checked_state()),
+            Suggestion("Check what was loaded, before it is used.", facts.checked_state()),
         ),
         strength=LIKELY,
         story=True,

@@ -211,12 +211,21 @@ def _recorded(facts: Mapping[str, object]) -> Iterable[str]:
     if isinstance(facts.get("saved_at"), str):
         yield from _saved(facts)
         return
+    if _loaded_step(facts):
+        yield "Seen as it was loaded: what the script reads from files is looked at."
+        return
     within = facts.get("thread") is True
     before = "any step of that rank" if "handed_on" in facts else "its first step"
     what = "another thread of the script made" if within else f"the script wrote before {before}"
     yield f"Seen as it ran: what {what} was looked at."
     if facts.get("stood_in") is True:
         yield "What it wrote into is gone: in its place the input shown holds numbers of that size."
+
+
+def _loaded_step(facts: Mapping[str, object]) -> int:
+    """Return the step behind whose update a file was loaded, and one more; 0 before the first."""
+    step = facts.get("loaded_step")
+    return step if isinstance(step, int) else 0
 
 
 def _saved(facts: Mapping[str, object]) -> Iterable[str]:

@@ -111,6 +111,11 @@ def held_bad(claim: Claim | None) -> tuple[Finding, ...]:
     if isinstance(look.facts.get("saved_at"), str):
         text = f"Not from {file}, nor from what was saved after it was loaded: {name} is bad there."
         return (Finding("held_bad", "info", text, claim.ranks, look.step),)
+    loaded = look.facts.get("loaded_step")
+    if isinstance(loaded, int) and loaded > 0:
+        when = f"behind the update of step {loaded - 1}"
+        text = f"Not from what was loaded {when}, nor from what was saved since: {name} is bad there."
+        return (Finding("held_bad", "info", text, claim.ranks, look.step),)
     text = f"Mend {name} first: it was bad before the first step, and is so in what this run saved of it."
     return (Finding("held_bad", "info", text, claim.ranks, look.step),)
 

@@ -53,14 +53,23 @@ def _birth_summary(look: Looked | None, origin: Origin) -> str | None:
         when = f"at step {handed}" if isinstance(handed, int) else "before the first step"
         return f"{kind} born on {words.ranks(origin.ranks)} {when}{used}"
     last = look.facts["birth"] == "last"
-    if isinstance(look.facts.get("saved_at"), str):
-        held = f"{look.facts.get('weight_is') or 'parameter'} {name}"
-        kind = words.bad_kind(named) or "NaN"
-        return f"{kind} in {held} on {words.ranks(origin.ranks)} at step {origin.step}, loaded from what this run saved"
+    held = f"{words.bad_kind(named) or 'NaN'} in {look.facts.get('weight_is') or 'parameter'} {name}"
+    held = f"{held} on {words.ranks(origin.ranks)}"
+    if (loaded := _when_loaded(look, origin)) is not None:
+        return f"{held}{loaded}"
     when = "the first step" if origin.step == 0 or not last else f"step {origin.step}"
     used = f", first used at step {origin.step}" if origin.step and not last else ""
-    what = look.facts.get("weight_is") or "parameter"
-    return f"{words.bad_kind(named) or 'NaN'} in {what} {name} on {words.ranks(origin.ranks)} before {when}{used}"
+    return f"{held} before {when}{used}"
+
+
+def _when_loaded(look: Looked, origin: Origin) -> str | None:
+    """Return when a weight was loaded that was bad by then; None where that was before the first step."""
+    if isinstance(look.facts.get("saved_at"), str):
+        return f" at step {origin.step}, loaded from what this run saved"
+    step = look.facts.get("loaded_step")
+    if not isinstance(step, int) or step <= 0:
+        return None
+    return f", loaded behind the update of step {step - 1}, used at step {origin.step}"
 
 
 def _look_summary(look: Looked | None, origin: Origin, where: str) -> str:

@@ -83,12 +83,12 @@ class Births:
             return any(is_bad(value) for value in values if id(value) in known)
 
     @guarded("births")
-    def loaded(self, file: Any, content: Any, frame: Any) -> None:
-        """``content`` was read from ``file``, by a call from ``frame``."""
+    def loaded(self, file: Any, content: Any, frame: Any, step: int) -> None:
+        """``content`` was read from ``file``, by a call from ``frame`` in ``step``."""
         call = Call("load", places(frame, _FRAMES)[0])
         if self.prelude.shut:
             with quiet():
-                self.saves.loaded(file, _named(content), call)
+                self.saves.loaded(file, _named(content), call, step)
             return
         path = os.fspath(file) if isinstance(file, str | os.PathLike) else None
         with quiet():

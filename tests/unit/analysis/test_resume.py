@@ -66,6 +66,16 @@ def born_bad(by_hand, step, *, birth="op", phase="init", **harms):
     return analyse(by_hand.run(by_hand.rank(0, *seen, world=1), world=1))
 
 
+def test_a_weight_that_was_loaded_bad_in_mid_run_is_not_said_to_have_been_so_from_the_start(by_hand):
+    weight = by_hand.fact("emb.weight", nan=3)
+    facts = {"weight": "emb.weight", "weight_is": "buffer", "birth": "file", "call": "load", "loaded_step": 15}
+    look = by_hand.found(15, method="record", phase="checkpoint", outputs=(weight,), facts=facts)
+    report = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(15), look, Finished(15, 0, 14), world=1), world=1))
+    told = " ".join([report.verdict.summary, *report.verdict.evidence, *(one.text for one in report.findings)])
+    assert "loaded behind the update of step 14, used at step 15" in told
+    assert "first step" not in told
+
+
 @pytest.mark.parametrize("phase", ["init", "checkpoint"])
 def test_a_weight_that_was_bad_from_birth_is_in_every_checkpoint_of_the_run(by_hand, phase):
     report = born_bad(by_hand, 29, phase=phase)

@@ -1,14 +1,17 @@
 """Checkpoints that this run writes: which are saved bad, what made them so, and when they are loaded (worker).
 
-A file is known by its inode, so that one that was written under another name and moved is the same.
+A file is known by its inode, so that one that was written under another name and moved is the same; one in memory by
+what it holds.
 """
 
 from __future__ import annotations
 
+import io
 import os
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -36,6 +39,8 @@ _MOST_FILES, _MOST_LOADS, _MOST_TENSORS = 64, 4, 16
 _MOST_CALLS = 256
 _MOST_LOOKS = 16
 _LARGEST = 1 << 24
+# In the place of a device's number; no larger ones are read through, in bytes.
+_IN_MEMORY, _LARGEST_IN_MEMORY = -1, 1 << 26
 Named = Iterable[tuple[str, Tensor]]
 
 
@@ -48,12 +53,13 @@ class Saved(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """A bad tensor that was loaded: its key in the file, where it is bad, and how this process had saved it, if so."""
+    """A bad tensor that was loaded in ``step``: its key in the file, where it is bad, how this process had saved it."""
 
     key: str
     mask: Tensor
     path: str
     call: Call
+    step: int
     saved: Saved | None
 
 
@@ -108,17 +114,18 @@ class Saves:
         self._looks += 1
         return {name: self._birth(one, tape) for name, one in bad}
 
-    def loaded(self, file: Any, named: Named, call: Call) -> None:
-        """These tensors were read from ``file``."""
+    def loaded(self, file: Any, named: Named, call: Call, step: int) -> None:
+        """These tensors were read from ``file`` in ``step``."""
         key = _inode(file) if self._files else None
         saved = None if key is None else self._files.get(key)
-        path = os.path.basename(str(getattr(file, "name", file)))
+        path = _name_of(file)
         met = 0
         for name, one in named:
             mask = self._mask(name, one, saved)
             if mask is not None and met < _MOST_TENSORS:
                 met += 1
-                self._loaded.append(Loaded(name, mask, path, call, saved if saved and name in saved.bad else None))
+                own = saved if saved and name in saved.bad else None
+                self._loaded.append(Loaded(name, mask, path, call, step, own))
 
     def _mask(self, name: str, tensor: Tensor, saved: Saved | None) -> Tensor | None:
         """Return where a tensor that was loaded is bad, None where it is not, or there is no time to look."""
@@ -133,7 +140,8 @@ class Saves:
         data = local(tensor)
         for one in reversed(self._loaded):
             if data is not None and _is_called(one.key, name) and _holds(data, one.mask):
-                return _told(one.key, one.path, one.call, one.saved)
+                birth = _told(one.key, one.path, one.call, one.saved)
+                return replace(birth, facts={**birth.facts, "loaded_step": one.step})
         return None
 
     def of_own_file(self, birth: Birth) -> Birth:
@@ -190,6 +198,12 @@ def _told(key: str, path: str, call: Call, saved: Saved | None) -> Birth:
     return replace(known, facts={**{name: word for name, word in facts.items() if name != "key"}, **known.facts})
 
 
+def _name_of(file: Any) -> str:
+    """Return the last part of a file's name, or what it is where it has none."""
+    name = getattr(file, "name", file)
+    return os.path.basename(str(name)) if isinstance(name, str | os.PathLike) else f"a {type(file).__name__}"
+
+
 def _line(call: Call) -> str:
     frame = best(tuple(map(Frame._make, call.places)))
     return "" if frame is None else f"{os.path.basename(frame.file)}:{frame.line}"
@@ -200,6 +214,11 @@ def _path(file: Any) -> str:
 
 
 def _inode(file: Any) -> tuple[int, int] | None:
+    """Return what tells a file from others, and a checkpoint kept in memory by what it holds."""
+    if type(file) is io.BytesIO:
+        with file.getbuffer() as held:
+            short = held.nbytes <= _LARGEST_IN_MEMORY
+            return (_IN_MEMORY, int.from_bytes(blake2b(held, digest_size=8).digest(), "big")) if short else None
     try:
         known = os.stat(file) if isinstance(file, str | os.PathLike) else os.fstat(number_of(file))
     except (OSError, AttributeError, ValueError):

@@ -119,16 +119,17 @@ def _reads(capture: Capture, original: Callable[..., Any], ear: Ear) -> Callable
 
 
 def _load(capture: Capture, call: Heard) -> None:
-    capture.births.loaded(call.word(0, "f"), call.output, call.frame)
+    capture.births.loaded(call.word(0, "f"), call.output, call.frame, capture.tape.step)
 
 
 def _load_shards(capture: Capture, call: Heard) -> None:
-    capture.births.loaded(_folder(call.word(1, "storage_reader")), call.word(0, "state_dict"), call.frame)
+    folder, step = _folder(call.word(1, "storage_reader")), capture.tape.step
+    capture.births.loaded(folder, call.word(0, "state_dict"), call.frame, step)
 
 
 def _read(capture: Capture, file: Any, content: Any, frame: FrameType) -> None:
     if capture.births is not None and not capture.off:
-        capture.births.loaded(file, content, frame)
+        capture.births.loaded(file, content, frame, capture.tape.step)
 
 
 def _save(capture: Capture, call: Heard) -> None:

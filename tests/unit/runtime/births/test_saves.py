@@ -1,5 +1,6 @@
 """Checkpoints that the run itself saved bad: what made them so is named when they are loaded again, masks are none."""
 
+import io
 import math
 import sys
 
@@ -50,6 +51,30 @@ def found(worker):
     assert worker.events(ProbeDark) == []
     looks = [look for look in worker.events(Looked) if look.outcome == "found"]
     return looks[0] if looks else None
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_checkpoint_that_is_kept_in_memory_is_known_when_it_is_loaded(work, own):
+    """By what it holds; one that this run has not saved is told with the step behind which it was loaded."""
+    worker, model, blob = work(), Net(), b""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(6):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).square().mean().backward()
+        optimizer.step()
+        model.seen += 5000
+        if step == 1:
+            file = io.BytesIO()
+            torch.save({"model": halved(model.state_dict()), "own": own}, file)
+            blob = file.getvalue() + (b"" if own else b" ")
+        if step == 3:
+            model.load_state_dict(torch.load(io.BytesIO(blob))["model"])
+    look = found(worker)
+    assert look.step == 4
+    assert look.facts["loaded_step"] == 4
+    assert (look.site.source.endswith("# the line"), look.facts.get("saved_step")) == (
+        (True, 2) if own else (False, None)
+    )
 
 
 def test_what_made_a_saved_weight_bad_is_named_when_it_is_loaded(work, tmp_path):
