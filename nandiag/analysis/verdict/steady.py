@@ -30,6 +30,8 @@ def healthy(states: dict[int, RankState], logs: dict[int, RankLog], run: Run, ha
     watched = sum(state.attached for state in states.values())
     steps = max((state.last_step + 1 for state in states.values() if state.last_step is not None), default=0)
     seen = f"no anomaly in {words.count(watched, 'rank')}, {words.count(steps, 'step')}"
+    if skipped := _skipped(logs):
+        seen += f", and {skipped:,} more that GradScaler left out"
     if not watched:
         seen = "nothing was watched: no rank was attached"
     elif not steps:
@@ -43,6 +45,12 @@ def healthy(states: dict[int, RankState], logs: dict[int, RankLog], run: Run, ha
         summary=f"{failure}; {seen}" if failure else seen,
         suggestions=killed or _drawn(logs) or _lost(states) or _idle(run, trained=bool(steps) or not watched),
     )
+
+
+def _skipped(logs: dict[int, RankLog]) -> int:
+    """Return how many updates a GradScaler left out, on the rank where they were most."""
+    ends = (one.event for log in logs.values() for one in log.records if isinstance(one.event, Finished))
+    return max((one.skips for one in ends), default=0)
 
 
 def _unknown() -> Verdict:
