@@ -18,7 +18,8 @@ from bench_peers import PEERS, leaf_hooks, round_a_step
 from torch import nn
 from torch.nn import functional
 
-STEPS = {"gpt": 8, "cnn": 40, "mlp": 3000}
+STEPS = {"gpt": 8, "cnn": 40, "mlp": 3000, "filter": 150}
+TIMES = 40
 
 
 class Block(nn.Module):
@@ -79,6 +80,37 @@ def cnn() -> nn.Module:
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
 
 
+def filtered(step: torch.Tensor, decay: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    """Return the error of a filter over time that is written out: some 500 calls of torch on single numbers."""
+    mean, variance, total = torch.zeros(1), torch.ones(1), torch.zeros(1)
+    for time_ in range(TIMES):
+        mean, variance = decay * mean, decay * decay * variance + noise.exp()
+        error, spread = step[time_] - mean, variance + 1.0
+        gain = variance / spread
+        mean, variance = mean + gain * error, (1 - gain) * variance
+        total = total + torch.log(spread) + error**2 / spread
+    return total.sum()
+
+
+def filter_step() -> Callable[[], torch.Tensor]:
+    """Return a function that makes one training step of the filter behind a small module."""
+    model, decay, noise = (
+        nn.Linear(8, TIMES),
+        torch.tensor([0.9], requires_grad=True),
+        torch.zeros(1, requires_grad=True),
+    )
+    optimizer, x = torch.optim.AdamW([*model.parameters(), decay, noise], lr=1e-4), torch.randn(8)
+
+    def step() -> torch.Tensor:
+        loss = filtered(model(x), decay, noise)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
 def make(kind: str, peer: str | None = None, factors: Sequence[float] = ()) -> Callable[[], torch.Tensor]:
     """Return a function that makes one training step of the model ``kind``, under ``peer``, and returns its loss.
 
@@ -87,6 +119,8 @@ def make(kind: str, peer: str | None = None, factors: Sequence[float] = ()) -> C
     With more than one process the model trains under DDP.
     """
     torch.manual_seed(0)
+    if kind == "filter":
+        return filter_step()
     if kind == "gpt":
         model, x, y = GPT(), torch.randint(0, 65, (8, 256)), torch.randint(0, 65, (8, 256))
     elif kind == "cnn":
