@@ -197,9 +197,9 @@ class Tape:
 
     def _prune(self) -> None:
         """Let go of calls whose outputs are gone and went nowhere: an evaluation, a rollout with gradients left on."""
+        every = (*self.entries, *self.loose)
         self._drop_gone()
         alive = {id(made.entry) for made in self._made.values()}
-        every = (*self.entries, *self.loose)
         kept = [entry for entry in every if entry.kind == BACKWARD or entry.mutates or id(entry) in alive]
         needed = {id(entry) for entry in ancestors(kept)}
         self.entries = [entry for entry in self.entries if id(entry) in needed]

@@ -19,6 +19,7 @@ from itertools import chain, repeat
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import torch
 from torch import Size, Tensor
 from torch.nn import Parameter
 
@@ -64,6 +65,7 @@ class Jots:
         self.many: list[Note] = []
         self.shelves: list[Shelf] = []
         self._in_a_row = self._many_in_a_row = self._in_vain = 0
+        self._packed = self._packed_in_vain = 0  # how many in this step after all; in how many steps too many
         self._more = 0  # of what is noted, how many came behind the first few and are not small
         self._outputs: set[int] = set()
         self._large: set[int] = set()  # arguments that are not small, and are held by now
@@ -95,12 +97,24 @@ class Jots:
         if len(self.many) >= MOST_SMALL:
             self.settle()
 
+    def _holds_no_graph(self, word: Any) -> bool:
+        """Whether to hold what a call makes of ``word`` keeps no graph alive but those of notes and of the newest root.
+
+        What an evaluation without modules computes would live on by its loss.
+        """
+        if type(word) not in _TENSORS or not word.requires_grad or id(word) in self._outputs or word.is_leaf:
+            return True
+        known = self._tape._made.get(id(word))
+        return known is not None and known.entry.kind == "root" and known.entry.step == self._tape.step
+
     def _makes_room(self, words: Sequence[Any], output: Tensor | None) -> bool:
         """Do the same where there are very many; False where the call is none of a few numbers in a long step."""
         if len(self.many) >= MOST_DENSE:
             self.settle()
         if output is None:
             return True
+        if output.requires_grad and not all(map(self._holds_no_graph, words)):
+            return False
         more = [id(one) for one in words if type(one) in _TENSORS and one.numel() > _SMALL]
         if output.numel() > _SMALL or (more and not self._large.issuperset(more)):
             if not self.on and (output.numel() > _SMALL or not _are_moderate(words)):
@@ -162,6 +176,11 @@ class Jots:
     def make_way(self, tensors: Sequence[Tensor], *, writes: bool = False) -> None:
         """A call that is given ``tensors`` goes on the tape, behind what is noted; ``writes``: into them."""
         self.bring(tensors)
+        # Until a backward has gone through it a graph may be large: once packed, it lives as long as the script has it.
+        if self.many and self._tape.border != "backward":
+            self.settle()
+        if not (self.many or self.shelves):
+            return
         given = set(map(id, self._tensors_given()))
         if writes and self._leads_to(self._given | given, tensors):
             self.settle()
@@ -179,6 +198,7 @@ class Jots:
 
     def settle(self) -> None:
         """Put all that was noted on the tape."""
+        self._packed += len(self.every)
         many, shelves = self._taken()
         now, more = self._tape.micro_step, 0
         for shelf in shelves:
@@ -238,7 +258,10 @@ class Jots:
     def step_took(self, seconds: float, calls: int) -> None:
         """A step of so many ``calls`` is over: change one's mind after a few in a row that are of the other sort."""
         self._many_in_a_row = self._many_in_a_row + 1 if calls > _MANY else 0
-        self.dense = self._many_in_a_row >= _IN_A_ROW and self._in_vain < _IN_VAIN
+        self._packed_in_vain += self.dense and self._packed > _MANY
+        self._packed = 0
+        in_vain = self._in_vain >= _IN_VAIN or self._packed_in_vain >= _IN_VAIN
+        self.dense = self._many_in_a_row >= _IN_A_ROW and not in_vain
         if (seconds < _SHORT) is self.on or self._in_vain >= _IN_VAIN:
             self._in_a_row = 0
             return
@@ -320,8 +343,18 @@ def _references(note: Note) -> int:
 
 def _is_held(note: Note, uses: int) -> bool:
     """Whether anything refers to what a call made but the notes, and the graph of those that were given it."""
-    return _references(note) - uses - bool(uses) > _ALONE
+    by_graph = _BY_GRAPH if note[OUTPUT]._use_count() > 1 else 0
+    return _references(note) - uses - by_graph > _ALONE
+
+
+def _by_graph() -> int:
+    """Return how many references a graph adds, in this torch, by what it saves of a tensor."""
+    made = torch.ones((), requires_grad=True) * 2
+    before = sys.getrefcount(made)
+    graph = made * made
+    return sys.getrefcount(made) - before if graph.requires_grad else 0
 
 
 # How many there are, in this Python, to what nothing but a note refers to.
 _ALONE = _references((None,) * OUTPUT + (object(),))
+_BY_GRAPH = _by_graph()

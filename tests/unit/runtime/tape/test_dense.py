@@ -26,7 +26,7 @@ class Filter:
 
     def loss(self):
         mean, total = torch.zeros(1), torch.zeros(1)
-        shift = self.model(torch.ones(4)).sum() if self.model is not None else torch.zeros(())
+        shift = self.model(torch.ones(4)).sum() if self.model is not None else torch.zeros(1)
         for time in range(TIMES):
             mean = self.a * mean + self.q * (self.x[time] + shift)
             total = total + mean.square()
@@ -143,6 +143,37 @@ def test_what_is_large_is_not_held_in_a_long_step(work):
     gc.collect()
     assert reference() is None
     assert capture.tape.jots.dense
+
+
+@pytest.mark.parametrize("model", [False, True])
+def test_no_graph_of_an_evaluation_is_held_by_its_loss(work, model):
+    """Gradients were left on: what each batch computed would live on by a number."""
+    work()
+    loop = Filter(model=model)
+    for _ in range(5):
+        loop.step()
+    large, graphs = torch.ones(jots.LARGEST), []
+    net = nn.Linear(jots.LARGEST, 4) if model else None
+    for _ in range(6):
+        out = (large * loop.a).square() if net is None else net(large)
+        graphs.append(weakref.ref(out))
+        loss = out.mean()
+        for _ in range(5):
+            loss = loss * 0.5 + loop.q
+        del out, loss
+    gc.collect()
+    assert sum(one() is not None for one in graphs) <= 1
+
+
+def test_where_what_is_noted_is_packed_in_each_step_it_is_not_noted_for_long(work):
+    capture, loop = work().capture, Filter()
+    for _ in range(jots._IN_VAIN + 6):
+        loop.optimizer.zero_grad()
+        loss = loop.loss()
+        assert capture.tape.entries is not None  # somebody asks
+        loss.backward()
+        loop.optimizer.step()
+    assert not capture.tape.jots.dense
 
 
 def test_a_loop_without_modules_is_taped_whole_though_it_makes_many_calls(work):
