@@ -80,35 +80,28 @@ def cnn() -> nn.Module:
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
 
 
-def filtered(step: torch.Tensor, decay: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-    """Return the error of a filter over time that is written out: some 500 calls of torch on single numbers."""
-    mean, variance, total = torch.zeros(1), torch.ones(1), torch.zeros(1)
+class Filter(nn.Module):
+    """What a filter over time is fitted to; its error is written out by :func:`filtered`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given, self.noise = nn.Linear(8, TIMES), nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return observations of shape (times,), and the variance of each step behind them, of shape (times + 1,)."""
+        return torch.cat([self.given(x), self.noise.exp()])
+
+
+def filtered(output: torch.Tensor) -> torch.Tensor:
+    """Return the error of a filter over time that is written out: some 700 calls of torch on single numbers."""
+    mean, variance, total = torch.zeros(()), torch.ones(()), torch.zeros(())
     for time_ in range(TIMES):
-        mean, variance = decay * mean, decay * decay * variance + noise.exp()
-        error, spread = step[time_] - mean, variance + 1.0
+        mean, variance = 0.9 * mean, 0.81 * variance + output[TIMES]
+        error, spread = output[time_] - mean, variance + 1.0
         gain = variance / spread
         mean, variance = mean + gain * error, (1 - gain) * variance
         total = total + torch.log(spread) + error**2 / spread
-    return total.sum()
-
-
-def filter_step() -> Callable[[], torch.Tensor]:
-    """Return a function that makes one training step of the filter behind a small module."""
-    model, decay, noise = (
-        nn.Linear(8, TIMES),
-        torch.tensor([0.9], requires_grad=True),
-        torch.zeros(1, requires_grad=True),
-    )
-    optimizer, x = torch.optim.AdamW([*model.parameters(), decay, noise], lr=1e-4), torch.randn(8)
-
-    def step() -> torch.Tensor:
-        loss = filtered(model(x), decay, noise)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return step
+    return total
 
 
 def make(kind: str, peer: str | None = None, factors: Sequence[float] = ()) -> Callable[[], torch.Tensor]:
@@ -119,10 +112,10 @@ def make(kind: str, peer: str | None = None, factors: Sequence[float] = ()) -> C
     With more than one process the model trains under DDP.
     """
     torch.manual_seed(0)
-    if kind == "filter":
-        return filter_step()
     if kind == "gpt":
         model, x, y = GPT(), torch.randint(0, 65, (8, 256)), torch.randint(0, 65, (8, 256))
+    elif kind == "filter":
+        model, x, y = Filter(), torch.randn(8), torch.empty(0)
     elif kind == "cnn":
         model, x, y = cnn(), torch.randn(32, 3, 32, 32), torch.randint(0, 10, (32,))
     else:
@@ -136,7 +129,7 @@ def make(kind: str, peer: str | None = None, factors: Sequence[float] = ()) -> C
 
     def plain() -> torch.Tensor:
         output = model(x)
-        loss = functional.cross_entropy(output.flatten(0, -2), y.flatten())
+        loss = filtered(output) if kind == "filter" else functional.cross_entropy(output.flatten(0, -2), y.flatten())
         for factor in factors:
             loss = loss * factor
         optimizer.zero_grad()

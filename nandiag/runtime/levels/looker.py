@@ -33,8 +33,8 @@ from nandiag.runtime.watch.judge import Border
 from nandiag.runtime.watch.response import Level
 
 MOST_STEPS = 1000
-# In seconds: what may be told to nobody must not hold up a run.
-_LONGEST = 3.0
+# What may be told to nobody must not hold up a run: in steps, and in seconds where these are short.
+_STEPS, _SECONDS = 10, 3.0
 _MASK = "-Inf"
 
 
@@ -93,9 +93,10 @@ class Looker:
         named = self.modules.explain(case.step)
         return looked if named is None else self._saw(named)
 
-    def examine_handed(self, tensor: Tensor, seconds: float = _LONGEST) -> Looked | None:
-        """Look at how this rank made what it hands to others, in a few seconds; nobody is told of it here."""
+    def examine_handed(self, tensor: Tensor, seconds: float | None = None) -> Looked | None:
+        """Look at how this rank made what it hands to others, in ten steps' time; nobody is told of it here."""
         at, step = (tensor,), self._clock.step
+        seconds = max(_SECONDS, _STEPS * self._capture.step_seconds) if seconds is None else seconds
         case = Case(step, [], joint=False, unfinished=True, spoken=at, suspects=at, handed=True, seconds=seconds)
         return self.live.explain(case, [tensor]) if self.live.here else self._examiner.examine_handed(case)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, repeat
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -42,6 +42,7 @@ _IN_VAIN = 16
 _TENSORS = frozenset({Tensor, Parameter})
 _FLAT = PLAIN | {Tensor, Parameter, Size}
 _VERSION, _NONE = repeat("_version"), repeat(None)
+_ROOT, _BACKWARD = "root", "backward"  # as entries are called, which have jots of their own
 _RETAINS = id(True)  # noqa: FBT003 - among the words of a backward
 
 
@@ -105,7 +106,7 @@ class Jots:
         if type(word) not in _TENSORS or not word.requires_grad or id(word) in self._outputs or word.is_leaf:
             return True
         known = self._tape._made.get(id(word))
-        return known is not None and known.entry.kind == "root" and known.entry.step == self._tape.step
+        return known is not None and known.entry.kind == _ROOT and known.entry.step == self._tape.step
 
     def _makes_room(self, words: Sequence[Any], output: Tensor | None) -> bool:
         """Do the same where there are very many; False where the call is none of a few numbers in a long step."""
@@ -148,6 +149,8 @@ class Jots:
         if known is not entry:
             return False
         after = versions_of(args, kwargs)
+        if self.dense:
+            self._outputs.add(id(output))
         self.many[-1] = (entry, None, entry.grad, None, None, args, kwargs, versions, after, output, micro)
         return True
 
@@ -177,7 +180,7 @@ class Jots:
         """A call that is given ``tensors`` goes on the tape, behind what is noted; ``writes``: into them."""
         self.bring(tensors)
         # Until a backward has gone through it a graph may be large: once packed, it lives as long as the script has it.
-        if self.many and self._tape.border != "backward":
+        if self.many and self._tape.border != _BACKWARD:
             self.settle()
         if not (self.many or self.shelves):
             return
@@ -343,8 +346,12 @@ def _references(note: Note) -> int:
 
 def _is_held(note: Note, uses: int) -> bool:
     """Whether anything refers to what a call made but the notes, and the graph of those that were given it."""
-    by_graph = _BY_GRAPH if note[OUTPUT]._use_count() > 1 else 0
+    by_graph = _BY_GRAPH if _use_count(note[OUTPUT]) > 1 else 0
     return _references(note) - uses - by_graph > _ALONE
+
+
+# Where this torch does not tell, a graph adds no references either.
+_use_count: Callable[[Tensor], int] = getattr(Tensor, "_use_count", lambda _: 1)
 
 
 def _by_graph() -> int:

@@ -32,10 +32,12 @@ class Shelf:
         # Nothing is let go of while what may need it is not there.
         bounds = tape._most_entries, tape._most_bytes, tape._most_roots
         tape._most_entries = tape._most_bytes = tape._most_roots = sys.maxsize
-        yield
-        tape._most_entries, tape._most_bytes, tape._most_roots = bounds
-        tape._entries += behind
-        tape._number = number
+        try:
+            yield
+        finally:
+            tape._most_entries, tape._most_bytes, tape._most_roots = bounds
+            tape._entries += behind
+            tape._number = number
 
     @property
     def grown(self) -> int:

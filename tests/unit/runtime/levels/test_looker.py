@@ -56,6 +56,16 @@ def test_the_next_harm_is_seen_as_it_happens(work):
     assert any("every op was watched" in text and f"step {first.step} again" in text for text in notes(worker))
 
 
+@pytest.mark.parametrize(("step", "most"), [(1e-3, 3.0), (2.0, 20.0)])
+def test_what_may_be_told_to_nobody_takes_no_longer_than_a_replay_may(work, monkeypatch, step, most):
+    worker, asked = work(), []
+    looker = worker.sentinel.looker
+    monkeypatch.setattr(looker._examiner, "examine_handed", asked.append)
+    worker.capture.step_seconds = step
+    looker.examine_handed(torch.ones(1))
+    assert [one.seconds for one in asked] == [most]
+
+
 def test_a_harm_that_goes_on_is_looked_at_once_more(work):
     """The same sort of harm is told once; the watch that has just begun must see it all the same."""
     worker = work(on_anomaly="auto")

@@ -11,6 +11,7 @@ from torch import nn
 
 from nandiag.events import Looked
 from nandiag.runtime.guard import AnomalyStop
+from nandiag.runtime.memory.later import stored
 from nandiag.runtime.tape.calls import contents, sides
 
 BAD = 6
@@ -65,13 +66,16 @@ def test_a_model_that_takes_a_lock_is_not_run_again_where_nothing_is_wrong(work)
     assert worker.events(Looked) == []
 
 
-def test_a_look_that_takes_too_long_is_broken_off_and_not_tried_again(work, monkeypatch):
-    monkeypatch.setattr("nandiag.runtime.memory.later.stored._LONGEST", 0.0)
-    worker, model = work(on_anomaly="continue"), Missing()
-    calls = []
-    model.begins = lambda: calls.append(worker.capture.tracer is not None)
-    train(model, lambda model, _step: model(torch.randn(5, 4)).square().mean())
-    assert sum(calls) <= 1
+@pytest.mark.parametrize("longest", [0.0, 1e3])
+def test_a_look_that_takes_too_long_is_broken_off_and_not_tried_again(work, monkeypatch, longest):
+    monkeypatch.setattr(stored, "_LONGEST", longest)
+    worker, outcomes = work(on_anomaly="continue"), []
+    kept = worker.capture.births.stored
+    examine = kept._examine
+    monkeypatch.setattr(kept, "_examine", lambda *words: outcomes.append(examine(*words)) or outcomes[-1])
+    train(Missing(), lambda model, _step: model(torch.randn(5, 4)).square().mean())
+    assert [one.outcome for one in outcomes][:1] == (["found"] if longest else ["refused"])
+    assert len(outcomes) == 1 or longest
 
 
 class Writer(nn.Module):
