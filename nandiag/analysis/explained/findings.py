@@ -174,8 +174,8 @@ EXPLAIN = (
     ),
     Explanation(
         slug="held_bad",
-        what="A weight or a buffer was bad before the first step, and was only used later: what the run saved of it "
-        "until then is as bad, however early it was saved.",
+        what="A weight or a buffer was bad before the first step, or was loaded bad, and was only used later: what the "
+        "run saved of it since is as bad, however early it was saved.",
         fix=(Suggestion("Mend what made it, which the verdict names, and only then resume or start anew."),),
         kind="finding",
     ),

@@ -8,6 +8,7 @@ from nandiag.analysis.causes.facts import is_again, is_whole
 from nandiag.analysis.origin import Claim, is_given, is_held_too, is_laid
 from nandiag.analysis.report import Origin
 from nandiag.analysis.timeline import STARTS, STATE, Seen, Timeline
+from nandiag.analysis.verdict.steady import loaded_behind
 from nandiag.analysis.verdict.summary import own_of
 from nandiag.analysis.ways.carried import way_of
 from nandiag.events import Harm, Looked, TensorFact, words
@@ -207,11 +208,12 @@ def _heard_also(facts: Mapping[str, object]) -> Iterable[str]:
         yield f"numpy complained at {only[0]}, {only[2]} ({only[1]}), and nowhere else: they may come from there."
 
 
-def _recorded(facts: Mapping[str, object]) -> Iterable[str]:
+def _recorded(look: Looked) -> Iterable[str]:
+    facts = look.facts
     if isinstance(facts.get("saved_at"), str):
         yield from _saved(facts)
         return
-    if _loaded_step(facts):
+    if loaded_behind(look) is not None:
         yield "Seen as it was loaded: what the script reads from files is looked at."
         return
     within = facts.get("thread") is True
@@ -220,12 +222,6 @@ def _recorded(facts: Mapping[str, object]) -> Iterable[str]:
     yield f"Seen as it ran: what {what} was looked at."
     if facts.get("stood_in") is True:
         yield "What it wrote into is gone: in its place the input shown holds numbers of that size."
-
-
-def _loaded_step(facts: Mapping[str, object]) -> int:
-    """Return the step behind whose update a file was loaded, and one more; 0 before the first."""
-    step = facts.get("loaded_step")
-    return step if isinstance(step, int) else 0
 
 
 def _saved(facts: Mapping[str, object]) -> Iterable[str]:
@@ -249,7 +245,7 @@ def _how_seen(look: Looked) -> Iterable[str]:
     if look.method == "watch":
         yield from _watched(look)
     elif look.method == "record":
-        yield from _recorded(look.facts)
+        yield from _recorded(look)
     elif look.method == "message":
         yield from _sent(look)
     elif look.method == "check":

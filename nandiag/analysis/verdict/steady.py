@@ -119,13 +119,18 @@ def held_bad(claim: Claim | None) -> tuple[Finding, ...]:
     if isinstance(look.facts.get("saved_at"), str):
         text = f"Not from {file}, nor from what was saved after it was loaded: {name} is bad there."
         return (Finding("held_bad", "info", text, claim.ranks, look.step),)
-    loaded = look.facts.get("loaded_step")
-    if isinstance(loaded, int) and loaded > 0:
-        when = f"behind the update of step {loaded - 1}"
-        text = f"Not from what was loaded {when}, nor from what was saved since: {name} is bad there."
+    if (loaded := loaded_behind(look)) is not None:
+        what = f"what was loaded behind the update of step {loaded}"
+        text = f"Not from {what}, nor from what was saved since: {name} is bad there."
         return (Finding("held_bad", "info", text, claim.ranks, look.step),)
     text = f"Mend {name} first: it was bad before the first step, and is so in what this run saved of it."
     return (Finding("held_bad", "info", text, claim.ranks, look.step),)
+
+
+def loaded_behind(look: Looked) -> int | None:
+    """Return the step behind whose update a bad weight was loaded; None before the first, or where it was not."""
+    step = look.facts.get("loaded_step")
+    return step - 1 if isinstance(step, int) and step > 0 else None
 
 
 def spoiled_between(claim: Claim | None, last: int | None, timeline: Timeline) -> tuple[Finding, ...]:

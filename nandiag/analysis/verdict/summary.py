@@ -8,6 +8,7 @@ from dataclasses import replace
 from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Origin
 from nandiag.analysis.timeline import STATE
+from nandiag.analysis.verdict.steady import loaded_behind
 from nandiag.analysis.ways.messages import given_of
 from nandiag.events import Looked, TensorFact, words
 
@@ -66,10 +67,8 @@ def _when_loaded(look: Looked, origin: Origin) -> str | None:
     """Return when a weight was loaded that was bad by then; None where that was before the first step."""
     if isinstance(look.facts.get("saved_at"), str):
         return f" at step {origin.step}, loaded from what this run saved"
-    step = look.facts.get("loaded_step")
-    if not isinstance(step, int) or step <= 0:
-        return None
-    return f", loaded behind the update of step {step - 1}, used at step {origin.step}"
+    step = loaded_behind(look)
+    return None if step is None else f", loaded behind the update of step {step}, used at step {origin.step}"
 
 
 def _look_summary(look: Looked | None, origin: Origin, where: str) -> str:

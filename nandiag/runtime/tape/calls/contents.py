@@ -231,9 +231,8 @@ def _is_plain_key(key: Any) -> bool:
 
 def tensors_of(content: Content) -> list[Given]:
     """Return the words of what was held and made by no call of the step."""
-    return [item for copy in _copies(content) for _, item in copy.items if type(item) is Given] + (
-        [content.packed] if type(content.packed) is Given else []
-    )
+    held = (item for copy in _copies(content) for _, item in copy.items)
+    return [one for one in (content.packed, *held) if type(one) is Given]
 
 
 def _copies(content: Content) -> list[_Copy]:

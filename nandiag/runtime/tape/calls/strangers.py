@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable
 from enum import EnumMeta
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from nandiag.runtime.belongings.reach import content, is_array, is_generator, is_mapped, is_of_script
 from nandiag.runtime.frames import USER, kind_of
-from nandiag.runtime.tape.calls.holdings import INNER, is_plain_object
-
-if TYPE_CHECKING:
-    from nandiag.runtime.tape.entries import Entry
+from nandiag.runtime.tape.calls.holdings import INNER, LISTS, MAPS, is_plain_object
+from nandiag.runtime.tape.entries import ROOT, Entry
 
 _NUMBERS = (int, float, bool, complex, str, bytes, type(None), range, slice, type(Ellipsis), type(NotImplemented))
 _OF_TORCH = (torch.dtype, torch.device, torch.layout, torch.Size, torch.memory_format, torch.Generator)
 _LEAVES = frozenset({*_NUMBERS, *_OF_TORCH})
 _NAMESPACES = (Namespace, SimpleNamespace)
-_MAPS = (dict, OrderedDict, defaultdict)
-_MANY = (list, deque, tuple, set, frozenset)
+_MANY = (*LISTS, tuple, set, frozenset)
 # Of what is larger than the first, or of more objects than that in all, it is not known.
 _LARGEST, _MOST = 256, 4096
 
 
 def is_not_all_kept(entries: Iterable[Entry]) -> bool:
     """Whether what modules hold may have moved on since their calls, so that a step which is finite now says little."""
-    calls = [entry for entry in entries if entry.kind == "root"]
+    calls = [entry for entry in entries if entry.kind is ROOT]
     return any(one.lost or has_strangers(one.function) for one in calls)
 
 
@@ -58,29 +54,35 @@ def has_strangers(module: nn.Module) -> bool:
 def _inside(one: Any) -> Iterable[Any] | None:
     """Return what is to be looked at within ``one``, None where nobody could put it back."""
     kind = type(one)
-    if kind in _MAPS or kind in _MANY or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
+    if kind in MAPS or kind in _MANY or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
         return _of_container(one, kind)
     if issubclass(kind, nn.Module):
         return _of_module(one) if is_of_script(kind) else ()
-    if issubclass(kind, (Tensor, type, ModuleType)) or type(kind) is EnumMeta or is_generator(one):
+    if issubclass(kind, (Tensor, type, ModuleType)) or type(kind) is EnumMeta:
         return ()
-    if is_array(one):
-        return None if is_mapped(one) or getattr(getattr(one, "dtype", None), "hasobject", False) else ()
     if is_plain_object(kind) or kind in _NAMESPACES:
         return list(object.__getattribute__(one, "__dict__").values())
-    return _of_callable(one, kind)
+    return None if is_of_script(kind) else _of_others(one, kind)
 
 
 def _of_container(one: Any, kind: type[Any]) -> list[Any] | None:
     if len(one) > _LARGEST:
         return None
-    return [*one, *one.values()] if kind in _MAPS else list(one)
+    return [*one, *one.values()] if kind in MAPS else list(one)
 
 
 def _of_module(module: nn.Module) -> list[Any]:
     own = [value for name, value in vars(module).items() if name not in INNER]
     methods = [one for base in type(module).__mro__ if is_of_script(base) for one in vars(base).values()]
     return [*own, *(one for one in methods if type(one) in {FunctionType, list, dict})]
+
+
+def _of_others(one: Any, kind: type[Any]) -> Iterable[Any] | None:
+    if is_generator(one):
+        return ()
+    if is_array(one):
+        return None if is_mapped(one) or getattr(getattr(one, "dtype", None), "hasobject", False) else ()
+    return _of_callable(one, kind)
 
 
 def _of_callable(one: Any, kind: type[Any]) -> Iterable[Any] | None:

@@ -58,7 +58,7 @@ class AttributeInPlace(Attribute):
         self.std.lerp_(x.std(0), 0.1)  # the line
 
 
-class Late(Attribute):
+class Waits:
     """Begins to take batches in when it has seen a few."""
 
     def __init__(self):
@@ -69,6 +69,10 @@ class Late(Attribute):
         self.calls += 1
         if self.calls > 3:
             super().update(x, key)
+
+
+class Late(Waits, Attribute):
+    pass
 
 
 class Keyed(Norm):
@@ -201,17 +205,8 @@ class GlobalOfCalled(Global):
         return y
 
 
-class KeyedLate(Keyed):
-    """Begins with its dict when it has seen a few."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls = 0
-
-    def update(self, x, key):
-        self.calls += 1
-        if self.calls > 3:
-            super().update(x, key)
+class KeyedLate(Waits, Keyed):
+    pass
 
 
 class KeyedLaterInPlace(Keyed):

@@ -19,16 +19,21 @@ def train(kind, bad=BAD):
     kept.SHARED.clear()
     OfClass.shared[0] = torch.ones(4)
     model = Net(kind())
+    return model, run(model, lambda step: (torch.randn(1 if step == bad else 5, 4), step % 2))
+
+
+def run(model, batch):
+    """Train on what ``batch`` gives for each step, until nandiag stops it; returns the losses."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     losses = []
     with contextlib.suppress(AnomalyStop):
         for step in range(LAST):
-            loss = model(torch.randn(1 if step == bad else 5, 4), step % 2).square().mean()
+            loss = model(*batch(step)).square().mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
-    return model, losses
+    return losses
 
 
 @pytest.mark.filterwarnings("ignore:std")
@@ -89,14 +94,7 @@ class Apart(nn.Module):
 def test_of_two_that_go_bad_the_one_that_harm_comes_of_is_told(work):
     worker = work(on_anomaly="stop")
     torch.manual_seed(0)
-    model = Apart({})
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with contextlib.suppress(AnomalyStop):
-        for step in range(LAST):
-            loss = model(torch.randn(1 if step == BAD else 5, 4), 0).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+    run(Apart({}), lambda step: (torch.randn(1 if step == BAD else 5, 4), 0))
     looked = worker.looked[0]
     assert (looked.outcome, looked.source) == ("found", "op"), looked
     assert looked.site.source.endswith("# the line")
@@ -121,16 +119,13 @@ class ByClass(nn.Module):
 def test_of_what_is_kept_by_class_the_step_of_the_one_that_is_used_is_told(work):
     """It is passed on for two steps before it is read."""
     worker = work(on_anomaly="stop")
-    model = ByClass()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with contextlib.suppress(AnomalyStop):
-        for step in range(LAST):
-            y = torch.tensor([0, 1, 2, 0, 1])
-            y[y == {3: 2, BAD - 1: 0}.get(step, -1)] = 1
-            loss = model(torch.randn(5, 4), y, 0 if step > BAD else 1).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+
+    def batch(step):
+        y = torch.tensor([0, 1, 2, 0, 1])
+        y[y == {3: 2, BAD - 1: 0}.get(step, -1)] = 1
+        return torch.randn(5, 4), y, 0 if step > BAD else 1
+
+    run(ByClass(), batch)
     looked = worker.looked[0]
     assert (looked.outcome, looked.source) == ("found", "op"), looked
     assert looked.site.source.endswith("# the line")
