@@ -268,6 +268,8 @@ def _reconstructed(look: Looked) -> Iterable[str]:
         return
     what = "update was made" if facts.get("parameters") else "step was run"
     yield f"Inferred: the {what} again on reconstructed inputs, for it had overwritten the real ones."
+    if facts.get("without_peers") is True:
+        yield "It was made by this rank alone: 0 stands there for what the other ranks put into its collectives."
     if facts.get("of_zeros") is True:
         yield "It fails so where the weights were 0 before; on other values it was finite."
     if isinstance(facts.get("made_up"), float) and look.inputs:

@@ -102,11 +102,18 @@ def _kind(func: Any) -> str:
 
 def _group(func: Any, words: list[Any]) -> Any:
     for word, argument in zip(words, func._schema.arguments, strict=False):
-        if argument.name == "group_name":
-            return word if isinstance(word, dist.ProcessGroup) else _resolve(word)
-        if argument.name == "process_group":
-            return word if isinstance(word, dist.ProcessGroup) else dist.ProcessGroup.unbox(word)
+        if argument.name in {"group_name", "process_group"}:
+            return group_of(word)
     raise LookupError(func._schema.name)
+
+
+def group_of(word: Any) -> Any:
+    """Return the process group that an op is given: as itself, by its name, or in a box of C++'s."""
+    if isinstance(word, dist.ProcessGroup):
+        return word
+    if isinstance(word, torch.ScriptObject):
+        return dist.ProcessGroup.unbox(word)
+    return dist.distributed_c10d._resolve_process_group(word)  # type: ignore[attr-defined]
 
 
 def put_in(func: Any, words: list[Any]) -> list[Tensor]:
@@ -122,10 +129,6 @@ def filled(func: Any, given: list[Tensor]) -> list[Tensor]:
     """
     writes = func._schema.is_mutable or func._schema.name.startswith("c10d::")
     return given if writes and _kind(func) != "send" else []
-
-
-def _resolve(name: Any) -> Any:
-    return dist.distributed_c10d._resolve_process_group(name)  # type: ignore[attr-defined]
 
 
 def _largest(given: list[Tensor]) -> float | None:

@@ -125,7 +125,9 @@ class Tracer(TorchDispatchMode):
             return self._collective(func, args, kwargs)
         return self._op(func, args, kwargs)
 
-    def _op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _op(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], instead: Callable[..., Any] | None = None
+    ) -> Any:
         name = func._schema.name.partition("::")[2]
         spot = self._where(str(func))
         given = tensors_in((args, list(kwargs.values())))
@@ -139,7 +141,7 @@ class Tracer(TorchDispatchMode):
         self.kept.written(map(key_of, given) if mutable else ())
         self._put_aside(func, args, kwargs)
         self.given = given
-        output = func(*args, **kwargs)
+        output = (instead or func)(*args, **kwargs)
         outputs = tensors_in(output)
         self._pin(outputs, given)
         if self.mended is not None:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,6 +38,7 @@ from nandiag.runtime.memory.there import demand, held_of
 from nandiag.runtime.replay.rerun import written_by
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.update.counts import Counts
+from nandiag.runtime.replay.update.peers import by_itself
 from nandiag.runtime.tape.entries import Entry
 from nandiag.runtime.tape.packed.words import version_of
 from nandiag.runtime.tape.traceless import undo_all, versions_of
@@ -72,13 +73,14 @@ def look_again(
         for size, back in _attempts(zeros=first is not None or any(_is_new(one, step) for one in bad), counts=counts):
             with _as_before(optimizer, made, others, size, first=first), contextlib.closing(overwritten):
                 counts.begin(back=back)
-                op, given = _made_bad(optimizer, made, spot, overwritten)
+                found = _made_bad(optimizer, made, spot, overwritten)
                 counts.end()
-                if given:
+                if found.given:
                     return _given(step, spot, list(named))
-                if op is not None:
+                if found.op is not None:
                     made_up = size if size == 0 else _MADE_UP if lost else None
-                    seen = _with_settings(_found(op, step, list(named), made_up), optimizer, bad)
+                    looked = _found(found.op, step, list(named), made_up, without_peers=found.without_peers)
+                    seen = _with_settings(looked, optimizer, bad)
                     return _with_schedule(seen, optimizer)
     except Refused as refusal:
         return Looked("refused", "replay", step, reason=str(refusal))
@@ -112,11 +114,15 @@ def _given(step: int, spot: Spot, names: list[str]) -> Looked:
     )  # fmt: skip
 
 
-class _NumberTracer(Tracer):
-    """A tracer that knows of what op the numbers are that the update reads to Python and hands to an op again."""
+class _UpdateTracer(Tracer):
+    """A tracer that knows of what op the numbers are that the update reads to Python and hands to an op again.
 
-    def __init__(self, names: dict[int, str], *, joint: bool) -> None:
-        super().__init__(names, joint=joint)
+    ``without_peers``: the update asks the other ranks, which are not there.
+    """
+
+    def __init__(self) -> None:
+        super().__init__({}, joint=False)
+        self.without_peers = False
         self._reads: list[Op] = []
         self._read_at: list[int] = []
 
@@ -129,6 +135,13 @@ class _NumberTracer(Tracer):
                 self._read_at.append(self.ops)
         return output
 
+    def _collective(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        instead = by_itself(func)
+        if instead is None:
+            return super()._collective(func, args, kwargs)
+        self.without_peers = True
+        return self._op(func, args, kwargs, instead)
+
     def read_before(self, op: Op) -> Op | None:
         """Return what made the last bad number that was read before ``op``, where ``op`` was handed a bad one."""
         numbers = (words.as_number(word) for word in scalars_of(op).values())
@@ -138,20 +151,27 @@ class _NumberTracer(Tracer):
         return next((read for read, at in pairs if at < op.index), None)
 
 
-def _made_bad(
-    optimizer: torch.optim.Optimizer, bad: list[Tensor], spot: Spot, overwritten: Overwritten
-) -> tuple[Op | None, bool]:
-    """Make the update; returns the op that makes bad values of finite ones, and whether another rank gives them all."""
-    tracer = _NumberTracer({}, joint=False)
+class _Made(NamedTuple):
+    """What an update showed: the op that makes bad values of finite ones, whether another rank gives them all."""
+
+    op: Op | None
+    given: bool
+    without_peers: bool = False
+
+
+def _made_bad(optimizer: torch.optim.Optimizer, bad: list[Tensor], spot: Spot, overwritten: Overwritten) -> _Made:
+    """Make the update again."""
+    tracer = _UpdateTracer()
     tracer.spot, tracer.overwritten = spot, overwritten
     tracer.own |= {key for one in _started(optimizer, bad) if (key := storage(one)) is not None}
     given = {storage(one) for one in _step(optimizer, tracer)}
     if all(storage(one) in given for one in bad):
-        return None, True
+        return _Made(None, given=True)
     found = origin([op for op in map(tracer.writer, _written(optimizer, bad)) if op is not None])
     read = None if found is None or not found.op.born else tracer.read_before(found.op)
     found = found if read is None else origin([read])
-    return found.op if found is not None and found.source == "op" else None, False
+    op = found.op if found is not None and found.source == "op" else None
+    return _Made(op, given=False, without_peers=tracer.without_peers)
 
 
 def _step(optimizer: torch.optim.Optimizer, tracer: Tracer) -> list[Tensor]:
@@ -307,10 +327,11 @@ def _put_back_all(states: Any, before: list[tuple[Any, Any]]) -> None:
         states.update(before)
 
 
-def _found(op: Op, step: int, names: list[str], made_up: float | None) -> Looked:
+def _found(op: Op, step: int, names: list[str], made_up: float | None, *, without_peers: bool) -> Looked:
     facts: dict[str, object] = {
         "reconstructed": True,
         **({"of_zeros": True} if made_up == 0 else {} if made_up is None else {"made_up": made_up}),
+        **({"without_peers": True} if without_peers else {}),
         "parameters": names[:_MOST],
         **scalars_of(op),
         **in_float64(op),
