@@ -114,6 +114,20 @@ def test_the_logarithm_of_a_ratio_is_that_of_both_sides(at, by_hand, q, zeros, c
     assert advice(on(facts, ("q", q)))[0].code == f"loss = (p * {code}).sum()"
 
 
+@pytest.mark.parametrize(
+    ("base", "mended"),
+    [
+        ("torch.tensor(5.0)", "torch.tensor(5.0)"),
+        ("torch.full((), 2.0)", "torch.full((), 2.0)"),
+        ("classes", "classes.clamp_min(1e-12)"),
+    ],
+)
+def test_a_logarithm_beside_it_is_mended_too_but_not_that_of_a_number(at, by_hand, base, mended):
+    facts = at("log", (by_hand.fact(zeros=3, min=0.0),), (by_hand.fact(neginf=3),),
+               **placed(f"loss = torch.log(p) / torch.log({base})", "torch.log(p)"))  # fmt: skip
+    assert f"torch.log(p.clamp_min(1e-12)) / torch.log({mended})" in advice(facts)[0].code
+
+
 # ---------------------------------------------------------------------- lines that compute the like
 
 

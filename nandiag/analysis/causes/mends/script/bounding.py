@@ -10,6 +10,8 @@ from nandiag.analysis.report import Origin
 
 _AT_ZERO = re.compile(r"\.(?:clamp|clamp_min|clip)\((?:min=)?0(?:\.0?)?\)$")
 _LARGEST_EPS = 1e-2
+# ``torch.tensor(5.0)`` is a number, as ``5.0`` is.
+_OF_NUMBERS = frozenset({"torch", "math", "np", "numpy"})
 
 
 def argument_of_method(origin: Origin, name: str, guard: fitting.Guard) -> str | None:
@@ -123,9 +125,10 @@ def _signed(node: ast.expr) -> tuple[bool, str]:
 
 
 def _is_guarded(node: ast.expr) -> bool:
-    """Whether something keeps it away from zero already, or it is a number."""
+    """Whether something keeps it away from zero already, or it is made of numbers alone."""
     sums = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
-    return sums or isinstance(node, ast.Constant) or fitting.within_clamp(node) is not None
+    names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    return sums or names <= _OF_NUMBERS or fitting.within_clamp(node) is not None
 
 
 def is_chosen(origin: Origin) -> bool:
