@@ -205,10 +205,13 @@ def _where(site: Site) -> str:
 _CALLED = {"lift_fresh": "torch.tensor"}
 
 
+_MANY = {"loss": "losses", "output": "outputs", "gradient": "gradients", "parameter": "parameters", "buffer": "buffers"}
+
+
 def _of_harm(rank: int, harm: Harm) -> str:
     name = harm.tensors[0].name if harm.tensors else None
     what = harm.what.replace("_", " ")
-    some = f" ({harm.bad} of {harm.total})" if harm.total > 1 else ""
+    some = f" ({harm.bad} of {harm.total} {_MANY.get(harm.what, 'tensors')})" if harm.total > 1 else ""
     join = " of " if harm.what in ("gradient", "optimizer_state") else " "
     of = f"{join}{name}" if name and name != harm.what else ""
     kind = bad_kind(harm.tensors) or "not finite"

@@ -15,7 +15,7 @@ from nandiag.store.layout import RunFolder
 from nandiag.store.tail import Fresh
 
 BAD = TensorFact(dtype="torch.float32", shape=(4,), numel=4, nan=2, name="blocks.2.weight")
-GRADIENT = "step 7, backward: gradient of blocks.2.weight is NaN (1 of 10)"
+GRADIENT = "step 7, backward: gradient of blocks.2.weight is NaN (1 of 10 gradients)"
 INF = TensorFact(dtype="torch.float32", shape=(), numel=1, posinf=1, name="loss")
 
 
@@ -45,8 +45,8 @@ def seen(*events):
         ([(0, Finished(3))], None),
         ([(1, harm())], f"rank 1, {GRADIENT}"),
         ([(0, harm("loss", (INF,), total=1))], "rank 0, step 7, backward: loss is +Inf"),
-        ([(0, harm("parameter"))], "rank 0, step 7, backward: parameter blocks.2.weight is NaN (1 of 10)"),
-        ([(0, harm("buffer", ()))], "rank 0, step 7, backward: buffer is not finite (0 of 10)"),
+        ([(0, harm("parameter"))], "rank 0, step 7, backward: parameter blocks.2.weight is NaN (1 of 10 parameters)"),
+        ([(0, harm("buffer", ()))], "rank 0, step 7, backward: buffer is not finite (0 of 10 buffers)"),
         ([(1, harm()), (0, harm())], f"rank 0, {GRADIENT}"),
         ([(0, harm()), (1, found())], "rank 1, step 7, forward: blocks.2.attn made NaN"),
         ([(0, found("received")), (1, found())], "rank 1, step 7, forward: blocks.2.attn made NaN"),
