@@ -13,12 +13,13 @@ _graph_task = torch._C._current_graph_task_id
 
 
 class Count:
-    """How many updates one optimizer has made, and how many steps there were before its first."""
+    """How many updates one optimizer has made, of what class it is, and how many steps there were before its first."""
 
-    __slots__ = ("before", "updates")
+    __slots__ = ("before", "kind", "updates")
 
-    def __init__(self, before: int) -> None:
+    def __init__(self, before: int, kind: str | None) -> None:
         self.before = before
+        self.kind = kind
         self.updates = 0
 
 
@@ -33,12 +34,17 @@ class Clock:
         self.updated_in = -1  # the step in which the newest update was made
         self.has_optimizer = self.trains = False
         self._updates: weakref.WeakKeyDictionary[torch.optim.Optimizer, Count] = weakref.WeakKeyDictionary()
-        self._newest: tuple[Callable[[], object], Count] = (_nothing, Count(0))
+        self._newest: tuple[Callable[[], object], Count] = (_nothing, Count(0, None))
 
     @property
     def within(self) -> bool:
         """Whether this is within a backward call: the updates that hooks make there are those of one step."""
         return self._in_backward and _graph_task() != -1
+
+    @property
+    def trained_by(self) -> str | None:
+        """The class of the optimizer that made the newest update, perhaps gone by now; None where there was none."""
+        return self._newest[1].kind
 
     def updates(self, optimizer: torch.optim.Optimizer) -> int:
         """Return how many updates ``optimizer`` has made."""
@@ -79,7 +85,7 @@ class Clock:
     def _of(self, optimizer: torch.optim.Optimizer) -> Count:
         known = self._updates.get(optimizer)
         if known is None:
-            known = self._updates[optimizer] = Count(self._first())
+            known = self._updates[optimizer] = Count(self._first(), type(optimizer).__name__)
         return known
 
     def other_thread(self) -> None:

@@ -196,7 +196,7 @@ class Judge:
         known.setdefault("since", step - 1)
         known.setdefault("global_step", global_step(optimizer))
         known["own_step"] = self.clock.own(optimizer, updated=phase == "optimizer")
-        known["optimizer"] = type(optimizer).__name__ if optimizer is not None else None
+        known["optimizer"] = self.clock.trained_by if optimizer is None else type(optimizer).__name__
         known["names"] = called(optimizer, () if optimizer is not None else self.leaves)
         known["rates"] = () if optimizer is None else self._rates(optimizer)
 

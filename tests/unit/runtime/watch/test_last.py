@@ -66,7 +66,7 @@ def test_a_function_that_is_left_behind_a_bad_loss_has_its_line_though_its_optim
     worker = work()
     leaves_behind_its_backward()
     worker.sentinel.last.at_exit()
-    assert [(one.what, one.step) for one in worker.harms] == [("loss", 3)]
+    assert [(one.what, one.step, one.optimizer) for one in worker.harms] == [("loss", 3, "SGD")]
     assert worker.looked[0].site.op == "aten.div.Tensor"
     assert "x / x.norm(dim=1, keepdim=True)" in worker.looked[0].site.source
 
