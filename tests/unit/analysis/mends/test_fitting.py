@@ -75,6 +75,11 @@ def test_what_is_no_python_is_not_given():
     ("line", "fitted"),
     [
         ("y = a / b.sum(1)", "divisor = b.sum(1); y = a / torch.where(divisor != 0, divisor, torch.inf)"),
+        ("row[i] = a / b.sum(1)", "divisor = b.sum(1); row[i] = a / torch.where(divisor != 0, divisor, torch.inf)"),
+        ("row.copy_(a / b.sum(1))", "divisor = b.sum(1); row.copy_(a / torch.where(divisor != 0, divisor, torch.inf))"),
+        ("head(a / b.sum(1)", None),
+        ("weight=a / b.sum(1),", None),
+        ("head(a / b.sum(1)),", None),
         ("f = lambda b: a / b.sum(1)", "f = lambda b: a / torch.where(b.sum(1) != 0, b.sum(1), torch.inf)"),
         ("y = [a / b.sum(1) for b in c]", "y = [a / torch.where(b.sum(1) != 0, b.sum(1), torch.inf) for b in c]"),
     ],

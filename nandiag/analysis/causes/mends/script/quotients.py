@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from nandiag.analysis.causes.mends.script import parsing
 from nandiag.analysis.causes.mends.script.fitting import (
     NAMED,
     Guard,
@@ -64,8 +65,22 @@ def left_out(origin: Origin, bound: str = "!= 0", instead: str = "torch.inf") ->
     if not named or _is_within_another(origin):
         return left(origin, lambda text: f"torch.where({text} {bound}, {text}, {instead})")
     code = left(origin, lambda _: f"torch.where(divisor {bound}, divisor, {instead})")
-    alone = NAMED.match((origin.source or "").strip()) is not None and "divisor" not in (origin.source or "")
+    alone = _may_follow_another(origin.source or "") and "divisor" not in (origin.source or "")
     return f"divisor = {ast.unparse(below)}; {code}" if alone and code is not None else None
+
+
+def _may_follow_another(source: str) -> bool:
+    """Whether it begins a statement, so that another may stand before: ``x = ...``, ``x[i] = ...``, ``x.y_(...)``.
+
+    Any other call may be an argument of one that begins further up, and so may ``x=...``.
+    """
+    if NAMED.match(source.strip()):
+        return True
+    part = parsing.statement(source.strip())
+    if isinstance(part, ast.Expr) and isinstance(part.value, ast.Call):
+        called = part.value.func
+        return isinstance(called, ast.Attribute) and called.attr.endswith("_")
+    return isinstance(part, ast.Assign) and not isinstance(part.targets[0], ast.Name)
 
 
 def _is_within_another(origin: Origin) -> bool:
