@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from nandiag.events import PHASES, Harm, Looked, Next, Printed, Sent, Skipped, Stopping, Warned
+from nandiag.events import PHASES, Compared, Harm, Looked, Next, Printed, Sent, Skipped, Stopping, Warned
 from nandiag.store.reader import RankLog
 
 E = TypeVar("E")
@@ -41,6 +41,7 @@ class Timeline:
     printed: tuple[Seen[Printed], ...] = ()
     sent: tuple[Seen[Sent], ...] = ()
     nexts: tuple[Seen[Next], ...] = ()
+    compared: tuple[Seen[Compared], ...] = ()
 
 
 def build(logs: tuple[RankLog, ...]) -> Timeline:
@@ -55,6 +56,7 @@ def build(logs: tuple[RankLog, ...]) -> Timeline:
         printed=tuple(sorted(of[Printed], key=_in_order)),
         sent=tuple(of[Sent]),
         nexts=tuple(of[Next]),
+        compared=tuple(sorted(of[Compared], key=_in_order)),
     )
 
 
@@ -63,7 +65,7 @@ def _in_order(one: Seen[Any]) -> tuple[int, int, int, int]:
 
 
 def _by_kind(logs: tuple[RankLog, ...]) -> dict[type, list[Seen[Any]]]:
-    kinds = (Harm, Looked, Next, Skipped, Stopping, Warned, Printed, Sent)
+    kinds = (Harm, Looked, Next, Skipped, Stopping, Warned, Printed, Sent, Compared)
     found: dict[type, list[Seen[Any]]] = {kind: [] for kind in kinds}
     for log in logs:
         for record in log.records:

@@ -1,12 +1,13 @@
 """What a rank can say: events, the facts and sites in them, and their JSON form. Standard library only."""
 
 from nandiag.events.codec import Record, decode, encode
-from nandiag.events.facts import GroupRate, TensorFact
+from nandiag.events.facts import GroupRate, Setting, TensorFact
 from nandiag.events.kinds import (
     PHASES,
     Activations,
     Armed,
     Attached,
+    Compared,
     Event,
     Finished,
     Harm,
@@ -36,6 +37,7 @@ __all__ = [
     "Around",
     "Attached",
     "Carried",
+    "Compared",
     "Event",
     "Finished",
     "GroupRate",
@@ -53,6 +55,7 @@ __all__ = [
     "Record",
     "Replicas",
     "Sent",
+    "Setting",
     "Site",
     "Skipped",
     "Statement",

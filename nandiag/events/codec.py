@@ -30,6 +30,7 @@ KINDS: dict[str, type] = {
     "stopping": kinds.Stopping,
     "raised": kinds.Raised,
     "history": kinds.History,
+    "compared": kinds.Compared,
     "activations": kinds.Activations,
     "finished": kinds.Finished,
 }

@@ -15,6 +15,26 @@ class GroupRate:
 
 
 @dataclass(frozen=True, slots=True)
+class Setting:
+    """A number that a group of an optimizer's (from 0) is told, but the learning rate: momentum, weight decay, a beta.
+
+    ``first`` is what it was in the first step, ``most`` the largest that it was. It changed ``changes`` times, the last
+    time from ``before`` by the update of ``step``; both are ``None`` where it never did. ``set_at`` are the lines
+    (``file:line: text``) that set it, where the script's text has few of them.
+    """
+
+    group: int
+    name: str
+    now: float
+    before: float | None = None
+    first: float | None = None
+    most: float | None = None
+    step: int | None = None
+    changes: int = 0
+    set_at: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TensorFact:
     """Statistics of one tensor (on DTensor: of the local shard); never its values.
 

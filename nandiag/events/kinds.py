@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nandiag.events.facts import GroupRate, TensorFact
+from nandiag.events.facts import GroupRate, Setting, TensorFact
 from nandiag.events.site import Site
 
 # From its default of 65536 a scale is below 1 after 17 halvings; a search that ends does so sooner.
@@ -314,6 +314,24 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
+class Compared:
+    """How the step of a harm compares with those before; written behind that harm.
+
+    ``batches`` are those of the newest steps in which what root modules were given was no larger than in the steps
+    before, by then; of others that is not known. ``settings`` are those of the optimizer beside its learning rate.
+    ``fresh`` are the names of the first few of its parameters of which no update was made before this step, while
+    others were updated in each: ``fresh_count`` among ``total``.
+    """
+
+    step: int
+    batches: tuple[int, ...] = ()
+    settings: tuple[Setting, ...] = ()
+    fresh: tuple[str, ...] = ()
+    fresh_count: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Activations:
     """The largest magnitude of each module's outputs in the newest steps, oldest first (``--level module``).
 
@@ -346,5 +364,5 @@ class Unknown:
 
 Event = (
     Attached | Armed | ProbeDark | Note | Harm | Looked | Next | Sent | Skipped | Warned | Replicas | Stopping | Raised
-    | History | Activations | Listening | Placed | Printed | Finished | Unknown
+    | History | Compared | Activations | Listening | Placed | Printed | Finished | Unknown
 )  # fmt: skip

@@ -67,14 +67,33 @@ def explain(facts: Facts) -> Cause | None:
     longer = next((one for one in reversed(facts.warned) if _is_longer(one, facts)), None)
     if longer is not None:
         return _of_length(facts, longer)
+    return _by_course(facts)
+
+
+def _by_course(facts: Facts) -> Cause | None:
+    """No batch was seen to be unlike the others: the loss may tell of one all the same."""
     found = courses(facts.history, facts.origin.step + (facts.origin.phase == "optimizer"))
-    if not found:
-        return None
     jumped = next((course for course in found if sudden(course)), None)
     if jumped is not None:
-        return None if jumped.rate_rose else _of(_jumped(jumped), jumped.onset.step)
+        return None if jumped.rate_rose else _by_jump(facts, jumped)
     step = facts.origin.step
-    return _of(_calm(found[0], step), step) if _broke_at_once(facts, found) else None
+    if not found or not _broke_at_once(facts, found) or _was_as_before(facts, step):
+        return None
+    return _of(_calm(found[0], step), step)
+
+
+def _was_as_before(facts: Facts, step: int) -> bool:
+    """Whether what the model was given in that step was looked at, and was no larger than what it was given before."""
+    return facts.compared is not None and step in facts.compared.batches
+
+
+def _by_jump(facts: Facts, course: Course) -> Cause | None:
+    step = course.onset.step
+    if not _was_as_before(facts, step):
+        return _of(_jumped(course) + ": that points at the batch of this step, not at the updates.", step)
+    text = f"{_jumped(course)}. What the model was given then was no larger than before: its targets may have been."
+    look = Suggestion(f"Look at the targets of step {step}, and at what was changed by then.")
+    return replace(_of(text, step), suggestions=(look,))
 
 
 def _broke_at_once(facts: Facts, found: tuple[Course, ...]) -> bool:
@@ -110,7 +129,7 @@ def _jumped(course: Course) -> str:
     before = max(abs(one.loss) for one in course.rows[: course.calm] if one.loss is not None)
     return (
         f"At step {row.step} the loss jumped to {words.number(row.loss)}, after at most {words.number(before)} in the "
-        f"{course.calm} calm steps before: that points at the batch of this step, not at the updates."
+        f"{course.calm} calm steps before"
     )
 
 

@@ -115,7 +115,7 @@ def explain(facts: Facts) -> Cause | None:
     """Name what made the run diverge, where its gradient norm or its loss had grown far before the origin."""
     if is_elsewhere(facts, _STARTS):
         return None
-    found = courses(facts.history, *_until(facts))
+    found = courses(facts.history, *until(facts))
     if not found:
         return None
     course, strength = found[0], LIKELY if _follows(facts, found[0]) else POSSIBLE
@@ -147,7 +147,7 @@ def _by_dtype(facts: Facts, course: Course) -> bool:
     return usual and max(course.growth, course.loss_growth) < _BEYOND_DOUBT
 
 
-def _until(facts: Facts) -> tuple[int, int]:
+def until(facts: Facts) -> tuple[int, int]:
     """Return the step before which all counts as the course, and that from which on what is bad does not.
 
     An update comes behind its own step's gradients: where these were finite, their norm grew to what it was.

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 
 from nandiag.analysis.report import Origin, Suggestion
-from nandiag.events import Around, Carried, Harm, History, Looked, Meaning, Skipped, TensorFact, Warned, words
+from nandiag.events import Around, Carried, Compared, Harm, History, Looked, Meaning, Skipped, TensorFact, Warned, words
 
 POSSIBLE, LIKELY, PROVEN = 1, 2, 3
 
@@ -35,6 +35,7 @@ class Facts:
     ``warned`` are the early warnings of the origin's ranks up to its step, ``warned_by`` the ranks that gave them, one
     each, where the origin has several.
     ``born_bad`` are facts on the weight that was bad from birth: those of ``origin`` are on the op that made it so.
+    ``compared`` says how the step compares with those before.
     ``trained`` are the variables that a script without an optimizer updates by hand, where all are known.
     """
 
@@ -53,6 +54,7 @@ class Facts:
     strikes: tuple[int, ...] = ()
     trained: tuple[str, ...] = ()
     born_bad: TensorFact | None = None
+    compared: Compared | None = None
 
     @property
     def node(self) -> str | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from nandiag.analysis.causes.course import courses
 from nandiag.analysis.causes.divergence import init_advice
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
 from nandiag.analysis.causes.overflow import overflows
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
+from nandiag.events import words
 
 EXPLAIN = Explanation(
     slug="init_scale",
@@ -43,8 +45,12 @@ LARGE_WEIGHT = 5.0
 
 
 def explain(facts: Facts) -> Cause | None:
-    """Point at the initialisation, and the scale of the inputs, where step 0 overflows in a module."""
-    if facts.origin.step or facts.origin.global_step or facts.origin.module is None or not overflows(facts):
+    """Point at the initialisation, and the inputs, where step 0 overflows in a module, or at weights that are new."""
+    if not overflows(facts):
+        return None
+    if facts.origin.step:
+        return _of_new_weights(facts)
+    if facts.origin.global_step or facts.origin.module is None:
         return None
     # Half precision is left by ordinary numbers too, an exponential by an input of 89, and what multiplies no weight by
     # an input that was far too large already.
@@ -56,6 +62,22 @@ def explain(facts: Facts) -> Cause | None:
         strength=LIKELY if facts.op in WEIGHTS and not narrow else POSSIBLE,
         story=True,
     )
+
+
+def _of_new_weights(facts: Facts) -> Cause | None:
+    """Weights that no update had been made of before came in where a calm run left the range in one step."""
+    compared, step = facts.compared, facts.origin.step
+    if compared is None or not compared.fresh or compared.step != step or facts.origin.phase not in {"forward", "loss"}:
+        return None
+    found = courses(facts.history, step)
+    if not all(course.calm == len(course.rows) for course in found):
+        return None
+    some = words.few(list(compared.fresh), compared.fresh_count, most=2)
+    new = f"{words.count(compared.fresh_count, 'parameter')} among {compared.total} ({some})"
+    same = ", and what the model was given was no larger than before" if step in compared.batches else ""
+    text = f"No update was made before step {step} of {new}{same}."
+    check = Suggestion("Look at what these weights were made as, or loaded from: a scale may be missing.")
+    return Cause("init_scale", (text,), (check, init_advice()[0]), LIKELY, story=True)
 
 
 def _has_large_weights(facts: Facts) -> bool:

@@ -16,7 +16,7 @@ from nandiag.analysis.verdict.imported import in_names_of_file
 from nandiag.analysis.verdict.steady import healthy, held_bad, last_finite, spoiled_between
 from nandiag.analysis.verdict.summary import summary
 from nandiag.analysis.ways.spread import spread_of
-from nandiag.events import History, Looked, TensorFact, Warned, words
+from nandiag.events import Compared, History, Looked, TensorFact, Warned, words
 
 __all__ = ["Background", "healthy", "held_bad", "last_finite", "of_claim", "spoiled_between"]
 
@@ -74,7 +74,14 @@ def _facts(claim: Claim, origin: Origin, timeline: Timeline, background: Backgro
         warned_by=tuple(one.rank for one in warned if len(claim.ranks) > 1),
         strikes=_strikes(claim, timeline),
         trained=_trained(claim, timeline),
+        compared=_compared(claim, timeline),
     )
+
+
+def _compared(claim: Claim, timeline: Timeline) -> Compared | None:
+    """Return how the step of the origin compares with those before, on the first of its ranks that tells."""
+    of = (one for one in timeline.compared if one.attempt == claim.attempt and one.rank in claim.ranks)
+    return next((one.event for one in of if one.event.step >= claim.step), None)
 
 
 def _on_one_line(origin: Origin, look: Looked | None) -> Origin:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nandiag.analysis.causes.course import courses
 from nandiag.analysis.early import drawn
 from nandiag.analysis.findings import failures, lost_to
 from nandiag.analysis.hangs.told import Hang
@@ -13,7 +14,7 @@ from nandiag.analysis.ways.spread import BUFFERS
 from nandiag.events import Finished, Harm, Looked, Raised, Warned, words
 from nandiag.store.reader import RankLog
 
-_RAN_AWAY = frozenset({"lr_divergence", "gradient_explosion"})
+_RAN_AWAY = frozenset({"lr_divergence", "gradient_explosion", "optimizer_setting"})
 _SPIKES = frozenset({"loss_spike", "grad_norm_spike"})
 # Weights of a network that learns are not so large.
 _NO_WEIGHT = 1e15
@@ -197,11 +198,25 @@ def resume_at(report: Report) -> tuple[int, bool] | None:
     last = report.verdict.last_finite_step
     if not report.verdict.anomaly or last is None or any(one.slug in _ANSWERED for one in report.findings):
         return None
-    spikes = [one.step for one in report.findings if one.slug in _SPIKES and one.step is not None]
-    near = [step for step in spikes if last - _NEAR <= step <= last]
-    if report.verdict.cause in _RAN_AWAY and near and min(near) > 0:
-        return min(near), True
+    if report.verdict.cause in _RAN_AWAY:
+        began = [step for step in (*_spikes_near(report, last), *_onset(report)) if 0 < step <= last]
+        if began:
+            return min(began), True
     return last + 1, False
+
+
+def _spikes_near(report: Report, last: int) -> list[int]:
+    spikes = (one.step for one in report.findings if one.slug in _SPIKES)
+    return [step for step in spikes if step is not None and last - _NEAR <= step]
+
+
+def _onset(report: Report) -> tuple[int, ...]:
+    """Return the first step that was not calm any more, where loss or gradients grew on from there."""
+    origin = report.verdict.origin
+    past = report.history.get(str(origin.ranks[0])) if origin is not None and origin.ranks else None
+    found = courses(past, origin.step + (origin.phase == "optimizer")) if origin is not None else ()
+    away = [one for one in found[:1] if one.ran_away and not one.from_the_start]
+    return tuple(one.onset.step for one in away)
 
 
 def resume_words(report: Report, step: int) -> str:

@@ -1,4 +1,4 @@
-"""Find in the script's own text where it sets a learning rate (worker); nothing is run."""
+"""Find in the script's own text where it sets a learning rate, or what else an optimizer is told (worker)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ _MOST_FILES, _MOST_BYTES, _MOST = 64, 400_000, 3
 _BY_FUNCTION = frozenset({"LambdaLR", "MultiplicativeLR"})
 
 
-def set_at() -> list[str]:
-    """Return up to three lines that set one, ``file:line: text``; none where more do, for then none is told apart."""
-    found = list(dict.fromkeys(line for file in _files() for line in _in_file(file)))
+def set_at(name: str = "lr") -> list[str]:
+    """Return up to three lines that set it, ``file:line: text``; none where more do, for then none is told apart.
+
+    Nothing is run for that.
+    """
+    found = list(dict.fromkeys(line for file in _files() for line in _in_file(file, name)))
     return found if len(found) <= _MOST else []
 
 
@@ -27,20 +30,22 @@ def _files() -> list[str]:
     return list(there)[:_MOST_FILES]
 
 
-def _in_file(file: str) -> Iterator[str]:
+def _in_file(file: str, name: str) -> Iterator[str]:
     lines = linecache.getlines(file)
     try:
         tree = ast.parse("".join(lines))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     for node in ast.walk(tree):
-        if _sets(node) and isinstance(node, ast.stmt | ast.expr):
+        if _sets(node, name) and isinstance(node, ast.stmt | ast.expr | ast.keyword):
             yield f"{os.path.basename(file)}:{node.lineno}: {lines[node.lineno - 1].strip()[:160]}"
 
 
-def _sets(node: ast.AST) -> bool:
+def _sets(node: ast.AST, setting: str) -> bool:
     if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
-        return isinstance(node.slice, ast.Constant) and node.slice.value == "lr"
+        return isinstance(node.slice, ast.Constant) and node.slice.value == setting
+    if setting != "lr":
+        return isinstance(node, ast.keyword) and node.arg == setting
     if not isinstance(node, ast.Call):
         return False
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")

@@ -8,12 +8,14 @@ from typing import Any
 from torch import Tensor
 
 from nandiag.runtime.early.clipping import watch_clipping
+from nandiag.runtime.early.compared import Comparison
 from nandiag.runtime.early.data.inputs import Inputs
 from nandiag.runtime.early.half.turns import HalfPrecision
 from nandiag.runtime.early.moments import Moments, Name
 from nandiag.runtime.early.warner import Step, Warner
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.sight import Sight
+from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import Entry
 from nandiag.settings import Settings
@@ -28,6 +30,9 @@ class Early:
         self._inputs = Inputs(self._warner, capture)
         self._half = HalfPrecision(self._warner, capture)
         self._moments = Moments(self._warner, name)
+        self._comparison = Comparison(self._inputs, name)
+        # Asked in each step, and so by one call less.
+        self.norm, self.clip = self._warner.norm, self._warner.clip
         self._capture = capture
 
     def arm(self) -> None:
@@ -62,14 +67,6 @@ class Early:
         """Take the values of what :meth:`waiting` returned."""
         self._warner.reads.give(values)
 
-    def clip(self) -> float | None:
-        """Return the norm to which the script clipped the gradients of the step, None where it did not."""
-        return self._warner.clip()
-
-    def norm(self, seen: float | None) -> float | None:
-        """Return the gradient norm of the step: before clipping where the script clips, else as ``seen``."""
-        return self._warner.norm(seen)
-
     @property
     def activation(self) -> float | None:
         """The largest float16 activation at the last look, None where none was made."""
@@ -82,6 +79,8 @@ class Early:
             # Something left its usual range: was it this batch? It may not have been looked at.
             self._inputs.hold_against(at_harm=False)
         self._inputs.forget()
+        if optimizer is not None:
+            self._comparison.settings.note(optimizer, step.step)
         if step.scale is not None or step.step >= self._half.due:
             self._half.step_begins(step.step, scaled=step.scale is not None)
         if step.step >= self._moments.due:
@@ -94,7 +93,8 @@ class Early:
             self._warner.skipped(step, scale)
 
     @guarded("warnings")
-    def at_harm(self) -> None:
-        """Harm was seen: hold its batches against those before."""
+    def at_harm(self, optimizer: Any, step: int) -> None:
+        """Harm was seen: hold its step against those before."""
         if self.on:
             self._inputs.hold_against(at_harm=True)
+            RECORDER.emit(self._comparison.at_harm(optimizer, step))

@@ -61,7 +61,7 @@ class Sentinel:
         self.early = Early(settings, capture, self.weights.name)
         self.judge = Judge(self.clock, self.losses, self.weights)
         self.agreement = Agreement()
-        self.teller = Teller(self.early.at_harm)
+        self.teller = Teller(lambda: self.early.at_harm(self.optimizer, self.clock.step))
         self.skips = Skips()
         examiner = Examiner(capture, self.agreement, settings.max_replays)
         self.looker = Looker(examiner, capture, settings.level, self.clock, self._settle)

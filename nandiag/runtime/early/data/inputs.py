@@ -44,6 +44,8 @@ _TIMES_OF_FEW, _FEW_AFTER = 100.0, 3
 _TIMES_LONGER = 3.0
 # What is kept until the step is made, where steps are short: the newest few batches of at most so many elements.
 _SMALL, _MOST_PASSED = 1 << 16, 8
+# What is at most so many times as large as all before is no outlier; of so many steps that is remembered.
+_ABOUT, _MOST_COMPARED = 1.5, 64
 # Sizes that wait for the end of their step: more come only of scripts that make no step.
 _MOST_FRESH = 1 << 10
 
@@ -109,6 +111,7 @@ class Inputs:
         self._longer_at: set[tuple[int, Path]] = set()
         self._fresh: list[tuple[int, Usual, float, torch.Size]] = []
         self._passed: deque[tuple[Path, Entry, Tensor]] = deque(maxlen=_MOST_PASSED)
+        self._as_before: dict[int, bool] = {}
 
     # ------------------------------------------------------------------ as a batch goes in
 
@@ -155,7 +158,20 @@ class Inputs:
         far = usual.count >= _ENOUGH and size > limits.batch * usual.largest
         if far and usual.score(size) > limits.deviations:
             self._say(batch, size, at_harm=False)
+        self._compare(usual, size)
         self._fresh.append((self._capture.tape.step, usual, size, batch.shape))
+
+    def _compare(self, usual: Usual, size: float) -> None:
+        """Note whether what this step was given is about as large as what the steps before were."""
+        if usual.count >= _FEW_AFTER and not usual.mask:
+            step = self._capture.tape.step
+            self._as_before[step] = self._as_before.get(step, True) and size <= _ABOUT * usual.largest
+            if len(self._as_before) > _MOST_COMPARED:
+                self._as_before.pop(next(iter(self._as_before)))
+
+    def as_before(self) -> tuple[int, ...]:
+        """Return those of the newest steps whose batches were looked at and were no larger than those before."""
+        return tuple(step for step, same in self._as_before.items() if same)
 
     def _take_in(self) -> None:
         """What a step was given is no measure for itself: it counts from the next step on."""
@@ -242,6 +258,7 @@ class Inputs:
         if at_harm and tensor.numel() > _TIMES_LONGER * usual.longest.numel() > 0:
             self._say_longer(batch, usual)
         size = max(abs(float(end)) for end in extent(tensor))
+        self._compare(usual, size)
         times = _TIMES_AFTER if usual.count >= _ENOUGH_AFTER else _TIMES_OF_FEW
         if times * usual.largest < size < math.inf and usual.score(size) > _DEVIATIONS_AFTER:
             self._say(batch, size, at_harm=at_harm)

@@ -1,0 +1,104 @@
+"""A setting of the optimizer, beside its learning rate, by which weights grow whatever the gradients (reader side)."""
+
+from __future__ import annotations
+
+from nandiag.analysis.causes.course import Course, courses
+from nandiag.analysis.causes.divergence import is_elsewhere, until
+from nandiag.analysis.causes.facts import PROVEN, Cause, Facts
+from nandiag.analysis.causes.overflow import overflows
+from nandiag.analysis.explained.explanation import Explanation
+from nandiag.analysis.report import Suggestion
+from nandiag.events import Setting, words
+
+EXPLAIN = Explanation(
+    slug="optimizer_setting",
+    what="A setting of the optimizer other than its learning rate made each update larger than the one before: a "
+    "momentum of 1 or more, or a weight decay so large that, times the learning rate, it turns weights round and makes "
+    "them grow. A phase or a cycle that sets it anew, or a number in percent, are the usual ones.",
+    looks=(
+        "error[optimizer_setting]: +Inf born on ranks 0-1 at step 40 in the loss code",
+        (
+            "The weight_decay went from 0 to 15 by the update of step 20: at a learning rate of 0.2 each update "
+            "multiplies weights by -2."
+        ),
+    ),
+    fix=(
+        Suggestion(
+            "Keep the momentum below 1.",
+            'group["momentum"] = min(group["momentum"], 0.99)',
+        ),
+        Suggestion(
+            "Keep the weight decay far below one over the learning rate; 0 to 0.1 is usual.",
+            "torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.01)",
+        ),
+    ),
+    pages=(
+        "generated/torch.optim.SGD.html",
+        "generated/torch.optim.AdamW.html",
+    ),
+)
+_STARTS = {"init", "data", "checkpoint"}
+# Whose weights are multiplied by 1 - lr * weight_decay in each update; of Adam the decay goes the way of a gradient.
+_DECAY_WEIGHTS = frozenset({"SGD", "AdamW", "ASGD"})
+# Beyond it the factor is below -1: weights change their sign in each update, and grow.
+_TURNS_ROUND = 2.0
+_DECAYS = frozenset({"weight_decay", "decay", "wd"})
+
+
+def explain(facts: Facts) -> Cause | None:
+    """Name a momentum of 1 or more, or a decay by which weights turn round, where the run had run away by it."""
+    if facts.compared is None or is_elsewhere(facts, _STARTS):
+        return None
+    found = courses(facts.history, *until(facts))
+    course = found[0] if found else None
+    if course is None or not (course.ran_away or overflows(facts)):
+        return None
+    for setting in facts.compared.settings:
+        cause = _momentum(facts, course, setting) or _decay(facts, course, setting)
+        if cause is not None:
+            return cause
+    return None
+
+
+def _momentum(facts: Facts, course: Course, setting: Setting) -> Cause | None:
+    del facts
+    most = max(setting.now, setting.most or 0.0)
+    if setting.name != "momentum" or most < 1.0:
+        return None
+    text = f"{_went(setting, most)}: from 1 on the sum of the gradients never fades, and each update adds to it."
+    return _cause(course, text, _mend(setting, "Keep the momentum below 1.", "min({}, 0.99)"))
+
+
+def _decay(facts: Facts, course: Course, setting: Setting) -> Cause | None:
+    rate = course.rate_at_end
+    by = facts.harm.optimizer if facts.harm is not None else None
+    most = max(setting.now, setting.most or 0.0)
+    if setting.name not in _DECAYS or by not in _DECAY_WEIGHTS or not rate or rate * most <= _TURNS_ROUND:
+        return None
+    factor = words.number(1.0 - rate * most)
+    why = f"at a learning rate of {words.number(rate)} each update multiplies weights by {factor}"
+    mend = "Keep the weight decay far below one over the learning rate; 0 to 0.1 is usual."
+    return _cause(course, f"{_went(setting, most)}: {why}.", _mend(setting, mend))
+
+
+def _went(setting: Setting, most: float) -> str:
+    of = f" of group {setting.group}" if setting.group else ""
+    if setting.before is None or setting.step is None:
+        return f"The {setting.name}{of} is {words.number(setting.now)}"
+    if setting.changes == 1:
+        before, now = words.number(setting.before), words.number(setting.now)
+        return f"The {setting.name}{of} went from {before} to {now} by the update of step {setting.step}"
+    return f"The {setting.name}{of}, at first {words.number(setting.first)}, went up to {words.number(most)}"
+
+
+def _mend(setting: Setting, text: str, bound: str | None = None) -> Suggestion:
+    """Show the lines that set it, where the script's text has few."""
+    if not setting.set_at:
+        code = None if bound is None else f'group["{setting.name}"] = ' + bound.format(f'group["{setting.name}"]')
+        return Suggestion(text, code)
+    return Suggestion(f"{text} The script sets it here.", "\n".join(setting.set_at))
+
+
+def _cause(course: Course, text: str, mend: Suggestion) -> Cause:
+    grown = (course.grown(),) if course.ran_away else ()
+    return Cause("optimizer_setting", (text, *grown), (mend,), PROVEN, story=True)

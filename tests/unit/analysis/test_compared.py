@@ -1,0 +1,115 @@
+"""What numbers that grew too large are blamed on, where it is known how the step compares with those before."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from nandiag.analysis import analyse
+from nandiag.analysis.causes import Facts, explain
+from nandiag.analysis.report import Origin
+from nandiag.events import Compared, Harm, History, Looked, Setting
+
+CALM = [1.0, 1.3, 0.8, 1.1, 0.9, 1.2, 0.7, 1.0, 1.1, 0.9, 0.8, 1.0]
+UP = [3.0, 9.0, 80.0, 900.0, 2e4, 1e7]
+STEP = 18
+
+
+def history(norms, losses=None, lr=0.05):
+    many = len(norms)
+    return History(tuple(range(many)), tuple(losses or norms), tuple(norms), (lr,) * many, (None,) * many)
+
+
+def facts(by_hand, compared, past, phase="forward", optimizer="AdamW"):
+    step = len(past.step)
+    given = by_hand.fact(max=3e20, absmax=3e20)
+    origin = Origin("inf", 0, (0,), step, phase=phase, op="aten.mm.default", inputs=(given, given),
+                    outputs=(by_hand.fact(posinf=1),))  # fmt: skip
+    harm = Harm("loss", step, "loss", (), 1, 1, optimizer=optimizer)
+    look = Looked("found", "replay", step, source="op", facts={"float64_finite": True})
+    return Facts(origin, "look", harm=harm, look=look, history=past, compared=compared)
+
+
+def story(*words, **more):
+    return explain(facts(*words, **more))[0]
+
+
+@pytest.mark.parametrize(("batches", "slug"), [((), "data_outlier"), ((11,), "data_outlier"), ((12,), None)])
+def test_a_batch_that_was_as_before_is_not_blamed(by_hand, batches, slug):
+    found = story(by_hand, Compared(12, batches), history(CALM))
+    assert (found and found.slug) == slug
+
+
+def test_a_jump_of_the_loss_speaks_of_the_targets_where_the_inputs_were_as_before(by_hand):
+    past = history([*CALM, *[1e9 * 5**n for n in range(6)]], [*CALM, *[2e9 * 5**n for n in range(6)]], lr=1e-3)
+    (blamed,), (spared,) = (story(by_hand, Compared(STEP, some), past).evidence for some in ((), (12,)))
+    assert "points at the batch" in blamed
+    assert "points at the batch" not in spared
+    assert "targets" in spared
+
+
+DECAY = Setting(0, "weight_decay", 120.0, 0.0, 0.0, 120.0, 12, 1, ("train.py:9: group['weight_decay'] = now",))
+MOMENTUM = Setting(0, "momentum", 1.3, 1.25, 0.9, 1.3, 17, 9)
+
+
+@pytest.mark.parametrize(
+    ("setting", "optimizer", "words"),
+    [
+        (DECAY, "AdamW", ("from 0 to 120 by the update of step 12", "multiplies weights by -5")),
+        (DECAY, "SGD", ("multiplies weights by -5",)),
+        (replace(DECAY, before=None, step=None, changes=0), "AdamW", ("The weight_decay is 120",)),
+        (MOMENTUM, "SGD", ("at first 0.9, went up to 1.3",)),
+        (replace(MOMENTUM, now=0.5), "SGD", ("went up to 1.3",)),
+        (replace(MOMENTUM, group=2, before=None, step=None, changes=0), "SGD", ("of group 2 is 1.3",)),
+    ],
+)
+def test_a_setting_by_which_weights_grow_is_named(by_hand, setting, optimizer, words):
+    found = story(by_hand, Compared(STEP, (), (setting,)), history([*CALM, *UP]), optimizer=optimizer)
+    assert found.slug == "optimizer_setting"
+    assert all(word in found.evidence[0] for word in words), found.evidence
+    assert "From step" in found.evidence[1]
+
+
+@pytest.mark.parametrize(
+    ("setting", "optimizer"),
+    [
+        (DECAY, "Adam"),  # there it goes the way of a gradient, by its direction
+        (replace(DECAY, now=30.0, most=30.0), "AdamW"),
+        (replace(DECAY, name="eps"), "AdamW"),
+        (replace(MOMENTUM, now=0.99, most=0.99), "SGD"),
+    ],
+)
+def test_a_setting_that_lets_nothing_grow_is_not_blamed(by_hand, setting, optimizer):
+    past = history([*CALM, *UP])
+    assert story(by_hand, Compared(STEP, (), (setting,)), past, optimizer=optimizer).slug == "gradient_explosion"
+
+
+def test_the_lines_that_set_it_are_shown_else_a_bound(by_hand):
+    past = history([*CALM, *UP])
+    (shown,) = story(by_hand, Compared(STEP, (), (DECAY,)), past).suggestions
+    assert shown.code == "train.py:9: group['weight_decay'] = now"
+    (bound,) = story(by_hand, Compared(STEP, (), (MOMENTUM,)), past, optimizer="SGD").suggestions
+    assert bound.code == 'group["momentum"] = min(group["momentum"], 0.99)'
+
+
+def test_a_calm_run_into_which_new_weights_came_speaks_of_them(by_hand):
+    compared = Compared(
+        12, (12,), fresh=("blocks.0.weight", "blocks.0.bias", "blocks.1.weight"), fresh_count=28, total=32
+    )
+    found = story(by_hand, compared, history(CALM))
+    assert found.slug == "init_scale"
+    assert "28 parameters among 32 (blocks.0.weight, blocks.0.bias and 26 more)" in found.evidence[0]
+    assert "no larger than before" in found.evidence[0]
+    assert story(by_hand, replace(compared, step=13), history(CALM)) is None
+    assert story(by_hand, compared, history([*CALM, *UP])).slug == "gradient_explosion"
+    assert story(by_hand, compared, history(CALM), phase="backward") is None
+
+
+def test_a_report_is_made_of_what_the_first_of_the_ranks_compared(by_hand):
+    past = history([*CALM, *UP])
+    look = Looked("found", "replay", STEP, 0, "forward", "op", inputs=(by_hand.fact(max=3e20, absmax=3e20),) * 2,
+                  outputs=(by_hand.fact(posinf=1),), facts={"float64_finite": True})  # fmt: skip
+    harm = Harm("gradient", STEP, "backward", (by_hand.fact(nan=1),), 1, 1, optimizer="AdamW", grad_norm=math.nan)
+    events = (harm, past, Compared(STEP, (), (DECAY,)), look)
+    report = analyse(by_hand.run(by_hand.rank(0, *events, world=1), world=1))
+    assert report.verdict.cause == "optimizer_setting"
