@@ -86,20 +86,34 @@ def _born(facts: Facts) -> Cause:
 
 
 def _listed(facts: Facts) -> Cause | None:
-    """Tell Python's numbers, several of them, that were bad when torch made a tensor of them: read so, as a rule."""
-    bad = next((fact for fact in facts.origin.outputs if fact.bad and fact.numel > 1), None)
+    """Tell Python's numbers that were bad when torch made a tensor of them: read so, as a rule.
+
+    One by itself may be meant (a bound, a mask); what a dataset hands out as a sample is not.
+    """
+    least = 0 if "dataset" in facts.extra else 1
+    bad = next((fact for fact in facts.origin.outputs if fact.bad and fact.numel > least), None)
     if bad is None:
         return None
     where = f"; the first bad one is at {list(bad.first_bad)}" if bad.first_bad else ""
+    what = "Python's numbers" if bad.numel > 1 else "a number of Python's"
     sample = _sample(facts, in_dataset=True)
-    told = (f"torch took it as it is from Python's numbers{where}.", *((sample,) if sample else ()))
-    mend = "Look at where these numbers are read or computed, and drop or repair such rows there"
+    told = (f"torch took it as it is from {what}{where}.", *((sample,) if sample else ()))
+    mend = f"Look at where {_read_at(facts, bad)}, and drop or repair such rows there"
     given = _nodes(facts.origin.source or "", ast.Assign)
     names = [one.id for node in given for one in node.targets if isinstance(one, ast.Name)]
-    if len(names) != 1:
+    if len(names) != 1 or bad.numel == 1:
         return Cause("data_nonfinite", told, (Suggestion(f"{mend}."),), LIKELY, story=True)
     mend = f"{mend}, or put a number that stands for a missing one in their place, behind this line."
     return Cause("data_nonfinite", told, (Suggestion(mend, _with_numbers(names[0], bad)),), LIKELY, story=True)
+
+
+def _read_at(facts: Facts, bad: TensorFact) -> str:
+    """Say where the numbers come from: the lines that set the one name that the expression is made of."""
+    found = fitting.parsed(facts.origin)
+    names = {one.id for one in ast.walk(found[1]) if isinstance(one, ast.Name)} if found is not None else set()
+    lines = [line for name in names for line in facts.written(name)]
+    at = f", in {words.lines(lines)}" if lines else ""
+    return f"{'these numbers are' if bad.numel > 1 else 'this number is'} read or computed{at}"
 
 
 def _weights(facts: Facts) -> str | None:

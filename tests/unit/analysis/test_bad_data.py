@@ -83,6 +83,16 @@ def test_numbers_that_a_dataset_gave_bad_are_told_with_their_sample(at, by_hand)
     assert story.evidence[1].startswith("It came with Bags[433], and was bad when torch took it there")
 
 
+def test_one_number_that_a_dataset_gave_bad_is_told_with_the_line_that_set_it(at, by_hand):
+    bad, extra = by_hand.fact(nan=1, shape=()), {"dataset": "Table", "dataset_index": 207, "brought": True}
+    facts = at("lift_fresh", (bad,), (bad,), text="return torch.tensor(row), torch.tensor(cell[3])", phase="data",
+               file="train.py", line=7, extra=extra)  # fmt: skip
+    story, *_ = explain(facts)
+    assert (story.slug, story.evidence[0]) == ("data_nonfinite", "torch took it as it is from a number of Python's.")
+    assert story.evidence[1].startswith("It came with Table[207]")
+    assert story.suggestions[0].text.startswith("Look at where this number is read or computed, and drop")
+
+
 def test_one_number_of_the_scripts_own_arithmetic_is_no_data(at, by_hand):
     bad = by_hand.fact(nan=1, shape=())
     facts = at("lift_fresh", (bad,), (bad,), text="scale = torch.tensor(total / count)", file="train.py", line=7)

@@ -1,6 +1,7 @@
 """What a step's calls made that is still held when it ends: a list of batches, a batch made ahead, weights (worker).
 
-What went into a call with gradients has come to the loss, where it would be seen. All else may be used later.
+What went into a call with gradients has come to the loss, where it would be seen as a rule: weights of classes, one of
+which no sample has, may do no harm before a later step. All else may be used later.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from nandiag.runtime.tape.packed.jots import ARGS, GRAD, KWARGS, OUTPUT, Note
 from nandiag.runtime.tape.packed.words import Given, Made
 
 _MOST_ELEMENTS = 1 << 20
+# Of what went into the loss: no batch is.
+_SMALL = 1 << 10
 _FLOATS = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16})
 
 
@@ -30,8 +33,8 @@ def lasting(tape: Tape) -> list[Tensor]:
     made = _of_jots(tape.jots.every)
     made = [*_of_tape(tape), *made, *written_within(tape)] if tape._made else made
     made = [one for one in made if _is_plain(one)]
-    taken = _taken(tape) if made else ()
-    left = [one for one in made if id(one) not in taken]
+    by_roots, by_others = _taken(tape) if made else ((), ())
+    left = [one for one in made if id(one) not in by_roots and (id(one) not in by_others or one.numel() <= _SMALL)]
     return left if sum(map(Tensor.numel, left)) <= _MOST_ELEMENTS else list(_few(left))
 
 
@@ -96,10 +99,15 @@ def _given(many: Iterable[Note]) -> Iterable[int]:
     return map(id, chain.from_iterable((*note[ARGS], *(note[KWARGS] or {}).values()) for note in many))
 
 
-def _taken(tape: Tape) -> set[int]:
-    """Return what went into a call with gradients of this step."""
-    noted = _given(note for note in tape.jots.every if note[GRAD])
-    words = (word for entry in tape._entries if entry.grad for word in entry.words if type(word) is Made)
+def _taken(tape: Tape) -> tuple[set[int], set[int]]:
+    """Return what went into root modules' calls with gradients of this step, and what into others."""
+    return _taken_by(tape, roots=True), _taken_by(tape, roots=False)
+
+
+def _taken_by(tape: Tape, *, roots: bool) -> set[int]:
+    noted = _given(note for note in tape.jots.every if note[GRAD] and (note[0] is not None) is roots)
+    entries = (entry for entry in tape._entries if entry.grad and (entry.kind is ROOT) is roots)
+    words = (word for entry in entries for word in entry.words if type(word) is Made)
     return {*noted, *(id(word.tensor()) for word in words)}
 
 

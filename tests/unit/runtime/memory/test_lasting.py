@@ -201,3 +201,32 @@ def test_what_a_step_uses_that_the_one_before_it_left_behind_its_update_has_its_
     looked = worker.looked[0]
     assert (looked.outcome, looked.source, looked.step) == ("found", "op", 4), looked
     assert looked.site.source.endswith("# of no sample")
+
+
+class Balanced:
+    """Weights of classes by how often each was seen, made anew in some steps; no module."""
+
+    def __init__(self):
+        self.weight = torch.ones(3)
+
+    def __call__(self, scores, labels, seen):
+        if seen is not None:
+            self.weight = seen.sum() / seen
+        return nn.functional.cross_entropy(scores, labels, weight=self.weight)
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_weights_of_classes_that_do_no_harm_in_the_step_that_makes_them_have_its_line(work, short):
+    worker = work()
+    worker.capture.tape.jots.on = short
+    model, weigh = nn.Linear(4, 3), Balanced()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(10):
+        labels = torch.tensor([0, 1, 2 if step == 8 else 0])  # of the class that was never seen there is one sample
+        loss = weigh(model(torch.ones(3, 4)), labels, torch.tensor([4.0, 2.0, 0.0]) if step == 5 else None)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    looked = next(one for one in worker.looked if one.outcome == "found")
+    assert looked.site.source.strip() == "self.weight = seen.sum() / seen", looked
+    assert (looked.step, looked.facts["made_at_step"]) == (8, 5)
