@@ -176,7 +176,8 @@ def _as_seen(facts: Facts) -> Cause:
     if "saved_at" in facts.extra:
         return _saved(facts)
     if how == "unwritten":
-        return _unwritten(facts, f"{call} handed out memory here, and nothing wrote all of it before its first step.")
+        used = "it was used" if "handed_at_step" in facts.extra else "its first step"
+        return _unwritten(facts, f"{call} handed out memory here, and nothing wrote all of it before {used}.")
     if how == "file" or "key" in facts.extra:
         return _from_file(facts)
     check = _check(facts)

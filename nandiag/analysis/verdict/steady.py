@@ -124,8 +124,17 @@ def held_bad(claim: Claim | None) -> tuple[Finding, ...]:
         what = f"what was loaded behind the update of step {loaded}"
         text = f"Not from {what}, nor from what was saved since: {name} is bad there."
         return (Finding("held_bad", "info", text, claim.ranks, look.step),)
+    if handed_at(look):
+        text = f"Not from what was saved since step {handed_at(look)}: {name} is bad there."
+        return (Finding("held_bad", "info", text, claim.ranks, look.step),)
     text = f"Mend {name} first: it was bad before the first step, and is so in what this run saved of it."
     return (Finding("held_bad", "info", text, claim.ranks, look.step),)
+
+
+def handed_at(look: Looked) -> int | None:
+    """Return the step in which the loop was handed memory that nothing wrote all of; None where it was not."""
+    step = look.facts.get("handed_at_step")
+    return step if isinstance(step, int) else None
 
 
 def loaded_behind(look: Looked) -> int | None:

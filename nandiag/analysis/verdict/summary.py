@@ -8,7 +8,7 @@ from dataclasses import replace
 from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Origin
 from nandiag.analysis.timeline import STATE
-from nandiag.analysis.verdict.steady import loaded_behind
+from nandiag.analysis.verdict.steady import handed_at, loaded_behind
 from nandiag.analysis.ways.messages import given_of
 from nandiag.events import Looked, TensorFact, words
 
@@ -49,9 +49,9 @@ def _birth_summary(look: Looked | None, origin: Origin) -> str | None:
             return f"{kind} born on {words.ranks(origin.ranks)}, in {given_of(look)}, used at step {origin.step}"
         if look.facts.get("thread") is True:
             return f"{kind} born in another thread on {words.ranks(origin.ranks)}, used at step {origin.step}"
-        handed = look.facts.get("handed_at_step")
+        handed = handed_at(look)
         used = f", first used at step {origin.step}" if origin.step else ""
-        when = f"at step {handed}" if isinstance(handed, int) else "before the first step"
+        when = f"at step {handed}" if handed is not None else "before the first step"
         return f"{kind} born on {words.ranks(origin.ranks)} {when}{used}"
     last = look.facts["birth"] == "last"
     held = f"{words.bad_kind(named) or 'NaN'} in {look.facts.get('weight_is') or 'parameter'} {name}"
@@ -64,7 +64,9 @@ def _birth_summary(look: Looked | None, origin: Origin) -> str | None:
 
 
 def _when_loaded(look: Looked, origin: Origin) -> str | None:
-    """Return when a weight was loaded that was bad by then; None where that was before the first step."""
+    """Return when a weight was loaded, or made, that was bad by then; None where that was before the first step."""
+    if handed_at(look) is not None:
+        return f" at step {origin.step}, of memory that was handed out at step {handed_at(look)}"
     if isinstance(look.facts.get("saved_at"), str):
         return f" at step {origin.step}, loaded from what this run saved"
     step = loaded_behind(look)

@@ -23,7 +23,7 @@ from nandiag.runtime.frames import places
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.look.weights import Held
-from nandiag.runtime.memory.later.handed_out import HandedOut
+from nandiag.runtime.memory.later.handed_out import HandedOut, Out
 from nandiag.runtime.memory.later.stored import Stored
 from nandiag.runtime.memory.unwritten import as_filled
 from nandiag.runtime.recorder import RECORDER
@@ -127,9 +127,20 @@ class Births:
         with quiet():
             known = [(one, birth) for one in held if (birth := self.record.birth_of(one.tensor)) is not None]
             if not known:
-                return None
+                return self._handed_out(held, step)
             one, birth = min(known, key=lambda pair: pair[1].how == LAST)
             return tell(one.tensor, one, self.saves.of_own_file(birth), step)
+
+    def _handed_out(self, held: Sequence[Held], step: int) -> Looked | None:
+        """Return the line of the loop that was handed the memory of a weight, a part of which nothing wrote."""
+        pairs = ((one, self.handed_out.of(one.tensor)) for one in held)
+        one, known = next(((one, known) for one, known in pairs if known is not None), (None, None))
+        return None if one is None or known is None else self._unwritten(one.tensor, one, known, step)
+
+    def _unwritten(self, tensor: Tensor, held: Held | None, known: Out, step: int) -> Looked:
+        left = tell(tensor, held, Birth(UNWRITTEN, known.call, facts={"unsure": True}), step)
+        facts = {**left.facts, "handed_at_step": known.step}
+        return replace(left, reason="no call was seen to write what is bad there", facts=facts)
 
     @guarded("births")
     def last_write(self, step: int, writes: Sequence[tuple[Entry, Tensor]]) -> Looked | None:
@@ -195,9 +206,8 @@ class Births:
         known = self.handed_out.of(tensor)
         if known is None or (has_peers() and not as_filled(tensor)):
             return looked  # a buffer to receive into may be filled where no call of torch is seen to write
-        left = tell(tensor, None, Birth(UNWRITTEN, known.call, facts={"unsure": True}), looked.step)
-        facts = {**left.facts, "handed_at_step": known.step, "first_used_by": op}
-        return replace(left, reason="no call was seen to write what is bad there", facts=facts)
+        left = self._unwritten(tensor, None, known, looked.step)
+        return replace(left, facts={**left.facts, "first_used_by": op})
 
     def written(self, tensor: Tensor, laid: Any) -> None:
         """The loop is about to write into ``tensor``, ``laid`` as it is (None: something else).

@@ -121,3 +121,34 @@ def test_what_is_laid_there_from_a_device_is_not_read(monkeypatch):
     assert (len(looked), memory._known(rows) is not None) == (1, True)
     memory.writes("__setitem__", rows, torch.ones(4, device="meta"))
     assert (len(looked), memory._known(rows)) == (1, None)
+
+
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(4, 2)
+
+    def resize(self, rows, *, whole):
+        table = torch.empty(rows, 2)  # the longer one
+        table[:4] = self.table.weight.detach()
+        if whole:
+            table[4:] = 0.0
+        self.table = nn.Embedding.from_pretrained(table, freeze=False)
+
+    def forward(self, words):
+        return self.table(words).square().mean()
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_weight_that_grows_in_mid_run_has_the_line_that_was_handed_its_memory(work, whole):
+    worker, model = work(), Tagger()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(6):
+        if step == 3:
+            model.resize(6, whole=whole)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        model(torch.tensor([0, 1])).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    told = [(one.site.source.strip(), one.facts["weight"], one.facts["handed_at_step"]) for one in worker.looked[:1]]
+    assert told == ([] if whole else [("table = torch.empty(rows, 2)  # the longer one", "table.weight", 3)])
