@@ -49,7 +49,7 @@ from nandiag.runtime.replay.ready import (
 from nandiag.runtime.replay.rerun import Player, written_by
 from nandiag.runtime.replay.trace import Communicates, Tracer
 from nandiag.runtime.replay.unfinished import groups_of, reset_sharding
-from nandiag.runtime.replay.update.again import BY_HAND, GONE, last_write, look_again
+from nandiag.runtime.replay.update.again import BY_HAND, GONE, last_write, left_bad, look_again
 from nandiag.runtime.replay.update.rates import bad_tensors, by_tensor, rates_used
 from nandiag.runtime.replay.update.weights import of_given, of_weights
 from nandiag.runtime.tape.calls.strangers import is_not_all_kept
@@ -235,7 +235,7 @@ class Examiner:
                     looked = by_tensor(made, step, rates, list(bad))
                 # Before its first update a parameter was seen finite: nothing that the script had written made it bad.
                 elif looked.outcome == "finite" and first is None:
-                    stored = None if births is None else births.stored_in(weights, step)
+                    stored = None if births is None else births.stored_in(left_bad(optimizer, weights), step)
                     looked = stored or last_write(weights, step, self._with_moved(entries)) or looked
             looked = of_rate(looked, self._rate)
         except Refused as refusal:

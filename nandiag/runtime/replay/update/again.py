@@ -167,7 +167,7 @@ def _made_bad(optimizer: torch.optim.Optimizer, bad: list[Tensor], spot: Spot, o
     given = {storage(one) for one in _step(optimizer, tracer)}
     if all(storage(one) in given for one in bad):
         return _Made(None, given=True)
-    found = origin([op for op in map(tracer.writer, _written(optimizer, bad)) if op is not None])
+    found = origin([op for op in map(tracer.writer, left_bad(optimizer, bad)) if op is not None])
     read = None if found is None or not found.op.born else tracer.read_before(found.op)
     found = found if read is None else origin([read])
     op = found.op if found is not None and found.source == "op" else None
@@ -196,7 +196,8 @@ def _needs_no_more(step: Callable[..., Any], optimizer: torch.optim.Optimizer) -
     return True
 
 
-def _written(optimizer: torch.optim.Optimizer, bad: list[Tensor]) -> list[Tensor]:
+def left_bad(optimizer: torch.optim.Optimizer, bad: list[Tensor]) -> list[Tensor]:
+    """Return what is bad of these parameters and of their state."""
     states = [optimizer.state[one] for one in bad if one in optimizer.state]
     tensors = [value for state in states if isinstance(state, dict) for value in state.values()]
     return [one for one in [*bad, *tensors] if isinstance(one, Tensor) and is_bad(one)]
