@@ -108,7 +108,7 @@ class Saves:
             self._asked.pop(next(iter(self._asked)))
 
     def _bad(self, named: Named, tape: Tape | None) -> dict[str, Birth | None]:
-        bad = [(name, one) for name, one in named if self._is_harmful(one)][:_MOST_TENSORS]
+        bad = [(name, one) for name, one in named if self._is_harmful(name, one)][:_MOST_TENSORS]
         if not bad or self._looks >= _MOST_LOOKS:
             return {}
         self._looks += 1
@@ -132,7 +132,7 @@ class Saves:
         data = local(tensor)
         if data is None or data.numel() > _LARGEST:
             return None
-        bad = is_bad(data) if saved is not None and name in saved.bad else self._is_harmful(tensor)
+        bad = is_bad(data) if saved is not None and name in saved.bad else self._is_harmful(name, tensor)
         return ~torch.isfinite(data) if bad else None
 
     def birth_of(self, name: str, tensor: Tensor) -> Birth | None:
@@ -152,9 +152,9 @@ class Saves:
             return birth
         return _told(key, os.path.basename(str(path)), birth.call, saved)
 
-    def _is_harmful(self, tensor: Tensor) -> bool:
-        """-Inf alone is a mask, and one number may be the best loss so far."""
-        may_be = tensor.is_floating_point() and tensor.numel() > 1
+    def _is_harmful(self, name: str, tensor: Tensor) -> bool:
+        """-Inf alone is a mask, and one number may be the best loss so far where it is not called as parameters are."""
+        may_be = tensor.is_floating_point() and (tensor.numel() > 1 or "." in _key(name))
         return may_be and self._record.finds_bad(tensor) and not fact(tensor).only_neginf
 
     def _birth(self, tensor: Tensor, tape: Tape | None) -> Birth | None:
@@ -228,8 +228,13 @@ def _inode(file: Any) -> tuple[int, int] | None:
 
 def _is_called(key: str, name: str) -> bool:
     """Whether a tensor of a file, by the way to it there, may be the weight ``name`` of a model or of its part."""
-    last = key.rpartition("['")[2].removesuffix("']")
+    last = _key(key)
     return last == name or name.endswith(f".{last}") or last.endswith(f".{name}")
+
+
+def _key(way: str) -> str:
+    """Return the last key of the way to a tensor in a file."""
+    return way.rpartition("['")[2].removesuffix("']")
 
 
 def _holds(data: Tensor, mask: Tensor) -> bool:

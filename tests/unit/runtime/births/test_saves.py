@@ -183,3 +183,32 @@ def test_what_another_thread_saves_was_asked_for_where_it_was_made_bad(work, tmp
     assert look.site.source.endswith("# an average")
     assert (look.site.op, look.facts["saved_step"], look.facts["file"]) == ("aten.div.Tensor", 2, "last")
     assert look.facts["saved_at"].startswith("test_saves.py:")
+
+
+class Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.by = nn.Parameter(torch.tensor(70000.0))
+
+    def forward(self, x):
+        return x.mean() * self.by
+
+
+def test_a_weight_of_one_number_is_known_by_its_dotted_name_and_the_best_loss_is_none(work):
+    worker = work()
+    model = nn.Sequential(Scale())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    for step in range(5):
+        optimizer.zero_grad()
+        model(torch.ones(3)).backward()
+        optimizer.step()
+        if step == 1:
+            file, best = io.BytesIO(), io.BytesIO()
+            torch.save({"model": halved(model.state_dict())}, file)
+            torch.save({"best_loss": torch.tensor(math.inf)}, best)
+        if step == 3:
+            model.load_state_dict(torch.load(io.BytesIO(file.getvalue()))["model"])
+    look = found(worker)
+    assert (look.facts["weight"], look.facts["saved_step"], look.facts["loaded_step"]) == ("0.by", 2, 4)
+    saves = worker.capture.births.saves
+    assert [key for saved in saves._files.values() for key in saved.bad] == ["model['0.by']"]
