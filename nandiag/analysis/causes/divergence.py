@@ -130,9 +130,16 @@ def explain(facts: Facts) -> Cause | None:
 
 def is_elsewhere(facts: Facts, phases: Collection[str]) -> bool:
     """Whether the course of the run had no part in it: it is of one of these ``phases``, or came in, or grew apart."""
-    if facts.origin.phase in phases or facts.source in {"input", "buffer"} or facts.basis in {"exchange", "scale"}:
+    within = facts.origin.phase in phases and not _is_step_by_hand(facts)
+    if within or facts.source in {"input", "buffer"} or facts.basis in {"exchange", "scale"}:
         return True
     return multipliers.outgrown(facts) is not None  # it leaves the dtype by itself, whatever it multiplies
+
+
+def _is_step_by_hand(facts: Facts) -> bool:
+    """Whether it is the loop's own code where no optimizer makes the steps: all of a step is, not its data alone."""
+    by_hand = facts.harm is not None and facts.harm.optimizer is None
+    return by_hand and facts.origin.phase == "data" and facts.source == "op" and "dataset" not in facts.extra
 
 
 def _by_dtype(facts: Facts, course: Course) -> bool:

@@ -189,8 +189,8 @@ class Facts:
         last = list(dict(zip(whose, self.history.clip, strict=False)).values())
         return None if None in last else max(one for one in last if one is not None)
 
-    def clipped(self) -> str:
-        """Return the line that clips the gradients, in the script's own names where they are known."""
+    def clipped(self) -> str | None:
+        """Return the line that clips the gradients, in the script's own names; None where it has none for them."""
         # Of several optimizers it need not be the one with the harm whose gradients grew.
         several = self.history is not None and len(set(self.history.optimizer)) > 1
         names = self.harm.names if self.harm is not None and not several else {}
@@ -198,7 +198,9 @@ class Facts:
         if "model" not in names and "optimizer" in names:
             trained = f'[p for group in {names["optimizer"]}.param_groups for p in group["params"]]'
         elif "model" not in names and self.harm is not None and self.harm.optimizer is None:
-            trained = f"[{', '.join(self.trained)}]" if self.trained else "parameters"
+            if not self.trained:
+                return None
+            trained = f"[{', '.join(self.trained)}]"
         return f"torch.nn.utils.clip_grad_norm_({trained}, 1.0)"
 
     def called(self, what: str) -> str:
