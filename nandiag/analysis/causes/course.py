@@ -96,8 +96,15 @@ class Course:
 
     def held(self, rate: float) -> bool:
         """Whether calm steps enough were made at about this rate: one that is only passed may be too high to keep."""
+        return sum(self._calm_at(rate)) >= _HELD
+
+    def is_all_at(self, rate: float) -> bool:
+        """Whether all calm steps were made at about this rate: it was not passed, however few they are."""
+        return all(self._calm_at(rate))
+
+    def _calm_at(self, rate: float) -> list[bool]:
         calm = [row.lr for row in self.rows[: max(self.calm - _AFTERMATH, 1)] if row.lr is not None]
-        return sum(one >= _ABOUT * rate for one in calm) >= _HELD
+        return [one >= _ABOUT * rate for one in calm]
 
     @property
     def rate_at_end(self) -> float | None:

@@ -298,10 +298,10 @@ def _peak(course: Course, low: float) -> str:
     number = words.number(low)
     if course.held(low):
         return f"Lower the peak learning rate: up to {number} nothing grew."
-    tenth = words.number(low / 10)
-    return (
-        f"Lower the peak learning rate: nothing grew up to {number}, but that was only passed; {tenth} is a first try."
-    )
+    tenth = f"{words.number(low / 10)} is a first try"
+    if course.is_all_at(low):
+        return f"Lower the peak learning rate: nothing grew at {number}, but in few steps; where it does, {tenth}."
+    return f"Lower the peak learning rate: nothing grew up to {number}, but that was only passed; {tenth}."
 
 
 def _first_try(name: str, course: Course, high: float) -> float:
