@@ -1,7 +1,7 @@
 """What a rank can say: events, the facts and sites in them, and their JSON form. Standard library only."""
 
 from nandiag.events.codec import Record, decode, encode
-from nandiag.events.facts import GroupRate, Setting, TensorFact
+from nandiag.events.facts import Argument, GroupRate, Setting, TensorFact
 from nandiag.events.kinds import (
     PHASES,
     Activations,
@@ -33,6 +33,7 @@ __all__ = [
     "PHASES",
     "Activations",
     "Alike",
+    "Argument",
     "Armed",
     "Around",
     "Attached",

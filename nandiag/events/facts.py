@@ -35,6 +35,15 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
+class Argument:
+    """A number that a root module is called with, by the name that its ``forward`` has for it, and what it was."""
+
+    name: str
+    before: float
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
 class TensorFact:
     """Statistics of one tensor (on DTensor: of the local shard); never its values.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nandiag.events.facts import GroupRate, Setting, TensorFact
+from nandiag.events.facts import Argument, GroupRate, Setting, TensorFact
 from nandiag.events.site import Site
 
 # From its default of 65536 a scale is below 1 after 17 halvings; a search that ends does so sooner.
@@ -320,7 +320,8 @@ class Compared:
     ``batches`` are those of the newest steps in which what root modules were given was no larger than in the steps
     before, by then; of others that is not known. ``settings`` are those of the optimizer beside its learning rate.
     ``fresh`` are the names of the first few of its parameters of which no update was made before this step, while
-    others were updated in each: ``fresh_count`` among ``total``.
+    others were updated in each: ``fresh_count`` among ``total``. ``arguments`` are numbers that root modules were
+    called with in this step and that were others before.
     """
 
     step: int
@@ -329,6 +330,7 @@ class Compared:
     fresh: tuple[str, ...] = ()
     fresh_count: int = 0
     total: int = 0
+    arguments: tuple[Argument, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

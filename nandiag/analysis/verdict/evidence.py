@@ -44,10 +44,20 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None
     yield from _bad_before_backward(claim, at)
     yield from _state_evidence(claim, at)
     yield from _held_too(timeline, claim)
+    yield from _called_otherwise(claim, timeline)
     for other in claim.others:
         where = other.event.site.module if other.event.site else None
         how = "by itself" if _is_by_itself(other.event) else f"too, {_given(other.event)}"
         yield f"Rank {other.rank} went bad in the same step {how}" + (f", in {where}." if where else ".")
+
+
+def _called_otherwise(claim: Claim, timeline: Timeline) -> Iterable[str]:
+    """Yield which numbers the model was called with in this step that were others in all steps before."""
+    at = (one for one in timeline.compared if one.rank in claim.ranks and one.attempt == claim.attempt)
+    found = next((one.event for one in at if one.event.step == claim.step), None)
+    for one in found.arguments if found is not None else ():
+        before, now = words.number(one.before), words.number(one.now)
+        yield f"In this step {one.name}, which the model is called with, went from {before} to {now}."
 
 
 def _asked(claim: Claim) -> Iterable[str]:

@@ -44,6 +44,8 @@ class Early:
     def _root_begins(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         step = self._capture.tape.step
         self._inputs.root_begins(entry, args, kwargs, passed=self._inputs.passes(step))
+        if len(args) > 1 or kwargs:
+            self._comparison.arguments.note(entry.function, args, kwargs, step)
         if step >= self._half.due:
             self._half.root_begins(entry)
 

@@ -8,7 +8,7 @@ import pytest
 from nandiag.analysis import analyse
 from nandiag.analysis.causes import Facts, explain
 from nandiag.analysis.report import Origin
-from nandiag.events import Compared, Harm, History, Looked, Setting
+from nandiag.events import Argument, Compared, Harm, History, Looked, Setting
 
 CALM = [1.0, 1.3, 0.8, 1.1, 0.9, 1.2, 0.7, 1.0, 1.1, 0.9, 0.8, 1.0]
 UP = [3.0, 9.0, 80.0, 900.0, 2e4, 1e7]
@@ -113,3 +113,13 @@ def test_a_report_is_made_of_what_the_first_of_the_ranks_compared(by_hand):
     events = (harm, past, Compared(STEP, (), (DECAY,)), look)
     report = analyse(by_hand.run(by_hand.rank(0, *events, world=1), world=1))
     assert report.verdict.cause == "optimizer_setting"
+    assert not any("called with" in text for text in report.verdict.evidence)
+
+
+@pytest.mark.parametrize("step", [STEP, STEP - 1])
+def test_what_the_model_was_called_with_anew_is_told_in_the_step_of_the_harm(by_hand, step):
+    compared = Compared(step, arguments=(Argument("t_end", 2.0, 12.0),))
+    log = by_hand.rank(0, by_hand.loss(STEP, value=math.inf), compared, by_hand.found(STEP), world=1)
+    told = analyse(by_hand.run(log, world=1)).verdict.evidence
+    text = "In this step t_end, which the model is called with, went from 2 to 12."
+    assert (text in told) is (step == STEP)

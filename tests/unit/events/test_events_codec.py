@@ -8,6 +8,7 @@ import pytest
 
 from nandiag.events import (
     Activations,
+    Argument,
     Armed,
     Attached,
     Compared,
@@ -75,7 +76,15 @@ EVERY = [
     Replicas(64, (0, 1), ("fc.weight",), ("9f3a",)),
     Warned("grad_norm_spike", 412, {"norm": 81.5, "largest": math.inf}, "fc.weight", total=3),
     History((1, 2), (0.5, math.nan), (None, math.inf), (0.1, 0.1), (None, None)),
-    Compared(3, (1, 2), (Setting(0, "momentum", 1.3, 0.9, 0.9, 1.3, 2, 1, ("t.py:1: m",)),), ("fc.weight",), 1, 2),
+    Compared(
+        3,
+        (1, 2),
+        (Setting(0, "momentum", 1.3, 0.9, 0.9, 1.3, 2, 1, ("t.py:1: m",)),),
+        ("fc.weight",),
+        1,
+        2,
+        (Argument("t_end", 2.0, 12.0),),
+    ),
     Activations((1, 2), ("a", ""), ("float16", "float32"), ((0.5, None), (math.inf, 2.0)), 3),
     Listening(61, ("/torch/", "/python/")),
     Placed("cuda:1", 1, 8, "H100", "GPU-1", {"cuda": "nccl"}),

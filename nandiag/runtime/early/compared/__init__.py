@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from nandiag.events import Compared, Setting
+from nandiag.runtime.early.compared.arguments import Arguments
 from nandiag.runtime.early.compared.settings import Settings
 from nandiag.runtime.early.data.inputs import Inputs
 from nandiag.runtime.early.schedule import set_at
@@ -28,19 +29,19 @@ class Comparison:
     """Makes the :class:`~nandiag.events.Compared` of a harm; ``name`` names a parameter of an optimizer."""
 
     def __init__(self, inputs: Inputs, name: Callable[[Tensor, Any], str]) -> None:
-        self.settings = Settings()
+        self.settings, self.arguments = Settings(), Arguments()
         self._inputs, self._name = inputs, name
 
     def at_harm(self, optimizer: torch.optim.Optimizer | None, step: int) -> Compared:
         """Return how ``step`` compares; ``optimizer`` is about to make an update, or made the newest."""
-        batches = self._inputs.as_before()
+        batches, arguments = self._inputs.as_before(), tuple(self.arguments.changed(step))
         if optimizer is None:
-            return Compared(step, batches)
+            return Compared(step, batches, arguments=arguments)
         trained = [one for group in optimizer.param_groups for one in group["params"]]
         fresh = _fresh(trained, step)
         names = tuple(self._name(one, optimizer) for one in fresh[:_NAMED])
         settings = tuple(_with_lines(one) for one in self.settings.of(optimizer) if one.changes or one.now >= 1.0)
-        return Compared(step, batches, settings, names, len(fresh), len(trained))
+        return Compared(step, batches, settings, names, len(fresh), len(trained), arguments)
 
 
 def _with_lines(setting: Setting) -> Setting:

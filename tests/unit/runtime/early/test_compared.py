@@ -121,3 +121,32 @@ def test_an_optimizer_is_not_kept_alive():
     del optimizer
     settings.note(other, 1)
     assert [one.now for one in settings.of(other)] == [0.25]
+
+
+class Flow(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, x, until, *, scale=1.0):
+        return self.layer(x) * until * scale
+
+
+@pytest.mark.parametrize(
+    ("until", "told"),
+    [
+        (lambda step: 2.0 if step < 10 else 12.0, [("until", 2.0, 12.0)]),
+        (lambda step: 2.0 if step < 9 else 12.0, []),  # in the step before
+        (float, []),  # in each step
+        (lambda step: step >= 10, []),
+    ],
+)
+def test_a_number_that_the_model_is_called_with_and_that_changed_now_is_told(work, until, told):
+    worker, model = work(), Flow()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    x = torch.randn(8, 4)
+    for step in range(12):
+        optimizer.zero_grad()
+        (model(x, until(step), scale=2.0).mean() * (math.inf if step == 10 else 1.0)).backward()
+        optimizer.step()
+    assert [(one.name, one.before, one.now) for one in compared(worker).arguments] == told
