@@ -18,6 +18,7 @@ from nandiag.runtime.births.record import Record
 from nandiag.runtime.births.threads import Threads
 from nandiag.runtime.births.told import tell
 from nandiag.runtime.collectives.messages import ARRIVALS
+from nandiag.runtime.evidence.data.refetch import beneath
 from nandiag.runtime.evidence.labels import labels_of, storage
 from nandiag.runtime.frames import places
 from nandiag.runtime.guard import guarded
@@ -160,12 +161,12 @@ class Births:
     @guarded("births")
     def of_sample(self, found: tuple[Batch, str] | None) -> Birth | None:
         """Return the birth of the bad values in a batch of which a tensor of its dataset holds the samples."""
-        if found is None or not isinstance(found[0].indices, list):
+        if found is None or not isinstance(found[0].indices, list) or not found[0].indices:
             return None
-        batch = found[0]
-        for tensor in tensors_in(list(getattr(batch.dataset, "__dict__", {}).values())):
-            rows = [one for one in batch.indices if type(one) is int and tensor.dim() and one < len(tensor)]
-            if tensor.is_floating_point() and len(rows) == len(batch.indices) and is_bad(tensor[rows]):
+        asked = [beneath(found[0].dataset, one) for one in found[0].indices]
+        for tensor in tensors_in(list(getattr(asked[0][0], "__dict__", {}).values())):
+            rows = [one for _, one in asked if type(one) is int and tensor.dim() and one < len(tensor)]
+            if tensor.is_floating_point() and len(rows) == len(asked) and is_bad(tensor[rows]):
                 return self.of(tensor)
         return None
 

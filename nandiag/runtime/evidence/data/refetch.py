@@ -48,7 +48,7 @@ def fetch_again(batch: Batch, bad: Tensor, overwritten: Overwritten | None) -> F
     """
     positions = _positions(bad)
     index = _index(batch, positions[0] if positions else None)
-    inner, shown = _beneath(batch.dataset, index)
+    inner, shown = beneath(batch.dataset, index)
     name = type(inner).__name__
     if batch.indices is None:
         return Fetched(name, None, None)
@@ -67,7 +67,7 @@ def fetch_again(batch: Batch, bad: Tensor, overwritten: Overwritten | None) -> F
     return Fetched(name, shown if isinstance(shown, int | str) else None, op, numpy, made=made)
 
 
-def _beneath(dataset: Any, index: Any) -> tuple[Any, Any]:
+def beneath(dataset: Any, index: Any) -> tuple[Any, Any]:
     """Return the script's own dataset beneath a part of one (``random_split``), and the index there."""
     while isinstance(dataset, Subset) and isinstance(index, int) and 0 <= index < len(dataset.indices):
         dataset, index = dataset.dataset, dataset.indices[index]
