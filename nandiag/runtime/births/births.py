@@ -134,9 +134,13 @@ class Births:
 
     def _handed_out(self, held: Sequence[Held], step: int) -> Looked | None:
         """Return the line of the loop that was handed the memory of a weight, a part of which nothing wrote."""
-        pairs = ((one, self.handed_out.of(one.tensor)) for one in held)
+        pairs = ((one, self._out(one.tensor)) for one in held)
         one, known = next(((one, known) for one, known in pairs if known is not None), (None, None))
         return None if one is None or known is None else self._unwritten(one.tensor, one, known, step)
+
+    def _out(self, tensor: Tensor) -> Out | None:
+        """Also where a wrapper has written all of it since, as DDP does with what rank 0 holds: if it looks untouched."""
+        return self.handed_out.of(tensor) or (self.handed_out.known(tensor) if as_filled(tensor) else None)
 
     def _unwritten(self, tensor: Tensor, held: Held | None, known: Out, step: int) -> Looked:
         left = tell(tensor, held, Birth(UNWRITTEN, known.call, facts={"unsure": True}), step)

@@ -59,7 +59,7 @@ class HandedOut:
     def writes(self, name: str, target: Tensor, laid: object) -> None:
         """A call is about to write into ``target``, ``laid`` as it is, or what it computes (None)."""
         self._settle()
-        known = self._known(target)
+        known = self.known(target)
         if known is None:
             return
         whole = target.numel() * target.element_size() >= target.untyped_storage().nbytes()
@@ -96,9 +96,10 @@ class HandedOut:
     def of(self, tensor: Tensor) -> Out | None:
         """Return who handed out the memory of ``tensor``, where all writes since were seen; None else."""
         self._settle()
-        known = self._known(tensor)
+        known = self.known(tensor)
         return known if known is not None and tensor._version == known.version else None
 
-    def _known(self, tensor: Tensor) -> Out | None:
+    def known(self, tensor: Tensor) -> Out | None:
+        """Return who handed it out, whatever has written there since."""
         known = self._made.get(storage_of(tensor)) if self._made and not tensor.is_inference() else None
         return None if known is None or known.memory.expired() else known
