@@ -14,6 +14,7 @@ from functools import cache, partial
 from typing import TypeAlias
 
 from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, PROVEN, Cause, Facts
+from nandiag.analysis.causes.mends import digits
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 
@@ -40,6 +41,9 @@ def explain(facts: Facts, others: tuple[Explain, ...] = ()) -> tuple[Cause | Non
     asked: tuple[Explain, ...] = (*others, *(partial(_answer, one, failed=failed) for one in _catalogue()))
     causes = [cause for one in asked if (cause := one(facts)) is not None]
     story, mechanism = (_best(causes, story=one) for one in (True, False))
+    if mechanism is not None:
+        own = mechanism
+        mechanism = _answer(lambda given: digits.instead(given, own), facts, failed=failed) or own
     if mechanism is not None and failed:
         mechanism = replace(mechanism, evidence=(*mechanism.evidence, *failed))
     return story, mechanism

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from nandiag.analysis.causes import Cause, Explain, Facts, explain
 from nandiag.analysis.causes.facts import LIKELY, is_again, is_whole
+from nandiag.analysis.causes.mends.digits.lost import loss_of
 from nandiag.analysis.origin import Claim, shown_again
 from nandiag.analysis.report import Origin, Suggestion, Verdict
 from nandiag.analysis.skips import before
@@ -142,7 +143,13 @@ def _suggestions(chosen: Cause | None, named: list[Cause]) -> tuple[Suggestion, 
 def _advice(
     facts: Facts, mechanism: Cause | None, told: tuple[Suggestion, ...], looks: list[Looked]
 ) -> tuple[tuple[Suggestion, ...], tuple[str, ...]]:
-    """Return what was ``told`` with other lines that are to be mended beside the op's own, and why these are."""
+    """Return what was ``told`` with other lines that are to be mended beside the op's own, and why these are.
+
+    Where digits were lost before the op, it is not in its own line that it is mended, nor did what stood in for its
+    result show what comes next.
+    """
+    if loss_of(facts) is not None:
+        return told, ()
     own = mechanism.suggestions if mechanism is not None and mechanism.slug in _AT_THE_OP else ()
     first = next((place for place, one in enumerate(told) if one in own and one.code), None)
     advice, why = with_next(facts, first, told, looks)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from nandiag.events import Site, TensorFact, words
+from nandiag.events.forms import plain
 from nandiag.runtime.evidence.around import around
 from nandiag.runtime.evidence.op import Op, Spot
 from nandiag.runtime.frames import LIBRARY, USER, Frame, best, columns, source
@@ -288,6 +289,17 @@ def vanished_at(op: Op) -> dict[str, object]:
     frame = frame_of(op.vanished.op.spot)
     at = [] if frame is None else [frame.file, frame.line]
     return {"vanished": op.vanished.exponent, "vanished_at": at}
+
+
+def lost_on_the_way(op: Op) -> dict[str, object]:
+    """Return which op lost the digits by which this one broke, the first of them, and where it stands."""
+    if not op.lost:
+        return {}
+    first = op.lost[0]
+    site = plain(site_of(first.op.spot, str(first.op.func)))
+    others = [frame.line for one in op.lost[1:] if (frame := frame_of(one.op.spot)) is not None]
+    told = {"how": first.how, "dtype": first.dtype, **first.numbers, "site": site}
+    return {"lost": {**told, **({"lines": sorted({*others} - {site["line"]})} if others else {})}}
 
 
 def in_float64(op: Op) -> dict[str, object]:

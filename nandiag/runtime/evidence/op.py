@@ -10,6 +10,7 @@ from torch import Tensor
 from nandiag.events import TensorFact
 from nandiag.runtime.frames import Frame
 from nandiag.runtime.look.finite import is_bad
+from nandiag.runtime.memory.lost.shadows import Lost
 from nandiag.runtime.memory.vanished import Vanished
 from nandiag.runtime.replay.carrier import Carrier
 
@@ -61,7 +62,8 @@ class Op:
     """One op with a non-finite output; ``parents`` wrote its bad inputs, ``outside`` are those that no op wrote.
 
     ``told`` are facts on inputs and outputs that are gone, where nothing is kept in ``words`` and ``results``.
-    ``vanished`` is the exponential of whose zeros both sides of a division are made. ``apart``: it may be what a
+    ``vanished`` is the exponential of whose zeros both sides of a division are made. ``lost`` are the ops that lost
+    digits without which it would not have broken. ``apart``: it may be what a
     tensor subclass (DTensor) made of an op of its own, behind autograd: what goes in has no gradient there.
     """
 
@@ -79,6 +81,7 @@ class Op:
     results: list[Tensor] = field(default_factory=list)
     told: tuple[tuple[TensorFact, ...], tuple[TensorFact, ...]] = ((), ())
     vanished: Vanished | None = None
+    lost: tuple[Lost, ...] = ()
     apart: bool = False
 
     @property

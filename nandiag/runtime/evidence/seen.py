@@ -19,6 +19,7 @@ from nandiag.runtime.evidence.explain import (
     few_weights,
     in_float64,
     inputs_of,
+    lost_on_the_way,
     masked_at,
     named_inputs,
     of_weights,
@@ -176,7 +177,7 @@ class Evidence:
         facts: dict[str, object] = {**known, **of_weights(op, losses), **scalars_of(op)}
         if finding.source == "op":
             facts |= {**in_float64(op), **self._overgrown(op), **vanished_at(op), **upside_down(op)}
-            facts |= self._fed(op)
+            facts |= {**self._fed(op), **lost_on_the_way(op)}
             facts |= few_weights(op, self._name())
             facts |= self.births.record.files.told(named_inputs(op, self._name())) if self.births is not None else {}
             facts |= masked_at(op) if op.sums else {}

@@ -26,6 +26,7 @@ from nandiag.runtime.frames.scripted import begins_node, scripted
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, local
 from nandiag.runtime.memory.kept import Kept, copies
+from nandiag.runtime.memory.lost.shadows import Shadows
 from nandiag.runtime.memory.overwritten import Overwritten, outs_of, written_by
 from nandiag.runtime.memory.there import storage_of
 from nandiag.runtime.memory.unwritten import EMPTY, Unwritten, hands_out, taken_for_values
@@ -67,6 +68,7 @@ class Tracer(TorchDispatchMode):
         self._writer: dict[int, Op | None] = {}
         self._garbage = Unwritten()
         self._vanishing = Vanishing()
+        self._shadows = Shadows()
         self._made_by: dict[int, tuple[Spot, str | None]] = {}
         self._modules: list[tuple[str | None, str, bool]] = []
         self._called: list[nn.Module] = []
@@ -141,6 +143,8 @@ class Tracer(TorchDispatchMode):
         self.kept.written(map(key_of, given) if mutable else ())
         self._put_aside(func, args, kwargs)
         self.given = given
+        with self.still():
+            again = self._shadows.before(func, args, kwargs, given)
         output = (instead or func)(*args, **kwargs)
         outputs = tensors_in(output)
         self._pin(outputs, given)
@@ -155,6 +159,8 @@ class Tracer(TorchDispatchMode):
         with self.still():
             self._vanishing.ran(op, _by_key(given), _by_key(written))
         self._written(op, given, written, mutable=mutable)
+        with self.still():
+            self._shadows.ran(op, again, _by_key(written))
         return output
 
     def _written(self, op: Op, given: list[Tensor], written: list[Tensor], *, mutable: bool) -> None:
@@ -217,6 +223,7 @@ class Tracer(TorchDispatchMode):
         for tensor in [*filled(func, given), *tensors_in(output)]:
             self._writer[key_of(tensor)] = op
             self._garbage.written([key_of(tensor)])
+            self._shadows.written(key_of(tensor))
         return output
 
     def _parents(self, op: Op, given: list[Tensor]) -> None:

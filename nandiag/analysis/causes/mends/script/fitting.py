@@ -134,14 +134,14 @@ def factor(origin: Origin, number: str) -> str | None:
     found = parsed(origin)
     if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Mult):
         return None
-    written = [side for side in (found[1].left, found[1].right) if _is_constant(side)]
+    written = [side for side in (found[1].left, found[1].right) if is_constant(side)]
     if len(written) != 1 or assigned(found) or "=" in found[0][: written[0].col_offset]:
         return None
     text, (first, last) = found[0], (written[0].col_offset, written[0].end_col_offset or 0)
     return whole(origin, text[:first] + number + text[last:])
 
 
-def _is_constant(node: ast.expr) -> bool:
+def is_constant(node: ast.expr) -> bool:
     """Whether it is a number that is written there, a constant's name, or the end of a dtype (``finfo(d).min``)."""
     ends = isinstance(node, ast.Attribute) and node.attr in {"min", "max"} and target(node.value, "finfo") is not None
     named = isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node).rpartition(".")[2].isupper()
@@ -221,6 +221,12 @@ def assigned(found: tuple[str, ast.expr]) -> str:
     text, node = found
     division = isinstance(node, ast.BinOp) and "/=" in text[: node.right.col_offset]
     return f"{ast.unparse(node.left)} = " if division and isinstance(node, ast.BinOp) else ""
+
+
+def assigned_to(text: str) -> str | None:
+    """Return the a of ``a *= b``; None where the text is no such statement."""
+    part = parsing.statement(text)
+    return ast.unparse(part.target) if isinstance(part, ast.AugAssign) else None
 
 
 def put(text: str, part: ast.expr, guard: Guard) -> str:
