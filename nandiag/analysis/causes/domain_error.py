@@ -72,6 +72,10 @@ _CHOSEN = (
     "torch.where takes it for some values alone, but it is computed for all, and what it leaves out has a gradient of "
     "NaN: keep the argument within the domain before."
 )
+_NO_ROUNDING = (
+    "Find out why the square that is taken off is larger than what it is taken off: a clamp keeps the step going, and "
+    "no more."
+)
 _PLUS = "let it make a number that is positive by construction."
 _CHANCE = "let it make a number between 0 and 1 by construction."
 _LINEAR = frozenset({"Addmm", "Mm", "Bmm", "Baddbmm", "Convolution", "Linear", "Addmv", "Mv", "Dot"})
@@ -143,7 +147,7 @@ def _suggestions(facts: Facts, op: str, guard: str) -> tuple[Suggestion, ...]:
         return (replace(first, text=_CHOSEN),)
     squares = variances.of_squares(facts, op)
     if squares is not None:
-        return (first, squares) if own_eps or _by_rounding(facts, squares) else (squares, first)
+        return _of_squares(facts, squares, first, own_eps=own_eps)
     made = _positive(facts, op) if op in _POSITIVE else None
     if made is not None:
         return (made, first)
@@ -152,6 +156,12 @@ def _suggestions(facts: Facts, op: str, guard: str) -> tuple[Suggestion, ...]:
     given = facts.origin.inputs[0].min
     trained = facts.extra.get("of_weights") is True and given is not None and given < _ROUNDED
     return (_LEARNT, first) if trained else (first, _PARAMETRISED)
+
+
+def _of_squares(facts: Facts, squares: Suggestion, first: Suggestion, *, own_eps: bool) -> tuple[Suggestion, ...]:
+    if facts.extra.get("lost") == {}:  # it was looked for, and is more than rounding leaves
+        return (replace(first, text=_NO_ROUNDING),)
+    return (first, squares) if own_eps or _by_rounding(facts, squares) else (squares, first)
 
 
 def _by_rounding(facts: Facts, squares: Suggestion) -> bool:

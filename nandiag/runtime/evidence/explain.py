@@ -292,9 +292,12 @@ def vanished_at(op: Op) -> dict[str, object]:
 
 
 def lost_on_the_way(op: Op) -> dict[str, object]:
-    """Return which op lost the digits by which this one broke, the first of them, and where it stands."""
+    """Return which op lost the digits by which this one broke, the first of them, and where it stands.
+
+    Of a root or a logarithm it is told as well that none were lost.
+    """
     if not op.lost:
-        return {}
+        return {"lost": {}} if words.op(str(op.func)).rstrip("_") in _OF_POSITIVE | {"pow"} else {}
     first = op.lost[0]
     site = plain(site_of(first.op.spot, str(first.op.func)))
     others = [frame.line for one in op.lost[1:] if (frame := frame_of(one.op.spot)) is not None]

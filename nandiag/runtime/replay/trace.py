@@ -160,7 +160,7 @@ class Tracer(TorchDispatchMode):
             self._vanishing.ran(op, _by_key(given), _by_key(written))
         self._written(op, given, written, mutable=mutable)
         with self.still():
-            self._shadows.ran(op, again, _by_key(written))
+            self._shadows.ran(op, again, _by_key(given), _by_key(written))
         return output
 
     def _written(self, op: Op, given: list[Tensor], written: list[Tensor], *, mutable: bool) -> None:

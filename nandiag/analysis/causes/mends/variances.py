@@ -20,7 +20,7 @@ def of_squares(facts: Facts, op: str) -> Suggestion | None:
     node = None if made is None else _without_eps(made.node)
     if made is None or not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Sub) or not squared(node.right):
         return None
-    if _holds_constant(node.left):
+    if holds_constant(node.left):
         return None  # 1 - c ** 2 is no variance, whatever it is
     told = "The difference of two squares"
     if made.meaning is not None:
@@ -30,10 +30,10 @@ def of_squares(facts: Facts, op: str) -> Suggestion | None:
     return Suggestion(text, _taken(facts, made, node) or GENERAL)
 
 
-def _taken(facts: Facts, made: meanings.Made, node: ast.BinOp) -> str | None:
-    """Return the line that makes the variance with torch's own, where the text shows of what, and over which part."""
+def in_two_passes(facts: Facts, node: ast.BinOp) -> str | None:
+    """Return the variance by torch's own, for a difference whose text shows of what it is one, and over which part."""
     squares, mean = meanings.behind(facts, node.left), meanings.behind(facts, base(node.right))
-    if not (made.inside and squares.inside and mean.inside):
+    if not (squares.inside and mean.inside):
         return None
     of, over = fitting.target(squares.node, "mean"), fitting.target(mean.node, "mean")
     whole = None if of is None else base(of)
@@ -42,7 +42,14 @@ def _taken(facts: Facts, made: meanings.Made, node: ast.BinOp) -> str | None:
     along = _rest(squares.node, of)
     if along != _rest(mean.node, over):
         return None
-    code = f"{fitting.bracketed(over)}.var({''.join(f'{one}, ' for one in along)}unbiased=False)"
+    return f"{fitting.bracketed(over)}.var({''.join(f'{one}, ' for one in along)}unbiased=False)"
+
+
+def _taken(facts: Facts, made: meanings.Made, node: ast.BinOp) -> str | None:
+    """Return the line that makes the variance so."""
+    code = in_two_passes(facts, node) if made.inside else None
+    if code is None:
+        return None
     if made.meaning is not None:
         own = bounding.with_eps(made.node)
         return f"{made.meaning.name} = {code}{'' if own is None else f' + {ast.unparse(own[1])}'}"
@@ -61,10 +68,10 @@ def _rest(call: ast.expr, given: ast.expr | None) -> list[str]:
     return [ast.unparse(one) for one in words if one is not given]
 
 
-def _holds_constant(node: ast.expr) -> bool:
+def holds_constant(node: ast.expr) -> bool:
     """Whether a number is a term of the sum."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
-        return _holds_constant(node.left) or _holds_constant(node.right)
+        return holds_constant(node.left) or holds_constant(node.right)
     return isinstance(node, ast.Constant)
 
 

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from nandiag.runtime.memory.lost.integers import differs, each, fits, left, operands, whole, wide, widened
+from nandiag.runtime.memory.lost.squares import Squares
 from nandiag.runtime.memory.there import all_there, storage_of
 from nandiag.runtime.tape.entries import tensors_in
 
 if TYPE_CHECKING:
     from nandiag.runtime.evidence.op import Op
 
-WRAPPED = "wrapped"
+WRAPPED, CANCELLED = "wrapped", "cancelled"
 Held = tuple[int, Tensor]
 # By their names without underscores at both ends. Torch itself marks the ops on single elements; these look at their
 # first argument, join or add up.
@@ -67,6 +68,7 @@ class Shadows:
 
     def __init__(self) -> None:
         self._of: dict[int, dict[tuple[Any, ...], Shadow]] = {}
+        self._squares = Squares()
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[Tensor]) -> Again | None:
         """An op is about to run: run it on what would be there. None where that is the same, or not known."""
@@ -77,13 +79,13 @@ class Shadows:
         except Exception:
             return None
 
-    def ran(self, op: Op, again: Again | None, out: Sequence[Held]) -> None:
+    def ran(self, op: Op, again: Again | None, given: Sequence[Held], out: Sequence[Held]) -> None:
         """``op`` has run, and gave ``out``: tell it who lost the digits by which it broke, and keep the shadows."""
         mutable = op.func._schema.is_mutable
         for key, _ in out if mutable else ():
             self._of.pop(key, None)
         try:
-            self._ran(op, again, out)
+            self._ran(op, again, given, out)
         except Exception:
             return
 
@@ -115,12 +117,19 @@ class Shadows:
         lost = tuple(dict.fromkeys(one for shadow in known for one in shadow.lost))
         return Again(outputs, lost[:_MOST_LOST], dtype is not None)
 
-    def _ran(self, op: Op, again: Again | None, out: Sequence[Held]) -> None:
-        if again is not None and len(again.outputs) == len(out):
+    def _ran(self, op: Op, again: Again | None, given: Sequence[Held], out: Sequence[Held]) -> None:
+        if again is None:
+            cancelled = self._squares.left_of(op, given, out)
+            if cancelled is not None:
+                numbers: dict[str, object] = {"of": cancelled[1]}
+                lost = Lost(CANCELLED, op, _name(out[0][1]), numbers)
+                self._keep(*out[0], Shadow(cancelled[0], (lost,)))
+        elif len(again.outputs) == len(out):
             if any(op.outputs) and op.born and all(bool(one.isfinite().all()) for one in again.outputs):
                 op.lost = again.lost
             for exact, (key, tensor) in zip(again.outputs, out, strict=True):
                 self._hand_on(op, again, exact, (key, tensor))
+        self._squares.ran(op, given, out)
 
     def _hand_on(self, op: Op, again: Again, exact: Tensor, to: Held) -> None:
         tensor, lost = to[1], again.lost

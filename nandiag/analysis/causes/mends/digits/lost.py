@@ -19,14 +19,23 @@ class Loss:
     told: dict[str, object]
     facts: Facts
     broke: str
-    elsewhere: bool
+    broke_at: tuple[str | None, int | None]
 
     @property
     def line(self) -> str:
         """The line in words: ``line 14``, ``line 14 of data.py`` where the op that broke is in another file."""
         origin = self.facts.origin
-        file = f" of {posixpath.basename((origin.file or '').replace(chr(92), '/'))}" if self.elsewhere else ""
+        file = (
+            f" of {posixpath.basename((origin.file or '').replace(chr(92), '/'))}"
+            if origin.file != self.broke_at[0]
+            else ""
+        )
         return f"line {origin.line}{file}"
+
+    def put(self, code: str) -> str:
+        """Return a line of code with the number of the line that it is for, where that is not the one that broke."""
+        origin = self.facts.origin
+        return code if (origin.file, origin.line) == self.broke_at else f"{code}  # {self.line}"
 
     @property
     def op(self) -> str:
@@ -52,7 +61,7 @@ def loss_of(facts: Facts) -> Loss | None:
     source, column = (site.source, site.column) if own or around is None else (around.statement, around.column)
     origin = replace(facts.origin, op=site.op, file=site.file, line=site.line, source=source, column=column)
     there = replace(facts, origin=origin, look=replace(facts.look, site=site))
-    return Loss(how, dtype, told, there, facts.op or "it", site.file != facts.origin.file)
+    return Loss(how, dtype, told, there, facts.op or "it", (facts.origin.file, facts.origin.line))
 
 
 def _site(data: object) -> Site | None:

@@ -47,7 +47,7 @@ def _mend(loss: Loss) -> Suggestion:
     wider, cast = ("float64", "double()") if loss.dtype == "int64" else ("int64", "long()")
     text = f"Convert to {wider} before {loss.op} in {loss.line}: behind it what is lost does not come back."
     line = _converted(loss, cast)
-    return Suggestion(text, f"x = x.{cast}  # before {loss.line}" if line is None else f"{line}  # {loss.line}")
+    return Suggestion(text, f"x = x.{cast}  # before {loss.line}" if line is None else loss.put(line))
 
 
 def _converted(loss: Loss, cast: str) -> str | None:
