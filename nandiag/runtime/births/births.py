@@ -139,7 +139,7 @@ class Births:
         return None if one is None or known is None else self._unwritten(one.tensor, one, known, step)
 
     def _out(self, tensor: Tensor) -> Out | None:
-        """Also where a wrapper has written all of it since, as DDP does with what rank 0 holds: if it looks untouched."""
+        """Also where a wrapper wrote all of it since, as DDP does with what rank 0 holds, and it looks untouched."""
         return self.handed_out.of(tensor) or (self.handed_out.known(tensor) if as_filled(tensor) else None)
 
     def _unwritten(self, tensor: Tensor, held: Held | None, known: Out, step: int) -> Looked:

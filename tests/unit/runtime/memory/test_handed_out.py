@@ -118,9 +118,9 @@ def test_what_is_laid_there_from_a_device_is_not_read(monkeypatch):
 
     window()  # two frames above, the line that is looked at for "empty"
     memory.writes("__setitem__", rows, torch.ones(4))
-    assert (len(looked), memory._known(rows) is not None) == (1, True)
+    assert (len(looked), memory.known(rows) is not None) == (1, True)
     memory.writes("__setitem__", rows, torch.ones(4, device="meta"))
-    assert (len(looked), memory._known(rows)) == (1, None)
+    assert (len(looked), memory.known(rows)) == (1, None)
 
 
 class Tagger(nn.Module):
