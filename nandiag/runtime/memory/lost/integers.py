@@ -19,7 +19,7 @@ _REDUCES = frozenset({"sum", "prod", "cumsum", "cumprod"})
 _PRODUCTS = frozenset({"mm", "bmm", "mv", "dot"})
 # What wraps on purpose, as a hash or a generator of random numbers does, leaves the range by far more.
 _FARTHEST = 1 << 16
-_LARGEST = 1 << 24
+_LARGEST = 1 << 22
 # Of a product of 64 bits a float64 is off by less, and what wraps is off by more.
 _COARSE = 2.0**60
 

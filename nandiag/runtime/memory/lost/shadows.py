@@ -33,7 +33,7 @@ _HAND_ON = frozenset({
 # What is left of a number behind these is not what it was: a wrapped one was often meant to be.
 _MODULAR = ("bitwise_", "remainder", "fmod", "and", "or", "xor", "rshift", "floor_divide", "sign", "logical_")
 _PICKS = frozenset({"index", "index_select", "gather"})  # by numbers: others would be out of reach
-_MOST, _MOST_NUMBERS, _MOST_LOST = 256, 1 << 25, 4
+_MOST, _MOST_NUMBERS, _MOST_LOST = 256, 1 << 22, 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
