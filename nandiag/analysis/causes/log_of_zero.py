@@ -11,7 +11,7 @@ from nandiag.analysis.causes import binary
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
 from nandiag.analysis.causes.mends import by_hand, densities, determinants, variances
 from nandiag.analysis.causes.mends.exponentials import log_space, probabilities, recurrences
-from nandiag.analysis.causes.mends.script import bounding, fitting, meanings
+from nandiag.analysis.causes.mends.script import bounding, fitting, masks, meanings
 from nandiag.analysis.causes.mends.script.guards import least
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Origin, Suggestion
@@ -135,20 +135,35 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     keep, *bounded = _ratio(facts, op, around)
     added = probabilities.instead(facts, op) or log_space.without_zeros(facts)
     known = None if added is not None else _of_scores(within, op, of_two=within.origin is not facts.origin)
-    added = added if known is None else Suggestion(_why_in_one(facts, op, known), known)
+    forms = _in_one_step(facts)
+    masked = _is_masked(facts, op, known or next((one.code or "" for one in forms), ""))
+    added = added if known is None or masked else Suggestion(_why_in_one(facts, op, known), known)
     if added is not None:
         return Cause("log_of_zero", (text,), (added, keep))
     if (scale := by_hand.scale(facts)) is not None:
         return Cause("log_of_zero", (text,), (scale,))
-    forms = _in_one_step(facts)
+    kept = (keep, *bounded)
+    return Cause("log_of_zero", (text,), kept if masked else _beside(facts, op, kept, forms, fitted=fitted is not None))
+
+
+def _beside(
+    facts: Facts, op: str, kept: tuple[Suggestion, ...], forms: tuple[Suggestion, ...], *, fitted: bool
+) -> tuple[Suggestion, ...]:
+    """Return the bounds beside what is to be done where the input is made: first what fits the line as it stands."""
     given = facts.origin.inputs[-1 if op == "xlogy" else 0]
-    # What can be put in the line's place as it stands comes before what is to be done where its input is made.
     # Behind a bound what is 0 has no gradient: where most is, nothing would be trained any more.
     half = given.numel > 1 and 2 * given.zeros >= given.numel
     nothing = half and facts.extra.get("of_weights") is True
     forms = (*([_softened(facts, op)] if nothing and _is_relu(facts) else []), *forms)
-    elsewhere = fitted is not None and not nothing and all(one.code != _TANH for one in forms)
-    return Cause("log_of_zero", (text,), (keep, *bounded, *forms) if elsewhere else (*forms, keep, *bounded))
+    elsewhere = fitted and not nothing and all(one.code != _TANH for one in forms)
+    return (*kept, *forms) if elsewhere else (*forms, *kept)
+
+
+def _is_masked(facts: Facts, op: str, form: str) -> bool:
+    """Whether the ``form`` that has the logarithm in it is of scores of -inf, of which it is -inf, too."""
+    given = facts.origin.inputs[-1 if op == "xlogy" else 0]
+    shares = "log_softmax(" in form and masks.left_out_of(given)
+    return bool(form) and form != _TANH and (shares or masks.is_laid(facts))
 
 
 _SOFT = Suggestion(

@@ -1,13 +1,14 @@
 """Rows that are masked whole, targets and draws beyond what they may be: the mend in whole lines."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from nandiag.analysis.causes import explain
-from nandiag.events import History
+from nandiag.events import History, Statement
 from tests.unit.analysis.mends.told import advice, on, placed
 
 # ---------------------------------------------------------------------- before the maximum
@@ -182,3 +183,41 @@ def test_a_categorical_of_weights_that_are_all_0(at, by_hand, given):
     line = f"dist = Categorical({given})"
     facts = at("div", (by_hand.fact(zeros=9), by_hand.fact(zeros=1)), (by_hand.fact(nan=1),), **placed(line, line[7:]))
     assert advice(facts)[0].code == f"dist = Categorical({given} + 1e-6)"
+
+
+# ---------------------------------------------------------------------- scores that a mask took out
+
+_ENTROPY = "return -(p * p.log()).sum(-1).mean()"
+_NARROW = {"max": 0.22, "absmin": 0.06}
+
+
+@pytest.mark.parametrize(
+    ("made", "before", "seen", "bounded"),
+    [
+        ("z.softmax(-1)", "z = z.masked_fill(z < floor, -torch.inf)", {}, True),
+        ("z.softmax(-1)", "z[~keep] = float('-inf')", {}, True),
+        ("z.masked_fill(pad, -math.inf).softmax(-1)", None, {}, True),
+        ("z.softmax(-1)", None, _NARROW, True),
+        ("z.softmax(-1)", None, {"max": 1.0, "absmin": 0.2}, False),
+        ("z.softmax(-1)", None, {"max": 0.22, "absmin": 1e-40}, False),
+        ("z.softmax(-1)", None, {**_NARROW, "dtype": "float16"}, False),
+        ("torch.softmax(z - 1e9 * pad, -1)", None, {"max": 1.0}, False),
+        ("torch.sigmoid(z)", None, _NARROW, False),
+    ],
+)
+def test_scores_of_minus_inf_have_no_logarithm_in_one_step(at, by_hand, made, before, seen, bounded):
+    given = by_hand.fact(zeros=4, min=0.0, **seen)
+    facts = on(at("log", (given,), (by_hand.fact(neginf=4),), **placed(_ENTROPY, "p.log()")), ("p", made))
+    block = tuple(Statement(line, text) for line, text in ((3, before), (4, f"p = {made}"), (5, _ENTROPY)) if text)
+    site = facts.look.site
+    site = replace(site, around=replace(site.around, block=block))
+    codes = [one.code for one in advice(replace(facts, look=replace(facts.look, site=site)))]
+    assert any("log_softmax" in code or "logsigmoid" in code for code in codes) is not bounded
+    assert ("clamp_min" in codes[0]) is bounded
+
+
+def test_zeros_of_a_masked_softmax_made_elsewhere_are_bounded_too(at, by_hand):
+    given = by_hand.fact(zeros=12, min=0.0, **_NARROW)
+    extra = {"of_weights": True, "made_by": ["SoftmaxBackward0"]}
+    facts = at("log", (given,), (by_hand.fact(neginf=12),), extra=extra, **placed(_ENTROPY, "p.log()"))
+    assert [one.code for one in advice(facts)] == ["return -(p * p.clamp_min(1e-12).log()).sum(-1).mean()"]

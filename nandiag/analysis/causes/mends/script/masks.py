@@ -1,11 +1,17 @@
-"""Which way a mask is meant, by the script's own text: True hides, or True keeps (reader side)."""
+"""Masks of -inf by the script's own text: where one is laid, and whether its True hides or keeps (reader side)."""
 
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 
+from nandiag.analysis.causes.facts import Facts, dtype_of
 from nandiag.analysis.causes.mends.script import fitting
+from nandiag.events import TensorFact
+
+_ENDLESS = re.compile(r"""-\s*(?:\w+\.)*inf\b|["']-inf""", re.IGNORECASE)
+_SHARE, _NEXT_TO_NOTHING = 0.9, 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +27,24 @@ class Mask:
         if self.keeps:
             return f"{self.name} = {self.name} | ~{self.name}.any(-1, keepdim=True)"
         return f"{self.name} = {self.name}.masked_fill({self.name}.all(-1, keepdim=True), False)"
+
+
+def is_laid(facts: Facts) -> bool:
+    """Whether -inf is written ahead of the underlined expression, in its line or into what its names stand for."""
+    around = facts.around
+    named, block = ((), ()) if around is None else (around.names, around.block)
+    texts = (facts.origin.source or "", *(one.text for one in named), *(one.text for one in block))
+    return any(_ENDLESS.search(text) for text in texts)
+
+
+def left_out_of(shares: TensorFact) -> bool:
+    """Whether the zeros of a softmax are far below its other shares, of which no row has one alone.
+
+    Scores that are only small leave shares of all sizes down to the least that the dtype holds.
+    """
+    if not shares.zeros or shares.absmin is None or dtype_of(shares) == "float16":
+        return False
+    return (shares.max or 1.0) < _SHARE and shares.absmin > _NEXT_TO_NOTHING
 
 
 def mask_in(text: str) -> Mask | None:
