@@ -87,12 +87,13 @@ _LOOKS = frozenset(
 _ROUNDS_AWAY = 1e-6
 # Rounding alone does not lead as far below 0.
 _ROUNDED = -1e-4
+# Of use as the spread of what is learnt, and one over its square is no huge number.
+_OF_SCALES = "1e-3"
 _LEARNT = Suggestion(
-    "It is made of weights that nothing keeps above zero: learn its logarithm, or let a softplus make it positive.",
-    "F.softplus(raw) + 1e-6",
+    f"It is made of weights that nothing keeps above zero: learn its logarithm, or let {_SOFTPLUS} make it positive."
 )
 _PARAMETRISED = Suggestion(
-    "Where the model itself makes it, let it make a number that is positive by construction.", "F.softplus(z) + 1e-6"
+    f"Where the model itself makes it, let it make a number that is positive by construction, by {_SOFTPLUS}."
 )
 
 
@@ -186,6 +187,7 @@ def _clamped(facts: Facts, op: str, guard: str) -> tuple[Suggestion, bool]:
     if within is not None:
         text = "Find out why the value leaves the domain; where rounding alone does it, clamp it, before the small "
         return Suggestion(f"{text}number is added.", within), True
+    guard = guard.replace("1e-12", _OF_SCALES) if _is_divided_by_too(facts, op) else guard
     place = bounding.second if op == "xlogy" else fitting.argument
     fitted = place(facts.origin, op, lambda text: f"{text}.{guard}")
     text = "Find out why the value leaves the domain; where rounding alone does it, clamp it."
@@ -193,6 +195,15 @@ def _clamped(facts: Facts, op: str, guard: str) -> tuple[Suggestion, bool]:
         text = "Find out why the value leaves the domain, by more than rounding makes: a clamp keeps the step going, "
         text += "and gives what is outside no gradient."
     return Suggestion(text, fitted or f"torch.{op}(x.{guard})"), False
+
+
+def _is_divided_by_too(facts: Facts, op: str) -> bool:
+    """Whether the line divides by what is far below 0, too: behind a tiny bound its gradient would be huge."""
+    found, least = fitting.parsed(facts.origin), facts.origin.inputs[0].min
+    part = None if found is None or op not in _LOGS else fitting.target(found[1], op)
+    if part is None or least is None or least >= _ROUNDED:
+        return False
+    return bool(fitting.breakable((facts.origin.source or "").strip(), part, poles=False))
 
 
 def _positive(facts: Facts, op: str) -> Suggestion | None:

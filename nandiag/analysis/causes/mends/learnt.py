@@ -29,15 +29,15 @@ def by_logarithm(facts: Facts, op: str) -> Suggestion | None:
         return None
     found = fitting.parsed(facts.origin)
     part = None if found is None else fitting.target(found[1], op)
-    if not isinstance(part, ast.Name | ast.Attribute):
+    if found is None or part is None or not all(isinstance(node, _PATH) for node in ast.walk(part)):
         return None
-    name = ast.unparse(part)
+    name = _written(found[0], part)
     own = _own_name(facts, name)
     lines = facts.written(own)
     begins = f"{own}.data.log_()  # " + (
         f"behind {words.lines(lines)}" if len(lines) == 1 else "once, where it is made"
     )
-    mended = _mended(facts, part)
+    mended = _mended(facts, part, name)
     return Suggestion(f"{own} {_WHY}", None if mended is None else f"{begins}\n{mended}")
 
 
@@ -47,12 +47,19 @@ def _own_name(facts: Facts, name: str) -> str:
     return meaning.text if meaning is not None and _ATTRIBUTE.fullmatch(meaning.text) else name
 
 
+def _written(text: str, part: ast.expr) -> str:
+    """Return a part of ``text`` as it stands there: the parser has quotes of its own."""
+    return text[part.col_offset : part.end_col_offset]
+
+
+# What names a weight itself, also one in a list or a dictionary: none of these computes.
+_PATH = (ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.expr_context)
 _ATTRIBUTE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
 
 
-def _mended(facts: Facts, part: ast.expr) -> str | None:
+def _mended(facts: Facts, part: ast.expr, name: str) -> str | None:
     """Return the user's line with the exponential of ``part`` in its place throughout; its logarithm is ``part``."""
-    line, name = (facts.origin.source or "").strip(), ast.unparse(part)
+    line = (facts.origin.source or "").strip()
     nodes = [node for node in fitting.nodes_of(line) if isinstance(node, ast.expr)]
     if not line.isascii() or any(node.lineno != 1 or node.end_lineno != 1 for node in nodes):
         return None

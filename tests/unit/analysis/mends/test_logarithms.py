@@ -48,6 +48,30 @@ def test_a_weight_by_another_name_is_changed_where_it_is_made(at, by_hand, lines
     assert told[0].text.startswith("self.rate is a weight")
 
 
+@pytest.mark.parametrize("name", ['p["sigma"]', "self.scales[i]", "params[0].sigma"])
+def test_a_weight_in_a_container_is_changed_where_it_is_made(at, by_hand, name):
+    line = f"return (r / {name} + torch.log({name})).mean()"
+    facts = trained(at, by_hand, line, f"torch.log({name})", None)
+    (told,) = advice(on(facts))
+    assert told.code == f"{name}.data.log_()  # once, where it is made\nreturn (r / {name}.exp() + {name}).mean()"
+    assert told.text.startswith(f"{name} is a weight")
+
+
+def test_what_a_call_hands_back_is_no_weight_by_name(at, by_hand):
+    facts = trained(at, by_hand, "y = torch.log(p[at()])", "torch.log(p[at()])", None)
+    assert not any("data.log_" in (one.code or "") for one in advice(on(facts)))
+
+
+@pytest.mark.parametrize(("least", "bound"), [(-4.7, "1e-3"), (-1e-6, "1e-12")])
+def test_what_is_divided_by_too_is_bounded_by_more_where_it_is_far_below_0(at, by_hand, least, bound):
+    line, given = "y = torch.log(s) + (r / s) ** 2", by_hand.fact(min=least)
+    extra = {"of_weights": True, "made_by": ["MulBackward0"]}
+    told = advice(at("log", (given,), (by_hand.fact(nan=1),), extra=extra, **placed(line, "torch.log(s)")))
+    codes = [one.code for one in told]
+    assert f"y = torch.log(s.clamp_min({bound})) + (r / s.clamp_min({bound})) ** 2" in codes
+    assert not any("raw" in (code or "") or "F." in (code or "") for code in codes)
+
+
 @pytest.mark.parametrize("extra", [{"made_by": ["MulBackward0"]}, {"of_weights": False}])
 def test_what_is_no_weight_itself_is_clamped(at, by_hand, extra):
     facts = trained(at, by_hand, "y = torch.sqrt(v)", "torch.sqrt(v)", None, op="sqrt", extra=extra)
