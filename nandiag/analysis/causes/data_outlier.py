@@ -152,7 +152,7 @@ def _is_longer(warned: Warned, facts: Facts) -> bool:
 def _of_length(facts: Facts, warned: Warned) -> Cause:
     now, before = shape_of(warned, "shape"), shape_of(warned, "longest")
     grown = [index for index, pair in enumerate(zip(now, before, strict=False)) if pair[0] > pair[1]]
-    name = warned.name if warned.name is not None and warned.name.isidentifier() else "x"
+    name = _name(warned)
     cut = f"{name} = {name}[{':, ' * grown[0]}:{before[grown[0]]}]" if len(now) == len(before) and grown else None
     return Cause(
         slug="data_outlier",
@@ -172,18 +172,30 @@ def _seen(facts: Facts, warned: Warned, strength: int) -> Cause:
     dataset, index = warned.facts.get("dataset"), warned.facts.get("index")
     known = None if dataset is None or index is None else f"{dataset}[{index}]{facts.on_rank(warned)}"
     text = f"At step {warned.step}{facts.on_rank(warned)} {told(warned)}."
-    return replace(_of(text, warned.step, known, _clipped(warned)), strength=strength)
+    return replace(_of(text, warned.step, known, _clipped(facts, warned.step)), strength=strength)
 
 
-def _clipped(warned: Warned) -> str | None:
-    """Return the line that clips the batch to about twice what all before held."""
-    largest = words.as_number(warned.facts.get("largest"))
-    if not largest:
-        return None
-    # A container of torch's calls what it is given input: the script has no such name.
-    name = warned.name if warned.name is not None and warned.name.isidentifier() and warned.name != "input" else "x"
-    bound = f"{float(f'{2 * largest:.1g}'):g}"
-    return f"{name} = {name}.clamp(-{bound}, {bound})"
+def _clipped(facts: Facts, step: int) -> str | None:
+    """Return the lines that clip all of the batch that was unlike the others to about twice what those before held.
+
+    What is left as it is breaks the step as well.
+    """
+    bounds: dict[str, float] = {}
+    for warned in facts.warned:
+        largest = words.as_number(warned.facts.get("largest"))
+        if (warned.slug, warned.step) == ("batch_outlier", step) and largest:
+            name = _name(warned)
+            bounds[name] = max(2 * largest, bounds.get(name, 0.0))
+    return "\n".join(f"{name} = {name}.clamp(-{most}, {most})" for name, most in _rounded(bounds)) or None
+
+
+def _rounded(bounds: dict[str, float]) -> list[tuple[str, str]]:
+    return [(name, f"{float(f'{bound:.1g}'):g}") for name, bound in bounds.items()]
+
+
+def _name(warned: Warned) -> str:
+    """Return what the script calls it: a container of torch's calls what it is given input, and the script does not."""
+    return warned.name if warned.name is not None and warned.name.isidentifier() and warned.name != "input" else "x"
 
 
 def _of(text: str, step: int, sample: str | None = None, clipped: str | None = None) -> Cause:

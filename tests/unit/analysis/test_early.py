@@ -102,6 +102,16 @@ def test_a_batch_unlike_the_others_is_the_story_behind_an_overflow(by_hand):
         assert any("index 2111 of TensorDataset" in text for text in verdict.evidence) is (cause is not None)
 
 
+def test_all_of_a_batch_that_is_unlike_the_others_is_clipped(by_hand):
+    facts = {"size": 3e5, "batches": 147}
+    seen = [(12, "early", 4.0), (16, "support", 4.2), (16, "query", 3.9), (16, "input", 1.0), (16, "input", 0.5)]
+    warned = (Warned("batch_outlier", step, {**facts, "largest": most}, name) for step, name, most in seen)
+    look = by_hand.found(16, outputs=(by_hand.fact(posinf=1),), inputs=(by_hand.fact(max=1e30, absmax=1e30),))
+    log = by_hand.rank(0, *warned, by_hand.loss(16, value=float("inf")), look, by_hand.finished(17), world=1)
+    told = [one.code for one in analyse(by_hand.run(log, world=1)).verdict.suggestions]
+    assert "support = support.clamp(-8, 8)\nquery = query.clamp(-8, 8)\nx = x.clamp(-2, 2)" in told
+
+
 @pytest.mark.parametrize("ranks", [(1,), (0, 1)])
 def test_a_batch_of_one_rank_is_told_with_it_where_all_of_them_broke(by_hand, ranks):
     facts = {"size": 3e5, "largest": 4.3, "batches": 147, "dataset": "TensorDataset", "index": 82}
