@@ -138,6 +138,9 @@ def beside(facts: Facts, own: Suggestion, lines: list[int]) -> str | None:
     return "\n".join(code)
 
 
+_WIDER = "dtype=torch.bfloat16)"
+
+
 def _places(facts: Facts, mend: Mend, looks: list[Looked]) -> Iterable[_Place]:
     """Yield the next places that the mend, as it stands by then, does not mend already."""
     for look in looks:
@@ -150,6 +153,8 @@ def _places(facts: Facts, mend: Mend, looks: list[Looked]) -> Iterable[_Place]:
         text = mend.lines.get(origin.line or 0) if same else None
         shown = origin if text is None else mend.shown(origin, text) or origin
         _, cause = explain(replace(facts, origin=shown, look=look))
+        if cause is not None and _WIDER in (mend.own.code or "") and mend.own in cause.suggestions:
+            continue  # one dtype for all of the step mends it as well
         line = None if cause is None else _mended(shown, cause.suggestions)
         if line is not None and same and origin.line is not None:
             mend.lines[origin.line] = line

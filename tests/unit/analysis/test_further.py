@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nandiag.analysis import analyse
+from nandiag.analysis.causes import explain
 from nandiag.analysis.report import Suggestion
 from nandiag.analysis.verdict.further import with_next
 from nandiag.events import Next, Site
@@ -158,4 +159,17 @@ def test_where_a_large_number_stood_in_nothing_is_told_of_a_mend_that_leaves_0(a
         Suggestion("Guard it.", mend),
         look(by_hand, "    return torch.exp(w).mean()", "torch.exp(w)", 24, op="exp"),
     )
+    assert len(with_next(facts, 0, (own,), [after])[1]) == told
+
+
+@pytest.mark.parametrize(("wide", "told"), [(1e5, 0), (1e39, 1)])
+def test_what_the_same_wider_dtype_holds_is_no_next_place(at, by_hand, wide, told):
+    given, bad = by_hand.fact(dtype="float16", max=300.0), by_hand.fact(dtype="float16", posinf=3)
+    known = {"float64_finite": True, "autocast": True}
+    facts = at("mul", (given,), (bad,), text="y = x * x", column=(4, 9), line=21, file="train.py",
+               extra={**known, "float64_absmax": 1e5})  # fmt: skip
+    own = explain(facts)[1].suggestions[0]
+    after = look(by_hand, "    return y.sum()", "y.sum()", 24, op="sum", inputs=(given,), outputs=(bad,))
+    after = replace(after, facts={**known, "float64_absmax": wide})
+    assert "bfloat16" in own.code
     assert len(with_next(facts, 0, (own,), [after])[1]) == told
