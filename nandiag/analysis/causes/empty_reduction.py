@@ -6,7 +6,7 @@ import ast
 from collections.abc import Collection
 
 from nandiag.analysis.causes.facts import Cause, Facts, dtype_of
-from nandiag.analysis.causes.mends.divisors import means
+from nandiag.analysis.causes.mends.divisors import means, spreads
 from nandiag.analysis.causes.mends.script import fitting
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -98,12 +98,18 @@ def _divides_by_no_target(facts: Facts) -> bool:
 
 
 def _nothing(facts: Facts) -> Cause:
-    text = "Leave out what is empty, or divide a sum by a count that is at least 1."
     return Cause(
         slug="empty_reduction",
         evidence=(f"the input of {facts.op} has no elements; the {facts.op} of nothing is NaN",),
-        suggestions=(_left(facts) or Suggestion(text, means.counted(facts.origin) or "x.sum() / max(x.numel(), 1)"),),
+        suggestions=(_left(facts) or _taken_of_more(facts),),
     )
+
+
+def _taken_of_more(facts: Facts) -> Suggestion:
+    if facts.op in SPREADS:
+        return spreads.of_nothing(facts, divides=_divides(facts))
+    text = "Leave out what is empty, or divide a sum by a count that is at least 1."
+    return Suggestion(text, means.counted(facts.origin) or "x.sum() / max(x.numel(), 1)")
 
 
 def _left(facts: Facts) -> Suggestion | None:

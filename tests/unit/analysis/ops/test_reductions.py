@@ -57,6 +57,36 @@ def test_any_mean_of_nothing(at, by_hand):
     assert mechanism(at("mse_loss", (empty, empty), (by_hand.fact(shape=(), nan=1),))).slug == "empty_reduction"
 
 
+@pytest.mark.parametrize(
+    ("line", "expression", "code"),
+    [
+        ("m = 0.1 + pos.detach().std() / n", "pos.detach().std()",
+         "m = 0.1 + (pos.detach().std() if pos.numel() > 1 else pos.new_zeros(())) / n"),
+        ("s = torch.std(d[same])", "torch.std(d[same])",
+         "s = torch.std(d[same]) if d[same].numel() > 1 else d[same].new_zeros(())"),
+        ("return x.std(unbiased=False)", "x.std(unbiased=False)",
+         "return x.std(unbiased=False) if x.numel() > 1 else x.new_zeros(())"),
+        ("m = (y - c) / x.std()", "x.std()", "m = (y - c) / (x.std() if x.numel() > 1 else x.new_ones(()))"),
+        ("s = x.std(0)", "x.std(0)", "s = torch.nan_to_num(x.std(0), nan=0.0)"),
+        ("s = self.pick(x).std()", "self.pick(x).std()", "s = torch.nan_to_num(self.pick(x).std(), nan=0.0)"),
+        ("s = spread(x)", "spread(x)", None),
+    ],
+)  # fmt: skip
+def test_the_spread_of_nothing_is_taken_of_two_values_or_more(at, by_hand, line, expression, code):
+    bad = by_hand.fact(shape=(), nan=1)
+    facts = at("std", (by_hand.fact(shape=(0,)),), (bad,), **on(line, expression))
+    assert mechanism(facts).slug == "empty_reduction"
+    assert codes(facts) == [code]
+
+
+def test_the_spread_of_nothing_among_weights_keeps_its_gradient(at, by_hand):
+    bad = by_hand.fact(shape=(), nan=1)
+    facts = at(
+        "std", (by_hand.fact(shape=(0,)),), (bad,), **on("loss = z.std()", "z.std()"), extra={"of_weights": True}
+    )
+    assert codes(facts) == ["loss = z.std() if z.numel() > 1 else 0 * z.sum()"]
+
+
 def test_a_count_of_nothing_is_at_least_one(at, by_hand):
     nothing = by_hand.fact(zeros=1, shape=(), dtype="int64", min=0.0, max=0.0, absmax=0.0)
     place = on("loss = (each * seen).sum() / seen.sum()", "(each * seen).sum() / seen.sum()")

@@ -44,6 +44,36 @@ def of_equals(facts: Facts) -> Suggestion | None:
     return None if line is None else Suggestion(text, line)
 
 
+def of_nothing(facts: Facts, *, divides: bool) -> Suggestion:
+    """Return the user's line with 0 for the spread of what may be empty, or 1 where the line ``divides`` by it."""
+    found = fitting.parsed(facts.origin)
+    call = None if found is None else found[1]
+    given = None if call is None else fitting.target(call, facts.op or "")
+    instead = "1" if divides else "0"
+    text = f"Of nothing there is no spread, nor of one value: take {instead} in its place there."
+    if found is None or given is None or not isinstance(call, ast.Call):
+        return Suggestion(text)
+    along = len(call.args) > (0 if isinstance(call.func, ast.Attribute) and call.func.value is given else 1)
+    if along or any(word.arg == "dim" for word in call.keywords) or not meanings.is_same_again(given):
+        return Suggestion(text, fitting.whole(facts.origin, f"torch.nan_to_num({found[0]}, nan={instead}.0)"))
+    of = fitting.bracketed(_bare(given))
+    one = f"{of}.new_{'ones' if divides else 'zeros'}(())"
+    one = f"0 * {of}.sum()" if facts.extra.get("of_weights") is True and not divides else one
+    return Suggestion(text, _either(facts, f"{found[0]} if {of}.numel() > 1 else {one}"))
+
+
+def _bare(node: ast.expr) -> ast.expr:
+    """Return what is detached there, which has as many values."""
+    return fitting.target(node, "detach") or node
+
+
+def _either(facts: Facts, choice: str) -> str | None:
+    """Return the line with a ``choice`` of two, in brackets where anything stands beside it."""
+    source, (first, last) = facts.origin.source or "", facts.origin.column or (0, 0)
+    alone = source[:first].rstrip().endswith(("=", "return")) and not source[last:].strip()
+    return fitting.whole(facts.origin, choice if alone else f"({choice})")
+
+
 def _is_range(node: ast.expr) -> bool:
     """Whether it is the largest of something less the least of it, or one quantile less another."""
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Sub):
