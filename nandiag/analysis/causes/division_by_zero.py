@@ -74,6 +74,7 @@ _RATE = (
 )
 _KEPT = "y = a / torch.where(b != 0, b, torch.inf)"
 _COUNTS = re.compile(r"(?:^|[\W_])(?:n|num|numel|counts?|len|lengths?|steps|samples|tokens|batches|seen)(?:$|[\W_])")
+_INDEX = re.compile(r"""\[[^\['"]*?\]""")  # what it is looked up by tells nothing of it; a key says its name
 _EITHER = re.compile(r"(?:^|[\W_])(?:n|length)(?:$|[\W_])")  # a count, or a norm
 _SUM = re.compile(r"\bsum\(|\bcount\w*\(|\blen\(|\bnumel\(")
 _SIZES = re.compile(r"norm|sqrt|\bstd\b|\bvar\b|\babs\b|\bmean\b|\bexp\b")
@@ -296,7 +297,7 @@ def _of_one_number(facts: Facts, name: str | None, counted: str | None) -> tuple
         return (begun,)
     made = _made_of(facts, text) if text is not None and "(" in text else _where_set(facts, text)
     why = f"{name or text or 'The divisor'} is 0, and what it divides is not: look at {made}"
-    if not _COUNTS.search(text or name or "") and not _are_counts(facts, text):
+    if not _is_called_count(text or name or "") and not _are_counts(facts, text):
         return (_bound_raised(facts, text) or spreads.of_equals(facts) or Suggestion(f"{why}."),)
     if counted is None:
         return (Suggestion(f"{why}."),)
@@ -380,4 +381,8 @@ def _is_count(facts: Facts, divisor: TensorFact) -> bool:
     sizes = meaning is not None and _SIZES.search(meaning.text) is not None  # n may stand for a norm as well
     if meaning is None and not divisor.max and "int" not in dtype_of(divisor) and not _is_infinite(facts):
         below = _EITHER.sub("", below)  # nothing says which: a small number does for 0/0 of both
-    return whole and not sizes and _COUNTS.search(below) is not None
+    return whole and not sizes and _is_called_count(below)
+
+
+def _is_called_count(text: str) -> bool:
+    return _COUNTS.search(_INDEX.sub("", text)) is not None

@@ -236,3 +236,23 @@ def test_a_deviation_at_birth_is_not_made_huge(at, by_hand):
     facts = by_zero(at, by_hand, line, "0.02 / depth.sqrt()", extra={"birth": "op"}, phase="init")
     assert codes(facts) == [None]
     assert "clamp_min" in codes(by_zero(at, by_hand, line, "0.02 / depth.sqrt()"))[0]
+
+
+@pytest.mark.parametrize(
+    ("below", "counted"),
+    [
+        ("self.hist[n][-2]", False),
+        ("seen[tasks[n]]", True),
+        ("loss[n]", False),
+        ("past[steps]", False),
+        ("state['count']", True),
+        ("counts[i]", True),
+        ("n[0]", True),
+    ],
+)
+def test_what_is_looked_up_by_a_count_is_none(at, by_hand, below, counted):
+    facts = by_zero(at, by_hand, f"r = now / {below}", f"now / {below}")
+    assert any(f"{below}.clamp_min(1)" in (code or "") for code in codes(facts)) is counted
+    whole = by_hand.fact(zeros=2, min=0.0, max=2.0)
+    facts = by_zero(at, by_hand, f"r = now / {below}", f"now / {below}", nan=1, zero=whole)
+    assert any(f"{below}.clamp_min(1)" in (code or "") for code in codes(facts)) is counted
