@@ -43,6 +43,7 @@ EXPLAIN = Explanation(
 )
 
 SOFTMAX = frozenset({"softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax"})
+_LOGARITHMS = ("log_softmax", "cross_entropy")
 ATTENTION = "scaled_dot_product"
 _SUMS = frozenset({"add", "sub"})
 # The gradients of these are made of exp(x - result), where both are -inf.
@@ -126,11 +127,21 @@ def _advice(facts: Facts) -> tuple[Suggestion, ...]:
     if opened is not None:
         return (opened,)
     fitted = fitting.filled(facts.origin) or fitting.argument(facts.origin, "softmax", _finite)
+    logarithm = None if fitted is not None else _scores(facts)
     left = _left_one(facts, *_names(facts))
-    if fitted is None:
+    if fitted is None and logarithm is None:
         return (_alone(facts, left),)
-    text = "Mask with the lowest finite number: such a row is then a mean over all of its positions, and no NaN."
-    return (Suggestion(text, fitted), left)
+    then = "a mean over all of its positions" if logarithm is None else "the same chance for each of its positions"
+    text = f"Mask with the lowest finite number: such a row is then {then}, and no NaN."
+    return (Suggestion(text, fitted or logarithm), left)
+
+
+def _scores(facts: Facts) -> str | None:
+    """Return the user's line with the scores bounded that its logarithm of a softmax is of, where they have a name."""
+    found = fitting.parsed(facts.origin)
+    given = [] if found is None else [(op, fitting.target(found[1], op)) for op in _LOGARITHMS]
+    op = next((op for op, part in given if isinstance(part, ast.Name | ast.Attribute | ast.Subscript)), None)
+    return None if op is None else fitting.argument(facts.origin, op, _finite)
 
 
 def _padding(facts: Facts) -> Suggestion | None:

@@ -203,7 +203,8 @@ def _brought_back(origin: Origin, op: str, guard: str) -> str | None:
 
 def _of_counts(facts: Facts, op: str) -> tuple[Suggestion, ...] | None:
     """The logarithm of whole numbers: behind a bound it would be a number far from all others."""
-    if facts.extra.get("whole") is not True or op != "log" or facts.node is not None:
+    whole = facts.extra.get("whole") is True or "int" in dtype_of(facts.origin.inputs[0])
+    if not whole or op != "log" or facts.node is not None:
         return None
     code = fitting.renamed(facts.origin, "log", "log1p")
     one = fitting.argument(facts.origin, "log", "{}.clamp_min(1)".format)

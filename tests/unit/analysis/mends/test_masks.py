@@ -221,3 +221,19 @@ def test_zeros_of_a_masked_softmax_made_elsewhere_are_bounded_too(at, by_hand):
     extra = {"of_weights": True, "made_by": ["SoftmaxBackward0"]}
     facts = at("log", (given,), (by_hand.fact(neginf=12),), extra=extra, **placed(_ENTROPY, "p.log()"))
     assert [one.code for one in advice(facts)] == ["return -(p * p.clamp_min(1e-12).log()).sum(-1).mean()"]
+
+
+@pytest.mark.parametrize(
+    ("line", "expression", "code"),
+    [
+        ("loss = nn.functional.cross_entropy(z, y)", "nn.functional.cross_entropy(z, y)",
+         "loss = nn.functional.cross_entropy(z.clamp_min(torch.finfo(z.dtype).min), y)"),
+        ("logp = z[:, 0].log_softmax(-1)", "z[:, 0].log_softmax(-1)",
+         "logp = z[:, 0].clamp_min(torch.finfo(z[:, 0].dtype).min).log_softmax(-1)"),
+        ("loss = F.cross_entropy(self.net(x), y)", "F.cross_entropy(self.net(x), y)", None),
+        ("loss = self.criterion(z, y)", "self.criterion(z, y)", None),
+    ],
+)  # fmt: skip
+def test_scores_that_are_masked_whole_are_bounded_in_a_loss_too(at, by_hand, line, expression, code):
+    facts = at("_log_softmax", (by_hand.fact(neginf=4),), (by_hand.fact(nan=4),), **placed(line, expression))
+    assert advice(facts)[0].code == code

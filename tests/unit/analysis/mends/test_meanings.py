@@ -156,6 +156,14 @@ def test_of_counts_another_logarithm_is_taken(at, by_hand):
     assert codes("y = take(x)", "take(x)") == ["x.clamp_min(1).log()", "torch.log1p(x)"]
 
 
+@pytest.mark.parametrize("op", ["log", "log2"])
+def test_whole_numbers_by_their_dtype_are_at_least_1(at, by_hand, op):
+    line, shown = f"y = s - keep.sum(1).{op}()", f"keep.sum(1).{op}()"
+    given = by_hand.fact(zeros=1, min=0.0, max=5.0, dtype="int64")
+    facts = at(op, (given,), (by_hand.fact(neginf=1),), text=line, column=(8, 8 + len(shown)))
+    assert first(facts).code == f"y = s - keep.sum(1).clamp_min(1).{op}()"
+
+
 @pytest.mark.parametrize(
     ("ratio", "code"),
     [

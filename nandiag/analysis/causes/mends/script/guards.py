@@ -35,7 +35,12 @@ def in_update(fact: TensorFact) -> str:
 
 
 def least(fact: TensorFact, usual: str = "1e-12") -> str:
-    """Return a guard of what a logarithm or a root is taken of: the usual one, but where all that was seen is tiny."""
+    """Return a guard of what a logarithm or a root is taken of: the usual one, but where all that was seen is tiny.
+
+    Whole numbers are counts: at least one.
+    """
+    if "int" in dtype_of(fact):
+        return "1"
     if fact.absmax is None or fact.absmax * _FAR >= float(usual) or dtype_of(fact) == "float16":
         return usual
     return _below(fact.absmin, usual, _FLOOR)
