@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from nandiag.analysis.causes import Cause, Explain, Facts, explain
 from nandiag.analysis.causes.facts import LIKELY, is_again, is_whole
 from nandiag.analysis.causes.mends.digits.lost import loss_of
+from nandiag.analysis.causes.mends.script import bounding
 from nandiag.analysis.origin import Claim, shown_again
 from nandiag.analysis.report import Origin, Suggestion, Verdict
 from nandiag.analysis.skips import before
@@ -161,7 +162,8 @@ def _also_at(facts: Facts, first: int | None, told: tuple[Suggestion, ...]) -> t
 
     ``first`` is the place of that one's suggestion, which may have told them already.
     """
-    again = [] if first is None else [line for line in facts.again if not is_told(line, told[first])]
+    held = _held(facts)
+    again = [] if first is None else [one for one in facts.again if one not in held and not is_told(one, told[first])]
     if first is None or not again:
         return told
     compute = "computes" if len(again) == 1 else "compute"
@@ -169,6 +171,13 @@ def _also_at(facts: Facts, first: int | None, told: tuple[Suggestion, ...]) -> t
     text = f"{told[first].text} {where} {compute} the like: mend that too."
     mend = Suggestion(text, beside(facts, told[first], again))
     return (*told[:first], mend, *told[first + 1 :])
+
+
+def _held(facts: Facts) -> set[int]:
+    """Return the lines that compute the like, and bound it from above: no Inf comes through there."""
+    infinite = all(fact.posinf == fact.bad for fact in facts.origin.outputs)
+    alike = facts.around.alike if facts.around is not None and infinite else ()
+    return {one.line for one in alike if bounding.is_bounded_above(one.text, one.column)}
 
 
 _AT_THE_OP = frozenset(

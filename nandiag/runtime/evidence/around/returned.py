@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from nandiag.runtime.evidence.around.again import within
-from nandiag.runtime.evidence.around.place import Function, Place, root
+from nandiag.runtime.evidence.around.place import Function, Place, loaded, root
 from nandiag.runtime.evidence.around.unchanged import bound, called
 
 _PLAIN = (ast.Name, ast.Attribute, ast.Load)
@@ -86,11 +86,12 @@ def _inner(node: ast.AST) -> Iterator[tuple[ast.AST, ...]]:
 def ends(place: Place) -> str | None:
     """Return what each ``return`` of the function gives, empty where none gives anything; ``None`` where it differs.
 
-    ``None`` as well where it exchanges something with other ranks, which would wait for one that leaves it early.
+    ``None`` as well where it exchanges something with other ranks, which would wait for one that leaves it early, and
+    where each turn of a loop makes what the expression is of: the next one may go on.
     """
     scope = place.scope
     inner = list(within(scope)) if isinstance(scope, ast.FunctionDef) else []
-    if not inner or any(isinstance(one, ast.Lambda) and one in place.nodes for one in inner):
+    if not inner or _is_of_one_turn(place) or any(isinstance(one, ast.Lambda) and one in place.nodes for one in inner):
         return None
     if any(isinstance(one, ast.Yield | ast.YieldFrom) or _exchanges(one) for one in inner):
         return None
@@ -99,6 +100,12 @@ def ends(place: Place) -> str | None:
         return ""
     text = given.pop() if len(given) == 1 else ""
     return text if isinstance(scope, ast.FunctionDef) and text and _is_known(scope, text, inner) else None
+
+
+def _is_of_one_turn(place: Place) -> bool:
+    loops = [one for one in place.within if isinstance(one, ast.For | ast.AsyncFor | ast.While)]
+    made = {name for loop in loops for one in ast.walk(loop) for name in bound(one)}
+    return not made.isdisjoint(loaded(place.nodes[-1]))
 
 
 def _exchanges(node: ast.AST) -> bool:

@@ -155,6 +155,30 @@ def test_such_a_line_stands_mended_below_the_mend(by_hand):
     assert verdict.suggestions[0].text.endswith(" Lines 12 and 15 compute the like: mend that too.")
 
 
+@pytest.mark.parametrize(
+    ("line", "shown", "bad", "told"),
+    [
+        ("c = (a / n).clamp(max=1.0) if a else 1.0", "a / n", {"posinf": 1}, False),
+        ("c = torch.clamp(a / n, 0, 1)", "a / n", {"posinf": 1}, False),
+        ("c = torch.minimum(a / n, one)", "a / n", {"posinf": 1}, False),
+        ("c = (a / n).clamp(max=1.0)", "a / n", {"nan": 1}, True),
+        ("c = (a / n).clamp(min=1.0)", "a / n", {"posinf": 1}, True),
+        ("c = (a / n).clamp_min(1.0)", "a / n", {"posinf": 1}, True),
+        ("c = (a / n) * b.clamp(max=1.0)", "a / n", {"posinf": 1}, True),
+    ],
+)
+def test_what_is_bounded_from_above_already_is_not_told_to_be_mended(by_hand, line, shown, bad, told):
+    first = line.index(shown)
+    twin, own = Alike(12, line, (first, first + len(shown))), "g = a / n"
+    look = by_hand.found(5, inputs=(by_hand.fact(), by_hand.fact(zeros=1, shape=(), min=0.0)),
+                         outputs=(by_hand.fact(**bad),))  # fmt: skip
+    site = replace(look.site, op="aten.div.Tensor", line=14, source=own, column=(4, 9),
+                   around=Around(again=(12,), alike=(twin,)))  # fmt: skip
+    run = by_hand.run(by_hand.rank(0, by_hand.loss(5), replace(look, site=site), world=1), world=1)
+    texts = [one.text for one in analyse(run).verdict.suggestions]
+    assert any("Line 12 computes the like" in text for text in texts) is told
+
+
 # ---------------------------------------------------------------------- torch's own functions
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nandiag.analysis.causes import data_nonfinite, explain
-from nandiag.events import Looked, Site
+from nandiag.events import Harm, Looked, Site
 from nandiag.events.site import Around
 from tests.unit.analysis.mends.placing import first, on
 
@@ -77,6 +77,19 @@ def test_gradients_that_are_clipped_by_hand_are_0_where_their_norm_is(at, by_han
     facts = at("reciprocal", given, (by_hand.fact(posinf=1, shape=()),), **place)
     facts = replace(facts, look=replace(facts.look, site=Site(around=Around(ends="total"))))
     assert first(facts) == "p.grad.mul_(max_norm / total.clamp_min(1e-6))"
+
+
+@pytest.mark.parametrize(
+    ("what", "bad", "leaves"),
+    [("gradient", {"nan": 4}, False), ("gradient", {"posinf": 4}, True), ("parameter", {"nan": 4}, True)],
+)
+def test_gradients_under_another_name_that_are_0_stay_so_by_any_factor(at, by_hand, what, bad, leaves):
+    given = (by_hand.fact(zeros=1, shape=(), min=0.0, max=0.0),)
+    place = {**on("g.mul_(limit / total)", "limit / total"), "phase": "optimizer", "function": "clip_"}
+    facts = at("reciprocal", given, (by_hand.fact(posinf=1, shape=()),), **place)
+    harm = Harm(what, 5, "optimizer", (by_hand.fact("w", **bad),), 1, 4)
+    facts = replace(facts, harm=harm, look=replace(facts.look, site=Site(around=Around(ends=""))))
+    assert first(facts) == ("if total == 0: return" if leaves else "g.mul_(limit / total.clamp_min(1e-6))")
 
 
 def test_a_function_is_left_only_where_it_is_known_what_it_hands_back(at, by_hand):

@@ -12,7 +12,8 @@ def told(text):
     tree = ast.parse(text)
     scope = next(one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
     own = next(one for one in ast.walk(scope) if isinstance(one, ast.BinOp))
-    return ends(Place("train.py", (tree, scope, own)))
+    loops = (one for one in ast.walk(scope) if isinstance(one, ast.For | ast.While) and own in ast.walk(one))
+    return ends(Place("train.py", (tree, scope, *loops, own)))
 
 
 @pytest.mark.parametrize(
@@ -58,3 +59,11 @@ def test_a_function_that_exchanges_something_is_not_to_be_left_early(line):
 
 def test_other_words_are_no_exchange():
     assert told("def f(self, x):\n    y = x / 2\n    torch.broadcast_tensors(x, y)\n    x.gather(0, y)\n") == ""
+
+
+@pytest.mark.parametrize(
+    ("made", "given"),
+    [("total = sum(n)\n  for p in ps:", ""), ("for p in ps:\n    total = p.norm()", None), ("for total in n:", None)],
+)
+def test_the_rest_of_a_loop_is_not_left_for_what_one_turn_makes(made, given):
+    assert told(f"def f(ps, n):\n  {made}\n    p.mul_(1 / total)") == given

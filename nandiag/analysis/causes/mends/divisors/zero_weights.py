@@ -59,7 +59,7 @@ def written(facts: Facts, divisor: TensorFact) -> Suggestion | None:
     own = _MERGED.match(line) or (facts.in_place and facts.of_weight)
     merged = facts.outputs_nan and own and facts.origin.inputs[0].zeros == facts.origin.inputs[0].numel
     written = replaced or merged or ((inverts or weighs) and _IN_PLACE.match(line))
-    if not written or divisor.numel != 1 or text is None or "(" in text:
+    if not written or divisor.numel != 1 or text is None or "(" in text or _are_gradients_of_zeros(facts):
         return None
     meaning = facts.meaning(text)
     made = "" if meaning is None else meaning.text
@@ -68,3 +68,9 @@ def written(facts: Facts, divisor: TensorFact) -> Suggestion | None:
     what = "write" if replaced else "average"
     told = f"Where {text} is zero there is nothing to {what}: leave before anything is written, on all ranks alike."
     return Suggestion(told, facts.left_if(f"{text} == 0"))
+
+
+def _are_gradients_of_zeros(facts: Facts) -> bool:
+    """Whether gradients are written, which were 0: only 0 times 1/0 is NaN, and by any other factor they stay 0."""
+    harm = facts.harm
+    return harm is not None and harm.what == "gradient" and not any(one.posinf or one.neginf for one in harm.tensors)

@@ -131,6 +131,24 @@ def _is_guarded(node: ast.expr) -> bool:
     return sums or names <= _OF_NUMBERS or fitting.within_clamp(node) is not None
 
 
+def is_bounded_above(line: str, column: tuple[int, int]) -> bool:
+    """Whether what stands in the characters ``column`` of a line is given to a bound from above at once."""
+    indent = len(line) - len(line.lstrip())
+    place = column[0] - indent, column[1] - indent
+    calls = [node for node in fitting.nodes_of(line) if isinstance(node, ast.Call)] if line.isascii() else []
+    return any((part.col_offset, part.end_col_offset) == place for call in calls for part in _ended(call))
+
+
+def _ended(call: ast.Call) -> list[ast.expr]:
+    """Return what is no larger than another number behind the call."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    given = fitting.target(call, name)
+    if name == "minimum" or (name == "min" and isinstance(call.func, ast.Name)):
+        return [*call.args, *([given] if given is not None else [])]
+    ends = len([one for one in call.args if one is not given]) > 1 or any(one.arg == "max" for one in call.keywords)
+    return [given] if given is not None and (name == "clamp_max" or (name in {"clamp", "clip"} and ends)) else []
+
+
 def is_chosen(origin: Origin) -> bool:
     """Whether the underlined expression stands in one of the branches of a ``torch.where`` in its line."""
     source, column = origin.source or "", origin.column or (0, 0)
