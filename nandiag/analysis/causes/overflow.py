@@ -222,9 +222,9 @@ def _fits_float32(facts: Facts) -> bool:
 
 def _half(facts: Facts) -> tuple[Suggestion, ...]:
     wide = _bfloat16(facts)
-    scaled = _loss_scale(facts)
-    if scaled is not None:
-        return (scaled, wide)
+    of_loss = _of_the_loss(facts, wide)
+    if of_loss:
+        return of_loss
     if facts.op in CASTS:
         return _cast(facts, wide)
     if facts.origin.phase == "optimizer":
@@ -236,6 +236,22 @@ def _half(facts: Facts) -> tuple[Suggestion, ...]:
     if bounds and _fits_the_line(facts):
         return (*bounds, wide, _lifted(facts))
     return (wide, _lifted(facts), *bounds)
+
+
+def _of_the_loss(facts: Facts, wide: Suggestion) -> tuple[Suggestion, ...]:
+    """Say what the loss makes a gradient too large by: no line of the script's makes the operands of one."""
+    scaled, summed = _loss_scale(facts), facts.extra.get("loss_summed") is True
+    if scaled is not None:
+        return (scaled, wide)
+    if facts.node is None or not (summed or facts.op in PRODUCTS | CONVOLUTIONS):
+        return ()
+    return (wide, _MEAN) if summed else (wide,) if not _under_autocast(facts) else ()
+
+
+_MEAN = Suggestion(
+    'Or let the loss be a mean, not a sum (.mean(), reduction="mean"): its gradients grow with the count of what it '
+    "adds up. The learning rate is then to be larger by as much."
+)
 
 
 def _fits_the_line(facts: Facts) -> bool:

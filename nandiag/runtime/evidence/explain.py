@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from types import CodeType
 from typing import Any
@@ -19,6 +20,7 @@ from nandiag.runtime.memory.overwritten import outs_of
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.tape.entries import tensors_in
 
+_SUM = 2  # as torch counts reductions
 _EIGHTHS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, *_EIGHTHS)
 _LARGEST = 1 << 27
@@ -126,6 +128,24 @@ def of_weights(op: Op, losses: Iterable[Tensor] = ()) -> dict[str, object]:
         return {}
     below = {"below_by": _made_by(given[1])} if len(given) == _PAIR and _is_division(op) else {}
     return {"of_weights": trained, "made_by": _made_by(given[0]), **below}
+
+
+def summed(losses: Iterable[Tensor]) -> dict[str, object]:
+    """Return whether each of the ``losses`` is a sum over several values: so are the gradients, with them."""
+    last = [_uncast(loss.grad_fn) for loss in losses]
+    return {"loss_summed": True} if last and all(map(_is_sum, last)) else {}
+
+
+def _uncast(node: Any) -> Any:
+    while node is not None and type(node).__name__.startswith("ToCopyBackward"):
+        node = node.next_functions[0][0]
+    return node
+
+
+def _is_sum(node: Any) -> bool:
+    several = math.prod(getattr(node, "_saved_self_sym_sizes", ())) > 1
+    summed_up = type(node).__name__ == "SumBackward0" and several
+    return summed_up or getattr(node, "_saved_reduction", None) == _SUM
 
 
 def _is_reentrant(loss: Tensor) -> bool:

@@ -28,6 +28,7 @@ from nandiag.runtime.evidence.explain import (
     round_library,
     scalars_of,
     site_of,
+    summed,
     upside_down,
     vanished_at,
 )
@@ -181,7 +182,7 @@ class Evidence:
             facts |= few_weights(op, self._name())
             facts |= self.births.record.files.told(named_inputs(op, self._name())) if self.births is not None else {}
             facts |= masked_at(op) if op.sums else {}
-            facts |= self.multiplied() if op.spot.node is not None else {}
+            facts |= {**self.multiplied(), **summed(losses)} if op.spot.node is not None else {}
         number = (
             name_of_number(op.spot.frames)
             if any(type(one) is float and not math.isfinite(one) for one in facts.values())

@@ -150,3 +150,16 @@ def test_a_scaler_is_shown_only_where_it_would_take_the_gradients(at, by_hand, a
     assert first.text.startswith("The script multiplies its loss by 32768")
     assert ("torch.amp.GradScaler" in (first.code or "")) is shown
     assert ("leave out the update where a gradient is not finite" in first.text) is not shown
+
+
+@pytest.mark.parametrize(("extra", "mean"), [({"loss_summed": True}, True), ({}, False)])
+@pytest.mark.parametrize("autocast", [True, False])
+def test_a_gradient_in_half_precision_is_told_of_the_loss_and_not_of_attention(at, by_hand, extra, mean, autocast):
+    given, bad = by_hand.fact(dtype="float16", max=26.0, absmax=26.0), by_hand.fact(posinf=4, dtype="float16")
+    known = {"float64_finite": True, "float64_absmax": 105086.0, "autocast": autocast, **extra}
+    facts = at("mm", (given, given), (bad,), node="AddmmBackward0", forward_op="aten.addmm.default",
+               phase="backward", extra=known)  # fmt: skip
+    texts = [one.text for one in mechanism(facts).suggestions]
+    assert not any("attention" in text for text in texts)
+    assert any('reduction="mean"' in text for text in texts) is mean
+    assert "bfloat16" in texts[0]

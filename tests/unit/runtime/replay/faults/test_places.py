@@ -114,6 +114,27 @@ def test_the_number_that_a_loss_is_multiplied_by_before_backward(work, factor):
     assert (look.phase, look.facts.get("loss_factor")) == ("backward", None if factor == 1.0 else factor), look
 
 
+@pytest.mark.parametrize(
+    ("reduced", "summed"),
+    [
+        (lambda each: each.sum(), True),
+        (lambda each: nn.functional.mse_loss(each, torch.zeros_like(each), reduction="sum").double(), True),
+        (lambda each: each.mean(), None),
+        (lambda each: each.sum() / 20, None),
+        (lambda each: each.sum(1).mean(), None),
+        (lambda each: each.max().sum(), None),
+    ],
+)
+def test_whether_a_loss_is_a_sum_is_told_of_a_gradient(work, reduced, summed):
+    worker = work(on_anomaly="continue")
+    model = net()
+    optimizer = sgd(model)
+    reduced((model(torch.randn(5, 4)) * 0).sqrt()).backward()
+    optimizer.step()
+    look = worker.looked[0]
+    assert (look.phase, look.facts.get("loss_summed")) == ("backward", summed), look
+
+
 @pytest.mark.parametrize(("last", "whole"), [(3.0, True), (3.5, None)])
 def test_a_logarithm_of_counts(work, last, whole):
     worker = work(on_anomaly="continue")
