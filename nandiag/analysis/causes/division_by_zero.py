@@ -187,7 +187,8 @@ def _in_pass(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
 def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     within = f"1e{under_root(divisor)}"
     rooted = quotients.rooted(facts.origin, lambda text: f"{text}.clamp_min({within})")
-    in_root = _KEEP if facts.origin.phase == "optimizer" else _IN_ROOT  # no gradient goes through an update
+    apart = facts.origin.phase == "optimizer" or facts.extra.get("of_weights") is False
+    in_root = _KEEP if apart else _IN_ROOT  # no gradient goes through an update, nor back from data
     found = [
         Suggestion(_keep(facts, divisor), _guarded(facts, divisor)) if rooted is None else Suggestion(in_root, rooted)
     ]

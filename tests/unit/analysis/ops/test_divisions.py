@@ -256,3 +256,15 @@ def test_what_is_looked_up_by_a_count_is_none(at, by_hand, below, counted):
     whole = by_hand.fact(zeros=2, min=0.0, max=2.0)
     facts = by_zero(at, by_hand, f"r = now / {below}", f"now / {below}", nan=1, zero=whole)
     assert any(f"{below}.clamp_min(1)" in (code or "") for code in codes(facts)) is counted
+
+
+@pytest.mark.parametrize(
+    ("of_weights", "phase", "told"), [(True, "loss", True), (False, "data", False), (True, "optimizer", False)]
+)
+def test_a_gradient_is_told_of_only_where_one_goes_back(at, by_hand, of_weights, phase, told):
+    zero = by_hand.fact(zeros=1, shape=(16,), min=0.0)
+    facts = by_zero(at, by_hand, "f = clip / sq.sqrt()", "clip / sq.sqrt()", op="reciprocal", zero=zero, phase=phase,
+                    extra={"of_weights": of_weights})  # fmt: skip
+    (only,) = mechanism(facts).suggestions
+    assert ("gradient" in only.text) is told
+    assert only.code == "f = clip / sq.clamp_min(1e-12).sqrt()"
