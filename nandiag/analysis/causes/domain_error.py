@@ -156,7 +156,8 @@ def _suggestions(facts: Facts, op: str, guard: str) -> tuple[Suggestion, ...]:
         return (first,)
     given = facts.origin.inputs[0].min
     trained = facts.extra.get("of_weights") is True and given is not None and given < _ROUNDED
-    return (_LEARNT, first) if trained else (first, _PARAMETRISED)
+    loaded = facts.origin.phase == "data" or "dataset" in facts.extra or facts.extra.get("of_weights") is False
+    return (_LEARNT, first) if trained else (first, *([] if loaded else [_PARAMETRISED]))
 
 
 def _of_squares(facts: Facts, squares: Suggestion, first: Suggestion, *, own_eps: bool) -> tuple[Suggestion, ...]:

@@ -167,3 +167,20 @@ def test_what_lies_far_outside_an_interval_was_not_rounded_there(at, by_hand, hi
         **on("d = torch.atanh(r)", "torch.atanh(r)"),
     )
     assert told in explain(facts)[1].suggestions[0].text
+
+
+@pytest.mark.parametrize(
+    ("phase", "extra", "told"),
+    [
+        ("forward", {}, True),
+        ("data", {}, False),
+        ("forward", {"of_weights": False}, False),
+        ("forward", {"dataset": "Sales"}, False),
+    ],
+)
+def test_what_is_born_while_data_is_loaded_is_made_by_no_model(at, by_hand, phase, extra, told):
+    facts = at("log", (by_hand.fact(min=-17.0),), (by_hand.fact(nan=1),), phase=phase, extra=extra,
+               text="y = price.log()", column=(4, 15))  # fmt: skip
+    texts = [one.text for one in explain(facts)[1].suggestions]
+    assert any("by construction" in text for text in texts) is told
+    assert any("clamp it" in text for text in texts)
