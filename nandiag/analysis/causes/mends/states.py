@@ -21,12 +21,40 @@ _MOST = "1e6"
 
 def is_kept(facts: Facts) -> bool:
     """Whether what went into the op next to an end of its dtype is the script's own state, by its text."""
+    if by_a_weight(facts) is not None:
+        return True
     found = _operand(facts)
     return found is not None and (isinstance(found[0], ast.Attribute) or _multiplied(facts, found[0]))
 
 
+def by_a_weight(facts: Facts) -> Suggestion | None:
+    """Say to bound the weight by which the line multiplies a state, in a recurrence written by hand, where it can."""
+    found, given = fitting.parsed(facts.origin), facts.origin.inputs
+    node = None if found is None else found[1]
+    if found is None or not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult) or len(given) != _TWO:
+        return None
+    sides = list(zip((node.left, node.right), given, strict=True))
+    for (part, factor), (own, state) in (sides, sides[::-1]):
+        grown = _is_huge(state) and state.name is None and _multiplied(facts, own)
+        if factor.name is None or not grown or not 1.0 < (factor.absmax or 0.0) <= _USUAL or facts.node is not None:
+            continue
+        name, most = ast.unparse(part), words.number(factor.absmax)
+        text = (
+            f"This line multiplies {ast.unparse(own)} by {name} whenever it runs, and {name} goes to {most}: above 1 "
+            "that grows without end with the number of turns. Bound it here, or make it by a sigmoid or a tanh."
+        )
+        return Suggestion(text, fitting.line_of(facts.origin, found[0], part, "{}.clamp(-1, 1)".format))
+    return None
+
+
+_TWO, _USUAL = 2, 100.0
+
+
 def mended(facts: Facts) -> Suggestion | None:
     """Say how to bound the state that broke: one that the line multiplies, or one that it divides by."""
+    weight = by_a_weight(facts)
+    if weight is not None:
+        return weight
     found = _operand(facts)
     if found is None:
         return None

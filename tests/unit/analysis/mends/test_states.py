@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nandiag.analysis.causes import explain
-from nandiag.events import Around, History, Looked, Site, Written
+from nandiag.events import Around, History, Looked, Site, Warned, Written
 
 CALM = History(
     tuple(range(12)), (1.0, 1.3, 0.8) * 4, (1.0, 1.3, 0.8) * 4, (0.01,) * 12, (None,) * 12, optimizer=()
@@ -62,3 +62,36 @@ def test_large_values_of_the_step_itself_still_speak_for_its_batch(at, by_hand, 
     story = explain(broken(at, by_hand, line, line.partition(" = ")[2], given))[0]
     assert story.slug == "data_outlier"
     assert "points at" not in story.evidence[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("h = self.decay * h + self.inp(x)", "h = self.decay.clamp(-1, 1) * h + self.inp(x)"),
+        ("h = h * self.decay", "h = h * self.decay.clamp(-1, 1)"),
+        ("h *= self.decay", "h *= self.decay.clamp(-1, 1)"),
+        ("h = self.decay * g", None),
+    ],
+)
+def test_a_weight_that_multiplies_a_state_in_each_turn_is_to_stay_below_1(at, by_hand, line, code):
+    factor, state = by_hand.fact("decay", min=0.7, max=1.3, absmax=1.3), by_hand.fact(max=2.9e38, absmax=2.9e38)
+    expression = line if "*=" in line else line.removeprefix("h = ").partition(" + ")[0]
+    given = (factor, state) if expression.startswith("self") else (state, factor)
+    facts = broken(at, by_hand, line, expression, given)
+    warned = Warned("batch_longer", 12, {"shape": [8, 400, 1], "longest": [8, 24, 1], "batches": 12}, "x")
+    story, told = explain(replace(facts, warned=(warned,)))
+    assert story.slug == "data_outlier"
+    assert [one.code for one in told.suggestions if ".clamp(-1, 1)" in (one.code or "")] == ([code] if code else [])
+    if code is not None:
+        assert told.leads
+        assert "self.decay" in told.suggestions[0].text
+        assert "goes to 1.3" in told.suggestions[0].text
+        story, _ = explain(facts)
+        assert story is None or story.slug != "data_outlier"
+
+
+@pytest.mark.parametrize(("factor", "state"), [(0.9, 2.9e38), (1.3, 20.0), (1e20, 2.9e38)])
+def test_a_weight_of_another_size_is_not_to_blame_for_that(at, by_hand, factor, state):
+    given = by_hand.fact("decay", max=factor, absmax=factor), by_hand.fact(max=state, absmax=state)
+    _, told = explain(broken(at, by_hand, "h = self.decay * h", "self.decay * h", given))
+    assert not any("clamp(-1, 1)" in (one.code or "") for one in told.suggestions)
