@@ -87,6 +87,7 @@ class Weights:
         self._frozen = Frozen()
         self.masks = Masks()
         self._variables = Variables()
+        self._renewals = _TRIES
         self._turn = 0
         self._whole: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self.in_turns = self.in_parts = False
@@ -253,7 +254,7 @@ class Weights:
 
     def name(self, tensor: Tensor, optimizer: Optimizer) -> str:
         """Return the FQN of a parameter, else what the script calls it, or its place in the optimizer."""
-        owner = self.owners.get(id(tensor))
+        owner = self.owners.get(id(tensor)) or self._come_since(tensor)
         own = owner.fqn if owner is not None else self._variables.name(tensor, parameters(optimizer))
         if own is not None:
             return own
@@ -262,6 +263,14 @@ class Weights:
                 if parameter is tensor:
                     return f"param_groups[{number}].params[{index}]"
         return "a tensor"
+
+    def _come_since(self, tensor: Tensor) -> Owner | None:
+        """Return whose it is where a module grew since the stock was taken; looked for a few times at most."""
+        if self._renewals <= 0:
+            return None
+        self._renewals -= 1
+        self.owners |= owners(find_roots())
+        return self.owners.get(id(tensor))
 
     def _named(self, optimizer: Optimizer) -> Iterator[tuple[str, Tensor]]:
         return ((self.name(parameter, optimizer), parameter) for parameter in parameters(optimizer))

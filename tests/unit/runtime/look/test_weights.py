@@ -228,6 +228,28 @@ def test_a_parameter_that_no_module_holds_is_called_by_its_variable_else_by_its_
     assert [one.name for one in weights.begin(optimizer)] == ["param_groups[0].params[0]", "loose"]
 
 
+def test_a_parameter_of_a_module_that_grew_since_has_the_name_that_it_has_there(net, optimizer):
+    weights = Weights()
+    weights.begin(optimizer)
+    net.adapter = nn.Linear(2, 2)
+    optimizer.add_param_group({"params": list(net.adapter.parameters())})
+    with torch.no_grad():
+        net.adapter.weight.fill_(math.nan)
+    (held,) = weights.bad(optimizer)
+    assert (held.name, held.owner.module, held.owner.root_class) == ("adapter.weight", "adapter", type(net).__name__)
+
+
+def test_modules_are_looked_for_a_few_times_at_most(net, optimizer, monkeypatch):
+    weights, looks = Weights(), []
+    weights.begin(optimizer)
+    monkeypatch.setattr(room, "find_roots", lambda: looks.append(1) or [])
+    lone = [nn.Parameter(torch.ones(1)) for _ in range(40)]
+    optimizer.add_param_group({"params": lone})
+    for _ in range(3):
+        assert all(weights.name(one, optimizer) for one in lone)
+    assert len(looks) <= 8
+
+
 def test_plain_parameters_are_not_shards(net, optimizer):
     weights = Weights()
     weights.begin(optimizer)
