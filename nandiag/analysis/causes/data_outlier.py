@@ -153,11 +153,13 @@ def _of_length(facts: Facts, warned: Warned) -> Cause:
     now, before = shape_of(warned, "shape"), shape_of(warned, "longest")
     grown = [index for index, pair in enumerate(zip(now, before, strict=False)) if pair[0] > pair[1]]
     name = _name(warned)
+    weight = states.by_a_weight(facts)
     cut = f"{name} = {name}[{':, ' * grown[0]}:{before[grown[0]]}]" if len(now) == len(before) and grown else None
     return Cause(
         slug="data_outlier",
         evidence=(f"At step {warned.step}{facts.on_rank(warned)} {told(warned)}.",),
         suggestions=(
+            *([] if weight is None else [weight]),
             Suggestion("Cut long samples into pieces while loading, or drop what is longer than a bound.", cut),
             Suggestion(
                 "Or bound what grows with the length: a gated or normalised cell, a mean in the place of a sum."

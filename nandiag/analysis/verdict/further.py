@@ -110,7 +110,7 @@ def _leaves_what_stood_in(facts: Facts, mend: Mend) -> bool:
 
 
 # What these leave has little to do with what stood in.
-_OTHER = ("softmax(", "tanh(", ".clamp(-1, 1)")
+_OTHER = ("softmax(", "tanh(")
 # Whether 0 stood for what these are at their pole, and how a line is mended that is to give 0 there.
 _POLES = {"div": True, "true_divide": True, "divide": True, "reciprocal": True, "pow": False, "float_power": False}
 _NOTHING = "torch.inf)"

@@ -21,14 +21,15 @@ _MOST = "1e6"
 
 def is_kept(facts: Facts) -> bool:
     """Whether what went into the op next to an end of its dtype is the script's own state, by its text."""
-    if by_a_weight(facts) is not None:
-        return True
     found = _operand(facts)
     return found is not None and (isinstance(found[0], ast.Attribute) or _multiplied(facts, found[0]))
 
 
 def by_a_weight(facts: Facts) -> Suggestion | None:
-    """Say to bound the weight by which the line multiplies a state, in a recurrence written by hand, where it can."""
+    """Say to bound the weight by which the line multiplies a state, as a recurrence written by hand does in each turn.
+
+    It is for those to ask who know that the turns were more than before: elsewhere the state may be huge by itself.
+    """
     found, given = fitting.parsed(facts.origin), facts.origin.inputs
     node = None if found is None else found[1]
     if found is None or not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult) or len(given) != _TWO:
@@ -52,9 +53,6 @@ _TWO, _USUAL = 2, 100.0
 
 def mended(facts: Facts) -> Suggestion | None:
     """Say how to bound the state that broke: one that the line multiplies, or one that it divides by."""
-    weight = by_a_weight(facts)
-    if weight is not None:
-        return weight
     found = _operand(facts)
     if found is None:
         return None
