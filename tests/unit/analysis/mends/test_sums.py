@@ -80,14 +80,19 @@ def test_gradients_that_are_clipped_by_hand_are_0_where_their_norm_is(at, by_han
 
 
 @pytest.mark.parametrize(
-    ("what", "bad", "leaves"),
-    [("gradient", {"nan": 4}, False), ("gradient", {"posinf": 4}, True), ("parameter", {"nan": 4}, True)],
+    ("what", "bad", "step", "leaves"),
+    [
+        ("gradient", {"nan": 4}, 5, False),
+        ("gradient", {"posinf": 4}, 5, True),
+        ("gradient", {"nan": 4}, 6, True),
+        ("parameter", {"nan": 4}, 5, True),
+    ],
 )
-def test_gradients_under_another_name_that_are_0_stay_so_by_any_factor(at, by_hand, what, bad, leaves):
+def test_gradients_under_another_name_that_are_0_stay_so_by_any_factor(at, by_hand, what, bad, step, leaves):
     given = (by_hand.fact(zeros=1, shape=(), min=0.0, max=0.0),)
     place = {**on("g.mul_(limit / total)", "limit / total"), "phase": "optimizer", "function": "clip_"}
     facts = at("reciprocal", given, (by_hand.fact(posinf=1, shape=()),), **place)
-    harm = Harm(what, 5, "optimizer", (by_hand.fact("w", **bad),), 1, 4)
+    harm = Harm(what, step, "optimizer", (by_hand.fact("w", **bad),), 1, 4)
     facts = replace(facts, harm=harm, look=replace(facts.look, site=Site(around=Around(ends=""))))
     assert first(facts) == ("if total == 0: return" if leaves else "g.mul_(limit / total.clamp_min(1e-6))")
 

@@ -72,5 +72,7 @@ def written(facts: Facts, divisor: TensorFact) -> Suggestion | None:
 
 def _are_gradients_of_zeros(facts: Facts) -> bool:
     """Whether gradients are written, which were 0: only 0 times 1/0 is NaN, and by any other factor they stay 0."""
-    harm = facts.harm
-    return harm is not None and harm.what == "gradient" and not any(one.posinf or one.neginf for one in harm.tensors)
+    harm, origin = facts.harm, facts.origin
+    if harm is None or harm.what != "gradient" or (harm.step, "optimizer") != (origin.step, origin.phase):
+        return False  # weights that are bad make gradients so in a later step
+    return not any(one.posinf or one.neginf for one in harm.tensors)
