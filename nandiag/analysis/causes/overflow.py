@@ -243,7 +243,7 @@ def _of_the_loss(facts: Facts, wide: Suggestion) -> tuple[Suggestion, ...]:
     scaled, summed = _loss_scale(facts), facts.extra.get("loss_summed") is True
     if scaled is not None:
         return (scaled, wide)
-    if facts.node is None or not (summed or facts.op in PRODUCTS | CONVOLUTIONS):
+    if facts.node is None or facts.op not in {*PRODUCTS, *CONVOLUTIONS, "sum"}:
         return ()
     return (wide, _MEAN) if summed else (wide,) if not _under_autocast(facts) else ()
 
