@@ -118,7 +118,8 @@ def _of_argument(facts: Facts) -> Cause | None:
     if domain is None:
         return _at_zero(op, given) if op in _GAMMAS and given.zeros else None
     low, high, guard = domain
-    guard = guard.replace("1e-12", guards.least(given))
+    whole = op == "sqrt" and "int" in dtype_of(given)
+    guard = guard.replace("1e-12", "0" if whole else guards.least(given))
     outside = _outside(given, low, high)
     if facts.outputs_nan and outside is not None:
         text = f"the input of {op} goes to {words.number(outside)}, outside its domain; the result is NaN"

@@ -196,6 +196,7 @@ _NARROW = {"max": 0.22, "absmin": 0.06}
     [
         ("z.softmax(-1)", "z = z.masked_fill(z < floor, -torch.inf)", {}, True),
         ("z.softmax(-1)", "z[~keep] = float('-inf')", {}, True),
+        ("z.softmax(-1)", "z = torch.where(keep, z, -float('inf'))", {}, True),
         ("z.masked_fill(pad, -math.inf).softmax(-1)", None, {}, True),
         ("z.softmax(-1)", None, _NARROW, True),
         ("z.softmax(-1)", None, {"max": 1.0, "absmin": 0.2}, False),

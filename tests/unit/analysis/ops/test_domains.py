@@ -184,3 +184,10 @@ def test_what_is_born_while_data_is_loaded_is_made_by_no_model(at, by_hand, phas
     texts = [one.text for one in explain(facts)[1].suggestions]
     assert any("by construction" in text for text in texts) is told
     assert any("clamp it" in text for text in texts)
+
+
+@pytest.mark.parametrize(("op", "bound"), [("sqrt", "0"), ("log", "1")])
+def test_whole_numbers_out_of_a_domain_are_bounded_by_one_that_is_whole(at, by_hand, op, bound):
+    facts = at(op, (by_hand.fact(min=-3.0, dtype="int64"),), (by_hand.fact(nan=1),),
+               text=f"y = n.{op}()", column=(4, 8 + len(op)))  # fmt: skip
+    assert codes(facts)[0] == f"y = n.clamp_min({bound}).{op}()"

@@ -10,7 +10,7 @@ from nandiag.analysis.causes.facts import Facts, dtype_of
 from nandiag.analysis.causes.mends.script import fitting
 from nandiag.events import TensorFact
 
-_ENDLESS = re.compile(r"""-\s*(?:\w+\.)*inf\b|["']-inf""", re.IGNORECASE)
+_ENDLESS = re.compile(r"""-\s*(?:\w+\.)*inf\b|["']-inf|-\s*float\(["']inf""", re.IGNORECASE)
 _SHARE, _NEXT_TO_NOTHING = 0.9, 1e-12
 
 
