@@ -87,7 +87,7 @@ def ends(place: Place) -> str | None:
     """Return what each ``return`` of the function gives, empty where none gives anything; ``None`` where it differs.
 
     ``None`` as well where it exchanges something with other ranks, which would wait for one that leaves it early, and
-    where each turn of a loop makes what the expression is of: the next one may go on.
+    where each turn of a loop makes what the expression divides by: the next one may go on.
     """
     scope = place.scope
     inner = list(within(scope)) if isinstance(scope, ast.FunctionDef) else []
@@ -103,9 +103,11 @@ def ends(place: Place) -> str | None:
 
 
 def _is_of_one_turn(place: Place) -> bool:
+    node = place.nodes[-1]
+    below = node.right if isinstance(node, ast.BinOp) else node
     loops = [one for one in place.within if isinstance(one, ast.For | ast.AsyncFor | ast.While)]
     made = {name for loop in loops for one in ast.walk(loop) for name in bound(one)}
-    return not made.isdisjoint(loaded(place.nodes[-1]))
+    return not made.isdisjoint(loaded(below))
 
 
 def _exchanges(node: ast.AST) -> bool:

@@ -67,3 +67,11 @@ def test_other_words_are_no_exchange():
 )
 def test_the_rest_of_a_loop_is_not_left_for_what_one_turn_makes(made, given):
     assert told(f"def f(ps, n):\n  {made}\n    p.mul_(1 / total)") == given
+
+
+def test_what_a_turn_divides_may_be_its_own():
+    text = "def f(self, ts, ps):\n  for t, p in zip(ts, ps):\n    p.copy_(t / self.n)"
+    tree = ast.parse(text)
+    (scope,), (loop,) = tree.body, tree.body[0].body
+    own = next(one for one in ast.walk(loop) if isinstance(one, ast.BinOp))
+    assert ends(Place("train.py", (tree, scope, loop, own))) == ""
