@@ -18,7 +18,8 @@ class GroupRate:
 class Setting:
     """A number that a group of an optimizer's (from 0) is told, but the learning rate: momentum, weight decay, a beta.
 
-    ``first`` is what it was in the first step, ``most`` the largest that it was. It changed ``changes`` times, the last
+    ``rate`` is the group's learning rate now, where it is a plain number. ``first`` is what the setting was in the
+    first step, ``most`` the largest that it was. It changed ``changes`` times, the last
     time from ``before`` by the update of ``step``; both are ``None`` where it never did. ``set_at`` are the lines
     (``file:line: text``) that set it, where the script's text has few of them.
     """
@@ -26,6 +27,7 @@ class Setting:
     group: int
     name: str
     now: float
+    rate: float | None = None
     before: float | None = None
     first: float | None = None
     most: float | None = None

@@ -77,9 +77,12 @@ def _by_course(facts: Facts) -> Cause | None:
     if jumped is not None:
         return None if jumped.rate_rose else _by_jump(facts, jumped)
     step = facts.origin.step
-    if not found or not _broke_at_once(facts, found) or _was_as_before(facts, step):
+    if not found or not _broke_at_once(facts, found):
         return None
-    return _of(_calm(found[0], step), step)
+    calm = _calm(found[0], step)
+    if not _was_as_before(facts, step):
+        return _of(calm, step)
+    return None if facts.is_by_the_model else _of_targets(calm, step)
 
 
 def _was_as_before(facts: Facts, step: int) -> bool:
@@ -91,7 +94,11 @@ def _by_jump(facts: Facts, course: Course) -> Cause | None:
     step = course.onset.step
     if not _was_as_before(facts, step):
         return _of(_jumped(course) + ": that points at the batch of this step, not at the updates.", step)
-    text = f"{_jumped(course)}. What the model was given then was no larger than before: its targets may have been."
+    return _of_targets(f"{_jumped(course)}.", step)
+
+
+def _of_targets(text: str, step: int) -> Cause:
+    text = f"{text} What the model was given then was no larger than before: its targets may have been."
     look = Suggestion(f"Look at the targets of step {step}, and at what was changed by then.")
     return replace(_of(text, step), suggestions=(look,))
 

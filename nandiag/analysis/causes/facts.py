@@ -232,6 +232,13 @@ class Facts:
         return name if isinstance(name, str) else None
 
     @property
+    def is_by_the_model(self) -> bool:
+        """Whether it is what the model makes that is large: what a loss is given first, as a rule, and not a target."""
+        sizes = [fact.absmax or 0.0 for fact in self.origin.inputs]
+        first = not sizes or sizes[0] == max(sizes)
+        return self.origin.phase == "forward" or (self.origin.phase == "loss" and first)
+
+    @property
     def overgrown(self) -> str | None:
         """The weight or buffer that went into the op, finite and far larger than weights are."""
         name = self.extra.get("overgrown")

@@ -67,7 +67,7 @@ def explain(facts: Facts) -> Cause | None:
 def _of_new_weights(facts: Facts) -> Cause | None:
     """Weights that no update had been made of before came in where a calm run left the range in one step."""
     compared, step = facts.compared, facts.origin.step
-    if compared is None or not compared.fresh or compared.step != step or facts.origin.phase not in {"forward", "loss"}:
+    if compared is None or not compared.fresh or compared.step != step or not facts.is_by_the_model:
         return None
     found = courses(facts.history, step)
     if not all(course.calm == len(course.rows) for course in found):

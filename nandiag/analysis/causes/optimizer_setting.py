@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from nandiag.analysis.causes.course import Course, courses
 from nandiag.analysis.causes.divergence import is_elsewhere, until
 from nandiag.analysis.causes.facts import PROVEN, Cause, Facts
@@ -42,7 +44,9 @@ _STARTS = {"init", "data", "checkpoint"}
 _DECAY_WEIGHTS = frozenset({"SGD", "AdamW", "ASGD"})
 # Beyond it the factor is below -1: weights change their sign in each update, and grow.
 _TURNS_ROUND = 2.0
-_DECAYS = frozenset({"weight_decay", "decay", "wd"})
+_DECAYS = frozenset({"weight_decay"})
+_UNUSUAL = 1.0
+_SUM_UP = frozenset({"SGD", "RMSprop"})
 
 
 def explain(facts: Facts) -> Cause | None:
@@ -53,32 +57,38 @@ def explain(facts: Facts) -> Cause | None:
     course = found[0] if found else None
     if course is None or not (course.ran_away or overflows(facts)):
         return None
+    momenta = {one.group: one.now for one in facts.compared.settings if one.name == "momentum"}
     for setting in facts.compared.settings:
-        cause = _momentum(facts, course, setting) or _decay(facts, course, setting)
+        cause = _momentum(facts, course, setting) or _decay(facts, course, setting, momenta.get(setting.group, 0.0))
         if cause is not None:
             return cause
     return None
 
 
 def _momentum(facts: Facts, course: Course, setting: Setting) -> Cause | None:
-    del facts
     most = max(setting.now, setting.most or 0.0)
-    if setting.name != "momentum" or most < 1.0:
+    if setting.name != "momentum" or _by(facts) not in _SUM_UP or not 1.0 <= most < math.inf:
         return None
     text = f"{_went(setting, most)}: from 1 on the sum of the gradients never fades, and each update adds to it."
     return _cause(course, text, _mend(setting, "Keep the momentum below 1.", "min({}, 0.99)"))
 
 
-def _decay(facts: Facts, course: Course, setting: Setting) -> Cause | None:
-    rate = course.rate_at_end
-    by = facts.harm.optimizer if facts.harm is not None else None
-    most = max(setting.now, setting.most or 0.0)
-    if setting.name not in _DECAYS or by not in _DECAY_WEIGHTS or not rate or rate * most <= _TURNS_ROUND:
+def _decay(facts: Facts, course: Course, setting: Setting, momentum: float) -> Cause | None:
+    """A usual decay turns weights round only at a rate that would be too high without it, too."""
+    rate, decay = setting.rate or 0.0, setting.now
+    if setting.name not in _DECAYS or _by(facts) not in _DECAY_WEIGHTS or course.rate_rose:
         return None
-    factor = words.number(1.0 - rate * most)
-    why = f"at a learning rate of {words.number(rate)} each update multiplies weights by {factor}"
+    if not (_UNUSUAL <= decay < math.inf and rate * decay > _TURNS_ROUND * (1.0 + max(momentum, 0.0))):
+        return None
+    how = f"each update multiplies weights by {words.number(1.0 - rate * decay)}"
+    how = f"and a momentum of {words.number(momentum)} each update turns weights round" if momentum else how
     mend = "Keep the weight decay far below one over the learning rate; 0 to 0.1 is usual."
-    return _cause(course, f"{_went(setting, most)}: {why}.", _mend(setting, mend))
+    at = f"at a learning rate of {words.number(rate)} {how}"
+    return _cause(course, f"{_went(setting, decay)}: {at}.", _mend(setting, mend))
+
+
+def _by(facts: Facts) -> str | None:
+    return facts.harm.optimizer if facts.harm is not None else None
 
 
 def _went(setting: Setting, most: float) -> str:
@@ -96,7 +106,7 @@ def _mend(setting: Setting, text: str, bound: str | None = None) -> Suggestion:
     if not setting.set_at:
         code = None if bound is None else f'group["{setting.name}"] = ' + bound.format(f'group["{setting.name}"]')
         return Suggestion(text, code)
-    return Suggestion(f"{text} The script sets it here.", "\n".join(setting.set_at))
+    return Suggestion(f"{text} The script sets it here.", "\n".join(" ".join(line.split()) for line in setting.set_at))
 
 
 def _cause(course: Course, text: str, mend: Suggestion) -> Cause:

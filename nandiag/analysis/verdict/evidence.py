@@ -278,8 +278,10 @@ def _reconstructed(look: Looked) -> Iterable[str]:
         return
     what = "update was made" if facts.get("parameters") else "step was run"
     yield f"Inferred: the {what} again on reconstructed inputs, for it had overwritten the real ones."
-    if facts.get("without_peers") is True:
-        yield "It was made by this rank alone: 0 stands there for what the other ranks put into its collectives."
+    if facts.get("without_peers") == "zeros":
+        yield "It was made by this rank alone, and breaks so only where what other ranks put in is 0 as well."
+    elif facts.get("without_peers") == "any":
+        yield "It was made by this rank alone, and breaks so whatever other ranks put into its collectives."
     if facts.get("of_zeros") is True:
         yield "It fails so where the weights were 0 before; on other values it was finite."
     if isinstance(facts.get("made_up"), float) and look.inputs:

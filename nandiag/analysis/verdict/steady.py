@@ -220,12 +220,12 @@ def _spikes_near(report: Report, last: int) -> list[int]:
 
 
 def _onset(report: Report) -> tuple[int, ...]:
-    """Return the first step that was not calm any more, where loss or gradients grew on from there."""
+    """Return the last calm step before loss or gradients grew: its update left the weights by which they did."""
     origin = report.verdict.origin
     past = report.history.get(str(origin.ranks[0])) if origin is not None and origin.ranks else None
     found = courses(past, origin.step + (origin.phase == "optimizer")) if origin is not None else ()
     away = [one for one in found[:1] if one.ran_away and not one.from_the_start]
-    return tuple(one.onset.step for one in away)
+    return tuple(one.rows[one.calm - 1].step for one in away if one.calm)
 
 
 def resume_words(report: Report, step: int) -> str:

@@ -95,8 +95,8 @@ class Early:
             self._warner.skipped(step, scale)
 
     @guarded("warnings")
-    def at_harm(self, optimizer: Any, step: int) -> None:
+    def at_harm(self, optimizer: Any, step: int, updates: int) -> None:
         """Harm was seen: hold its step against those before."""
         if self.on:
             self._inputs.hold_against(at_harm=True)
-            RECORDER.emit(self._comparison.at_harm(optimizer, step))
+            RECORDER.emit(self._comparison.at_harm(optimizer, step, updates))

@@ -61,7 +61,7 @@ class Sentinel:
         self.early = Early(settings, capture, self.weights.name)
         self.judge = Judge(self.clock, self.losses, self.weights)
         self.agreement = Agreement()
-        self.teller = Teller(lambda: self.early.at_harm(self.optimizer, self.clock.step))
+        self.teller = Teller(self._compare)
         self.skips = Skips()
         examiner = Examiner(capture, self.agreement, settings.max_replays)
         self.looker = Looker(examiner, capture, settings.level, self.clock, self._settle)
@@ -177,6 +177,10 @@ class Sentinel:
         self.teller.history.add(step, optimizer, early.clip())
         if early.on:
             early.border(optimizer, step)
+
+    def _compare(self) -> None:
+        one = self.optimizer
+        self.early.at_harm(one, self.clock.step, 0 if one is None else self.clock.updates(one))
 
     # ------------------------------------------------------------------ what follows
 

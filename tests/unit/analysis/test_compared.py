@@ -48,8 +48,9 @@ def test_a_jump_of_the_loss_speaks_of_the_targets_where_the_inputs_were_as_befor
     assert "targets" in spared
 
 
-DECAY = Setting(0, "weight_decay", 120.0, 0.0, 0.0, 120.0, 12, 1, ("train.py:9: group['weight_decay'] = now",))
-MOMENTUM = Setting(0, "momentum", 1.3, 1.25, 0.9, 1.3, 17, 9)
+SET_AT = ("train.py:9: group['weight_decay'] = now",)
+DECAY = Setting(0, "weight_decay", 120.0, 0.05, 0.0, 0.0, 120.0, 12, 1, SET_AT)
+MOMENTUM = Setting(0, "momentum", 1.3, 0.05, 1.25, 0.9, 1.3, 17, 9)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +76,12 @@ def test_a_setting_by_which_weights_grow_is_named(by_hand, setting, optimizer, w
     [
         (DECAY, "Adam"),  # there it goes the way of a gradient, by its direction
         (replace(DECAY, now=30.0, most=30.0), "AdamW"),
+        (replace(DECAY, now=0.0), "AdamW"),  # it was so large once, and is not any more
+        (replace(DECAY, rate=1e-3), "AdamW"),  # another group has the rate of the history
+        (replace(DECAY, rate=None), "AdamW"),
+        (replace(DECAY, now=0.09, rate=30.0), "AdamW"),  # a usual one, by a rate that is none
+        (replace(DECAY, now=math.nan), "AdamW"),
+        (MOMENTUM, "PercentMomentum"),  # who knows what it makes of it
         (replace(DECAY, name="eps"), "AdamW"),
         (replace(MOMENTUM, now=0.99, most=0.99), "SGD"),
     ],
@@ -82,6 +89,31 @@ def test_a_setting_by_which_weights_grow_is_named(by_hand, setting, optimizer, w
 def test_a_setting_that_lets_nothing_grow_is_not_blamed(by_hand, setting, optimizer):
     past = history([*CALM, *UP])
     assert story(by_hand, Compared(STEP, (), (setting,)), past, optimizer=optimizer).slug == "gradient_explosion"
+
+
+@pytest.mark.parametrize(("momentum", "told"), [(0.9, False), (0.2, True)])
+def test_beside_a_momentum_a_decay_may_be_larger(by_hand, momentum, told):
+    settings = replace(DECAY, now=50.0), Setting(0, "momentum", momentum, 0.05)
+    found = story(by_hand, Compared(STEP, (), settings), history([*CALM, *UP]), optimizer="SGD")
+    assert (found.slug == "optimizer_setting") is told
+    assert not told or "a momentum of 0.2 each update turns weights round" in found.evidence[0]
+
+
+def test_where_the_learning_rate_rose_no_decay_is_blamed(by_hand):
+    past = history([*CALM, *UP])
+    rose = replace(past, lr=tuple(0.05 if step < 12 else 0.5 for step in past.step))
+    assert story(by_hand, Compared(STEP, (), (DECAY,)), rose).slug == "lr_divergence"
+
+
+def test_new_weights_and_the_model_are_not_blamed_for_a_target(by_hand):
+    compared = Compared(12, (12,), fresh=("head.weight",), fresh_count=2, total=8)
+    large, small = by_hand.fact(max=3e25, absmax=3e25), by_hand.fact(max=2.0)
+    asked = facts(by_hand, compared, history(CALM), phase="loss")
+    told = [
+        explain(replace(asked, origin=replace(asked.origin, inputs=one)))[0] for one in ((small, large), (large, small))
+    ]
+    assert [one.slug for one in told] == ["data_outlier", "init_scale"]
+    assert "its targets may have been" in told[0].evidence[0]
 
 
 def test_the_lines_that_set_it_are_shown_else_a_bound(by_hand):

@@ -6,7 +6,7 @@ import pytest
 
 from nandiag.analysis import analyse
 from nandiag.analysis.verdict.steady import resume_at
-from nandiag.events import Finished, Harm, Looked, Raised, Site, Stopping
+from nandiag.events import Finished, Harm, History, Looked, Raised, Site, Stopping
 
 
 def test_where_to_resume_from_is_the_worst_rank(by_hand):
@@ -220,3 +220,22 @@ def test_weights_that_another_rank_saw_begin_bad_send_the_run_back_too(by_hand):
     (told,) = (one.text for one in report.findings if one.slug == "spoiled_between")
     assert "behind step 15's update" in told
     assert "(0.weight and 3 more)" in told
+
+
+@pytest.mark.parametrize(
+    ("norms", "told"),
+    [
+        ([1.0] * 12 + [3.0, 9.0, 80.0, 900.0, 2e4, 1e7], (12, True)),  # its update made the first that was not calm
+        ([1.0] * 18, (18, False)),
+        ([1.0, 9.0, 80.0, 900.0, 2e4, 1e7], (6, False)),  # from its first steps on: nothing good was ever saved
+    ],
+)
+def test_a_run_that_ran_away_is_resumed_before_its_last_calm_update(by_hand, norms, told):
+    step, many = len(norms), len(norms)
+    past = History(tuple(range(many)), tuple(norms), tuple(norms), (0.01,) * many, (None,) * many)
+    large = by_hand.fact(max=3e20, absmax=3e20)
+    look = by_hand.found(step, inputs=(large, large), outputs=(by_hand.fact(posinf=1),), facts={"float64_finite": True},
+                         site=Site("net.head", "Head", "aten.mm.default", file="train.py", line=12))  # fmt: skip
+    events = by_hand.loss(step, value=math.inf), past, look, Finished(step, 0, step - 1)
+    report = analyse(by_hand.run(by_hand.rank(0, *events, world=1), world=1))
+    assert resume_at(report) == told

@@ -79,7 +79,7 @@ EVERY = [
     Compared(
         3,
         (1, 2),
-        (Setting(0, "momentum", 1.3, 0.9, 0.9, 1.3, 2, 1, ("t.py:1: m",)),),
+        (Setting(0, "momentum", 1.3, 0.1, 0.9, 0.9, 1.3, 2, 1, ("t.py:1: m",)),),
         ("fc.weight",),
         1,
         2,

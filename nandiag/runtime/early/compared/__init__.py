@@ -32,16 +32,20 @@ class Comparison:
         self.settings, self.arguments = Settings(), Arguments()
         self._inputs, self._name = inputs, name
 
-    def at_harm(self, optimizer: torch.optim.Optimizer | None, step: int) -> Compared:
-        """Return how ``step`` compares; ``optimizer`` is about to make an update, or made the newest."""
+    def at_harm(self, optimizer: torch.optim.Optimizer | None, step: int, updates: int) -> Compared:
+        """Return how ``step`` compares; ``optimizer``, which has made so many ``updates``, is about to make one."""
         batches, arguments = self._inputs.as_before(), tuple(self.arguments.changed(step))
         if optimizer is None:
             return Compared(step, batches, arguments=arguments)
         trained = [one for group in optimizer.param_groups for one in group["params"]]
-        fresh = _fresh(trained, step)
+        fresh = _fresh(optimizer, trained, step, updates)
         names = tuple(self._name(one, optimizer) for one in fresh[:_NAMED])
-        settings = tuple(_with_lines(one) for one in self.settings.of(optimizer) if one.changes or one.now >= 1.0)
+        settings = tuple(_with_lines(one) for one in self.settings.of(optimizer) if _is_notable(one))
         return Compared(step, batches, settings, names, len(fresh), len(trained), arguments)
+
+
+def _is_notable(setting: Setting) -> bool:
+    return setting.changes > 0 or setting.now >= 1.0 or setting.name == "momentum"
 
 
 def _with_lines(setting: Setting) -> Setting:
@@ -51,10 +55,18 @@ def _with_lines(setting: Setting) -> Setting:
     return replace(setting, set_at=tuple(anew or lines))
 
 
-def _fresh(trained: list[Tensor], step: int) -> list[Tensor]:
-    """Return those that no update was made of before, where others were updated in each of the steps."""
+def _fresh(optimizer: torch.optim.Optimizer, trained: list[Tensor], step: int, updates: int) -> list[Tensor]:
+    """Return those that no update was made of before, where others were updated in each of the steps.
+
+    An optimizer that has made updates knows by its state of which; one without state does not tell.
+    """
     versions = [version_of(one) for one in trained]
-    if step < _ENOUGH or not any(one >= step for one in versions):
+    told = updates == 0 or bool(optimizer.state)
+    if step < _ENOUGH or not told or not any(one >= step for one in versions):
         return []
-    pairs = zip(trained, versions, strict=True)
-    return [one for one, version in pairs if version <= _FIRST_WRITES and one.grad is not None]
+    new = zip(trained, versions, strict=True)
+    return [
+        one
+        for one, version in new
+        if version <= _FIRST_WRITES and one.grad is not None and (updates == 0 or one not in optimizer.state)
+    ]

@@ -21,14 +21,15 @@ _SELDOM, _MOST = 3, 256
 
 
 class _Last:
-    """One such number: what it is, was before its last change, in which step that was, and how often it changed."""
+    """One such number: what it is, was before its last change, when that was, and how often it changed."""
 
-    __slots__ = ("before", "changes", "module", "now", "step")
+    __slots__ = ("before", "changed", "changes", "module", "now", "step")
 
-    def __init__(self, module: nn.Module, now: float) -> None:
+    def __init__(self, module: nn.Module, now: float, step: int) -> None:
         self.module = weakref.ref(module)
         self.now = self.before = now
-        self.step = self.changes = 0
+        self.step = step
+        self.changed, self.changes = -1, 0
 
 
 class Arguments:
@@ -49,14 +50,16 @@ class Arguments:
         if known is None or known.module() is not module:
             if len(self._known) >= _MOST:
                 self._known.clear()
-            self._known[id(module), place] = _Last(module, value)
-        elif value != known.now:
-            known.before, known.now, known.step = known.now, value, step
-            known.changes += 1
+            self._known[id(module), place] = _Last(module, value, step)
+            return
+        if value != known.now:
+            known.before, known.now, known.changed = known.now, value, step
+            known.changes += 1 if step != known.step else _SELDOM + 1  # in one step it is called in several ways
+        known.step = step
 
     def changed(self, step: int) -> Iterator[Argument]:
         """Yield those that changed in ``step`` and seldom do."""
         for (_, place), known in self._known.items():
             module = known.module()
-            if module is not None and known.step == step and 0 < known.changes <= _SELDOM:
+            if module is not None and known.changed == step and 0 < known.changes <= _SELDOM:
                 yield Argument(name_of(module, place), float(known.before), float(known.now))

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from itertools import chain
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from nandiag.events import Setting
 
@@ -42,8 +42,10 @@ class Settings:
 
     def of(self, optimizer: Any) -> tuple[Setting, ...]:
         """Return all that is known of the settings of ``optimizer``, by group and name."""
-        kept = self._known.get(id(optimizer))
-        return tuple(kept.settings()) if kept is not None and kept.of() is optimizer and kept.get is not None else ()
+        kept, rates = self._known.get(id(optimizer)), [group.get("lr") for group in optimizer.param_groups]
+        if kept is None or kept.of() is not optimizer or kept.get is None:
+            return ()
+        return tuple(kept.settings([rate if type(rate) is float else None for rate in rates]))
 
 
 class _Kept:
@@ -59,7 +61,7 @@ class _Kept:
         self.get: Callable[[Any], Any] | None = itemgetter(*self.names) if names else None
         self.first: _Values | None = None
         self.values: _Values | None = None
-        self.changes: dict[tuple[int, str, int], Setting] = {}
+        self.changes: dict[tuple[int, str, int], _Change] = {}
 
     def renew(self, values: _Values, step: int) -> None:
         """Take what groups hold by now."""
@@ -73,26 +75,31 @@ class _Kept:
         self.values = values
 
     def _changed(self, values: _Values, step: int) -> None:
+        last = _numbers(self.names, self.values or [])
         for key, now in _numbers(self.names, values).items():
-            before = _numbers(self.names, self.values or []).get(key)
-            if before is None or before == now:
-                continue
-            known = self.changes.get(key)
-            count = 1 if known is None else known.changes + 1
-            most = max(now, before, (known and known.most) or before)
-            self.changes[key] = Setting(key[0], _called(key), now, before, most=most, step=step, changes=count)
+            before = last.get(key)
+            if before is not None and before != now:
+                known = self.changes.get(key)
+                most = max(now, before) if known is None else max(now, known.most)
+                self.changes[key] = _Change(before, most, step, 1 if known is None else known.times + 1)
 
-    def settings(self) -> Iterator[Setting]:
+    def settings(self, rates: list[float | None]) -> Iterator[Setting]:
+        """Yield each number as it is now; ``rates`` are the learning rates of the groups."""
         first = _numbers(self.names, self.first or [])
         for key, now in _numbers(self.names, self.values or []).items():
-            changed = self.changes.get(key)
-            if changed is None:
-                yield Setting(key[0], _called(key), now, first=now, most=now)
-            else:
-                yield Setting(
-                    key[0], changed.name, now, changed.before, first.get(key, now), changed.most, changed.step,
-                    changed.changes,
-                )  # fmt: skip
+            group, name, place = key
+            change = self.changes.get(key, _Change(None, now, None, 0))
+            yield Setting(
+                group, name if place < 0 else f"{name}[{place}]", now, rates[group], change.before,
+                first.get(key, now), change.most, change.step, change.times,
+            )  # fmt: skip
+
+
+class _Change(NamedTuple):
+    before: float | None
+    most: float
+    step: int | None
+    times: int
 
 
 def _is_plain(value: Any) -> bool:
@@ -110,7 +117,3 @@ def _numbers(names: tuple[str, ...], values: _Values) -> dict[tuple[int, str, in
             for place, one in enumerate(value) if many else ((-1, value),):
                 found[number, name, place] = float(one)
     return found
-
-
-def _called(key: tuple[int, str, int]) -> str:
-    return key[1] if key[2] < 0 else f"{key[1]}[{key[2]}]"

@@ -44,8 +44,8 @@ _TIMES_OF_FEW, _FEW_AFTER = 100.0, 3
 _TIMES_LONGER = 3.0
 # What is kept until the step is made, where steps are short: the newest few batches of at most so many elements.
 _SMALL, _MOST_PASSED = 1 << 16, 8
-# What is at most so many times as large as all before is no outlier; of so many steps that is remembered.
-_ABOUT, _MOST_COMPARED = 1.5, 64
+# Of so many steps it is remembered whether their batches were no larger than those before.
+_MOST_COMPARED = 64
 # Sizes that wait for the end of their step: more come only of scripts that make no step.
 _MOST_FRESH = 1 << 10
 
@@ -162,10 +162,10 @@ class Inputs:
         self._fresh.append((self._capture.tape.step, usual, size, batch.shape))
 
     def _compare(self, usual: Usual, size: float) -> None:
-        """Note whether what this step was given is about as large as what the steps before were."""
+        """Note whether what this step was given is no larger than what the steps before were."""
         if usual.count >= _FEW_AFTER and not usual.mask:
             step = self._capture.tape.step
-            self._as_before[step] = self._as_before.get(step, True) and size <= _ABOUT * usual.largest
+            self._as_before[step] = self._as_before.get(step, True) and size <= usual.largest
             if len(self._as_before) > _MOST_COMPARED:
                 self._as_before.pop(next(iter(self._as_before)))
 

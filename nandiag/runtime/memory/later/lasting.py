@@ -20,7 +20,7 @@ from nandiag.runtime.tape.packed.jots import ARGS, GRAD, KWARGS, OUTPUT, Note
 from nandiag.runtime.tape.packed.words import Given, Made
 
 _MOST_ELEMENTS = 1 << 20
-# Of what went into the loss: no batch is.
+# Of what went into the loss: a row of no more numbers, as weights of classes are.
 _SMALL = 1 << 10
 _FLOATS = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16})
 
@@ -34,7 +34,7 @@ def lasting(tape: Tape) -> list[Tensor]:
     made = [*_of_tape(tape), *made, *written_within(tape)] if tape._made else made
     made = [one for one in made if _is_plain(one)]
     by_roots, by_others = _taken(tape) if made else ((), ())
-    left = [one for one in made if id(one) not in by_roots and (id(one) not in by_others or one.numel() <= _SMALL)]
+    left = [one for one in made if id(one) not in by_roots and (id(one) not in by_others or _is_row(one))]
     return left if sum(map(Tensor.numel, left)) <= _MOST_ELEMENTS else list(_few(left))
 
 
@@ -44,6 +44,10 @@ def _is_plain(one: Tensor) -> bool:
     )
     # Memory that is not torch's own may be gone by now: `frombuffer` does not keep a mapped file open.
     return plain and one.untyped_storage().resizable()
+
+
+def _is_row(one: Tensor) -> bool:
+    return one.dim() <= 1 and one.numel() <= _SMALL
 
 
 def _few(made: Iterable[Tensor]) -> Iterator[Tensor]:

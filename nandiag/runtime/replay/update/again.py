@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nandiag.events import Looked, words
+from nandiag.events import Looked
 from nandiag.runtime.collectives.messages import ARRIVALS
 from nandiag.runtime.collectives.wraps import alone
 from nandiag.runtime.early.schedule import set_at
@@ -36,9 +36,8 @@ from nandiag.runtime.memory.laid import is_finite, laid_by
 from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.memory.there import demand, held_of
 from nandiag.runtime.replay.rerun import written_by
-from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.update.counts import Counts
-from nandiag.runtime.replay.update.peers import by_itself
+from nandiag.runtime.replay.update.tracer import UpdateTracer
 from nandiag.runtime.tape.entries import Entry
 from nandiag.runtime.tape.packed.words import version_of
 from nandiag.runtime.tape.traceless import undo_all, versions_of
@@ -49,6 +48,8 @@ _FIRST_WRITES = 4
 _MOST_BYTES = 1 << 27
 # Stands in for a weight of which nothing is left.
 _MADE_UP = 0.02
+# Stands for each number of other ranks: none that an update is likely to come to 0 by.
+_THEIRS = 0.7390851
 _FINITE = "the update itself is finite when made again"
 BY_HAND = "not all that the update was made of is there any more"
 GONE = "what it held before was overwritten"
@@ -70,18 +71,21 @@ def look_again(
         others = _beside(optimizer, bad)
         made = bad[:_MOST] if others is None else bad
         counts = Counts(optimizer, made[:_MOST])
-        for size, back in _attempts(zeros=first is not None or any(_is_new(one, step) for one in bad), counts=counts):
+        zeros, asks = first is not None or any(_is_new(one, step) for one in bad), False
+        for size, back, theirs in _attempts(zeros=zeros, counts=counts):
+            if theirs == 0.0 and not asks:
+                break  # nobody was asked for anything
             with _as_before(optimizer, made, others, size, first=first), contextlib.closing(overwritten):
                 counts.begin(back=back)
-                found = _made_bad(optimizer, made, spot, overwritten)
+                found = _made_bad(optimizer, made, spot, overwritten, theirs)
                 counts.end()
-                if found.given:
-                    return _given(step, spot, list(named))
-                if found.op is not None:
-                    made_up = size if size == 0 else _MADE_UP if lost else None
-                    looked = _found(found.op, step, list(named), made_up, without_peers=found.without_peers)
-                    seen = _with_settings(looked, optimizer, bad)
-                    return _with_schedule(seen, optimizer)
+            asks |= found.asks
+            if found.given:
+                return _given(step, spot, list(named))
+            if found.op is not None:
+                made_up = size if size == 0 else _MADE_UP if lost else None
+                looked = _found(found.op, step, list(named), made_up, others=theirs if found.asks else None)
+                return _with_schedule(_with_settings(looked, optimizer, bad), optimizer)
     except Refused as refusal:
         return Looked("refused", "replay", step, reason=str(refusal))
     except Exception as error:
@@ -92,12 +96,16 @@ def look_again(
     return Looked("finite", "replay", step, phase="optimizer", reason=reason, facts={"complete": whole})
 
 
-def _attempts(*, zeros: bool, counts: Counts) -> Iterator[tuple[float | None, bool]]:
-    """Yield what stands in for a bad parameter (None: its size), and whether counts are set back."""
+def _attempts(*, zeros: bool, counts: Counts) -> Iterator[tuple[float | None, bool, float]]:
+    """Yield what stands in for a bad parameter (None: its size), whether counts are set back, what for others.
+
+    What breaks by their 0 alone is asked for last.
+    """
     sizes = (None, 0.0) if zeros else (None,)
-    yield from ((size, False) for size in sizes)
-    if counts.moved:
-        yield from ((size, True) for size in sizes)
+    for theirs in (_THEIRS, 0.0):
+        yield from ((size, False, theirs) for size in sizes)
+        if counts.moved:
+            yield from ((size, True, theirs) for size in sizes)
 
 
 def _is_new(parameter: Tensor, step: int) -> bool:
@@ -114,54 +122,19 @@ def _given(step: int, spot: Spot, names: list[str]) -> Looked:
     )  # fmt: skip
 
 
-class _UpdateTracer(Tracer):
-    """A tracer that knows of what op the numbers are that the update reads to Python and hands to an op again.
-
-    ``without_peers``: the update asks the other ranks, which are not there.
-    """
-
-    def __init__(self) -> None:
-        super().__init__({}, joint=False)
-        self.without_peers = False
-        self._reads: list[Op] = []
-        self._read_at: list[int] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        output = super().__torch_dispatch__(func, types, args, kwargs)
-        if func is torch.ops.aten._local_scalar_dense.default and type(output) is float and not math.isfinite(output):
-            writer = self.writer(args[0])
-            if writer is not None:
-                self._reads.append(writer)
-                self._read_at.append(self.ops)
-        return output
-
-    def _collective(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        instead = by_itself(func)
-        if instead is None:
-            return super()._collective(func, args, kwargs)
-        self.without_peers = True
-        return self._op(func, args, kwargs, instead)
-
-    def read_before(self, op: Op) -> Op | None:
-        """Return what made the last bad number that was read before ``op``, where ``op`` was handed a bad one."""
-        numbers = (words.as_number(word) for word in scalars_of(op).values())
-        if not any(one is not None and not math.isfinite(one) for one in numbers):
-            return None
-        pairs = zip(reversed(self._reads), reversed(self._read_at), strict=True)
-        return next((read for read, at in pairs if at < op.index), None)
-
-
 class _Made(NamedTuple):
     """What an update showed: the op that makes bad values of finite ones, whether another rank gives them all."""
 
     op: Op | None
     given: bool
-    without_peers: bool = False
+    asks: bool = False
 
 
-def _made_bad(optimizer: torch.optim.Optimizer, bad: list[Tensor], spot: Spot, overwritten: Overwritten) -> _Made:
+def _made_bad(
+    optimizer: torch.optim.Optimizer, bad: list[Tensor], spot: Spot, overwritten: Overwritten, theirs: float
+) -> _Made:
     """Make the update again."""
-    tracer = _UpdateTracer()
+    tracer = UpdateTracer(theirs)
     tracer.spot, tracer.overwritten = spot, overwritten
     tracer.own |= {key for one in _started(optimizer, bad) if (key := storage(one)) is not None}
     given = {storage(one) for one in _step(optimizer, tracer)}
@@ -171,10 +144,10 @@ def _made_bad(optimizer: torch.optim.Optimizer, bad: list[Tensor], spot: Spot, o
     read = None if found is None or not found.op.born else tracer.read_before(found.op)
     found = found if read is None else origin([read])
     op = found.op if found is not None and found.source == "op" else None
-    return _Made(op, given=False, without_peers=tracer.without_peers)
+    return _Made(op, given=False, asks=tracer.asks)
 
 
-def _step(optimizer: torch.optim.Optimizer, tracer: Tracer) -> list[Tensor]:
+def _step(optimizer: torch.optim.Optimizer, tracer: UpdateTracer) -> list[Tensor]:
     """Make the update; returns what other ranks would have written in it."""
     step = type(optimizer).step
     plain = getattr(step, "__wrapped__", step)  # without hooks: those are for real updates
@@ -328,11 +301,11 @@ def _put_back_all(states: Any, before: list[tuple[Any, Any]]) -> None:
         states.update(before)
 
 
-def _found(op: Op, step: int, names: list[str], made_up: float | None, *, without_peers: bool) -> Looked:
+def _found(op: Op, step: int, names: list[str], made_up: float | None, *, others: float | None) -> Looked:
     facts: dict[str, object] = {
         "reconstructed": True,
         **({"of_zeros": True} if made_up == 0 else {} if made_up is None else {"made_up": made_up}),
-        **({"without_peers": True} if without_peers else {}),
+        **({} if others is None else {"without_peers": "zeros" if others == 0.0 else "any"}),
         "parameters": names[:_MOST],
         **scalars_of(op),
         **in_float64(op),

@@ -1,6 +1,8 @@
 """How the step of a harm compares with those before: its batch, the optimizer's settings, weights that are new."""
 
+import gc
 import math
+import weakref
 
 import pytest
 import torch
@@ -9,12 +11,14 @@ from torch import nn
 from nandiag.events import Compared
 from nandiag.runtime.early.compared.settings import Settings
 
+BATCH = torch.linspace(-1.0, 1.0, 32).reshape(8, 4)
+
 
 def net():
     return nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
 
 
-def train(steps, bad_in, optimizer=None, model=None, before=lambda step: None, batch=lambda step: torch.randn(8, 4)):
+def train(steps, bad_in, optimizer=None, model=None, before=lambda step: None, batch=lambda step: BATCH):
     torch.manual_seed(0)
     model = model or net()
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
@@ -35,7 +39,7 @@ def compared(worker):
 @pytest.mark.parametrize(("size", "same"), [(1.0, True), (40.0, False)])
 def test_a_batch_is_as_before_or_it_is_not(work, size, same):
     worker = work()
-    train(12, 10, batch=lambda step: torch.randn(8, 4) * (size if step == 10 else 1.0))
+    train(12, 10, batch=lambda step: BATCH * (size if step == 10 else 1.0))
     told = compared(worker)
     assert told.step == 10
     assert (10 in told.batches) is same
@@ -76,14 +80,17 @@ def test_what_changed_of_the_settings_is_told_with_its_step_and_line(work):
 
     train(12, 10, model=model, optimizer=optimizer, before=phase)
     (setting,) = compared(worker).settings
+    assert setting.rate == 1e-4
     assert (setting.name, setting.before, setting.now, setting.first, setting.most) == ("momentum", 0.9, 1.3, 0.9, 1.3)
     assert (setting.step, setting.changes) == (7, 1)
 
 
-def test_settings_that_are_as_they_were_and_usual_are_not_told(work):
+def test_settings_that_are_as_they_were_and_usual_are_not_told_but_a_momentum(work):
     worker = work()
     train(12, 10)
-    assert compared(worker).settings == ()
+    assert [(one.name, one.now, one.rate, one.changes) for one in compared(worker).settings] == [
+        ("momentum", 0.9, 1e-4, 0)
+    ]
 
 
 class Told:
@@ -114,13 +121,31 @@ def test_a_group_that_holds_something_else_by_now_is_left_alone(spoil):
     assert all(isinstance(one.now, float) for one in settings.of(optimizer))
 
 
-def test_an_optimizer_is_not_kept_alive():
+def test_an_optimizer_is_not_kept_alive_and_none_is_taken_for_another():
     settings, optimizer = Settings(), Told(decay=0.5)
     settings.note(optimizer, 0)
-    other = Told(decay=0.25)
+    gone, kept = weakref.ref(optimizer), settings._known[id(optimizer)]
     del optimizer
+    gc.collect()
+    assert gone() is None
+    other = Told(decay=0.25)
+    settings._known[id(other)] = kept  # Python gives a number again
     settings.note(other, 1)
-    assert [one.now for one in settings.of(other)] == [0.25]
+    assert [(one.now, one.changes) for one in settings.of(other)] == [(0.25, 0), (0.25, 0)][:1]
+
+
+def test_a_weight_that_had_an_update_is_not_new(work):
+    """A number that begins at 0 was written into by nobody before, and by one update is hardly more."""
+    worker = work()
+    scale = nn.Parameter(torch.zeros(()), requires_grad=False)
+    model = net()
+    optimizer = torch.optim.Adam([*model.parameters(), scale], lr=1e-3)
+    for step in range(12):
+        scale.requires_grad_(step >= 9)
+        optimizer.zero_grad()
+        (model(torch.randn(8, 4)).square().mean() * scale.exp() * (math.inf if step == 10 else 1.0)).backward()
+        optimizer.step()
+    assert compared(worker).fresh == ()
 
 
 class Flow(nn.Module):
@@ -150,3 +175,15 @@ def test_a_number_that_the_model_is_called_with_and_that_changed_now_is_told(wor
         (model(x, until(step), scale=2.0).mean() * (math.inf if step == 10 else 1.0)).backward()
         optimizer.step()
     assert [(one.name, one.before, one.now) for one in compared(worker).arguments] == told
+
+
+def test_a_model_that_is_called_in_several_ways_in_one_step_is_called_as_ever(work):
+    worker, model = work(), Flow()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    for step in range(2):
+        optimizer.zero_grad()
+        x = torch.randn(8, 4)
+        loss = (model(x, 0.1) + model(x, 0.2)).mean()
+        (loss * (math.inf if step == 1 else 1.0)).backward()
+        optimizer.step()
+    assert compared(worker).arguments == ()

@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from nandiag.runtime.replay.trace import Tracer
+
 BAD = 2
 
 
@@ -87,6 +89,10 @@ def used_up(k):
     return (n - 1).float().sqrt()
 
 
+def by_far(k):
+    return (k * 70_000_000 * 6_364_136_223_846_793_005).double().sqrt()
+
+
 class Model(nn.Module):
     def __init__(self, take):
         super().__init__()
@@ -133,7 +139,17 @@ def test_what_left_its_dtype_in_place_or_as_a_sum_is_told(work, take, top):
     assert told["site"]["source"].rstrip().endswith("# here")
 
 
-@pytest.mark.parametrize("take", [hashed, masked, drawn, true_zero, beside_it, both, used_up])
+@pytest.mark.parametrize("take", [hashed, masked, drawn, true_zero, beside_it, both, used_up, by_far])
 def test_what_wraps_on_purpose_or_has_no_part_in_it_is_not_told(work, take):
     facts = origin(work, take, 255 if take is not hashed else 300).facts
     assert not facts.get("lost")
+
+
+def test_what_is_looked_at_beside_an_op_in_place_is_not_written_twice():
+    n = torch.tensor([100], dtype=torch.int8)
+    sums = torch.ones(1)
+    with Tracer({}, joint=False):
+        n *= 2
+        sums.add_(n.float())
+        sums.add_(1.0)
+    assert (n.item(), sums.item()) == (-56, -54.0)

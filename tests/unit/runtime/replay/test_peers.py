@@ -1,5 +1,7 @@
 """An update that asks other ranks is made again by one rank alone: what they put in is taken for 0."""
 
+import math
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -57,10 +59,14 @@ def test_this_ranks_part_lies_where_it_belongs_and_the_others_are_zeros(fake):
     assert anew.count_nonzero() == 6
 
 
-def test_what_is_written_in_place_stays_what_was_put_in(fake):
-    put = PUT.clone()
-    assert by_itself(torch.ops._c10d_functional.all_reduce_.default)(put, "sum", fake) is put
-    assert put.equal(PUT)
+def test_what_the_others_put_in_may_be_any_number(fake):
+    ops, put = torch.ops._c10d_functional, PUT.clone()
+    assert by_itself(ops.all_reduce_.default, 2.0)(put, "sum", fake) is put
+    assert put.equal(PUT + 2.0)
+    gathered = by_itself(ops.all_gather_into_tensor.default, 2.0)(PUT, SIZE, fake)
+    assert gathered[8:16].equal(PUT)
+    assert gathered[:8].eq(2.0).all()
+    assert by_itself(ops.all_reduce.default, 2.0)(PUT.long(), "sum", fake).equal(PUT.long())
 
 
 def test_a_message_is_not_stood_in_for(fake):
@@ -96,4 +102,34 @@ def test_an_update_of_shards_is_made_again_and_said_to_be_made_alone(work, fake,
     looked = worker.looked[0]
     assert (looked.outcome, looked.step, looked.site.op) == ("found", 2, "aten.div.Tensor"), looked
     assert looked.site.source.strip() == "scaled = one.grad / gradient.norm()"
-    assert looked.facts["reconstructed"] is looked.facts["without_peers"] is True
+    assert (looked.facts["reconstructed"], looked.facts["without_peers"]) == (True, "zeros")
+
+
+class Spoils(Ratios):
+    """This rank's part of the norm is 0, and not what breaks."""
+
+    @torch.no_grad()
+    def step(self):
+        (one,) = self.param_groups[0]["params"]
+        scaled = one.grad / (one.grad.norm() + 1.0)
+        if self.param_groups[0]["whole"]:
+            scaled = scaled * one.grad.norm().item()
+        one.sub_(scaled).mul_(self.factor)  # the line
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_what_breaks_whatever_the_others_hold_is_told_and_nothing_where_the_update_goes_by_them(work, fake, asks):
+    worker = work(on_anomaly="continue")
+    mesh = init_device_mesh("cpu", (SIZE,))
+    weight = nn.Parameter(DTensor.from_local(torch.ones(2, 3), mesh, [Shard(0)]))
+    optimizer = Spoils([weight], whole=asks)
+    for optimizer.factor in (1.0, 1.0, math.inf):
+        (weight.to_local().sum() * 0.0).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    looked = worker.looked[0]
+    if asks:
+        assert (looked.outcome, "by what other ranks hold" in looked.reason) == ("refused", True), looked
+    else:
+        assert looked.site.source.strip().endswith("# the line")
+        assert looked.facts["without_peers"] == "any"

@@ -1,0 +1,61 @@
+"""The tracer of an update that is made again by one rank alone (worker)."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import torch
+
+from nandiag.events import words
+from nandiag.runtime.evidence.explain import scalars_of
+from nandiag.runtime.evidence.op import Op
+from nandiag.runtime.replay.trace import Communicates, Tracer
+from nandiag.runtime.replay.update.peers import by_itself
+
+# Seconds; more than any update takes.
+_LONGEST = 20.0
+
+
+class UpdateTracer(Tracer):
+    """A tracer that knows of what op the numbers are that the update reads to Python and hands to an op again.
+
+    ``asks``: the update asks the other ranks, which are not there: ``theirs`` stands for each of their numbers.
+    """
+
+    def __init__(self, theirs: float) -> None:
+        super().__init__({}, joint=False)
+        self.asks, self._theirs = False, theirs
+        self.until = time.perf_counter() + _LONGEST  # an update may go on until all ranks agree
+        self._reads: list[Op] = []
+        self._read_at: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """Run one op and look at it; a number that other ranks had a part in is none to go by."""
+        if self.asks and func is torch.ops.aten._local_scalar_dense.default:
+            raise Communicates(
+                "the update goes on by what other ranks hold, and not every rank takes part in this replay"
+            )
+        output = super().__torch_dispatch__(func, types, args, kwargs)
+        if func is torch.ops.aten._local_scalar_dense.default and type(output) is float and not math.isfinite(output):
+            writer = self.writer(args[0])
+            if writer is not None:
+                self._reads.append(writer)
+                self._read_at.append(self.ops)
+        return output
+
+    def _collective(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        instead = by_itself(func, self._theirs)
+        if instead is None:
+            return super()._collective(func, args, kwargs)
+        self.asks = True
+        return self._op(func, args, kwargs, instead)
+
+    def read_before(self, op: Op) -> Op | None:
+        """Return what made the last bad number that was read before ``op``, where ``op`` was handed a bad one."""
+        numbers = (words.as_number(word) for word in scalars_of(op).values())
+        if not any(one is not None and not math.isfinite(one) for one in numbers):
+            return None
+        pairs = zip(reversed(self._reads), reversed(self._read_at), strict=True)
+        return next((read for read, at in pairs if at < op.index), None)
