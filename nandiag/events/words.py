@@ -99,9 +99,12 @@ def as_number(word: object) -> float | None:
     """Return a number that was noted, ``nan``, ``inf`` and ``-inf`` as words; ``None`` for anything else."""
     if isinstance(word, str) and word in NON_FINITE:
         return NON_FINITE[word]
+    if isinstance(word, int) and abs(word) > _LARGEST:
+        return None  # no worker writes such a one
     return float(word) if isinstance(word, int | float) and not isinstance(word, bool) else None
 
 
+_LARGEST = 10**300
 _LAYS = frozenset(
     {"copy", "fill", "full", "full_like", "new_full", "masked_fill", "index_fill", "index_put", "scatter"}
     | {"lift_fresh", "scalar_tensor"}

@@ -7,6 +7,7 @@ from dataclasses import replace
 from nandiag.analysis.causes.course import Course, courses
 from nandiag.analysis.causes.divergence import CALM_ENOUGH, is_elsewhere, sudden
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
+from nandiag.analysis.causes.init_scale import new_weights
 from nandiag.analysis.causes.mends import states
 from nandiag.analysis.causes.mends.exponentials import overflowing, recurrences
 from nandiag.analysis.causes.overflow import overflows
@@ -79,10 +80,10 @@ def _by_course(facts: Facts) -> Cause | None:
     step = facts.origin.step
     if not found or not _broke_at_once(facts, found):
         return None
-    calm = _calm(found[0], step)
+    calm = _calm(found[0])
     if not _was_as_before(facts, step):
-        return _of(calm, step)
-    return None if facts.is_by_the_model else _of_targets(calm, step)
+        return _of(f"{calm}: that speaks for the batch of step {step}.", step)
+    return None if facts.is_by_the_model else _of_targets(facts, f"{calm}.", step)
 
 
 def _was_as_before(facts: Facts, step: int) -> bool:
@@ -94,13 +95,15 @@ def _by_jump(facts: Facts, course: Course) -> Cause | None:
     step = course.onset.step
     if not _was_as_before(facts, step):
         return _of(_jumped(course) + ": that points at the batch of this step, not at the updates.", step)
-    return _of_targets(f"{_jumped(course)}.", step)
+    return _of_targets(facts, f"{_jumped(course)}.", step)
 
 
-def _of_targets(text: str, step: int) -> Cause:
+def _of_targets(facts: Facts, text: str, step: int) -> Cause:
     text = f"{text} What the model was given then was no larger than before: its targets may have been."
     look = Suggestion(f"Look at the targets of step {step}, and at what was changed by then.")
-    return replace(_of(text, step), suggestions=(look,))
+    new = facts.compared is not None and facts.compared.step == step and bool(facts.compared.fresh)
+    also = (f"{new_weights(facts.compared)}.",) if new and facts.compared is not None else ()
+    return replace(_of(text, step), evidence=(text, *also), suggestions=(look,))
 
 
 def _broke_at_once(facts: Facts, found: tuple[Course, ...]) -> bool:
@@ -140,10 +143,10 @@ def _jumped(course: Course) -> str:
     )
 
 
-def _calm(course: Course, step: int) -> str:
+def _calm(course: Course) -> str:
     norms = [row.norm for row in course.rows if row.norm is not None]
     most = f", with gradient norms of at most {words.number(max(norms))}" if norms else ""
-    return f"The {len(course.rows)} steps before were calm{most}: that speaks for the batch of step {step}."
+    return f"The {len(course.rows)} steps before were calm{most}"
 
 
 def _is_near(warned: Warned, step: int) -> bool:

@@ -233,9 +233,12 @@ class Facts:
 
     @property
     def is_by_the_model(self) -> bool:
-        """Whether it is what the model makes that is large: what a loss is given first, as a rule, and not a target."""
+        """Whether it is known to be what the model makes that is large: a loss is given that first, beside a target.
+
+        What is made of both, a difference say, does not tell.
+        """
         sizes = [fact.absmax or 0.0 for fact in self.origin.inputs]
-        first = not sizes or sizes[0] == max(sizes)
+        first = len(sizes) > 1 and sizes[0] > max(sizes[1:])
         return self.origin.phase == "forward" or (self.origin.phase == "loss" and first)
 
     @property

@@ -8,7 +8,7 @@ from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, 
 from nandiag.analysis.causes.overflow import overflows
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
-from nandiag.events import words
+from nandiag.events import Compared, words
 
 EXPLAIN = Explanation(
     slug="init_scale",
@@ -72,12 +72,17 @@ def _of_new_weights(facts: Facts) -> Cause | None:
     found = courses(facts.history, step)
     if not all(course.calm == len(course.rows) for course in found):
         return None
-    some = words.few(list(compared.fresh), compared.fresh_count, most=2)
-    new = f"{words.count(compared.fresh_count, 'parameter')} among {compared.total} ({some})"
     same = ", and what the model was given was no larger than before" if step in compared.batches else ""
-    text = f"No update was made before step {step} of {new}{same}."
+    text = f"{new_weights(compared)}{same}."
     check = Suggestion("Look at what these weights were made as, or loaded from: a scale may be missing.")
     return Cause("init_scale", (text,), (check, init_advice()[0]), LIKELY, story=True)
+
+
+def new_weights(compared: Compared) -> str:
+    """Say of how many parameters no update was made before the step of a harm."""
+    some = words.few(list(compared.fresh), compared.fresh_count, most=2)
+    new = f"{words.count(compared.fresh_count, 'parameter')} among {compared.total} ({some})"
+    return f"No update was made before step {compared.step} of {new}"
 
 
 def _has_large_weights(facts: Facts) -> bool:

@@ -38,6 +38,16 @@ def story(*words, **more):
 def test_a_batch_that_was_as_before_is_not_blamed(by_hand, batches, slug):
     found = story(by_hand, Compared(12, batches), history(CALM))
     assert (found and found.slug) == slug
+    assert found is None or found.evidence[0].endswith("that speaks for the batch of step 12.")
+
+
+def test_what_is_made_of_the_model_and_of_a_target_does_not_tell_which_was_large(by_hand):
+    compared = Compared(12, (12,), fresh=("head.weight",), fresh_count=2, total=8)
+    asked = facts(by_hand, compared, history(CALM), phase="loss")
+    (told, _) = explain(replace(asked, origin=replace(asked.origin, inputs=asked.origin.inputs[:1])))
+    assert told.slug == "data_outlier"
+    assert told.evidence[0].endswith("its targets may have been.")
+    assert told.evidence[1] == "No update was made before step 12 of 2 parameters among 8 (head.weight and 1 more)."
 
 
 def test_a_jump_of_the_loss_speaks_of_the_targets_where_the_inputs_were_as_before(by_hand):
