@@ -14,6 +14,7 @@ from nandiag.runtime.early.half.turns import HalfPrecision
 from nandiag.runtime.early.moments import Moments, Name
 from nandiag.runtime.early.warner import Step, Warner
 from nandiag.runtime.guard import guarded
+from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.look.sight import Sight
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.capture import Capture
@@ -99,4 +100,6 @@ class Early:
         """Harm was seen: hold its step against those before."""
         if self.on:
             self._inputs.hold_against(at_harm=True)
-            RECORDER.emit(self._comparison.at_harm(optimizer, step, updates))
+            with quiet():
+                compared = self._comparison.at_harm(optimizer, step, updates)
+            RECORDER.emit(compared)

@@ -3,6 +3,7 @@
 Each rank writes what it ends with into the file TOLD.RANK.
 """
 
+import gc
 import hashlib
 import os
 import random
@@ -89,3 +90,4 @@ def train(way, kind):
 
 
 train(*sys.argv[1:])
+gc.collect()  # or the threads of gloo outlive the interpreter, and now and then abort it
