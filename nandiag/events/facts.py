@@ -19,9 +19,9 @@ class Setting:
     """A number that a group of an optimizer's (from 0) is told, but the learning rate: momentum, weight decay, a beta.
 
     ``rate`` is the group's learning rate now, where it is a plain number. ``first`` is what the setting was in the
-    first step, ``most`` the largest that it was. It changed ``changes`` times, the last
-    time from ``before`` by the update of ``step``; both are ``None`` where it never did. ``set_at`` are the lines
-    (``file:line: text``) that set it, where the script's text has few of them.
+    first step, ``most`` the largest that it was. It changed ``changes`` times, the last time from ``before`` by the
+    update of ``step``; both are ``None`` where it never did. ``set_at`` are the lines (``file:line: text``) that set
+    it, where the script's text has few of them.
     """
 
     group: int

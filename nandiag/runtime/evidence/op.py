@@ -63,8 +63,8 @@ class Op:
 
     ``told`` are facts on inputs and outputs that are gone, where nothing is kept in ``words`` and ``results``.
     ``vanished`` is the exponential of whose zeros both sides of a division are made. ``lost`` are the ops that lost
-    digits without which it would not have broken. ``apart``: it may be what a
-    tensor subclass (DTensor) made of an op of its own, behind autograd: what goes in has no gradient there.
+    digits without which it would not have broken. ``apart``: it may be what a tensor subclass (DTensor) made of an op
+    of its own, behind autograd: what goes in has no gradient there.
     """
 
     index: int

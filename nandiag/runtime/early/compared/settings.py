@@ -31,7 +31,7 @@ class Settings:
                 values = list(map(kept.get, optimizer.param_groups[:_MOST_GROUPS]))
                 if values != kept.values:
                     kept.renew(values, step)
-            except Exception:  # a group lacks one of them, or has a tensor in its place, which cannot be compared
+            except (KeyError, TypeError, ValueError, RuntimeError):  # a group lacks one, or has a tensor in its place
                 kept.get = None
 
     def _begin(self, optimizer: Any) -> _Kept:
@@ -85,12 +85,12 @@ class _Kept:
 
     def settings(self, rates: list[float | None]) -> Iterator[Setting]:
         """Yield each number as it is now; ``rates`` are the learning rates of the groups."""
-        first = _numbers(self.names, self.first or [])
+        first, of_groups = _numbers(self.names, self.first or []), dict(enumerate(rates))
         for key, now in _numbers(self.names, self.values or []).items():
             group, name, place = key
             change = self.changes.get(key, _Change(None, now, None, 0))
             yield Setting(
-                group, name if place < 0 else f"{name}[{place}]", now, rates[group], change.before,
+                group, name if place < 0 else f"{name}[{place}]", now, of_groups.get(group), change.before,
                 first.get(key, now), change.most, change.step, change.times,
             )  # fmt: skip
 

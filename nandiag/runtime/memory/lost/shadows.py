@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from nandiag.runtime.guard import disarm
 from nandiag.runtime.memory.lost.integers import differs, each, fits, left, operands, whole, wide, widened
 from nandiag.runtime.memory.lost.squares import Squares
 from nandiag.runtime.memory.there import all_there, storage_of
+from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entries import tensors_in
 
 if TYPE_CHECKING:
     from nandiag.runtime.evidence.op import Op
 
+_PROBE = "digits"
 WRAPPED, CANCELLED = "wrapped", "cancelled"
 Held = tuple[int, Tensor]
 # By their names without underscores at both ends. Torch itself marks the ops on single elements; these look at their
@@ -72,22 +75,27 @@ class Shadows:
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[Tensor]) -> Again | None:
         """An op is about to run: run it on what would be there. None where that is the same, or not known."""
-        if func.namespace != "aten" or not given:
+        if func.namespace != "aten" or not given or _PROBE in RECORDER.darkened:
             return None
         try:
             return self._again(func, args, kwargs, given)
-        except Exception:
+        except (RuntimeError, TypeError, ValueError, IndexError):  # it does not take such numbers
+            return None
+        except Exception as error:
+            disarm(_PROBE, error)
             return None
 
     def ran(self, op: Op, again: Again | None, given: Sequence[Held], out: Sequence[Held]) -> None:
         """``op`` has run, and gave ``out``: tell it who lost the digits by which it broke, and keep the shadows."""
+        if _PROBE in RECORDER.darkened:
+            return
         mutable = op.func._schema.is_mutable
         for key, _ in out if mutable else ():
             self._of.pop(key, None)
         try:
             self._ran(op, again, given, out)
-        except Exception:
-            return
+        except Exception as error:
+            disarm(_PROBE, error)
 
     def written(self, key: int) -> None:
         """Somebody else writes into this memory."""

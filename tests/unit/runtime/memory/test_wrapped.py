@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from nandiag.runtime.memory.lost.shadows import Shadows
+from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.trace import Tracer
 
 BAD = 2
@@ -153,3 +155,13 @@ def test_what_is_looked_at_beside_an_op_in_place_is_not_written_twice():
         sums.add_(n.float())
         sums.add_(1.0)
     assert (n.item(), sums.item()) == (-56, -54.0)
+
+
+def test_a_failure_beside_an_op_is_told_once_and_leaves_the_replay_alone(work, monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Shadows, "_ran", broken)
+    looked = origin(work, squares, 200)
+    assert (looked.outcome, looked.site.op, looked.facts.get("lost")) == ("found", "aten.sqrt.default", {})
+    assert "digits" in RECORDER.darkened
