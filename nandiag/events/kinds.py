@@ -321,7 +321,8 @@ class Compared:
     before, by then; of others that is not known. ``settings`` are those of the optimizer beside its learning rate.
     ``fresh`` are the names of the first few of its parameters of which no update was made before this step, while
     others were updated in each: ``fresh_count`` among ``total``. ``arguments`` are numbers that root modules were
-    called with in this step and that were others before.
+    called with in this step and that were others before. ``rate_set_at`` are the lines (``file:line: text``) that set
+    the learning rate, where it is not what the optimizer was made with and the script's text has few of them.
     """
 
     step: int
@@ -331,6 +332,7 @@ class Compared:
     fresh_count: int = 0
     total: int = 0
     arguments: tuple[Argument, ...] = ()
+    rate_set_at: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,7 +209,7 @@ def _by_leap(facts: Facts, course: Course, strength: int) -> Cause | None:
     low, high = (words.number(rate) for rate in leap)
     text = f"The learning rate leapt from {low} to {high} by step {course.rows[-1].step}, right before."
     mend = f"Lower the learning rate: up to {low} nothing grew." if leap[0] else "Let the learning rate rise slowly."
-    check = Suggestion(f"{mend} Check what sets it, and what a schedule counts.")
+    check = _with_lines(facts, f"{mend} Check what sets it, and what a schedule counts.")
     return Cause("lr_divergence", (text,), (check, *_second_line(facts)), strength, story=True)
 
 
@@ -279,7 +279,7 @@ def _slower(facts: Facts, course: Course, strength: int) -> tuple[Suggestion, ..
     elif high is None:
         first = Suggestion("Lower the learning rate.")
     elif course.rate_rose and low and course.calm > CALM_ENOUGH:
-        first = Suggestion(f"{_peak(course, low)} Check what the schedule counts.")
+        first = _with_lines(facts, f"{_peak(course, low)} Check what the schedule counts.")
     else:
         name = facts.harm.optimizer if facts.harm is not None and facts.harm.optimizer else "the optimizer"
         rate = _first_try(name, course, high)
@@ -291,6 +291,13 @@ def _slower(facts: Facts, course: Course, strength: int) -> tuple[Suggestion, ..
         first = Suggestion(lower, code)
     scale = Suggestion("Check what scales the loss: a sum in the place of a mean multiplies the learning rate.")
     return first, scale, *_second_line(facts)
+
+
+def _with_lines(facts: Facts, text: str) -> Suggestion:
+    """Show the lines that set the learning rate, where the script's text has few."""
+    lines = () if facts.compared is None else facts.compared.rate_set_at
+    here = "The script sets it here." if len(lines) == 1 else "The script sets it in these lines."
+    return Suggestion(f"{text} {here}", "\n".join(lines)) if lines else Suggestion(text)
 
 
 def _peak(course: Course, low: float) -> str:

@@ -6,21 +6,33 @@ import ast
 import linecache
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+
+import torch
+from torch.optim import lr_scheduler
 
 from nandiag.runtime.frames import USER, kind_of
 
 _MOST_FILES, _MOST_BYTES, _MOST = 64, 400_000, 3
+# Only what the script computes itself can be no number; any schedule can rise too far.
 _BY_FUNCTION = frozenset({"LambdaLR", "MultiplicativeLR"})
+_SCHEDULERS = frozenset(name for name in dir(lr_scheduler) if name.endswith(("LR", "Restarts", "OnPlateau")))
 
 
-def set_at(name: str = "lr") -> list[str]:
+def set_at(name: str = "lr", by: Collection[str] = _BY_FUNCTION) -> list[str]:
     """Return up to three lines that set it, ``file:line: text``; none where more do, for then none is told apart.
 
-    Nothing is run for that.
+    A learning rate is also set by who makes a scheduler of the classes ``by``. Nothing is run for that.
     """
-    found = list(dict.fromkeys(line for file in _files() for line in _in_file(file, name)))
+    found = list(dict.fromkeys(line for file in _files() for line in _in_file(file, name, by)))
     return found if len(found) <= _MOST else []
+
+
+def rises_at(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
+    """Return up to three lines that set its learning rate, where that is not what it was made with."""
+    groups, made = optimizer.param_groups, optimizer.defaults.get("lr")
+    moved = any("initial_lr" in group or group.get("lr") is not made for group in groups)
+    return tuple(set_at(by=_SCHEDULERS)) if moved else ()
 
 
 def _files() -> list[str]:
@@ -30,18 +42,18 @@ def _files() -> list[str]:
     return list(there)[:_MOST_FILES]
 
 
-def _in_file(file: str, name: str) -> Iterator[str]:
+def _in_file(file: str, name: str, by: Collection[str]) -> Iterator[str]:
     lines = linecache.getlines(file)
     try:
         tree = ast.parse("".join(lines))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     for node in ast.walk(tree):
-        if _sets(node, name) and isinstance(node, ast.stmt | ast.expr | ast.keyword):
+        if _sets(node, name, by) and isinstance(node, ast.stmt | ast.expr | ast.keyword):
             yield f"{os.path.basename(file)}:{node.lineno}: {lines[node.lineno - 1].strip()[:160]}"
 
 
-def _sets(node: ast.AST, setting: str) -> bool:
+def _sets(node: ast.AST, setting: str, by: Collection[str]) -> bool:
     if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
         return isinstance(node.slice, ast.Constant) and node.slice.value == setting
     if setting != "lr":
@@ -49,4 +61,4 @@ def _sets(node: ast.AST, setting: str) -> bool:
     if not isinstance(node, ast.Call):
         return False
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    return name in _BY_FUNCTION
+    return name in by

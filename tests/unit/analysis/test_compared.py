@@ -165,3 +165,13 @@ def test_what_the_model_was_called_with_anew_is_told_in_the_step_of_the_harm(by_
     told = analyse(by_hand.run(log, world=1)).verdict.evidence
     text = "In this step t_end, which the model is called with, went from 2 to 12."
     assert (text in told) is (step == STEP)
+
+
+def test_the_lines_that_set_a_rate_that_rose_are_shown(by_hand):
+    past = history([*CALM, *UP])
+    past = replace(past, lr=(*[0.01] * 12, *[0.1 * 2**n for n in range(6)]))
+    line = "train.py:9: sched = ExponentialLR(opt, gamma=2)"
+    shown, unknown = (story(by_hand, Compared(STEP, rate_set_at=some), past).suggestions[0] for some in ((line,), ()))
+    assert shown.code == line
+    assert shown.text == f"{unknown.text} The script sets it here."
+    assert unknown.code is None

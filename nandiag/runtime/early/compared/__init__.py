@@ -17,7 +17,7 @@ from nandiag.events import Compared, Setting
 from nandiag.runtime.early.compared.arguments import Arguments
 from nandiag.runtime.early.compared.settings import Settings
 from nandiag.runtime.early.data.inputs import Inputs
-from nandiag.runtime.early.schedule import set_at
+from nandiag.runtime.early.schedule import rises_at, set_at
 from nandiag.runtime.tape.packed.words import version_of
 
 # Initialisers, a load, and a broadcast write into a weight; each update does so once more.
@@ -41,7 +41,7 @@ class Comparison:
         fresh = _fresh(optimizer, trained, step, updates)
         names = tuple(self._name(one, optimizer) for one in fresh[:_NAMED])
         settings = tuple(_with_lines(one) for one in self.settings.of(optimizer) if _is_notable(one))
-        return Compared(step, batches, settings, names, len(fresh), len(trained), arguments)
+        return Compared(step, batches, settings, names, len(fresh), len(trained), arguments, rises_at(optimizer))
 
 
 def _is_notable(setting: Setting) -> bool:

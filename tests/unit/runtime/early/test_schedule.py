@@ -4,6 +4,7 @@ import sys
 from types import ModuleType
 
 import pytest
+import torch
 
 from nandiag.runtime.early import schedule
 
@@ -33,6 +34,24 @@ def test_a_rate_that_is_set_by_hand_and_by_a_function(script):
         "one.py:2: g['lr'] = base / (total - warmup)",
         f"two.py:1: {LAMBDA.strip()}",
     ]
+
+
+def test_a_rate_that_moved_was_set_by_a_scheduler_or_by_hand(script):
+    made = "opt = SGD(net.parameters(), lr=0.01)\n"
+    script(one=made + "s = ExponentialLR(opt, gamma=1.15)\n", two=HAND)
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.01)
+    assert schedule.rises_at(optimizer) == ()
+    optimizer.param_groups[0]["lr"] = 0.02
+    lines = ("one.py:2: s = ExponentialLR(opt, gamma=1.15)", "two.py:2: g['lr'] = base / (total - warmup)")
+    assert schedule.rises_at(optimizer) == lines
+    assert schedule.set_at() == list(lines[1:])  # such a schedule makes no NaN
+
+
+def test_a_scheduler_sets_the_rate_also_where_it_is_what_it_was(script):
+    script(one="s = CosineAnnealingLR(opt, 10)\n")
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.01)
+    torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+    assert schedule.rises_at(optimizer) == ("one.py:1: s = CosineAnnealingLR(opt, 10)",)
 
 
 def test_of_many_none_is_told(script):
