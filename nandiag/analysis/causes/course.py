@@ -18,7 +18,7 @@ GREW, LOSS_GREW = 100.0, 1000.0
 _CALM, _LOSS_CALM = 5.0, 5.0
 _LEAST_LOSS = 0.01
 _ROSE = 2.0
-_ABOUT, _HELD = 0.9, 20
+_ABOUT, _HELD, _FEW = 0.9, 20, 20
 # A warm-up rises by less from update to update, but for its first ones, which are short.
 _LEAPT, _LEAPT_FROM_NONE = 10.0, 1.0
 _LARGEST = 1e39
@@ -130,6 +130,15 @@ class Course:
         """The step by which a gradient as the last calm one would bring its loss to 0: the loss over its square."""
         row = self.rows[max(self.calm - 1, 0)]
         return abs(row.loss) / row.norm**2 if row.loss and row.norm else None
+
+    @property
+    def overshoot(self) -> float:
+        """How many times its whole loss the last calm step's update takes off by its slope, where few were calm.
+
+        Plain gradients that go down a bowl to 0 are stable up to 4 times: at a rate of two over the curvature.
+        """
+        early = self.whole and self.calm <= _FEW
+        return (self.rate_at_end or 0.0) / self.polyak if early and self.polyak else 0.0
 
     @property
     def jump(self) -> float:

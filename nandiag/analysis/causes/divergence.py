@@ -101,6 +101,8 @@ _HUGE = 1e7
 _STEEP = 100.0
 # An update so long, of weights that begin around 1, leaves nothing of them.
 _LONG = 10.0
+# Plain gradients are stable where an update takes off at most so many times the loss, by its slope.
+_STABLE = 4.0
 # Optimizers whose update is the gradient, times the learning rate.
 _BY_THE_NORM = frozenset({"SGD", "ASGD"})
 # A jump of the loss right behind calm updates is the batch's: data_outlier tells of it.
@@ -125,7 +127,10 @@ def explain(facts: Facts) -> Cause | None:
         return _by_rate(facts, course, strength)
     if course.from_the_start:
         return _too_large(course.rows[0], strength) or _by_rate(facts, course, strength)
-    return None if sudden(course) or _by_dtype(facts, course) else _by_gradients(facts, course, strength)
+    if sudden(course) or _by_dtype(facts, course):
+        return None
+    overshoots = _is_plain(facts) and course.overshoot > _STABLE
+    return _by_rate(facts, course, strength) if overshoots else _by_gradients(facts, course, strength)
 
 
 def is_elsewhere(facts: Facts, phases: Collection[str]) -> bool:
@@ -186,7 +191,7 @@ def _one_step(facts: Facts, course: Course, strength: int) -> Cause | None:
     if large is not None:
         return large
     # Of Adam's kind the update does not grow with the gradient: only its direction, and the learning rate, count.
-    plain = facts.harm is not None and facts.harm.optimizer in _BY_THE_NORM
+    plain = _is_plain(facts)
     rate = f", times the learning rate {words.number(row.lr)}," if plain and row.lr is not None else ""
     norm, loss = shown(row.norm), words.number(row.loss)
     text = f"At step {row.step} the gradient norm was {norm}, for a loss of {loss}" + (
@@ -199,6 +204,10 @@ def _one_step(facts: Facts, course: Course, strength: int) -> Cause | None:
     if plain and wide and (row.lr or 0.0) * row.norm >= _LONG:
         return Cause("lr_divergence", (text,), _slower(facts, course, strength), strength, story=True)
     return None
+
+
+def _is_plain(facts: Facts) -> bool:
+    return facts.harm is not None and facts.harm.optimizer in _BY_THE_NORM
 
 
 def _by_leap(facts: Facts, course: Course, strength: int) -> Cause | None:
@@ -249,6 +258,9 @@ def _by_rate(facts: Facts, course: Course, strength: int) -> Cause:
         told += f" {_told(groups)}" if groups else ""
     elif high is None:
         told = "It grew from the first updates on."
+    elif not course.from_the_start:
+        told = f"One update at a learning rate of {words.number(high)} took off {course.overshoot:.0f} times the loss, "
+        told += f"by the slope of step {course.rows[max(course.calm - 1, 0)].step}: it goes too far."
     else:
         told = f"It grew from the first updates on, at a learning rate of {words.number(high)}."
     evidence = (course.grown(), told, *_besides(facts))

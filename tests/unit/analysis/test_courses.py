@@ -8,7 +8,7 @@ import pytest
 from nandiag.analysis.causes import Facts, explain
 from nandiag.analysis.causes.facts import POSSIBLE
 from nandiag.analysis.report import Origin
-from nandiag.events import History, Looked
+from nandiag.events import Harm, History, Looked
 from tests.unit.analysis.causing import slugs
 
 
@@ -69,6 +69,21 @@ def test_growing_gradients_with_and_without_a_growing_rate():
     norms = [1.0, 1.1, 1.0, 5.0, 80.0, 900.0, math.nan]
     assert slugs(at_end(history(norms, [0.1] * 7)))[0] == "gradient_explosion"
     assert slugs(at_end(history(norms, [0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.3])))[0] == "lr_divergence"
+
+
+@pytest.mark.parametrize(
+    ("rate", "optimizer", "slug"),
+    [(0.2, "SGD", "lr_divergence"), (0.02, "SGD", "gradient_explosion"), (0.2, "Adam", "gradient_explosion")],
+)
+def test_an_update_that_takes_off_many_times_the_loss_goes_too_far(rate, optimizer, slug):
+    norms = (5.0, 6.0, 13.0, 14.0, 21.0, 80.0, 2e4, 2e10, math.nan)
+    losses = (15.0, 10.0, 16.0, 7.0, 18.0, 300.0, 1e5, 1e12, math.inf)
+    past = replace(history(norms, [rate] * 9), loss=losses)
+    harm = Harm("gradient", 8, "gradient", (), 1, 1, optimizer=optimizer)
+    story = explain(replace(at_end(past), harm=harm))[0]
+    assert story.slug == slug
+    too_far = "One update at a learning rate of 0.2 took off 5 times the loss, by the slope of step 4: it goes too far."
+    assert (too_far in story.evidence) is (slug == "lr_divergence")
 
 
 def test_steady_gradients_are_no_divergence():
