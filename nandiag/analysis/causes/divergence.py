@@ -127,8 +127,10 @@ def explain(facts: Facts) -> Cause | None:
         return _by_rate(facts, course, strength)
     if course.from_the_start:
         return _too_large(course.rows[0], strength) or _by_rate(facts, course, strength)
-    if sudden(course) or _by_dtype(facts, course):
-        return None
+    return None if sudden(course) or _by_dtype(facts, course) else _by_growth(facts, course, strength)
+
+
+def _by_growth(facts: Facts, course: Course, strength: int) -> Cause:
     overshoots = _is_plain(facts) and course.overshoot > _STABLE
     return _by_rate(facts, course, strength) if overshoots else _by_gradients(facts, course, strength)
 

@@ -73,10 +73,10 @@ class Case:
         """Whether all ranks may run it again together though none was told that all would.
 
         What hooks that communicate leave in weights is as bad on all ranks; where models communicate, so is the loss,
-        and it is what all of them end on.
+        and it is what all of them end on. Where no optimizer makes the updates none can tell the others at a border.
         """
         left = self.unfinished and not self.handed and not self.single
-        return (self.within or left) and self.ends and not self.joint
+        return (self.within or left or self.by_hand) and self.ends and not self.joint
 
     @property
     def scales(self) -> dict[int, Tensor]:
@@ -108,3 +108,13 @@ def on_reconstructed(entries: Iterable[Entry], looked: Looked, *, spoiled: bool)
     if looked.method != "replay" or not (spoiled or split):
         return looked
     return replace(looked, facts={**looked.facts, "reconstructed": True, **({"split": True} if split else {})})
+
+
+def is_made_here(looked: Looked) -> bool:
+    """Whether an op was found that made it."""
+    return (looked.outcome, looked.source) == ("found", "op")
+
+
+def timed(looked: Looked, seconds: float) -> Looked:
+    """Return what a look showed with the time that it took."""
+    return replace(looked, seconds=round(seconds, 4))

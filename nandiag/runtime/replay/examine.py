@@ -30,13 +30,15 @@ from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.names import names_of
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.replay.case import NOT_RUN, Case, on_reconstructed
+from nandiag.runtime.replay.case import NOT_RUN, Case, is_made_here, on_reconstructed, timed
 from nandiag.runtime.replay.hooked import Hooks
 from nandiag.runtime.replay.mended import Mended, further
+from nandiag.runtime.replay.phases import phases_of
 from nandiag.runtime.replay.ready import (
     all_that_gather,
     as_before_set_anew,
     kept_as_buffers,
+    losses_of,
     may_write_weights,
     memory_of,
     reason_against,
@@ -97,8 +99,7 @@ class Examiner:
         entries, self._partial = still_held(to_play(tape, case, copies))
         self._mended, self._beside = Mended(), []
         began = time.perf_counter()
-        looked = self._refusal(case, entries) or self._as_set_anew(case, entries, self._run(case, entries))
-        looked = self._on_zeros(case, entries, looked)
+        looked = self._shown(case, entries)
         if self.script_ends and looked.outcome in NOT_RUN and not case.joint and groups_of(roots_of(entries)):
             looked = self._replay(replace(case, asks=True), entries)
         self._hooks.stand_apart(case, roots_of(entries))
@@ -113,28 +114,30 @@ class Examiner:
             looked = self._from_file(case, entries, self._of_weights(case, entries, looked))
         looked = of_given(case, looked, self._capture.window.moved, self.examine_handed)
         looked = with_number(case, looked, self._capture, functools.partial(self.examine_number, case.step))
-        looked = _timed(looked, time.perf_counter() - began)
-        if case.is_told(looked):
+        if case.is_told(looked := timed(looked, time.perf_counter() - began)):
             RECORDER.emit(looked, urgent=True)
             self._further(case, entries, looked)
         return looked
 
+    def _shown(self, case: Case, entries: list[Entry]) -> Looked:
+        looked = self._refusal(case, entries) or self._as_set_anew(case, entries, self._run(case, entries))
+        looked = self._on_zeros(case, entries, looked)
+        # The loop may have made it of what models gave, which is there.
+        apart = replace(case, joint=False, spoken=losses_of(entries))
+        return looked if looked.outcome != "refused" else self._apart(apart, entries) or looked
+
     def _further(self, case: Case, entries: list[Entry], looked: Looked) -> None:
         """Tell where the step goes bad next when its origin is mended: whoever mends one line wants to know of all."""
-        if (looked.outcome, looked.source) != ("found", "op"):
+        if not is_made_here(looked):
             return
         for number, found in enumerate(self._beside):
             RECORDER.emit(Next(number, found), urgent=True)
         case = replace(case, ends=False, handed=True)  # nothing may be done twice: it is no more than a further word
         if case.joint or self._refusal(case, entries):
             return
-        run = functools.partial(self._timed_replay, case, entries)
+        run = functools.partial(self._replay, case, entries, self._mended)
         for number, found in enumerate(further(run, looked.seconds or 0.0, self._capture.step_seconds)):
             RECORDER.emit(Next(number, found), urgent=True)
-
-    def _timed_replay(self, case: Case, entries: list[Entry]) -> Looked:
-        began = time.perf_counter()
-        return _timed(self._replay(case, entries, self._mended), time.perf_counter() - began)
 
     @postponed()
     def examine_handed(self, case: Case) -> Looked | None:
@@ -163,8 +166,8 @@ class Examiner:
         calls = without_models(entries)
         if not calls or self._capture.elsewhere:
             return None
-        looked = self._replay(replace(case, apart=True), calls)
-        return looked if (looked.outcome, looked.source) == ("found", "op") else None
+        looked = self._replay(replace(case, apart=True), calls, among=entries)
+        return looked if is_made_here(looked) else None
 
     @guarded("replay")
     def examine_rates(self, optimizer: torch.optim.Optimizer, step: int) -> None:
@@ -199,7 +202,7 @@ class Examiner:
 
     def _from_file(self, case: Case, entries: list[Entry], looked: Looked) -> Looked:
         """Weights that were bad when the step began may have been loaded from a checkpoint that this run saved so."""
-        made_here = looked.outcome == "found" and looked.source == "op" and "written_in_place" not in looked.facts
+        made_here = is_made_here(looked) and "written_in_place" not in looked.facts
         if self._capture.births is None or made_here:
             return looked
         return self._capture.births.from_file(roots_of(entries), case.step) or looked
@@ -241,8 +244,8 @@ class Examiner:
         except Refused as refusal:
             looked = Looked("refused", "replay", step, reason=str(refusal))
         if looked.outcome == "refused" and self._capture.between.goes_on:
-            looked = self._behind_closure(list(bad.values()), step, ends=ends) or looked
-        RECORDER.emit(_timed(with_heard(looked), time.perf_counter() - began), urgent=True)
+            looked = self._behind_closure([*bad.values()], step, ends=ends) or looked
+        RECORDER.emit(timed(with_heard(looked), time.perf_counter() - began), urgent=True)
 
     @postponed()
     def is_made_otherwise(self, optimizer: torch.optim.Optimizer, bad: Tensor, step: int) -> bool:
@@ -261,7 +264,7 @@ class Examiner:
         entries, self._partial = still_held(self._capture.tape.whole())
         case = Case(step, bad, joint=False, suspects=tuple(bad), weights_were_finite=True, ends=ends)
         looked = self._refusal(case, entries) or self._replay(case, entries)
-        if looked.outcome == "found" and looked.source == "op":
+        if is_made_here(looked):
             return replace(looked, phase="optimizer")
         return last_write(bad, step, entries, BY_HAND)
 
@@ -279,7 +282,9 @@ class Examiner:
         """Replay the step; with all ranks, where it needs them and the run ends after it."""
         return in_company(case, roots_of(entries), self._capture.step_seconds, lambda one: self._replay(one, entries))
 
-    def _replay(self, case: Case, entries: list[Entry], mended: Mended | None = None) -> Looked:
+    def _replay(
+        self, case: Case, entries: list[Entry], mended: Mended | None = None, among: list[Entry] | None = None
+    ) -> Looked:
         roots, capture = roots_of(entries), self._capture
         tracer = Tracer(names_of(roots), joint=case.joint, mended=mended)
         with quiet():
@@ -302,7 +307,7 @@ class Examiner:
                 # In a context of its own, for what the step sets in context variables.
                 tracer.until = time.perf_counter() + case.seconds
                 with contextlib.nullcontext() if case.joint else patience(SHORT if case.handed else None):
-                    result = contextvars.copy_context().run(player.play, entries)
+                    result = contextvars.copy_context().run(player.play, entries, phases_of(among or entries))
                 through()
                 self._written = held_by_script.written()
                 result.gradients += player.made_again(capture.tape, (*case.gradients, *case.spoken))
@@ -325,8 +330,7 @@ class Examiner:
 
         A call that replaces a buffer, or computes a table once, is run again on what it has put there.
         """
-        made = looked.outcome == "found" and looked.source == "op"
-        if case.joint or made or looked.outcome not in {"found", "finite"}:
+        if case.joint or is_made_here(looked) or looked.outcome not in {"found", "finite"}:
             return looked
         with quiet():
             anew = as_before_set_anew(entries, self._capture.known)
@@ -334,7 +338,7 @@ class Examiner:
         tries += [replace(case, forgets=self._written)] if case.ends and looked.source == "outside" else []
         for one in tries:
             again = self._replay(one, entries)
-            if again.outcome == "found" and again.source == "op":
+            if is_made_here(again):
                 return replace(again, facts={**again.facts, "reconstructed": True, "forgot": one.forgets is not None})
         reason = "; ".join([looked.reason or "", "what modules have set anew was not as it had been"])
         doubtful = (anew or is_not_all_kept(entries)) and looked.outcome == "finite"
@@ -345,7 +349,7 @@ class Examiner:
         if looked.outcome != "finite" or case.joint or looked.facts.get("reconstructed") is not True:
             return looked
         again = self._replay(replace(case, zeros=True), entries)
-        return again if (again.outcome, again.source) == ("found", "op") else looked
+        return again if is_made_here(again) else looked
 
     @contextlib.contextmanager
     def _joined(self, case: Case, entries: list[Entry], tracer: Tracer) -> Iterator[Callable[[], None]]:
@@ -394,7 +398,3 @@ class Examiner:
         backwards = sum(entry.kind == BACKWARD for entry in seen.entries)
         own = [one for one in self._capture.exchanges if one.micro_step >= backwards]
         return with_exchange(looked, seen.result.largest_gradient, seen.roots, own)
-
-
-def _timed(looked: Looked, seconds: float) -> Looked:
-    return replace(looked, seconds=round(seconds, 4))

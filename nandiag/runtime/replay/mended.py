@@ -8,6 +8,7 @@ overflows, and 0 for the rest. A 0 in the place of those would break at a line t
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from nandiag.events import Looked, words
 from nandiag.runtime.evidence.explain import frame_of
 from nandiag.runtime.evidence.op import Op, Spot, Stat
 from nandiag.runtime.look.finite import is_bad
+from nandiag.runtime.replay.case import timed
 
 _at_its_version: Any = torch.autograd._unsafe_preserve_version_counter  # type: ignore[attr-defined]
 _MOST, _STEPS, _SECONDS, _LONGEST = 4, 10, 4.0, 60.0
@@ -101,7 +103,8 @@ def further(run: Callable[[], Looked], seconds: float, step_seconds: float) -> I
         left -= seconds
         if left < 0:
             return
-        looked = run()
+        began, looked = time.perf_counter(), run()
+        looked = timed(looked, time.perf_counter() - began) if looked.seconds is None else looked
         if looked.outcome not in {"found", "finite"} or (looked.outcome == "found" and looked.source != "op"):
             return
         yield looked

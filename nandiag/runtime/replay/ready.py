@@ -110,6 +110,12 @@ def without_models(entries: list[Entry]) -> list[Entry]:
     return [entry for entry in calls if id(entry) not in gone]
 
 
+def losses_of(entries: list[Entry]) -> tuple[Tensor, ...]:
+    """Return what the backward calls among the entries began from, as far as the script still holds it."""
+    words = (word for entry in entries if entry.kind == BACKWARD for word in entry.words if type(word) is Made)
+    return tuple(loss for word in words if (loss := word.tensor()) is not None)
+
+
 def _moved_on(word: Any, made: set[int]) -> bool:
     """Whether a word is what no call of these makes, and holds other numbers by now than when it was used."""
     if type(word) is not Made or id(word.entry) in made:

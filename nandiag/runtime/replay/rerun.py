@@ -56,6 +56,9 @@ class Rerun:
     originals: dict[int | None, Tensor] = field(default_factory=dict)
 
 
+Phases = Mapping[int, str]  # of each entry, by its id
+
+
 class _Gone(Exception):  # noqa: N818 - no error: the script let go of it
     """A value that an entry needs is not to be had any more."""
 
@@ -82,25 +85,25 @@ class Player:
         self._bindings = setting.Bindings(_Gone)
         self._stand_ins: dict[int, Tensor] = dict(scales)
 
-    def play(self, entries: list[Entry]) -> Rerun:
-        """Run all entries; raises whatever the script's code raises, and Refused.
+    def play(self, entries: list[Entry], phases: Phases) -> Rerun:
+        """Run all entries, told to be of these phases; raises whatever the script's code raises, and Refused.
 
         A backward that raises by itself, as it did before, or comes to a collective, for which other ranks are not
         there, is the end of the step, where its loss is bad already.
         """
         try:
-            return self._play_all(entries)
+            return self._play_all(entries, phases)
         finally:
             self._bindings.undo()
 
-    def _play_all(self, entries: list[Entry]) -> Rerun:
+    def _play_all(self, entries: list[Entry], phases: Phases) -> Rerun:
         began = time.perf_counter()
         with self.tracer.still():
             self._stand_in_for_written(entries)
             setting.put_in_first(entries)
         last = max((entry.micro_step for entry in entries if entry.kind == BACKWARD), default=0)
-        for entry, phase in zip(entries, phases_of(entries), strict=True):
-            self.tracer.spot = Spot(None, None, entry.frames, phase, min(entry.micro_step, last))
+        for entry in entries:
+            self.tracer.spot = Spot(None, None, entry.frames, phases[id(entry)], min(entry.micro_step, last))
             try:
                 self._play(entry)
             except (Exception, Communicates) as error:
@@ -308,7 +311,7 @@ def _written(word: Any, again: Mapping[int, list[Tensor]] | None) -> Tensor | No
             return word.tensor()
         # A write gives back what it was given, for the next one; of what was made again that is told one by one.
         passes_on = maker.name in _VIEWS or (again is None and maker.in_place)
-        if not passes_on or not maker.args or _getter(maker) == "grad":
+        if not passes_on or not maker.args or getter(maker) == "grad":
             return None
         word = maker.args[0]
     return word.get() if type(word) is Given else None
@@ -321,56 +324,12 @@ _VIEWS = frozenset({
 })  # fmt: skip
 
 
-def _getter(entry: Entry) -> str:
+def getter(entry: Entry) -> str:
     """Return which property an entry read, ``""`` when it read none."""
     return str(getattr(getattr(entry.function, "__self__", None), "__name__", "")) if entry.name == "__get__" else ""
 
 
 BOUNDARIES.add(id(Player._play.__code__))
-
-
-def phases_of(entries: list[Entry]) -> list[str]:
-    """Return the phase of each entry: data before the model, forward in it, loss after it, backward from there on."""
-    models = [index for index, entry in enumerate(entries) if entry.kind == ROOT and not _is_criterion(entry)]
-    backwards = [index for index, entry in enumerate(entries) if entry.kind == BACKWARD]
-    return [_phase(index, entry, models, backwards) for index, entry in enumerate(entries)]
-
-
-def _phase(index: int, entry: Entry, models: list[int], backwards: list[int]) -> str:
-    if entry.kind == BACKWARD:
-        return "backward"
-    if (backwards and index > backwards[-1]) or (not backwards and _is_of_gradient(entry)):
-        return "optimizer"  # between backward and the step, or in a step that uses what earlier backwards left
-    if entry.in_place and _is_weight(entry):
-        return "init" if entry.step == 0 else "optimizer"
-    if not models and not backwards and not entry.grad:
-        return "data"
-    if not models or index in models:
-        return "forward"
-    return _phase_round_model(index, entry, models, backwards)
-
-
-def _phase_round_model(index: int, entry: Entry, models: list[int], backwards: list[int]) -> str:
-    """Data before the model of a micro-step, forward between two modules of it, loss after the last one."""
-    previous = max((one for one in backwards if one < index), default=-1)
-    later = min((one for one in backwards if one > index), default=len(backwards) + models[-1] + index)
-    if not any(index < model < later for model in models):
-        return "loss"
-    return "forward" if entry.grad or any(previous < model < index for model in models) else "data"
-
-
-def _is_of_gradient(entry: Entry) -> bool:
-    """Whether an entry writes into a gradient."""
-    word = entry.args[0] if entry.in_place and entry.args else None
-    return type(word) is Made and _getter(word.entry) == "grad"
-
-
-def _is_weight(entry: Entry) -> bool:
-    return any(isinstance(one, nn.Parameter) or (is_leaf(one) and one.requires_grad) for _, one in written_by([entry]))
-
-
-def _is_criterion(entry: Entry) -> bool:
-    return isinstance(entry.function, nn.Module) and next(entry.function.parameters(), None) is None
 
 
 def _without_collectives(module: nn.Module) -> nn.Module:

@@ -35,7 +35,7 @@ def in_company(case: Case, roots: list[nn.Module], seconds: float, replay: Calla
 
 def _as_far_as_alone(case: Case, roots: list[nn.Module], looked: Looked, replay: Callable[[Case], Looked]) -> Looked:
     """Return ``looked``, or what shows up to the first collective, where the loss is bad by then."""
-    if case.within or groups_of(roots):
+    if case.within or case.by_hand or groups_of(roots):
         return looked
     alone = replay(replace(case, single=True))
     return replace(alone, facts={**alone.facts, "broken_off": True}) if alone.outcome == "found" else looked
@@ -44,11 +44,13 @@ def _as_far_as_alone(case: Case, roots: list[nn.Module], looked: Looked, replay:
 def _all_end_in(case: Case, roots: list[nn.Module], seconds: float) -> bool:
     """Whether all ranks come to run the step again that they end in; waits for them, bounded.
 
-    Where hooks of its backward communicate all ranks have met the same harm; in a forward a rank may end alone, and is
-    waited for 20 steps, and at least 5 s. FSDP2's weights are asked for instead
-    (:mod:`nandiag.runtime.together.shards`); where ranks could not be told that one has failed in the replay nobody is
-    waited for, for no policy is about to end them.
+    Where hooks of its backward communicate all ranks have met the same harm; in a forward, or where no optimizer makes
+    the updates, a rank may end alone, and is waited for 20 steps, and at least 5 s. FSDP2's weights are asked for
+    instead by a rank that leaves (:mod:`nandiag.runtime.together.shards`); where ranks could not be told that one has
+    failed in the replay nobody is waited for, for no policy is about to end them.
     """
     if case.within:
         return all_come(f"within/{case.step}")
-    return possible() and not groups_of(roots) and all_come(f"left/{case.step}", max(_PATIENCE, _STEPS * seconds))
+    what = "by_hand" if case.by_hand else "left"
+    may_come = possible() and (case.by_hand or not groups_of(roots))
+    return may_come and all_come(f"{what}/{case.step}", max(_PATIENCE, _STEPS * seconds))

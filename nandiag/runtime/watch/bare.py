@@ -20,6 +20,7 @@ from nandiag.runtime.levels.looker import Looker
 from nandiag.runtime.look.finite import norms, quiet, read
 from nandiag.runtime.look.sight import Sight, look
 from nandiag.runtime.replay.case import Case
+from nandiag.runtime.together.gathered import Gathered
 from nandiag.runtime.watch.judge import Border, Judge
 
 
@@ -38,10 +39,11 @@ class Bare:
         self._looker = looker
         self._settle = settle
         self._finite: dict[int, weakref.ref[Tensor]] = {}
+        self._gathered = Gathered()
 
     def begins(self, roots: list[Tensor]) -> None:
         """A backward call from ``roots`` begins: look at what the last update by hand has left."""
-        self._judge.leaves = leaves_of(roots)
+        self._judge.leaves = self._gathered.parts(leaves_of(roots))
         self._look_at_weights(self._judge.leaves)
 
     def let_go(self, tensors: Iterable[Tensor]) -> None:

@@ -26,6 +26,7 @@ from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.frames import Frame, best
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, is_bad, local
+from nandiag.runtime.replay.phases import phases_of
 from nandiag.runtime.replay.rerun import Player
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.tape.entries import CALL, Entry
@@ -175,7 +176,7 @@ def _again(maker: Entry, index: int) -> Op | None:
     states = generators(full=True)
     try:
         with torch.no_grad(), tracer:
-            outputs = Player(tracer, {}, []).play(entries).outputs.get(id(maker), [])
+            outputs = Player(tracer, {}, []).play(entries, phases_of(entries)).outputs.get(id(maker), [])
     except (Exception, Refused):  # what cannot be made again shows nothing
         return None
     finally:
