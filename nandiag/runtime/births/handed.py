@@ -29,9 +29,7 @@ from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import fact, quiet
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import CALL
-from nandiag.runtime.tape.exchange import after_backward
-from nandiag.runtime.tape.packed.descent import ancestors
+from nandiag.runtime.tape.exchange import after_backward, is_apart
 
 if TYPE_CHECKING:
     from nandiag.runtime.births.births import Births
@@ -89,11 +87,8 @@ class Handed:
 
     def _is_apart(self, tensor: Tensor) -> bool:
         """Whether calls of this step have made ``tensor`` of nothing that came from a loss, nor from a gradient."""
-        tape = self._capture.tape
-        made = tape.maker(tensor)
-        if made is None or made[0].step != tape.step:
-            return False
-        return not any(one.grad or one.kind != CALL or one.name == "__get__" for one in ancestors([made[0]]))
+        made = self._capture.tape.maker(tensor)
+        return made is not None and is_apart(made[0], self._capture)
 
     def _may_tell(self, caller: FrameType) -> bool:
         """Whether there is room for one more: what a line fills up with NaN on purpose leaves that of others."""

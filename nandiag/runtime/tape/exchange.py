@@ -24,7 +24,8 @@ from nandiag.runtime.guard import guarded
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import BACKWARD, tensors_in
+from nandiag.runtime.tape.entries import BACKWARD, CALL, Entry, tensors_in
+from nandiag.runtime.tape.packed.descent import ancestors
 
 _NAMES = frozenset({
     "all_reduce", "all_gather", "all_gather_into_tensor", "reduce", "reduce_scatter", "reduce_scatter_tensor",
@@ -46,7 +47,7 @@ _WRITTEN = {
 _COUNTED_AS = dict.fromkeys(("recv", "irecv", "batch_isend_irecv"), "send")
 _MOST = 256
 _MOST_HELD = 32
-_SMALL = 1 << 14
+_SMALL, _FEW = 1 << 14, 64
 _DEEPEST = 60
 _graph_task = torch._C._current_graph_task_id
 _DDP = os.path.join("nn", "parallel", "distributed.py")
@@ -118,13 +119,17 @@ def _is_weight(tensor: Tensor) -> bool:
 
 
 def _written(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]], caller: FrameType) -> None:
-    """What an exchange before the backward wrote holds what other ranks gave: the calls on this rank do not make it."""
+    """What an exchange wrote holds what other ranks gave: the calls on this rank do not make it.
+
+    Behind the backward gradients are exchanged, each by a call: of those it is looked at as a whole what came of them.
+    """
     name, _, kwargs = call
     filled, own = _filled(call, few=len(capture.exchanges) <= _MOST_HELD)
     if capture.births is not None:
         for tensor in filled:
             capture.births.received(tensor)
-    for tensor in filled if name in _RECEIVES or not after_backward(capture) else ():
+    taped = name in _RECEIVES or not after_backward(capture)
+    for tensor in filled if taped else [one for one in filled if _is_figure(capture, one)]:
         if own is not None and tensor is own.written:
             _passed_on(capture, own, caller)
         elif name in _RECEIVES or kwargs.get("async_op") or tensor.numel() > _SMALL:
@@ -133,11 +138,26 @@ def _written(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]]
         elif capture.tape.maker(tensor) is not None and capture.window.on:
             with torch._C.DisableTorchFunction():
                 after = Exchanged(name, tensor.detach().clone())
-                taped = capture.window.tape_call(after, ((tensor,), {}), tensor, caller)
-            if taped is not None and _is_weight(tensor):
-                taped.in_place = True
+                entry = capture.window.tape_call(after, ((tensor,), {}), tensor, caller)
+            if entry is not None and _is_weight(tensor):
+                entry.in_place = True
             capture.received.add(after.after.untyped_storage()._cdata)
             ARRIVALS.note(after.after, ARRIVALS.of(tensor))
+
+
+def _is_figure(capture: Capture, tensor: Tensor) -> bool:
+    """Whether it is a count, a norm or the like that goes with the gradients, and is none of them."""
+    made = capture.tape.maker(tensor) if tensor.numel() <= _FEW else None
+    if made is None or made[0].name == "__get__":
+        return False
+    return tensor.numel() == 1 or is_apart(made[0], capture)
+
+
+def is_apart(made: Entry, capture: Capture) -> bool:
+    """Whether calls of this step have made it of nothing that came from a loss, nor from a gradient."""
+    if made.step != capture.tape.step:
+        return False
+    return not any(one.grad or one.kind != CALL or one.name == "__get__" for one in ancestors([made]))
 
 
 def _filled(call: tuple[str, tuple[Any, ...], dict[str, Any]], *, few: bool) -> tuple[list[Tensor], OwnPart | None]:

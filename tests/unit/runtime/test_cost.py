@@ -147,4 +147,5 @@ def test_a_reduction_of_a_gradient_makes_few_calls_of_ours(loop, group):
     assert counts["runtime/collectives/ring.py", "begin"] == many * STEPS
     assert counts["runtime/tape/window.py", "__torch_function__"] <= (many + 1) * STEPS  # each gradient, and the loss
     more = (sum(counts.values()) - sum(plain.values())) / STEPS / many
-    assert more <= 94, (counts - plain).most_common(40)
+    # A few of them for what may be a count or a norm that goes with the gradients, which small ones are asked for.
+    assert more <= 98, (counts - plain).most_common(40)

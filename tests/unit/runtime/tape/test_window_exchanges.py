@@ -56,6 +56,24 @@ def test_a_reduction_in_the_loss_code_gives_what_the_ranks_made_of_it_but_hides_
     assert maker.function(torch.tensor(mine)).item() == pytest.approx(outcome, nan_ok=True)
 
 
+@pytest.mark.parametrize(
+    ("figure", "taped"),
+    [
+        (lambda model: torch.ones(()) * 5, True),  # a count
+        (lambda model: torch.ones(3) * 5, True),  # several
+        (lambda model: sum(one.grad.square().sum() for one in model.parameters()), True),  # a norm
+        (lambda model: model.bias.grad * 1.0, False),  # a gradient
+        (lambda model: model.bias.grad, False),
+    ],
+)
+def test_what_goes_with_gradients_behind_the_backward_is_what_the_ranks_made_of_it(opened, model, figure, taped):
+    opened.output.sum().backward()
+    given = figure(model)
+    ended(opened, "all_reduce", given)
+    maker, _ = opened.capture.tape.maker(given)
+    assert (maker.name == "all_reduce") is taped
+
+
 @pytest.fixture
 def second_of_two(monkeypatch):
     """This rank is the second of two, and has just called the collective that is told: ``call(name)``."""
