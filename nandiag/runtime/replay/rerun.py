@@ -84,6 +84,7 @@ class Player:
         self._left: dict[tuple[int, str], Any] = {}
         self._bindings = setting.Bindings(_Gone)
         self._stand_ins: dict[int, Tensor] = dict(scales)
+        self._last_writes: dict[int, Entry] = {}  # by the id of what they write into
 
     def play(self, entries: list[Entry], phases: Phases) -> Rerun:
         """Run all entries, told to be of these phases; raises whatever the script's code raises, and Refused.
@@ -145,6 +146,7 @@ class Player:
             return
         words = self._words(entry)
         if words is None:
+            self._take_what_it_left(entry)
             return
         args, kwargs, swapped = words
         with self.tracer.still():
@@ -210,6 +212,7 @@ class Player:
 
     def _stand_in_for_written(self, entries: list[Entry]) -> None:
         # What the script wrote into in place is written into a copy, made from what it held before the first write.
+        self._last_writes = {id(target): entry for entry, target in written_by(entries)}
         for entry in entries:
             if entry.before is not None:
                 target, held = entry.before
@@ -217,6 +220,22 @@ class Player:
                     stand_in = self._stand_ins[id(target)] = held.clone()
                     self.result.rewritten[storage(target)] = stand_in
                     self.result.originals[storage(stand_in)] = target
+
+    def _take_what_it_left(self, entry: Entry) -> None:
+        """What a write needs is gone: where nothing has written there since, what it left is there all the same."""
+        if entry.kind != CALL or not entry.in_place or not entry.args:
+            return
+        targets = _targets(entry, self._outputs)
+        if not targets or not all(
+            id(one) in self._stand_ins and self._last_writes[id(one)] is entry for one in targets
+        ):
+            return
+        self.result.gaps -= 1
+        with self.tracer.still():
+            for target in targets:
+                stand_in = self._stand_ins[id(target)]
+                stand_in.detach().copy_(target.detach())
+                self.result.unmade.append((entry, stand_in))
 
     def _left_as_it_is(self, entry: Entry) -> bool:
         """Whether an in-place write into a tensor from outside is not made again, its result being there already."""
