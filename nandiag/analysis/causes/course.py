@@ -88,6 +88,13 @@ class Course:
         return min(rates, default=None)
 
     @property
+    def rate_at_onset(self) -> float | None:
+        """The learning rate of the last calm step, where it had risen by then and rose on."""
+        rate, low, high = self.rows[max(self.calm - 1, 0)].lr, self.rate_before, self.rate_at_end
+        rises = rate is not None and low is not None and high is not None and _ROSE * low <= rate <= high / _ROSE
+        return rate if rises else None
+
+    @property
     def rate_of_calm(self) -> float | None:
         """The highest learning rate, far below the last, at which nothing grew; the last calm steps are left out."""
         high = self.rate_at_end or 0.0

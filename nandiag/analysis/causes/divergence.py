@@ -251,12 +251,13 @@ def init_advice() -> tuple[Suggestion, ...]:
 
 
 def _by_rate(facts: Facts, course: Course, strength: int) -> Cause:
-    high, low = course.rate_at_end, course.rate_before
+    high, low, then = course.rate_at_end, course.rate_before, course.rate_at_onset
     groups = _groups(facts)
     if groups and not course.rate_rose:
         told = f"It grew from the first updates on. {_told(groups)}"
     elif course.rate_rose:
-        told = f"The learning rate rose from {words.number(low)} to {words.number(high)}."
+        began = f"; it was {words.number(then)} when that began" if then is not None else ""
+        told = f"The learning rate rose from {words.number(low)} to {words.number(high)}{began}."
         told += f" {_told(groups)}" if groups else ""
     elif high is None:
         told = "It grew from the first updates on."

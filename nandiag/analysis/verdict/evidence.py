@@ -11,7 +11,7 @@ from nandiag.analysis.timeline import STARTS, STATE, Seen, Timeline
 from nandiag.analysis.verdict.steady import loaded_behind
 from nandiag.analysis.verdict.summary import own_of
 from nandiag.analysis.ways.carried import way_of
-from nandiag.events import Harm, Looked, TensorFact, words
+from nandiag.events import Harm, Looked, Skipped, TensorFact, words
 
 _BY_FX = "<eval_with_key>"  # how torch.fx names the files that it makes
 
@@ -43,6 +43,7 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None
     yield from _look_facts(claim)
     yield from _bad_before_backward(claim, at)
     yield from _state_evidence(claim, at)
+    yield from _state_alone(claim, timeline)
     yield from _held_too(timeline, claim)
     yield from _called_otherwise(claim, timeline)
     for other in claim.others:
@@ -135,15 +136,21 @@ def _exchanged(claim: Claim) -> Iterable[str]:
     yield f"{tried}: that it made them is inferred."
 
 
+def _is_of(claim: Claim, one: Seen[Looked] | Seen[Skipped] | Seen[Harm]) -> bool:
+    return (one.attempt, one.event.step) == (claim.attempt, claim.step)
+
+
 def _received(claim: Claim, timeline: Timeline, harmed: set[int]) -> Iterable[str]:
     if claim.basis == "exchange":
         if claim.received:
             yield f"{words.ranks(claim.received).capitalize()} received the damage."
         return
-    looks = [one for one in timeline.looks if (one.attempt, one.event.step) == (claim.attempt, claim.step)]
+    looks = [one for one in timeline.looks if _is_of(claim, one)]
     again = {one.rank for one in looks if is_again(one.event)} & set(claim.received)
     clean = again & {one.rank for one in looks if is_again(one.event) and is_whole(one.event)}
     got = set(claim.received) - again
+    # A scaler that leaves the update out has seen what came, though no harm was done by it.
+    harmed = harmed | {one.rank for one in timeline.skips if _is_of(claim, one) and one.event.by != "script"}
     if got_harm := clean & harmed:
         yield f"{words.ranks(got_harm).capitalize()} ran the step again with finite values and received the damage."
     if whole := clean - harmed:
@@ -168,7 +175,7 @@ def _clean_look(claim: Claim, timeline: Timeline) -> Iterable[str]:
     elif not is_whole(look):
         yield f"Rank {rank} could run only a part of the step again, and that was finite{_left_out(look)}."
     else:
-        looks = [one for one in timeline.looks if (one.attempt, one.event.step) == (claim.attempt, claim.step)]
+        looks = [one for one in timeline.looks if _is_of(claim, one)]
         clean = {one.rank for one in looks if is_again(one.event) and is_whole(one.event)}
         ran = words.ranks(clean & set(claim.ranks) or {rank})
         yield f"When {ran} ran the step again it was finite: the fault did not show a second time."
@@ -315,6 +322,16 @@ def _bad_before_backward(claim: Claim, at: list[Seen[Harm]]) -> Iterable[str]:
     losses = [one.event for one in at if one.event.what == "loss" and one.rank in claim.ranks]
     if losses:
         yield "The loss was bad before that backward: look at the forward that made it, at this line and before it."
+
+
+def _state_alone(claim: Claim, timeline: Timeline) -> Iterable[str]:
+    """Yield that no more than the optimizer's state is known to be bad: losses go on as if nothing were."""
+    if claim.harm is None or claim.harm.event.what != "optimizer_state":
+        return
+    names = {fact.name for one in timeline.harms if _is_of(claim, one) for fact in one.event.tensors if fact.name}
+    if all(one.event.what == "optimizer_state" for one in timeline.harms if one.attempt == claim.attempt):
+        told = f" ({words.few(sorted(names), most=2)})" if names else ""
+        yield f"The optimizer's state is bad{told}; no weight was seen to be, but from such a state none is trained."
 
 
 def _state_evidence(claim: Claim, at: list[Seen[Harm]]) -> Iterable[str]:

@@ -147,3 +147,13 @@ def test_an_overflow_out_of_a_calm_run_points_at_the_batch(at, by_hand):
 def test_growing_gradients_are_no_calm_run(at, by_hand):
     story, _ = overflowing(at, by_hand, most=9e3, history=history([1.0, 1.1, 1.0, 80.0, 900.0], [0.1] * 5))
     assert story.slug == "gradient_explosion"
+
+
+def test_a_rate_that_rises_all_along_is_told_as_it_was_when_the_growth_began():
+    norms = [1.0, 1.1, 1.0, 5.0, 80.0, 900.0, math.nan]
+    (told,) = (
+        text
+        for text in explain(at_end(history(norms, [0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.3])))[0].evidence
+        if "learning rate" in text
+    )
+    assert told == "The learning rate rose from 0.01 to 0.3; it was 0.1 when that began."

@@ -7,7 +7,7 @@ import pytest
 
 from nandiag.analysis import analyse
 from nandiag.analysis.causes import explain
-from nandiag.events import History, Looked, Site, TensorFact
+from nandiag.events import History, Looked, Site, Skipped, TensorFact
 
 PLACE = Site(op="c10d.allreduce_.default", file="train.py", line=32, function="share", source="dist.all_reduce(g)")
 
@@ -216,3 +216,12 @@ def test_a_rank_that_saw_nothing_bad_has_received_nothing(by_hand):
     assert not any("received the damage" in text for text in told)
     hurt = analyse(by_hand.run(by_hand.rank(0, by_hand.gradient(5), clean), culprit)).verdict.evidence
     assert "Rank 0 ran the step again with finite values and received the damage." in hurt
+
+
+def test_a_rank_whose_scaler_left_the_update_out_has_received_the_damage(by_hand):
+    clean = Looked("finite", "replay", 5, facts={"complete": True}, reason="finite on this rank")
+    culprit = by_hand.rank(1, by_hand.loss(5), by_hand.found(5))
+    told = analyse(by_hand.run(by_hand.rank(0, Skipped(5, 256.0, 1, 1), clean), culprit)).verdict.evidence
+    assert "Rank 0 ran the step again with finite values and received the damage." in told
+    apart = analyse(by_hand.run(by_hand.rank(0, Skipped(4, 256.0, 1, 1), clean), culprit)).verdict.evidence
+    assert "Rank 0 saw nothing bad, also when the step was run again." in apart

@@ -239,3 +239,15 @@ def test_a_run_that_ran_away_is_resumed_before_its_last_calm_update(by_hand, nor
     events = by_hand.loss(step, value=math.inf), past, look, Finished(step, 0, step - 1)
     report = analyse(by_hand.run(by_hand.rank(0, *events, world=1), world=1))
     assert resume_at(report) == told
+
+
+def test_that_no_more_than_the_state_is_bad_is_told(by_hand):
+    bad = Harm("optimizer_state", 12, "optimizer", (by_hand.fact("m of weight", nan=4),), 1, 2, optimizer="Lion")
+    said = (
+        "The optimizer's state is bad (m of weight); no weight was seen to be, but from such a state none is trained."
+    )
+    told = analyse(by_hand.run(by_hand.rank(0, bad, world=1), world=1)).verdict.evidence
+    assert f"{said}trained." in told
+    weights = by_hand.state(13, "weight")
+    told = analyse(by_hand.run(by_hand.rank(0, bad, weights, world=1), world=1)).verdict.evidence
+    assert not any("no weight was seen" in text for text in told)
