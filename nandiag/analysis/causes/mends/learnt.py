@@ -6,10 +6,9 @@ Behind a clamp it has no gradient, and never comes back. Its logarithm may go an
 from __future__ import annotations
 
 import ast
-import re
 
 from nandiag.analysis.causes.facts import Facts
-from nandiag.analysis.causes.mends.script import fitting
+from nandiag.analysis.causes.mends.script import fitting, parsing
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
 
@@ -42,9 +41,12 @@ def by_logarithm(facts: Facts, op: str) -> Suggestion | None:
 
 
 def _own_name(facts: Facts, name: str) -> str:
-    """Return the attribute that ``name`` only stands for, else itself: the weight is made under that one."""
+    """Return what ``name`` only stands for, an attribute or a place in a table, else itself: it is made under that."""
     meaning = facts.meaning(name)
-    return meaning.text if meaning is not None and _ATTRIBUTE.fullmatch(meaning.text) else name
+    path = None if meaning is None else parsing.expression(meaning.text)
+    if meaning is None or not isinstance(path, ast.Attribute | ast.Subscript):
+        return name
+    return meaning.text if all(isinstance(node, _PATH) for node in ast.walk(path)) else name
 
 
 def _written(text: str, part: ast.expr) -> str:
@@ -54,7 +56,6 @@ def _written(text: str, part: ast.expr) -> str:
 
 # What names a weight itself, also one in a list or a dictionary: none of these computes.
 _PATH = (ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.expr_context)
-_ATTRIBUTE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
 
 
 def _mended(facts: Facts, part: ast.expr, name: str) -> str | None:

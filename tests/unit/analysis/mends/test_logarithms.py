@@ -48,6 +48,12 @@ def test_a_weight_by_another_name_is_changed_where_it_is_made(at, by_hand, lines
     assert told[0].text.startswith("self.rate is a weight")
 
 
+def test_a_weight_in_a_container_by_another_name_is_not_changed_in_each_step(at, by_hand):
+    facts = trained(at, by_hand, "y = n * torch.log(b)", "torch.log(b)", "rate")
+    told = advice(on(facts, ("b", "self.rates['one']"), written=[("b", (13,))]))
+    assert told[0].code == "self.rates['one'].data.log_()  # once, where it is made\ny = n * b"
+
+
 @pytest.mark.parametrize("name", ['p["sigma"]', "self.scales[i]", "params[0].sigma"])
 def test_a_weight_in_a_container_is_changed_where_it_is_made(at, by_hand, name):
     line = f"return (r / {name} + torch.log({name})).mean()"
