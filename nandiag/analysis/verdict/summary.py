@@ -18,7 +18,7 @@ def summary(claim: Claim, origin: Origin, skipped: int = 0) -> str:
 
     ``skipped`` updates before were left out, and the step does not count them.
     """
-    ranks, step = words.ranks(origin.ranks), _step(origin) + _own_step(claim) + _skipped(skipped)
+    ranks, step = words.ranks(origin.ranks), _step(claim, origin) + _own_step(claim) + _skipped(skipped)
     kind = _kind(claim, origin)
     if claim.basis == "scale":
         return f"The loss scale of GradScaler collapsed on {ranks} {step}"
@@ -146,8 +146,10 @@ def _kind(claim: Claim, origin: Origin) -> str:
     return seen or ("Inf" if origin.kind == "inf" else "NaN")
 
 
-def _step(origin: Origin) -> str:
-    micro = f", micro-step {origin.micro_step}" if origin.micro_step else ""
+def _step(claim: Claim, origin: Origin) -> str:
+    harm = claim.harm.event if claim.harm is not None else None
+    several = harm is not None and harm.what == "loss" and harm.total > 1  # of one alone there is no more to say
+    micro = f", micro-step {origin.micro_step}" if origin.micro_step or (several and origin.micro_step == 0) else ""
     # An update that was made counts in the optimizer's own state already.
     resumed = origin.global_step is not None and origin.global_step > origin.step + 1
     return f"at step {origin.step}" + (f" (global step {origin.global_step})" if resumed else "") + micro
@@ -245,4 +247,4 @@ def _state_summary(claim: Claim, origin: Origin, kind: str) -> str:
         return f"{kind} in {name} on {ranks}, written behind the update of step {origin.step - 1}"
     if origin.phase == "optimizer":
         return f"{kind} in {name} on {ranks} after the update of step {origin.step}"
-    return f"{kind} in {name} on {ranks} {_step(origin)}"
+    return f"{kind} in {name} on {ranks} {_step(claim, origin)}"

@@ -261,3 +261,13 @@ def test_a_run_that_was_stopped_and_of_which_the_reason_is_left_has_that(by_hand
     agents = (AgentEnd("node0", 1, 0, 3, "stopped"),)
     record = by_hand.run(by_hand.rank(0, by_hand.loss(3)), by_hand.rank(1, steps=4), agents=agents)
     assert "is not in the folder" not in analyse(replace(record, stopped=True)).verdict.summary
+
+
+@pytest.mark.parametrize(
+    ("total", "micro_step", "told"), [(1, 0, ""), (3, 0, ", micro-step 0"), (3, 2, ", micro-step 2")]
+)
+def test_the_micro_step_is_told_where_there_are_several(by_hand, total, micro_step, told):
+    harm = replace(by_hand.loss(5, micro_step=micro_step), total=total)
+    said = by_hand.rank(0, harm, by_hand.found(5, micro_step=micro_step), world=1)
+    verdict = analyse(by_hand.run(said, world=1)).verdict
+    assert verdict.summary == f"-Inf born on rank 0 at step 5{told} in forward of net.head"
