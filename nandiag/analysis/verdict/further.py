@@ -17,6 +17,7 @@ from nandiag.analysis.report import Origin, Suggestion
 from nandiag.analysis.timeline import Timeline
 from nandiag.events import Looked, Site, words
 
+_HUGE = 1e15
 _TAG = re.compile(r"  # line (\d+)$")
 _HEAD = re.compile(r"\s*(return\b|[\w.,\[\] *]+?[-+*/@|&]?=(?!=)|[\w.]+\()")
 _LINES, _NUMBER = re.compile(r"\b[Ll]ines? (\d+(?:(?:, | and )\d+)*)"), re.compile(r"\d+")
@@ -74,7 +75,14 @@ def next_looks(claim: Claim, timeline: Timeline) -> list[Looked]:
     look = claim.look
     of = (look.rank, look.attempt, look.event.step)
     found = [one for one in timeline.nexts if (one.rank, one.attempt, one.event.look.step) == of and one.seq > look.seq]
-    return [one.event.look for one in found]
+    looks = [one.event.look for one in found]
+    return looks if not _had_grown(look.event) else [one for one in looks if not _had_grown(one)]
+
+
+def _had_grown(look: Looked) -> bool:
+    """Whether the op only multiplied or added what was huge by then: others that do so are no faults besides."""
+    overflown = any(fact.posinf or fact.neginf for fact in look.outputs) and not any(fact.bad for fact in look.inputs)
+    return overflown and max((fact.absmax or 0.0 for fact in look.inputs), default=0.0) >= _HUGE
 
 
 def with_next(

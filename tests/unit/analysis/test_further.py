@@ -173,3 +173,15 @@ def test_what_the_same_wider_dtype_holds_is_no_next_place(at, by_hand, wide, tol
     after = replace(after, facts={**known, "float64_absmax": wide})
     assert "bfloat16" in own.code
     assert len(with_next(facts, 0, (own,), [after])[1]) == told
+
+
+@pytest.mark.parametrize(("size", "told"), [(3e38, False), (80.0, True)])
+def test_of_numbers_that_had_grown_huge_by_then_no_next_place_is_told(by_hand, size, told):
+    out = (by_hand.fact(posinf=1),)
+    first = look(
+        by_hand, "h = h * a", "h * a", 11, op="mul", inputs=(by_hand.fact(max=3e38, absmax=3e38),), outputs=out
+    )
+    grown = (by_hand.fact(max=size, absmax=size),)
+    then = look(by_hand, "loss = (x / 2).exp()", "(x / 2).exp()", 16, op="exp", inputs=grown, outputs=out)
+    said = " ".join(verdict(by_hand, first, then).evidence)
+    assert ("line 16 made Inf next" in said) is told, said
