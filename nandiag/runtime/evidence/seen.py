@@ -103,9 +103,7 @@ class Evidence:
         if self.result.gaps:
             found.append("values that the script's own code used are gone")
         if self.narrow:
-            found.append(
-                "the loop makes too many torch calls to tape them all: those between backward and step are left out"
-            )
+            found.append("those of the loop's many torch calls that come between backward and step were not taped")
         return found
 
     def found(self, case: Case, finding: Finding) -> Looked:
