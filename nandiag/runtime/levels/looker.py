@@ -5,7 +5,7 @@ Where a replay does not find it, ops are watched from the next step on, so that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from nandiag.runtime.levels.calls import listen
 from nandiag.runtime.levels.modules import ModuleWatch
 from nandiag.runtime.levels.ops.live import Live
 from nandiag.runtime.levels.untrained import Untrained
+from nandiag.runtime.look.weights import Began
 from nandiag.runtime.memory.masks import Masks
 from nandiag.runtime.numeric.read import Read
 from nandiag.runtime.recorder import RECORDER
@@ -125,7 +126,7 @@ class Looker:
 
     def examine_update(
         self, optimizer: torch.optim.Optimizer, bad: dict[str, Tensor], step: int, *,
-        first: Collection[int] | None, ends: bool,
+        first: Began | None, ends: bool,
     ) -> None:  # fmt: skip
         """Look at an update that left the ``bad`` parameters, by name, behind; ``first``: as it is told there."""
         births = self._capture.births

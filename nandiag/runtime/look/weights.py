@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -70,6 +70,24 @@ class Variables:
         return known[1] if known is not None and known[0]() is tensor else None
 
 
+@dataclass(frozen=True, slots=True)
+class Began:
+    """What an optimizer's first update found: parameters that were ``blank``, 0 all over, and what state each had.
+
+    Both by ``id``; the state by its keys: an optimizer of the script's own may fill some of it before.
+    """
+
+    blank: frozenset[int] = frozenset()
+    state: Mapping[int, frozenset[Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, optimizer: Optimizer) -> Began:
+        """Look at an optimizer that has made no update yet."""
+        blank = frozenset(id(one) for one in parameters(optimizer) if is_blank(one))
+        states = [(one, state) for one, state in optimizer.state.items() if isinstance(state, dict)]
+        return cls(blank, {id(one): frozenset(state) for one, state in states})
+
+
 class Weights:
     """Names every tensor that must stay finite, and finds those that did not."""
 
@@ -83,7 +101,7 @@ class Weights:
         self.newest: Callable[[], Optimizer | None] = _none
         self.on_begun: Callable[[Optimizer], object] = _none_of
         self._filled: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self._blank: weakref.WeakKeyDictionary[Optimizer, frozenset[int]] = weakref.WeakKeyDictionary()
+        self._began: weakref.WeakKeyDictionary[Optimizer, Began] = weakref.WeakKeyDictionary()
         self._frozen = Frozen()
         self.masks = Masks()
         self._variables = Variables()
@@ -126,7 +144,7 @@ class Weights:
         self._begun.add(optimizer)
         self.on_begun(optimizer)
         self.take_stock(optimizer)
-        self._blank[optimizer] = frozenset(id(one) for one in parameters(optimizer) if is_blank(one))
+        self._began[optimizer] = Began.of(optimizer)
         found = self.bad(optimizer)
         meant = [one for one in found if _asleep(one) or (not self.filled(optimizer) and _is_extreme(optimizer, one))]
         self.excuse(meant)
@@ -143,9 +161,9 @@ class Weights:
         """Whether its state came from elsewhere: then even its first update here found some."""
         return optimizer in self._filled
 
-    def began_blank(self, optimizer: Optimizer) -> frozenset[int] | None:
-        """Return the parameters, by ``id``, that were 0 before its first update; None where that was not here."""
-        return None if self.filled(optimizer) else self._blank.get(optimizer, frozenset())
+    def began(self, optimizer: Optimizer) -> Began | None:
+        """Return what its first update found; None where that was not made here."""
+        return None if self.filled(optimizer) else self._began.get(optimizer, Began())
 
     def take_stock(self, optimizer: Optimizer | None = None) -> None:
         """Find all live modules anew and name their tensors."""

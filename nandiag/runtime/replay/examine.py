@@ -7,7 +7,7 @@ import contextvars
 import functools
 import math
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -27,6 +27,7 @@ from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.frames.scripted import as_written
 from nandiag.runtime.guard import Refused, guarded
 from nandiag.runtime.look.finite import is_bad, quiet
+from nandiag.runtime.look.weights import Began
 from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.names import names_of
 from nandiag.runtime.recorder import RECORDER
@@ -86,8 +87,7 @@ class Examiner:
         if self._left <= 0 or self._capture.off:
             self.decline(case)
             return None
-        births = self._capture.births
-        known: Looked | None = births.known if births is not None else None
+        known: Looked | None = None if (births := self._capture.births) is None else births.known
         if known is not None and known.step == case.step:
             self.decline(case)  # what is bad was so before the step: there is nothing to run again
             return known
@@ -215,11 +215,11 @@ class Examiner:
     @postponed()
     def examine_update(
         self, optimizer: torch.optim.Optimizer, bad: dict[str, Tensor], step: int, *,
-        first: Collection[int] | None, ends: bool = False,
+        first: Began | None, ends: bool = False,
     ) -> None:  # fmt: skip
         """Make the update that left the ``bad`` parameters, by name, behind again; never raises, leaves no trace.
 
-        ``first``: which of them, by ``id``, were 0 all over before it; None where it was not the optimizer's first one.
+        ``first``: what it found, where it was the optimizer's first one.
         """
         if self._left <= 0 or self._capture.off or not bad:
             return

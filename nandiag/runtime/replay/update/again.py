@@ -12,7 +12,7 @@ import contextlib
 import inspect
 import math
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.frames import BOUNDARIES, Frame, stack
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, is_bad
-from nandiag.runtime.look.weights import is_of_torch
+from nandiag.runtime.look.weights import Began, is_of_torch
 from nandiag.runtime.memory.laid import is_finite, laid_by
 from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.memory.there import demand, held_of
@@ -58,14 +58,14 @@ STOOD_IN = "the weight was bad when the step began, and the step is finite on nu
 
 def look_again(
     optimizer: torch.optim.Optimizer, named: dict[str, Tensor], step: int, overwritten: Overwritten, *,
-    first: Collection[int] | None,
+    first: Began | None,
 ) -> Looked:  # fmt: skip
     """Return what making the update of the ``named`` bad parameters again shows.
 
-    ``first``: which of them, by ``id``, were 0 all over before it; None where it was not the optimizer's first one.
+    ``first``: what it found, where it was the optimizer's first one.
     """
     bad = list(named.values())
-    lost = any(_is_lost(one) for one in bad if id(one) not in (first or ()))
+    lost = any(_is_lost(one) for one in bad if first is None or id(one) not in first.blank)
     spot = Spot(None, None, stack(sys._getframe(1))[0], "optimizer", 0)
     try:
         others = _beside(optimizer, bad)
@@ -179,7 +179,7 @@ def left_bad(optimizer: torch.optim.Optimizer, bad: list[Tensor]) -> list[Tensor
 @contextlib.contextmanager
 def _as_before(
     optimizer: torch.optim.Optimizer, bad: list[Tensor], others: list[Tensor] | None, size: float | None, *,
-    first: Collection[int] | None,
+    first: Began | None,
 ) -> Iterator[None]:  # fmt: skip
     """Stand in for what the update of the ``bad`` started from, and put all back afterwards.
 
@@ -202,8 +202,8 @@ def _as_before(
     try:
         with torch.no_grad():
             for one in bad:
-                stand_in(one, 0.0 if id(one) in (first or ()) else size)
-                _reset_state(optimizer, one, first=first is not None)
+                stand_in(one, 0.0 if first is not None and id(one) in first.blank else size)
+                _reset_state(optimizer, one, first)
         if others is None:
             optimizer.param_groups = [
                 {**group, "params": [one for one in group["params"] if id(one) in wanted]} for group in groups
@@ -255,12 +255,15 @@ def _is_lost(parameter: Tensor) -> bool:
     return is_bad(data) and not bool(torch.isfinite(data).any())
 
 
-def _reset_state(optimizer: torch.optim.Optimizer, parameter: Tensor, *, first: bool) -> None:
-    if first:
+def _reset_state(optimizer: torch.optim.Optimizer, parameter: Tensor, first: Began | None) -> None:
+    had = None if first is None else first.state.get(id(parameter), frozenset())
+    if had is not None and not had:
         optimizer.state.pop(parameter, None)
         return
     state = optimizer.state.get(parameter)
     if isinstance(state, dict):
+        for key in [] if had is None else [key for key in state if key not in had]:
+            del state[key]  # the update made it
         for key, value in state.items():
             if isinstance(value, Tensor) and is_bad(value):
                 state[key] = finite = value.clone()
