@@ -1,6 +1,6 @@
-"""The scale of an affine map whose logarithm is summed beside it, as a log-determinant is (reader side).
+"""A scale that is given as its logarithm, which is summed beside it: a log-determinant, a learnt variance (reader).
 
-A bound within the exponential alone would let that sum grow for nothing: the scale itself has to be bounded.
+A bound within the exponential alone would let that sum grow for nothing: the logarithm itself has to be bounded.
 """
 
 from __future__ import annotations
@@ -32,6 +32,41 @@ def bounded(facts: Facts) -> Suggestion | None:
     if not any(one.id == name.id for node in statements for one in _summed(node)):
         return None
     return Suggestion(_TEXT.format(name.id), f"{name.id} = 2 * torch.tanh({name.id} / 2)\n{line}")
+
+
+_WEIGHED = (
+    "{0} weighs a loss through the exponential, and is {1} as it is: where that loss is 0 nothing ends its way. Bound "
+    "{0} for both, before this line."
+)
+
+
+def weighed(facts: Facts) -> Suggestion | None:
+    """Return the line behind a bound of the s of ``exp(-s) * loss + s``, as tasks are weighed by what they vary."""
+    found, line = fitting.parsed(facts.origin), (facts.origin.source or "").strip()
+    own, part = parsing.statement(line), None if found is None else fitting.target(found[1], "exp")
+    value = own.value if isinstance(own, ast.Assign | ast.Return) else None
+    if found is None or own is None or part is None or value is None or not _is_factor(own, found[1]):
+        return None
+    negative = isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.USub)
+    log = part.operand if isinstance(part, ast.UnaryOp) else part
+    name = log.value if isinstance(log, ast.Subscript) else log
+    beside = [adds for adds, node in _terms(value) if ast.dump(node) == ast.dump(log)]
+    if not isinstance(name, ast.Name) or beside != [negative]:
+        return None
+    bound = "min=-10" if negative else "max=10"
+    text = _WEIGHED.format(name.id, "added" if negative else "subtracted")
+    return Suggestion(text, f"{name.id} = {name.id}.clamp({bound})\n{line}")
+
+
+def _terms(node: ast.expr, *, adds: bool = True) -> Iterator[tuple[bool, ast.expr]]:
+    """Yield what a sum is of, each without the numbers it is multiplied by, and whether it is added."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+        yield from _terms(node.left, adds=adds)
+        yield from _terms(node.right, adds=adds == isinstance(node.op, ast.Add))
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and isinstance(node.left, ast.Constant):
+        yield from _terms(node.right, adds=adds)
+    else:
+        yield adds, node
 
 
 def _is_factor(statement: ast.stmt, exponential: ast.expr) -> bool:

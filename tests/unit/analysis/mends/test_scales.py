@@ -5,6 +5,7 @@ import torch
 
 from nandiag.analysis.causes import explain
 from tests.unit.analysis.mends.test_log_space import facts_on
+from tests.unit.analysis.mends.told import advice, on, placed
 
 AHEAD = "s, t = self.net(x).chunk(2, -1)\n"
 
@@ -48,3 +49,34 @@ def test_with_the_bound_both_are_finite_whatever_goes_in():
     bounded = 2 * torch.tanh(s / 2)
     assert torch.isfinite(torch.exp(bounded)).all()
     assert bounded.abs().max() <= 2
+
+
+KENDALL = "torch.exp(-s[0])"
+
+
+@pytest.mark.parametrize(
+    ("line", "expression", "bound"),
+    [
+        ("loss = torch.exp(-s[0]) * a + s[0] + torch.exp(-s[1]) * b + s[1]", KENDALL, "s = s.clamp(min=-10)"),
+        ("loss = 0.5 * (s + torch.exp(-s) * a)", "torch.exp(-s)", "s = s.clamp(min=-10)"),
+        ("return w.exp() * a - 0.5 * w", "w.exp()", "w = w.clamp(max=10)"),
+    ],
+)
+def test_what_weighs_a_loss_and_is_added_to_it_is_bounded_for_both(at, by_hand, line, expression, bound):
+    told = first_help(at, by_hand, f"{line}\nloss.backward()", 1, expression)
+    assert told.code == f"{bound}\n{line}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "loss = torch.exp(-s[0]) * a",
+        "loss = torch.exp(-s[0]) + a",
+        "loss = torch.exp(-s[0]) * a - s[0]",
+    ],
+)
+def test_an_exponential_that_is_a_part_of_the_loss_is_bounded_itself(at, by_hand, line):
+    given, bad = by_hand.fact(shape=(), max=90.0, absmax=90.0), by_hand.fact(shape=(), posinf=1)
+    facts = at("exp", (given,), (bad,), **placed(line, KENDALL), extra={"of_weights": True})
+    told = advice(on(facts, uses=("loss.backward()",)))[0]
+    assert told.code == line.replace("-s[0])", "(-s[0]).clamp(max=20))", 1)

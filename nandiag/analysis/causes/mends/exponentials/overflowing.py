@@ -9,7 +9,7 @@ from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.causes.mends import scales
 from nandiag.analysis.causes.mends.exponentials import forms, log_space
 from nandiag.analysis.causes.mends.exponentials.logarithm import Logarithm
-from nandiag.analysis.causes.mends.script import fitting
+from nandiag.analysis.causes.mends.script import fitting, parsing
 from nandiag.analysis.report import Origin, Suggestion
 
 OPS = {"exp": math.e, "expm1": math.e, "sinh": math.e, "cosh": math.e, "exp2": 2.0}
@@ -29,7 +29,7 @@ def suggestions(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
     halved = _halved(facts, op) if known is None and dtype != "float16" else None
     if known is not None or halved is not None:
         return tuple(one for one in (known, halved) if one is not None)
-    scale = scales.bounded(facts)
+    scale = scales.bounded(facts) or scales.weighed(facts)
     if scale is not None:
         return (scale,)
     bound = _bounded(facts.origin, op, "10" if dtype == "float16" else _most(facts, op))
@@ -84,7 +84,7 @@ def _weighed(facts: Facts) -> str | None:
 def _loss_itself(facts: Facts) -> Suggestion | None:
     """The loss is the exponential of one number: above a bound it would have no gradient, and nothing be trained."""
     found, given = fitting.parsed(facts.origin), facts.origin.inputs[0]
-    part = None if found is None else forms.exponent(found[1])
+    part = forms.exponent(found[1]) if found is not None and _is_all_of(facts.origin, found[1]) else None
     name = (facts.origin.source or "").partition("=")[0].strip()
     trained = any(use.startswith(f"{name}.backward(") for use in facts.uses)
     if part is None or given.numel != 1 or not trained or facts.extra.get("of_weights") is not True:
@@ -94,6 +94,15 @@ def _loss_itself(facts: Facts) -> Suggestion | None:
         "which has its least in the same place, and take the exponential for what is shown."
     )
     return Suggestion(text, fitting.whole(facts.origin, ast.unparse(part)))
+
+
+def _is_all_of(origin: Origin, exponential: ast.expr) -> bool:
+    """Whether the line assigns the exponential alone, or one number's mean or sum: a term, or a factor, is no loss."""
+    made = parsing.statement((origin.source or "").strip())
+    value = made.value if isinstance(made, ast.Assign) else None
+    while value is not None and ast.dump(value) != ast.dump(exponential):
+        value = next((one for op in ("mean", "sum", "squeeze") if (one := fitting.target(value, op)) is not None), None)
+    return value is not None
 
 
 # These end in 0 where their logarithm is taken further on.
