@@ -73,9 +73,11 @@ _RATE = (
     "Bound what comes of it by the most that the rate is to be."
 )
 _KEPT = "y = a / torch.where(b != 0, b, torch.inf)"
-_COUNTS = re.compile(r"(?:^|[\W_])(?:n|num|numel|counts?|len|lengths?|steps|samples|tokens|batches|seen)(?:$|[\W_])")
+_COUNTS = re.compile(
+    r"(?:^|[\W_])(?:n|num|numel|counts?|len|lengths?|steps|samples|tokens|batches|seen)(?:$|[\W_])", re.IGNORECASE
+)
 _INDEX = re.compile(r"""\[[^\['"]*?\]""")  # what it is looked up by tells nothing of it; a key says its name
-_EITHER = re.compile(r"(?:^|[\W_])(?:n|length)(?:$|[\W_])")  # a count, or a norm
+_EITHER = re.compile(r"(?:^|[\W_])(?:n|length)(?:$|[\W_])", re.IGNORECASE)  # a count, or a norm
 _SUM = re.compile(r"\bsum\(|\bcount\w*\(|\blen\(|\bnumel\(")
 _SIZES = re.compile(r"norm|sqrt|\bstd\b|\bvar\b|\babs\b|\bmean\b|\bexp\b")
 _DRAWS = ("Categorical", "Multinomial")

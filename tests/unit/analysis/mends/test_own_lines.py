@@ -8,6 +8,7 @@ from nandiag.analysis.causes import Facts, explain
 from nandiag.analysis.report import Origin
 from nandiag.events import Looked, Meaning, Site, Written, words
 from nandiag.events.site import Around
+from tests.unit.analysis.mends import told
 from tests.unit.analysis.mends.placing import first, on
 
 
@@ -23,6 +24,22 @@ from tests.unit.analysis.mends.placing import first, on
 def test_a_division_in_place(at, by_hand, line, code):
     facts = at("div_", (by_hand.fact(), by_hand.fact(zeros=1, min=0.0)), (by_hand.fact(nan=1),), **on(line, line))
     assert first(facts) == code
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("pos.sum().float()", "loss_l /= N.clamp_min(1)"),
+        ("w.norm()", "loss_l /= N.clamp_min(1e-6)"),
+    ],
+)
+def test_a_sum_that_is_divided_in_place_by_a_count_of_0_is_no_weight(at, by_hand, text, code):
+    zero = by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0, absmax=0.0)
+    facts = at(
+        "div_", (zero, zero), (by_hand.fact(shape=(), nan=1),), extra={"of_weights": True, "made_by": []},
+        **{**on("loss_l /= N", "loss_l /= N"), "phase": "loss"},
+    )  # fmt: skip
+    assert first(told.on(facts, ("N", text))) == code
 
 
 def test_a_quotient_in_place_that_leaves_elements_out(at, by_hand):

@@ -56,7 +56,7 @@ def written(facts: Facts, divisor: TensorFact) -> Suggestion | None:
     inverts = facts.op == "reciprocal" and facts.origin.phase == "optimizer"
     weighs = divides and facts.outputs_nan and facts.origin.inputs[0].numel == 1
     replaced = divides and facts.outputs_nan and _COPIED.match(line)
-    own = _MERGED.match(line) or (facts.in_place and facts.of_weight)
+    own = _MERGED.match(line) or _is_a_weight(facts)
     merged = facts.outputs_nan and own and facts.origin.inputs[0].zeros == facts.origin.inputs[0].numel
     written = replaced or merged or ((inverts or weighs) and _IN_PLACE.match(line))
     if not written or divisor.numel != 1 or text is None or "(" in text or _are_gradients_of_zeros(facts):
@@ -68,6 +68,11 @@ def written(facts: Facts, divisor: TensorFact) -> Suggestion | None:
     what = "write" if replaced else "average"
     told = f"Where {text} is zero there is nothing to {what}: leave before anything is written, on all ranks alike."
     return Suggestion(told, facts.left_if(f"{text} == 0"))
+
+
+def _is_a_weight(facts: Facts) -> bool:
+    """Whether a weight itself is written where it lies: autograd lets no pass do so, but to what the pass made."""
+    return facts.in_place and facts.of_weight and facts.origin.phase == "optimizer"
 
 
 def _are_gradients_of_zeros(facts: Facts) -> bool:
