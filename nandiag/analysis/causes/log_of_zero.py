@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from nandiag.analysis.causes import binary
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
-from nandiag.analysis.causes.mends import by_hand, densities, determinants, variances
-from nandiag.analysis.causes.mends.exponentials import log_space, probabilities, recurrences
+from nandiag.analysis.causes.mends import by_hand, densities, determinants
+from nandiag.analysis.causes.mends.exponentials import log_space, probabilities, recurrences, scores
 from nandiag.analysis.causes.mends.script import bounding, fitting, masks, meanings
 from nandiag.analysis.causes.mends.script.guards import least
 from nandiag.analysis.explained.explanation import Explanation
@@ -68,7 +68,8 @@ _FORMS: tuple[tuple[tuple[tuple[str, ...], ...], str, str], ...] = (
 
 # These hand values on as they are.
 _HANDED_ON = ("Stack", "Cat", "View", "UnsafeView", "Reshape", "Squeeze", "Unsqueeze", "Select", "Slice", "Transpose",
-              "Permute", "Gather", "Clone", "Alias", "IndexBackward", "ToCopy")  # fmt: skip
+              "Permute", "Gather", "Clone", "Alias", "Index", "ToCopy", "Diag", "MaskedSelect",
+              "TakeAlongDim")  # fmt: skip
 
 
 def explain(facts: Facts) -> Cause | None:
@@ -134,10 +135,10 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     around = Suggestion(f"Keep the argument of the logarithm away from zero.{small}", fitted or f"x.{guard}.{op}()")
     keep, *bounded = _ratio(facts, op, around)
     added = probabilities.instead(facts, op) or log_space.without_zeros(facts)
-    known = None if added is not None else _of_scores(within, op, of_two=within.origin is not facts.origin)
+    known = None if added is not None else scores.in_one_step(facts, op, guard)
     forms = _in_one_step(facts)
-    masked = _is_masked(facts, op, known or next((one.code or "" for one in forms), ""))
-    added = added if known is None or masked else Suggestion(_why_in_one(facts, op, known), known)
+    masked = _is_masked(facts, op, next((one.code or "" for one in (known, *forms) if one is not None), ""))
+    added = added if known is None or masked else known
     if added is not None:
         return Cause("log_of_zero", (text,), (added, keep))
     if (scale := by_hand.scale(facts)) is not None:
@@ -264,94 +265,6 @@ def _cross_entropy(origin: Origin) -> str | None:
     return None if target is None else f"torch.nn.functional.binary_cross_entropy_with_logits(scores, {target})"
 
 
-_ONE = "Take both in one step, which stays finite: the logarithm has the scores before it."
-_ITSELF = "It is taken of an exponential that vanished: take the number itself that this is of."
-_SIGMOIDS, _SOFTMAX = ("sigmoid", "expit"), ("softmax",)
-
-
-def _of_scores(facts: Facts, op: str, *, of_two: bool) -> str | None:
-    """Return the user's line with the logarithm of the scores in one step, where its text shows what made its input."""
-    found = fitting.parsed(facts.origin)
-    part = None if found is None or op != "log" else fitting.target(found[1], op)
-    held: list[ast.expr] = []
-    text = None if part is None else meanings.swapped(facts, part, lambda node: _one_step(facts, node, held))
-    line = None if text is None else fitting.whole(facts.origin, text, of_two=of_two)
-    if found is None or line is None or not held or meanings.is_same_again(held[0]):
-        return line
-    return _named_first(facts, ast.unparse(held[0]), line) if ast.unparse(held[0]) not in found[0] else line
-
-
-def _named_first(facts: Facts, scores: str, line: str) -> str | None:
-    """Return the line that makes the probabilities, with a name for the scores, and ``line`` with that name.
-
-    A model that is called once more drops out, and counts, once more.
-    """
-    made = meanings.holding(facts, scores)
-    if made is None or "scores" in f"{made.text} {line}":
-        return None
-    first = f"scores = {scores}; {made.name} = {made.text.replace(scores, 'scores')}  # line {made.line}"
-    return f"{first}\n{line.replace(scores, 'scores')}"
-
-
-def _one_step(facts: Facts, node: ast.expr, held: list[ast.expr]) -> str | None:
-    """Return log(sigmoid(z)), log(1 - sigmoid(z)), log(softmax(z)) or log(exp(z)) in one step; z goes to ``held``."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and ast.unparse(node.left) in {"1", "1.0"}:
-        inner = meanings.behind(facts, node.right)
-        scores = _given_to(inner.node, _SIGMOIDS) if inner.inside else None
-        if scores is not None:
-            held.append(scores)
-            return f"torch.nn.functional.logsigmoid(-{fitting.bracketed(scores)})"
-        return _squashed(facts, node.right)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        return _times(facts, node, held)
-    scores = _given_to(node, (*_SIGMOIDS, "exp"))
-    if scores is not None:
-        held.append(scores)
-        of_sigmoid = _given_to(node, _SIGMOIDS) is not None
-        return f"torch.nn.functional.logsigmoid({ast.unparse(scores)})" if of_sigmoid else fitting.bracketed(scores)
-    scores = _given_to(node, _SOFTMAX)
-    if scores is None or not isinstance(node, ast.Call):
-        return None
-    held.append(scores)
-    rest = [ast.unparse(one) for one in (*node.args, *node.keywords) if one is not scores]
-    return f"torch.log_softmax({', '.join((ast.unparse(scores), *rest))})" if rest else None
-
-
-def _times(facts: Facts, node: ast.BinOp, held: list[ast.expr]) -> str | None:
-    """Return the logarithm of one of the above times a factor, which stands for itself, as a sum."""
-    for factor, rest in ((node.left, node.right), (node.right, node.left)):
-        form = _one_step(facts, rest, held) if isinstance(factor, ast.Name | ast.Attribute | ast.Constant) else None
-        if form is not None:
-            alone = ast.unparse(factor) in _ONES
-            return form if alone else f"({form} + torch.as_tensor({ast.unparse(factor)}).log())"
-    return None
-
-
-def _squashed(facts: Facts, square: ast.expr) -> str | None:
-    """Return log(1 - tanh(u)**2) of u, where ``square`` is that of a tanh."""
-    inner = meanings.behind(facts, variances.base(square)) if variances.squared(square) else None
-    given = _given_to(inner.node, ("tanh",)) if inner is not None and inner.inside else None
-    if given is None:
-        return None
-    u = fitting.bracketed(given)
-    return f"2 * ({_LOG_2} - {u} - torch.nn.functional.softplus(-2 * {u}))"
-
-
-_LOG_2 = "0.6931472"
-_EXACT = "It is taken of 1 - tanh(u)**2: there is a form that is exact."
-
-
-def _why_in_one(facts: Facts, op: str, code: str) -> str:
-    """Say why the logarithm is taken in one step, as ``code`` does."""
-    made = meanings.into(facts, op)
-    of_exponential = made is not None and _given_to(made.node, ("exp",)) is not None
-    return _EXACT if _LOG_2 in code else _ITSELF if of_exponential else _ONE
-
-
-def _given_to(node: ast.expr, ops: tuple[str, ...]) -> ast.expr | None:
-    return next((given for op in ops if (given := fitting.target(node, op)) is not None), None)
-
-
 def _of_model(facts: Facts, code: str) -> Suggestion | None:
     """Return the user's line with the logarithm of what a model hands back, where that is a sigmoid of its scores."""
     found = fitting.parsed(facts.origin)
@@ -369,7 +282,7 @@ def _is_model(called: ast.expr) -> bool:
     """Whether it is called as a model is: by a name, or an attribute of ``self``."""
     if isinstance(called, ast.Attribute):
         return isinstance(called.value, ast.Name) and called.value.id == "self"
-    return isinstance(called, ast.Name) and called.id not in {*_SIGMOIDS, *_SOFTMAX}
+    return isinstance(called, ast.Name) and called.id not in {*scores.SIGMOIDS, *scores.SOFTMAX}
 
 
 def _in_one_step(facts: Facts) -> tuple[Suggestion, ...]:

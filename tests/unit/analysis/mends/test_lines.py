@@ -6,7 +6,7 @@ import pytest
 
 from nandiag.analysis import analyse
 from nandiag.analysis.causes import explain
-from nandiag.events import Alike, Around
+from nandiag.events import Alike, Around, Meaning, Site, Statement
 from tests.unit.analysis.mends.told import advice, logarithm, on, placed, quotient
 
 # ---------------------------------------------------------------------- what is called once
@@ -259,3 +259,32 @@ def test_what_torch_where_leaves_out_is_kept_within_the_domain_before_it(at, by_
     assert (("torch.where" in told[0].text), len(told)) == ((True, 1) if chosen else (False, len(told)))
     if chosen:
         assert "r.clamp_min(1e-12).sqrt()" in told[0].code
+
+
+@pytest.mark.parametrize(
+    ("line", "expression", "code"),
+    [
+        ("return -(p.diag().log().mean() + q.diag().log().mean()) / 2", "p.diag().log()",
+         "return -(torch.log_softmax(z, -1).diag().mean() + torch.log_softmax(z.t(), -1).diag().mean()) / 2"),
+        ("n = torch.log(torch.diagonal(p, 0, 0, 1)) + r.log()", "torch.log(torch.diagonal(p, 0, 0, 1))",
+         "n = torch.diagonal(torch.log_softmax(z, -1), 0, 0, 1) + r.clamp_min(1e-12).log()"),
+        ("n = -p[m].log().mean()", "p[m].log()", "n = -torch.log_softmax(z, -1)[m].mean()"),
+        ("n = torch.log(torch.gather(p, 1, y))", "torch.log(torch.gather(p, 1, y))",
+         "n = torch.gather(torch.log_softmax(z, -1), 1, y)"),
+    ],
+)  # fmt: skip
+def test_what_is_picked_of_a_softmax_is_picked_of_its_logarithm(at, by_hand, line, expression, code):
+    block = (Statement(1, "p = z.softmax(-1)"), Statement(2, "q = z.t().softmax(-1)"), Statement(7, line))
+    facts = at("log", (by_hand.fact(zeros=3, shape=(4,)),), (by_hand.fact(neginf=3),), line=7,
+               **placed(line, expression))  # fmt: skip
+    around = Around((Meaning("p", "z.softmax(-1)", "train.py", 1),), block=block)
+    assert advice(replace(facts, look=replace(facts.look, site=Site(around=around))))[0].code == code
+
+
+def test_a_name_that_another_meaning_was_given_to_on_the_way_is_bounded(at, by_hand):
+    line = "n = p.log() + q.log()"
+    block = (Statement(2, "q = z.softmax(-1)"), Statement(3, "z = z + 1"), Statement(7, line))
+    facts = at("log", (by_hand.fact(zeros=3),), (by_hand.fact(neginf=3),), line=7, **placed(line, "p.log()"))
+    around = Around((Meaning("p", "w.softmax(-1)", "train.py", 1),), block=block)
+    code = advice(replace(facts, look=replace(facts.look, site=Site(around=around))))[0].code
+    assert code == "n = torch.log_softmax(w, -1) + q.clamp_min(1e-12).log()"

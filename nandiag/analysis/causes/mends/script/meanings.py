@@ -14,7 +14,7 @@ from nandiag.events import Meaning
 VIEWS = frozenset(
     {"squeeze", "unsqueeze", "view", "reshape", "flatten", "transpose", "permute", "contiguous", "t", "expand"}
 )
-PICKS = frozenset({"gather", "index_select", "take_along_dim", "narrow", "select", "masked_select"})
+PICKS = frozenset({"gather", "index_select", "take_along_dim", "narrow", "select", "masked_select", "diagonal"})
 # Of these it is known that they are the same when they are called again: a module may drop out, or count.
 _SAME_AGAIN = VIEWS | {"float", "double", "detach", "mean", "sum", "matmul", "mm", "mul", "div", "add", "sub", "clamp"}
 _RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial")
@@ -84,11 +84,19 @@ def swapped(facts: Facts, node: ast.expr, form: Callable[[ast.expr], str | None]
     if isinstance(node, ast.Subscript):
         text = swapped(facts, node.value, form, depth + 1)
         return None if text is None else f"{text}[{ast.unparse(node.slice)}]"
-    looks = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in VIEWS | PICKS
-    if not looks or not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+    return _picked(facts, node, form, depth + 1) if isinstance(node, ast.Call) else None
+
+
+def _picked(facts: Facts, node: ast.Call, form: Callable[[ast.expr], str | None], depth: int) -> str | None:
+    """Return the call of a view, or of what picks values, with ``form`` in the place of what it is given."""
+    looks = VIEWS | PICKS | ({"diag"} if len(facts.origin.inputs[0].shape) == 1 else set())  # of a vector it adds zeros
+    if not isinstance(node.func, ast.Attribute) or node.func.attr not in looks:
         return None
-    if fitting.is_module(node.func.value):
+    given = fitting.target(node, node.func.attr)
+    text = None if given is None else swapped(facts, given, form, depth)
+    if text is None or given is None:
         return None
-    text = swapped(facts, node.func.value, form, depth + 1)
-    words = ast.unparse(node)[len(ast.unparse(node.func)) :]
-    return None if text is None else f"{text}.{node.func.attr}{words}"
+    rest = ", ".join(ast.unparse(one) for one in (*node.args, *node.keywords) if one is not given)
+    if given is node.func.value:
+        return f"{text}.{node.func.attr}({rest})"
+    return f"{ast.unparse(node.func)}({text}{', ' if rest else ''}{rest})"
