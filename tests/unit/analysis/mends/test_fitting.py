@@ -116,9 +116,15 @@ def test_a_vector_divided_by_its_norm(expression, fitted):
     assert quotients.normalised(at(f"y = {expression}", expression)) == fitted
 
 
-def test_a_line_that_would_be_too_long_is_left_to_its_expression():
+def test_a_statement_is_given_whole_however_long_it_is():
     line = "y = " + "x + " * 40 + "a / b"
+    assert quotients.divisor(at(line, "a / b"), clamped) == f"{line}.clamp_min(1e-6)"
+
+
+def test_a_long_line_that_is_no_statement_by_itself_is_left_to_its_expression():
+    line = "x + " * 40 + "a / b, f("
     assert quotients.divisor(at(line, "a / b"), clamped) == "a / b.clamp_min(1e-6)"
+    assert quotients.divisor(at("a / b, f(", "a / b"), clamped) == "a / b.clamp_min(1e-6), f("
 
 
 def test_nothing_is_fitted_without_a_place():
@@ -230,9 +236,9 @@ def test_a_guard_for_one_function_alone_stays_there():
     assert fitted == "y = torch.log(p) / torch.exp(p.clamp(max=20)) / p"
 
 
-@pytest.mark.parametrize(("before", "kept"), [("loss = ", True), ("return ", True), ("y = 2 * ", False)])
-def test_a_line_that_grows_too_long_keeps_the_name_it_gives(before, kept):
+@pytest.mark.parametrize("before", ["loss = ", "return ", "y = 2 * "])
+def test_a_line_that_grows_too_long_keeps_what_stands_before(before):
     called = f"f.cross_entropy({'logits.' * 8}view(-1, 20), y)"
     line = f"    {before}{called}\n"
     shown = Origin("nan", 0, (0,), 5, source=line, column=(4 + len(before), 4 + len(before) + len(called)))
-    assert fitting.whole(shown, called + " / " + "n" * 60).startswith(before) is kept
+    assert fitting.whole(shown, called + " / " + "n" * 60).startswith(before)

@@ -66,7 +66,7 @@ def _converted(loss: Loss, cast: str) -> str | None:
     for part in sorted(parts, key=lambda one: -one.col_offset):
         text = fitting.put(text, part, lambda inner: f"{inner}.{cast}")
     beside = fitting.others(origin, list(_alike(origin, parts)), lambda inner: f"{inner}.{cast}")
-    return fitting.whole(beside, text, of_two=beside is not origin) if parts else None
+    return fitting.whole(beside, text) if parts else None
 
 
 def _dtype(node: ast.expr) -> ast.expr | None:

@@ -49,7 +49,7 @@ def _mended(origin: Origin, call: ast.Call, averaged: ast.expr) -> str | None:
     if text is None:
         return None
     text = _as_one(beside.source or "", *(beside.column or (0, 0)), text)
-    return fitting.whole(beside, text, of_two=beside is not origin)
+    return fitting.whole(beside, text)
 
 
 def _as_one(line: str, first: int, last: int, quotient: str) -> str:

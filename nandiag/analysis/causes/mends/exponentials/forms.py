@@ -41,7 +41,7 @@ def stable(origin: Origin, op: str = "exp") -> Stable | None:
         found = _form(node, forms) if node.col_offset <= first and last <= end else None
         if found is not None:
             code = source[: node.col_offset] + found[1] + source[end:]
-            return Stable(found[0], code if len(code) <= fitting.LONGEST_LINE else found[1])
+            return Stable(found[0], code)
     return None
 
 

@@ -28,16 +28,16 @@ def in_one_step(facts: Facts, op: str, guard: str) -> Suggestion | None:
     if op != "log":
         return None
     beside = bounding.mirrored(bounding.beside(_others(facts), op, guard), op)
-    line = _of_scores(replace(facts, origin=beside), of_two=beside is not facts.origin)
+    line = _of_scores(replace(facts, origin=beside))
     return None if line is None else Suggestion(_why(facts, op, line), line)
 
 
-def _of_scores(facts: Facts, *, of_two: bool) -> str | None:
+def _of_scores(facts: Facts) -> str | None:
     found = fitting.parsed(facts.origin)
     part = None if found is None else fitting.target(found[1], "log")
     held: list[ast.expr] = []
     text = None if part is None else meanings.swapped(facts, part, lambda node: _one_step(facts, node, held))
-    line = None if text is None else fitting.whole(facts.origin, text, of_two=of_two)
+    line = None if text is None else fitting.whole(facts.origin, text)
     if found is None or line is None or not held or meanings.is_same_again(held[0]):
         return line
     return _named_first(facts, ast.unparse(held[0]), line) if ast.unparse(held[0]) not in found[0] else line

@@ -15,7 +15,7 @@ from nandiag.analysis.causes.mends.script import parsing
 from nandiag.analysis.report import Origin
 
 LONGEST_LINE = 120
-_LONG, LONGEST_OF_LONG = 96, 180
+LONGEST_OF_LONG = 180
 NAMED = re.compile(r"return|[\w., ]+ =")
 _MODULES = ("torch", "F", "functional", "special", "fft", "linalg", "np", "numpy")
 _POLES = ("log", "log2", "log10", "sqrt", "rsqrt", "reciprocal")
@@ -42,7 +42,7 @@ def arguments(origin: Origin, op: str, guard: Guard) -> str | None:
     part = None if found is None else target(found[1], op)
     if found is None or part is None or part.end_col_offset is None:
         return None
-    return whole(beside, put(found[0], part, guard), of_two=beside is not origin)
+    return whole(beside, put(found[0], part, guard))
 
 
 def renamed(origin: Origin, op: str, other: str) -> str | None:
@@ -213,7 +213,7 @@ def line_of(origin: Origin, text: str, part: ast.expr, guard: Guard, *, everywhe
     fitted = put(text, part, guard)
     poles = isinstance(part, _WHOLE) and ".clamp_min(1e" in guard("x")  # other guards fit their own function
     beside = others(origin, breakable((origin.source or "").strip(), part, poles=poles), guard)
-    return whole(beside, fitted, of_two=beside is not origin) if everywhere or poles else whole(origin, fitted)
+    return whole(beside if everywhere or poles else origin, fitted)
 
 
 def assigned(found: tuple[str, ast.expr]) -> str:
@@ -308,20 +308,17 @@ def _is_raised(node: ast.expr) -> bool:
     return isinstance(power, ast.Constant) and isinstance(power.value, int | float) and power.value > 0
 
 
-def whole(origin: Origin, expression: str, *, of_two: bool = False) -> str | None:
-    """Return the whole line with ``expression`` in the place of the underlined one; the expression where too long.
+def whole(origin: Origin, expression: str) -> str | None:
+    """Return the whole line with ``expression`` in the place of the underlined one, for a part of it is not pasted.
 
-    What only gives the expression a name, or returns it, stays before it; so does all of a line that is mended in two
-    places (``of_two``).
+    Of a long line that is no statement as it stands, what is underlined alone.
     """
     source, column = origin.source or "", origin.column or (0, 0)
-    before, behind = source[: column[0]], source[column[1] :]
-    line = (before + expression + behind).strip()
-    if nodes_of(source) and not nodes_of(line):
+    line = (source[: column[0]] + expression + source[column[1] :]).strip()
+    stands = bool(nodes_of(source))
+    if stands and not nodes_of(line):
         return None
-    only = of_two or (not behind.strip() and NAMED.fullmatch(before.strip()))
-    long = len(source.strip()) > _LONG  # the script's own lines are: a part of one would be put together by hand
-    return line if len(line) <= (LONGEST_OF_LONG if long else LONGEST_LINE) or only else expression
+    return line if stands or len(line) <= LONGEST_LINE else expression
 
 
 def nodes_of(line: str) -> list[ast.AST]:
