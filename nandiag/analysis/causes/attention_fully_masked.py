@@ -6,9 +6,9 @@ import ast
 
 from nandiag.analysis.causes.facts import LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends.exponentials import forms
-from nandiag.analysis.causes.mends.script import bounding, fitting, masks, quotients
+from nandiag.analysis.causes.mends.script import bounding, fitting, masks, meanings, naming, quotients
 from nandiag.analysis.explained.explanation import Explanation
-from nandiag.analysis.report import Suggestion
+from nandiag.analysis.report import Origin, Suggestion
 from nandiag.events import TensorFact, words
 
 EXPLAIN = Explanation(
@@ -126,7 +126,7 @@ def _advice(facts: Facts) -> tuple[Suggestion, ...]:
     opened = _padding(facts)
     if opened is not None:
         return (opened,)
-    fitted = fitting.filled(facts.origin) or fitting.argument(facts.origin, "softmax", _finite)
+    fitted = fitting.filled(facts.origin) or _bounded(facts.origin)
     logarithm = None if fitted is not None else _scores(facts)
     left = _left_one(facts, *_names(facts))
     if fitted is None and logarithm is None:
@@ -134,6 +134,19 @@ def _advice(facts: Facts) -> tuple[Suggestion, ...]:
     then = "a mean over all of its positions" if logarithm is None else "the same chance for each of its positions"
     text = f"Mask with the lowest finite number: such a row is then {then}, and no NaN."
     return (Suggestion(text, fitted or logarithm), left)
+
+
+def _bounded(origin: Origin) -> str | None:
+    """Return the user's line with what its softmax is of bounded, which has a name then where it is more than one."""
+    found = fitting.parsed(origin)
+    part = None if found is None else fitting.target(found[1], "softmax")
+    if found is None or part is None:
+        return None
+    if naming.is_cheap(part):
+        return fitting.line_of(origin, found[0], part, _finite)
+    line = fitting.line_of(origin, found[0], part, lambda _: _finite("scores"))
+    named = naming.before(origin, "scores", ast.unparse(part), line)
+    return named or (fitting.line_of(origin, found[0], part, _finite) if meanings.is_same_again(part) else None)
 
 
 def _scores(facts: Facts) -> str | None:

@@ -238,3 +238,24 @@ def test_zeros_of_a_masked_softmax_made_elsewhere_are_bounded_too(at, by_hand):
 def test_scores_that_are_masked_whole_are_bounded_in_a_loss_too(at, by_hand, line, expression, code):
     facts = at("_log_softmax", (by_hand.fact(neginf=4),), (by_hand.fact(nan=4),), **placed(line, expression))
     assert advice(facts)[0].code == code
+
+
+BOUNDED = """scores = torch.zeros(n).masked_fill(~m, float('-inf'))
+w = scores.clamp_min(torch.finfo(scores.dtype).min).softmax(1)"""
+
+
+@pytest.mark.parametrize(
+    ("line", "expression", "code"),
+    [
+        ('w = torch.zeros(n).masked_fill(~m, float("-inf")).softmax(1)',
+         'torch.zeros(n).masked_fill(~m, float("-inf")).softmax(1)',
+         BOUNDED),
+        ("w = torch.softmax(q @ k + m, -1)", "torch.softmax(q @ k + m, -1)",
+         "scores = q @ k + m\nw = torch.softmax(scores.clamp_min(torch.finfo(scores.dtype).min), -1)"),
+        ("w = s[:, 0].softmax(1)", "s[:, 0].softmax(1)",
+         "w = s[:, 0].clamp_min(torch.finfo(s[:, 0].dtype).min).softmax(1)"),
+    ],
+)  # fmt: skip
+def test_scores_that_are_computed_in_the_line_are_bounded_under_a_name(at, by_hand, line, expression, code):
+    facts = at("_softmax", (by_hand.fact(neginf=4),), (by_hand.fact(nan=4),), **placed(line, expression))
+    assert advice(facts)[0].code == code

@@ -55,3 +55,21 @@ def test_statistics_that_only_take_in_are_left_alone_by_an_empty_batch(at, by_ha
                function="update", extra={"of_weights": weights})  # fmt: skip
     facts = replace(facts, look=replace(facts.look, site=Site(around=Around(ends=ends))))
     assert first(facts) == code
+
+
+@pytest.mark.parametrize(
+    ("line", "expression", "code"),
+    [
+        ("l = net(x).pow(2).mean()", "net(x).pow(2).mean()",
+         "values = net(x).pow(2)\nl = values.sum() / max(values.numel(), 1)"),
+        ("l += (net(x) - y).mean()", "(net(x) - y).mean()",
+         "values = net(x) - y\nl += values.sum() / max(values.numel(), 1)"),
+        ("l = F.mse_loss(net(x), ema(x))", "F.mse_loss(net(x), ema(x))",
+         'target = ema(x)\nl = F.mse_loss(net(x), target, reduction="sum") / max(target.numel(), 1)'),
+        ("f = lambda x: net(x).mean()", "net(x).mean()", "x.sum() / max(x.numel(), 1)"),
+        ("l = (a @ b).mean() + values", "(a @ b).mean()", "x.sum() / max(x.numel(), 1)"),
+    ],
+)  # fmt: skip
+def test_what_is_averaged_is_not_computed_twice(at, by_hand, line, expression, code):
+    facts = at("mean", (by_hand.fact(shape=(0,)),), (by_hand.fact(nan=1),), **on(line, expression))
+    assert first(facts) == code

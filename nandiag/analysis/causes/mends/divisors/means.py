@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
-from nandiag.analysis.causes.mends.script import fitting
+from nandiag.analysis.causes.mends.script import fitting, naming
 from nandiag.analysis.report import Origin
 
 _LOSSES = frozenset(
@@ -28,12 +28,22 @@ def counted(origin: Origin) -> str | None:
         return None
     averaged = fitting.target(call, "mean")
     if averaged is not None:
-        return _mended(origin, call, averaged)
+        return _once(origin, averaged, _mended(origin, call, averaged))
     loss = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     if loss not in _LOSSES or len(call.args) != 2 or any(word.arg == "dim" for word in call.keywords):
         return None
-    inside = found[0][:-1].rstrip().rstrip(",")
-    return fitting.whole(origin, f'{inside}, reduction="sum") / max({fitting.bracketed(call.args[1])}.numel(), 1)')
+    target, cheap = call.args[1], naming.is_cheap(call.args[1])
+    name = fitting.bracketed(target) if cheap else "target"
+    text = found[0] if cheap else fitting.put(found[0], target, lambda _: name)
+    line = fitting.whole(origin, f'{text[:-1].rstrip().rstrip(",")}, reduction="sum") / max({name}.numel(), 1)')
+    return line if cheap else naming.before(origin, name, ast.unparse(target), line)
+
+
+def _once(origin: Origin, node: ast.expr, line: str | None) -> str | None:
+    """Return the line with a name for what stands in it twice, but where that only looks at other values."""
+    if line is None or naming.is_cheap(node):
+        return line
+    return naming.before(origin, "values", ast.unparse(node), line.replace(fitting.bracketed(node), "values"))
 
 
 def _mended(origin: Origin, call: ast.Call, averaged: ast.expr) -> str | None:

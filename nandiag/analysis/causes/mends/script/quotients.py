@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from nandiag.analysis.causes.mends.script import parsing
+from nandiag.analysis.causes.mends.script import naming
 from nandiag.analysis.causes.mends.script.fitting import (
-    NAMED,
     Guard,
     argument,
     assigned,
@@ -62,36 +61,11 @@ def left_out(origin: Origin, bound: str = "!= 0", instead: str = "torch.inf") ->
         return None
     left = divisor if _right(found[1]) is not None else _inverted
     named = len(ast.unparse(below)) > _SHORT or any(isinstance(one, ast.Call) for one in ast.walk(below))
-    if not named or _is_within_another(origin):
+    if not named or naming.is_within_another(origin):
         return left(origin, lambda text: f"torch.where({text} {bound}, {text}, {instead})")
     code = left(origin, lambda _: f"torch.where(divisor {bound}, divisor, {instead})")
-    alone = _may_follow_another(origin.source or "") and "divisor" not in (origin.source or "")
+    alone = naming.may_follow_another(origin.source or "") and "divisor" not in (origin.source or "")
     return f"divisor = {ast.unparse(below)}; {code}" if alone and code is not None else None
-
-
-def _may_follow_another(source: str) -> bool:
-    """Whether it begins a statement, so that another may stand before: ``x = ...``, ``x[i] = ...``, ``x.y_(...)``.
-
-    Any other call may be an argument of one that begins further up, and so may ``x=...``.
-    """
-    if NAMED.match(source.strip()):
-        return True
-    part = parsing.statement(source.strip())
-    if isinstance(part, ast.Expr) and isinstance(part.value, ast.Call):
-        called = part.value.func
-        return isinstance(called, ast.Attribute) and called.attr.endswith("_")
-    return isinstance(part, ast.Assign) and not isinstance(part.targets[0], ast.Name)
-
-
-def _is_within_another(origin: Origin) -> bool:
-    """Whether the expression belongs to a function or a comprehension that begins in its line: its names do too."""
-    source, column = origin.source or "", origin.column or (0, 0)
-    place = column[0] - (len(source) - len(source.lstrip()))
-    inner = [node for node in nodes_of(source) if isinstance(node, _OWN_NAMES) and node.lineno == 1]
-    return any(node.col_offset <= place < (node.end_col_offset or 0) for node in inner)
-
-
-_OWN_NAMES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def _inverted(origin: Origin, guard: Guard) -> str | None:

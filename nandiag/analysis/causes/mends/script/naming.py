@@ -1,0 +1,56 @@
+"""A part of the user's line that a mend needs twice gets a name in a statement before it (reader side).
+
+A model that is called once more takes its time again, drops out otherwise, and counts once more.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from nandiag.analysis.causes.mends.script import fitting, meanings, parsing
+from nandiag.analysis.report import Origin
+
+_OWN_NAMES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def is_cheap(node: ast.expr) -> bool:
+    """Whether an expression may stand twice: it only looks at values, or computes a few element by element."""
+    calls = (one for one in ast.walk(node) if isinstance(one, ast.Call))
+    looks = all(isinstance(one.func, ast.Attribute) and one.func.attr in meanings.VIEWS for one in calls)
+    return looks and not any(isinstance(one, ast.MatMult) for one in ast.walk(node))
+
+
+def before(origin: Origin, name: str, text: str, line: str | None) -> str | None:
+    """Return the user's ``line``, which has ``name`` for ``text`` in it, behind the statement that gives it that name.
+
+    ``None`` where no statement can stand before it, or where the name is another thing's.
+    """
+    source = origin.source or ""
+    names = {one.id for one in fitting.nodes_of(source) if isinstance(one, ast.Name)}
+    if line is None or name in names or not may_follow_another(source) or is_within_another(origin):
+        return None
+    return f"{name} = {fitting.unbracketed(text)}\n{line}"
+
+
+def may_follow_another(source: str) -> bool:
+    """Whether it begins a statement, so that another may stand before: ``x = ...``, ``x[i] = ...``, ``x.y_(...)``.
+
+    Any other call may be an argument of one that begins further up, and so may ``x=...``.
+    """
+    if fitting.NAMED.match(source.strip()):
+        return True
+    part = parsing.statement(source.strip())
+    if isinstance(part, ast.Expr) and isinstance(part.value, ast.Call):
+        called = part.value.func
+        return isinstance(called, ast.Attribute) and called.attr.endswith("_")
+    if isinstance(part, ast.AugAssign):
+        return True
+    return isinstance(part, ast.Assign) and not isinstance(part.targets[0], ast.Name)
+
+
+def is_within_another(origin: Origin) -> bool:
+    """Whether the expression belongs to a function or a comprehension that begins in its line: its names do too."""
+    source, column = origin.source or "", origin.column or (0, 0)
+    place = column[0] - (len(source) - len(source.lstrip()))
+    inner = [node for node in fitting.nodes_of(source) if isinstance(node, _OWN_NAMES) and node.lineno == 1]
+    return any(node.col_offset <= place < (node.end_col_offset or 0) for node in inner)
