@@ -60,7 +60,7 @@ def _converted(loss: Loss, cast: str) -> str | None:
     kept = None if cast == "double()" else _dtype(node)
     if kept is not None:
         return fitting.whole(origin, text[: kept.col_offset] + "torch.int64" + text[kept.end_col_offset or 0 :])
-    parts = _operands(node, loss)
+    parts = [part for given in _operands(node, loss) for part in _within(given, loss)]
     if "=" in text and isinstance(node, ast.BinOp) and fitting.assigned_to(text) is not None:
         return _anew(origin, node, parts, cast)
     for part in sorted(parts, key=lambda one: -one.col_offset):
@@ -103,6 +103,17 @@ def _operands(node: ast.expr, loss: Loss) -> list[ast.expr]:
         return []
     both = [first, *(one for one in node.args if one is not first)]
     return [both[one] for one in of if one < len(both)]
+
+
+def _within(node: ast.expr, loss: Loss) -> list[ast.expr]:
+    """Return what an operand is made of, where that wraps round as well and is known to be a tensor, else itself."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, _ARITHMETIC):
+        return [node]
+    if ast.dump(node.left) == ast.dump(node.right):
+        both = isinstance(node.op, ast.MatMult)  # of other dtypes there is no product of matrices
+        return [*_within(node.left, loss), *(_within(node.right, loss) if both else [])]
+    beside = _beside_number(node, loss)
+    return [part for one in beside for part in _within(one, loss)] or [node]
 
 
 def _beside_number(node: ast.BinOp, loss: Loss) -> list[ast.expr]:
