@@ -9,6 +9,7 @@ from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
 from nandiag.analysis.causes.mends import by_hand, densities
 from nandiag.analysis.causes.mends.divisors import (
     corrections,
+    counts,
     norms,
     own_eps,
     peaks,
@@ -73,13 +74,6 @@ _RATE = (
     "Bound what comes of it by the most that the rate is to be."
 )
 _KEPT = "y = a / torch.where(b != 0, b, torch.inf)"
-_COUNTS = re.compile(
-    r"(?:^|[\W_])(?:n|num|numel|counts?|len|lengths?|steps|samples|tokens|batches|seen)(?:$|[\W_])", re.IGNORECASE
-)
-_INDEX = re.compile(r"""\[[^\['"]*?\]""")  # what it is looked up by tells nothing of it; a key says its name
-_EITHER = re.compile(r"(?:^|[\W_])(?:n|length)(?:$|[\W_])", re.IGNORECASE)  # a count, or a norm
-_SUM = re.compile(r"\bsum\(|\bcount\w*\(|\blen\(|\bnumel\(")
-_SIZES = re.compile(r"norm|sqrt|\bstd\b|\bvar\b|\babs\b|\bmean\b|\bexp\b")
 _DRAWS = ("Categorical", "Multinomial")
 _WHAT = "a scale, a variance or a count"
 _KEEP = "Keep the divisor away from zero."
@@ -127,13 +121,13 @@ def _by_number(facts: Facts) -> tuple[Suggestion, ...]:
     begun = corrections.mended(facts, infinite=_is_infinite(facts)) or spreads.not_yet(facts)
     if begun is not None:
         return (begun,)
-    counts = type(facts.extra["arg1"]) is int  # a whole number is a count
-    least = "1" if counts or _is_infinite(facts) else "1e-6"
+    whole = type(facts.extra["arg1"]) is int  # a whole number is a count
+    least = "1" if whole or _is_infinite(facts) else "1e-6"
     code = (
         quotients.divisor(facts.origin, lambda text: f"max({fitting.unbracketed(text)}, {least})")
         or f"a / max(n, {least})"
     )
-    if counts or not _is_infinite(facts):
+    if whole or not _is_infinite(facts):
         return (Suggestion(_KEEP, code),)
     return _of_one_number(facts, None, code)
 
@@ -187,13 +181,8 @@ def _in_pass(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
 
 
 def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
-    within = f"1e{under_root(divisor)}"
-    rooted = quotients.rooted(facts.origin, lambda text: f"{text}.clamp_min({within})")
-    apart = facts.origin.phase == "optimizer" or facts.extra.get("of_weights") is False
-    in_root = _KEEP if apart else _IN_ROOT  # no gradient goes through an update, nor back from data
-    found = [
-        Suggestion(_keep(facts, divisor), _guarded(facts, divisor)) if rooted is None else Suggestion(in_root, rooted)
-    ]
+    rooted = _in_root(facts, divisor)
+    found = [Suggestion(_keep(facts, divisor), _guarded(facts, divisor))] if rooted is None else list(rooted)
     found[:0] = _where_made(facts, divisor) if rooted is None else ()
     elsewhere = _elsewhere(facts, divisor, in_root=rooted is not None)
     if elsewhere:
@@ -214,13 +203,33 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     normal = quotients.normalised(facts.origin)
     if normal is not None:
         found.append(Suggestion("Or let torch do it, with its own eps.", normal))
-    if dtype_of(divisor) in HALF and not _is_count(facts, divisor) and not facts.divides_zeros:
+    if dtype_of(divisor) in HALF and not counts.is_one(facts, divisor) and not facts.divides_zeros:
         dtype = dtype_of(divisor)
         text = f"If it is no true zero, {dtype} rounded it to one: compute the divisor in float32, and keep in float32 "
         text += "what it is computed from: what is rounded already no cast brings back."
         # What has lost its digits cannot be clamped back: where one number is the divisor that is the likelier mend.
         found.insert(0 if divisor.numel == 1 else 1, Suggestion(text))
     return tuple(found)
+
+
+def _in_root(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...] | None:
+    """Return what is to be done where a root stands below the line in its own text, ``None`` where none does."""
+    within = f"1e{under_root(divisor)}"
+    rooted = quotients.rooted(facts.origin, lambda text: f"{text}.clamp_min({within})")
+    if rooted is None:
+        return None
+    huge = _is_infinite(facts) and divisor.numel > 1 and facts.origin.phase != "optimizer" and not _may_be_huge(facts)
+    passes = facts.extra.get("of_weights") is not False
+    left = quotients.left_out_of_root(facts.origin, within if passes else None) if huge else None
+    if left is not None:
+        return (Suggestion(_left_out(facts), left), _CLAMPED)
+    # No gradient goes through an update, nor back from data.
+    return (Suggestion(_IN_ROOT if passes and facts.origin.phase != "optimizer" else _KEEP, rooted),)
+
+
+def _may_be_huge(facts: Facts) -> bool:
+    """Whether the quotient is a weight among others, or its logarithm or an exponential of it is taken."""
+    return shares.is_shared(facts) or probabilities.is_taken(facts) or forms.of_quotient(facts.origin)
 
 
 def _may_be_exponential(facts: Facts) -> bool:
@@ -273,7 +282,7 @@ def _out_of_reach(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     kernel = forms.of_quotient(facts.origin)
     if kernel and divisor.min == 0.0 and (facts.origin.inputs[0].max or 0.0) <= 0.0 and facts.node is None:
         return (Suggestion(_KERNEL, _guarded(facts, divisor)),)
-    inverted = facts.op == "reciprocal" and not _is_count(facts, divisor)
+    inverted = facts.op == "reciprocal" and not counts.is_one(facts, divisor)
     if divisor.numel > 1 and (inverted or facts.op in DIVISIONS):
         huge = _LARGE if shares.is_shared(facts) else _LOGGED if probabilities.is_taken(facts) else None
         if huge is not None:
@@ -300,14 +309,14 @@ def _of_one_number(facts: Facts, name: str | None, counted: str | None) -> tuple
         return (begun,)
     made = _made_of(facts, text) if text is not None and "(" in text else _where_set(facts, text)
     why = f"{name or text or 'The divisor'} is 0, and what it divides is not: look at {made}"
-    if not _is_called_count(text or name or "") and not _are_counts(facts, text):
+    if not counts.is_called(text or name or "") and not counts.both(facts, text):
         return (_bound_raised(facts, text) or spreads.of_equals(facts) or Suggestion(f"{why}."),)
     if counted is None:
         return (Suggestion(f"{why}."),)
     if name:  # what is kept from step to step: at least one is a wrong mean, and nobody would see it
         return (Suggestion(f"{why} (a buffer that was registered with persistent=False is in no checkpoint)."),)
     told = Suggestion(f"{why}."), Suggestion("If it is a count: at least one.", counted)
-    return told[::-1] if _are_counts(facts, text) else told
+    return told[::-1] if counts.both(facts, text) else told
 
 
 def _bound_raised(facts: Facts, text: str | None) -> Suggestion | None:
@@ -330,34 +339,25 @@ def _where_set(facts: Facts, text: str | None) -> str:
     return f"where it is set: {words.lines(lines)}"
 
 
-def _are_counts(facts: Facts, text: str | None) -> bool:
-    """Whether both sides are single whole numbers, more than 1 above, or the divisor a sum: one count by another."""
-    meaning, given = facts.meaning(text or ""), facts.origin.inputs
-    above = given[0].max if len(given) > 1 and given[0].numel == 1 else None
-    if above is None or above != int(above):
-        return False
-    return above > 1.0 if meaning is None else _SUM.search(meaning.text) is not None
-
-
 def _where_made(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     """What the function divides by more than once is mended where it is made, for all of them."""
     name = quotients.below(facts.origin) or ""
     meaning = facts.meaning(name)
     if meaning is None or not (meaning.divides and meaning.inside and meaning.text) or (divisor.min or 0.0) < 0:
         return ()
-    eps = "1" if _is_count(facts, divisor) else small(divisor)
+    eps = "1" if counts.is_one(facts, divisor) else small(divisor)
     text = f"{name} divides further on as well: keep it away from zero where it is made, in line {meaning.line}."
     return (Suggestion(text, f"{name} = ({fitting.unbracketed(meaning.text)}).clamp_min({eps})"),)
 
 
 def _keep(facts: Facts, divisor: TensorFact) -> str:
-    small_is_zero = dtype_of(divisor) == "float16" and not _is_count(facts, divisor)
+    small_is_zero = dtype_of(divisor) == "float16" and not counts.is_one(facts, divisor)
     return _KEEP + (" A small constant like 1e-8 is itself 0 in float16." if small_is_zero else "")
 
 
 def _guarded(facts: Facts, divisor: TensorFact) -> str:
     guard = in_update if facts.in_update and not _is_infinite(facts) else small
-    eps = "1" if _is_count(facts, divisor) else guard(divisor)
+    eps = "1" if counts.is_one(facts, divisor) else guard(divisor)
     if facts.op == "rsqrt":
         return fitting.argument(facts.origin, "rsqrt", lambda text: f"{text} + {eps}") or f"torch.rsqrt(x + {eps})"
     if divisor.min is not None and divisor.min < 0:
@@ -373,19 +373,3 @@ def _guarded(facts: Facts, divisor: TensorFact) -> str:
         return code or f"x.clamp_min({eps}).reciprocal()"
     code = quotients.divisor(facts.origin, lambda text: f"{text}.clamp_min({eps})")
     return code or f"a / b.clamp_min({eps})"
-
-
-def _is_count(facts: Facts, divisor: TensorFact) -> bool:
-    """Whether the divisor holds whole numbers, as far as it is known, and is called a count."""
-    ends = (divisor.min, divisor.max)
-    whole = all(end is not None and end >= 0 and end == int(end) for end in ends)
-    below = quotients.below(facts.origin) or divisor.name or ""
-    meaning = facts.meaning(below)
-    sizes = meaning is not None and _SIZES.search(meaning.text) is not None  # n may stand for a norm as well
-    if meaning is None and not divisor.max and "int" not in dtype_of(divisor) and not _is_infinite(facts):
-        below = _EITHER.sub("", below)  # nothing says which: a small number does for 0/0 of both
-    return whole and not sizes and _is_called_count(below)
-
-
-def _is_called_count(text: str) -> bool:
-    return _COUNTS.search(_INDEX.sub("", text)) is not None

@@ -371,3 +371,20 @@ def test_what_is_divided_by_its_sum_is_a_softmax_only_where_an_exponential_may_h
     extra = {"of_weights": True, **({} if made is None else {"made_by": made})}
     found = advice(at("div", given, (by_hand.fact(nan=4),), **placed(line, line[4:]), extra=extra))
     assert any("softmax" in (one.code or "") for one in found) is told
+
+
+@pytest.mark.parametrize(
+    ("inside", "weights", "code"),
+    [
+        ("1 / (1 - a[t]).sqrt()", False, "1 / torch.where((1 - a[t]) > 0, (1 - a[t]).sqrt(), torch.inf)"),
+        ("x / torch.sqrt(v)", True, "x / torch.where(v > 1e-12, v.clamp_min(1e-12).sqrt(), torch.inf)"),
+        ("x / net(v) ** 0.5", True,
+         "under = net(v)\ny = f(x / torch.where(under > 1e-12, under.clamp_min(1e-12).sqrt(), torch.inf)) + 1"),
+    ],
+)  # fmt: skip
+def test_no_quotient_by_a_root_is_a_million_in_the_place_of_an_infinite_one(at, by_hand, inside, weights, code):
+    line = f"y = f({inside}) + 1"
+    facts = quotient(at, by_hand, line, inside, "posinf", of_weights=weights)
+    told = advice(facts)[0]
+    assert told.code == (code if "\n" in code else f"y = f({code}) + 1")
+    assert "give 0" in told.text

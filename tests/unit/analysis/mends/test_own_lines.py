@@ -50,7 +50,11 @@ def test_a_quotient_in_place_that_leaves_elements_out(at, by_hand):
 @pytest.mark.parametrize(
     ("line", "expression", "code"),
     [
-        ("r = v.sqrt().reciprocal()", "v.sqrt().reciprocal()", "r = v.clamp_min(1e-12).sqrt().reciprocal()"),
+        (
+            "r = v.sqrt().reciprocal()",
+            "v.sqrt().reciprocal()",
+            "r = torch.where(v > 1e-12, v.clamp_min(1e-12).sqrt(), torch.inf).reciprocal()",
+        ),
         ("r = torch.reciprocal(v)", "torch.reciprocal(v)", "r = torch.reciprocal(torch.where(v != 0, v, torch.inf))"),
         ("r = 1 / v", "1 / v", "r = 1 / torch.where(v != 0, v, torch.inf)"),
     ],

@@ -56,7 +56,7 @@ def test_a_number_that_half_precision_rounded_to_zero(at, by_hand):
 
 def test_a_divisor_that_is_a_root_is_guarded_within_it(at, by_hand):
     given = (by_hand.fact(), by_hand.fact(zeros=1, min=0.0))
-    facts = at("div", given, (by_hand.fact(posinf=1),), **on("y = a / torch.sqrt(v)", "a / torch.sqrt(v)"))
+    facts = at("div", given, (by_hand.fact(nan=1),), **on("y = a / torch.sqrt(v)", "a / torch.sqrt(v)"))
     assert codes(facts) == ["y = a / torch.sqrt(v.clamp_min(1e-12))"]
 
 
@@ -263,7 +263,7 @@ def test_what_is_looked_up_by_a_count_is_none(at, by_hand, below, counted):
 )
 def test_a_gradient_is_told_of_only_where_one_goes_back(at, by_hand, of_weights, phase, told):
     zero = by_hand.fact(zeros=1, shape=(16,), min=0.0)
-    facts = by_zero(at, by_hand, "f = clip / sq.sqrt()", "clip / sq.sqrt()", op="reciprocal", zero=zero, phase=phase,
+    facts = by_zero(at, by_hand, "f = clip / sq.sqrt()", "clip / sq.sqrt()", nan=1, zero=zero, phase=phase,
                     extra={"of_weights": of_weights})  # fmt: skip
     (only,) = mechanism(facts).suggestions
     assert ("gradient" in only.text) is told

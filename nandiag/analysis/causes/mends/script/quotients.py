@@ -9,6 +9,7 @@ from nandiag.analysis.causes.mends.script.fitting import (
     Guard,
     argument,
     assigned,
+    bracketed,
     breakable,
     line_of,
     nodes_of,
@@ -66,6 +67,23 @@ def left_out(origin: Origin, bound: str = "!= 0", instead: str = "torch.inf") ->
     code = left(origin, lambda _: f"torch.where(divisor {bound}, divisor, {instead})")
     alone = naming.may_follow_another(origin.source or "") and "divisor" not in (origin.source or "")
     return f"divisor = {ast.unparse(below)}; {code}" if alone and code is not None else None
+
+
+def left_out_of_root(origin: Origin, least: str | None) -> str | None:
+    """Return the user's line with 0 for the quotient where what is under the root that divides is not above ``least``.
+
+    It is bounded by that as well, for the gradient; without ``least`` none goes back, and 0 is the bound. ``None``
+    where the divisor is no root alone.
+    """
+    found = parsed(origin)
+    divided = None if found is None else divided_by(found[1])
+    under = None if divided is None else target(divided, "sqrt") or _half_power(divided)
+    if found is None or divided is None or under is None:
+        return None
+    text = bracketed(under) if naming.is_cheap(under) else "under"
+    root = f"{text}.sqrt()" if least is None else f"{text}.clamp_min({least}).sqrt()"
+    line = line_of(origin, found[0], divided, lambda _: f"torch.where({text} > {least or 0}, {root}, torch.inf)")
+    return line if text != "under" else naming.before(origin, "under", ast.unparse(under), line)
 
 
 def _inverted(origin: Origin, guard: Guard) -> str | None:

@@ -1,0 +1,44 @@
+"""Whether what a line divides by is a count, as far as its name and the text of the script tell (reader side)."""
+
+from __future__ import annotations
+
+import re
+
+from nandiag.analysis.causes.facts import Facts, dtype_of
+from nandiag.analysis.causes.mends.script import quotients
+from nandiag.events import TensorFact
+
+_COUNTS = re.compile(
+    r"(?:^|[\W_])(?:n|num|numel|counts?|len|lengths?|steps|samples|tokens|batches|seen)(?:$|[\W_])", re.IGNORECASE
+)
+_INDEX = re.compile(r"""\[[^\['"]*?\]""")  # what it is looked up by tells nothing of it; a key says its name
+_EITHER = re.compile(r"(?:^|[\W_])(?:n|length)(?:$|[\W_])", re.IGNORECASE)  # a count, or a norm
+_SUM = re.compile(r"\bsum\(|\bcount\w*\(|\blen\(|\bnumel\(")
+_SIZES = re.compile(r"norm|sqrt|\bstd\b|\bvar\b|\babs\b|\bmean\b|\bexp\b")
+
+
+def both(facts: Facts, text: str | None) -> bool:
+    """Whether both sides are single whole numbers, more than 1 above, or the divisor a sum: one count by another."""
+    meaning, given = facts.meaning(text or ""), facts.origin.inputs
+    above = given[0].max if len(given) > 1 and given[0].numel == 1 else None
+    if above is None or above != int(above):
+        return False
+    return above > 1.0 if meaning is None else _SUM.search(meaning.text) is not None
+
+
+def is_one(facts: Facts, divisor: TensorFact) -> bool:
+    """Whether the divisor holds whole numbers, as far as it is known, and is called a count."""
+    ends = (divisor.min, divisor.max)
+    whole = all(end is not None and end >= 0 and end == int(end) for end in ends)
+    below = quotients.below(facts.origin) or divisor.name or ""
+    meaning = facts.meaning(below)
+    sizes = meaning is not None and _SIZES.search(meaning.text) is not None  # n may stand for a norm as well
+    infinite = any(fact.posinf or fact.neginf for fact in facts.origin.outputs)
+    if meaning is None and not divisor.max and "int" not in dtype_of(divisor) and not infinite:
+        below = _EITHER.sub("", below)  # nothing says which: a small number does for 0/0 of both
+    return whole and not sizes and is_called(below)
+
+
+def is_called(text: str) -> bool:
+    """Whether a divisor that is written so is called a count."""
+    return _COUNTS.search(_INDEX.sub("", text)) is not None
