@@ -49,7 +49,7 @@ EXPLAIN = Explanation(
 # One over what is smaller is larger than the dtype holds, or nearly so.
 _TINY = {"float16": 2e-5, "bfloat16": 1e-37, "float32": 1e-37, "float64": 1e-307}
 LOGS = frozenset({"log", "log2", "log10"})
-_TANH = "2 * (math.log(2) - u - F.softplus(-2 * u))"
+_TANH = "2 * (0.6931472 - u - torch.nn.functional.softplus(-2 * u))"
 _SQUASHED = re.compile(r"\b1(\.0?)? - [\w.()]+?(\.pow\(2\)|\.square\(\)| ?\*\* ?2)")
 # What made the input, the last node first -> the logarithm of it in one step.
 _FORMS: tuple[tuple[tuple[tuple[str, ...], ...], str, str], ...] = (
@@ -59,8 +59,8 @@ _FORMS: tuple[tuple[tuple[tuple[str, ...], ...], str, str], ...] = (
      "F.logsigmoid(scores)"),
     ((("Rsub",), ("Sigmoid",)), "It is taken of 1 - sigmoid(scores): take all in one step.",
      "F.logsigmoid(-scores)"),
-    ((("Rsub",), ("Pow", "Mul"), ("Tanh",)), "It is taken of 1 - tanh(u)**2: there is a form that is exact.",
-     _TANH),
+    ((("Rsub",), ("Pow", "Mul"), ("Tanh",)),
+     "It is taken of 1 - tanh(u)**2: there is a form that is exact, of the u that tanh is given.", _TANH),
     ((("Sum",), ("Mul", "Exp", "Div")), "Where it is taken of a sum of probabilities, add them as logarithms.",
      "torch.logsumexp(log_p, dim=-1)"),
 )  # fmt: skip
@@ -298,4 +298,8 @@ def _in_one_step(facts: Facts) -> tuple[Suggestion, ...]:
             return (_of_model(facts, code) or Suggestion(text, code),)
     shown = (facts.origin.source or "")[slice(*(facts.origin.column or (0, 0)))]
     squashed = not made and _SQUASHED.search(shown)
-    return (Suggestion("Where it is 1 - tanh(u)**2, there is a form that is exact.", _TANH),) if squashed else ()
+    return (
+        (Suggestion("Where it is 1 - tanh(u)**2, there is a form that is exact, of that u.", _TANH),)
+        if squashed
+        else ()
+    )

@@ -288,3 +288,19 @@ def test_a_name_that_another_meaning_was_given_to_on_the_way_is_bounded(at, by_h
     around = Around((Meaning("p", "w.softmax(-1)", "train.py", 1),), block=block)
     code = advice(replace(facts, look=replace(facts.look, site=Site(around=around))))[0].code
     assert code == "n = torch.log_softmax(w, -1) + q.clamp_min(1e-12).log()"
+
+
+@pytest.mark.parametrize(
+    ("behind", "code"),
+    [
+        ("l = normal.log_prob(x)", "l = l - 2 * (0.6931472 - x - torch.nn.functional.softplus(-2 * x))"),
+        ("l = x.add_(1)", "2 * (0.6931472 - u - torch.nn.functional.softplus(-2 * u))"),
+    ],
+)
+def test_the_square_of_a_tanh_has_the_name_of_what_statements_ahead_gave_it(at, by_hand, behind, code):
+    line = "l = l - torch.log(1 - y.pow(2))"
+    block = (Statement(5, "y = torch.tanh(x)"), Statement(6, behind), Statement(7, line))
+    facts = at("log", (by_hand.fact(zeros=1),), (by_hand.fact(neginf=1),), line=7,
+               **placed(line, "torch.log(1 - y.pow(2))"))  # fmt: skip
+    facts.look.facts["made_by"] = ["RsubBackward1", "PowBackward0", "TanhBackward0"]
+    assert advice(replace(facts, look=replace(facts.look, site=Site(around=Around(block=block)))))[0].code == code

@@ -27,6 +27,7 @@ def in_one_step(facts: Facts, op: str, guard: str) -> Suggestion | None:
     """
     if op != "log":
         return None
+    facts = _with_names_ahead(facts)
     beside = bounding.mirrored(bounding.beside(_others(facts), op, guard), op)
     line = _of_scores(replace(facts, origin=beside))
     return None if line is None else Suggestion(_why(facts, op, line), line)
@@ -45,20 +46,23 @@ def _of_scores(facts: Facts) -> str | None:
 
 def _others(facts: Facts) -> Origin:
     """Return the origin with the logarithms beside the underlined one in one step, where they can be."""
-    source, known, origin = (facts.origin.source or "").strip(), _with_names_ahead(facts), facts.origin
+    source = (facts.origin.source or "").strip()
     calls = [node for node in fitting.nodes_of(source) if isinstance(node, ast.Call) and source.isascii()]
     swapped: dict[str, str] = {}
     for call in calls:
         part, held = fitting.target(call, "log"), list[ast.expr]()
-        text = None if part is None else meanings.swapped(known, part, lambda node, to=held: _one_step(known, node, to))  # type: ignore[misc]
+        text = None if part is None else meanings.swapped(facts, part, lambda node, to=held: _one_step(facts, node, to))  # type: ignore[misc]
         if text is not None and all(map(meanings.is_same_again, held)):
             swapped[ast.get_source_segment(source, call) or ""] = text
     places: list[ast.expr] = [one for one in calls if ast.get_source_segment(source, one) in swapped]
-    return fitting.others(origin, places, lambda text: swapped.get(text, text))
+    return fitting.others(facts.origin, places, lambda text: swapped.get(text, text))
 
 
 def _with_names_ahead(facts: Facts) -> Facts:
-    """Return the facts with what statements ahead give to the names of the line beside the underlined expression."""
+    """Return the facts with what statements ahead give to the names of the line.
+
+    A call that makes another name is taken to leave what it is given as it is.
+    """
     around, site = facts.around, facts.look.site if facts.look is not None else None
     if around is None or site is None or facts.look is None or around.handed is not None:
         return facts
@@ -79,10 +83,15 @@ def _given(name: str, ahead: list[Statement], file: str) -> Meaning | None:
         if name in stored and isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             same = len(node.targets) == 1 and not _names(node.value, ast.Load) & written
             return Meaning(name, ast.unparse(node.value), file, one.line) if same else None
-        if node is None or name in stored or isinstance(node, ast.AugAssign | ast.Expr):
+        if node is None or name in stored or isinstance(node, ast.AugAssign | ast.Expr) or _in_place(node):
             return None
         written |= stored
     return None
+
+
+def _in_place(node: ast.stmt) -> bool:
+    calls = (one.func for one in ast.walk(node) if isinstance(one, ast.Call))
+    return any(isinstance(one, ast.Attribute) and one.attr.endswith("_") for one in calls)
 
 
 def _names(node: ast.AST, context: type[ast.expr_context]) -> set[str]:
@@ -139,7 +148,7 @@ def _squashed(facts: Facts, square: ast.expr) -> str | None:
     """Return log(1 - tanh(u)**2) of u, where ``square`` is that of a tanh."""
     inner = meanings.behind(facts, variances.base(square)) if variances.squared(square) else None
     given = _given_to(inner.node, ("tanh",)) if inner is not None and inner.inside else None
-    if given is None:
+    if given is None or not meanings.is_same_again(given):
         return None
     u = fitting.bracketed(given)
     return f"2 * ({_LOG_2} - {u} - torch.nn.functional.softplus(-2 * {u}))"
