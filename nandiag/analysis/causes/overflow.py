@@ -228,7 +228,7 @@ def _half(facts: Facts) -> tuple[Suggestion, ...]:
     if facts.op in CASTS:
         return _cast(facts, wide)
     if facts.origin.phase == "optimizer":
-        return (Suggestion("Keep the weights and the optimizer in float32.", "model.float()"), wide)
+        return (Suggestion(_IN_FLOAT32, f"{facts.called('model')}.float()"), wide)
     masked = _mask(facts)
     if masked is not None:
         return (masked, wide)
@@ -248,6 +248,9 @@ def _of_the_loss(facts: Facts, wide: Suggestion) -> tuple[Suggestion, ...]:
     return (wide, _MEAN) if summed else (wide,) if not _under_autocast(facts) else ()
 
 
+_IN_FLOAT32 = (
+    "Keep the weights and the optimizer in float32, and so what the model is called with (leave out its .half())."
+)
 _MEAN = Suggestion(
     'Or let the loss be a mean, not a sum (.mean(), reduction="mean"): its gradients grow with the count of what it '
     "adds up. The learning rate is then to be larger by as much."
@@ -260,6 +263,8 @@ def _fits_the_line(facts: Facts) -> bool:
 
 
 def _cast(facts: Facts, wide: Suggestion) -> tuple[Suggestion, ...]:
+    if facts.origin.phase == "collective":
+        return ()  # a hook's cast is in no line of the script's: what is to be done about the hook is
     if facts.node is not None:
         return (wide,)  # autograd casts a gradient as forward had cast what it is of: no line of the script's does
     own = widening.brought_to_bfloat16(facts.origin)

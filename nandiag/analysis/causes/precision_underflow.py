@@ -44,6 +44,10 @@ EXPLAIN = Explanation(
 )
 
 SMALLEST = {"float16": "6e-8", "bfloat16": "9e-41"}
+_IN_FLOAT32 = (
+    "Keep the weights and the optimizer in float32, and so what the model is called with (leave out its .half()), and "
+    "use autocast for speed."
+)
 _COARSE = "it has 3 digits, so that 1 - 0.999 is 0 in it, and a small eps is lost in a sum"
 NEAR_ONE = {"float16": "0.0002", "bfloat16": "0.002"}
 
@@ -58,7 +62,7 @@ def explain(facts: Facts) -> Cause | None:
     if dtype not in HALF or not divisor.zeros:
         return None
     if facts.in_update:
-        return None if facts.divides_zeros else _in_update(dtype)
+        return None if facts.divides_zeros else _in_update(facts, dtype)
     lost = f"{dtype} rounds what is below {SMALLEST[dtype]} to 0, and all within {NEAR_ONE[dtype]} of 1 to 1"
     return Cause(
         slug="precision_underflow",
@@ -68,14 +72,14 @@ def explain(facts: Facts) -> Cause | None:
     )
 
 
-def _in_update(dtype: str) -> Cause:
+def _in_update(facts: Facts, dtype: str) -> Cause:
     small = "an eps of 1e-8 is 0 in it, and so is the square of a small gradient"
     text = f"the divisor of the update is 0 in {dtype}: {small if dtype == 'float16' else _COARSE}"
     return Cause(
         slug="precision_underflow",
         evidence=(text,),
         suggestions=(
-            Suggestion("Keep the weights and the optimizer in float32, and use autocast for speed.", "model.float()"),
+            Suggestion(_IN_FLOAT32, f"{facts.called('model')}.float()"),
             Suggestion("Or give the optimizer an eps that the dtype can hold.", "eps=1e-4"),
         ),
         strength=LIKELY,

@@ -73,6 +73,8 @@ def test_a_cast_of_the_scripts_own(at, by_hand, expression, code):
     facts = at("_to_copy", (given,), (out,), extra={"float64_finite": True, "float64_absmax": 2e5},
                **on(f"kept = {expression}", expression))  # fmt: skip
     assert first(facts) == (f"kept = {code}" if code else "(x / scale).half()")
+    in_hook = explain(replace(facts, origin=replace(facts.origin, phase="collective")))[1]
+    assert in_hook.suggestions == ()
 
 
 def test_the_form_of_torch_leads_though_the_data_is_to_blame_too(at, by_hand):

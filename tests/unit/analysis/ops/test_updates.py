@@ -1,5 +1,7 @@
 """Updates that divide by 0 or take steps that are no numbers."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -129,3 +131,13 @@ def test_a_running_variance_below_0_is_told_with_its_file(at, by_hand, read, tol
     var = by_hand.fact("bn.running_var", shape=(4,), min=-0.1)
     facts = at("native_batch_norm", (by_hand.fact(), var), (by_hand.fact(nan=3),), extra={"read_from": read})
     assert explain(facts)[1].evidence[1:] == (() if told is None else (told,))
+
+
+def test_weights_in_float32_are_called_with_float32(at, by_hand):
+    given = (by_hand.fact(dtype="float16"), by_hand.fact(dtype="float16", zeros=3, min=0.0))
+    extra = {"reconstructed": True, "parameters": ["fc.weight"], "settings": {"eps": 1e-8}}
+    facts = at("div", given, (by_hand.fact(dtype="float16", posinf=3),), extra=extra, phase="optimizer")
+    facts = replace(facts, harm=by_hand.state(5, names={"model": "net", "optimizer": "opt"}))
+    told = explain(facts)[0].suggestions[0]
+    assert told.code == "net.float()"
+    assert "what the model is called with" in told.text
