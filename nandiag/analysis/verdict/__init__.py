@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from nandiag.analysis.causes import Cause, Explain, Facts, explain
-from nandiag.analysis.causes.facts import LIKELY, is_again, is_whole
+from nandiag.analysis.causes.facts import LIKELY, dtype_of, is_again, is_whole
 from nandiag.analysis.causes.mends.digits.lost import loss_of
 from nandiag.analysis.causes.mends.script import bounding
 from nandiag.analysis.origin import Claim, shown_again
@@ -174,10 +174,21 @@ def _also_at(facts: Facts, first: int | None, told: tuple[Suggestion, ...]) -> t
 
 
 def _held(facts: Facts) -> set[int]:
-    """Return the lines that compute the like, and bound it from above: no Inf comes through there."""
-    infinite = all(fact.posinf == fact.bad for fact in facts.origin.outputs)
-    alike = facts.around.alike if facts.around is not None and infinite else ()
-    return {one.line for one in alike if bounding.is_bounded_above(one.text, one.column)}
+    """Return the lines that compute the like, and are guarded where the origin's own is not."""
+    infinite = all(fact.posinf == fact.bad for fact in facts.origin.outputs)  # no Inf comes through a bound from above
+    op, half = facts.forward_op or facts.op or "", any(dtype_of(one) == "float16" for one in facts.origin.inputs)
+    least = _LEAST_OF_HALF if half else 0.0
+    shown = (facts.origin.source or "")[slice(*(facts.origin.column or (0, 0)))]
+    bare = not bounding.has_eps(shown, op, least)
+    return {
+        one.line
+        for one in (facts.around.alike if facts.around is not None else ())
+        if (infinite and bounding.is_bounded_above(one.text, one.column))
+        or (bare and bounding.has_eps(one.text, op, least))
+    }
+
+
+_LEAST_OF_HALF = 6e-8
 
 
 _AT_THE_OP = frozenset(

@@ -156,6 +156,23 @@ def test_such_a_line_stands_mended_below_the_mend(by_hand):
 
 
 @pytest.mark.parametrize(
+    ("line", "dtype", "told"),
+    [
+        ("z = y * (w + 1e-6).log() + torch.log(eps + v)", "float32", False),
+        ("z = y * (w + 1e-6).log() + torch.log(v)", "float32", True),
+        ("z = (w + 1e-8).log()", "float16", True),
+        ("z = (w + 1.0).log()", "float32", True),
+    ],
+)
+def test_a_line_that_adds_a_small_number_already_is_not_told_to_be_mended(by_hand, line, dtype, told):
+    look = by_hand.found(5, inputs=(by_hand.fact(zeros=3, min=0.0, dtype=dtype),))
+    twin = Alike(12, line, (0, len(line)))
+    look = replace(look, site=replace(look.site, line=14, around=Around(again=(12,), alike=(twin,))))
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(5), look, world=1), world=1)).verdict
+    assert any("Line 12" in one.text for one in verdict.suggestions) is told
+
+
+@pytest.mark.parametrize(
     ("line", "shown", "bad", "told"),
     [
         ("c = (a / n).clamp(max=1.0) if a else 1.0", "a / n", {"posinf": 1}, False),

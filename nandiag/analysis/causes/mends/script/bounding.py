@@ -131,6 +131,17 @@ def _is_guarded(node: ast.expr) -> bool:
     return sums or names <= _OF_NUMBERS or fitting.within_clamp(node) is not None
 
 
+def has_eps(line: str, op: str, least: float) -> bool:
+    """Whether a small number is added to all that goes into ``op`` in a line, or that is divided by where that is div.
+
+    ``least`` is the smallest number that the dtype does not round to 0.
+    """
+    nodes = [node for node in fitting.nodes_of(line) if isinstance(node, ast.expr)]
+    given = [quotients.divided_by(node) if op == "div" else fitting.target(node, op) for node in nodes]
+    found = [one for one in given if one is not None]
+    return bool(found) and all(with_eps(one, least) is not None for one in found)
+
+
 def is_bounded_above(line: str, column: tuple[int, int]) -> bool:
     """Whether what stands in the characters ``column`` of a line is given to a bound from above at once."""
     indent = len(line) - len(line.lstrip())
