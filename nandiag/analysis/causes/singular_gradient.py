@@ -111,13 +111,13 @@ def explain(facts: Facts) -> Cause | None:
     if base is None or point is None or not facts.finite_inputs or facts.extra.get("float64_finite") is True:
         return None
     name, at = facts.forward_op or base.lower(), _values_there(facts)
-    seen = f"{_many(at)} there" if at is not None else "the gradient is not finite"
+    seen = f"; {_many(at)} there" if at is not None else ""
     what = "is 0/0" if facts.outputs_nan else "is infinite"
     twice = facts.extra.get("twice") is True
     where = point.where.replace("below 1", "below 2") if twice else point.where
     return Cause(
         slug="singular_gradient",
-        evidence=(f"the {'second derivative' if twice else 'gradient'} of {name} {what} at {where}; {seen}",),
+        evidence=(f"the {'second derivative' if twice else 'gradient'} of {name} {what} at {where}{seen}",),
         suggestions=(Suggestion(point.text, _code(facts, name, point)), *([_BOTH_BRANCHES] if _chooses(facts) else [])),
         strength=PROVEN if at is not None else LIKELY,
     )

@@ -47,7 +47,8 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None
     yield from _held_too(timeline, claim)
     yield from _called_otherwise(claim, timeline)
     for other in claim.others:
-        where = other.event.site.module if other.event.site else None
+        site = other.event.site
+        where = words.module(site.module, site.module_class) if site is not None else None
         how = "by itself" if _is_by_itself(other.event) else f"too, {_given(other.event)}"
         yield f"Rank {other.rank} went bad in the same step {how}" + (f", in {where}." if where else ".")
 

@@ -163,3 +163,9 @@ def test_a_gradient_in_half_precision_is_told_of_the_loss_and_not_of_attention(a
     assert not any("attention" in text for text in texts)
     assert any('reduction="mean"' in text for text in texts) is mean
     assert "bfloat16" in texts[0]
+
+
+def test_a_point_that_no_value_was_seen_at_is_told_alone(at, by_hand):
+    given = {"node": "PowBackward1", "forward_op": "aten.pow.Tensor_Tensor"}
+    facts = at("where", (by_hand.fact(),), (by_hand.fact(nan=1),), **given)
+    assert mechanism(facts).evidence == ("the gradient of pow is 0/0 at 0 for exponents below 1",)

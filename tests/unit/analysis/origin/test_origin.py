@@ -39,6 +39,12 @@ def test_two_places_in_one_step_blame_the_lower_rank_and_name_the_other(by_hand)
     assert "Rank 1 went bad in the same step by itself, in net.tail." in report.verdict.evidence
 
 
+def test_another_place_that_is_known_by_its_number_is_told_with_its_class(by_hand):
+    elsewhere = by_hand.found(5, site=Site("2", "GeM", "aten.exp.default"))
+    told = analyse(by_hand.run(by_hand.rank(0, by_hand.found(5)), by_hand.rank(1, elsewhere))).verdict.evidence
+    assert "Rank 1 went bad in the same step by itself, in module 2 (GeM)." in told
+
+
 @pytest.mark.parametrize("fed", [0, 1])
 def test_a_rank_that_was_sent_infinities_did_not_go_bad_by_itself(fed, by_hand):
     turned = by_hand.found(5, site=Site("net.tail", "Tail", "aten.addmm.default"), facts={"fed": True})
