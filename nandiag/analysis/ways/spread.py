@@ -12,6 +12,7 @@ MAX_SPREAD = 32
 EXCHANGE = "the gradient exchange"
 UPDATE = "the optimizer's update"
 WEIGHTS = "the bad weights"
+BUFFER = "the bad buffer"
 
 BUFFERS = ("buffer", "frozen")
 
@@ -69,4 +70,5 @@ def _via(one: Seen[Harm], claim: Claim, hit: set[tuple[int, str]]) -> str | None
     if harm.what not in {"loss", "gradient"} or not state:
         return None
     # What an optimizer leaves bad while the weights stay finite stops these weights: no loss comes through it.
-    return WEIGHTS if any((one.rank, what) in hit for what in STATE if what != "optimizer_state") else None
+    held = {what for what in STATE if what != "optimizer_state" and (one.rank, what) in hit}
+    return None if not held else BUFFER if held == {"buffer"} else WEIGHTS

@@ -37,6 +37,13 @@ def test_a_parameter_written_bad_behind_the_last_update_is_no_update_s(by_hand):
     assert "behind its last update that writes into fc.weight" in verdict.suggestions[0].text
 
 
+@pytest.mark.parametrize(("what", "via"), [("buffer", "the bad buffer"), ("parameter", "the bad weights")])
+def test_what_a_later_loss_came_through_is_called_what_it_is(by_hand, what, via):
+    harms = by_hand.state(5, what=what, phase="forward"), by_hand.loss(6)
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.found(5), *harms))).verdict
+    assert [one.via for one in verdict.spread if one.what == "loss"] == [via]
+
+
 def test_a_parameter_gone_bad_after_its_gradient_is_spread(by_hand):
     record = by_hand.run(*(by_hand.rank(n, by_hand.gradient(7), by_hand.state(7, since=6)) for n in (0, 1)))
     verdict = analyse(record).verdict
