@@ -127,7 +127,7 @@ def held_bad(claim: Claim | None) -> tuple[Finding, ...]:
     if handed_at(look):
         text = f"Not from what was saved since step {handed_at(look)}: {name} is bad there."
         return (Finding("held_bad", "info", text, claim.ranks, look.step),)
-    text = f"Mend {name} first: it was bad before the first step, and is so in what this run saved of it."
+    text = f"Mend {name} first: it was bad before the first step, and so is whatever this run saved of it."
     return (Finding("held_bad", "info", text, claim.ranks, look.step),)
 
 
