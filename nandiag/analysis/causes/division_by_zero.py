@@ -87,7 +87,17 @@ def explain(facts: Facts) -> Cause | None:
         return _of_weight_norm(facts)
     if facts.op in DIVISIONS and facts.number("arg1") == 0:
         return Cause("division_by_zero", (f"the divisor of {facts.op} is the number 0",), _by_number(facts))
-    return powers.of_zero(facts) or _by_tensor(facts)
+    return powers.of_zero(facts) or _of_norm(facts) or _by_tensor(facts)
+
+
+def _of_norm(facts: Facts) -> Cause | None:
+    """A normalisation divides by the root of a variance and an eps, which are both 0."""
+    mend = own_eps.of_norm(facts)
+    if mend is None:
+        return None
+    name = facts.origin.module_class or words.op(facts.origin.op or "")
+    seen = f"the eps of {name} is 0, and so is a variance in it; 0/0 is NaN"
+    return Cause("division_by_zero", (seen,), (mend,))
 
 
 def _of_weight_norm(facts: Facts) -> Cause | None:

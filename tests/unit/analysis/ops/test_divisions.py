@@ -268,3 +268,26 @@ def test_a_gradient_is_told_of_only_where_one_goes_back(at, by_hand, of_weights,
     (only,) = mechanism(facts).suggestions
     assert ("gradient" in only.text) is told
     assert only.code == "f = clip / sq.clamp_min(1e-12).sqrt()"
+
+
+@pytest.mark.parametrize(
+    ("op", "extra", "line", "module", "code"),
+    [
+        ("native_group_norm", {"arg3": 6, "arg6": 4, "arg7": 0.0}, "y = self.gn(x)", "net.gn", "self.gn.eps = 1e-5"),
+        ("native_layer_norm", {"arg4": 0.0}, "y = self.net(x)", "net.2", "torch.nn.GroupNorm(..., eps=1e-5)"),
+        ("native_layer_norm", {"arg4": 0.0}, "y = F.layer_norm(x, (4,), eps=0.0)", "net",
+         "y = F.layer_norm(x, (4,), eps=1e-5)"),
+        ("native_layer_norm", {"arg4": 1e-5}, "y = self.gn(x)", "net.gn", None),
+        ("native_layer_norm", {}, "y = self.gn(x)", "net.gn", None),
+    ],
+)  # fmt: skip
+def test_a_normalisation_with_an_eps_of_0_divides_by_the_root_of_a_variance_of_0(
+    at, by_hand, op, extra, line, module, code
+):
+    facts = at(op, (by_hand.fact(zeros=4),), (by_hand.fact(nan=4), by_hand.fact(posinf=1)), extra=extra, module=module,
+               module_class="GroupNorm", **on(line, line[4:]))  # fmt: skip
+    found = explain(facts)[1]
+    assert (code is None) is (found is None or found.slug != "division_by_zero")
+    if code is not None:
+        assert [one.code for one in found.suggestions] == [code]
+        assert "the eps of GroupNorm is 0" in found.evidence[0]

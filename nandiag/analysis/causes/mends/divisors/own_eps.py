@@ -7,10 +7,37 @@ import ast
 from nandiag.analysis.causes.facts import Facts, dtype_of
 from nandiag.analysis.causes.mends.script import fitting, widening
 from nandiag.analysis.report import Suggestion
-from nandiag.events import TensorFact
+from nandiag.events import TensorFact, words
 
 _ROUNDED = "Its eps is itself 0 in float16: have it computed in float32."
 _NONE = "Its eps is 0: give it one that is not."
+_NORMS = frozenset({"native_layer_norm", "native_group_norm", "_fused_rms_norm", "native_batch_norm"}) | frozenset(
+    {"_native_batch_norm_legit", "_batch_norm_with_update", "cudnn_batch_norm", "miopen_batch_norm"}
+)
+
+
+def of_norm(facts: Facts) -> Suggestion | None:
+    """Say how a normalisation whose eps is 0 gets one; ``None`` where the origin is none, or its eps is not 0."""
+    places = [int(name[3:]) for name in facts.extra if name.startswith("arg") and name[3:].isdigit()]
+    if facts.op not in _NORMS or facts.node is not None or not facts.outputs_nan or not places:
+        return None
+    if type(facts.extra[f"arg{max(places)}"]) is not float or facts.number(f"arg{max(places)}") != 0.0:
+        return None  # eps is the last of the numbers that they are given
+    own = mended(facts, facts.origin.inputs[0])
+    return own[0] if own else _made(facts)
+
+
+def _made(facts: Facts) -> Suggestion:
+    """Say where the layer is made that the line calls, as far as the text shows it."""
+    found = fitting.parsed(facts.origin)
+    called = found[1].func if found is not None and isinstance(found[1], ast.Call) else None
+    own = (facts.origin.module or "").rpartition(".")[2]
+    if not isinstance(called, ast.Attribute) or called.attr != own:
+        return Suggestion(_NONE, f"torch.nn.{facts.origin.module_class or 'LayerNorm'}(..., eps=1e-5)")
+    name = ast.unparse(called)
+    lines = facts.written(name)
+    where = f", where {name} is made ({words.lines(lines)})" if lines else ""
+    return Suggestion(f"{_NONE[:-1]}{where}.", f"{name}.eps = 1e-5")
 
 
 def mended(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
