@@ -152,8 +152,7 @@ def _by_tensor(facts: Facts) -> Cause | None:
     if divisor is None or not divisor.zeros or divides_by_nothing(facts):
         return None
     held = share(divisor.zeros, divisor)
-    inverse = RECIPROCALS.get(facts.op or "")
-    result = "0/0 is NaN" if facts.outputs_nan else f"{inverse or 'x/0'} is Inf"
+    result = "0/0 is NaN" if facts.outputs_nan else _result(facts)
     what = "input" if facts.op == "rsqrt" else "divisor"
     seen = f"the {what} of {facts.op} {'is' if held == '0' else 'holds'} {held}; {result}"
     if "vanished" in facts.extra:
@@ -165,6 +164,13 @@ def _by_tensor(facts: Facts) -> Cause | None:
         evidence=(seen,),
         suggestions=(_in_update if facts.in_update else _in_pass)(facts, divisor),
     )
+
+
+def _result(facts: Facts) -> str:
+    """Return what came out, with its sign: of one over -0 it is -Inf."""
+    inverse, below = RECIPROCALS.get(facts.op or ""), all(not one.posinf for one in facts.origin.outputs)
+    shown = "x/0" if inverse is None else inverse.replace("0", "-0") if below else inverse
+    return f"{shown} is {'-' if below else ''}Inf"
 
 
 def _divisor(facts: Facts) -> TensorFact | None:

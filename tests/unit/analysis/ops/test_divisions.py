@@ -291,3 +291,14 @@ def test_a_normalisation_with_an_eps_of_0_divides_by_the_root_of_a_variance_of_0
     if code is not None:
         assert [one.code for one in found.suggestions] == [code]
         assert "the eps of GroupNorm is 0" in found.evidence[0]
+
+
+@pytest.mark.parametrize(
+    ("op", "out", "seen"),
+    [("reciprocal", {"neginf": 1}, "1/-0 is -Inf"), ("reciprocal", {"posinf": 1, "neginf": 1}, "1/0 is Inf"),
+     ("div", {"neginf": 1}, "x/0 is -Inf"), ("div", {"posinf": 1}, "x/0 is Inf")],
+)  # fmt: skip
+def test_what_one_over_zero_is_has_the_sign_of_what_came_out(at, by_hand, op, out, seen):
+    zero = by_hand.fact(zeros=1, min=-0.0)
+    facts = at(op, (zero,) if op == "reciprocal" else (by_hand.fact(), zero), (by_hand.fact(**out),))
+    assert seen in explain(facts)[1].evidence[0]
