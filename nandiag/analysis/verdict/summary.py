@@ -34,7 +34,7 @@ def summary(claim: Claim, origin: Origin, skipped: int = 0) -> str:
         look is not None and (look.source in {"parameter", "buffer"} or "birth" in look.facts)
     ):
         return (_birth_summary(look, origin) or _state_summary(claim, origin, kind)) + _skipped(skipped)
-    return f"{kind} {_look_summary(look, origin, f'{ranks} {step}')}"
+    return f"{kind} {_look_summary(look, origin, f'{ranks} {step}', output=_is_output(claim))}"
 
 
 def _birth_summary(look: Looked | None, origin: Origin) -> str | None:
@@ -73,7 +73,12 @@ def _when_loaded(look: Looked, origin: Origin) -> str | None:
     return None if step is None else f", loaded behind the update of step {step}, used at step {origin.step}"
 
 
-def _look_summary(look: Looked | None, origin: Origin, where: str) -> str:
+def _is_output(claim: Claim) -> bool:
+    """Whether what is bad is what a model gave out, of which no loss was made."""
+    return claim.harm is not None and claim.harm.event.what == "output"
+
+
+def _look_summary(look: Looked | None, origin: Origin, where: str, *, output: bool = False) -> str:
     facts = look.facts if look is not None else {}
     if look is not None and look.source == "input":
         writer = facts.get("written_in_place")
@@ -95,7 +100,13 @@ def _look_summary(look: Looked | None, origin: Origin, where: str) -> str:
     if isinstance(before, int) and before < origin.step:
         at, used = replace(origin, step=before), f"used at step {origin.step}"
         return f"{born} on {words.ranks(origin.ranks)} at step {before} in {_code(facts, at) or _place(at)}, {used}"
-    return f"{born} on {where} in {_code(facts, origin) or _place(origin)}"
+    place = _behind_the_model(origin) if output and (origin.module, origin.phase) == (None, "loss") else None
+    return f"{born} on {where} in {_code(facts, origin) or place or _place(origin)}"
+
+
+def _behind_the_model(origin: Origin) -> str:
+    own = (origin.function or "").isidentifier()
+    return f"{origin.function}(), behind the model's call" if own else "code behind the model's call"
 
 
 _PLAIN = frozenset({"list", "tuple", "dict", "range"})
@@ -128,7 +139,7 @@ def _again(claim: Claim, origin: Origin) -> str:
 def _lost(claim: Claim) -> str:
     """Return what is bad: a loss, or in a script that trains nothing what a model gave out."""
     harm = claim.harm.event if claim.harm else None
-    if harm is None or harm.what != "output":
+    if harm is None or not _is_output(claim):
         return "loss"
     return f"in the {next((fact.name for fact in harm.tensors if fact.name), 'output')}"
 

@@ -345,3 +345,17 @@ def test_a_line_that_fx_made_is_said_to_be_so(by_hand, file, said):
     look = replace(found, site=replace(found.site, file=file))
     told = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(5), look), world=1)).verdict.evidence
     assert any(one.startswith("torch.fx made this line") for one in told) is said
+
+
+@pytest.mark.parametrize(
+    ("function", "what", "place"),
+    [
+        ("generate", "output", "generate(), behind the model's call"),
+        ("<module>", "output", "code behind the model's call"),
+        ("generate", "loss", "the loss code"),
+    ],
+)
+def test_where_no_loss_is_made_there_is_no_loss_code(by_hand, function, what, place):
+    look = by_hand.found(5, phase="loss", site=Site(op="aten.log.default", function=function, file="train.py", line=3))
+    record = by_hand.run(by_hand.rank(0, replace(by_hand.loss(5), what=what), look, world=1), world=1)
+    assert analyse(record).verdict.summary.endswith(f"in {place}")
