@@ -47,12 +47,8 @@ class Mend:
     @classmethod
     def of(cls, own: Suggestion, origin: Origin) -> Mend:
         """Begin with the mend of the origin alone."""
-        lines = {}
-        for text in (own.code or "").splitlines():
-            tag = _TAG.search(text)
-            number = int(tag[1]) if tag else _line_of(text, own, origin)
-            if number is not None:
-                lines[number] = text[: tag.start()] if tag else text
+        code = (own.code or "").splitlines()
+        lines = {number: _TAG.sub("", code[at]) for number, at in _replaced(code, own, origin).items()}
         return cls(own, origin, lines)
 
     def is_mended(self, place: Origin) -> bool:
@@ -211,6 +207,21 @@ def _head(line: str) -> str | None:
     return None if found is None else found[1].strip()
 
 
+def _replaced(code: list[str], own: Suggestion, origin: Origin) -> dict[int, int]:
+    """Return which of the lines of code, by its place, is to replace which line of the origin's file.
+
+    Of several for one line it is the statement as it was, with the others around it, else the last.
+    """
+    found: dict[int, int] = {}
+    for at, text in enumerate(code):
+        tag = _TAG.search(text)
+        number = int(tag[1]) if tag else _line_of(text, own, origin)
+        as_it_was = number in found and code[found[number]] == (origin.source or "").strip()
+        if number is not None and not as_it_was:
+            found[number] = at
+    return found
+
+
 def _line_of(text: str, own: Suggestion, origin: Origin) -> int | None:
     """Return the line that a line of code is to replace: the origin's, or the one that the text names."""
     if _head(text) is not None and _head(text) == _head(origin.source or ""):
@@ -222,7 +233,7 @@ def _line_of(text: str, own: Suggestion, origin: Origin) -> int | None:
 def _together(mend: Mend, own: Suggestion, places: list[_Place]) -> Suggestion:
     """Return the suggestion with the lines of the next places below its own."""
     known = {number: text for number, text in mend.lines.items() if number != mend.origin.line}
-    code = [_now(text, mend, own) for text in (own.code or "").splitlines()]
+    code = _now((own.code or "").splitlines(), mend, own)
     shown = {int(tag[1]) for text in code if (tag := _TAG.search(text))}
     shown |= {number for number in known if known[number] in code}
     for place in places:
@@ -236,11 +247,13 @@ def _together(mend: Mend, own: Suggestion, places: list[_Place]) -> Suggestion:
     return Suggestion(f"{own.text} {_also(mend, places)}".rstrip(), "\n".join(code))
 
 
-def _now(text: str, mend: Mend, own: Suggestion) -> str:
-    """Return a line of the suggestion's own code as the next places have left it."""
-    tag = _TAG.search(text)
-    number = int(tag[1]) if tag else _line_of(text, own, mend.origin)
-    return mend.lines.get(number or 0, text) + (tag[0] if tag else "")
+def _now(code: list[str], mend: Mend, own: Suggestion) -> list[str]:
+    """Return the suggestion's own code as the next places have left it."""
+    now = list(code)
+    for number, at in _replaced(code, own, mend.origin).items():
+        tag = _TAG.search(code[at])
+        now[at] = mend.lines.get(number, code[at]) + (tag[0] if tag else "")
+    return now
 
 
 def _also(mend: Mend, places: list[_Place]) -> str:

@@ -185,3 +185,15 @@ def test_of_numbers_that_had_grown_huge_by_then_no_next_place_is_told(by_hand, s
     then = look(by_hand, "loss = (x / 2).exp()", "(x / 2).exp()", 16, op="exp", inputs=grown, outputs=out)
     said = " ".join(verdict(by_hand, first, then).evidence)
     assert ("line 16 made Inf next" in said) is told, said
+
+
+def test_of_two_lines_in_the_place_of_one_each_is_told_once(by_hand):
+    line = "h = h * a + u"
+    huge = by_hand.fact(absmax=3e38, max=3e38)
+    origin = look(by_hand, line, "h * a", 7, op="mul", inputs=(huge, by_hand.fact()), outputs=(by_hand.fact(posinf=1),))
+    told = verdict(by_hand, origin, look(by_hand, "loss = h.log()", "h.log()", 9))
+    assert told.suggestions[0].code.splitlines() == [
+        line,
+        "h = h / h.norm()",
+        "loss = h.clamp_min(1e-12).log()  # line 9",
+    ]
