@@ -7,9 +7,9 @@ import re
 from nandiag.analysis.causes.empty_reduction import divides_by_nothing
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
 from nandiag.analysis.causes.mends import by_hand, densities
+from nandiag.analysis.causes.mends.counts import names
 from nandiag.analysis.causes.mends.divisors import (
     corrections,
-    counts,
     norms,
     own_eps,
     peaks,
@@ -18,7 +18,8 @@ from nandiag.analysis.causes.mends.divisors import (
     spreads,
     zero_weights,
 )
-from nandiag.analysis.causes.mends.exponentials import forms, probabilities, scalings, scans, shares
+from nandiag.analysis.causes.mends.exponentials import forms, scalings, scans, shares
+from nandiag.analysis.causes.mends.logarithms import probabilities
 from nandiag.analysis.causes.mends.script import bounding, fitting, quotients
 from nandiag.analysis.causes.mends.script.guards import in_update, small, under_root
 from nandiag.analysis.explained.explanation import Explanation
@@ -219,7 +220,7 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     normal = quotients.normalised(facts.origin)
     if normal is not None:
         found.append(Suggestion("Or let torch do it, with its own eps.", normal))
-    if dtype_of(divisor) in HALF and not counts.is_one(facts, divisor) and not facts.divides_zeros:
+    if dtype_of(divisor) in HALF and not names.is_one(facts, divisor) and not facts.divides_zeros:
         dtype = dtype_of(divisor)
         text = f"If it is no true zero, {dtype} rounded it to one: compute the divisor in float32, and keep in float32 "
         text += "what it is computed from: what is rounded already no cast brings back."
@@ -298,7 +299,7 @@ def _out_of_reach(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     kernel = forms.of_quotient(facts.origin)
     if kernel and divisor.min == 0.0 and (facts.origin.inputs[0].max or 0.0) <= 0.0 and facts.node is None:
         return (Suggestion(_KERNEL, _guarded(facts, divisor)),)
-    inverted = facts.op == "reciprocal" and not counts.is_one(facts, divisor)
+    inverted = facts.op == "reciprocal" and not names.is_one(facts, divisor)
     if divisor.numel > 1 and (inverted or facts.op in DIVISIONS):
         huge = _LARGE if shares.is_shared(facts) else _LOGGED if probabilities.is_taken(facts) else None
         if huge is not None:
@@ -325,14 +326,14 @@ def _of_one_number(facts: Facts, name: str | None, counted: str | None) -> tuple
         return (begun,)
     made = _made_of(facts, text) if text is not None and "(" in text else _where_set(facts, text)
     why = f"{name or text or 'The divisor'} is 0, and what it divides is not: look at {made}"
-    if not counts.is_called(text or name or "") and not counts.both(facts, text):
+    if not names.is_called(text or name or "") and not names.both(facts, text):
         return (_bound_raised(facts, text) or spreads.of_equals(facts) or Suggestion(f"{why}."),)
     if counted is None:
         return (Suggestion(f"{why}."),)
     if name:  # what is kept from step to step: at least one is a wrong mean, and nobody would see it
         return (Suggestion(f"{why} (a buffer that was registered with persistent=False is in no checkpoint)."),)
     told = Suggestion(f"{why}."), Suggestion("If it is a count: at least one.", counted)
-    return told[::-1] if counts.both(facts, text) else told
+    return told[::-1] if names.both(facts, text) else told
 
 
 def _bound_raised(facts: Facts, text: str | None) -> Suggestion | None:
@@ -343,9 +344,9 @@ def _bound_raised(facts: Facts, text: str | None) -> Suggestion | None:
 
 def _made_of(facts: Facts, text: str) -> str:
     """Name the lines that set the one thing that it is made of, where it is of one."""
-    names = re.findall(r"^(?:torch\.\w+\()?([A-Za-z_][\w.]*?)(?:\.\w+\(\)|\))$", text)
-    lines = facts.written(names[0]) if names else ()
-    return f"what it is made of: {names[0]}, set in {words.lines(lines)}" if lines else "what it is made of"
+    found = re.findall(r"^(?:torch\.\w+\()?([A-Za-z_][\w.]*?)(?:\.\w+\(\)|\))$", text)
+    lines = facts.written(found[0]) if found else ()
+    return f"what it is made of: {found[0]}, set in {words.lines(lines)}" if lines else "what it is made of"
 
 
 def _where_set(facts: Facts, text: str | None) -> str:
@@ -361,19 +362,19 @@ def _where_made(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     meaning = facts.meaning(name)
     if meaning is None or not (meaning.divides and meaning.inside and meaning.text) or (divisor.min or 0.0) < 0:
         return ()
-    eps = "1" if counts.is_one(facts, divisor) else small(divisor)
+    eps = "1" if names.is_one(facts, divisor) else small(divisor)
     text = f"{name} divides further on as well: keep it away from zero where it is made, in line {meaning.line}."
     return (Suggestion(text, f"{name} = ({fitting.unbracketed(meaning.text)}).clamp_min({eps})"),)
 
 
 def _keep(facts: Facts, divisor: TensorFact) -> str:
-    small_is_zero = dtype_of(divisor) == "float16" and not counts.is_one(facts, divisor)
+    small_is_zero = dtype_of(divisor) == "float16" and not names.is_one(facts, divisor)
     return _KEEP + (" A small constant like 1e-8 is itself 0 in float16." if small_is_zero else "")
 
 
 def _guarded(facts: Facts, divisor: TensorFact) -> str:
     guard = in_update if facts.in_update and not _is_infinite(facts) else small
-    eps = "1" if counts.is_one(facts, divisor) else guard(divisor)
+    eps = "1" if names.is_one(facts, divisor) else guard(divisor)
     if facts.op == "rsqrt":
         return fitting.argument(facts.origin, "rsqrt", lambda text: f"{text} + {eps}") or f"torch.rsqrt(x + {eps})"
     if divisor.min is not None and divisor.min < 0:

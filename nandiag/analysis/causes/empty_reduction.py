@@ -6,7 +6,8 @@ import ast
 from collections.abc import Collection
 
 from nandiag.analysis.causes.facts import Cause, Facts, dtype_of
-from nandiag.analysis.causes.mends.divisors import means, spreads
+from nandiag.analysis.causes.mends.counts import means
+from nandiag.analysis.causes.mends.divisors import spreads
 from nandiag.analysis.causes.mends.script import fitting
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nandiag.analysis.causes import explain
-from nandiag.analysis.causes.mends.exponentials import log_space as mends
+from nandiag.analysis.causes.mends.logarithms import log_space as mends
 from nandiag.events import Around, Site, Statement
 from tests.unit.analysis.mends.told import placed
 

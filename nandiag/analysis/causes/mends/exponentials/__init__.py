@@ -1,1 +1,1 @@
-"""Exponentials, and logarithms of what is made of them, where they leave the dtype (reader side)."""
+"""Exponentials where they leave the dtype, or vanish in it (reader side)."""

@@ -7,8 +7,9 @@ import math
 
 from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.causes.mends import scales
-from nandiag.analysis.causes.mends.exponentials import forms, log_space
-from nandiag.analysis.causes.mends.exponentials.logarithm import Logarithm
+from nandiag.analysis.causes.mends.exponentials import forms
+from nandiag.analysis.causes.mends.logarithms import log_space
+from nandiag.analysis.causes.mends.logarithms.logarithm import Logarithm
 from nandiag.analysis.causes.mends.script import fitting, parsing
 from nandiag.analysis.report import Origin, Suggestion
 

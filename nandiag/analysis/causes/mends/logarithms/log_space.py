@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from nandiag.analysis.causes.facts import Facts
-from nandiag.analysis.causes.mends.exponentials.logarithm import Logarithm
+from nandiag.analysis.causes.mends.logarithms.logarithm import Logarithm
 from nandiag.analysis.causes.mends.script import fitting, parsing
 from nandiag.analysis.report import Suggestion
 from nandiag.events import Statement, words

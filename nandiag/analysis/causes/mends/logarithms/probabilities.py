@@ -11,7 +11,7 @@ import re
 
 from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.causes.mends.exponentials import forms
-from nandiag.analysis.causes.mends.exponentials.logarithm import Logarithm
+from nandiag.analysis.causes.mends.logarithms.logarithm import Logarithm
 from nandiag.analysis.causes.mends.script import fitting, meanings
 from nandiag.analysis.report import Suggestion
 

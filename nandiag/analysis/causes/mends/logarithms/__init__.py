@@ -1,0 +1,1 @@
+"""Logarithms of what is made of exponentials, taken where neither leaves the dtype (reader side)."""
