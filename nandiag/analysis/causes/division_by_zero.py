@@ -10,6 +10,7 @@ from nandiag.analysis.causes.mends import by_hand, densities
 from nandiag.analysis.causes.mends.counts import names
 from nandiag.analysis.causes.mends.divisors import (
     corrections,
+    inverses,
     norms,
     own_eps,
     peaks,
@@ -191,6 +192,7 @@ def _in_pass(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
         or shares.softmax(facts)
         or shares.drawn_by(facts)
         or by_hand.scale(facts)
+        or inverses.left_out(facts, divisor)
         or roots.above(facts, divisor)
         or zero_weights.rows_of(facts, divisor)
     )

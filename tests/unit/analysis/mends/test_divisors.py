@@ -388,3 +388,31 @@ def test_no_quotient_by_a_root_is_a_million_in_the_place_of_an_infinite_one(at, 
     told = advice(facts)[0]
     assert told.code == (code if "\n" in code else f"y = f({code}) + 1")
     assert "give 0" in told.text
+
+
+INVERTED = """divisor = torch.sum(w, -1)
+d = 1.0 / torch.max(1e-10 * one, torch.where(divisor != 0, z / divisor.clamp_min(1e-6), torch.inf))"""
+
+
+@pytest.mark.parametrize(
+    ("line", "inside", "code"),
+    [
+        ("d = 1.0 / torch.max(1e-10 * one, z / torch.sum(w, -1))", "z / torch.sum(w, -1)",
+         INVERTED),
+        ("d = x / (z / w).clamp_min(1e-8)", "z / w",
+         "d = x / (torch.where(w != 0, z / w.clamp_min(1e-6), torch.inf)).clamp_min(1e-8)"),
+        ("d = x / (1 + z / w)", "z / w", "d = x / (1 + z / w.clamp_min(1e-6))"),
+        ("d = x * torch.max(eps, z / w)", "z / w", "d = x * torch.max(eps, z / w.clamp_min(1e-6))"),
+    ],
+)  # fmt: skip
+def test_a_quotient_that_divides_is_infinite_where_it_would_make_its_inverse_huge(at, by_hand, line, inside, code):
+    assert advice(quotient(at, by_hand, line, inside, "nan"))[0].code == code
+
+
+def test_behind_an_infinite_divisor_there_is_no_bad_gradient():
+    w = torch.tensor([0.0, 2.0], requires_grad=True)
+    z = torch.tensor([0.0, 3.0], requires_grad=True)
+    d = 1.0 / torch.max(1e-10 * torch.ones(2), torch.where(w != 0, z / w.clamp_min(1e-6), torch.inf))
+    d.square().sum().backward()
+    assert d[0] == 0
+    assert torch.isfinite(torch.stack([w.grad, z.grad])).all()
