@@ -12,7 +12,7 @@ from nandiag.runtime.frames import Frame
 from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.memory.lost.shadows import Lost
 from nandiag.runtime.memory.vanished import Vanished
-from nandiag.runtime.replay.carrier import Carrier
+from nandiag.runtime.replay.exchanges.carrier import Carrier
 
 _SUMS = frozenset({
     "sum", "mean", "dot", "nll_loss_forward", "nll_loss2d_forward", "gather", "amax", "amin", "max", "min",

@@ -21,7 +21,7 @@ from nandiag.runtime.evidence.buckets import with_buckets
 from nandiag.runtime.evidence.exchanged import of_rate, with_exchange
 from nandiag.runtime.evidence.given import read_before, with_number
 from nandiag.runtime.evidence.heard import with_heard
-from nandiag.runtime.evidence.labels import labels_of, storage
+from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.frames.scripted import as_written
@@ -29,10 +29,9 @@ from nandiag.runtime.guard import Refused, guarded
 from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.look.weights import Began
 from nandiag.runtime.memory.overwritten import Overwritten
-from nandiag.runtime.names import names_of
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import NOT_RUN, Case, is_made_here, on_reconstructed, timed
-from nandiag.runtime.replay.hooked import Hooks
+from nandiag.runtime.replay.exchanges.hooked import Hooks
 from nandiag.runtime.replay.mended import Mended, further
 from nandiag.runtime.replay.phases import phases_of
 from nandiag.runtime.replay.ready import (
@@ -41,12 +40,12 @@ from nandiag.runtime.replay.ready import (
     kept_as_buffers,
     losses_of,
     may_write_weights,
-    memory_of,
     reason_against,
     reason_to_stay_out,
     stand_in_for_spoiled,
     still_held,
     to_play,
+    tracer_for,
     without_models,
 )
 from nandiag.runtime.replay.rerun import Player, written_by
@@ -286,10 +285,9 @@ class Examiner:
         self, case: Case, entries: list[Entry], mended: Mended | None = None, among: list[Entry] | None = None
     ) -> Looked:
         roots, capture = roots_of(entries), self._capture
-        tracer = Tracer(names_of(roots), joint=case.joint, mended=mended)
         with quiet():
             held = all_that_gather(case.parameters, roots, entries)
-            tracer.brought = set(labels_of(roots, entries)) | memory_of(entries)
+            tracer = tracer_for(case, entries, mended)
         try:
             with quiet():
                 written = may_write_weights(entries, roots)
@@ -299,13 +297,12 @@ class Examiner:
                 self._joined(case, entries, tracer) as through,
                 traceless(capture, held, entries, weights_written=written, ends=case.ends) as held_by_script,
                 as_written(),
-                self._traced(tracer),
+                self._traced(tracer, case.seconds),
             ):
                 held_by_script.forget(case.forgets)
                 player = Player(tracer, case.scales, held, case)
                 spoiled = stand_in_for_spoiled(case, entries, tracer) or capture.half_updated
                 # In a context of its own, for what the step sets in context variables.
-                tracer.until = time.perf_counter() + case.seconds
                 with contextlib.nullcontext() if case.joint else patience(SHORT if case.handed else None):
                     result = contextvars.copy_context().run(player.play, entries, phases_of(among or entries))
                 through()
@@ -363,8 +360,8 @@ class Examiner:
             yield joined.through
 
     @contextlib.contextmanager
-    def _traced(self, tracer: Tracer) -> Iterator[None]:
-        self._capture.tracer = tracer
+    def _traced(self, tracer: Tracer, seconds: float) -> Iterator[None]:
+        self._capture.tracer, tracer.until = tracer, time.perf_counter() + seconds
         tracer.hurries = not tracer.joint or possible()  # else a rank that waits for this one would be ended
         try:
             with torch.enable_grad(), tracer:

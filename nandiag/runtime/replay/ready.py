@@ -12,7 +12,9 @@ from nandiag.runtime.evidence.labels import label, labels_of, storage
 from nandiag.runtime.frames import USER, kind_of
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.look.finite import is_bad
+from nandiag.runtime.names import names_of
 from nandiag.runtime.replay.case import Case
+from nandiag.runtime.replay.mended import Mended
 from nandiag.runtime.replay.rerun import written_by
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.unfinished import can_break_off
@@ -132,6 +134,14 @@ def gradients_used(entries: list[Entry]) -> bool:
 
 # They end as what writes into what it is given, and write into the gradients of that alone.
 CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_"})
+
+
+def tracer_for(case: Case, entries: list[Entry], mended: Mended | None) -> Tracer:
+    """Return the tracer to run ``entries`` under: it knows what modules are called, and what came into the step."""
+    roots = roots_of(entries)
+    tracer = Tracer(names_of(roots), joint=case.joint, mended=mended)
+    tracer.brought = set(labels_of(roots, entries)) | memory_of(entries)
+    return tracer
 
 
 def reason_against(capture: Capture, entries: list[Entry], case: Case) -> str | None:

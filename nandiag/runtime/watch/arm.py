@@ -36,7 +36,7 @@ from nandiag.runtime.numeric import ear, warned
 from nandiag.runtime.numeric.made import watch_fetches
 from nandiag.runtime.numeric.taken import watch_taken
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.replay.hooked import watch_hooks
+from nandiag.runtime.replay.exchanges.hooked import watch_hooks
 from nandiag.runtime.selftest.gpus import driver
 from nandiag.runtime.tape import wraps
 from nandiag.runtime.tape.batches import watch_batches

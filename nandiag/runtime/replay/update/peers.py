@@ -14,7 +14,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from nandiag.runtime.replay.carrier import group_of
+from nandiag.runtime.replay.exchanges.carrier import group_of
 
 _NAMESPACES = frozenset({"_c10d_functional", "_c10d_functional_autograd", "_dtensor"})
 

@@ -19,7 +19,7 @@ from nandiag.runtime.look.losses import Losses
 from nandiag.runtime.look.weights import Weights
 from nandiag.runtime.memory.kept import copies
 from nandiag.runtime.memory.overwritten import Overwritten
-from nandiag.runtime.replay.carrier import _largest
+from nandiag.runtime.replay.exchanges.carrier import _largest
 from nandiag.runtime.replay.rerun import Player
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.update.again import _as_before, stand_in

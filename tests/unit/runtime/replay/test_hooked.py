@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nandiag.events import Looked
-from nandiag.runtime.replay import hooked
+from nandiag.runtime.replay.exchanges import hooked
 
 
 @pytest.mark.parametrize(
