@@ -48,6 +48,11 @@ def of_a_constant(x):
     return (1 - c * c).sqrt() / (x[:, :1] * 0)
 
 
+def less_a_small_part(x):
+    m = x.mean(0)
+    return torch.sub(x.abs().mean(0) / 1000, m.square(), alpha=1e-6).sqrt() * x
+
+
 class Model(nn.Module):
     def __init__(self, take):
         super().__init__()
@@ -82,6 +87,9 @@ def test_rounding_that_is_left_of_two_squares_is_told(work, take):
     assert 1e6 < told["of"] < 1e8
 
 
-@pytest.mark.parametrize(("take", "offset"), [(in_two_passes, 1e6), (too_large_a_mean, 5.0), (of_a_constant, 0.0)])
+NONE = {in_two_passes: 1e6, too_large_a_mean: 5.0, of_a_constant: 0.0, less_a_small_part: 3000.0}
+
+
+@pytest.mark.parametrize(("take", "offset"), NONE.items())
 def test_what_is_no_rounding_is_told_to_be_none(work, take, offset):
     assert origin(work, take, offset).facts.get("lost", {}) == {}

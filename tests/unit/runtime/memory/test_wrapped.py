@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
+from nandiag.runtime.evidence.explain import lost_on_the_way
+from nandiag.runtime.evidence.walk import origin as origin_of
 from nandiag.runtime.memory.lost.shadows import Shadows
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.trace import Tracer
@@ -95,6 +98,36 @@ def by_far(k):
     return (k * 70_000_000 * 6_364_136_223_846_793_005).double().sqrt()
 
 
+def by_a_bucket(k):
+    return 1.0 / (k.int() * 10_000_000 % 7)
+
+
+def by_a_signed_bucket(k):
+    return 1.0 / torch.fmod(k.int() * 10_000_000, 7)
+
+
+def of_top_bits(k):
+    return (k.int() * 10_000_000 >> 16).float().sqrt()
+
+
+def of_chosen_bits(k):
+    return (k.int() * 10_000_000 & -1024).float().sqrt()
+
+
+def of_sides(k):
+    return torch.sign(k.int() * 10_000_000).float().sqrt()
+
+
+def cut_again(k):
+    d = k.to(torch.int16)
+    return (d * d).to(torch.int8).float().sqrt()
+
+
+def cut_again_from_64_bits(k):
+    far = k * (2**55 + 2**23)
+    return far.to(torch.int32).float().sqrt()
+
+
 class Model(nn.Module):
     def __init__(self, take):
         super().__init__()
@@ -145,6 +178,41 @@ def test_what_left_its_dtype_in_place_or_as_a_sum_is_told(work, take, top):
 def test_what_wraps_on_purpose_or_has_no_part_in_it_is_not_told(work, take):
     facts = origin(work, take, 255 if take is not hashed else 300).facts
     assert not facts.get("lost")
+
+
+MEANT = [by_a_bucket, by_a_signed_bucket, of_top_bits, of_chosen_bits, of_sides]
+
+
+@pytest.mark.parametrize("take", MEANT, ids=lambda one: one.__name__)
+def test_what_is_made_of_a_part_of_what_wrapped_was_meant_to_wrap(work, take):
+    looked = origin(work, take)
+    assert (looked.outcome, looked.source, looked.facts.get("lost", {})) == ("found", "op", {}), looked
+
+
+@pytest.mark.parametrize("take", [cut_again, cut_again_from_64_bits])
+def test_what_is_cast_into_what_would_not_hold_it_either_is_not_told(work, take):
+    looked = origin(work, take)
+    assert (looked.outcome, looked.source, looked.facts.get("lost", {})) == ("found", "op", {}), looked
+
+
+@pytest.fixture
+def group(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_what_wrapped_is_not_told_of_what_others_have_written_there_since(group, sent):
+    tracer = Tracer({}, joint=True)
+    with tracer:
+        n = torch.tensor([3, 255], dtype=torch.uint8) + 1
+        if sent:
+            dist.broadcast(n, 0)
+        logs = n.float().log()
+    found = origin_of([tracer.writer(logs)])
+    assert (found.source, found.op.func) == ("op", torch.ops.aten.log.default)
+    assert bool(lost_on_the_way(found.op)["lost"]) is not sent
 
 
 def test_what_is_looked_at_beside_an_op_in_place_is_not_written_twice():
