@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from nandiag.events import Compared
+from nandiag.runtime.early import schedule
 from nandiag.runtime.early.compared.settings import Settings
 
 BATCH = torch.linspace(-1.0, 1.0, 32).reshape(8, 4)
@@ -85,6 +86,25 @@ def test_what_changed_of_the_settings_is_told_with_its_step_and_line(work):
     assert (setting.step, setting.changes) == (7, 1)
 
 
+MADE, ANEW = "optimizer = SGD(parameters, lr=1e-4, momentum=1.1)", "group['momentum'] = 1.3"
+
+
+@pytest.mark.parametrize(("changes", "lines"), [(True, {ANEW}), (False, {MADE, ANEW})])
+def test_where_a_setting_changed_the_lines_that_set_it_anew_are_told(work, tmp_path, monkeypatch, changes, lines):
+    (tmp_path / "script.py").write_text(f"{MADE}\n{ANEW}\n")
+    monkeypatch.setattr(schedule, "_files", lambda: [str(tmp_path / "script.py")])
+    worker, model = work(), net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=1.1)
+
+    def phase(step):
+        if changes and step == 7:
+            optimizer.param_groups[0]["momentum"] = 1.3
+
+    train(12, 10, model=model, optimizer=optimizer, before=phase)
+    (setting,) = compared(worker).settings
+    assert {line.partition(": ")[2] for line in setting.set_at} == lines
+
+
 def test_settings_that_are_as_they_were_and_usual_are_not_told_but_a_momentum(work):
     worker = work()
     train(12, 10)
@@ -134,12 +154,13 @@ def test_an_optimizer_is_not_kept_alive_and_none_is_taken_for_another():
     assert [(one.now, one.changes) for one in settings.of(other)] == [(0.25, 0)]
 
 
-def test_a_weight_that_had_an_update_is_not_new(work):
+@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.SGD])  # the latter has no state to tell it by
+def test_a_weight_that_had_an_update_is_not_new(work, make):
     """A number that begins at 0 was written into by nobody before, and by one update is hardly more."""
     worker = work()
     scale = nn.Parameter(torch.zeros(()), requires_grad=False)
     model = net()
-    optimizer = torch.optim.Adam([*model.parameters(), scale], lr=1e-3)
+    optimizer = make([*model.parameters(), scale], lr=1e-3)
     for step in range(12):
         scale.requires_grad_(step >= 9)
         optimizer.zero_grad()
