@@ -10,6 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from nandiag.runtime.replay.update import tracer
 from nandiag.runtime.replay.update.peers import by_itself
 
 RANK, SIZE = 1, 4
@@ -133,3 +134,30 @@ def test_what_breaks_whatever_the_others_hold_is_told_and_nothing_where_the_upda
     else:
         assert looked.site.source.strip().endswith("# the line")
         assert looked.facts["without_peers"] == "any"
+
+
+class Agrees(Ratios):
+    """Asks until all ranks are as one, which those that are stood in for never are."""
+
+    @torch.no_grad()
+    def step(self):
+        (one,) = self.param_groups[0]["params"]
+        ops = torch.ops._c10d_functional
+        for _ in range(2000):
+            votes = ops.wait_tensor(ops.all_reduce(torch.ones(1), "sum", self.group))
+            if votes.equal(torch.ones(1)):
+                break
+        one.sub_(0.01 * one.grad / one.grad.norm())
+
+
+def test_an_update_that_asks_the_others_for_ever_is_broken_off(work, fake, monkeypatch):
+    monkeypatch.setattr(tracer, "_LONGEST", 0.05)
+    worker, weight = work(on_anomaly="continue"), nn.Parameter(torch.ones(3))
+    optimizer = Agrees([weight])
+    optimizer.group = fake
+    for factor in (1.0, 1.0, 0.0):
+        (weight.sum() * factor).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    (looked, *_) = worker.looked
+    assert (looked.outcome, "takes too long" in (looked.reason or "")) == ("refused", True), looked
