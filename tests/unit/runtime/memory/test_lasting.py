@@ -143,6 +143,39 @@ def test_the_line_is_that_of_the_step_that_made_it_first(work):
     assert (looked.site.op, looked.step, looked.facts.get("made_at_step")) == ("aten.div.Tensor", 8, 5), looked
 
 
+class MendedFirst:
+    """What was bad is kept, and used when it is mended; what is made of it then goes bad at a line of its own."""
+
+    def __init__(self, mend):
+        self.mend, self.rates = mend, torch.ones(4)
+
+    def take(self, step):
+        if step == 3:
+            self.kept = scaled(torch.ones(4))
+        if step == 5:
+            self.rates = 1.0 / (self.mend(self.kept) * 0.0)  # by nothing
+        return rows(8)[:, :1] * (self.rates[0] if step == 8 else 1.0)
+
+
+MENDS = {
+    "nan_to_num": torch.nan_to_num,
+    "where": lambda bad: torch.where(bad > 0.0, bad, 0.0),
+    "masked_fill": lambda bad: bad.masked_fill((bad > 0.0).logical_not(), 0.0),
+    "nansum": lambda bad: bad.nansum()[None],
+    "isfinite": lambda bad: bad.isfinite().float(),
+}
+
+
+@pytest.mark.parametrize("mend", MENDS.values(), ids=MENDS)
+def test_what_goes_bad_anew_behind_a_mend_has_its_own_line_and_step(work, mend):
+    worker = work(on_anomaly="stop")
+    with pytest.raises(SystemExit):
+        train(MendedFirst(mend))
+    looked = worker.looked[0]
+    assert looked.site.source.endswith("# by nothing"), looked
+    assert (looked.step, looked.facts.get("made_at_step")) == (8, 5)
+
+
 class Prototypes:
     """The mean of each class, made anew of the batch of each step."""
 

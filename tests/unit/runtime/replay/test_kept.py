@@ -1,6 +1,7 @@
 """What modules keep from step to step beside weights: where it goes bad is told when harm comes of it, steps later."""
 
 import contextlib
+import math
 from collections import OrderedDict, deque
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 
 from nandiag.runtime.guard import AnomalyStop
+from nandiag.runtime.memory.later import stored
 from tests.unit.runtime.replay import kept
 from tests.unit.runtime.replay.kept import KINDS, ONCE_BY_KEY, Attribute, Buffer, Keyed, Net, OfClass
 
@@ -130,6 +132,34 @@ def test_of_what_is_kept_by_class_the_step_of_the_one_that_is_used_is_told(work)
     assert (looked.outcome, looked.source) == ("found", "op"), looked
     assert looked.site.source.endswith("# the line")
     assert (looked.step, looked.facts["made_at_step"]) == (BAD + 1, BAD - 1)
+
+
+class Reset(nn.Module):
+    """Passes on what it keeps, begins anew every four steps, and divides by it when told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.size, self.steps = nn.Linear(4, 1), torch.ones(()), 0
+
+    def forward(self, x, taken, divides):
+        out = self.layer(x / self.size if divides else x)
+        if self.steps % 4 == 0:
+            self.size = torch.ones(())
+        with torch.no_grad():
+            self.size = 0.5 * self.size + x[:taken].abs().mean()  # the line
+        self.steps += 1
+        return out
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_what_is_passed_on_is_looked_at_once_and_has_the_step_since_which_it_is_bad(work, monkeypatch, first):
+    monkeypatch.setattr(stored, "_CREDIT_AGAIN", -math.inf)  # for no more than two looks
+    worker = work(on_anomaly="stop")
+    run(Reset(), lambda step: (torch.randn(5, 4), 0 if step in {first, 5} else 5, step == 7))
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source) == ("found", "op"), looked
+    assert looked.site.source.endswith("# the line")
+    assert (looked.step, looked.facts["made_at_step"]) == (7, 5)
 
 
 class Walked(nn.Module):
