@@ -13,6 +13,7 @@ from torch.optim import lr_scheduler
 
 from nandiag.runtime.frames import USER, kind_of
 
+_PLACED = (ast.stmt, ast.expr, ast.keyword)
 _MOST_FILES, _MOST_BYTES, _MOST = 64, 400_000, 3
 # Only what the script computes itself can be no number; any schedule can rise too far.
 _BY_FUNCTION = frozenset({"LambdaLR", "MultiplicativeLR"})
@@ -48,9 +49,10 @@ def _in_file(file: str, name: str, by: Collection[str]) -> Iterator[str]:
         tree = ast.parse("".join(lines))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
-    for node in ast.walk(tree):
-        if _sets(node, name, by) and isinstance(node, ast.stmt | ast.expr | ast.keyword):
-            yield f"{os.path.basename(file)}:{node.lineno}: {lines[node.lineno - 1].strip()[:160]}"
+    for number in sorted(
+        {node.lineno for node in ast.walk(tree) if _sets(node, name, by) and isinstance(node, _PLACED)}
+    ):
+        yield f"{os.path.basename(file)}:{number}: {lines[number - 1].strip()[:160]}"
 
 
 def _sets(node: ast.AST, setting: str, by: Collection[str]) -> bool:

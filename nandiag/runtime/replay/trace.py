@@ -51,6 +51,8 @@ class Communicates(Refused):
 class Tracer(TorchDispatchMode):
     """Runs each op and keeps those with non-finite outputs; ``joint`` allows collectives, for all ranks run them."""
 
+    too_long = "to run the step again takes too long where nothing is known to be wrong"
+
     def __init__(self, names: dict[int, str], *, joint: bool, mended: Mended | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.names = names
@@ -118,7 +120,7 @@ class Tracer(TorchDispatchMode):
         if self.hurries:
             hurry()
         if time.perf_counter() > self.until:
-            raise Refused("to run the step again takes too long where nothing is known to be wrong")
+            raise Refused(self.too_long)
         if any(kind not in _PLAIN_TYPES and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ for kind in types):
             self._apart = func
             return NotImplemented  # a subclass (DTensor) takes its op apart, and its local ops come by here

@@ -24,6 +24,8 @@ class UpdateTracer(Tracer):
     ``asks``: the update asks the other ranks, which are not there: ``theirs`` stands for each of their numbers.
     """
 
+    too_long = f"to make the update again takes too long: more than {_LONGEST:.0f} s"
+
     def __init__(self, theirs: float) -> None:
         super().__init__({}, joint=False)
         self.asks, self._theirs = False, theirs
