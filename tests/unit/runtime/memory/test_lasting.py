@@ -11,6 +11,12 @@ from nandiag.runtime.guard import AnomalyStop
 from nandiag.runtime.memory.later import stored
 
 
+@pytest.fixture(autouse=True)
+def with_time_to_look(monkeypatch):
+    """On a busy machine the first looks of all take more than what the first steps of a run may be kept for."""
+    monkeypatch.setattr(stored, "_CREDIT_LASTING", 60.0)
+
+
 def scaled(a):
     a = a - a.mean()
     return a / a.norm()  # of one value
