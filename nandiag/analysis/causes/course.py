@@ -142,9 +142,10 @@ class Course:
     def overshoot(self) -> float:
         """How many times its whole loss the last calm step's update takes off by its slope, where few were calm.
 
-        Plain gradients that go down a bowl to 0 are stable up to 4 times: at a rate of two over the curvature.
+        Plain gradients that go down a bowl to 0 are stable up to 4 times: at a rate of two over the curvature. Losses
+        that are below 0 now and then, as those of a policy, are of no such bowl.
         """
-        early = self.whole and self.calm <= _FEW
+        early = self.whole and self.calm <= _FEW and all((row.loss or 0.0) >= 0.0 for row in self.rows)
         return (self.rate_at_end or 0.0) / self.polyak if early and self.polyak else 0.0
 
     @property

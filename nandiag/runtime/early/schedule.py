@@ -13,6 +13,7 @@ from torch.optim import lr_scheduler
 
 from nandiag.runtime.frames import USER, kind_of
 
+_GROUPS = "param_groups"
 _PLACED = (ast.stmt, ast.expr, ast.keyword)
 _MOST_FILES, _MOST_BYTES, _MOST = 64, 400_000, 3
 # Only what the script computes itself can be no number; any schedule can rise too far.
@@ -49,15 +50,36 @@ def _in_file(file: str, name: str, by: Collection[str]) -> Iterator[str]:
         tree = ast.parse("".join(lines))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
-    for number in sorted(
-        {node.lineno for node in ast.walk(tree) if _sets(node, name, by) and isinstance(node, _PLACED)}
-    ):
+    groups = {name for node in ast.walk(tree) for name in _names_of_groups(node)}
+    setting = (node for node in ast.walk(tree) if _sets(node, name, by, groups) and isinstance(node, _PLACED))
+    for number in sorted({node.lineno for node in setting}):
         yield f"{os.path.basename(file)}:{number}: {lines[number - 1].strip()[:160]}"
 
 
-def _sets(node: ast.AST, setting: str, by: Collection[str]) -> bool:
+def _names_of_groups(node: ast.AST) -> Iterator[str]:
+    """Yield the names that a node gives to what comes from an optimizer's groups."""
+    if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+        targets, value = [node.target], node.iter
+    elif isinstance(node, ast.Assign):
+        targets, value = node.targets, node.value
+    else:
+        return
+    if any(isinstance(one, ast.Attribute) and one.attr == _GROUPS for one in ast.walk(value)):
+        names = (one for target in targets for one in ast.walk(target) if isinstance(one, ast.Name))
+        yield from (one.id for one in names if isinstance(one.ctx, ast.Store))
+
+
+def _is_group(node: ast.expr, groups: Collection[str]) -> bool:
+    """Whether it is a group by the text: where nothing says what it is, by its name; a log may have a rate, too."""
+    if isinstance(node, ast.Name):
+        return node.id in groups or "group" in node.id
+    return any(isinstance(one, ast.Attribute) and one.attr == _GROUPS for one in ast.walk(node))
+
+
+def _sets(node: ast.AST, setting: str, by: Collection[str], groups: Collection[str]) -> bool:
     if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
-        return isinstance(node.slice, ast.Constant) and node.slice.value == setting
+        named = isinstance(node.slice, ast.Constant) and node.slice.value == setting
+        return named and _is_group(node.value, groups)
     if setting != "lr":
         return isinstance(node, ast.keyword) and node.arg == setting
     if not isinstance(node, ast.Call):

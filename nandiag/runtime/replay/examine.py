@@ -121,9 +121,10 @@ class Examiner:
     def _shown(self, case: Case, entries: list[Entry]) -> Looked:
         looked = self._refusal(case, entries) or self._as_set_anew(case, entries, self._run(case, entries))
         looked = self._on_zeros(case, entries, looked)
-        # The loop may have made it of what models gave, which is there.
-        apart = replace(case, joint=False, spoken=losses_of(entries))
-        return looked if looked.outcome != "refused" else self._apart(apart, entries) or looked
+        # The loop may have made a bad loss of what models gave, which is there.
+        with quiet():
+            bad = tuple(filter(is_bad, losses_of(entries))) if looked.outcome == "refused" else ()
+        return (self._apart(replace(case, joint=False, spoken=bad), entries) if bad else None) or looked
 
     def _further(self, case: Case, entries: list[Entry], looked: Looked) -> None:
         """Tell where the step goes bad next when its origin is mended: whoever mends one line wants to know of all."""

@@ -76,7 +76,8 @@ class Player:
         self.tracer = tracer
         self._apart = case is not None and case.apart
         self._broken = None if case is None else case.broken
-        self._in_company = case is not None and case.may_be_joined
+        # Without an optimizer a rank waits for the others only where its loss is not bad by then.
+        self._in_company = case is not None and case.may_be_joined and not case.by_hand
         self._alone = case is not None and case.unfinished and case.single
         self._leaves = leaves
         self.result = Rerun()

@@ -128,11 +128,11 @@ def _written(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]]
     if capture.births is not None:
         for tensor in filled:
             capture.births.received(tensor)
-    taped = name in _RECEIVES or not after_backward(capture)
-    for tensor in filled if taped else [one for one in filled if _is_figure(capture, one)]:
+    taped, later = name in _RECEIVES or not after_backward(capture), bool(kwargs.get("async_op"))
+    for tensor in filled if taped else [one for one in filled if not later and _is_figure(capture, one)]:
         if own is not None and tensor is own.written:
             _passed_on(capture, own, caller)
-        elif name in _RECEIVES or kwargs.get("async_op") or tensor.numel() > _SMALL:
+        elif name in _RECEIVES or later or tensor.numel() > _SMALL:
             capture.tape.unmake(tensor)
             capture.received.add(tensor.untyped_storage()._cdata)
         elif capture.tape.maker(tensor) is not None and capture.window.on:

@@ -14,6 +14,8 @@ from nandiag.runtime.together.census import all_come
 from nandiag.runtime.together.shadows import possible
 
 _PATIENCE, _STEPS = 5.0, 20.0
+# Ranks that see the same harm come to the same border; whom the others wait for in a collective may not wait for long.
+_LONGEST_BY_HAND = 30.0
 
 
 def in_company(case: Case, roots: list[nn.Module], seconds: float, replay: Callable[[Case], Looked]) -> Looked:
@@ -45,12 +47,13 @@ def _all_end_in(case: Case, roots: list[nn.Module], seconds: float) -> bool:
     """Whether all ranks come to run the step again that they end in; waits for them, bounded.
 
     Where hooks of its backward communicate all ranks have met the same harm; in a forward, or where no optimizer makes
-    the updates, a rank may end alone, and is waited for 20 steps, and at least 5 s. FSDP2's weights are asked for
-    instead by a rank that leaves (:mod:`nandiag.runtime.together.shards`); where ranks could not be told that one has
-    failed in the replay nobody is waited for, for no policy is about to end them.
+    the updates, a rank may end alone, and is waited for 20 steps, and at least 5 s (without an optimizer 30 s at most).
+    FSDP2's weights are asked for instead by a rank that leaves (:mod:`nandiag.runtime.together.shards`); where ranks
+    could not be told that one has failed in the replay nobody is waited for, for no policy is about to end them.
     """
     if case.within:
         return all_come(f"within/{case.step}")
-    what = "by_hand" if case.by_hand else "left"
-    may_come = possible() and (case.by_hand or not groups_of(roots))
-    return may_come and all_come(f"{what}/{case.step}", max(_PATIENCE, _STEPS * seconds))
+    patience = max(_PATIENCE, _STEPS * seconds)
+    if case.by_hand:
+        return possible() and all_come(f"by_hand/{case.step}", min(patience, _LONGEST_BY_HAND))
+    return possible() and not groups_of(roots) and all_come(f"left/{case.step}", patience)

@@ -73,13 +73,15 @@ def test_growing_gradients_with_and_without_a_growing_rate():
 
 @pytest.mark.parametrize(
     ("rate", "optimizer", "slug"),
-    [(0.2, "SGD", "lr_divergence"), (0.02, "SGD", "gradient_explosion"), (0.2, "Adam", "gradient_explosion")],
-)
+    [(0.2, "SGD", "lr_divergence"), (0.02, "SGD", "gradient_explosion"), (0.2, "Adam", "gradient_explosion"),
+     (0.2, "a policy's SGD", "gradient_explosion")],
+)  # fmt: skip
 def test_an_update_that_takes_off_many_times_the_loss_goes_too_far(rate, optimizer, slug):
     norms = (5.0, 6.0, 13.0, 14.0, 21.0, 80.0, 2e4, 2e10, math.nan)
     losses = (15.0, 10.0, 16.0, 7.0, 18.0, 300.0, 1e5, 1e12, math.inf)
+    losses = (15.0, -10.0, *losses[2:]) if "policy" in optimizer else losses
     past = replace(history(norms, [rate] * 9), loss=losses)
-    harm = Harm("gradient", 8, "gradient", (), 1, 1, optimizer=optimizer)
+    harm = Harm("gradient", 8, "gradient", (), 1, 1, optimizer=optimizer.split()[-1])
     story = explain(replace(at_end(past), harm=harm))[0]
     assert story.slug == slug
     too_far = "One update at a learning rate of 0.2 took off 5 times the loss, by the slope of step 4: it goes too far."

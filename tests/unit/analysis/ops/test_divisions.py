@@ -302,3 +302,10 @@ def test_what_one_over_zero_is_has_the_sign_of_what_came_out(at, by_hand, op, ou
     zero = by_hand.fact(zeros=1, min=-0.0)
     facts = at(op, (zero,) if op == "reciprocal" else (by_hand.fact(), zero), (by_hand.fact(**out),))
     assert seen in explain(facts)[1].evidence[0]
+
+
+def test_of_numbers_whose_squares_leave_the_dtype_no_variance_of_0_is_spoken(at, by_hand):
+    given = by_hand.fact(max=1e30, absmax=1e30)
+    facts = at("native_layer_norm", (given,), (by_hand.fact(nan=4),), extra={"arg4": 0.0}, module="net.gn",
+               module_class="LayerNorm", **on("y = self.gn(x)", "self.gn(x)"))  # fmt: skip
+    assert not any(one is not None and one.slug == "division_by_zero" for one in explain(facts))

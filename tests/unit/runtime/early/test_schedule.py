@@ -54,6 +54,19 @@ def test_a_scheduler_sets_the_rate_also_where_it_is_what_it_was(script):
     assert schedule.rises_at(optimizer) == ("one.py:1: s = CosineAnnealingLR(opt, 10)",)
 
 
+@pytest.mark.parametrize(
+    ("line", "sets"),
+    [
+        ("metrics['lr'] = opt.param_groups[0]['lr']", False), ("logs['lr'] = rate", False),
+        ("opt.param_groups[0]['lr'] = rate", True), ("head, *_ = opt.param_groups\nhead['lr'] = rate", True),
+        ("for i, g in enumerate(opt.param_groups):\n    g['lr'] *= 2", True),
+        ("def put(param_group):\n    param_group['lr'] = 1", True),
+    ],
+)  # fmt: skip
+def test_a_line_that_only_writes_the_rate_down_sets_none(script, line, sets):
+    assert bool(script(one=line)) is sets
+
+
 def test_of_many_none_is_told(script):
     assert script(one=HAND * 4) == []
 

@@ -74,6 +74,15 @@ def test_what_goes_with_gradients_behind_the_backward_is_what_the_ranks_made_of_
     assert (maker.name == "all_reduce") is taped
 
 
+def test_a_figure_that_is_still_on_its_way_leads_to_what_this_rank_made(opened):
+    opened.output.sum().backward()
+    figure = torch.ones(()) * 5
+    made = opened.capture.tape.maker(figure)
+    ended(opened, "all_reduce", figure, async_op=True)
+    assert opened.capture.tape.maker(figure) == made
+    assert figure.untyped_storage()._cdata not in opened.capture.received
+
+
 @pytest.fixture
 def second_of_two(monkeypatch):
     """This rank is the second of two, and has just called the collective that is told: ``call(name)``."""

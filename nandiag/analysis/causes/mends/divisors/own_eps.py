@@ -11,6 +11,7 @@ from nandiag.events import TensorFact, words
 
 _ROUNDED = "Its eps is itself 0 in float16: have it computed in float32."
 _NONE = "Its eps is 0: give it one that is not."
+_SQUARE_LEAVES = 1e18  # float32; these compute in no less
 _NORMS = frozenset({"native_layer_norm", "native_group_norm", "_fused_rms_norm", "native_batch_norm"}) | frozenset(
     {"_native_batch_norm_legit", "_batch_norm_with_update", "cudnn_batch_norm", "miopen_batch_norm"}
 )
@@ -23,6 +24,8 @@ def of_norm(facts: Facts) -> Suggestion | None:
         return None
     if type(facts.extra[f"arg{max(places)}"]) is not float or facts.number(f"arg{max(places)}") != 0.0:
         return None  # eps is the last of the numbers that they are given
+    if (facts.origin.inputs[0].absmax or 0.0) >= _SQUARE_LEAVES:
+        return None  # then the variance left the dtype
     own = mended(facts, facts.origin.inputs[0])
     return own[0] if own else _made(facts)
 
