@@ -1,4 +1,4 @@
-"""Tell how long a parcel takes and, where it came late, why; sharded with FSDP2, each weight moved a set length by hand."""
+"""Tell how long a parcel takes and, where it came late, why; sharded with FSDP2, each weight moved a set length."""
 
 import argparse
 import gc
