@@ -86,7 +86,8 @@ class Examiner:
         if self._left <= 0 or self._capture.off:
             self.decline(case)
             return None
-        known: Looked | None = None if (births := self._capture.births) is None else births.known
+        births = self._capture.births
+        known: Looked | None = births.known if births is not None else None
         if known is not None and known.step == case.step:
             self.decline(case)  # what is bad was so before the step: there is nothing to run again
             return known
@@ -113,7 +114,8 @@ class Examiner:
             looked = self._from_file(case, entries, self._of_weights(case, entries, looked))
         looked = of_given(case, looked, self._capture.window.moved, self.examine_handed)
         looked = with_number(case, looked, self._capture, functools.partial(self.examine_number, case.step))
-        if case.is_told(looked := timed(looked, time.perf_counter() - began)):
+        looked = timed(looked, time.perf_counter() - began)
+        if case.is_told(looked):
             RECORDER.emit(looked, urgent=True)
             self._further(case, entries, looked)
         return looked
@@ -244,7 +246,7 @@ class Examiner:
         except Refused as refusal:
             looked = Looked("refused", "replay", step, reason=str(refusal))
         if looked.outcome == "refused" and self._capture.between.goes_on:
-            looked = self._behind_closure([*bad.values()], step, ends=ends) or looked
+            looked = self._behind_closure(list(bad.values()), step, ends=ends) or looked
         RECORDER.emit(timed(with_heard(looked), time.perf_counter() - began), urgent=True)
 
     @postponed()

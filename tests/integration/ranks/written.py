@@ -1,7 +1,8 @@
 """Sharded models whose updates the script writes out, for no optimizer exists: ``written.py HOW WAY``.
 
 HOW is ``all`` (the loss of each rank is -Inf at step 3), ``one`` (rank 1's alone, and so all gradients), or ``alone``
-(rank 1's alone, and no gradient: the other rank sees nothing). WAY is ``fsdp2``, ``fsdp1`` or ``tp``.
+(rank 1's alone, and no gradient: the other rank sees nothing). WAY is ``fsdp2``, ``fsdp1``, ``tp``, or ``counted``: not
+sharded, but ranks count together in the backward.
 """
 
 import gc
@@ -20,6 +21,17 @@ HOW, WAY, RANK = sys.argv[1], sys.argv[2], int(os.environ["RANK"])
 BAD, STEPS = 3, 6
 
 
+class Counted(torch.autograd.Function):
+    @staticmethod
+    def forward(_, guess):
+        return guess * 1.0
+
+    @staticmethod
+    def backward(_, gradient):
+        dist.all_reduce(torch.ones(()))
+        return gradient
+
+
 def made():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4), nn.Softplus())
@@ -27,6 +39,8 @@ def made():
         return fully_shard(model)
     if WAY == "fsdp1":
         return FullyShardedDataParallel(model, use_orig_params=True, device_id=torch.device("cpu"))
+    if WAY == "counted":
+        return model
     mesh = init_device_mesh("cpu", (2,))
     return parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
 
@@ -43,7 +57,7 @@ model = made()
 torch.manual_seed(0 if WAY == "tp" else RANK)
 for step in range(STEPS):
     guess = model(torch.randn(6, 8))
-    loss = loss_of(guess, step)
+    loss = loss_of(Counted.apply(guess) if WAY == "counted" else guess, step)
     loss.backward()
     with torch.no_grad():
         for weight in model.parameters():
