@@ -89,8 +89,12 @@ class Scene:
 
 
 def _is_own(look: Looked) -> bool:
-    """Whether a look found an origin, and not with infinities that another rank had sent (``fed``)."""
-    return look.outcome == "found" and look.source != "received" and not look.facts.get("fed")
+    """Whether a look found an origin, and not with infinities that another rank had sent (``fed``).
+
+    Nor one that is there only where the others put zeros into what the ranks exchanged.
+    """
+    hangs = look.facts.get("fed") or look.facts.get("without_peers") == "zeros"
+    return look.outcome == "found" and look.source != "received" and not hangs
 
 
 def _is_received(look: Looked, *, own: bool) -> bool:

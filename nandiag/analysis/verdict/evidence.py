@@ -284,8 +284,11 @@ def _reconstructed(look: Looked) -> Iterable[str]:
     if facts.get("split") is True:
         yield "Inferred: the step was run on a copy of what the model keeps, which the script reaches otherwise too."
         return
-    what = "update was made" if facts.get("parameters") else "step was run"
-    yield f"Inferred: the {what} again on reconstructed inputs, for it had overwritten the real ones."
+    if facts.get("own_gradients") is True:
+        yield "Inferred: it was run again on this rank's own gradients, in place of those that the ranks exchanged."
+    else:
+        what = "update was made" if facts.get("parameters") else "step was run"
+        yield f"Inferred: the {what} again on reconstructed inputs, for it had overwritten the real ones."
     if facts.get("without_peers") == "zeros":
         yield "It was made by this rank alone, and breaks so only where what other ranks put in is 0 as well."
     elif facts.get("without_peers") == "any":

@@ -7,7 +7,7 @@ import contextvars
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -16,9 +16,8 @@ from torch import Tensor
 from nandiag.events import Looked, Next
 from nandiag.runtime.belongings.signals import postponed
 from nandiag.runtime.belongings.world.patience import SHORT, patience
-from nandiag.runtime.collectives.wraps import uncounted
 from nandiag.runtime.evidence.buckets import with_buckets
-from nandiag.runtime.evidence.exchanged import of_rate, with_exchange
+from nandiag.runtime.evidence.exchanged import of_rate
 from nandiag.runtime.evidence.given import read_before, with_number
 from nandiag.runtime.evidence.heard import with_heard
 from nandiag.runtime.evidence.labels import storage
@@ -32,6 +31,8 @@ from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import NOT_RUN, Case, is_made_here, on_reconstructed, timed
 from nandiag.runtime.replay.exchanges.hooked import Hooks
+from nandiag.runtime.replay.exchanges.others import against_others, with_own
+from nandiag.runtime.replay.finite import finite
 from nandiag.runtime.replay.mended import Mended, further
 from nandiag.runtime.replay.phases import phases_of
 from nandiag.runtime.replay.ready import (
@@ -56,13 +57,11 @@ from nandiag.runtime.replay.update.rates import bad_tensors, by_tensor, rates_us
 from nandiag.runtime.replay.update.weights import of_given, of_weights
 from nandiag.runtime.tape.calls.strangers import is_not_all_kept
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import BACKWARD, Entry
+from nandiag.runtime.tape.entries import Entry
 from nandiag.runtime.tape.traceless import roots_of, traceless
 from nandiag.runtime.together.agreement import Agreement
-from nandiag.runtime.together.company import in_company
+from nandiag.runtime.together.company import in_company, met
 from nandiag.runtime.together.shadows import possible
-from nandiag.runtime.together.shards import SHARDS
-from nandiag.runtime.together.vigil import together
 
 
 class Examiner:
@@ -122,7 +121,7 @@ class Examiner:
 
     def _shown(self, case: Case, entries: list[Entry]) -> Looked:
         looked = self._refusal(case, entries) or self._as_set_anew(case, entries, self._run(case, entries))
-        looked = self._on_zeros(case, entries, looked)
+        looked = self._against_others(case, entries, self._on_zeros(case, entries, looked))
         # The loop may have made a bad loss of what models gave, which is there.
         with quiet():
             bad = tuple(filter(is_bad, losses_of(entries))) if looked.outcome == "refused" else ()
@@ -297,7 +296,7 @@ class Examiner:
                 tracer.overwritten = Overwritten(ends=case.ends)
                 tracer.own |= {key for one in held if written and (key := storage(one)) is not None}
             with (
-                self._joined(case, entries, tracer) as through,
+                met(case, roots, tracer, capture.step_seconds) as through,
                 traceless(capture, held, entries, weights_written=written, ends=case.ends) as held_by_script,
                 as_written(),
                 self._traced(tracer, case.seconds),
@@ -351,16 +350,14 @@ class Examiner:
         again = self._replay(replace(case, zeros=True), entries)
         return again if is_made_here(again) else looked
 
-    @contextlib.contextmanager
-    def _joined(self, case: Case, entries: list[Entry], tracer: Tracer) -> Iterator[Callable[[], None]]:
-        """Meet the other ranks where the replay is a joint one; yields what waits until all are through with it."""
-        if not case.joint:
-            with uncounted(), SHARDS.gathered(roots_of(entries)) if case.asks else contextlib.nullcontext():
-                yield lambda: None  # there is no other rank to wait for
-            return
-        with together(case.step, self._capture.step_seconds) as joined:
-            tracer.instead = joined.instead
-            yield joined.through
+    def _against_others(self, case: Case, entries: list[Entry], looked: Looked) -> Looked:
+        """Return ``looked``; what is found of what goes on behind it is of the step as it was."""
+        mended, beside = self._mended, self._beside
+        self._mended = Mended()
+        try:
+            return against_others(case, looked, lambda one: self._replay(one, entries))
+        finally:
+            self._mended, self._beside = mended, beside
 
     @contextlib.contextmanager
     def _traced(self, tracer: Tracer, seconds: float) -> Iterator[None]:
@@ -382,19 +379,13 @@ class Examiner:
             if not self._mended.add(found.op) and seen.tracer.mended is not None:
                 return case.nothing("failed", "what was mended went bad again")
             self._beside = seen.beside(case, ends, found) if case.joint else []
-            return with_heard(seen.found(case, found))
+            return with_heard(with_own(seen.found(case, found), found.op, seen.result))
         if ends:
             return case.nothing("failed", "non-finite values came back, but not the op that made them")
         given = seen.gave(case) if case.joint else seen.left_gradient(case)
         if given is not None:
             return given
-        doubts = seen.doubts()
-        if self._partial:
-            doubts.append("earlier micro-batches of the step were too large to keep")
-        looked = case.nothing("finite", "; ".join(["run again, the step is finite on this rank", *doubts]))
+        looked = finite(case, seen, self._capture, partial=self._partial)
         if self._capture.narrow and not case.handed:
             self._capture.widen()
-        looked = replace(looked, facts={"complete": not doubts, "joint": case.joint, **seen.multiplied()})
-        backwards = sum(entry.kind == BACKWARD for entry in seen.entries)
-        own = [one for one in self._capture.exchanges if one.micro_step >= backwards]
-        return with_exchange(looked, seen.result.largest_gradient, seen.roots, own)
+        return looked

@@ -26,6 +26,7 @@ from nandiag.runtime.tape.calls.outputs import given_out, shards_of
 from nandiag.runtime.tape.calls.sides import left_at
 from nandiag.runtime.tape.calls.swaps import Swapped
 from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Tape, tensors_in
+from nandiag.runtime.tape.exchange import Mingled
 from nandiag.runtime.tape.packed.words import Given, Made, Rebuilt, version_of
 from nandiag.runtime.tape.state import under
 
@@ -38,7 +39,8 @@ class Rerun:
 
     ``factors`` are the numbers that the losses were multiplied by as the last thing before backward, 1 where none was.
     ``rewritten`` are, by storage, the copies that took the script's writes into tensors from outside: modules that hold
-    such a tensor ran with the tensor itself. ``originals`` are these, by the storages of the copies.
+    such a tensor ran with the tensor itself. ``originals`` are these, by the storages of the copies. ``mingled`` is how
+    many ops had run when the script first exchanged gradients.
     """
 
     losses: list[tuple[Tensor, int]] = field(default_factory=list)
@@ -50,6 +52,7 @@ class Rerun:
     gaps: int = 0
     seconds: float = 0.0
     largest_gradient: float | None = None
+    mingled: int | None = None
     scalars: list[Tensor] = field(default_factory=list)
     outputs: dict[int, list[Tensor]] = field(default_factory=dict)
     rewritten: dict[int | None, Tensor] = field(default_factory=dict)
@@ -79,6 +82,7 @@ class Player:
         # Without an optimizer a rank waits for the others only where its loss is not bad by then.
         self._in_company = case is not None and case.may_be_joined and not case.by_hand
         self._alone = case is not None and case.unfinished and case.single
+        self._others = 0.0 if case is None else case.others
         self._leaves = leaves
         self.result = Rerun()
         self._outputs = self.result.outputs
@@ -150,6 +154,9 @@ class Player:
             self._take_what_it_left(entry)
             return
         args, kwargs, swapped = words
+        if isinstance(entry.function, Mingled):
+            self._mingle(entry, args[0], entry.function)
+            return
         with self.tracer.still():
             setting.put_in(entry, self._left)
             self._bind(entry)
@@ -171,6 +178,14 @@ class Player:
                 self.result.gradients += outputs
             if entry.kind == CALL:
                 outputs += shards_of(outputs)
+
+    def _mingle(self, entry: Entry, tensor: Tensor, exchange: Mingled) -> None:
+        """Note where a gradient is this rank's own that had the others' part in it; weights stay as they are."""
+        if self.result.mingled is None:
+            self.result.mingled = self.tracer.ops
+        weights = {storage(one) for one in self._leaves}
+        with self.tracer.still():
+            self._outputs[id(entry)] = [exchange(tensor, 0.0 if storage(tensor) in weights else self._others)]
 
     def _bind(self, entry: Entry) -> None:
         doubts = len(self.result.stale)

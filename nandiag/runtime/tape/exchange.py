@@ -26,6 +26,7 @@ from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, CALL, Entry, tensors_in
 from nandiag.runtime.tape.packed.descent import ancestors
+from nandiag.runtime.tape.window import traits
 
 _NAMES = frozenset({
     "all_reduce", "all_gather", "all_gather_into_tensor", "reduce", "reduce_scatter", "reduce_scatter_tensor",
@@ -114,6 +115,21 @@ class Exchanged:
             return before.copy_(self.after)
 
 
+class Mingled:
+    """A gradient, or what is made of gradients, in an exchange in place: a replay has only this rank's part of it."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = f"{name}_"  # named as calls that write in place are
+
+    def __call__(self, before: Tensor, others: float = 0.0) -> Tensor:
+        """Return this rank's part, of any shape, as if the other ranks had put in so much for each number of it."""
+        with torch.no_grad():
+            return before.add_(others) if others and before.is_floating_point() else before
+
+
+_MINGLES = traits(Tensor.add_)  # it writes into what it is given, and does nothing besides
+
+
 def _is_weight(tensor: Tensor) -> bool:
     return is_leaf(tensor) and tensor.requires_grad
 
@@ -129,20 +145,42 @@ def _written(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]]
         for tensor in filled:
             capture.births.received(tensor)
     taped, later = name in _RECEIVES or not after_backward(capture), bool(kwargs.get("async_op"))
-    for tensor in filled if taped else [one for one in filled if not later and _is_figure(capture, one)]:
-        if own is not None and tensor is own.written:
+    for tensor in filled:
+        if not taped and (later or not _is_figure(capture, tensor)):
+            _mingled(capture, name, tensor, caller)
+        elif own is not None and tensor is own.written:
             _passed_on(capture, own, caller)
         elif name in _RECEIVES or later or tensor.numel() > _SMALL:
             capture.tape.unmake(tensor)
             capture.received.add(tensor.untyped_storage()._cdata)
-        elif capture.tape.maker(tensor) is not None and capture.window.on:
-            with torch._C.DisableTorchFunction():
-                after = Exchanged(name, tensor.detach().clone())
-                entry = capture.window.tape_call(after, ((tensor,), {}), tensor, caller)
-            if entry is not None and _is_weight(tensor):
-                entry.in_place = True
-            capture.received.add(after.after.untyped_storage()._cdata)
-            ARRIVALS.note(after.after, ARRIVALS.of(tensor))
+        else:
+            _as_made(capture, name, tensor, caller)
+
+
+def _as_made(capture: Capture, name: str, tensor: Tensor, caller: FrameType) -> None:
+    """It is in a replay what the ranks made of it."""
+    if capture.tape.maker(tensor) is None or not capture.window.on:
+        return
+    with torch._C.DisableTorchFunction():
+        after = Exchanged(name, tensor.detach().clone())
+        entry = capture.window.tape_call(after, ((tensor,), {}), tensor, caller)
+    if entry is not None and _is_weight(tensor):
+        entry.in_place = True
+    capture.received.add(after.after.untyped_storage()._cdata)
+    ARRIVALS.note(after.after, ARRIVALS.of(tensor))
+
+
+def _mingled(capture: Capture, name: str, tensor: Tensor, caller: FrameType) -> None:
+    """It is in a replay what this rank put in: what is found behind that may hang on the others' part."""
+    if capture.window.on and _is_shared() and capture.tape.maker(tensor) is not None:
+        with torch._C.DisableTorchFunction():
+            capture.window.tape_call(Mingled(name), ((tensor,), {}), tensor, caller, _MINGLES)
+
+
+def _is_shared() -> bool:
+    """Whether the newest exchange is one with other ranks."""
+    newest = RING.newest()
+    return newest is None or newest.group is None or len(newest.group.members) > 1
 
 
 def _is_figure(capture: Capture, tensor: Tensor) -> bool:

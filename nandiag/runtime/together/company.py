@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from torch import nn
 
 from nandiag.events import Looked
+from nandiag.runtime.collectives.wraps import uncounted
 from nandiag.runtime.replay.case import Case
+from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.unfinished import can_break_off, groups_of
 from nandiag.runtime.together.census import all_come
 from nandiag.runtime.together.shadows import possible
+from nandiag.runtime.together.shards import SHARDS
+from nandiag.runtime.together.vigil import together
 
 _PATIENCE, _STEPS = 5.0, 20.0
 # Ranks that see the same harm come to the same border; whom the others wait for in a collective may not wait for long.
@@ -33,6 +38,18 @@ def in_company(case: Case, roots: list[nn.Module], seconds: float, replay: Calla
     if not looked.facts.get("alone"):
         return looked
     return replay(joint) if _all_end_in(case, roots, seconds) else _as_far_as_alone(case, roots, looked, replay)
+
+
+@contextlib.contextmanager
+def met(case: Case, roots: list[nn.Module], tracer: Tracer, seconds: float) -> Iterator[Callable[[], None]]:
+    """Meet the other ranks where the replay is a joint one; yields what waits until all are through with it."""
+    if not case.joint:
+        with uncounted(), SHARDS.gathered(roots) if case.asks else contextlib.nullcontext():
+            yield lambda: None  # there is no other rank to wait for
+        return
+    with together(case.step, seconds) as joined:
+        tracer.instead = joined.instead
+        yield joined.through
 
 
 def _as_far_as_alone(case: Case, roots: list[nn.Module], looked: Looked, replay: Callable[[Case], Looked]) -> Looked:

@@ -77,10 +77,27 @@ def test_what_goes_with_gradients_behind_the_backward_is_what_the_ranks_made_of_
 def test_a_figure_that_is_still_on_its_way_leads_to_what_this_rank_made(opened):
     opened.output.sum().backward()
     figure = torch.ones(()) * 5
-    made = opened.capture.tape.maker(figure)
+    made, _ = opened.capture.tape.maker(figure)
     ended(opened, "all_reduce", figure, async_op=True)
-    assert opened.capture.tape.maker(figure) == made
+    sent, _ = opened.capture.tape.maker(figure)
+    assert isinstance(sent.function, exchange.Mingled)
+    assert [word.entry for word in sent.words] == [made]
     assert figure.untyped_storage()._cdata not in opened.capture.received
+
+
+@pytest.mark.parametrize(("members", "taped"), [((3, 7), True), ((7,), False), (None, True)])
+def test_a_gradient_that_is_exchanged_is_this_ranks_part_in_a_replay(opened, model, monkeypatch, members, taped):
+    group = None if members is None else SimpleNamespace(members=members)
+    monkeypatch.setattr(exchange, "RING", SimpleNamespace(newest=lambda: SimpleNamespace(group=group)))
+    opened.output.sum().backward()
+    ended(opened, "all_reduce", model.bias.grad)
+    marked = [one for one in opened.capture.tape.entries if isinstance(one.function, exchange.Mingled)]
+    assert bool(marked) is taped
+    for one in marked:
+        assert one.in_place
+        before = torch.tensor([1.0, 2.0])
+        assert one.function(before) is before
+        assert one.function(before, 3.0).tolist() == [4.0, 5.0]
 
 
 @pytest.fixture
