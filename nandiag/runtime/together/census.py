@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -22,6 +23,8 @@ PATIENCE = 15.0
 _JOINED, _APART, _ANSWER, _LAID_OUT = "joined", "apart", "answer", "laid_out"
 _YES, _NO, _LATE = "yes", "no", "late"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.05
+
+_come: Counter[str] = Counter()  # how often this rank came to each
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +76,12 @@ def all_joined(store: Any, who: Members, seconds: float | None = None) -> tuple[
 
 
 def all_come(name: str, seconds: float | None = None) -> bool:
-    """Whether all ranks come to what has this ``name``; this rank does, and waits for the others, bounded."""
-    return has_peers() and all_joined(own_store(name), members(), seconds)[0]
+    """Whether all ranks come to what has this ``name``; this rank does, and waits for the others, bounded.
+
+    Who comes to it a second time asks anew: what was answered then says nothing of where the others are now.
+    """
+    _come[name] += 1
+    return has_peers() and all_joined(own_store(f"{name}/{_come[name]}"), members(), seconds)[0]
 
 
 def laid_out_alike(store: Any, who: Members) -> Members:

@@ -37,6 +37,18 @@ def test_nobody_is_waited_for_for_ever_and_who_comes_later_hears_the_same(store,
     assert all_joined(store, Members(1, 2, 0))[0] is False
 
 
+def test_what_a_rank_comes_to_a_second_time_is_asked_anew(store, monkeypatch):
+    """A script that swallows the stop of a step may meet another harm in it, and the others need not."""
+    monkeypatch.setattr(census, "has_peers", lambda: True)
+    monkeypatch.setattr(census, "own_store", lambda name: dist.PrefixStore(name, store))
+    monkeypatch.setattr(census, "members", lambda: Members(0, world, 0))
+    world = 1
+    assert census.all_come("left/7")
+    world = 2
+    assert not census.all_come("left/7", 0.05)
+    assert not census.all_come("left/8", 0.05)
+
+
 @pytest.mark.parametrize(("sizes", "kept"), [((2, 2, 2, 2), 2), ((2, 2, 4, 2), 0)])
 def test_nodes_count_only_where_all_ranks_name_the_same_size(sizes, kept, store):
     who = [Members(rank, 4, size) for rank, size in enumerate(sizes)]
