@@ -91,9 +91,10 @@ class Scene:
 def _is_own(look: Looked) -> bool:
     """Whether a look found an origin, and not with infinities that another rank had sent (``fed``).
 
-    Nor one that is there only where the others put zeros into what the ranks exchanged.
+    Nor one that may be there for want of what other ranks had put into the gradients, or only where that was 0.
     """
-    hangs = look.facts.get("fed") or look.facts.get("without_peers") == "zeros"
+    facts = look.facts
+    hangs = facts.get("fed") or facts.get("own_gradients") is True or facts.get("without_peers") == "zeros"
     return look.outcome == "found" and look.source != "received" and not hangs
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -36,6 +38,23 @@ class OwnPart:
         self.__name__ = name
         self.put, self.written = put, written
         self._index, self._count = members.index(dist.get_rank()), len(members)
+        self._rest: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+
+    def may_be_made(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """It was called with these: all ranks may make it again together, where it takes one tensor and fills one."""
+        if self.__name__ in _LAYS | _TAKES and self._count > 1:
+            self._rest = args[2:], {key: one for key, one in kwargs.items() if not isinstance(one, Tensor)}
+
+    @property
+    def again(self) -> Callable[[Tensor], Tensor] | None:
+        """What makes it again with all ranks, of a tensor as this rank put it in; None where that is not done."""
+        return None if self._rest is None else self._made_again
+
+    def _made_again(self, put: Tensor) -> Tensor:
+        rest, named = self._rest or ((), {})
+        written = torch.empty_like(self.written)
+        call_again(self.__name__, (written, put, *rest), named)
+        return written
 
     @property
     def mixed(self) -> bool:
@@ -77,3 +96,11 @@ def _member(given: Any, index: int) -> Any:
 
 def _uneven(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return any(argument(args, kwargs, at, name) is not None for name, at in _SPLITS.items())
+
+
+def call_again(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Call what ``torch.distributed`` has by this name once more, and wait for it, however the script waited."""
+    function = getattr(dist, name)
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    bound.arguments["async_op"] = False
+    function(*bound.args, **bound.kwargs)

@@ -43,7 +43,7 @@ class Case:
     ``forgets``: what the script keeps by key and is bad is not there, so that it is computed again, but for what each
     step writes there, by the ``id`` of its table and its key.
     ``single``: nothing says that the other ranks end in this step as well.
-    ``others``: what stands for each number that other ranks put into the gradients which the script itself exchanges.
+    ``shares``: all ranks exchange the gradients once more that they have exchanged behind the backward.
     ``by_hand``: no optimizer made the updates, so that the tape begins with the one before this step.
     """
 
@@ -66,7 +66,7 @@ class Case:
     asks: bool = False
     single: bool = False
     zeros: bool = False
-    others: float = 0.0
+    shares: bool = False
     seconds: float = math.inf
     forgets: frozenset[tuple[int, object]] | None = None
 

@@ -31,7 +31,7 @@ from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import NOT_RUN, Case, is_made_here, on_reconstructed, timed
 from nandiag.runtime.replay.exchanges.hooked import Hooks
-from nandiag.runtime.replay.exchanges.others import against_others, with_own
+from nandiag.runtime.replay.exchanges.others import stay_away, with_others, with_own
 from nandiag.runtime.replay.finite import finite
 from nandiag.runtime.replay.mended import Mended, further
 from nandiag.runtime.replay.phases import phases_of
@@ -121,7 +121,9 @@ class Examiner:
 
     def _shown(self, case: Case, entries: list[Entry]) -> Looked:
         looked = self._refusal(case, entries) or self._as_set_anew(case, entries, self._run(case, entries))
-        looked = self._against_others(case, entries, self._on_zeros(case, entries, looked))
+        looked = self._on_zeros(case, entries, looked)
+        run = functools.partial(self._replay, entries=entries)
+        looked = with_others(case, looked, entries, self._capture, run)
         # The loop may have made a bad loss of what models gave, which is there.
         with quiet():
             bad = tuple(filter(is_bad, losses_of(entries))) if looked.outcome == "refused" else ()
@@ -210,6 +212,7 @@ class Examiner:
 
     def decline(self, case: Case) -> None:
         """This rank does not run the step again; where all are to do so together, the others ask, and hear of it."""
+        stay_away(case)
         if case.joint:
             self.agreement.any(flag=True)
 
@@ -350,15 +353,6 @@ class Examiner:
         again = self._replay(replace(case, zeros=True), entries)
         return again if is_made_here(again) else looked
 
-    def _against_others(self, case: Case, entries: list[Entry], looked: Looked) -> Looked:
-        """Return ``looked``; what is found of what goes on behind it is of the step as it was."""
-        mended, beside = self._mended, self._beside
-        self._mended = Mended()
-        try:
-            return against_others(case, looked, lambda one: self._replay(one, entries))
-        finally:
-            self._mended, self._beside = mended, beside
-
     @contextlib.contextmanager
     def _traced(self, tracer: Tracer, seconds: float) -> Iterator[None]:
         self._capture.tracer, tracer.until = tracer, time.perf_counter() + seconds
@@ -379,7 +373,7 @@ class Examiner:
             if not self._mended.add(found.op) and seen.tracer.mended is not None:
                 return case.nothing("failed", "what was mended went bad again")
             self._beside = seen.beside(case, ends, found) if case.joint else []
-            return with_heard(with_own(seen.found(case, found), found.op, seen.result))
+            return with_heard(with_own(seen.found(case, found), found.op, seen.result.shared))
         if ends:
             return case.nothing("failed", "non-finite values came back, but not the op that made them")
         given = seen.gave(case) if case.joint else seen.left_gradient(case)

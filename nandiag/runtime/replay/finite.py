@@ -20,5 +20,5 @@ def finite(case: Case, seen: Evidence, capture: Capture, *, partial: bool) -> Lo
     looked = case.nothing("finite", "; ".join(["run again, the step is finite on this rank", *doubts]))
     looked = replace(looked, facts={"complete": not doubts, "joint": case.joint, **seen.multiplied()})
     backwards = sum(entry.kind == BACKWARD for entry in seen.entries)
-    own = [one for one in capture.exchanges if one.micro_step >= backwards]
+    own = [one for one in capture.exchanges if one.places and one.micro_step >= backwards]
     return with_exchange(looked, seen.result.largest_gradient, seen.roots, own)

@@ -20,13 +20,13 @@ from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.look.finite import fact, quiet
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.replay.case import Case
+from nandiag.runtime.replay.exchanges.shared import Shared
 from nandiag.runtime.replay.trace import Communicates, Tracer
 from nandiag.runtime.tape.calls import setting
 from nandiag.runtime.tape.calls.outputs import given_out, shards_of
 from nandiag.runtime.tape.calls.sides import left_at
 from nandiag.runtime.tape.calls.swaps import Swapped
 from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Tape, tensors_in
-from nandiag.runtime.tape.exchange import Mingled
 from nandiag.runtime.tape.packed.words import Given, Made, Rebuilt, version_of
 from nandiag.runtime.tape.state import under
 
@@ -39,8 +39,7 @@ class Rerun:
 
     ``factors`` are the numbers that the losses were multiplied by as the last thing before backward, 1 where none was.
     ``rewritten`` are, by storage, the copies that took the script's writes into tensors from outside: modules that hold
-    such a tensor ran with the tensor itself. ``originals`` are these, by the storages of the copies. ``mingled`` is how
-    many ops had run when the script first exchanged gradients.
+    such a tensor ran with the tensor itself. ``originals`` are these, by the storages of the copies.
     """
 
     losses: list[tuple[Tensor, int]] = field(default_factory=list)
@@ -52,7 +51,7 @@ class Rerun:
     gaps: int = 0
     seconds: float = 0.0
     largest_gradient: float | None = None
-    mingled: int | None = None
+    shared: Shared | None = None
     scalars: list[Tensor] = field(default_factory=list)
     outputs: dict[int, list[Tensor]] = field(default_factory=dict)
     rewritten: dict[int | None, Tensor] = field(default_factory=dict)
@@ -82,7 +81,8 @@ class Player:
         # Without an optimizer a rank waits for the others only where its loss is not bad by then.
         self._in_company = case is not None and case.may_be_joined and not case.by_hand
         self._alone = case is not None and case.unfinished and case.single
-        self._others = 0.0 if case is None else case.others
+        self._shares = case is not None and case.shares
+        self._shared = Shared([], again=False)
         self._leaves = leaves
         self.result = Rerun()
         self._outputs = self.result.outputs
@@ -104,6 +104,7 @@ class Player:
 
     def _play_all(self, entries: list[Entry], phases: Phases) -> Rerun:
         began = time.perf_counter()
+        self.result.shared = self._shared = Shared(entries, again=self._shares)
         with self.tracer.still():
             self._stand_in_for_written(entries)
             setting.put_in_first(entries)
@@ -154,9 +155,6 @@ class Player:
             self._take_what_it_left(entry)
             return
         args, kwargs, swapped = words
-        if isinstance(entry.function, Mingled):
-            self._mingle(entry, args[0], entry.function)
-            return
         with self.tracer.still():
             setting.put_in(entry, self._left)
             self._bind(entry)
@@ -164,12 +162,15 @@ class Player:
             if entry.kind == BACKWARD:
                 self._play_backward(entry, args, kwargs)
                 return
-            function = _without_collectives(entry.function) if entry.kind == ROOT else entry.function
+            before, function = self.tracer.ops, self._shared.played(entry.function, self.tracer.ops)
+            if entry.kind == ROOT:
+                function = _without_collectives(function)
             if entry.kind == ROOT and function is not entry.function:
                 args, kwargs = _as_ddp_gives(entry.function, args, kwargs)
             with self.tracer.still() if _of_numpy(args) else nullcontext():  # what comes of it was made before
                 output = function(*args, **kwargs)
             outputs = self._outputs[id(entry)] = (given_out if entry.kind == ROOT else tensors_in)(output)
+            self._shared.ran(entry, before, self.tracer.ops)
             outputs += left_at(entry.sides)
             self._left |= {(id(names), name): value for names, values in entry.left for name, value in values.items()}
             self.result.scalars += [one for one in outputs if one.numel() == 1 and one.requires_grad]
@@ -178,14 +179,6 @@ class Player:
                 self.result.gradients += outputs
             if entry.kind == CALL:
                 outputs += shards_of(outputs)
-
-    def _mingle(self, entry: Entry, tensor: Tensor, exchange: Mingled) -> None:
-        """Note where a gradient is this rank's own that had the others' part in it; weights stay as they are."""
-        if self.result.mingled is None:
-            self.result.mingled = self.tracer.ops
-        weights = {storage(one) for one in self._leaves}
-        with self.tracer.still():
-            self._outputs[id(entry)] = [exchange(tensor, 0.0 if storage(tensor) in weights else self._others)]
 
     def _bind(self, entry: Entry) -> None:
         doubts = len(self.result.stale)
@@ -225,6 +218,7 @@ class Player:
             # Now, before the script divides or clips them: what an exchange between ranks would be given.
             sizes = [fact(leaf.grad).absmax for leaf in self._leaves if leaf.grad is not None]
             self.result.largest_gradient = max((size for size in sizes if size is not None), default=None)
+        self._shared.backward_ended(entry, self.tracer.ops)
 
     def _stand_in_for_written(self, entries: list[Entry]) -> None:
         # What the script wrote into in place is written into a copy, made from what it held before the first write.

@@ -21,8 +21,7 @@ from nandiag.runtime.collectives.own_part import OwnPart, own_part
 from nandiag.runtime.collectives.ring import RING, Call, argument
 from nandiag.runtime.frames import Frame, Place, places
 from nandiag.runtime.guard import guarded
-from nandiag.runtime.leaves import is_leaf
-from nandiag.runtime.look.finite import is_bad
+from nandiag.runtime.tape.calls.exchanged import Exchanged, Mingled, is_weight
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, CALL, Entry, tensors_in
 from nandiag.runtime.tape.packed.descent import ancestors
@@ -46,7 +45,7 @@ _WRITTEN = {
     "all_reduce_coalesced": (0, "tensors"),
 }
 _COUNTED_AS = dict.fromkeys(("recv", "irecv", "batch_isend_irecv"), "send")
-_MOST = 256
+MOST = 1024
 _MOST_HELD = 32
 _SMALL, _FEW = 1 << 14, 64
 _DEEPEST = 60
@@ -59,7 +58,7 @@ class Exchange:
     """One call of a collective by the script: its name, the user's places, and after how many backward calls.
 
     ``message`` is what it brought this rank, where both ends count that alike; ``dtype`` that of the tensor that it was
-    given first.
+    given first. ``again``: all ranks could make it again together.
     """
 
     name: str
@@ -67,6 +66,7 @@ class Exchange:
     micro_step: int
     message: Message | None = None
     dtype: torch.dtype | None = None
+    again: bool = True
 
     @property
     def frames(self) -> tuple[Frame, ...]:
@@ -84,77 +84,45 @@ def watch_exchanges(capture: Capture) -> None:
 def _ended(capture: Capture, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> None:
     if name not in _NAMES or capture.depth or capture.idle:
         return
-    if len(capture.exchanges) < _MOST:
+    again = _written(capture, (name, args, kwargs), caller)
+    if len(capture.exchanges) < MOST:
         found, _ = places(caller, 4)
-        if found:
+        if found or not again:
             message = ARRIVALS.newest
             known = message if message is not None and message.kind == _COUNTED_AS.get(name, name) else None
             dtype = getattr(args[0] if args else kwargs.get("tensor"), "dtype", None)
-            capture.exchanges.append(Exchange(name, found, capture.tape.micro_step, known, dtype))
-    _written(capture, (name, args, kwargs), caller)
-
-
-class Exchanged:
-    """A tensor before and after an exchange in place, to be taped as a call: it returns what the ranks made of it.
-
-    Where what this rank gave was bad already it returns that, for then the exchange only passed it on. A weight is
-    written into: what the script does to it next it does to the weight.
-    """
-
-    def __init__(self, name: str, after: Tensor) -> None:
-        self.__name__ = name
-        self.after = after
-
-    def __call__(self, before: Tensor) -> Tensor:
-        """Return what came out, given what this rank put in; both of any one shape."""
-        if is_bad(before):
-            return before
-        if not _is_weight(before):
-            return self.after
-        with torch.no_grad():
-            return before.copy_(self.after)
-
-
-class Mingled:
-    """A gradient, or what is made of gradients, in an exchange in place: a replay has only this rank's part of it."""
-
-    def __init__(self, name: str) -> None:
-        self.__name__ = f"{name}_"  # named as calls that write in place are
-
-    def __call__(self, before: Tensor, others: float = 0.0) -> Tensor:
-        """Return this rank's part, of any shape, as if the other ranks had put in so much for each number of it."""
-        with torch.no_grad():
-            return before.add_(others) if others and before.is_floating_point() else before
+            capture.exchanges.append(Exchange(name, found, capture.tape.micro_step, known, dtype, again))
 
 
 _MINGLES = traits(Tensor.add_)  # it writes into what it is given, and does nothing besides
 
 
-def _is_weight(tensor: Tensor) -> bool:
-    return is_leaf(tensor) and tensor.requires_grad
-
-
-def _written(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]], caller: FrameType) -> None:
+def _written(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]], caller: FrameType) -> bool:
     """What an exchange wrote holds what other ranks gave: the calls on this rank do not make it.
 
-    Behind the backward gradients are exchanged, each by a call: of those it is looked at as a whole what came of them.
+    Behind the backward gradients are exchanged, each by a call. Returns whether all ranks could make it again together.
     """
-    name, _, kwargs = call
-    filled, own = _filled(call, few=len(capture.exchanges) <= _MOST_HELD)
+    name, args, kwargs = call
+    again = True
+    filled, own = _filled(call, few=len(capture.exchanges) < _MOST_HELD)
     if capture.births is not None:
         for tensor in filled:
             capture.births.received(tensor)
     taped, later = name in _RECEIVES or not after_backward(capture), bool(kwargs.get("async_op"))
     for tensor in filled:
         if not taped and (later or not _is_figure(capture, tensor)):
-            _mingled(capture, name, tensor, caller)
+            mingled = Mingled(name, args, kwargs)
+            again = _mingled(capture, mingled, tensor, caller) and again
         elif own is not None and tensor is own.written:
+            if after_backward(capture):
+                own.may_be_made(args, kwargs)
             _passed_on(capture, own, caller)
         elif name in _RECEIVES or later or tensor.numel() > _SMALL:
             capture.tape.unmake(tensor)
             capture.received.add(tensor.untyped_storage()._cdata)
         else:
             _as_made(capture, name, tensor, caller)
+    return again
 
 
 def _as_made(capture: Capture, name: str, tensor: Tensor, caller: FrameType) -> None:
@@ -164,17 +132,21 @@ def _as_made(capture: Capture, name: str, tensor: Tensor, caller: FrameType) -> 
     with torch._C.DisableTorchFunction():
         after = Exchanged(name, tensor.detach().clone())
         entry = capture.window.tape_call(after, ((tensor,), {}), tensor, caller)
-    if entry is not None and _is_weight(tensor):
+    if entry is not None and is_weight(tensor):
         entry.in_place = True
     capture.received.add(after.after.untyped_storage()._cdata)
     ARRIVALS.note(after.after, ARRIVALS.of(tensor))
 
 
-def _mingled(capture: Capture, name: str, tensor: Tensor, caller: FrameType) -> None:
-    """It is in a replay what this rank put in: what is found behind that may hang on the others' part."""
-    if capture.window.on and _is_shared() and capture.tape.maker(tensor) is not None:
-        with torch._C.DisableTorchFunction():
-            capture.window.tape_call(Mingled(name), ((tensor,), {}), tensor, caller, _MINGLES)
+def _mingled(capture: Capture, mingled: Mingled, tensor: Tensor, caller: FrameType) -> bool:
+    """It is in a replay what this rank put in; returns whether all ranks could make it again together."""
+    if not _is_shared():
+        return True
+    if not capture.window.on or capture.tape.maker(tensor) is None:
+        return False
+    with torch._C.DisableTorchFunction():
+        capture.window.tape_call(mingled, ((tensor,), {}), tensor, caller, _MINGLES)
+    return mingled.may_be_made
 
 
 def _is_shared() -> bool:

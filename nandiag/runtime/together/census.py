@@ -80,8 +80,18 @@ def all_come(name: str, seconds: float | None = None) -> bool:
 
     Who comes to it a second time asks anew: what was answered then says nothing of where the others are now.
     """
+    return has_peers() and all_joined(_store_of(name), members(), seconds)[0]
+
+
+def stays_away(name: str) -> None:
+    """This rank does not come to what has this ``name``: nobody waits for it. Never raises."""
+    with contextlib.suppress(Exception):
+        stand_apart(_store_of(name))
+
+
+def _store_of(name: str) -> Any:
     _come[name] += 1
-    return has_peers() and all_joined(own_store(f"{name}/{_come[name]}"), members(), seconds)[0]
+    return own_store(f"{name}/{_come[name]}")
 
 
 def laid_out_alike(store: Any, who: Members) -> Members:

@@ -1,9 +1,10 @@
-"""Gradients that the script itself sums over the ranks, and what it does with them then: ``averaged.py FAULT HOW``.
+"""Gradients that are summed over the ranks, and what the script does with them then: ``averaged.py FAULT HOW``.
 
 At step 3 rank 0 has no gradient of its own. FAULT is ``other`` (rank 1 divides what all have by nothing, and sends it),
 ``none`` (rank 1 has no gradient either), ``own`` (a number of rank 1's own breaks, which hangs on no gradient) or
-``before`` (rank 1 breaks its gradients before they are summed). HOW is ``each`` or ``flat``: one exchange for each
-gradient, or one for all of them.
+``before`` (rank 1 breaks its gradients before they are summed). HOW is ``each`` or ``flat`` (one exchange for each
+gradient, or one for all of them), ``later`` (waited for when all are under way), ``parts`` (each rank gets its part of
+the sum, and these are gathered) or ``ddp``.
 """
 
 import gc
@@ -20,12 +21,20 @@ BAD, STEPS = 3, 5
 
 
 def summed(parameters):
-    if HOW == "each":
-        for one in parameters:
-            dist.all_reduce(one.grad)
+    if HOW == "ddp":
+        return
+    if HOW in {"each", "later"}:
+        works = [dist.all_reduce(one.grad, async_op=HOW == "later") for one in parameters]
+        for work in works if HOW == "later" else ():
+            work.wait()
         return
     flat = torch.cat([one.grad.flatten() for one in parameters])
-    dist.all_reduce(flat)
+    if HOW == "flat":
+        dist.all_reduce(flat)
+    else:
+        part = torch.empty(flat.numel() // 2)
+        dist.reduce_scatter_tensor(part, flat)
+        dist.all_gather_into_tensor(flat, part)
     for one, part in zip(parameters, flat.split([one.numel() for one in parameters]), strict=True):
         one.grad.copy_(part.view_as(one))
 
@@ -49,6 +58,7 @@ def loss_of(model, step):
 dist.init_process_group("gloo")
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+model = nn.parallel.DistributedDataParallel(model) if HOW == "ddp" else model
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
 weights = list(model.parameters())
 torch.manual_seed(RANK)

@@ -1,7 +1,7 @@
-"""Gradients that the script itself exchanges: a replay by one rank has its own part of them (worker).
+"""Whether what a rank found behind an exchange of gradients hangs on what the others put in: they all look (worker).
 
-What is found behind such an exchange may be no fault of this rank: a norm that is 0 without the others' part is not 0
-with it. So the step is run once more with a number in the place of theirs.
+Where the run ends the ranks come together, and exchange what their replays made. A rank that has found its own fault
+before any exchange says so, and nobody waits for it.
 """
 
 from __future__ import annotations
@@ -11,34 +11,54 @@ from dataclasses import replace
 
 from nandiag.events import Looked
 from nandiag.runtime.evidence.op import Op
-from nandiag.runtime.replay.case import Case, is_made_here
-from nandiag.runtime.replay.rerun import Rerun
+from nandiag.runtime.replay.case import NOT_RUN, Case
+from nandiag.runtime.replay.exchanges.shared import Shared, has_hooks, may_break_behind
+from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.tape.entries import Entry
+from nandiag.runtime.tape.exchange import MOST, Exchange
+from nandiag.runtime.together.census import all_come, has_peers, stays_away
+from nandiag.runtime.together.shadows import possible
 
-_OTHERS = 1.0
 _OWN = "own_gradients"
+_PATIENCE, _STEPS, _LONGEST = 5.0, 20.0, 30.0
 
 
-def with_own(looked: Looked, op: Op, result: Rerun) -> Looked:
-    """Return ``looked``, which found ``op``, marked where that ran on gradients that had the others' part in them."""
-    if result.mingled is None or op.index <= result.mingled:
+def with_own(looked: Looked, op: Op, shared: Shared | None) -> Looked:
+    """Return ``looked``, which found ``op``, marked where that may hang on the others' part of what was exchanged."""
+    if shared is None or not shared.hangs(op):
         return looked
-    return replace(looked, facts={**looked.facts, _OWN: True})
+    return replace(looked, facts={**looked.facts, _OWN: True, "reconstructed": True})
 
 
-def against_others(case: Case, looked: Looked, replay: Callable[[Case], Looked]) -> Looked:
-    """Return what was found behind an exchange, with whether it breaks so whatever the other ranks put in.
+def with_others(
+    case: Case, looked: Looked, entries: list[Entry], capture: Capture, replay: Callable[[Case], Looked]
+) -> Looked:
+    """Return ``looked``, or what the ranks see together where it ran on one rank's part of what all have exchanged.
 
-    What goes in there as well, number for number, hangs on nothing of theirs: it was made as it is. ``without_peers``
-    is ``any`` where it breaks all the same, and ``zeros`` where it was finite.
+    They wait for each other 20 steps and at least 5 s, 30 s at most.
     """
-    if looked.facts.get(_OWN) is not True:
+    if not (case.ends and has_peers() and may_break_behind(entries)) or case.handed or case.apart:
         return looked
-    again = None if case.joint else replay(replace(case, others=_OTHERS))
-    broke = again is not None and is_made_here(again) and again.site == looked.site
-    if broke and again is not None and again.inputs == looked.inputs:
-        return replace(looked, facts={key: value for key, value in looked.facts.items() if key != _OWN})
-    told = {} if again is None or not (broke or again.outcome == "finite") else {"without_peers": _NAMES[broke]}
-    return replace(looked, facts={**looked.facts, "reconstructed": True, **told})
+    settled = looked.outcome in NOT_RUN or (looked.outcome == "found" and _OWN not in looked.facts)
+    if settled or not possible() or has_hooks(entries) or not _may_be_made(capture.exchanges):
+        stay_away(case)
+        return looked
+    if not all_come(_name(case), min(_LONGEST, max(_PATIENCE, _STEPS * capture.step_seconds))):
+        return looked
+    again = replay(replace(case, joint=True, shares=True))
+    return looked if again.outcome in NOT_RUN else again
 
 
-_NAMES = {True: "any", False: "zeros"}
+def stay_away(case: Case) -> None:
+    """Say that this rank does not run the step again with the others, which may be waiting for it."""
+    if case.ends and has_peers():
+        stays_away(_name(case))
+
+
+def _name(case: Case) -> str:
+    return f"shared/{case.step}"
+
+
+def _may_be_made(exchanges: list[Exchange]) -> bool:
+    """Whether all ranks can make these again together; more are not known one by one."""
+    return len(exchanges) < MOST and all(one.again for one in exchanges)

@@ -97,7 +97,19 @@ def test_a_gradient_that_is_exchanged_is_this_ranks_part_in_a_replay(opened, mod
         assert one.in_place
         before = torch.tensor([1.0, 2.0])
         assert one.function(before) is before
-        assert one.function(before, 3.0).tolist() == [4.0, 5.0]
+        assert one.function.may_be_made
+
+
+@pytest.mark.parametrize(("name", "again"), [("all_reduce", True), ("all_reduce_coalesced", False)])
+def test_an_exchange_that_ranks_could_not_make_again_is_known(opened, model, name, again):
+    opened.output.sum().backward()
+    given = model.bias.grad
+    ended(opened, name, given if again else [given])
+    assert [one.again for one in opened.capture.exchanges] == [again]
+    with torch._C.DisableTorchFunction():
+        unseen = model.weight.grad  # of which the tape knows nothing
+    ended(opened, "all_reduce", unseen)
+    assert [one.again for one in opened.capture.exchanges] == [again, False]
 
 
 @pytest.fixture
