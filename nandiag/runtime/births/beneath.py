@@ -27,12 +27,13 @@ class Beneath(TorchFunctionMode):
         self.on = self.shut = False
         self.owner: int | None = None  # the only thread that may open it, None for any
         self._thread = 0
-        self._within = False
+        self._within = self._wanted = False
 
     def open(self) -> None:
         """Begin to see. What a call that was seen does within (DTensor's handlers are Python) is its own affair."""
         try:
             if self.on or self.shut or self._within or self.probe in RECORDER.darkened:
+                self._wanted |= self._within
                 return
             if self.owner is not None and self.owner != _ident():
                 return
@@ -63,6 +64,28 @@ class Beneath(TorchFunctionMode):
             disarm(self.probe, error)
             return False
         return True
+
+    @property
+    def passes_by(self) -> bool:
+        """Whether a call is under way whose doings are its own affair."""
+        return self._within
+
+    def pass_by(self) -> bool:
+        """Stop seeing until :meth:`go_on`, whoever opens it meanwhile; returns whether it did see."""
+        seen = self.close()
+        self._within, self._wanted = True, False
+        return seen
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody would have opened it since it passes by."""
+        return self._wanted
+
+    def go_on(self, seen: bool) -> None:  # noqa: FBT001 - what pass_by() has returned
+        """See again, where it did or somebody wanted it to."""
+        self._within = False
+        if seen or self._wanted:
+            self.open()
 
     @property
     def here(self) -> bool:

@@ -78,6 +78,10 @@ class Waiting:
 FINITE = Finite()
 
 
+# They end as what writes into what it is given, and write into the gradients of that alone.
+CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_"})
+
+
 def is_in_place(name: str) -> bool:
     """Whether a torch function of this name writes into its first argument."""
     dunder = name.startswith("__")

@@ -6,9 +6,8 @@ Its interpreter leaves no frames of Python's, and what it differentiates is one 
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from types import CodeType, FunctionType
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 
 from nandiag.runtime.frames import LIBRARY, USER, Frame, kind_of
+from nandiag.runtime.frames.compiled import uncompiled
 from nandiag.runtime.frames.text import tree_of
 
 _as_written = ContextVar("as_written", default=False)
@@ -41,10 +41,8 @@ _OPERATORS: dict[type[ast.AST], frozenset[str]] = {
 def as_written() -> Iterator[None]:
     """Have what was compiled run as the Python that it was written as: op by op, with autograd's own nodes."""
     before = _as_written.set(True)
-    # Where dynamo was never imported it has compiled nothing.
-    eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
     try:
-        with eager:
+        with uncompiled():
             yield
     finally:
         _as_written.reset(before)

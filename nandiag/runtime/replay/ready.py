@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nandiag.runtime.births.known import CLIPS
 from nandiag.runtime.evidence.labels import label, labels_of, storage
 from nandiag.runtime.frames import USER, kind_of
 from nandiag.runtime.leaves import is_leaf
@@ -130,10 +131,6 @@ def gradients_used(entries: list[Entry]) -> bool:
     """Whether the script wrote into weights behind a backward among ``entries``, as SAM does."""
     first = next((index for index, entry in enumerate(entries) if entry.kind == BACKWARD), len(entries))
     return bool(_written_weights([entry for entry in entries[first:] if entry.name not in CLIPS]))
-
-
-# They end as what writes into what it is given, and write into the gradients of that alone.
-CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_"})
 
 
 def tracer_for(case: Case, entries: list[Entry], mended: Mended | None) -> Tracer:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from nandiag.runtime.frames import scripted
+from nandiag.runtime.frames.compiled import leave_ours_alone
 from nandiag.runtime.guard import guarded
-from nandiag.runtime.inject.after_import import after_import
 from nandiag.runtime.memory.packing import watch_packing
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tracebacks import pass_on
@@ -31,6 +31,7 @@ def install(capture: Capture) -> None:
     _wrap_function_apply(capture)
     _wrap_compile(capture)
     _wrap_scripted(capture)
+    leave_ours_alone()
     watch_packing()
     torch.autograd.grad = _as_one_call(capture, torch.autograd.grad)
     for name in ("grad", "grad_and_value", "jacrev", "jacfwd", "hessian", "vmap"):
@@ -69,21 +70,7 @@ def _wrap_module_call(capture: Capture) -> None:
         capture.root_ends(self, entry, output)
         return output
 
-    _no_frame_to_compile(call)
     nn.Module.__call__ = call  # type: ignore[method-assign]
-
-
-def _no_frame_to_compile(wrap: Callable[..., Any]) -> None:
-    """Have Dynamo trace through a wrap, but not begin with it, as it never begins in torch's own code.
-
-    DDP calls its module while Dynamo looks on; a wrap compiled for one class of module is compiled anew for the next.
-    """
-
-    @guarded("compile")
-    def skip(dynamo: Any) -> None:
-        dynamo.skip_code(wrap.__code__)
-
-    after_import("torch._dynamo.eval_frame", skip)
 
 
 def _wrap_tensor_backward(capture: Capture) -> None:
@@ -93,6 +80,9 @@ def _wrap_tensor_backward(capture: Capture) -> None:
 
     @functools.wraps(original)
     def backward(self: Tensor, *args: Any, **kwargs: Any) -> None:
+        if torch.compiler.is_compiling():
+            original(self, *args, **kwargs)  # type: ignore[no-untyped-call]
+            return
         # Under a function mode Tensor.backward takes the mode off and puts it back by itself: it must not be ours.
         capture.training()
         window.close()
@@ -218,7 +208,7 @@ def _wrap_compile(capture: Capture) -> None:
         compiled = original(model, **kwargs)
         if isinstance(compiled, nn.Module) or isinstance(model, type):
             return compiled
-        return _as_one_call(capture, compiled)
+        return _as_compiled(capture, compiled)
 
     torch.compile = compile_
 
@@ -260,8 +250,8 @@ def _as_one_call(capture: Capture, original: Callable[..., Any], *, traced: bool
         # Dynamo takes the first word for true and traces no further into ours.
         if torch.compiler.is_compiling():
             return original(*args, **kwargs)
-        if traced and capture.births is not None and capture.births.prelude.on:
-            capture.births.prelude.pause()  # before training it is a compiled function that is called: no more of it
+        if traced:
+            _pause_prelude(capture)
         taped = not capture.idle and capture.window.on
         try:
             if taped:
@@ -281,6 +271,42 @@ def _as_one_call(capture: Capture, original: Callable[..., Any], *, traced: bool
         return output
 
     return wrapper
+
+
+def _as_compiled(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a wrap of what ``torch.compile`` made of a function: one entry, as what ``_as_one_call`` wraps.
+
+    What it calls as Python between two graphs (a model, say) opens no window, for Dynamo would trace that too.
+    """
+    one_call = _as_one_call(capture, original)
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return original(*args, **kwargs)
+        _pause_prelude(capture)
+        window = capture.window
+        if capture.idle or window.passes_by:
+            return one_call(*args, **kwargs)
+        seen = window.pass_by()
+        try:
+            output = original(*args, **kwargs)
+            if seen or window.wanted:
+                _tape(capture, original, (args, kwargs), output)
+        except BaseException as error:
+            pass_on(error)
+            raise
+        finally:
+            window.go_on(seen)
+        return output
+
+    return wrapper
+
+
+def _pause_prelude(capture: Capture) -> None:
+    """Before training it is a compiled function that is called: no more of it is seen."""
+    if capture.births is not None and capture.births.prelude.on:
+        capture.births.prelude.pause()
 
 
 def _listed(word: Any) -> Any:

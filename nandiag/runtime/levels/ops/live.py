@@ -14,6 +14,7 @@ from nandiag.events import Looked
 from nandiag.runtime.births.known import OP
 from nandiag.runtime.evidence.op import Op
 from nandiag.runtime.evidence.walk import origin
+from nandiag.runtime.frames.compiled import uncompiled_from_now_on
 from nandiag.runtime.guard import disarm, guarded
 from nandiag.runtime.inject.after_import import after_import
 from nandiag.runtime.levels.calls import listen
@@ -207,4 +208,4 @@ class Live:
 
 def _eagerly(module: object) -> None:
     del module
-    torch.compiler.set_stance("force_eager")
+    uncompiled_from_now_on()

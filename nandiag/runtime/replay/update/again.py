@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from nandiag.events import Looked
+from nandiag.runtime.births.known import CLIPS
 from nandiag.runtime.collectives.messages import ARRIVALS
 from nandiag.runtime.collectives.wraps import alone
 from nandiag.runtime.early.schedule import set_at
@@ -352,7 +353,7 @@ def last_write(bad: list[Tensor], step: int, entries: list[Entry], why: str = _F
     """
     memory = {storage(one) for one in bad}
     writes = [(entry, target) for entry, target in written_by(entries) if storage(target) in memory]
-    writes = [one for one in writes if not _is_finite(one[0])]
+    writes = [one for one in writes if not _is_finite(one[0]) and one[0].name not in CLIPS]
     if not writes:
         return None
     entry, target = writes[-1]

@@ -14,12 +14,12 @@ from weakref import ref as reference
 
 from torch import Tensor
 
+from nandiag.runtime.births.known import CLIPS
 from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import Frame, Trail, is_ours, places_on, trail
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.leaves import BUILT_IN, is_leaf
 from nandiag.runtime.look.finite import fact, is_bad, local, quiet
-from nandiag.runtime.replay.ready import CLIPS
 from nandiag.runtime.tape.entries import Entry, Tape
 from nandiag.runtime.tape.packed.words import Given, Made
 from nandiag.runtime.tape.state import capturing

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from nandiag.events import Looked, Skipped
+from nandiag.runtime.births.known import CLIPS
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.look.finite import fact, is_bad, quiet
 from nandiag.runtime.look.losses import Loss
 from nandiag.runtime.look.sight import Sight
 from nandiag.runtime.look.weights import Optimizer
-from nandiag.runtime.replay.ready import CLIPS, gradients_used
+from nandiag.runtime.replay.ready import gradients_used
 from nandiag.runtime.tape.entries import BACKWARD, Entry
 from nandiag.runtime.tape.packed.descent import ancestors
 from nandiag.runtime.tape.packed.words import Given, Made
