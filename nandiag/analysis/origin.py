@@ -19,6 +19,7 @@ from nandiag.analysis.timeline import STARTS, STATE, Moment, Seen, Timeline, har
 from nandiag.analysis.ways.carried import carried, sent_through
 from nandiag.events import Harm, Looked, Skipped, words
 
+_BETWEEN = (*STARTS, "optimizer")
 _GIVEN = frozenset({"arg0", "arg1", "arg2", "arg3", "value", "alpha", "other", "min", "max"})
 
 
@@ -169,7 +170,7 @@ def _by_look(scene: Scene) -> Claim | None:
     found = [one for one in scene.looks if one.event.outcome == "found" and one.event.source != "received"]
     found = [one for one in found if _is_own(one.event)] or found
     found = [one for one in found if not one.event.facts.get("sent") or _was_received(one, scene)]
-    found = [one for one in found if not is_held_too(one, scene.looks)]
+    found = [one for one in found if not (is_held_too(one, scene.looks) or is_sent_too(one, scene.looks))]
     if not found:
         return None
     able = [one for one in found if not is_given(one.event)] or found
@@ -196,6 +197,20 @@ def is_held_too(one: Seen[Looked], looks: Iterable[Seen[Looked]]) -> bool:
     held = {fact.name for fact in one.event.inputs if fact.bad}
     born = {other.event.facts.get("weight") for other in looks if other.rank != one.rank and _is_birth(other.event)}
     return bool(held) and held <= born
+
+
+def is_sent_too(one: Seen[Looked], looks: Iterable[Seen[Looked]]) -> bool:
+    """Whether a rank began the step with bad weights, and another broke what goes into weights between two steps.
+
+    They are averaged there, or sent: nothing shows that this rank made its own bad by itself.
+    """
+    if one.event.source not in STATE or one.event.phase not in _BETWEEN or "birth" in one.event.facts:
+        return False
+    return any(other.rank != one.rank and _is_written(other.event) for other in looks)
+
+
+def _is_written(look: Looked) -> bool:
+    return (look.outcome, look.source) == ("found", "op") and look.phase in _BETWEEN
 
 
 def is_given(look: Looked) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from nandiag.analysis.causes.facts import is_again, is_whole
-from nandiag.analysis.origin import Claim, is_given, is_held_too, is_laid
+from nandiag.analysis.origin import Claim, is_given, is_held_too, is_laid, is_sent_too
 from nandiag.analysis.report import Origin
 from nandiag.analysis.timeline import STARTS, STATE, Seen, Timeline
 from nandiag.analysis.verdict.steady import loaded_behind
@@ -101,6 +101,9 @@ def _held_too(timeline: Timeline, claim: Claim) -> Iterable[str]:
     ranks = {one.rank for one in looks if is_held_too(one, looks)} - set(claim.ranks)
     if claim.basis == "look" and ranks:
         yield f"{words.ranks(ranks).capitalize()} held it too when the first step began; where from was not seen there."
+    if claim.basis == "look" and (sent := {one.rank for one in looks if is_sent_too(one, looks)} - ranks):
+        who, whence = words.ranks(sent - set(claim.ranks)).capitalize(), words.ranks(claim.ranks)
+        yield f"{who} began the step with bad weights too: that they came from {whence} is inferred."
 
 
 def _first_place(claim: Claim, origin: Origin) -> Iterable[str]:

@@ -74,6 +74,17 @@ def test_what_may_hang_on_the_others_gradients_gives_way_to_a_rank_that_broke_by
     assert any("this rank's own gradients" in text for text in verdict.evidence)
 
 
+def test_weights_that_another_rank_had_sent_are_no_fault_of_the_rank_that_began_with_them(by_hand):
+    bad = by_hand.fact("2.bias", nan=1)
+    began = by_hand.found(6, phase="optimizer", source="parameter", inputs=(bad,))
+    made = by_hand.found(6, phase="optimizer", site=Site(None, None, "aten.log.default"))
+    record = by_hand.run(by_hand.rank(0, by_hand.loss(6), began), by_hand.rank(1, by_hand.loss(6), made))
+    verdict = analyse(record).verdict
+    assert verdict.origin.ranks == (1,)
+    assert not any("by itself" in text for text in verdict.evidence)
+    assert "Rank 0 began the step with bad weights too: that they came from rank 1 is inferred." in verdict.evidence
+
+
 def test_an_earlier_micro_step_goes_before_a_lower_rank(by_hand):
     record = by_hand.run(by_hand.rank(0, by_hand.found(5, micro_step=1)), by_hand.rank(1, by_hand.found(5)))
     assert origin(record).ranks == (1,)
