@@ -9,17 +9,17 @@ rank's own gradients are finite when the step is run again and an exchange lies 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from nandiag.analysis.causes.collective_overflow import limit_of
 from nandiag.analysis.causes.facts import is_again, is_whole
 from nandiag.analysis.report import RankState
 from nandiag.analysis.timeline import STARTS, STATE, Moment, Seen, Timeline, harm_moment, look_moment, phase_of
+from nandiag.analysis.ways.begun import is_held_too, is_sent_too
 from nandiag.analysis.ways.carried import carried, sent_through
 from nandiag.events import Harm, Looked, Skipped, words
 
-_BETWEEN = (*STARTS, "optimizer")
 _GIVEN = frozenset({"arg0", "arg1", "arg2", "arg3", "value", "alpha", "other", "min", "max"})
 
 
@@ -190,29 +190,6 @@ def _by_look(scene: Scene) -> Claim | None:
     )
 
 
-def is_held_too(one: Seen[Looked], looks: Iterable[Seen[Looked]]) -> bool:
-    """Whether a rank began with bad weights of which another one saw the birth: ranks begin alike, as a rule."""
-    if one.event.source not in STATE or one.event.phase not in STARTS or "birth" in one.event.facts:
-        return False
-    held = {fact.name for fact in one.event.inputs if fact.bad}
-    born = {other.event.facts.get("weight") for other in looks if other.rank != one.rank and _is_birth(other.event)}
-    return bool(held) and held <= born
-
-
-def is_sent_too(one: Seen[Looked], looks: Iterable[Seen[Looked]]) -> bool:
-    """Whether a rank began the step with bad weights, and another broke what goes into weights between two steps.
-
-    They are averaged there, or sent: nothing shows that this rank made its own bad by itself.
-    """
-    if one.event.source not in STATE or one.event.phase not in _BETWEEN or "birth" in one.event.facts:
-        return False
-    return any(other.rank != one.rank and _is_written(other.event) for other in looks)
-
-
-def _is_written(look: Looked) -> bool:
-    return (look.outcome, look.source) == ("found", "op") and look.phase in _BETWEEN
-
-
 def is_given(look: Looked) -> bool:
     """Whether the op was given a number that is bad, of which nothing shows where it was made."""
     numbers = (words.as_number(fact) for name, fact in look.facts.items() if name in _GIVEN)
@@ -223,10 +200,6 @@ def is_given(look: Looked) -> bool:
 def is_laid(look: Looked) -> bool:
     """Whether the op only wrote down a number that is not finite, as the script has it."""
     return look.site is not None and words.laid(look.site.op or "", look.inputs, look.facts) is not None
-
-
-def _is_birth(look: Looked) -> bool:
-    return look.outcome == "found" and "birth" in look.facts
 
 
 def _was_received(sent: Seen[Looked], scene: Scene) -> bool:

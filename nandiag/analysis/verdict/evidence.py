@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from nandiag.analysis.causes.facts import is_again, is_whole
-from nandiag.analysis.origin import Claim, is_given, is_held_too, is_laid, is_sent_too
+from nandiag.analysis.origin import Claim, is_given, is_laid
 from nandiag.analysis.report import Origin
 from nandiag.analysis.timeline import STARTS, STATE, Seen, Timeline
 from nandiag.analysis.verdict.steady import loaded_behind
 from nandiag.analysis.verdict.summary import own_of
+from nandiag.analysis.ways.begun import is_held_too, is_sent_too
 from nandiag.analysis.ways.carried import way_of
 from nandiag.events import Harm, Looked, Skipped, TensorFact, words
 
