@@ -297,6 +297,15 @@ def _reconstructed(look: Looked) -> Iterable[str]:
         yield "It was made by this rank alone, and breaks so only where what other ranks put in is 0 as well."
     elif facts.get("without_peers") == "any":
         yield "It was made by this rank alone, and breaks so whatever other ranks put into its collectives."
+    yield from _on_what(look)
+
+
+def _on_what(look: Looked) -> Iterable[str]:
+    """Yield what stands there for the weights, or for what the optimizer kept, in an update that was made again."""
+    facts = look.facts
+    zeros = facts.get("began_of_zeros")
+    if isinstance(zeros, list) and zeros:
+        yield f"What the optimizer kept as {words.few(list(map(str, zeros)), most=4)} held zeros before that update."
     if facts.get("of_zeros") is True:
         yield "It fails so where the weights were 0 before; on other values it was finite."
     if isinstance(facts.get("made_up"), float) and look.inputs:

@@ -190,6 +190,12 @@ def is_blank(tensor: Tensor) -> bool:
     return data is not None and not bool(data.any())
 
 
+def zeros_in(value: object) -> int:
+    """Return how many of the floats that this rank holds of a tensor are 0; 0 for all else. Reads the host."""
+    data = local(value) if isinstance(value, Tensor) and value.dim() else None
+    return 0 if data is None else data.numel() - int(data.count_nonzero())
+
+
 def fact(tensor: Tensor, name: str | None = None) -> TensorFact:
     """Return counts and extremes of what this rank holds of ``tensor``; reads the host, in chunks of 16M elements.
 

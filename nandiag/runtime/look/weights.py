@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nandiag.runtime.leaves import names_in_script
-from nandiag.runtime.look.finite import is_bad, is_blank, local, norms
+from nandiag.runtime.look.finite import is_bad, is_blank, local, norms, zeros_in
 from nandiag.runtime.look.frozen import Frozen
 from nandiag.runtime.memory.masks import Masks, has_mask_of, is_added, may_be
 from nandiag.runtime.names import Owner, find_roots, owners
@@ -72,20 +72,23 @@ class Variables:
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """What an optimizer's first update found: parameters that were ``blank``, 0 all over, and what state each had.
+    """What an optimizer's first update found, here or since it was loaded; how many it had ``made`` here by then.
 
-    Both by ``id``; the state by its keys: an optimizer of the script's own may fill some of it before.
+    Parameters that were ``blank``, 0 all over, and what state each had, both by ``id``. The state has how many zeros it
+    held under each key: an optimizer of the script's own may fill some of it before, and write over it after its use.
     """
 
     blank: frozenset[int] = frozenset()
-    state: Mapping[int, frozenset[Any]] = field(default_factory=dict)
+    state: Mapping[int, Mapping[Any, int]] = field(default_factory=dict)
+    made: int = 0
 
     @classmethod
-    def of(cls, optimizer: Optimizer) -> Began:
-        """Look at an optimizer that has made no update yet."""
+    def of(cls, optimizer: Optimizer, made: int) -> Began:
+        """Look at an optimizer whose next update is the first one."""
         blank = frozenset(id(one) for one in parameters(optimizer) if is_blank(one))
         states = [(one, state) for one, state in optimizer.state.items() if isinstance(state, dict)]
-        return cls(blank, {id(one): frozenset(state) for one, state in states})
+        count = _no_zeros if is_of_torch(optimizer) else zeros_in
+        return cls(blank, {id(one): {key: count(held) for key, held in state.items()} for one, state in states}, made)
 
 
 class Weights:
@@ -131,8 +134,10 @@ class Weights:
         others = (one for optimizer in self._met if hasattr(optimizer, "param_groups") for one in parameters(optimizer))
         return all(one.grad is None or id(one) in own for one in others)
 
-    def begin(self, optimizer: Optimizer) -> list[Held]:
+    def begin(self, optimizer: Optimizer, made: int = 0) -> list[Held]:
         """Take stock when an optimizer is met, or was loaded: return the parameters and state that are bad already.
+
+        ``made``: how many updates it has made here.
 
         A frozen parameter that an optimizer was given all the same is a mask or scratch if it is bad from the start.
         """
@@ -144,7 +149,7 @@ class Weights:
         self._begun.add(optimizer)
         self.on_begun(optimizer)
         self.take_stock(optimizer)
-        self._began[optimizer] = Began.of(optimizer)
+        self._began[optimizer] = Began.of(optimizer, made)
         found = self.bad(optimizer)
         meant = [one for one in found if _asleep(one) or (not self.filled(optimizer) and _is_extreme(optimizer, one))]
         self.excuse(meant)
@@ -161,9 +166,10 @@ class Weights:
         """Whether its state came from elsewhere: then even its first update here found some."""
         return optimizer in self._filled
 
-    def began(self, optimizer: Optimizer) -> Began | None:
-        """Return what its first update found; None where that was not made here."""
-        return None if self.filled(optimizer) else self._began.get(optimizer, Began())
+    def began(self, optimizer: Optimizer, made: int) -> Began | None:
+        """Return what its newest update found, of the ``made`` here; None where it was not the first, nor loaded."""
+        began = self._began.get(optimizer, None if self.filled(optimizer) else Began())
+        return began if began is not None and began.made == made - 1 else None
 
     def take_stock(self, optimizer: Optimizer | None = None) -> None:
         """Find all live modules anew and name their tensors."""
@@ -330,6 +336,11 @@ def _none() -> None:
 
 def _none_of(_: Optimizer) -> None:
     """Stand in for nobody who would hear of an optimizer."""
+
+
+def _no_zeros(_: object) -> int:
+    """Stand in for a count: what torch's own updates divide by they write first."""
+    return 0
 
 
 def _tensors_of(states: Iterable[tuple[Any, Any]]) -> list[Tensor]:

@@ -54,7 +54,7 @@ from nandiag.runtime.replay.trace import Communicates, Tracer
 from nandiag.runtime.replay.unfinished import groups_of, reset_sharding
 from nandiag.runtime.replay.update.again import BY_HAND, GONE, last_write, left_bad, look_again
 from nandiag.runtime.replay.update.rates import bad_tensors, by_tensor, rates_used
-from nandiag.runtime.replay.update.weights import of_given, of_weights
+from nandiag.runtime.replay.update.weights import before_update, of_given, of_weights
 from nandiag.runtime.tape.calls.strangers import is_not_all_kept
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import Entry
@@ -223,7 +223,7 @@ class Examiner:
     ) -> None:  # fmt: skip
         """Make the update that left the ``bad`` parameters, by name, behind again; never raises, leaves no trace.
 
-        ``first``: what it found, where it was the optimizer's first one.
+        ``first``: what it found, where it was the optimizer's first one, or the first since it was loaded.
         """
         if self._left <= 0 or self._capture.off or not bad:
             return
@@ -240,10 +240,10 @@ class Examiner:
                 if rates:
                     made = None if births is None else births.stored_in(rates, step)
                     looked = by_tensor(made, step, rates, list(bad))
-                # Before its first update a parameter was seen finite: nothing that the script had written made it bad.
+                # Before such a first update a parameter was seen finite: nothing written until then made it bad.
                 elif looked.outcome == "finite" and first is None:
                     stored = None if births is None else births.stored_in(left_bad(optimizer, weights), step)
-                    looked = stored or last_write(weights, step, self._with_moved(entries)) or looked
+                    looked = stored or before_update(weights, step, self._with_moved(entries)) or looked
             looked = of_rate(looked, self._rate)
         except Refused as refusal:
             looked = Looked("refused", "replay", step, reason=str(refusal))

@@ -50,7 +50,7 @@ class Judge:
     def begin(self, optimizer: Optimizer) -> Border:
         """Look at parameters and state when their optimizer is first met; -inf alone is a mask, all else is harm."""
         border = Border()
-        bad = self.weights.begin(optimizer)
+        bad = self.weights.begin(optimizer, self.clock.updates(optimizer))
         if not bad:
             return border
         masked = [one.what == "parameter" and may_be(one.tensor) for one in bad]

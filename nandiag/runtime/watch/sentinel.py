@@ -278,7 +278,7 @@ class Sentinel:
         }
 
         def examine(ends: bool) -> None:  # noqa: FBT001 - as every examination is called
-            first = self.weights.began(optimizer) if self.clock.updates(optimizer) == 1 else None
+            first = self.weights.began(optimizer, self.clock.updates(optimizer))
             updater = self.nesting.updater(optimizer, bad.values())
             self.looker.examine_update(updater, bad, step, first=first, ends=ends)
 

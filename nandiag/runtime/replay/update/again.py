@@ -63,7 +63,7 @@ def look_again(
 ) -> Looked:  # fmt: skip
     """Return what making the update of the ``named`` bad parameters again shows.
 
-    ``first``: what it found, where it was the optimizer's first one.
+    ``first``: what it found, where it was the optimizer's first one, or the first since it was loaded.
     """
     bad = list(named.values())
     lost = any(_is_lost(one) for one in bad if first is None or id(one) not in first.blank)
@@ -86,7 +86,8 @@ def look_again(
             if found.op is not None:
                 made_up = size if size == 0 else _MADE_UP if lost else None
                 looked = _found(found.op, step, list(named), made_up, others=theirs if found.asks else None)
-                return _with_schedule(_with_settings(looked, optimizer, bad), optimizer)
+                looked = _with_schedule(_with_settings(looked, optimizer, bad), optimizer)
+                return _with_state(looked, bad, first)
     except Refused as refusal:
         return Looked("refused", "replay", step, reason=str(refusal))
     except Exception as error:
@@ -203,8 +204,8 @@ def _as_before(
     try:
         with torch.no_grad():
             for one in bad:
-                stand_in(one, 0.0 if first is not None and id(one) in first.blank else size)
                 _reset_state(optimizer, one, first)
+                stand_in(one, 0.0 if first is not None and id(one) in first.blank else size)
         if others is None:
             optimizer.param_groups = [
                 {**group, "params": [one for one in group["params"] if id(one) in wanted]} for group in groups
@@ -257,7 +258,7 @@ def _is_lost(parameter: Tensor) -> bool:
 
 
 def _reset_state(optimizer: torch.optim.Optimizer, parameter: Tensor, first: Began | None) -> None:
-    had = None if first is None else first.state.get(id(parameter), frozenset())
+    had = None if first is None else first.state.get(id(parameter), {})
     if had is not None and not had:
         optimizer.state.pop(parameter, None)
         return
@@ -270,6 +271,19 @@ def _reset_state(optimizer: torch.optim.Optimizer, parameter: Tensor, first: Beg
                 state[key] = finite = value.clone()
                 data = held_of(finite)
                 data[~torch.isfinite(data)] = 0
+            elif isinstance(value, Tensor) and had is not None and had[key]:
+                state[key] = _with_zeros(value, had[key], parameter)
+
+
+def _with_zeros(value: Tensor, count: int, parameter: Tensor) -> Tensor:
+    """Return state with the zeros that it began with: all over, or, of as many, where the update made weights bad."""
+    made, bad = value.detach().clone(), ~torch.isfinite(held_of(parameter.detach()))
+    data = held_of(made)
+    if count == data.numel():
+        data.zero_()
+    elif data.shape == bad.shape and int(bad.sum()) <= count:
+        data[bad] = 0
+    return made
 
 
 def _members(state: Any) -> Any:
@@ -329,6 +343,13 @@ def _with_settings(looked: Looked, optimizer: torch.optim.Optimizer, bad: list[T
     if isinstance(betas, tuple | list) and all(isinstance(beta, int | float) for beta in betas):
         settings["betas"] = [float(beta) for beta in betas]
     return replace(looked, facts={**looked.facts, "settings": settings}) if settings else looked
+
+
+def _with_state(looked: Looked, bad: list[Tensor], first: Began | None) -> Looked:
+    """Say what of the bad parameters' state held zeros when it began, for those stand in it again."""
+    states = [] if first is None else [first.state.get(id(one), {}) for one in bad]
+    keys = sorted({str(key) for state in states for key, count in state.items() if count})
+    return replace(looked, facts={**looked.facts, "began_of_zeros": keys[:_MOST]}) if keys else looked
 
 
 def _with_schedule(looked: Looked, optimizer: torch.optim.Optimizer) -> Looked:

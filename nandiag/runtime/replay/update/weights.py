@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from torch import Tensor
+
 from nandiag.events import Looked
 from nandiag.runtime.evidence.labels import storage
-from nandiag.runtime.look.finite import is_bad
+from nandiag.runtime.look.finite import is_bad, is_blank
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.ready import began_bad
 from nandiag.runtime.replay.update.again import BY_HAND, GONE, STOOD_IN, last_write
-from nandiag.runtime.tape.entries import Entry
+from nandiag.runtime.tape.entries import ROOT, Entry
 
 _MOST = 4
 
@@ -34,6 +36,16 @@ def of_given(case: Case, looked: Looked, moved: Iterable[Entry], examine: Callab
         if made is not None and (made.outcome, made.source) == ("found", "op"):
             return replace(made, phase="optimizer")
     return looked
+
+
+def before_update(bad: list[Tensor], step: int, writes: list[Entry]) -> Looked | None:
+    """Return the last write into weights that an update left bad and is finite when made again; None where none was.
+
+    What a forward took that gave finite losses and gradients, not all 0, was finite: only writes behind it count.
+    """
+    last = max((at for at, entry in enumerate(writes) if entry.kind is ROOT), default=-1)
+    taken = all(one.grad is not None and not is_bad(one.grad) and not is_blank(one.grad) for one in bad)
+    return last_write(bad, step, writes[last + 1 :] if taken else writes)
 
 
 def of_weights(case: Case, entries: list[Entry], writes: list[Entry], looked: Looked, *, midway: bool) -> Looked:
