@@ -60,7 +60,7 @@ _ELSEWHERE = {"init", "data", "checkpoint", "collective"}
 
 def explain(facts: Facts) -> Cause | None:
     """Point at a batch that was seen to be unlike the others, or whose loss jumped behind calm updates."""
-    if is_elsewhere(facts, _ELSEWHERE):
+    if is_elsewhere(facts, _ELSEWHERE) or facts.looped is not None:
         return None
     seen = next((one for one in reversed(facts.warned) if _is_near(one, facts.origin.step)), None)
     if seen is not None:

@@ -129,6 +129,12 @@ class Facts:
         return self.around.carried if self.around is not None else ()
 
     @property
+    def looped(self) -> str | None:
+        """Where the loop made, of what the model gave in this step, what the model was given next and broke by."""
+        at = self.extra.get("looped_at")
+        return f"{str(at[0]).replace(chr(92), '/').rpartition('/')[2]}:{at[1]}" if isinstance(at, list) else None
+
+    @property
     def around(self) -> Around | None:
         """What the script's text says around the underlined expression."""
         site = self.look.site if self.source is not None and self.look is not None else None

@@ -79,6 +79,10 @@ ARITHMETIC = PRODUCTS | frozenset(
 CONVOLUTIONS = frozenset({"convolution", "conv1d", "conv2d", "conv3d"})
 LINEAR_MODULES = frozenset({"Linear", "Conv1d", "Conv2d", "Conv3d", "Bilinear", "ConvTranspose2d", "LazyLinear"})
 _NEXT_TO_NOTHING = 1e-9
+_LOOPED = "What the model was given here the loop itself had made in this step, of what the model gave before: at {}."
+_SMALLER = Suggestion(
+    "Look at that line: take smaller steps there, or bound what it makes; what it began with may be far out already."
+)
 _SPREADS = frozenset({"var", "std", "var_mean", "std_mean"})
 
 
@@ -156,6 +160,8 @@ def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
     if product is not None:
         return Cause("overflow", (text,), (product,), strength, leads=True)
     general = dtype not in {"float16", *_EIGHTHS} and facts.op not in overflowing.OPS
+    if general and facts.looped is not None:
+        return Cause("overflow", (text, _LOOPED.format(facts.looped)), (_SMALLER,), strength, leads=True)
     leads = facts.op in overflowing.OPS and overflowing.in_one_step(facts) is not None
     if facts.extra.get("of_weights") is not False or facts.origin.phase not in {"forward", "loss"}:
         return Cause("overflow", (text,), _advice(facts, dtype), strength, general=general, leads=leads)

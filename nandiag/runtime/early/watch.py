@@ -69,6 +69,7 @@ class Early:
     def read(self, values: Sequence[float]) -> None:
         """Take the values of what :meth:`waiting` returned."""
         self._warner.reads.give(values)
+        self._inputs.looked()
 
     @property
     def activation(self) -> float | None:

@@ -146,6 +146,16 @@ def test_an_overflow_out_of_a_calm_run_points_at_the_batch(at, by_hand):
     assert overflowing(at, by_hand, history=calm)[0] is None
 
 
+def test_what_the_loop_made_of_the_model_is_not_blamed_on_the_batch(at, by_hand):
+    big, out, calm = by_hand.fact(max=3e20, absmax=3e20), (by_hand.fact(posinf=1),), history([1.0] * 5, [0.1] * 5)
+    story, mechanism = explain(
+        at("mm", (big, big), out, phase="forward", history=calm, extra={"looped_at": ["/me/gen.py", 29]})
+    )
+    assert (story, mechanism.slug) == (None, "overflow")
+    assert mechanism.evidence[-1].endswith("at gen.py:29.")
+    assert "batch" not in mechanism.suggestions[0].text
+
+
 def test_growing_gradients_are_no_calm_run(at, by_hand):
     story, _ = overflowing(at, by_hand, most=9e3, history=history([1.0, 1.1, 1.0, 80.0, 900.0], [0.1] * 5))
     assert story.slug == "gradient_explosion"

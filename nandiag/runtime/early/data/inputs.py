@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nandiag.runtime.early.data.samples import channels_of, data_of, is_mask, name_of, sample_of
+from nandiag.runtime.early.data.samples import channels_of, data_of, is_computed, is_mask, name_of, sample_of
 from nandiag.runtime.early.warner import Warner
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import extent, quiet
@@ -42,6 +42,8 @@ _ENOUGH_AFTER = 8
 _TIMES_OF_FEW, _FEW_AFTER = 100.0, 3
 # So many times as many values as in the largest batch before: what is summed or multiplied over them grows with them.
 _TIMES_LONGER = 3.0
+# What the loop makes of a batch to attack a model by lies close to it; what runs away does not.
+_OUTGROWN = 2.0
 # What is kept until the step is made, where steps are short: the newest few batches of at most so many elements.
 _SMALL, _MOST_PASSED = 1 << 16, 8
 # Of so many steps it is remembered whether their batches were no larger than those before.
@@ -109,7 +111,8 @@ class Inputs:
         self._usual: dict[Path, Usual] = {}
         self._told_at: set[tuple[int, Path]] = set()
         self._longer_at: set[tuple[int, Path]] = set()
-        self._fresh: list[tuple[int, Usual, float, torch.Size]] = []
+        self._fresh: list[tuple[int, Usual, float, Batch]] = []
+        self._far: list[tuple[Batch, float]] = []
         self._passed: deque[tuple[Path, Entry, Tensor]] = deque(maxlen=_MOST_PASSED)
         self._as_before: dict[int, bool] = {}
 
@@ -157,9 +160,15 @@ class Inputs:
         limits = self._warner.limits
         far = usual.count >= _ENOUGH and size > limits.batch * usual.largest
         if far and usual.score(size) > limits.deviations:
-            self._say(batch, size, at_harm=False)
+            self._far.append((batch, size))
         self._compare(usual, size)
-        self._fresh.append((self._capture.tape.step, usual, size, batch.shape))
+        self._fresh.append((self._capture.tape.step, usual, size, batch))
+
+    def looked(self) -> None:
+        """All that waited was read: tell of what is far off, in the light of what came behind it in the step."""
+        far, self._far = self._far, []
+        for batch, size in far:
+            self._say(batch, size, at_harm=False)
 
     def _compare(self, usual: Usual, size: float) -> None:
         """Note whether what this step was given is no larger than what the steps before were."""
@@ -177,9 +186,9 @@ class Inputs:
         """What a step was given is no measure for itself: it counts from the next step on."""
         now = self._capture.tape.step
         if self._fresh and (self._fresh[0][0] != now or len(self._fresh) > _MOST_FRESH):
-            for _, usual, size, shape in self._fresh:
+            for _, usual, size, batch in self._fresh:
                 usual.add(size)
-                usual.came(shape)
+                usual.came(batch.shape)
             self._fresh.clear()
 
     def _say(self, batch: Batch, size: float, *, at_harm: bool) -> None:
@@ -187,6 +196,8 @@ class Inputs:
         if entry is None or (step, batch.path) in self._told_at:
             return
         self._capture.tape.jots.settle()  # what the call was given is asked for
+        if is_computed(batch.tensor(), entry) or self._outgrown(usual, size):
+            return
         data = data_of(batch.tensor(), entry)
         usual.mask = not at_harm and data is not None and is_mask(data)
         if usual.mask:
@@ -200,6 +211,12 @@ class Inputs:
             facts.update(sample_of(data, entry, self._capture.batches, usual.largest))
         name = name_of(entry.function, batch.path[1])
         self._warner.say(("batch_outlier", facts), step, name, at_harm=at_harm)
+
+    def _outgrown(self, usual: Usual, size: float) -> bool:
+        """Whether the loop computed a far larger one in this step, in the same place: then this one began it."""
+        larger = [batch for _, one, other, batch in self._fresh if one is usual and other > _OUTGROWN * size]
+        calls = [(batch, entry) for batch in larger if (entry := batch.entry()) is not None]
+        return any(is_computed(batch.tensor(), entry) for batch, entry in calls)
 
     def _say_longer(self, batch: Batch, usual: Usual) -> None:
         entry, step = batch.entry(), self._capture.tape.step

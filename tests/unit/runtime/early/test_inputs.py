@@ -1,6 +1,7 @@
 """Statistics of the batches that enter root modules: outliers are named, what is natural is not, nothing is kept."""
 
 import gc
+import linecache
 import weakref
 
 import pytest
@@ -193,3 +194,53 @@ def test_at_a_harm_a_batch_far_longer_than_all_before_is_named(work, length, nam
     assert len(found) == named
     for one in found:
         assert (one.step, one.at_harm, one.facts["shape"], one.facts["longest"]) == (5, True, [2, 40, 3], [2, 6, 3])
+
+
+@pytest.mark.parametrize("computed", [True, False])
+def test_what_a_loop_computes_of_the_model_or_carries_into_that_is_no_batch(work, computed):
+    """A chain that is carried from step to step and runs away, against a batch that is as large."""
+    worker = work()
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    carried = torch.randn(8, 4)
+    for step in range(20):
+        chain = carried if computed else torch.randn(8, 4)
+        by = 40.0 if step == 19 else 1.0
+        if step == 19:
+            chain[:2] = 40.0
+        for _ in range(4):
+            chain = chain.detach().requires_grad_()
+            (slope,) = torch.autograd.grad(model(chain).sum(), chain)
+            chain = by * (chain - 1e-3 * slope) if computed else chain
+        carried = (chain.detach() / by**4).clone()
+        loss = model(chain.detach()).square().mean()
+        (loss * (torch.inf if step == 19 else 1.0)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert [event.step for event in outliers(worker)] == ([] if computed else [19])
+
+
+class Quartic(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) + x.pow(4).sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("chained", [True, False])
+def test_where_a_model_breaks_by_what_the_loop_made_of_it_that_line_is_told(work, chained):
+    worker = work()
+    model = Quartic(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    chain = torch.full((2, 4), 1e10 if not chained else 1e2)
+    for _ in range(4 if chained else 1):
+        chain = chain.detach().requires_grad_()
+        value = model(chain)
+        if chained:
+            (slope,) = torch.autograd.grad(value.sum(), chain)
+            chain = chain - slope  # the line
+    model(chain.detach()).sum().backward()
+    optimizer.step()
+    worker.sentinel.finish()
+    (looked, *_) = worker.looked
+    assert (looked.outcome, looked.source) == ("found", "op"), looked
+    file, line = looked.facts.get("looped_at", (__file__, 0))
+    assert linecache.getline(file, line).rstrip().endswith("# the line") is chained
