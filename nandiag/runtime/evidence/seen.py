@@ -188,7 +188,7 @@ class Evidence:
         )
         facts |= {} if number is None else {"script_name": number}
         facts |= {name: True for name in ("recompute", "twice") if getattr(op.spot, name)}
-        facts["autocast"] = any(one.modes[1] or one.modes[3] for one in self.entries)
+        facts["autocast"] = self.tracer.autocast or any(one.modes[1] or one.modes[3] for one in self.entries)
         facts |= round_library(op.spot)
         return Looked(
             outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step, phase=finding.phase,

@@ -35,6 +35,7 @@ from nandiag.runtime.names import class_name, is_library, is_wrapper, node_name
 from nandiag.runtime.replay.exchanges.carrier import Carriers, filled, put_in, wait_for
 from nandiag.runtime.replay.mended import Mended
 from nandiag.runtime.tape.entries import tensors_in
+from nandiag.runtime.tape.state import under_autocast
 
 _CONSTANTS = frozenset({
     "masked_fill", "masked_fill_", "full", "fill_", "fill", "full_like", "new_full", "scalar_tensor", "lift_fresh",
@@ -64,6 +65,7 @@ class Tracer(TorchDispatchMode):
         self.until = math.inf  # by time.perf_counter()
         self.hurries = False  # whether it may end where a handler of signals waits for it
         self.ops = 0
+        self.autocast = False  # whether a module was called under it: a model may ask for it in its own code
         self._apart: Any = None  # the last op that a tensor subclass took apart
         self.given: list[Tensor] = []  # what the newest op was given, which may have refused it
         self.spot = Spot(None, None, (), "forward", 0)
@@ -93,6 +95,7 @@ class Tracer(TorchDispatchMode):
         """Run a module's call with the module on the stack."""
         if is_wrapper(module):
             return original(module, *args, **kwargs)
+        self.autocast = self.autocast or under_autocast()  # an op's own dispatch does not tell
         self._modules.append((self.names.get(id(module)), class_name(module), is_library(type(module))))
         self._called.append(module)
         try:

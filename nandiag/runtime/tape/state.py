@@ -158,6 +158,11 @@ _PLAIN = (False, torch.bfloat16, False, torch.float16, True)
 _grad_enabled = torch.is_grad_enabled
 
 
+def under_autocast() -> bool:
+    """Whether autocast is on here; not so where an op is dispatched."""
+    return _any_autocast() and (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"))
+
+
 class _Usual(NamedTuple):
     """What :func:`modes` is where autocast is off, as long as DTensor's ``dispatcher`` keeps to ``rules``."""
 

@@ -180,3 +180,22 @@ def test_an_error_of_ours_leaves_the_hooks_of_the_script_in_place(work, monkeypa
     loss.backward()
     assert weight.grad.tolist() == [2.0, 2.0]
     assert {one.probe for one in worker.events(ProbeDark)} == {"tape"}
+
+
+class Casting(nn.Module):
+    def __init__(self, *, on):
+        super().__init__()
+        self.layer, self.on = nn.Linear(4, 1), on
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.on):
+            return (self.layer(x).float() - 1e30).square().square()
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_autocast_is_seen_where_the_model_asks_for_it_itself(work, on):
+    worker, model = work(), Casting(on=on)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    assert worker.looked[0].facts["autocast"] is on, worker.looked
