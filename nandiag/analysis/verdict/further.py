@@ -15,7 +15,7 @@ from nandiag.analysis.causes import Cause, Facts, explain
 from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Origin, Suggestion
 from nandiag.analysis.timeline import Timeline
-from nandiag.events import Looked, Site, words
+from nandiag.events import Looked, Site, TensorFact, words
 
 _HUGE = 1e15
 _TAG = re.compile(r"  # line (\d+)$")
@@ -151,7 +151,7 @@ def _places(facts: Facts, mend: Mend, looks: list[Looked]) -> Iterable[_Place]:
         if look.outcome != "found" or look.site is None or look.site.file is None:
             return
         origin = _origin(facts.origin, look)
-        if mend.is_mended(origin):
+        if mend.is_mended(origin) or _was_sent(look) or _is_its_gradient(origin, facts):
             continue
         same = origin.file == mend.origin.file
         text = mend.lines.get(origin.line or 0) if same else None
@@ -163,6 +163,26 @@ def _places(facts: Facts, mend: Mend, looks: list[Looked]) -> Iterable[_Place]:
         if line is not None and same and origin.line is not None:
             mend.lines[origin.line] = line
         yield _Place(origin, cause, line, look.facts.get("beside") is True)
+
+
+def _was_sent(look: Looked) -> bool:
+    """Whether it broke by what ranks had sent before anything was mended: nobody has sent that anew."""
+    return look.facts.get("fed") is True and look.facts.get("beside") is not True
+
+
+def _is_its_gradient(place: Origin, facts: Facts) -> bool:
+    """Whether a place is the gradient of the origin's own op, of the same values, whose line is not known.
+
+    Of what is written in place autograd is asked too late for that: there stands the call of backward.
+    """
+    own = f"{facts.op}backward"
+    if place.forward_op is not None or (place.node or "").lower().rstrip("0123456789") != own:
+        return False
+    return bool({_values(one) for one in place.inputs} & {_values(one) for one in facts.origin.inputs if one.zeros})
+
+
+def _values(fact: TensorFact) -> tuple[object, ...]:
+    return fact.shape, fact.zeros, fact.min, fact.max, fact.bad
 
 
 def _origin(origin: Origin, look: Looked) -> Origin:

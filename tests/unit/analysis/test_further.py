@@ -197,3 +197,18 @@ def test_of_two_lines_in_the_place_of_one_each_is_told_once(by_hand):
         "h = h / h.norm()",
         "loss = h.clamp_min(1e-12).log()  # line 9",
     ]
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_the_gradient_of_the_op_that_is_mended_is_no_further_place(by_hand, same):
+    origin = look(by_hand, "p.div_(p.sum(-1))", "p.div_(p.sum(-1))", 17, op="div")
+    at = {"node": "DivBackward0" if same else "PowBackward0"}
+    told = verdict(by_hand, origin, look(by_hand, "loss.backward()", "loss.backward()", 54, op="div", at=at))
+    assert any("line 54" in each for each in told.evidence) is not same
+
+
+@pytest.mark.parametrize("fed", [True, False])
+def test_what_another_rank_had_sent_before_the_mend_breaks_nothing_behind_it(by_hand, fed):
+    odd = look(by_hand, "y = x * scale", "x * scale", 21, op="mul")
+    told = verdict(by_hand, look(by_hand, *ORIGIN, op="div"), replace(odd, facts={**odd.facts, "fed": fed}))
+    assert any("line 21" in each for each in told.evidence) is not fed
