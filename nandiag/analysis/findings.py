@@ -71,14 +71,14 @@ def harm_text(harm: Harm) -> str:
 
 
 def _hidden(timeline: Timeline) -> Iterable[Finding]:
-    """Yield that the script's own log does not show a bad loss: only where some rank had one, and the log went on."""
+    """Yield that the script's own log does not show bad losses: only where some rank had them, and the log went on."""
     bad = sorted({one.rank for one in timeline.harms if one.event.what == "loss"})
     for one in timeline.printed[:1]:
         seen = one.event
         ranks = (one.rank,) if seen.losses else tuple(bad)
-        if not ranks:
-            return
-        many = "a bad loss" if seen.losses == 1 else f"{seen.losses or ''} bad losses".strip()
+        if not ranks or seen.losses == 1:
+            return  # of one alone what was printed of the steps behind it hides nothing
+        many = f"{seen.losses or ''} bad losses".strip()
         lines = "the line" if seen.lines == 1 else f"the {seen.lines:,} lines"
         shows = "shows a finite one" if seen.lines == 1 else "show finite ones only"
         text = (

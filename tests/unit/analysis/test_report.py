@@ -241,8 +241,10 @@ def test_a_log_that_hides_bad_losses_is_told(by_hand):
     assert "{'loss': 4.02}" in finding.text
 
 
-def test_a_log_hides_nothing_where_no_loss_was_bad(by_hand):
-    report = analyse(by_hand.run(by_hand.rank(0, Printed(16, 0, 5, "loss 1"), Finished(40))))
+@pytest.mark.parametrize("losses", [0, 1])
+def test_a_log_hides_nothing_where_no_loss_was_bad_nor_where_one_alone_was(by_hand, losses):
+    harms = [by_hand.loss(16)] * losses
+    report = analyse(by_hand.run(by_hand.rank(0, *harms, Printed(16, losses, 5, "loss 1"), Finished(40))))
     assert not [one for one in report.findings if one.slug == "hidden_nonfinite"]
 
 
