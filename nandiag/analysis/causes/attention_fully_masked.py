@@ -1,8 +1,9 @@
-"""A softmax, or the gradient of a logsumexp, over a row that is -inf everywhere: all of it was masked (reader side)."""
+"""A softmax over a row that is -inf everywhere, all of it masked; the gradient of a logsumexp of such (reader side)."""
 
 from __future__ import annotations
 
 import ast
+import re
 
 from nandiag.analysis.causes.facts import LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends.exponentials import forms
@@ -13,8 +14,8 @@ from nandiag.events import TensorFact, words
 
 EXPLAIN = Explanation(
     slug="attention_fully_masked",
-    what="A softmax ran over a row that is -inf everywhere, because a mask left nothing of it: 0/0 is NaN. So is the "
-    "gradient of a logsumexp of such a row, which is its softmax. Padding longer than a sample, a causal mask "
+    what="A softmax ran over a row that is -inf everywhere, because a mask left nothing of it: 0/0 is NaN. "
+    "Padding longer than a sample, a causal mask "
     "combined with left padding, or two masks that each hold the lowest finite number make such rows.",
     looks=(
         "error[attention_fully_masked]: NaN born on rank 0 at step 24 in forward of layers.0.attention",
@@ -93,13 +94,25 @@ def _gradient(facts: Facts) -> Cause | None:
         return _of_two(facts, op, low)
     fitted = fitting.argument(facts.origin, op, lambda text: f"{text}.clamp_min({low})") if op == "logsumexp" else None
     return Cause(
-        slug="attention_fully_masked",
+        slug="domain_error",  # of a recursion, perhaps: that it is a softmax of attention nothing shows
         evidence=(f"all that goes into {op} is -inf in places; the gradient there is -inf less -inf, and NaN",),
         suggestions=(
             Suggestion("Keep -inf out of it: behind a clamp the gradient there is 0.", fitted or f"x.clamp_min({low})"),
-            Suggestion("Or mask with a large finite number where the mask is written.", f"x.masked_fill(mask, {low})"),
+            _written(facts, low),
         ),
     )
+
+
+def _written(facts: Facts, low: str) -> Suggestion:
+    """Say to write a large finite number where -inf is: in the script's own line, where its text shows that."""
+    found = fitting.parsed(facts.origin)
+    names = [] if found is None else [one.id for one in ast.walk(found[1]) if isinstance(one, ast.Name)]
+    meanings_of = [one for name in dict.fromkeys(names) if (one := facts.meaning(name)) is not None]
+    text = f"Or write a large finite number, {low}, where -inf is written"
+    one = next((one for one in meanings_of if one.inside and _ENDLESS.search(one.text)), None)
+    if one is None:
+        return Suggestion(f"{text}.")
+    return Suggestion(f"{text}, in line {one.line}.", f"{one.name} = {_ENDLESS.sub(low, one.text)}")
 
 
 def _of_two(facts: Facts, op: str, low: str) -> Cause:
@@ -120,6 +133,7 @@ def _of_two(facts: Facts, op: str, low: str) -> Cause:
 
 
 _TWO = 2
+_ENDLESS = re.compile(r"""-?float\(\s*['"]-?inf(?:inity)?['"]\s*\)|-(?:torch|math|np|numpy)\.inf\b""")
 
 
 def _advice(facts: Facts) -> tuple[Suggestion, ...]:

@@ -74,12 +74,20 @@ def _check(facts: Facts) -> Suggestion:
 
 
 def _bounded(facts: Facts, lines: list[object]) -> Suggestion | None:
-    """Return the one assignment that sets the rate, bounded by the most that it was: of NaN as well, min gives that."""
+    """Return the one assignment that sets the rate, bounded by the most that it was; of NaN it is 0.
+
+    Python's min and max give their first word where the other is NaN: behind the end of a schedule that is to be 0.
+    """
     place, _, line = str(lines[0]).partition(": ")
     most = _most(facts)
     found = _ASSIGNED.fullmatch(line) if len(lines) == 1 and most is not None else None
     if found is None or not fitting.nodes_of(line):
         return None
+    history = facts.history
+    bad = None if history is None else _first_bad(history, facts.origin.step)
+    if bad is not None and math.isnan(bad[1]):
+        text = f"{_CHECK.text[:-1]}. {place} sets it: let it be 0 where it is no number, as behind the last step."
+        return Suggestion(text, f"{found[1]} = max(0.0, {found[2]})")
     text = f"{_CHECK.text[:-1]}. {place} sets it: keep it below the most that it was before."
     return Suggestion(text, f"{found[1]} = min({most:.4g}, {found[2]})")
 

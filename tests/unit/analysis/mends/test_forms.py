@@ -251,3 +251,24 @@ def test_a_mask_goes_into_the_softmax_for_what_it_leaves_out_may_be_the_largest(
     site = Site("net", "Net", "aten.exp.default", around=Around(uses=("w = e / e.sum(1, keepdim=True)",)))
     facts = replace(facts, look=replace(facts.look, site=site))
     assert explain(facts)[1].suggestions[0].code == "e = torch.softmax(scores + torch.log(mask), dim=1)"
+
+
+@pytest.mark.parametrize(
+    ("line", "use", "known", "code"),
+    [
+        ("w = torch.exp(adv / b)", "loss = (w[:, None] * err).mean()", False, "w = torch.exp((adv / b).clamp(max=5))"),
+        ("ratio = torch.exp(logp - old)", "s1 = ratio * adv", True, "ratio = torch.exp((logp - old).clamp(max=5))"),
+        ("ratio = (p - old).exp()", "s1 = adv * ratio.unsqueeze(1)", True, "ratio = (p - old).clamp(max=5).exp()"),
+        ("y = torch.exp(s)", "z = y * x", True, "y = torch.exp(s.clamp(max=20))"),
+        ("y = torch.exp(s)", "z = y + x", False, "y = torch.exp(s.clamp(max=20))"),
+    ],
+)  # fmt: skip
+def test_an_exponential_that_weighs_is_bounded_so_that_one_alone_does_not_swamp_all(
+    at, by_hand, line, use, known, code
+):
+    given, shown = (by_hand.fact(max=120.0, absmax=120.0, shape=(4,)),), line.partition(" = ")[2]
+    facts = at("exp", given, (by_hand.fact(posinf=1, shape=(4,)),), phase="loss", extra={"of_weights": known},
+               **on(line, shown))  # fmt: skip
+    site = Site("net", "Net", "aten.exp.default", around=Around(uses=(use,)))
+    facts = replace(facts, look=replace(facts.look, site=site))
+    assert code in [one.code for one in explain(facts)[1].suggestions]

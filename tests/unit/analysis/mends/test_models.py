@@ -45,7 +45,7 @@ def test_weights_that_are_merged_by_a_count_of_0_are_left_as_they_are(at, by_han
 @pytest.mark.parametrize(
     ("rate", "setting", "code"),
     [
-        (math.nan, 'g["lr"] = base * float(pace)', 'g["lr"] = min(0.004, base * float(pace))'),
+        (math.nan, 'g["lr"] = base * float(pace)', 'g["lr"] = max(0.0, base * float(pace))'),
         (math.inf, "g['lr'] = pace", "g['lr'] = min(0.004, pace)"),
         (-0.1, 'g["lr"] = pace', 'train.py:20: g["lr"] = pace'),
         (math.nan, "sched = LambdaLR(opt, factor)", "train.py:20: sched = LambdaLR(opt, factor)"),
@@ -62,9 +62,9 @@ def test_a_bad_rate_is_bounded_by_the_most_that_it_was(at, by_hand, rate, settin
     assert all("1e-6" not in (one.code or "") for one in told.suggestions)
 
 
-def test_a_mended_rate_of_nan_is_the_bound():
-    assert min(0.004, math.nan) == 0.004
-    assert min(0.004, torch.tensor(math.nan)) == 0.004
+def test_a_mended_rate_of_nan_is_0():
+    assert max(0.0, math.nan) == 0.0
+    assert max(0.0, torch.tensor(math.nan)) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 
 from nandiag.analysis.causes import explain
 from nandiag.analysis.causes.facts import PROVEN
+from nandiag.events import Around, Meaning, Site
 from tests.unit.analysis.ops.told import LINE, codes, mechanism, on
 
 
@@ -110,10 +111,28 @@ def test_the_gradient_of_a_sum_of_exponentials_of_nothing(at, by_hand, name, exp
         "sub", (masked, masked), (by_hand.fact(nan=2, neginf=1),), **rest, **on(f"a[t] = {expression}", expression)
     )
     found = mechanism(facts)
-    slug = "attention_fully_masked" if name == "logsumexp" else "domain_error"  # of two numbers there is no row
-    assert (found.slug, found.suggestions[0].code) == (slug, code)
+    assert (found.slug, found.suggestions[0].code) == ("domain_error", code)
     facts = at("sub", (by_hand.fact(nan=1), masked), (by_hand.fact(nan=2),), **rest, **on("a", "a"))
-    assert mechanism(facts).slug != "attention_fully_masked"
+    assert mechanism(facts).slug != "domain_error"
+
+
+@pytest.mark.parametrize(
+    ("made", "code"),
+    [
+        ("s.masked_fill(pad[:, None], float('-inf'))", "s = s.masked_fill(pad[:, None], -1e30)"),
+        ("torch.where(keep, s, -torch.inf)", "s = torch.where(keep, s, -1e30)"),
+        ("s + bias", None),
+    ],
+)
+def test_minus_infinity_that_the_script_writes_is_replaced_where_it_does(at, by_hand, made, code):
+    masked, rest = by_hand.fact(neginf=2), {"node": "LogsumexpBackward0", "forward_op": "aten.logsumexp.default"}
+    facts = at("sub", (masked, masked), (by_hand.fact(nan=2),), phase="backward", **rest,
+               **on("a = torch.logsumexp(s, -1)", "torch.logsumexp(s, -1)"))  # fmt: skip
+    names = (Meaning("s", made, "t.py", 33),)
+    site = replace(facts.look.site or Site(), around=Around(names=names))
+    told = mechanism(replace(facts, look=replace(facts.look, site=site))).suggestions[1]
+    assert told.code == code
+    assert ("line 33" in told.text) is (code is not None)
 
 
 @pytest.mark.parametrize(("factor", "told"), [(32768.0, True), (1.0, False), (4.0, False)])

@@ -33,15 +33,28 @@ def not_yet(facts: Facts) -> Suggestion | None:
 
 
 def of_equals(facts: Facts) -> Suggestion | None:
-    """Return the user's line, divided by 1 where all that the one number is the spread of is the same."""
+    """Return the user's line, divided by 1 where all that the one number is the spread of is the same.
+
+    A norm is one of what is less its mean alone: else it is a length, or a distance, which 1 would make a large one.
+    """
     found = fitting.parsed(facts.origin)
     below = None if found is None else quotients.divided_by(found[1])
     made = None if below is None else meanings.behind(facts, below).node
     if below is None or made is None or not (_is_range(made) or _spread(made) is not None):
         return None
+    length = fitting.target(made, "norm")
+    if length is not None and "mean" not in ast.unparse(length):
+        return _of_length(facts, ast.unparse(below), length)
     text = f"{ast.unparse(below)} is a spread, which is 0 where all are the same: divide by 1 there."
     line = quotients.left_out(facts.origin, "!= 0", "1.0")
     return None if line is None else Suggestion(text, line)
+
+
+def _of_length(facts: Facts, name: str, of: ast.expr) -> Suggestion:
+    apart = isinstance(of, ast.BinOp) and isinstance(of.op, ast.Sub)
+    what = "a distance, which is 0 where both are the same" if apart else "a length, which is 0 where all of it is"
+    code = quotients.divisor(facts.origin, lambda text: f"{text}.clamp_min({_LEAST})")
+    return Suggestion(f"{name} is {what}: keep it above the least that is of use.", code)
 
 
 def of_nothing(facts: Facts, *, divides: bool) -> Suggestion:

@@ -10,7 +10,7 @@ from nandiag.analysis.causes.mends import scales
 from nandiag.analysis.causes.mends.exponentials import forms
 from nandiag.analysis.causes.mends.logarithms import log_space
 from nandiag.analysis.causes.mends.logarithms.logarithm import Logarithm
-from nandiag.analysis.causes.mends.script import fitting, parsing
+from nandiag.analysis.causes.mends.script import fitting, meanings, parsing
 from nandiag.analysis.report import Origin, Suggestion
 
 OPS = {"exp": math.e, "expm1": math.e, "sinh": math.e, "cosh": math.e, "exp2": 2.0}
@@ -33,7 +33,8 @@ def suggestions(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
     scale = scales.bounded(facts) or scales.weighed(facts)
     if scale is not None:
         return (scale,)
-    bound = _bounded(facts.origin, op, "10" if dtype == "float16" else _most(facts, op))
+    weight = _as_weight(facts, op)
+    bound = weight or _bounded(facts.origin, op, "10" if dtype == "float16" else _most(facts, op))
     many = any(len(fact.shape) > 1 for fact in facts.origin.inputs)
     ratio = forms.bare(facts.origin) if many and forms.may_be_summed(facts.uses) else None
     if ratio is None:
@@ -117,6 +118,53 @@ def _most(facts: Facts, op: str) -> str:
     return _USUAL_BOUND if not _USUAL_BOUND_AT < usual <= _HIGHEST_BOUND else str(math.ceil(usual / 10 + 0.5) * 10)
 
 
+def _as_weight(facts: Facts, op: str) -> Suggestion | None:
+    """Bound the weight of one sample among others: an advantage's, or a ratio of probabilities.
+
+    By one that trains with no gradient of its own, or by a difference of two logarithms, something is multiplied. Far
+    above what others weigh one alone moves the model, and fills what an optimizer keeps.
+    """
+    found = fitting.parsed(facts.origin)
+    part = None if found is None or op != "exp" else fitting.target(found[1], op)
+    given = None if part is None else meanings.behind(facts, part).node
+    fixed = facts.extra.get("of_weights") is False
+    ratio = isinstance(given, ast.BinOp) and isinstance(given.op, ast.Sub)
+    largest = max((fact.max or 0.0 for fact in facts.origin.outputs), default=0.0)
+    if found is None or not (fixed or ratio) or fitting.clamped(facts.origin, op) is not None:
+        return None
+    if largest > math.exp(_WEIGHT) or facts.origin.phase not in {"forward", "loss"} or not _multiplies(facts, found[1]):
+        return None
+    code = fitting.argument(facts.origin, op, lambda text: f"{text}.clamp(max={_WEIGHT})")
+    text = f"It weighs what it is multiplied by: bound what goes into it, so that no weight is above e**{_WEIGHT}, 148."
+    return None if code is None else Suggestion(text, code)
+
+
+def _multiplies(facts: Facts, exponential: ast.expr) -> bool:
+    """Whether the exponential, or the name that it alone is given, is a factor in the line or behind it."""
+    line = parsing.statement((facts.origin.source or "").strip())
+    alone = isinstance(line, ast.Assign) and ast.dump(line.value) == ast.dump(exponential)
+    own = {ast.dump(exponential)}
+    if alone and isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name):
+        own.add(ast.dump(ast.Name(line.targets[0].id, ast.Load())))
+    trees = [tree for text in facts.uses if (tree := parsing.statement(text)) is not None]
+    nodes = [node for tree in ([] if line is None else [line, *trees]) for node in ast.walk(tree)]
+    products = [node for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)]
+    return any(ast.dump(_bare(side)) in own for one in products for side in (one.left, one.right))
+
+
+def _bare(node: ast.expr) -> ast.expr:
+    """Return what a view, or a part, is of."""
+    while True:
+        if isinstance(node, ast.Subscript):
+            node = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _LOOKS:
+            node = node.func.value
+        else:
+            return node
+
+
+_LOOKS = meanings.VIEWS | {"detach"}
+_WEIGHT = 5
 _USUAL_BOUND, _USUAL_BOUND_AT, _HIGHEST_BOUND = "20", 20.0, 60.0
 
 
