@@ -99,7 +99,7 @@ class Contents:
     def __init__(self, module: nn.Module) -> None:
         self._module = weakref.ref(module)
         self._known: dict[Hashable, list[Place]] = {}
-        self._first: list[tuple[Place, list[int]]] = []
+        self._first: list[tuple[Place, list[object]]] = []
         self._manner: Hashable = None
         self._began, self._spent = time.perf_counter(), 0.0
 
@@ -150,9 +150,12 @@ def _is_attribute(place: Place) -> bool:
     return of_module and (is_tensor(value) or type(value) in _SIMPLE)
 
 
-def _state(place: Place) -> list[int]:
-    """Return what lies there, each by its ``id``: held, it would outlive its time."""
-    return list(map(id, flat(place.value)))
+def _state(place: Place) -> list[object]:
+    """Return what lies there, each by its ``id``: held, it would outlive its time. Numbers and words are what they are.
+
+    The place of an item in a long list is a new number each time that it is asked for.
+    """
+    return [(type(one), one) if type(one) in _SIMPLE else id(one) for one in flat(place.value)]
 
 
 class _Packing:

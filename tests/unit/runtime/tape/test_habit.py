@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from nandiag.runtime.tape.calls.contents import Contents
+
 BAD = 4
 
 
@@ -153,3 +155,15 @@ def test_a_buffer_that_is_written_by_its_data_is_looked_at_in_the_step_that_spoi
     looked = worker.looked[0]
     assert (looked.outcome, looked.step, looked.site.op) == ("found", BAD, "aten.div.Tensor")
     assert "self.sums / self.counts" in looked.site.source
+
+
+@pytest.mark.parametrize("changes", [True, False])
+def test_a_long_list_that_no_call_changes_is_not_kept_for_each(changes):
+    model = nn.Linear(2, 2)
+    model.many = [object() for _ in range(60)]
+    contents = Contents(model)
+    contents.begin("manner")
+    if changes:
+        model.many[7] = object()
+    assert contents.end() is changes
+    assert contents.change_in("manner") is changes
