@@ -53,6 +53,7 @@ _UNSEEN = (
 )
 _OUTSIDE = "It was bad before it was first used here: look at the code that made it, which was not run again."
 _IN_PLACE = "Look at this line: it writes the values in place, and what it writes is not finite."
+_LAST = "Look at this line: it was the last seen to write into these values; what it wrote then is gone, and not known."
 _PUT = "look at what put it there, such as a mask or another constant that the script writes."
 _LOSS_CODE = "Look at the code between the model's outputs and backward(): log, division, sqrt, exp, an empty mean."
 _MODULE = "Look at what this module computes: its inputs were finite."
@@ -119,7 +120,7 @@ def _place(facts: Facts) -> str | None:
     if facts.source == "module":
         return _MODULE
     if "written_in_place" in facts.extra:
-        return _IN_PLACE
+        return _LAST if look is not None and look.method == "tape" else _IN_PLACE
     came = words.bad_kind(facts.origin.inputs) if facts.source == "op" and facts.outputs_nan else None
     if came is not None and "NaN" not in came:
         return f"{came} went into {facts.op or 'this op'}, and NaN came out: {_PUT}"

@@ -63,6 +63,9 @@ from nandiag.runtime.together.agreement import Agreement
 from nandiag.runtime.together.company import in_company, met
 from nandiag.runtime.together.shadows import possible
 
+_SET_ANEW = "what modules have set anew was not as it had been"
+_NOT_KEPT = "of all that modules hold or reach it is not known that it was as it had been"
+
 
 class Examiner:
     """Runs at most ``most`` replays a run, and writes one :class:`Looked` for each."""
@@ -342,7 +345,7 @@ class Examiner:
             again = self._replay(one, entries)
             if is_made_here(again):
                 return replace(again, facts={**again.facts, "reconstructed": True, "forgot": one.forgets is not None})
-        reason = "; ".join([looked.reason or "", "what modules have set anew was not as it had been"])
+        reason = "; ".join([looked.reason or "", _SET_ANEW if anew else _NOT_KEPT])
         doubtful = (anew or is_not_all_kept(entries)) and looked.outcome == "finite"
         return replace(looked, facts={**looked.facts, "complete": False}, reason=reason) if doubtful else looked
 

@@ -136,6 +136,15 @@ def test_what_an_update_made_names_the_parameter(by_hand):
     assert any("reconstructed inputs" in text for text in verdict.evidence)
 
 
+def test_what_an_update_found_of_zeros_is_told(by_hand):
+    facts = {"reconstructed": True, "parameters": ["fc.weight"], "began_of_zeros": ["sq"]}
+    given = by_hand.fact(), by_hand.fact(zeros=4, min=0.0)
+    look = by_hand.found(5, phase="optimizer", site=Site(op="aten.div.Tensor"), inputs=given, facts=facts)
+    told = analyse(by_hand.run(by_hand.rank(0, look, world=1), world=1)).verdict.evidence
+    assert "What the optimizer kept as sq held zeros before that update." in told
+    assert "The update of fc.weight divides by a quantity that is 0." in told
+
+
 def test_what_was_computed_anew_in_the_place_of_what_was_kept_is_inferred(by_hand):
     look = by_hand.found(5, facts={"reconstructed": True, "forgot": True})
     verdict = analyse(by_hand.run(by_hand.rank(0, look, world=1), world=1)).verdict

@@ -1,5 +1,7 @@
 """Where bad values came in."""
 
+from dataclasses import replace
+
 import pytest
 
 from nandiag.analysis.causes import explain
@@ -16,6 +18,13 @@ def test_what_the_script_wrote_in_place_is_no_bad_sample(at, by_hand):
     story, found = explain(facts)
     assert story is None
     assert "in place" in found.suggestions[0].text
+
+
+@pytest.mark.parametrize("method", ["tape", "replay"])
+def test_of_a_write_whose_values_are_gone_it_is_not_said_that_they_were_bad(at, by_hand, method):
+    facts = at("copy_", (), (by_hand.fact(posinf=3),), phase="optimizer", extra={"written_in_place": "copy_"})
+    facts = replace(facts, look=replace(facts.look, method=method))
+    assert ("is not finite" in mechanism(facts).suggestions[0].text) is (method == "replay")
 
 
 def test_a_sample_that_its_dataset_breaks_has_the_dataset_named(at, by_hand):
