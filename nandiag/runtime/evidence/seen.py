@@ -103,6 +103,7 @@ class Evidence:
             found.append("gradients flow into code that ran before the tape began")
         if self.result.gaps:
             found.append("values that the script's own code used are gone")
+        found += sorted(self.result.doubts)
         if self.narrow:
             found.append("those of the loop's many torch calls that come between backward and step were not taped")
         return found

@@ -27,7 +27,8 @@ from nandiag.runtime.tape.calls.outputs import given_out, shards_of
 from nandiag.runtime.tape.calls.sides import left_at
 from nandiag.runtime.tape.calls.swaps import Swapped
 from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Tape, tensors_in
-from nandiag.runtime.tape.packed.words import Given, Made, Rebuilt, version_of
+from nandiag.runtime.tape.packed.lasting import Lasting
+from nandiag.runtime.tape.packed.words import Given, Made, Rebuilt, base_of, version_of
 from nandiag.runtime.tape.state import under
 
 _backward, _grad = torch.autograd.backward, torch.autograd.grad
@@ -47,6 +48,7 @@ class Rerun:
     factors: list[float] = field(default_factory=list)
     stale: list[Tensor] = field(default_factory=list)
     unmade: list[tuple[Entry, Tensor]] = field(default_factory=list)
+    doubts: set[str] = field(default_factory=set)
     cut: bool = False
     gaps: int = 0
     seconds: float = 0.0
@@ -90,6 +92,7 @@ class Player:
         self._bindings = setting.Bindings(_Gone)
         self._stand_ins: dict[int, Tensor] = dict(scales)
         self._last_writes: dict[int, Entry] = {}  # by the id of what they write into
+        self._lasting = Lasting([])
 
     def play(self, entries: list[Entry], phases: Phases) -> Rerun:
         """Run all entries, told to be of these phases; raises whatever the script's code raises, and Refused.
@@ -103,7 +106,7 @@ class Player:
             self._bindings.undo()
 
     def _play_all(self, entries: list[Entry], phases: Phases) -> Rerun:
-        began = time.perf_counter()
+        began, self._lasting = time.perf_counter(), Lasting(entries)
         self.result.shared = self._shared = Shared(entries, again=self._shares)
         with self.tracer.still():
             self._stand_in_for_written(entries)
@@ -179,6 +182,9 @@ class Player:
                 self.result.gradients += outputs
             if entry.kind == CALL:
                 outputs += shards_of(outputs)
+                outputs += map(base_of, tensors_in(args[:1]) if entry.in_place else ())
+            with self.tracer.still():
+                self.result.doubts |= self._lasting.put_right(entry, outputs)
 
     def _bind(self, entry: Entry) -> None:
         doubts = len(self.result.stale)
@@ -190,7 +196,7 @@ class Player:
         try:
             return self._unpack(entry.args), self._unpack(entry.kwargs), self._swapped(entry)
         except _Gone as gone:
-            if (entry.kind == BACKWARD or entry.grad) and not self._apart:
+            if (entry.kind == BACKWARD or entry.grad) and not (self._apart or self._lasting.is_earlier(entry)):
                 raise Refused(str(gone)) from None
             self.result.gaps += 1
             return None

@@ -22,7 +22,7 @@ from nandiag.runtime.tape.calls.contents import Content
 from nandiag.runtime.tape.calls.sides import Side
 from nandiag.runtime.tape.calls.swaps import Swapped
 from nandiag.runtime.tape.packed.carried import Carried
-from nandiag.runtime.tape.packed.descent import ancestors, forget_consumed, part, unheld
+from nandiag.runtime.tape.packed.descent import ancestors, forget_consumed, lasts, part, unheld
 from nandiag.runtime.tape.packed.jots import Jots
 from nandiag.runtime.tape.packed.words import PLAIN, Given, Made, Rebuilt, version_of
 from nandiag.runtime.tape.state import Generators, Modes
@@ -331,7 +331,7 @@ class Tape:
             if not entry.held:  # else a graph that lives on may refer to it, and nothing else does: a GAN's noise
                 entry.forget()
         for entry in self.entries:
-            if not entry.grad:
+            if not (entry.grad or lasts(entry)):
                 entry.forget()
             elif entry.kind is BACKWARD and entry.args is not None and not entry.retains:
                 forget_consumed(entry)

@@ -32,7 +32,7 @@ from nandiag.runtime.tape.calls.outputs import shards_of
 from nandiag.runtime.tape.entries import CALL, Entry, Tape, tensors_in
 from nandiag.runtime.tape.packed.descent import unheld
 from nandiag.runtime.tape.packed.jots import LARGEST
-from nandiag.runtime.tape.packed.words import HANDS_ON, Given, Made, is_handed_on
+from nandiag.runtime.tape.packed.words import HANDS_ON, Given, Made, base_of, is_handed_on
 from nandiag.runtime.tape.state import Generators, generators, modes
 from nandiag.runtime.tracebacks import pass_on
 
@@ -273,7 +273,7 @@ class Window(Beneath):
             self.handed_out.writes(what.name, target, laid)
             if self.wrote is not None:
                 self.wrote(target, laid)
-        base = target._base if target._is_view() and target._base is not None else target
+        base = base_of(target)
         known = self.tape.maker(base)
         made = known is not None and known[0].step == self.tape.step
         # A gradient that is read was made by no call; until the step's first backward it is what an earlier one left.
@@ -283,6 +283,15 @@ class Window(Beneath):
             return None
         with quiet():
             return (base, base.clone()) if all_there([base]) else None
+
+    def _written(self, target: Any) -> Sequence[Tensor]:
+        """Return what is written into with ``target``, where a call made it: what uses it now needs the write."""
+        if not isinstance(target, Tensor):
+            return ()
+        whole = base_of(target)
+        maker = self.tape.maker(whole)
+        # A gradient is read anew each time, from where it lies.
+        return () if maker is None or maker[0].args is None or maker[0].name == "__get__" else (whole,)
 
     def _is_given(self, what: Traits, words: tuple[Any, Any], output: Any) -> bool:
         """Whether the tensor of a call that takes memory or data from elsewhere is to be taken as it is."""
@@ -313,7 +322,7 @@ class Window(Beneath):
         if what.in_place and not grad:
             self.tape.hold_update(entry, args)
         if what.name not in HANDS_ON or not is_handed_on(output, args):
-            self.tape.made(entry, [*outputs, *shards_of(outputs)])
+            self.tape.made(entry, [*outputs, *shards_of(outputs), *(self._written(args[0]) if what.in_place else ())])
         if not grad and entry.name in _COPIES and isinstance(output, Tensor) and output.layout is torch.strided:
             self.tape.copied(entry, output)
         return entry

@@ -54,6 +54,11 @@ def forget_consumed(backward: Entry) -> None:
         entry.forget()
 
 
+def lasts(write: Entry) -> bool:
+    """Whether a graph that lives on may need a write into what another call of its step has made."""
+    return write.held and write.before is None and type(write.args[0]) is Made
+
+
 def part(entries: Iterable[Entry], made: dict[int, Made], tensors: Iterable[Tensor]) -> None:
     """Have ``entries``, what was ``made``, and their ancestors be without ``tensors``, as if these were gone."""
     parted = set(map(id, tensors))

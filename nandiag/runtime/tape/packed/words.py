@@ -148,6 +148,12 @@ class Rebuilt(NamedTuple):
         return self.kind._make(items)  # type: ignore[attr-defined]
 
 
+def base_of(tensor: Tensor) -> Tensor:
+    """Return what ``tensor`` is a view of, itself where it is of none."""
+    base = tensor._base if tensor._is_view() else None
+    return tensor if base is None else base
+
+
 def version_of(tensor: Tensor) -> int:
     """Return the tensor's version counter, 0 for inference tensors, which have none."""
     try:

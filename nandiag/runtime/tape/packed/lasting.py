@@ -1,0 +1,73 @@
+"""What an earlier step made, and a later one uses: made again it need not be what it was (worker).
+
+Weights may have moved on since, or something may have written there unseen. What is still there is what was used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, strided
+
+from nandiag.runtime.leaves import BUILT_IN
+from nandiag.runtime.memory.there import all_there
+from nandiag.runtime.tape.packed.words import Made, base_of
+
+if TYPE_CHECKING:
+    from nandiag.runtime.tape.entries import Entry
+
+GONE = "what was made before an earlier update is gone, and could not be compared with what was made again"
+OTHERWISE = "what was made before an earlier update did not come out as it had been"
+
+
+class Lasting:
+    """What the calls among ``entries`` gave to those of later steps."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self._newest = max((entry.step for entry in entries), default=0)
+        self._words: dict[int, dict[int, Made]] = {}
+        for word in _used_later(entries):
+            self._words.setdefault(id(word.entry), {})[word.index] = word
+        # In which step a tensor was written into last, by its ``id``: by then it was not what had been made.
+        written = ((entry.step, entry.args[0]) for entry in entries if entry.in_place and entry.args)
+        self._written = {id(base_of(one)): step for step, word in written if (one := _tensor(word)) is not None}
+
+    def is_earlier(self, entry: Entry) -> bool:
+        """Whether a call is of an earlier step than the one that is run again."""
+        return entry.step < self._newest
+
+    def put_right(self, entry: Entry, outputs: Sequence[Tensor]) -> set[str]:
+        """Give what ``entry`` has made again the numbers that later steps used; return what is in doubt of them."""
+        return {
+            doubt
+            for index, word in self._words.get(id(entry), {}).items()
+            if (doubt := self._put_right(word, outputs[index] if index < len(outputs) else None)) is not None
+        }
+
+    def _put_right(self, word: Made, again: Tensor | None) -> str | None:
+        real = word.tensor()
+        if real is None or again is None or not _can_be_compared(real, again) or self._is_written_since(word, real):
+            return GONE
+        if torch.equal(real, again):
+            return None
+        again.data.copy_(real.data)  # by no write that a graph would see
+        return OTHERWISE
+
+    def _is_written_since(self, word: Made, real: Tensor) -> bool:
+        return self._written.get(id(base_of(real)), -1) > word.entry.step
+
+
+def _used_later(entries: Sequence[Entry]) -> list[Made]:
+    words = [(entry, word) for entry in entries for word in entry.words if type(word) is Made and not word.taken]
+    return [word for entry, word in words if word.entry.step < entry.step]
+
+
+def _tensor(word: object) -> Tensor | None:
+    return word.tensor() if type(word) is Made else None
+
+
+def _can_be_compared(real: Tensor, again: Tensor) -> bool:
+    plain = type(real) in BUILT_IN and type(again) in BUILT_IN and real.layout is again.layout is strided
+    return plain and real.shape == again.shape and real.dtype is again.dtype and all_there((real, again))
