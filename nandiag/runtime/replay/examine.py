@@ -308,7 +308,7 @@ class Examiner:
                 self._traced(tracer, case.seconds),
             ):
                 held_by_script.forget(case.forgets)
-                player = Player(tracer, case.scales, held, case)
+                player = Player(tracer, case.scales, held, case, capture.window.exposed)
                 spoiled = stand_in_for_spoiled(case, entries, tracer) or capture.half_updated
                 # In a context of its own, for what the step sets in context variables.
                 with contextlib.nullcontext() if case.joint else patience(SHORT if case.handed else None):

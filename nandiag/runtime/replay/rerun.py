@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,9 +75,10 @@ class Player:
     """
 
     def __init__(
-        self, tracer: Tracer, scales: dict[int, Tensor], leaves: list[Tensor], case: Case | None = None
-    ) -> None:
-        self.tracer = tracer
+        self, tracer: Tracer, scales: dict[int, Tensor], leaves: list[Tensor], case: Case | None = None,
+        exposed: Iterable[Callable[[], Tensor | None]] = (),
+    ) -> None:  # fmt: skip
+        self.tracer, self._exposed = tracer, exposed
         self._apart = case is not None and case.apart
         self._broken = None if case is None else case.broken
         # Without an optimizer a rank waits for the others only where its loss is not bad by then.
@@ -106,7 +107,7 @@ class Player:
             self._bindings.undo()
 
     def _play_all(self, entries: list[Entry], phases: Phases) -> Rerun:
-        began, self._lasting = time.perf_counter(), Lasting(entries)
+        began, self._lasting = time.perf_counter(), Lasting(entries, self._exposed)
         self.result.shared = self._shared = Shared(entries, again=self._shares)
         with self.tracer.still():
             self._stand_in_for_written(entries)

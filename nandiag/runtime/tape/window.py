@@ -60,6 +60,7 @@ _NUMBERS = frozenset({float, bool, int})
 _KINDS = (Tensor, tuple, list, float, int)
 _MOST_NUMBERS, _LITTLE = 8, 1 << 20
 _MOST_MOVED = 256
+_MOST_EXPOSED = 64
 FEW_CALLS = 128
 _CALL_SECONDS = 6e-6
 _SHARE = 0.01
@@ -140,7 +141,7 @@ class Window(Beneath):
 
     ``numbers`` are those that the script read off tensors in this step and that are not finite, each with its tensor
     and what made that; ``stored`` is what is not finite of what it laid into memory that lives on, each with a key of
-    that memory.
+    that memory. What is ``exposed`` may have been written by others than torch since it was made.
     """
 
     def __init__(self, tape: Tape) -> None:
@@ -151,6 +152,7 @@ class Window(Beneath):
         self.stored: list[tuple[int, Tensor]] = []
         self.handed_out = HandedOut()
         self.moved: deque[Entry] = deque(maxlen=_MOST_MOVED)
+        self.exposed: deque[reference[Tensor]] = deque(maxlen=_MOST_EXPOSED)
         self.wrote: Callable[[Tensor, Any], object] | None = None
         self.refused: Callable[[BaseException, Any], object] | None = None
         self.asked: Questions | None = None
@@ -258,6 +260,7 @@ class Window(Beneath):
             self._note_moved(args[0], args[1], sys._getframe(1))
         if what.exposes and args and isinstance(args[0], Tensor):
             self.handed_out.forget(args[0])
+            self.exposed.append(reference(base_of(args[0])))
         own = kwargs.get("generator") if kwargs else None
         states = generators(full=False, private=[own] if own is not None else ()) if what.random or own else None
         return states, self._before(what, args, kwargs) if what.in_place else None

@@ -1,11 +1,12 @@
-"""What an earlier step made, and a later one uses: made again it need not be what it was (worker).
+"""What need not be what it was when it is made again, and is still there: that is what was used (worker).
 
-Weights may have moved on since, or something may have written there unseen. What is still there is what was used.
+What an earlier step made and a later one uses is such, for weights may have moved on since; and what others than torch
+may have written into.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,19 +21,21 @@ if TYPE_CHECKING:
 
 GONE = "what was made before an earlier update is gone, and could not be compared with what was made again"
 OTHERWISE = "what was made before an earlier update did not come out as it had been"
+UNSEEN = "what others than torch may have written into did not come out as it had been"
 
 
 class Lasting:
-    """What the calls among ``entries`` gave to those of later steps."""
+    """What the calls among ``entries`` gave to those of later steps, or made of what was ``exposed`` to others."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
+    def __init__(self, entries: Sequence[Entry], exposed: Iterable[Callable[[], Tensor | None]] = ()) -> None:
         self._newest = max((entry.step for entry in entries), default=0)
         self._words: dict[int, dict[int, Made]] = {}
-        for word in _used_later(entries):
+        self._exposed = {id(one) for held in exposed if (one := held()) is not None}
+        for word in (*_used_later(entries), *self._seen_by_others(entries)):
             self._words.setdefault(id(word.entry), {})[word.index] = word
-        # In which step a tensor was written into last, by its ``id``: by then it was not what had been made.
-        written = ((entry.step, entry.args[0]) for entry in entries if entry.in_place and entry.args)
-        self._written = {id(base_of(one)): step for step, word in written if (one := _tensor(word)) is not None}
+        # By which entry a tensor was written into last, by its ``id``: by then it was not what had been made.
+        written = ((entry.number, entry.args[0]) for entry in entries if entry.in_place and entry.args)
+        self._written = {id(base_of(one)): number for number, word in written if (one := _tensor(word)) is not None}
 
     def is_earlier(self, entry: Entry) -> bool:
         """Whether a call is of an earlier step than the one that is run again."""
@@ -48,15 +51,21 @@ class Lasting:
 
     def _put_right(self, word: Made, again: Tensor | None) -> str | None:
         real = word.tensor()
-        if real is None or again is None or not _can_be_compared(real, again) or self._is_written_since(word, real):
-            return GONE
+        exposed = id(real) in self._exposed
+        since = self._is_written_since(word, real)
+        if real is None or again is None or since or not _can_be_compared(real, again):
+            return None if exposed and since else GONE
         if torch.equal(real, again):
             return None
         again.data.copy_(real.data)  # by no write that a graph would see
-        return OTHERWISE
+        return UNSEEN if exposed else OTHERWISE
 
-    def _is_written_since(self, word: Made, real: Tensor) -> bool:
-        return self._written.get(id(base_of(real)), -1) > word.entry.step
+    def _seen_by_others(self, entries: Sequence[Entry]) -> list[Made]:
+        words = (word for entry in entries for word in entry.words if type(word) is Made) if self._exposed else ()
+        return [word for word in words if id(word.tensor()) in self._exposed]
+
+    def _is_written_since(self, word: Made, real: Tensor | None) -> bool:
+        return real is not None and self._written.get(id(base_of(real)), -1) > word.entry.number
 
 
 def _used_later(entries: Sequence[Entry]) -> list[Made]:

@@ -114,6 +114,22 @@ def test_a_finite_run_on_other_numbers_than_lived_on_is_not_complete(work):
     assert looked.outcome == "found" or looked.facts["complete"] is False, looked
 
 
+@pytest.mark.parametrize("by", [by_numpy, lambda drawn: drawn[2:].numpy().__setitem__(0, drawn.numpy()[0])])
+def test_what_numpy_wrote_into_within_the_step_is_taken_as_it_is(work, by):
+    worker, model = work(), nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(BAD + 1):
+        drawn = written(by)(step == BAD)
+        made = model(drawn)
+        loss = 1 / (made[2] - made[0]).abs().mean()  # the line
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source) == ("found", "op"), looked
+    assert looked.site.source.rstrip().endswith("# the line"), looked
+
+
 def test_a_finite_run_on_what_could_not_be_compared_is_not_complete(work):
     """What was carried over is gone by the time that it is run again."""
     worker = work()
