@@ -17,19 +17,21 @@ _STATE = Suggestion(
     "every op as it runs.",
     "nandiag run --level op",
 )
-_CHECKS = (
-    Suggestion(
-        "Check the memory of the device: ECC counts and remapped rows of a GPU, EDAC messages of a host.",
-        "nvidia-smi -q -d ECC,ROW_REMAPPER; dmesg | grep -i 'edac\\|mce\\|xid'",
-    ),
-    Suggestion("A race, or memory that nobody wrote, looks the same where it is another device each time."),
+_OF_GPU = Suggestion(
+    "Check the memory of the device: ECC counts and remapped rows of a GPU, EDAC messages of a host.",
+    "nvidia-smi -q -d ECC,ROW_REMAPPER; dmesg | grep -i 'edac\\|mce\\|xid'",
 )
+_OF_HOST = Suggestion(
+    "Check the memory of the host: what its kernel says of it, then a memory test.",
+    "dmesg | grep -i 'edac\\|mce\\|hardware error'",
+)
+_RACE = Suggestion("A race, or memory that nobody wrote, looks the same where it is another device each time.")
 EXPLAIN = Explanation(
     slug="hardware_corruption",
     what="Bad values that the same step, run again on the same device and inputs, did not make, or a sum over ranks "
     "that its finite summands cannot give. Memory and links lose bits now and then; a device that does so twice is "
     "ill.",
-    fix=(Suggestion("Run the same job without the device that the report names."), *_CHECKS),
+    fix=(Suggestion("Run the same job without the device that the report names."), _OF_GPU, _RACE),
     pages=("notes/randomness.html", "distributed.html"),
 )
 
@@ -56,8 +58,7 @@ def explain(facts: Facts) -> Cause | None:
         ),
         suggestions=(
             *(() if again else (_STATE,)),
-            Suggestion(f"Run the same job without this device: {place}."),
-            *_CHECKS,
+            *_checks(facts, place),
         ),
         strength=LIKELY if again else POSSIBLE,
     )
@@ -74,7 +75,7 @@ def _weight(facts: Facts) -> Cause | None:
     return Cause(
         slug="hardware_corruption",
         evidence=(f"only {words.ranks(facts.origin.ranks)} has it, and its update, made again, is finite: {place}",),
-        suggestions=(Suggestion(f"Run the same job without this device: {place}."), *_CHECKS),
+        suggestions=_checks(facts, place),
         strength=POSSIBLE,
     )
 
@@ -90,7 +91,19 @@ def _link(facts: Facts) -> Cause | None:
         evidence=(f"{facts.world} ranks put in {dtype} of at most {largest}: that cannot add up to what came out",),
         suggestions=(
             Suggestion(f"Look at the devices and links of {words.ranks(facts.origin.ranks)}; run without them."),
-            *_CHECKS,
+            _OF_HOST if _is_cpu(facts) else _OF_GPU,
+            _RACE,
         ),
         strength=LIKELY,
     )
+
+
+def _checks(facts: Facts, place: str) -> tuple[Suggestion, ...]:
+    """Say what to run without, and how to ask the device for errors of its memory."""
+    if _is_cpu(facts):
+        return Suggestion(f"Run the same job on another host: this was {place}."), _OF_HOST, _RACE
+    return Suggestion(f"Run the same job without this device: {place}."), _OF_GPU, _RACE
+
+
+def _is_cpu(facts: Facts) -> bool:
+    return (facts.origin.device or "").partition(":")[0] == "cpu"

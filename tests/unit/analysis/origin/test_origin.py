@@ -342,6 +342,15 @@ def test_strikes_of_one_device_are_counted(by_hand):
     assert any("struck 2 times in this run, at steps 3, 7" in text for text in verdict.evidence)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_only_a_gpu_is_asked_by_its_own_tool_for_errors_of_its_memory(by_hand, device):
+    clean = Looked("finite", "replay", 5, facts={"complete": True})
+    record = by_hand.run(by_hand.rank(0, replace(by_hand.loss(5), device=device), clean, world=1), world=1)
+    codes = [one.code or "" for one in analyse(record).verdict.suggestions]
+    assert any("dmesg" in code for code in codes)
+    assert any("nvidia-smi" in code for code in codes) is (device != "cpu")
+
+
 @pytest.mark.parametrize("outcome", ["refused", "failed"])
 def test_a_step_that_could_not_be_run_again_has_a_way_to_watch_it(by_hand, outcome):
     look = Looked(outcome, "replay", 5, reason="no room")
