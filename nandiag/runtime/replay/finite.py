@@ -10,6 +10,7 @@ from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD
+from nandiag.runtime.tape.packed.lasting import ANEW, came_otherwise
 
 
 def finite(case: Case, seen: Evidence, capture: Capture, *, partial: bool) -> Looked:
@@ -17,6 +18,8 @@ def finite(case: Case, seen: Evidence, capture: Capture, *, partial: bool) -> Lo
     doubts = seen.doubts()
     if partial:
         doubts.append("earlier micro-batches of the step were too large to keep")
+    if came_otherwise(seen.entries, seen.result.outputs):
+        doubts.append(ANEW)
     looked = case.nothing("finite", "; ".join(["run again, the step is finite on this rank", *doubts]))
     looked = replace(looked, facts={"complete": not doubts, "joint": case.joint, **seen.multiplied()})
     backwards = sum(entry.kind == BACKWARD for entry in seen.entries)

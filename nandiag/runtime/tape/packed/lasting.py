@@ -6,7 +6,7 @@ may have written into.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 GONE = "what was made before an earlier update is gone, and could not be compared with what was made again"
 OTHERWISE = "what was made before an earlier update did not come out as it had been"
 UNSEEN = "what others than torch may have written into did not come out as it had been"
+ANEW = (
+    "where it had been finite it gave other numbers, so that something went in which could not be put back, such as a "
+    "generator or a counter of the script's own"
+)
+# Of the largest there is: what is added up in another order each time is not.
+_FAR = 0.01
+_MOST = 1 << 22
 
 
 class Lasting:
@@ -80,3 +87,24 @@ def _tensor(word: object) -> Tensor | None:
 def _can_be_compared(real: Tensor, again: Tensor) -> bool:
     plain = type(real) in BUILT_IN and type(again) in BUILT_IN and real.layout is again.layout is strided
     return plain and real.shape == again.shape and real.dtype is again.dtype and all_there((real, again))
+
+
+def came_otherwise(entries: Sequence[Entry], outputs: Mapping[int, Sequence[Tensor]]) -> bool:
+    """Whether what calls made with a graph, and what of it is still there, is finite and another than was made again.
+
+    Something went in then that nobody has kept: the state of a generator, say, that a forward draws from.
+    """
+    newest = max((entry.step for entry in entries), default=0)
+    words = {id(word.tensor()): word for entry in entries for word in entry.words if type(word) is Made}
+    own = (word for word in words.values() if word.entry.step == newest and word.entry.grad and not word.entry.in_place)
+    return any(_is_another(word, outputs.get(id(word.entry), ())) for word in own)
+
+
+def _is_another(word: Made, outputs: Sequence[Tensor]) -> bool:
+    real, again = word.tensor(), outputs[word.index] if word.index < len(outputs) else None
+    if real is None or again is None or not _can_be_compared(real, again) or not real.dtype.is_floating_point:
+        return False
+    some, others = (one.detach().flatten()[:_MOST] for one in (real, again))
+    both = some.isfinite() & others.isfinite()
+    one, other = (numbers[both].to(torch.promote_types(real.dtype, torch.float32)) for numbers in (some, others))
+    return bool(one.numel()) and bool(((one - other).abs() > _FAR * one.abs().max()).any())
