@@ -103,15 +103,22 @@ def by_numpy(drawn):
     drawn.numpy()[2] = drawn.numpy()[0]
 
 
-def test_a_finite_run_on_other_numbers_than_lived_on_is_not_complete(work):
-    worker = work()
-
-    def loss(fake, *_):
-        return fake[2].sub(fake[0]).square().mean().sqrt()  # finite: it is its gradient that is not
-
-    adversaries(written(by_numpy), loss)
+def test_what_breaks_in_the_backward_of_what_weights_of_by_now_make_is_inferred(work):
+    """The first of the two updates moves the weights that made what lives on."""
+    worker, maker, judge = work(), nn.Linear(4, 3), nn.Linear(3, 1)
+    both = torch.optim.SGD([*maker.parameters(), *judge.parameters()], lr=0.1)
+    ours = torch.optim.SGD(maker.parameters(), lr=0.1)
+    for step in range(BAD + 1):
+        fake = maker(written(TWICE[0])(step == BAD))
+        both.zero_grad()
+        judge(fake.detach()).square().mean().backward()
+        maker.weight.grad = torch.ones_like(maker.weight)
+        both.step()
+        ours.zero_grad()
+        (fake[2] - fake[0]).square().sum().sqrt().backward()
+        ours.step()
     looked = worker.looked[0]
-    assert looked.outcome == "found" or looked.facts["complete"] is False, looked
+    assert (looked.outcome, looked.phase, looked.facts.get("reconstructed")) == ("found", "backward", True), looked
 
 
 @pytest.mark.parametrize("by", [by_numpy, lambda drawn: drawn[2:].numpy().__setitem__(0, drawn.numpy()[0])])
