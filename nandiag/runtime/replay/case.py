@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nandiag.events import Looked, words
 from nandiag.runtime.tape.entries import Entry
+from nandiag.runtime.tape.packed.lasting import OTHERWISE
 
 NOT_RUN = frozenset({"refused", "failed"})
 
@@ -100,12 +101,14 @@ class Case:
         return found or not self.unfinished
 
 
-def on_reconstructed(entries: Iterable[Entry], looked: Looked, *, spoiled: bool) -> Looked:
+def on_reconstructed(entries: Iterable[Entry], looked: Looked, doubts: Container[str], *, spoiled: bool) -> Looked:
     """Return ``looked``, marked where the step was not run again on what it had been run on.
 
     ``spoiled``: weights that were bad had others in their place. Where a copy of what a module holds stood in for it,
-    and that is reached in other ways too, what was written by the one was not read by the other.
+    and that is reached in other ways too, what was written by the one was not read by the other. Of what is in
+    ``doubts`` and came otherwise out of an earlier part the numbers are those that were used, but not in its backward.
     """
+    spoiled = spoiled or (looked.phase == "backward" and OTHERWISE in doubts)
     split = looked.outcome == "found" and looked.phase != "data" and any(one.split for one in entries)
     if looked.method != "replay" or not (spoiled or split):
         return looked

@@ -58,7 +58,6 @@ from nandiag.runtime.replay.update.weights import before_update, of_given, of_we
 from nandiag.runtime.tape.calls.strangers import is_not_all_kept
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import Entry
-from nandiag.runtime.tape.packed.lasting import OTHERWISE
 from nandiag.runtime.tape.traceless import roots_of, traceless
 from nandiag.runtime.together.agreement import Agreement
 from nandiag.runtime.together.company import in_company, met
@@ -323,9 +322,7 @@ class Examiner:
                     seen = Evidence(tracer, result, roots, entries, capture.batches, capture.narrow, *known)
                     looked = self._conclude(case, seen)
                 looked = self._hooks.again(case, seen, looked, capture.step_seconds)
-            # What came before an update was finite when it ran: only its backward is made again, on what there is now.
-            spoiled = spoiled or (looked.phase == "backward" and OTHERWISE in player.result.doubts)
-            return on_reconstructed(entries, looked, spoiled=spoiled)
+            return on_reconstructed(entries, looked, player.result.doubts, spoiled=spoiled)
         except Refused as refusal:
             reset_sharding(roots)
             return replace(case.nothing("refused", str(refusal)), facts={"alone": isinstance(refusal, Communicates)})

@@ -6,14 +6,14 @@ may have written into.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, strided
 
 from nandiag.runtime.leaves import BUILT_IN
-from nandiag.runtime.memory.there import all_there
+from nandiag.runtime.memory.there import all_there, storage_of
 from nandiag.runtime.tape.packed.words import Made, base_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,11 @@ _MOST = 1 << 22
 class Lasting:
     """What the calls among ``entries`` gave to those of later steps, or made of what was ``exposed`` to others."""
 
-    def __init__(self, entries: Sequence[Entry], exposed: Iterable[Callable[[], Tensor | None]] = ()) -> None:
+    def __init__(
+        self, entries: Sequence[Entry], exposed: Iterable[Callable[[], Tensor | None]] = (),
+        brought: Container[int] = (),
+    ) -> None:  # fmt: skip
+        self._brought = brought  # memory that the script has: nothing is written there
         self._newest = max((entry.step for entry in entries), default=0)
         self._words: dict[int, dict[int, Made]] = {}
         self._exposed = {id(one) for held in exposed if (one := held()) is not None}
@@ -64,7 +68,8 @@ class Lasting:
             return None if exposed and since else GONE
         if torch.equal(real, again):
             return None
-        again.data.copy_(real.data)  # by no write that a graph would see
+        if storage_of(again) not in self._brought:
+            again.data.copy_(real.data)  # by no write that a graph would see
         return UNSEEN if exposed else OTHERWISE
 
     def _seen_by_others(self, entries: Sequence[Entry]) -> list[Made]:
