@@ -11,10 +11,10 @@ from nandiag.runtime.collectives import own_part
 from nandiag.runtime.tape import exchange
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def among_ranks(monkeypatch):
     """The newest collective is none of a group of one that an earlier test made."""
-    monkeypatch.setattr(exchange, "RING", SimpleNamespace(newest=lambda: None))
+    monkeypatch.setattr(exchange, "_is_shared", lambda: True)
 
 
 def ended(opened, name, *args, **kwargs):
@@ -80,7 +80,7 @@ def test_what_goes_with_gradients_behind_the_backward_is_what_the_ranks_made_of_
     assert (maker.name == "all_reduce") is taped
 
 
-def test_a_figure_that_is_still_on_its_way_leads_to_what_this_rank_made(opened):
+def test_a_figure_that_is_still_on_its_way_leads_to_what_this_rank_made(opened, among_ranks):
     opened.output.sum().backward()
     figure = torch.ones(()) * 5
     made, _ = opened.capture.tape.maker(figure)
@@ -107,7 +107,7 @@ def test_a_gradient_that_is_exchanged_is_this_ranks_part_in_a_replay(opened, mod
 
 
 @pytest.mark.parametrize(("name", "again"), [("all_reduce", True), ("all_reduce_coalesced", False)])
-def test_an_exchange_that_ranks_could_not_make_again_is_known(opened, model, name, again):
+def test_an_exchange_that_ranks_could_not_make_again_is_known(opened, among_ranks, model, name, again):
     opened.output.sum().backward()
     given = model.bias.grad
     ended(opened, name, given if again else [given])
