@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from nandiag.runtime.collectives.messages import ARRIVALS, EXCHANGES, Message
@@ -105,7 +106,7 @@ def _written(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]]
     name, args, kwargs = call
     again = True
     filled, own = _filled(call, few=len(capture.exchanges) < _MOST_HELD)
-    if capture.births is not None:
+    if capture.births is not None and not _is_source(call):
         for tensor in filled:
             capture.births.received(tensor)
     taped, later = name in _RECEIVES or not after_backward(capture), bool(kwargs.get("async_op"))
@@ -123,6 +124,12 @@ def _written(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]]
         else:
             _as_made(capture, name, tensor, caller)
     return again
+
+
+def _is_source(call: tuple[str, tuple[Any, ...], dict[str, Any]]) -> bool:
+    """Whether this rank alone gave what all have now, and so what it had."""
+    name, args, kwargs = call
+    return name == "broadcast" and argument(args, kwargs, 1, "src") == dist.get_rank()
 
 
 def _as_made(capture: Capture, name: str, tensor: Tensor, caller: FrameType) -> None:

@@ -106,6 +106,15 @@ def test_a_gradient_that_is_exchanged_is_this_ranks_part_in_a_replay(opened, mod
         assert one.function.may_be_made
 
 
+@pytest.mark.parametrize(("source", "received"), [(7, False), (3, True)])
+def test_a_rank_that_sends_what_it_has_to_all_receives_nothing(opened, model, monkeypatch, source, received):
+    told = []
+    monkeypatch.setattr(exchange.dist, "get_rank", lambda: 7)
+    monkeypatch.setattr(opened.capture, "births", SimpleNamespace(received=told.append))
+    ended(opened, "broadcast", model.bias, source)
+    assert [one is model.bias for one in told] == [True] * received
+
+
 @pytest.mark.parametrize(("name", "again"), [("all_reduce", True), ("all_reduce_coalesced", False)])
 def test_an_exchange_that_ranks_could_not_make_again_is_known(opened, among_ranks, model, name, again):
     opened.output.sum().backward()
