@@ -37,10 +37,12 @@ def with_others(
 
     They wait for each other 20 steps and at least 5 s, 30 s at most.
     """
-    if not (case.ends and has_peers() and may_break_behind(entries)) or case.handed or case.apart:
+    if not case.ends or case.handed or case.apart or not has_peers():
         return looked
     settled = looked.outcome in NOT_RUN or (looked.outcome == "found" and _OWN not in looked.facts)
-    if settled or not possible() or has_hooks(entries) or not _may_be_made(capture.exchanges):
+    able = possible() and not has_hooks(entries) and _may_be_made(capture.exchanges)
+    # What one rank alone does there, a norm for its log, is nothing to wait for.
+    if settled or not able or not may_break_behind(entries):
         stay_away(case)
         return looked
     if not all_come(_name(case), min(_LONGEST, max(_PATIENCE, _STEPS * capture.step_seconds))):

@@ -131,8 +131,8 @@ def ranks(monkeypatch):
     return seen
 
 
-def together(looked, again=FOUND, case=CASE, exchanges=()):
-    entries = [END, entry(EXCHANGE), entry(torch.div)]
+def together(looked, again=FOUND, case=CASE, exchanges=(), behind=torch.div):
+    entries = [END, entry(EXCHANGE), entry(behind)]
     capture = SimpleNamespace(exchanges=list(exchanges), step_seconds=1.0)
     return with_others(case, looked, entries, capture, lambda one: again if one.joint and one.shares else None)
 
@@ -150,6 +150,12 @@ def test_what_the_ranks_cannot_see_together_stays_what_it_was(ranks):
     assert together(MARKED) is MARKED
     assert together(MARKED, exchanges=[SimpleNamespace(again=False)]) is MARKED
     assert ranks.asked == ["came", "came", "away"]
+
+
+def test_a_rank_that_does_nothing_there_keeps_nobody_waiting(ranks):
+    """Another may: it takes a norm for its log."""
+    assert together(FINITE, behind=torch.nn.utils.clip_grad_norm_) is FINITE
+    assert ranks.asked == ["away"]
 
 
 @pytest.mark.parametrize("case", [replace(CASE, ends=False), replace(CASE, handed=True), replace(CASE, apart=True)])
