@@ -112,8 +112,7 @@ def _written(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]]
     taped, later = name in _RECEIVES or not after_backward(capture), bool(kwargs.get("async_op"))
     for tensor in filled:
         if not taped and (later or not _is_figure(capture, tensor)):
-            mingled = Mingled(name, args, kwargs)
-            again = _mingled(capture, mingled, tensor, caller) and again
+            again = (not _is_shared() or _mingled(capture, call, tensor, caller)) and again
         elif own is not None and tensor is own.written:
             if after_backward(capture):
                 own.may_be_made(args, kwargs)
@@ -145,12 +144,13 @@ def _as_made(capture: Capture, name: str, tensor: Tensor, caller: FrameType) -> 
     ARRIVALS.note(after.after, ARRIVALS.of(tensor))
 
 
-def _mingled(capture: Capture, mingled: Mingled, tensor: Tensor, caller: FrameType) -> bool:
+def _mingled(
+    capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]], tensor: Tensor, caller: FrameType
+) -> bool:
     """It is in a replay what this rank put in; returns whether all ranks could make it again together."""
-    if not _is_shared():
-        return True
     if not capture.window.on or capture.tape.maker(tensor) is None:
         return False
+    mingled = Mingled(*call)
     with torch._C.DisableTorchFunction():
         capture.window.tape_call(mingled, ((tensor,), {}), tensor, caller, _MINGLES)
     return mingled.may_be_made
