@@ -40,8 +40,8 @@ class OwnPart:
         self._index, self._count = members.index(dist.get_rank()), len(members)
         self._rest: tuple[tuple[Any, ...], dict[str, Any]] | None = None
 
-    def may_be_made(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """It was called with these: all ranks may make it again together, where it takes one tensor and fills one."""
+    def called_with(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Keep what it was called with, for all ranks to make it again, where it takes one tensor and fills one."""
         if self.__name__ in _LAYS | _TAKES and self._count > 1:
             self._rest = args[2:], {key: one for key, one in kwargs.items() if not isinstance(one, Tensor)}
 

@@ -115,7 +115,7 @@ def _written(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]]
             again = (not _is_shared() or _mingled(capture, call, tensor, caller)) and again
         elif own is not None and tensor is own.written:
             if after_backward(capture):
-                own.may_be_made(args, kwargs)
+                own.called_with(args, kwargs)
             _passed_on(capture, own, caller)
         elif name in _RECEIVES or later or tensor.numel() > _SMALL:
             capture.tape.unmake(tensor)

@@ -284,10 +284,10 @@ def _as_compiled(capture: Capture, original: Callable[..., Any]) -> Callable[...
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return original(*args, **kwargs)
-        _pause_prelude(capture)
         window = capture.window
         if capture.idle or window.passes_by:
             return one_call(*args, **kwargs)
+        _pause_prelude(capture)
         seen = window.pass_by()
         try:
             output = original(*args, **kwargs)

@@ -20,7 +20,7 @@ from nandiag.runtime.together.vigil import together
 
 _PATIENCE, _STEPS = 5.0, 20.0
 # Ranks that see the same harm come to the same border; whom the others wait for in a collective may not wait for long.
-_LONGEST_BY_HAND = 30.0
+_LONGEST = 30.0
 
 
 def in_company(case: Case, roots: list[nn.Module], seconds: float, replay: Callable[[Case], Looked]) -> Looked:
@@ -70,7 +70,11 @@ def _all_end_in(case: Case, roots: list[nn.Module], seconds: float) -> bool:
     """
     if case.within:
         return all_come(f"within/{case.step}")
-    patience = max(_PATIENCE, _STEPS * seconds)
     if case.by_hand:
-        return possible() and all_come(f"by_hand/{case.step}", min(patience, _LONGEST_BY_HAND))
-    return possible() and not groups_of(roots) and all_come(f"left/{case.step}", patience)
+        return possible() and all_come(f"by_hand/{case.step}", patience(seconds))
+    return possible() and not groups_of(roots) and all_come(f"left/{case.step}", max(_PATIENCE, _STEPS * seconds))
+
+
+def patience(seconds: float) -> float:
+    """Return how long ranks that saw the same harm wait for each other: 20 steps of so many ``seconds``, 5 to 30 s."""
+    return min(max(_PATIENCE, _STEPS * seconds), _LONGEST)

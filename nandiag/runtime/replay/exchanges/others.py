@@ -17,10 +17,10 @@ from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import Entry
 from nandiag.runtime.tape.exchange import MOST, Exchange
 from nandiag.runtime.together.census import all_come, has_peers, stays_away
+from nandiag.runtime.together.company import patience
 from nandiag.runtime.together.shadows import possible
 
 _OWN = "own_gradients"
-_PATIENCE, _STEPS, _LONGEST = 5.0, 20.0, 30.0
 
 
 def with_own(looked: Looked, op: Op, shared: Shared | None) -> Looked:
@@ -35,7 +35,7 @@ def with_others(
 ) -> Looked:
     """Return ``looked``, or what the ranks see together where it ran on one rank's part of what all have exchanged.
 
-    They wait for each other 20 steps and at least 5 s, 30 s at most.
+    They wait for each other, bounded.
     """
     if not case.ends or case.handed or case.apart or not has_peers():
         return looked
@@ -45,7 +45,7 @@ def with_others(
     if settled or not able or not may_break_behind(entries):
         stay_away(case)
         return looked
-    if not all_come(_name(case), min(_LONGEST, max(_PATIENCE, _STEPS * capture.step_seconds))):
+    if not all_come(_name(case), patience(capture.step_seconds)):
         return looked
     again = replay(replace(case, joint=True, shares=True))
     return looked if again.outcome in NOT_RUN else again

@@ -74,6 +74,21 @@ def test_what_may_hang_on_the_others_gradients_gives_way_to_a_rank_that_broke_by
     assert any("this rank's own gradients" in text for text in verdict.evidence)
 
 
+def test_an_update_that_breaks_by_zeros_of_the_others_alone_gives_way_to_one_that_breaks_whatever_they_hold(by_hand):
+    at = {"phase": "optimizer", "facts": {"reconstructed": True, "parameters": ["w"], "without_peers": "zeros"}}
+    other = {**at, "facts": {**at["facts"], "without_peers": "any"}, "site": Site(None, None, "aten.log.default")}
+    record = by_hand.run(by_hand.rank(0, by_hand.found(5, **at)), by_hand.rank(1, by_hand.found(5, **other)))
+    assert origin(record).ranks == (1,)
+
+
+def test_bad_weights_are_not_taken_for_sent_by_a_rank_whose_fault_may_be_none(by_hand):
+    bad = by_hand.fact("2.bias", nan=1)
+    began = by_hand.found(6, phase="optimizer", source="parameter", inputs=(bad,))
+    own = {"own_gradients": True, "reconstructed": True}
+    made = by_hand.found(6, phase="optimizer", site=Site(None, None, "aten.log.default"), facts=own)
+    assert origin(by_hand.run(by_hand.rank(0, by_hand.loss(6), began), by_hand.rank(1, made))).ranks == (0,)
+
+
 def test_weights_that_another_rank_had_sent_are_no_fault_of_the_rank_that_began_with_them(by_hand):
     bad = by_hand.fact("2.bias", nan=1)
     began = by_hand.found(6, phase="optimizer", source="parameter", inputs=(bad,))

@@ -10,7 +10,7 @@ from nandiag.analysis.causes.mends import scales
 from nandiag.analysis.causes.mends.exponentials import forms
 from nandiag.analysis.causes.mends.logarithms import log_space
 from nandiag.analysis.causes.mends.logarithms.logarithm import Logarithm
-from nandiag.analysis.causes.mends.script import fitting, meanings, parsing
+from nandiag.analysis.causes.mends.script import fitting, meanings, parsing, quotients
 from nandiag.analysis.report import Origin, Suggestion
 
 OPS = {"exp": math.e, "expm1": math.e, "sinh": math.e, "cosh": math.e, "exp2": 2.0}
@@ -149,18 +149,7 @@ def _multiplies(facts: Facts, exponential: ast.expr) -> bool:
     trees = [tree for text in facts.uses if (tree := parsing.statement(text)) is not None]
     nodes = [node for tree in ([] if line is None else [line, *trees]) for node in ast.walk(tree)]
     products = [node for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)]
-    return any(ast.dump(_bare(side)) in own for one in products for side in (one.left, one.right))
-
-
-def _bare(node: ast.expr) -> ast.expr:
-    """Return what a view, or a part, is of."""
-    while True:
-        if isinstance(node, ast.Subscript):
-            node = node.value
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _LOOKS:
-            node = node.func.value
-        else:
-            return node
+    return any(ast.dump(quotients.looked_at(side, _LOOKS)) in own for one in products for side in (one.left, one.right))
 
 
 _LOOKS = meanings.VIEWS | {"detach"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Container
 
 from nandiag.analysis.causes.mends.script import naming
 from nandiag.analysis.causes.mends.script.fitting import (
@@ -129,18 +130,18 @@ def root_of(node: ast.expr) -> ast.expr | None:
     return target(inner, "sqrt") or _half_power(inner)
 
 
-def looked_at(node: ast.expr) -> ast.expr:
-    """Return what a view, or an index, is one of."""
+_VIEWS = frozenset({"unsqueeze", "squeeze", "view", "reshape", "expand", "unflatten", "flatten"})
+
+
+def looked_at(node: ast.expr, views: Container[str] = _VIEWS) -> ast.expr:
+    """Return what a view, or an index, is one of; ``views`` are the methods that are taken for such."""
     while True:
         if isinstance(node, ast.Subscript):
             node = node.value
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _VIEWS:
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in views:
             node = node.func.value
         else:
             return node
-
-
-_VIEWS = frozenset({"unsqueeze", "squeeze", "view", "reshape", "expand", "unflatten", "flatten"})
 
 
 def divided_by(node: ast.expr) -> ast.expr | None:
