@@ -27,13 +27,13 @@ _SHOWN = 3
 
 
 class Seen(NamedTuple):
-    """What one border showed, on its way to the host; ``norms`` are those of each gradient, by parameter name."""
+    """What one border showed, on its way to the host; ``norms`` are those of each gradient, with its parameter."""
 
     step: int
     optimizer: Optimizer
     rate: float | None
     losses: tuple[Loss, ...]
-    norms: list[tuple[str, Tensor]]
+    norms: list[tuple[Tensor, Tensor]]
     gathered: Gathered
     sent: Sent
 
@@ -58,17 +58,14 @@ class LateSentinel(Sentinel):
         self._settle(optimizer, border, closure=closure, examine=lambda _: self._refuse(before))
 
     def _send(self, optimizer: Optimizer) -> Seen:
-        named = [(one, one.grad) for one in parameters(optimizer) if one.grad is not None]
-        each = each_norm([gradient for _, gradient in named])
-        names = [
-            (self.weights.name(parameter, optimizer), norm) for (parameter, _), norm in zip(named, each, strict=True)
-        ]
-        waiting, self._waiting = self._waiting, []
+        trained = [one for one in parameters(optimizer) if one.grad is not None]
+        each = each_norm([gradient for one in trained if (gradient := one.grad) is not None])
         gathered = gather(
-            self.losses.pending, [norm for norm in each if norm is not None], optimizer, self._scale, waiting,
-            self.weights.frozen(), self.early.waiting(),
+            self.losses.pending, [norm for norm in each if norm is not None], optimizer, self._scale,
+            self._waiting.take(), self.weights.frozen(), self.early.waiting(),
         )  # fmt: skip
-        losses, norms = tuple(self.losses.pending), [(name, norm) for name, norm in names if norm is not None]
+        losses = tuple(self.losses.pending)
+        norms = [(one, norm) for one, norm in zip(trained, each, strict=True) if norm is not None]
         rate = learning_rate(optimizer)
         return Seen(self.clock.step, optimizer, rate, losses, norms, gathered, Sent(gathered.scalars))
 
@@ -85,7 +82,7 @@ class LateSentinel(Sentinel):
         if border.harms or not sight.weights_finite:
             # Whatever it did to the weights is done: they are looked at as they are.
             self.judge.update_of(seen.optimizer, border, self.clock.updated_in)
-        elif sight.weights_seen:
+        elif sight.weights:
             self.judge.finite_after = seen.step - 1
         self.teller.looked(border)
 
@@ -107,7 +104,7 @@ class LateSentinel(Sentinel):
     def _gradients_late(self, seen: Seen, sight: Sight, border: Border) -> None:
         if sight.grad_norm is None or math.isfinite(sight.grad_norm) or sight.scaler_skips:
             return
-        bad, total = _bad(seen.norms), len(seen.norms)
+        bad, total = self._bad(seen), len(seen.norms)
         loss = mean_loss(sight, seen.losses)
         harm = Harm(
             "gradient",
@@ -126,16 +123,21 @@ class LateSentinel(Sentinel):
     def _refuse(self, seen: Seen | None) -> None:
         if seen is None or self.teller.told > 2 * _SHOWN:
             return
-        names = _bad(seen.norms)[:_SHOWN]
+        names = self._bad(seen)[:_SHOWN]
         told = f" (gradients: {', '.join(names)})" if names else ""
         reason = f"--sentinel-lag 1: it was read at the next step{told}, when the weights had moved"
         RECORDER.emit(Looked("refused", "replay", seen.step, reason=reason))
+
+    def _bad(self, seen: Seen) -> list[str]:
+        values = Sent([norm for _, norm in seen.norms]).take()
+        pairs = zip(seen.norms, values, strict=True)
+        return [self.weights.name(one, seen.optimizer) for (one, _), value in pairs if not math.isfinite(value)]
 
     def _after_update(self, optimizer: Optimizer, step: int) -> None:
         del step
         if not self.judge.lost:
             with quiet():
-                self._waiting = self.weights.scalars(optimizer, quick=False)
+                self._waiting.keep(optimizer, self.weights.scalars(optimizer, quick=True))
 
     def finish(self) -> Finished:
         """Read what the last border showed, then give the last words."""
@@ -146,8 +148,3 @@ class LateSentinel(Sentinel):
             if self.teller.tell(border):
                 self._refuse(seen)
         return super().finish()
-
-
-def _bad(norms: list[tuple[str, Tensor]]) -> list[str]:
-    values = Sent([norm for _, norm in norms]).take()
-    return [name for (name, _), value in zip(norms, values, strict=True) if not math.isfinite(value)]

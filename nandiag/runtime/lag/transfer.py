@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from nandiag.runtime.look.finite import column_of
+
 
 class Sent:
     """0-d tensors on their way to the host: nothing waits for a device but :meth:`take`, for copies long begun."""
@@ -22,7 +24,7 @@ class Sent:
             else:
                 waiting.setdefault(scalar.device, []).append(index)
         for device, indices in waiting.items():
-            column = torch.stack([scalars[index].detach().to(torch.float32).reshape(()) for index in indices])
+            column = column_of([scalars[index] for index in indices])
             self._copies.append((indices, *_copy(column, device)))
 
     def take(self) -> list[float]:

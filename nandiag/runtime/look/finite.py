@@ -94,6 +94,9 @@ def norms(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 def each_norm(tensors: Sequence[Tensor]) -> list[Tensor | None]:
     """Return the 2-norm of each tensor as a 0-d one on its device, None for one that has no floats here."""
+    if tensors and tensors[0].dtype in _PLAIN and alike(tensors):
+        wide = torch.float32 if tensors[0].dtype in _HALF else None
+        return list(torch._foreach_norm(list(tensors), 2, dtype=wide))
     data = [local(tensor) for tensor in tensors]
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for index, one in enumerate(data):
@@ -157,10 +160,21 @@ def read(scalars: Sequence[Tensor]) -> list[float]:
         if not scalar.is_cpu:
             waiting.setdefault(scalar.device, []).append(index)
     for indices in waiting.values():
-        column = torch.stack([scalars[index].detach().to(torch.float32).reshape(()) for index in indices])
+        column = column_of([scalars[index] for index in indices])
         for index, value in zip(indices, column.tolist(), strict=True):
             values[index] = value
     return values
+
+
+def column_of(scalars: list[Tensor]) -> Tensor:
+    """Return 0-d tensors of one device as a vector in float32, by one op where they are of that dtype already."""
+    if set(map(_sort_of, scalars)) != _SINGLE:
+        scalars = [one.detach().to(torch.float32).reshape(()) for one in scalars]
+    return torch.stack(scalars)
+
+
+_sort_of = attrgetter("dtype", "ndim")
+_SINGLE = {(torch.float32, 0)}
 
 
 def extent(data: Tensor) -> tuple[Tensor, Tensor]:

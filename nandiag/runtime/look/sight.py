@@ -22,8 +22,8 @@ _SHOWN = 6
 class Sight(NamedTuple):
     """What the read brought: loss values in order, the gradients' 2-norm, a scaler's verdict and scale, the weights.
 
-    ``more``: the numbers that others had wait for this read; ``weights_seen``: weights were among what was read;
-    ``fine``: not one of all the numbers is NaN or infinite.
+    ``more``: the numbers that others had wait for this read; ``weights``: those of the look behind the last update,
+    where they waited for it; ``fine``: not one of all the numbers is NaN or infinite.
     """
 
     losses: tuple[float, ...]
@@ -33,7 +33,7 @@ class Sight(NamedTuple):
     weights_finite: bool
     frozen_finite: bool
     more: Sequence[float] = ()
-    weights_seen: bool = False
+    weights: Sequence[float] = ()
     fine: bool = False
 
 
@@ -59,7 +59,7 @@ class Gathered(NamedTuple):
             weights_finite=fine or all(map(math.isfinite, weights)),
             frozen_finite=fine or all(map(math.isfinite, frozen)),
             more=more,
-            weights_seen=bool(weights),
+            weights=weights,
             fine=fine,
         )
 

@@ -195,6 +195,12 @@ class Weights:
             tensors = [self._unmasked(tensor) for tensor in tensors]
         return norms(tensors)
 
+    def turn(self, optimizer: Optimizer) -> list[Tensor]:
+        """Return 0-d tensors that are finite only if this turn's parameters are; each has its turn in eight steps."""
+        self.in_turns = self.in_parts = True
+        self._turn = (self._turn + 1) % _TURNS
+        return norms(parameters(optimizer)[self._turn :: _TURNS])
+
     def seen_whole(self, optimizer: Optimizer, step: int) -> None:
         """All of its state was seen finite after the update of ``step``."""
         self._whole[optimizer] = step

@@ -90,7 +90,8 @@ class Assured:
         self._took = math.inf  # the newest look at all, in seconds
         self._addresses: list[int] = []
         self._vectors = Vectors()  # weights where they are not few
-        self._whole = self._doubtful = self._sparse = False
+        self._whole = self._doubtful = self._sparse = self._elsewhere = False
+        self._seen_at = (0, 0, 0)  # how often had been written, loaded and hooked when all was looked at
 
     def begins(self, optimizer: Optimizer, sight: Sight, *, seen: bool) -> None:
         """An update is about to be made by gradients that were finite at ``sight``; ``seen``: by the script's tape."""
@@ -105,8 +106,6 @@ class Assured:
         if self._bounds is None or self._is_changed(optimizer):
             self._in_vain += self._bounds is not None
             self._bounds = None
-            if not all(map(_on_host, parameters(optimizer))):  # what lies elsewhere is read only at the next border
-                return
         self._norm = sight.grad_norm
 
     def trusts(self, optimizer: Optimizer) -> bool:
@@ -125,7 +124,7 @@ class Assured:
 
     def _may_trust(self) -> bool:
         capture = self._capture
-        dear = self._took > _SHARE * capture.step_seconds
+        dear = self._took > _SHARE * capture.step_seconds or self._elsewhere
         return dear and not (capture.narrow or RECORDER.darkened or self._weights.excuses)
 
     def _is_changed(self, optimizer: Optimizer) -> bool:
@@ -136,6 +135,11 @@ class Assured:
     def doubts(self) -> None:
         """An update is about to be made though not all was finite: whatever it leaves is looked at."""
         self._norm, self._doubtful = None, True
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether the newest look was at this turn's weights alone, as it is on a device while all else is known."""
+        return self._elsewhere and self._bounds is not None
 
     def look(self, optimizer: Optimizer) -> list[Tensor]:
         """An update was made: return 0-d tensors to be read; none of state that is finite for certain."""
@@ -148,9 +152,14 @@ class Assured:
         scalars = self._weights.scalars(optimizer, quick=quick, whole=whole)
         if whole:
             self._took = time.perf_counter() - began
+            # A device takes its own time for it, and what it says is read at the next border.
+            self._elsewhere = not all(map(_on_host, scalars))
+            self._seen_at = self._capture.window.writes, self._weights.loads, _hooks()
         return scalars
 
     def _look_at_weights(self, optimizer: Optimizer) -> list[Tensor]:
+        if self._elsewhere:
+            return self._weights.turn(optimizer)
         weights = parameters(optimizer)
         if len(weights) == len(self._addresses) and list(map(_address, weights)) == self._addresses:
             return [_norm(_side_by_side(weights))]
@@ -215,7 +224,8 @@ class Assured:
         """
         if not (self._whole and values):
             return
-        self._weight = 2.0 * sum(values)
+        # What was looked at in turns says little of the rest, which no update of these makes twice as large.
+        self._weight = 2.0 * (self._weight if self.in_turns else sum(values))
         if self._bounds is None:
             self._weights.seen_whole(optimizer, step)
             self._trust(optimizer)
@@ -227,7 +237,7 @@ class Assured:
             return
         self._sparse = any(map(_is_sparse, weights))
         self._addresses = list(map(_address, weights)) if _are_few(weights) else []
-        self._written, self._loads, self._hooks = self._capture.window.writes, self._weights.loads, _hooks()
+        self._written, self._loads, self._hooks = self._seen_at
         # Vectors of an optimizer that is gone would keep its weights.
         self._of = weakref.ref(optimizer, _clearing(self._vectors))
         self._bounds, self._left = Bounds(self._weight, self._weight), UPDATES

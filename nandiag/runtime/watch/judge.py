@@ -148,7 +148,7 @@ class Judge:
             return
         if not sight.weights_finite:
             self.update_of(optimizer, border, step)
-        elif sight.weights_seen:
+        elif sight.weights:
             self.finite_after = step
 
     def update_of(self, optimizer: Optimizer, border: Border, step: int) -> list[Held]:

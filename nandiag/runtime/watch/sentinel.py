@@ -21,6 +21,8 @@ from nandiag.runtime.early.warner import Step
 from nandiag.runtime.early.watch import Early
 from nandiag.runtime.guard import disarm, guarded
 from nandiag.runtime.inject.late import attach_late
+from nandiag.runtime.lag.waiting import Waiting
+from nandiag.runtime.lag.wary import Wary
 from nandiag.runtime.levels.looker import Looker
 from nandiag.runtime.look.finite import quiet, read
 from nandiag.runtime.look.losses import Losses, roots_of
@@ -72,8 +74,8 @@ class Sentinel:
         self.weights.on_begun = Departures(self.last.gone).follow
         self._response = Response(settings.on_anomaly)
         self.nesting = Nesting()
-        self.assured = Assured(capture, self.weights)
-        self._waiting: list[Tensor] = []
+        self.assured, self._wary = Assured(capture, self.weights), Wary(self.clock.updates, self.weights)
+        self._waiting = Waiting()
         self._under_way = UnderWay()
         self._scale: Tensor | None = None
         # Weakly: a script that lets go of a model may need its memory for the next one.
@@ -150,15 +152,17 @@ class Sentinel:
 
     def _sight(self, optimizer: Optimizer) -> Sight:
         gradients = [gradient for one in parameters(optimizer) if (gradient := one.grad) is not None]
-        waiting, self._waiting = self._waiting, []
         losses = [*self.losses.pending, *self.losses.dropped] if self.losses.dropped else self.losses.pending
-        more = (waiting, self.weights.frozen(), self.early.waiting())
+        more = (self._waiting.take(), self.weights.frozen(), self.early.waiting())
         return self.early.seen(look(losses, gradients, optimizer, self._scale, *more))
 
     def _judge(self, optimizer: Optimizer, sight: Sight, border: Border) -> None:
         self._under_way.scaler_skips = sight.scaler_skips
-        self.judge.weights_of(optimizer, sight, border, self.clock.updated_in)
+        updated = self._waiting.of(optimizer)
+        self.judge.weights_of(updated, sight, border, self.clock.updated_in)
+        self._wary.begins(sight, whole=updated is optimizer and not self.assured.in_turns)
         if sight.fine and not border.harms:
+            self.assured.looked(updated, sight.weights, self.clock.updated_in)
             self.assured.begins(optimizer, sight, seen=not self.looker.live.here)
             self.teller.looked(border)
             return
@@ -262,9 +266,11 @@ class Sentinel:
         if self.judge.lost:
             return
         with quiet():
+            if doubts := self._wary.doubts(optimizer):
+                self.assured.doubts()
             scalars = self.assured.look(optimizer)
-            if not all(map(_on_host, scalars)):
-                self._waiting = scalars
+            if not (doubts or all(map(_on_host, scalars))):
+                self._waiting.keep(optimizer, scalars)
                 return
             values = read(scalars)
             if all(map(math.isfinite, values)):
@@ -376,11 +382,9 @@ class Sentinel:
             disarm("last look", error)
         border = Border()
         with quiet():
-            sight = look(self.losses.pending, [], None, None, self._waiting, [])
-            self._waiting = []
-            newest = self._newest()
-            if not sight.weights_finite and newest is not None:
-                self.judge.update_of(newest, border, self.clock.updated_in)
+            sight = look(self.losses.pending, [], None, None, self._waiting.take(), [])
+            if (newest := self._newest()) is not None:
+                self.judge.weights_of(self._waiting.of(newest), sight, border, self.clock.updated_in)
             self.judge.losses_of(newest, sight, border)
         self.losses.clear()
         self.teller.tell(border)

@@ -365,16 +365,6 @@ def test_a_momentum_goes_on_writing_into_other_rows(work):
     assert [(harm.what, harm.step, harm.since) for harm in worker.harms] == [("parameter", 20, 19)]
 
 
-def test_what_lies_on_a_device_is_not_asked_for_all_at_once(work):
-    worker = work()
-    weight = nn.Parameter(torch.ones(2, device="meta"))
-    sight = Sight((), 1.0, False, None, True, True, fine=True)
-    worker.capture.step_seconds = 1e-4
-    worker.sentinel.assured.begins(SGD([weight]), sight, seen=True)
-    worker.sentinel.assured.look(SGD([weight]))
-    assert not worker.sentinel.assured._whole
-
-
 def test_an_optimizer_of_the_scripts_own_is_looked_at_each_time(work, looks):
     class Mine(SGD):
         pass

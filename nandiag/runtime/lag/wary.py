@@ -1,0 +1,102 @@
+"""Which updates on a device are looked at as soon as they are made, though the host must wait for it (worker).
+
+On a device the look behind an update is read before the next one, so that the host waits once a step. By then the
+gradients are gone that a bad update was made of, and it cannot be made again. So the host waits behind those that may
+break: an optimizer's first, those by which a setting changes, and what is far larger than it was.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nandiag.runtime.look.sight import Sight
+from nandiag.runtime.look.weights import Optimizer, Weights, is_of_torch, parameters
+
+# Zeros in an optimizer's state are divided by in its first updates, if ever; a script's own is less well known.
+_FIRST, _FIRST_OF_ITS_OWN = 3, 64
+_GROUPS = 16
+# The square of what is larger comes near the end of float32, as does a weight that goes on growing like that.
+_LARGE = 1e12
+_GREW, _GROWN, _STEEPER = 4.0, 2.0, 1e3
+_on_host = attrgetter("is_cpu")
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the updates of one optimizer were like so far; ``here``: its weights are on the host, and read at once."""
+
+    here: bool
+    settings: list[tuple[Any, ...]] = field(default_factory=list)
+    rate: float = 0.0
+    norm: float = 0.0
+    weight: float = math.inf
+
+
+class Wary:
+    """Tells of each update whether it may break; reads nothing of the device."""
+
+    def __init__(self, updates: Callable[[Optimizer], int], weights: Weights) -> None:
+        self._updates, self._weights = updates, weights
+        self._known: weakref.WeakKeyDictionary[Optimizer, _Known] = weakref.WeakKeyDictionary()
+        self._norm: float | None = None
+        self._weight: float | None = None
+
+    def begins(self, sight: Sight, *, whole: bool) -> None:
+        """An update begins; ``whole``: what was read of weights is of all of those that it begins with."""
+        self._norm = sight.grad_norm
+        self._weight = sum(sight.weights) if whole and sight.weights else None
+
+    def doubts(self, optimizer: Optimizer) -> bool:
+        """Whether the update that ``optimizer`` has just made may have broken."""
+        known = self._known.get(optimizer)
+        if known is None:
+            known = self._known[optimizer] = _Known(all(map(_on_host, parameters(optimizer))))
+        if known.here:
+            return False
+        groups = optimizer.param_groups[:_GROUPS]
+        anew = self._is_set_anew(known, [(self._weights.loads, *_settings(group)) for group in groups], _rate(groups))
+        steep, grown = self._is_steep(known), self._is_grown(known)
+        first = self._updates(optimizer) <= (_FIRST if is_of_torch(optimizer) else _FIRST_OF_ITS_OWN)
+        return anew or steep or grown or first or _is_half(groups)
+
+    def _is_set_anew(self, known: _Known, settings: list[tuple[Any, ...]], rate: float) -> bool:
+        before, known.settings = known.settings, settings
+        highest, known.rate = known.rate, max(known.rate, rate) if math.isfinite(rate) else known.rate
+        return settings != before or not 0.0 <= rate <= _GREW * highest
+
+    def _is_steep(self, known: _Known) -> bool:
+        norm = self._norm or 0.0
+        highest, known.norm = known.norm, max(known.norm, norm)
+        return norm > _LARGE or norm > _STEEPER * highest > 0.0
+
+    def _is_grown(self, known: _Known) -> bool:
+        weight = self._weight
+        if weight is None:
+            return False
+        before, known.weight = known.weight, weight
+        return weight > _LARGE or weight > _GROWN * before
+
+
+def _settings(group: dict[str, Any]) -> list[Any]:
+    """Return all that a group is told but its rate, which schedules change; of tensors how often they were written."""
+    words = (value for name, value in group.items() if name not in {"params", "lr"} or isinstance(value, Tensor))
+    return [(id(one), one._version) if isinstance(one, Tensor) else one for one in words]
+
+
+def _rate(groups: Sequence[dict[str, Any]]) -> float:
+    """Return the highest rate, or one that is none; those in tensors are known by their versions alone."""
+    rates = [rate for group in groups if isinstance(rate := group.get("lr"), float | int)]
+    return next((float(rate) for rate in rates if not 0.0 <= rate < math.inf), None) or max(rates, default=0.0)
+
+
+def _is_half(groups: Sequence[dict[str, Any]]) -> bool:
+    """Whether weights are kept in float16, in which an eps of 1e-8 is 0."""
+    return any(group["params"] and group["params"][0].dtype is torch.float16 for group in groups)
