@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.multiprocessing as mp
-from bench_step import make
+from bench_models import step_of
 
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.together.replicas import AUTO, ReplicaCheck
@@ -32,7 +32,7 @@ def worker(rank: int, kind: str, port: int, folder: str) -> None:
     torch.set_num_threads(1)
     RECORDER.settings = Settings(folder=folder)
     RECORDER.attach(place())
-    step = make(kind)
+    step = step_of(kind, "cpu", (), lambda _: None)
     seconds = seconds_of_a_step(step, STEPS[kind])
     clock, capture = SimpleNamespace(step=0), SimpleNamespace(off=False, step_seconds=seconds)
     check: Any = ReplicaCheck(clock, capture, AUTO)

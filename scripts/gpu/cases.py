@@ -1,19 +1,16 @@
-"""The training loops of scripts/gpu_check: each prints its last bits, its host reads, or its step time."""
+"""The training loops of scripts/gpu_check: each prints its last bits, and how often the host waits for the device."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import statistics
 import sys
-import time
 import warnings
 from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn import functional
 
 STEPS = 12
 DEVICE = "cuda:0"
@@ -162,46 +159,6 @@ def fp16_overflow() -> None:
         optimizer.step()
 
 
-class Block(nn.Module):
-    """A pre-norm transformer block."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm1, self.norm2, self.heads = nn.LayerNorm(width), nn.LayerNorm(width), width // 64
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return a tensor of the shape of ``x``: (batch, time, width)."""
-        batch, length, width = x.shape
-        parts = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, 64).permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(*parts, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
-        return x + self.mlp(self.norm2(x))
-
-
-def gpt(width: int, layers: int, batch: int) -> None:
-    """Print the median step time of a GPT in bf16, in milliseconds."""
-    blocks = [Block(width) for _ in range(layers)]
-    model = nn.Sequential(nn.Embedding(8192, width), *blocks, nn.LayerNorm(width), nn.Linear(width, 8192)).to(DEVICE)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    tokens = torch.randint(0, 8192, (batch, 1025), device=DEVICE)
-    times = []
-    for number in range(60):
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            logits = model(tokens[:, :-1])
-        loss = functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        torch.cuda.synchronize()
-        if number >= 20:
-            times.append(time.perf_counter() - began)
-    print("STEP_MS", statistics.median(times) * 1e3, flush=True)
-
-
 CASES: dict[str, Callable[[], None]] = {
     "fp32_adam_foreach": lambda: simple(foreach=True),
     "fp32_adam_fused": lambda: simple(fused=True),
@@ -216,8 +173,6 @@ CASES: dict[str, Callable[[], None]] = {
     "log_of_zero": fault,
     "fp16_overflow": fp16_overflow,
     "compiled_fault": lambda: compiled(log=True, bad=4),
-    "gpt_10ms": lambda: gpt(768, 6, 4),
-    "gpt_100ms": lambda: gpt(1536, 16, 16),
 }
 
 if __name__ == "__main__":
