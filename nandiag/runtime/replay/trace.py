@@ -24,6 +24,7 @@ from nandiag.runtime.evidence.op import Op, Outside, Spot, Stat
 from nandiag.runtime.frames import stack
 from nandiag.runtime.frames.scripted import begins_node, scripted
 from nandiag.runtime.guard import Refused
+from nandiag.runtime.kernels.unmoded import unmoded
 from nandiag.runtime.look.finite import fact, local
 from nandiag.runtime.memory.kept import Kept, copies
 from nandiag.runtime.memory.lost.shadows import Shadows
@@ -119,7 +120,7 @@ class Tracer(TorchDispatchMode):
         """Run one op and look at it."""
         kwargs = kwargs or {}
         if self._still:
-            return func(*args, **kwargs)
+            return unmoded(func)(*args, **kwargs)
         if self.hurries:
             hurry()
         if time.perf_counter() > self.until:
@@ -150,7 +151,7 @@ class Tracer(TorchDispatchMode):
         self.given = given
         with self.still():
             again = self._shadows.before(func, args, kwargs, given)
-        output = (instead or func)(*args, **kwargs)
+        output = (instead or unmoded(func))(*args, **kwargs)
         outputs = tensors_in(output)
         self._pin(outputs, given)
         if self.mended is not None:
