@@ -17,7 +17,7 @@ from nandiag.runtime.evidence.op import Op, Spot
 from nandiag.runtime.frames import LIBRARY, USER, Frame, best, columns, source
 from nandiag.runtime.kernels.unmoded import unmoded
 from nandiag.runtime.look.finite import fact, is_bad
-from nandiag.runtime.memory.overwritten import outs_of
+from nandiag.runtime.memory.overwritten import drawn_from, outs_of
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.tape.entries import tensors_in
 
@@ -331,6 +331,8 @@ def in_float64(op: Op) -> dict[str, object]:
     given = tensors_in((op.words[0], list(op.words[1].values()))) if op.words is not None else []
     if op.words is None or not given or sum(tensor.numel() for tensor in given) > _LARGEST or not all_there(given):
         return {}
+    if drawn_from(op.func, *op.words):
+        return {}  # it would move on once more what the script's next step drops by
     try:
         with torch.no_grad():
             named = {key: _wide(word) for key, word in op.words[1].items()}

@@ -21,7 +21,8 @@ _LIBRARIES = (("_use_cudnn_ctc_loss", "_cudnn_ctc_loss"), ("_use_miopen_ctc_loss
 
 def unmoded(func: Any) -> Callable[..., Any]:
     """Return what to call in the place of an op that came by a dispatch mode: as a rule the op itself."""
-    return _INSTEAD.get(func, func)
+    found: Callable[..., Any] = _INSTEAD.get(func, func)
+    return found
 
 
 def _by_lists(lists: Any, *args: Any, **kwargs: Any) -> Any:

@@ -28,7 +28,7 @@ from nandiag.runtime.kernels.unmoded import unmoded
 from nandiag.runtime.look.finite import fact, local
 from nandiag.runtime.memory.kept import Kept, copies
 from nandiag.runtime.memory.lost.shadows import Shadows
-from nandiag.runtime.memory.overwritten import Overwritten, outs_of, written_by
+from nandiag.runtime.memory.overwritten import Overwritten, drawn_from, outs_of, written_by
 from nandiag.runtime.memory.there import storage_of
 from nandiag.runtime.memory.unwritten import EMPTY, Unwritten, hands_out, taken_for_values
 from nandiag.runtime.memory.vanished import Vanishing
@@ -250,6 +250,7 @@ class Tracer(TorchDispatchMode):
     def _put_aside(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.overwritten is not None:
             self.overwritten.before(one for one in written_by(func, args, kwargs) if key_of(one) not in self.own)
+            self.overwritten.drew |= bool(drawn_from(func, args, kwargs))
 
     def _pin(self, outputs: list[Tensor], given: list[Tensor]) -> None:
         self.own |= {key_of(one) for one in outputs} - {key_of(one) for one in given}

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from torch import nn
-from torch.library import Library
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nandiag.events import ProbeDark
@@ -12,14 +11,6 @@ from nandiag.runtime.kernels.unmoded import unmoded
 pytestmark = pytest.mark.filterwarnings("ignore:.*may also be overridden")
 BAD, LAST = 3, 5
 aten = torch.ops.aten
-
-
-@pytest.fixture
-def stand_in():
-    """Puts functions in the place of torch's own kernels for the CPU."""
-    library = Library("aten", "IMPL")
-    yield lambda name, kernel: library.impl(name, kernel, "CPU", with_keyset=False)
-    library._destroy()
 
 
 @pytest.fixture
