@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from nandiag.runtime.births.known import CLIPS
 from nandiag.runtime.evidence.labels import label, labels_of, storage
 from nandiag.runtime.frames import USER, kind_of
+from nandiag.runtime.kernels.graphs import in_pools
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.names import names_of
@@ -193,6 +194,12 @@ def all_that_gather(parameters: list[Tensor], roots: list[nn.Module], entries: l
             if tensor.requires_grad and is_leaf(tensor):
                 held[id(tensor)] = tensor
     return list(held.values())
+
+
+def at_stake(gradients: list[Tensor], entries: list[Entry]) -> list[Tensor]:
+    """Return what a CUDA graph that runs again may write over: ``gradients``, and its results that are still there."""
+    words = (word for entry in entries for word in entry.words if type(word) is Made)
+    return [*gradients, *in_pools(one for word in words if (one := word.tensor()) is not None)]
 
 
 def stand_in_for_spoiled(case: Case, entries: list[Entry], tracer: Tracer) -> bool:

@@ -10,7 +10,7 @@ import functools
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -80,6 +80,7 @@ class Tracer(TorchDispatchMode):
         self._still = False
         self.kept = Kept()
         self.overwritten: Overwritten | None = None
+        self.at_stake: Callable[[], Iterable[Tensor]] = tuple  # what is written to unseen, where CUDA graphs run
         self.own: set[int] = set()  # memory that may be written over: made by the replay, or put back by others
         self._collected: Op | None = None
         self._made: dict[int, StorageWeakRef] = {}

@@ -28,6 +28,7 @@ from nandiag.runtime.collectives.placement import Placement, nccl_version
 from nandiag.runtime.collectives.ring import RING
 from nandiag.runtime.guard import guarded, guarded_alone
 from nandiag.runtime.inject import ending
+from nandiag.runtime.kernels.graphs import watch_graphs
 from nandiag.runtime.lag.sentinel import LateSentinel
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.look.weights import parameters
@@ -69,6 +70,7 @@ def arm() -> Sentinel:
     _hear_numpy(capture)
     _watch_batches(sentinel, capture)
     watch_exchanges(capture)
+    watch_graphs(capture)
     Handed(capture, sentinel.looker.examine_handed).watch()
     collectives.install()
     watch_hooks(capture)
