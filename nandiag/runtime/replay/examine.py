@@ -38,7 +38,6 @@ from nandiag.runtime.replay.phases import phases_of
 from nandiag.runtime.replay.ready import (
     all_that_gather,
     as_before_set_anew,
-    at_stake,
     kept_as_buffers,
     losses_of,
     may_write_weights,
@@ -296,14 +295,12 @@ class Examiner:
         roots, capture = roots_of(entries), self._capture
         with quiet():
             held = all_that_gather(case.parameters, roots, entries)
-            tracer = tracer_for(case, entries, mended)
+            tracer = tracer_for(case, entries, mended, held)
         try:
             with quiet():
                 written = may_write_weights(entries, roots)
                 tracer.overwritten = Overwritten(ends=case.ends)
                 tracer.own |= {key for one in held if written and (key := storage(one)) is not None}
-                gradients = [one.grad for one in held if one.grad is not None]
-                tracer.at_stake = functools.partial(at_stake, gradients, entries)
             with (
                 met(case, roots, tracer, capture.step_seconds) as through,
                 traceless(capture, held, entries, weights_written=written, ends=case.ends) as held_by_script,

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from nandiag.events import GroupRate, Harm, Looked
+from nandiag.runtime.kernels.graphs import Graphs
 from nandiag.runtime.look.called import called
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.look.losses import Loss, Losses
@@ -45,6 +46,7 @@ class Judge:
         self.lost = False
         self.leaves: list[Tensor] = []  # what the backward call that is looked at leads to, where there is no optimizer
         self.finite_after: int | None = None
+        self.graphs: Graphs | None = None
         self.on_bad_start: Callable[[Sequence[Held], int], object] | None = None
 
     def begin(self, optimizer: Optimizer) -> Border:
@@ -170,7 +172,8 @@ class Judge:
         found = Border()
         self._add(optimizer, found, held, self.clock.step, "optimizer")
         for harm in found.harms:
-            border.add(replace(harm, behind=True, own_step=self.clock.own(optimizer)), found.level)
+            told = {} if self.graphs is None else self.graphs.told()
+            border.add(replace(harm, behind=True, own_step=self.clock.own(optimizer), **told), found.level)
         self.lost |= bool(held)
 
     def frozen_of(self, optimizer: Optimizer, border: Border) -> None:

@@ -388,6 +388,8 @@ class Sentinel:
         if (words := self.looker.last_words()) is not None:
             RECORDER.emit(words)
         self.teller.last_words()
+        if self.judge.graphs is not None:
+            self.judge.graphs.last_words()
         RECORDER.pulse(self.clock.step, now=True)
         return Finished(steps=self.clock.step, skips=self.skips.total, last_finite_step=self.judge.finite_after)
 
