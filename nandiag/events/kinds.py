@@ -108,6 +108,8 @@ class Harm:
     ``behind``: the script wrote it behind the newest update; no update of ``step`` was made. ``own_step`` is ``step``
     as its own optimizer counts where another one is ahead of it, else ``None``. ``left_on``: the script asked whether
     it is finite, and ended on the answer before it made anything of it; no harm where its process ends with code 0.
+    ``replays``: so often CUDA graphs were replayed behind the newest update that was seen; ``bad_between`` are the last
+    of these behind which the weights were seen finite (0: none) and the first behind which they were not.
     """
 
     what: str
@@ -130,6 +132,8 @@ class Harm:
     behind: bool = False
     own_step: int | None = None
     left_on: bool = False
+    replays: int = 0
+    bad_between: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

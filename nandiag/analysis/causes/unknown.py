@@ -64,6 +64,10 @@ _ONCE = (
 _PARTLY = (
     "Look at the script's own code around the step: not all of it could be run again, and what could be was finite."
 )
+_GRAPH = (
+    "Run the script without the CUDA graph: call what is captured as it is, at each step. Then the line that makes it "
+    "is seen."
+)
 LIVE = Suggestion("Or have every op watched as it runs, from the first line on.", "nandiag run --level op")
 
 
@@ -77,7 +81,7 @@ def explain(facts: Facts) -> Cause | None:
     if place is None:
         return None
     watched = facts.look is not None and facts.look.method == "watch"
-    asks = not watched and (place is _PARTLY or _by_update(facts) or _not_run_again(facts))
+    asks = not watched and place is not _GRAPH and (place is _PARTLY or _by_update(facts) or _not_run_again(facts))
     live = (LIVE,) if asks else ()
     return Cause("unknown", (*_used(facts), *_bad_numbers(facts)), (Suggestion(place), *live), strength=0)
 
@@ -100,6 +104,8 @@ def _used(facts: Facts) -> tuple[str, ...]:
 
 def _updates(facts: Facts) -> str:
     name = facts.bad_state.name if facts.bad_state is not None else None
+    if facts.harm is not None and facts.harm.behind and facts.harm.replays:
+        return _GRAPH
     if facts.harm is not None and facts.harm.behind:
         return f"Look at what the script does behind its last update that writes into {name or 'these weights'}."
     optimizer = facts.harm.optimizer if facts.harm is not None else None

@@ -364,6 +364,8 @@ def _state_evidence(claim: Claim, at: list[Seen[Harm]]) -> Iterable[str]:
     dated = harm.since is not None and harm.since >= harm.step - 1
     if harm.what == "optimizer_state" and not dated and (look is None or look.outcome != "found"):
         yield "State is looked at in turns where steps are short: a few updates before this one may have made it."
+    elif harm.behind and harm.replays:
+        yield from _replayed(harm)
     elif harm.behind or (look is not None and look.facts.get("began_bad")):
         yield "What wrote into it is the script's own code behind that step: no update was made since."
     elif harm.phase == "optimizer" and not any(one.event.what in {"loss", "gradient"} for one in at):
@@ -374,3 +376,16 @@ def _state_evidence(claim: Claim, at: list[Seen[Harm]]) -> Iterable[str]:
             if again
             else ": the update itself made it."
         )
+
+
+def _replayed(harm: Harm) -> Iterable[str]:
+    """Yield what is known of CUDA graphs that ran behind the last update that was seen."""
+    yield (
+        f"A CUDA graph was replayed {words.count(harm.replays, 'time')} since the last update that nandiag saw: what "
+        "it computes is not seen by Python. That the graph made it is inferred."
+    )
+    finite, bad = harm.bad_between or (0, harm.replays)
+    if bad - finite == 1:
+        yield f"It went bad in replay {bad} of {harm.replays}."
+    elif finite:
+        yield f"It went bad between replay {finite} and {bad} of {harm.replays}."

@@ -254,6 +254,10 @@ def _state_summary(claim: Claim, origin: Origin, kind: str) -> str:
     if origin.phase in {"init", "checkpoint"}:
         when = "before the first step" if origin.step == 0 else f"before step {origin.step}"
         return f"{kind} in {name} on {ranks} {when}"
+    if origin.phase == "optimizer" and harm is not None and harm.behind and harm.replays:
+        return (
+            f"{kind} in {name} on {ranks}, behind the update of step {origin.step - 1}, when a CUDA graph was replayed"
+        )
     if origin.phase == "optimizer" and harm is not None and harm.behind:
         return f"{kind} in {name} on {ranks}, written behind the update of step {origin.step - 1}"
     if origin.phase == "optimizer":

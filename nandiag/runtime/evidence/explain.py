@@ -15,8 +15,9 @@ from nandiag.events.forms import plain
 from nandiag.runtime.evidence.around import around
 from nandiag.runtime.evidence.op import Op, Spot
 from nandiag.runtime.frames import LIBRARY, USER, Frame, best, columns, source
+from nandiag.runtime.kernels.unmoded import unmoded
 from nandiag.runtime.look.finite import fact, is_bad
-from nandiag.runtime.memory.overwritten import outs_of
+from nandiag.runtime.memory.overwritten import drawn_from, outs_of
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.tape.entries import tensors_in
 
@@ -330,10 +331,12 @@ def in_float64(op: Op) -> dict[str, object]:
     given = tensors_in((op.words[0], list(op.words[1].values()))) if op.words is not None else []
     if op.words is None or not given or sum(tensor.numel() for tensor in given) > _LARGEST or not all_there(given):
         return {}
+    if drawn_from(op.func, *op.words):
+        return {}  # it would move on once more what the script's next step drops by
     try:
         with torch.no_grad():
             named = {key: _wide(word) for key, word in op.words[1].items()}
-            output = tensors_in(op.func(*_wide(op.words[0]), **named)) or outs_of(op.func, named)
+            output = tensors_in(unmoded(op.func)(*_wide(op.words[0]), **named)) or outs_of(op.func, named)
     except (RuntimeError, NotImplementedError, TypeError):
         return {}
     wide = [fact(tensor) for tensor in output if tensor.is_floating_point()]

@@ -201,6 +201,10 @@ class Weights:
         self._turn = (self._turn + 1) % _TURNS
         return norms(parameters(optimizer)[self._turn :: _TURNS])
 
+    def all_scalars(self) -> list[Tensor]:
+        """Return the same of all optimizers that still live."""
+        return [scalar for one in self.known() for scalar in self.scalars(one, quick=False)]
+
     def seen_whole(self, optimizer: Optimizer, step: int) -> None:
         """All of its state was seen finite after the update of ``step``."""
         self._whole[optimizer] = step

@@ -14,6 +14,9 @@ from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.tape.entries import tensors_in
 
 _MOST_BYTES = 1 << 28
+# A state that these take their dropout from, and move on in place, without their schema saying so: the library's, kept
+# by torch out of everybody's sight, for all layers on a device.
+_DROP = {f"aten::{name}{end}": "dropout_state" for name in ("_cudnn_rnn", "miopen_rnn") for end in ("", "_backward")}
 
 
 class Overwritten:
@@ -29,6 +32,7 @@ class Overwritten:
         self._seen: set[tuple[Any, ...]] = set()
         self._copies: list[tuple[Tensor, Tensor]] = []
         self._versions = contextlib.ExitStack()
+        self.drew = False  # whether an op ran that draws from such a state, which nobody can set back to what it was
 
     def before(self, tensors: Iterable[Tensor]) -> None:
         """An op is about to write into these; raises Refused where they could not be given back."""
@@ -60,6 +64,15 @@ class Overwritten:
         self._copies.append((held, held.clone()))
 
 
+def drawn_from(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """Return the state that an op takes its dropout from and moves on; a layer that drops nothing is given none."""
+    name = _DROP.get(func._schema.name)
+    if name is None:
+        return []
+    place = [one.name for one in func._schema.arguments].index(name)
+    return tensors_in([args[place] if place < len(args) else kwargs.get(name)])
+
+
 def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     """Return the tensors among its arguments that an op writes into, whether its schema marks them or not."""
     schema = func._schema
@@ -69,6 +82,8 @@ def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list
         return tensors_in(args[:1])
     if "batch_norm" in schema.name and "backward" not in schema.name:
         return tensors_in(args[3:5])  # the running statistics
+    if schema.name in _DROP:
+        return drawn_from(func, args, kwargs)
     if not schema.is_mutable:
         return []
     marked = [(place, one) for place, one in enumerate(schema.arguments) if one.alias_info and one.alias_info.is_write]

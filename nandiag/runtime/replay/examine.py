@@ -295,7 +295,7 @@ class Examiner:
         roots, capture = roots_of(entries), self._capture
         with quiet():
             held = all_that_gather(case.parameters, roots, entries)
-            tracer = tracer_for(case, entries, mended)
+            tracer = tracer_for(case, entries, mended, held)
         try:
             with quiet():
                 written = may_write_weights(entries, roots)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from nandiag.runtime.births.known import CLIPS
 from nandiag.runtime.evidence.labels import label, labels_of, storage
 from nandiag.runtime.frames import USER, kind_of
+from nandiag.runtime.kernels.graphs import in_pools
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.names import names_of
@@ -133,11 +135,15 @@ def gradients_used(entries: list[Entry]) -> bool:
     return bool(_written_weights([entry for entry in entries[first:] if entry.name not in CLIPS]))
 
 
-def tracer_for(case: Case, entries: list[Entry], mended: Mended | None) -> Tracer:
-    """Return the tracer to run ``entries`` under: it knows what modules are called, and what came into the step."""
+def tracer_for(case: Case, entries: list[Entry], mended: Mended | None, leaves: list[Tensor]) -> Tracer:
+    """Return the tracer to run ``entries`` under: it knows what modules are called, and what came into the step.
+
+    ``leaves``: those whose ``.grad`` it may write to.
+    """
     roots = roots_of(entries)
     tracer = Tracer(names_of(roots), joint=case.joint, mended=mended)
     tracer.brought = set(labels_of(roots, entries)) | memory_of(entries)
+    tracer.at_stake = partial(_at_stake, [one.grad for one in leaves if one.grad is not None], entries)
     return tracer
 
 
@@ -193,6 +199,12 @@ def all_that_gather(parameters: list[Tensor], roots: list[nn.Module], entries: l
             if tensor.requires_grad and is_leaf(tensor):
                 held[id(tensor)] = tensor
     return list(held.values())
+
+
+def _at_stake(gradients: list[Tensor], entries: list[Entry]) -> list[Tensor]:
+    """Return what a CUDA graph that runs again may write over: ``gradients``, and its results that are still there."""
+    words = (word for entry in entries for word in entry.words if type(word) is Made)
+    return [*gradients, *in_pools(one for word in words if (one := word.tensor()) is not None)]
 
 
 def stand_in_for_spoiled(case: Case, entries: list[Entry], tracer: Tracer) -> bool:

@@ -10,7 +10,7 @@ import functools
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -24,10 +24,11 @@ from nandiag.runtime.evidence.op import Op, Outside, Spot, Stat
 from nandiag.runtime.frames import stack
 from nandiag.runtime.frames.scripted import begins_node, scripted
 from nandiag.runtime.guard import Refused
+from nandiag.runtime.kernels.unmoded import unmoded
 from nandiag.runtime.look.finite import fact, local
 from nandiag.runtime.memory.kept import Kept, copies
 from nandiag.runtime.memory.lost.shadows import Shadows
-from nandiag.runtime.memory.overwritten import Overwritten, outs_of, written_by
+from nandiag.runtime.memory.overwritten import Overwritten, drawn_from, outs_of, written_by
 from nandiag.runtime.memory.there import storage_of
 from nandiag.runtime.memory.unwritten import EMPTY, Unwritten, hands_out, taken_for_values
 from nandiag.runtime.memory.vanished import Vanishing
@@ -79,6 +80,7 @@ class Tracer(TorchDispatchMode):
         self._still = False
         self.kept = Kept()
         self.overwritten: Overwritten | None = None
+        self.at_stake: Callable[[], Iterable[Tensor]] = tuple  # what is written to unseen, where CUDA graphs run
         self.own: set[int] = set()  # memory that may be written over: made by the replay, or put back by others
         self._collected: Op | None = None
         self._made: dict[int, StorageWeakRef] = {}
@@ -119,7 +121,7 @@ class Tracer(TorchDispatchMode):
         """Run one op and look at it."""
         kwargs = kwargs or {}
         if self._still:
-            return func(*args, **kwargs)
+            return unmoded(func)(*args, **kwargs)
         if self.hurries:
             hurry()
         if time.perf_counter() > self.until:
@@ -150,7 +152,7 @@ class Tracer(TorchDispatchMode):
         self.given = given
         with self.still():
             again = self._shadows.before(func, args, kwargs, given)
-        output = (instead or func)(*args, **kwargs)
+        output = (instead or unmoded(func))(*args, **kwargs)
         outputs = tensors_in(output)
         self._pin(outputs, given)
         if self.mended is not None:
@@ -249,6 +251,7 @@ class Tracer(TorchDispatchMode):
     def _put_aside(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.overwritten is not None:
             self.overwritten.before(one for one in written_by(func, args, kwargs) if key_of(one) not in self.own)
+            self.overwritten.drew |= bool(drawn_from(func, args, kwargs))
 
     def _pin(self, outputs: list[Tensor], given: list[Tensor]) -> None:
         self.own |= {key_of(one) for one in outputs} - {key_of(one) for one in given}

@@ -28,6 +28,7 @@ from nandiag.runtime.collectives.placement import Placement, nccl_version
 from nandiag.runtime.collectives.ring import RING
 from nandiag.runtime.guard import guarded, guarded_alone
 from nandiag.runtime.inject import ending
+from nandiag.runtime.kernels.graphs import watch_graphs
 from nandiag.runtime.lag.sentinel import LateSentinel
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.look.weights import parameters
@@ -65,10 +66,10 @@ def arm() -> Sentinel:
     wraps.install(capture)
     watch_files(capture)
     sentinel.early.arm()
-    os.register_at_fork(after_in_child=capture.window.close)  # a worker of a DataLoader is forked in the open window
     _hear_numpy(capture)
     _watch_batches(sentinel, capture)
     watch_exchanges(capture)
+    sentinel.judge.graphs = watch_graphs(capture, sentinel.weights.all_scalars)
     Handed(capture, sentinel.looker.examine_handed).watch()
     collectives.install()
     watch_hooks(capture)
@@ -95,6 +96,7 @@ def arm() -> Sentinel:
 
 def _watch_batches(sentinel: Sentinel, capture: Capture) -> None:
     """A script that exits on a bad loss lets go of its dataset before anybody can ask that again."""
+    os.register_at_fork(after_in_child=capture.window.close)  # a worker of a DataLoader is forked in the open window
     batches, asked = watch_batches(capture), sentinel.left_out.asked
     capture.batches = batches
     ending.on_sys_exit(guarded("batches")(lambda: batches.hold() if asked.newest is not None else None))

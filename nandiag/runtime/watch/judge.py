@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from nandiag.events import GroupRate, Harm, Looked
+from nandiag.runtime.kernels.graphs import Graphs
 from nandiag.runtime.look.called import called
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.look.losses import Loss, Losses
@@ -45,6 +46,7 @@ class Judge:
         self.lost = False
         self.leaves: list[Tensor] = []  # what the backward call that is looked at leads to, where there is no optimizer
         self.finite_after: int | None = None
+        self.graphs: Graphs | None = None
         self.on_bad_start: Callable[[Sequence[Held], int], object] | None = None
 
     def begin(self, optimizer: Optimizer) -> Border:
@@ -142,6 +144,11 @@ class Judge:
             border.add(harm, Level.LOST)
         return [one.tensor for one in held]
 
+    def last_words(self) -> None:
+        """Say what was hidden from all looks."""
+        if self.graphs is not None:
+            self.graphs.last_words()
+
     def weights_of(self, optimizer: Optimizer, sight: Sight, border: Border, step: int) -> None:
         """Weights that were looked at since the update of ``step``, and not read before."""
         if self.lost:
@@ -170,7 +177,8 @@ class Judge:
         found = Border()
         self._add(optimizer, found, held, self.clock.step, "optimizer")
         for harm in found.harms:
-            border.add(replace(harm, behind=True, own_step=self.clock.own(optimizer)), found.level)
+            told = {} if self.graphs is None else self.graphs.told()
+            border.add(replace(harm, behind=True, own_step=self.clock.own(optimizer), **told), found.level)
         self.lost |= bool(held)
 
     def frozen_of(self, optimizer: Optimizer, border: Border) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from nandiag.events import Finished
 from nandiag.runtime.early.warner import Step
 from nandiag.runtime.early.watch import Early
-from nandiag.runtime.guard import disarm, guarded
+from nandiag.runtime.guard import guarded
 from nandiag.runtime.inject.late import attach_late
 from nandiag.runtime.lag.waiting import Waiting
 from nandiag.runtime.lag.wary import Wary
@@ -376,10 +376,7 @@ class Sentinel:
 
     def finish(self) -> Finished:
         """Give the last words: what still waits to be read, the history, and how far the run came."""
-        try:
-            self.last.take()
-        except Exception as error:
-            disarm("last look", error)
+        self.last.at_exit()
         border = Border()
         with quiet():
             sight = look(self.losses.pending, [], None, None, self._waiting.take(), [])
@@ -392,6 +389,7 @@ class Sentinel:
         if (words := self.looker.last_words()) is not None:
             RECORDER.emit(words)
         self.teller.last_words()
+        self.judge.last_words()
         RECORDER.pulse(self.clock.step, now=True)
         return Finished(steps=self.clock.step, skips=self.skips.total, last_finite_step=self.judge.finite_after)
 

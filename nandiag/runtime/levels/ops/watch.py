@@ -22,6 +22,7 @@ from nandiag.runtime.evidence.op import Outside, Spot
 from nandiag.runtime.frames import Frame, Place, places
 from nandiag.runtime.frames.scripted import begins_node, scripted
 from nandiag.runtime.guard import guarded
+from nandiag.runtime.kernels.unmoded import unmoded
 from nandiag.runtime.levels.naming import Names
 from nandiag.runtime.levels.ops.handed import Handed
 from nandiag.runtime.levels.ops.marks import Marks
@@ -71,7 +72,6 @@ class OpWatch(Tracer):
         self._newest_node = -1
         self._unwritten: set[int] = set()
         self._handed = Handed()
-        self._bytes = 0
         self.begin_step(0)
 
     # ------------------------------------------------------------------ on and off
@@ -110,9 +110,9 @@ class OpWatch(Tracer):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run one op as it would have run, and look at it; an error of ours ends the watch and nothing else."""
-        kwargs = kwargs or {}
+        kwargs, run = kwargs or {}, unmoded(func)
         if self._still or RECORDER.is_dark(_PROBE):
-            return func(*args, **kwargs)
+            return run(*args, **kwargs)
         foreign = self._foreign(types) if types else None
         if foreign == _SHADOW:
             return func(*args, **kwargs)  # torch works out shapes: there are no values to look at
@@ -126,7 +126,7 @@ class OpWatch(Tracer):
             return output
         before = self._begins(func, args, kwargs)
         try:
-            output = func(*args, **kwargs)
+            output = run(*args, **kwargs)
         except BaseException as error:
             pass_on(error)
             raise

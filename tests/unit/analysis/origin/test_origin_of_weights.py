@@ -37,6 +37,23 @@ def test_a_parameter_written_bad_behind_the_last_update_is_no_update_s(by_hand):
     assert "behind its last update that writes into fc.weight" in verdict.suggestions[0].text
 
 
+@pytest.mark.parametrize(
+    ("between", "when"), [((12, 13), "in replay 13 of 20."), ((8, 12), "between replay 8 and 12 of 20."), ((0, 20), "")]
+)
+def test_a_parameter_gone_bad_where_cuda_graphs_ran_behind_the_last_update_is_no_line_of_the_script_s(
+    by_hand, between, when
+):
+    harm = replace(by_hand.state(3, since=2), behind=True, replays=20, bad_between=between)
+    verdict = analyse(by_hand.run(by_hand.rank(0, harm))).verdict
+    assert verdict.summary.endswith("on rank 0, behind the update of step 2, when a CUDA graph was replayed")
+    told = " ".join(verdict.evidence)
+    assert "A CUDA graph was replayed 20 times since the last update that nandiag saw" in told
+    assert "own code" not in told
+    assert ("It went bad" in told) == bool(when)
+    assert when in told
+    assert [one.text.partition(":")[0] for one in verdict.suggestions] == ["Run the script without the CUDA graph"]
+
+
 @pytest.mark.parametrize(("what", "via"), [("buffer", "the bad buffer"), ("parameter", "the bad weights")])
 def test_what_a_later_loss_came_through_is_called_what_it_is(by_hand, what, via):
     harms = by_hand.state(5, what=what, phase="forward"), by_hand.loss(6)

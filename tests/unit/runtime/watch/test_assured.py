@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from torch.optim import optimizer as optimizers
 
-from nandiag.runtime.look.sight import Sight
 from nandiag.runtime.look.weights import Weights
 from nandiag.runtime.watch import assured
 from nandiag.runtime.watch.assured import Bounds

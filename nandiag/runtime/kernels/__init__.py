@@ -1,0 +1,1 @@
+"""What kernels do that their op's name and schema do not tell of (worker)."""
