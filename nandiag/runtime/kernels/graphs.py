@@ -20,6 +20,7 @@ from nandiag.runtime.guard import guarded
 from nandiag.runtime.lag.transfer import Sent
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.tape.state import on_made_up_memory
 
 if TYPE_CHECKING:
     from nandiag.runtime.replay.trace import Tracer
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _PROBE = "graphs"
 # Behind each of the first replays the weights are looked at; then once in so many seconds.
 _FIRST, _SECONDS = 32, 1.0
+_MAKES = "make_graphed_callables"
 
 
 class Graphs:
@@ -132,7 +134,20 @@ def watch_graphs(capture: Capture, scalars: Callable[[], list[Tensor]]) -> Graph
             graphs.replayed(self, str(sys._getframe(1).f_globals.get("__name__")))
 
     kind.capture_begin, kind.capture_end, kind.replay = capture_begin, capture_end, replay  # type: ignore[method-assign]
+    for module in (torch.cuda, torch.cuda.graphs):
+        setattr(module, _MAKES, _untrained(getattr(module, _MAKES)))
     return graphs
+
+
+def _untrained(graphing: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what graphs modules on samples of their inputs: its backward calls are none of the training."""
+
+    @functools.wraps(graphing)
+    def make_graphed_callables(*args: Any, **kwargs: Any) -> Any:
+        with on_made_up_memory():
+            return graphing(*args, **kwargs)
+
+    return make_graphed_callables
 
 
 def _put_aside(tracer: Tracer) -> None:

@@ -40,7 +40,7 @@ from nandiag.store.layout import RunFolder
 TOUCHED = (
     torch, torch.autograd, torch.func, torch.Tensor, torch.autograd.Function, torch.nn.Module, torch.nn.utils,
     torch.nn.parallel.DistributedDataParallel, torch.optim.Optimizer, GradScaler, dataloader._BaseDataLoaderIter,
-    torch.optim.lr_scheduler.LRScheduler, torch.cuda.CUDAGraph,
+    torch.optim.lr_scheduler.LRScheduler, torch.cuda, torch.cuda.graphs, torch.cuda.CUDAGraph,
     dist, dist.distributed_c10d, functional, warnings, optimizers, torch.utils, threading.Thread,
     sharded.state_dict_loader, sharded.state_dict_saver, np, np.errstate,
     fetch._MapDatasetFetcher, torch.jit, torch._C.ScriptFunction, torch._C.ScriptMethod, saved_tensors_hooks,

@@ -1,5 +1,7 @@
 """A part of the model that CUDA graphs run: they write into memory of their own, which gradients may lie in."""
 
+import math
+
 import numpy as np
 import torch
 from torch import nn
@@ -89,3 +91,23 @@ def test_of_what_calls_gave_that_is_kept_which_lies_in_a_graphs_memory(monkeypat
     monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: segments)
     first, second = made[:4], made[4:]
     assert [one is second for one in in_pools([first, second])] == [True]
+
+
+def test_warming_a_graph_up_is_no_training(work, monkeypatch):
+    def graphing(model, samples):
+        for _ in range(3):
+            torch.autograd.grad(model(*samples).sum() * math.nan, list(model.parameters()))
+        return model
+
+    for module in (torch.cuda, torch.cuda.graphs):
+        monkeypatch.setattr(module, "make_graphed_callables", graphing)
+    worker = work()
+    model = torch.nn.Linear(3, 1)
+    model = torch.cuda.make_graphed_callables(model, (torch.ones(2, 3),))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+    assert worker.sentinel.finish().steps == 2
+    assert not worker.harms
