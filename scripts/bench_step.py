@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 STEPS = {"gpt": 8, "cnn": 40, "mlp": 3000, "filter": 150}
 # On a device the host runs ahead of it, as in training: it is waited for behind this many steps, not behind each.
-STEPS_ON_DEVICE = {"gpt": 200, "cnn": 200, "mlp": 2000, "filter": 40, "gpt_10ms": 120, "gpt_100ms": 30}
+STEPS_ON_DEVICE = {"gpt": 100, "cnn": 100, "mlp": 500, "filter": 40, "gpt_10ms": 100, "gpt_100ms": 20}
 TOGETHER = 10
 
 
@@ -83,9 +83,9 @@ def main() -> None:
     parser.add_argument("--turn", type=Path, help="begin when this file is there; lay one beside it when done")
     args = parser.parse_args()
     warnings.filterwarnings("ignore", message="Anomaly Detection")
-    wait_for(args.turn)
     factors: list[float] = []
     step = under(args.peer, args.model, args.device, factors)
+    wait_for(args.turn)
     count = (STEPS if args.device == "cpu" else STEPS_ON_DEVICE)[args.model]
     for _ in range(max(3, count // 10)):
         step()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu.launched import OURS, PLAIN, Launched, launched
+from gpu.launched import ALONE, OURS, PLAIN, Launched, launched
 
 HERE = Path(__file__).resolve().parent
 CONTINUE = ("--on-anomaly", "continue")
@@ -67,7 +67,7 @@ def _marked(text: str) -> frozenset[int]:
 def same_bits(name: str, workers: int, options: tuple[str, ...], end: float) -> Row:
     """Compare the bits of a case with nandiag and without, and how often the host waits for the device."""
     words = [str(HERE / "cases.py"), name]
-    plain = launched(PLAIN, words, end - time.monotonic(), workers=workers)
+    plain = launched(PLAIN if workers > 1 else ALONE, words, end - time.monotonic(), workers=workers)
     ours = launched((*OURS, *CONTINUE, *options), words, end - time.monotonic(), workers=workers)
     more = sum(map(float, ours.told("SYNCS"))) - sum(map(float, plain.told("SYNCS")))
     wrong = {
@@ -83,7 +83,8 @@ def same_bits(name: str, workers: int, options: tuple[str, ...], end: float) -> 
 def loop(script: Path, end: float) -> Row:
     """Check that a healthy loop raises no alarm, and that of a faulty one rank, step and line are told."""
     truth = Truth.of(script)
-    plain = launched(PLAIN, [str(script)], end - time.monotonic(), workers=truth.workers)
+    alone = ALONE if truth.workers == 1 else PLAIN
+    plain = launched(alone, [str(script)], end - time.monotonic(), workers=truth.workers)
     ours = launched((*OURS, *CONTINUE, *truth.options), [str(script)], end - time.monotonic(), workers=truth.workers)
     wrong = {
         "exit codes": plain.code != 0 or ours.code != 0,

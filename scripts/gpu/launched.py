@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -13,7 +15,17 @@ from typing import Any
 # Several start at once: each has a port of its own.
 PLAIN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 OURS = (sys.executable, "-m", "nandiag", "run", "--standalone")
+# The same as torchrun gives the only worker, in half the time.
+ALONE = (sys.executable,)
 MOST = 90.0
+
+
+def _rank() -> dict[str, str]:
+    with socket.socket() as held:
+        held.bind(("localhost", 0))
+        port = held.getsockname()[1]
+    names = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": port}
+    return {"MASTER_ADDR": "localhost", **{name: str(value) for name, value in names.items()}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +59,19 @@ def launched(
     """Run a script, given with its arguments, for ``left`` seconds, and ``most``, at most."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        extra = ["--json", str(report)] if launcher[:4] == OURS[:4] else []
-        command = [*launcher, "--log-dir", f"{folder}/logs", *extra, "--nproc-per-node", str(workers), *words]
+        command, environment = [sys.executable, *words], os.environ | _rank()
+        if launcher is not ALONE:
+            extra = ["--json", str(report)] if launcher[:4] == OURS[:4] else []
+            command = [*launcher, "--log-dir", f"{folder}/logs", *extra, "--nproc-per-node", str(workers), *words]
+            environment = dict(os.environ)
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=max(1, min(left, most)), check=False)
+            done = _run(command, environment, max(1, min(left, most)))
         except subprocess.TimeoutExpired as late:
             return Launched(-1, str(late.stdout), f"not done in time\n{late.stderr!s}")
         held = json.loads(report.read_text()) if report.is_file() else {}
         lines = [line for file in Path(folder).glob("logs/*/ranks/*.jsonl") for line in file.read_text().splitlines()]
         return Launched(done.returncode, done.stdout, done.stderr, held, tuple(map(json.loads, lines)))
+
+
+def _run(command: list[str], environment: dict[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=seconds, check=False)
