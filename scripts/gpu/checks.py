@@ -21,7 +21,7 @@ Row = dict[str, Any]
 class Truth:
     """What the head of a loop says of it, and the lines that are marked as the origin, or as where it came in.
 
-    ``steps`` and ``ranks`` are empty where any is right, or none is to be told of; a step that hangs on the device's
+    ``lines`` is empty where nothing can see them, as within a CUDA graph; ``steps`` and ``ranks`` are empty where any is right, or none is to be told of; a step that hangs on the device's
     generator is printed by the loop itself.
     """
 
@@ -49,7 +49,7 @@ class Truth:
             ranks=frozenset(known.get("rank", "0").split("|")),
             steps=frozenset() if steps in {"any", "printed"} else frozenset(steps.split("|")),
             printed=steps == "printed",
-            lines=_marked(text),
+            lines=frozenset() if said.get("line") == "unseen" else _marked(text),
         )
 
 

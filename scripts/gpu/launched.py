@@ -18,6 +18,7 @@ OURS = (sys.executable, "-m", "nandiag", "run", "--standalone")
 # The same as torchrun gives the only worker, in half the time.
 ALONE = (sys.executable,)
 MOST = 90.0
+_GRACE = 20.0
 
 
 def _rank() -> dict[str, str]:
@@ -64,14 +65,24 @@ def launched(
             extra = ["--json", str(report)] if launcher[:4] == OURS[:4] else []
             command = [*launcher, "--log-dir", f"{folder}/logs", *extra, "--nproc-per-node", str(workers), *words]
             environment = dict(os.environ)
-        try:
-            done = _run(command, environment, max(1, min(left, most)))
-        except subprocess.TimeoutExpired as late:
-            return Launched(-1, str(late.stdout), f"not done in time\n{late.stderr!s}")
+        code, output, errors = _run(command, environment, max(1, min(left, most)))
         held = json.loads(report.read_text()) if report.is_file() else {}
         lines = [line for file in Path(folder).glob("logs/*/ranks/*.jsonl") for line in file.read_text().splitlines()]
-        return Launched(done.returncode, done.stdout, done.stderr, held, tuple(map(json.loads, lines)))
+        return Launched(code, output, errors, held, tuple(map(json.loads, lines)))
 
 
-def _run(command: list[str], environment: dict[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=seconds, check=False)
+def _run(command: list[str], environment: dict[str, str], seconds: float) -> tuple[int, str, str]:
+    """Return exit code, stdout and stderr; a launcher that is late is asked to end, so that it ends its workers."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+        try:
+            output, errors = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            try:
+                output, errors = process.communicate(timeout=_GRACE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                output, errors = process.communicate()
+            return -1, output, f"not done in time\n{errors}"
+    return process.returncode, output, errors

@@ -17,7 +17,7 @@ def test_there_are_loops_of_both_sorts():
 def test_a_loop_says_what_is_right_of_it(path):
     truth = checks.Truth.of(path)
     assert truth.clean == (path in HEALTHY)
-    assert truth.clean or truth.lines
+    assert truth.clean or truth.lines or "# line: unseen" in path.read_text()
     assert truth.workers in {1, 2}
 
 

@@ -1,5 +1,6 @@
 # nproc: 1
 # expect: rank=0 step=6
+# line: unseen
 # phase: forward
 # options: --sentinel-lag 1
 """Cox partial likelihood: logsumexp by hand overflows for one patient."""
