@@ -21,8 +21,8 @@ Row = dict[str, Any]
 class Truth:
     """What the head of a loop says of it, and the lines that are marked as the origin, or as where it came in.
 
-    ``lines`` is empty where nothing can see them, as within a CUDA graph; ``steps`` and ``ranks`` where any is right, or
-    none is to be told of. A step that hangs on the device's generator is printed by the loop itself.
+    ``lines`` is empty where nothing can see them, as within a CUDA graph; ``steps`` and ``ranks`` are where any is
+    right, or none is to be told of. A step that hangs on the device's generator is printed by the loop itself.
     """
 
     clean: bool
