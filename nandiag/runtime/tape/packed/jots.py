@@ -44,6 +44,7 @@ _FLAT = PLAIN | {Tensor, Parameter, Size}
 _VERSION, _NONE = repeat("_version"), repeat(None)
 _ROOT, _BACKWARD = "root", "backward"  # as entries are called, which have jots of their own
 _RETAINS = id(True)  # noqa: FBT003 - among the words of a backward
+_ALWAYS = -1  # no id
 
 
 Versions = Sequence[int | None]
@@ -68,6 +69,8 @@ class Jots:
         self._in_a_row = self._many_in_a_row = self._in_vain = 0
         self._packed = self._packed_in_vain = 0  # how many in this step after all; in how many steps too many
         self._more = 0  # of what is noted, how many came behind the first few and are not small
+        # What calls with a gradient have made that is in no other one so far, by id; and one that no call takes away.
+        self._unused: set[int] = set()
         self._outputs: set[int] = set()
         self._large: set[int] = set()  # arguments that are not small, and are held by now
         self._given: set[int] = set()  # tensors that calls were given which are shelved
@@ -87,9 +90,20 @@ class Jots:
                 return False
         elif len(self.many) >= MOST:
             self._one_of_many(args, output, grad=grad)
+        if grad:
+            self._use(args, kwargs, output)
         micro = self._tape.micro_step
         self.many.append((None, function, grad, known, trail(frame), args, kwargs, versions, None, output, micro))
         return True
+
+    def _use(self, args: Sequence[Any], kwargs: Any, output: Tensor | None) -> None:
+        """A call with a gradient, or a backward, was given this."""
+        given = {*map(id, args), *map(id, kwargs.values())} if kwargs else set(map(id, args))
+        self._unused -= given
+        if output is not None:
+            self._unused.add(id(output))
+        elif _RETAINS in given:
+            self._unused.add(_ALWAYS)
 
     def _one_of_many(self, words: Sequence[Any], output: Tensor | None, *, grad: bool) -> None:
         """Put what is noted on the tape where one more is too much."""
@@ -151,6 +165,8 @@ class Jots:
         after = versions_of(args, kwargs)
         if self.dense:
             self._outputs.add(id(output))
+        if entry.grad:
+            self._use(args, kwargs, output)
         self.many[-1] = (entry, None, entry.grad, None, None, args, kwargs, versions, after, output, micro)
         return True
 
@@ -215,7 +231,7 @@ class Jots:
         """Return what was noted, and begin anew."""
         taken = self.many, self.shelves
         self.many, self.shelves, self._more = [], [], 0
-        for known in (self._outputs, self._large, self._given):
+        for known in (self._outputs, self._large, self._given, self._unused):
             known.clear()
         return taken
 
@@ -271,6 +287,17 @@ class Jots:
         self._in_a_row += 1
         if self._in_a_row >= _IN_A_ROW:
             self.on, self._in_a_row = not self.on, 0
+
+    def step_passes(self, seconds: float) -> bool:
+        """Do what :meth:`step_took` and :meth:`step_ends` do, where a step was as those before; else return False.
+
+        Nothing is on the tape, calls were few, and a backward has left no graph of any.
+        """
+        if self._unused or self.dense or self.shelves or not self.on or seconds >= _SHORT or self._packed_in_vain:
+            return False
+        self.many = []
+        self._more = self._packed = self._in_a_row = self._many_in_a_row = self._in_vain = 0
+        return True
 
     def step_ends(self, made: Mapping[int, Made]) -> None:
         """Drop what nobody has asked for, and nobody can any more; ``made``: what came of calls on the tape, by id.
