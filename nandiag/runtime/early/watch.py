@@ -57,7 +57,7 @@ class Early:
         """Put the wraps in place, once, right after torch was imported."""
         if self.on:
             watch_clipping(self._warner)
-            self._capture.on_root = self._root_begins
+            self._capture.on_root, self._capture.roots_passed = self._root_begins, self._passes
 
     def _root_begins(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         step = self._capture.tape.step
@@ -66,6 +66,10 @@ class Early:
             self._comparison.arguments.note(entry.function, args, kwargs, step)
         if step >= self._half.due:
             self._half.root_begins(entry)
+
+    def _passes(self, step: int) -> bool:
+        """Whether nothing is to be looked at of a batch alone that enters a model in ``step``."""
+        return step < self._half.due and self._inputs.passes(step)
 
     @property
     def waits(self) -> bool:

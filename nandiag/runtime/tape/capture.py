@@ -93,14 +93,13 @@ class Capture:
         self.tape = Tape()
         self.window = Window(self.tape)
         self.between = Between(self)
-        self.off = False
         self.tracer: Any = None
         self.bystanders = Bystanders()
         self.batches: Any = None
         self.births: Any = None
         self.exchanges: list[Any] = []
         self.received: set[int | None] = set()
-        self.communicates = False
+        self.off = self.communicates = False
         self.comm_hooks: Any = None  # what those of a DDP carry, where any has one
         self.half_updated = False  # by updates that hooks made within the step's backward
         self.in_function = False  # within a ``Function.apply`` of the script's own
@@ -109,8 +108,10 @@ class Capture:
         self.on_root_end: Callable[[], object] | None = None
         self.on_root_raised: Callable[[Entry, BaseException], object] | None = None  # whether it keeps the entry
         self.on_root: Callable[[Entry, tuple[Any, ...], dict[str, Any]], object] | None = None
-        self.depth = 0
-        self.mark = 0
+        self.roots_passed: Callable[[int], bool] = (
+            bool  # the steps in which those may be left out that noted calls hold
+        )
+        self.depth = self.mark = 0
         self.narrow = False
         self.by_hand = True  # no optimizer was made so far
         self.in_step = 0  # calls of ``step`` under way
@@ -123,8 +124,7 @@ class Capture:
         self.settled = self._trains = self._steps = False
         self._beside = 0  # steps of other threads since the last of the taped one
         self._budget = Budget()
-        self._began = time.perf_counter()
-        self.step_seconds = 1.0
+        self._began, self.step_seconds = time.perf_counter(), 1.0
 
     @property
     def idle(self) -> bool:

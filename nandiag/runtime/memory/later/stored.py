@@ -30,8 +30,8 @@ from nandiag.runtime.memory.later.lasting import lasting, written_within
 from nandiag.runtime.memory.there import storage_of
 from nandiag.runtime.tape.calls.strangers import has_strangers
 from nandiag.runtime.tape.entries import ROOT
+from nandiag.runtime.tape.packed.consumed import GRAD
 from nandiag.runtime.tape.packed.descent import ancestors
-from nandiag.runtime.tape.packed.jots import GRAD
 from nandiag.runtime.tape.packed.words import Given
 from nandiag.runtime.tape.window import is_of_little
 

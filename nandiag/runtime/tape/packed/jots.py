@@ -12,22 +12,22 @@ nothing to are put on the tape: what the loop does by hand to gradients.
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, repeat
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Size, Tensor
 from torch.nn import Parameter
 
 from nandiag.runtime.frames import trail
+from nandiag.runtime.memory.packing import HOOKS
+from nandiag.runtime.tape.packed.consumed import OUTPUT, RETAINS, Note, consumed, words_of
 from nandiag.runtime.tape.packed.descent import forget_consumed
 from nandiag.runtime.tape.packed.shelves import Shelf
 from nandiag.runtime.tape.packed.words import HANDS_ON, PLAIN, Made, is_handed_on
-from nandiag.runtime.tape.state import modes
+from nandiag.runtime.tape.state import any_autocast, modes, plain_modes
 
 if TYPE_CHECKING:
     from nandiag.runtime.tape.entries import Entry, Tape
@@ -43,16 +43,11 @@ _TENSORS = frozenset({Tensor, Parameter})
 _FLAT = PLAIN | {Tensor, Parameter, Size}
 _VERSION, _NONE = repeat("_version"), repeat(None)
 _ROOT, _BACKWARD = "root", "backward"  # as entries are called, which have jots of their own
-_RETAINS = id(True)  # noqa: FBT003 - among the words of a backward
+_grad_enabled, _any_autocast = torch.is_grad_enabled, any_autocast
 _ALWAYS = -1  # no id
 
 
 Versions = Sequence[int | None]
-# One call, as it was given: the entry of a root module's, else None; the function, and whether a gradient flows
-# through it; the modes, the trail; arguments by position and by name; their versions before, and behind a root; what it
-# returned (None: a backward, or a root under way); the micro-step. No class of its own: five are made in each step.
-Note: TypeAlias = tuple[Any, ...]
-GRAD, ARGS, KWARGS, OUTPUT = 2, 5, 6, 9
 
 
 class Jots:
@@ -96,13 +91,39 @@ class Jots:
         self.many.append((None, function, grad, known, trail(frame), args, kwargs, versions, None, output, micro))
         return True
 
+    def noted(self, function: Any, words: tuple[Any, Any], output: Tensor, frame: FrameType) -> bool:
+        """Do what :meth:`called` does where that is little, for a plain call of torch; else do nothing."""
+        args, kwargs = words
+        many, unused, given = self.many, self._unused, (*args, *kwargs.values()) if kwargs else args
+        if (
+            not self.on or self.dense or len(many) >= MOST or output.numel() > LARGEST
+            or not _FLAT.issuperset(map(type, given)) or HOOKS or _any_autocast()
+        ):  # fmt: skip
+            return False
+        known = _grad_enabled()
+        grad = known and output.requires_grad
+        if not grad and not self.may_wait(args, output):
+            return False
+        try:
+            versions = list(map(getattr, given, _VERSION, _NONE))
+        except RuntimeError:  # tensors made for inference have none
+            return False
+        if grad:
+            unused.difference_update(map(id, given))
+            unused.add(id(output))
+        # Only tensors that are no DTensor: of the modes that of gradients is all that matters.
+        many.append(
+            (None, function, grad, known, trail(frame), args, kwargs, versions, None, output, self._tape.micro_step)
+        )
+        return True
+
     def _use(self, args: Sequence[Any], kwargs: Any, output: Tensor | None) -> None:
         """A call with a gradient, or a backward, was given this."""
         given = {*map(id, args), *map(id, kwargs.values())} if kwargs else set(map(id, args))
         self._unused -= given
         if output is not None:
             self._unused.add(id(output))
-        elif _RETAINS in given:
+        elif RETAINS in given:
             self._unused.add(_ALWAYS)
 
     def _one_of_many(self, words: Sequence[Any], output: Tensor | None, *, grad: bool) -> None:
@@ -209,7 +230,7 @@ class Jots:
             self.many = []
 
     def _tensors_given(self) -> Iterable[Tensor]:
-        return [word for note in self.many for word in _words(note) if type(word) in _TENSORS]
+        return [word for note in self.many for word in words_of(note) if type(word) in _TENSORS]
 
     @staticmethod
     def _leads_to(known: set[int], tensors: Iterable[Tensor]) -> bool:
@@ -245,6 +266,7 @@ class Jots:
 
         entry, function, grad, known, where, args, kwargs, versions, after, output, _ = note
         if entry is None:
+            known = plain_modes(grad=known) if type(known) is bool else known
             entry = Entry(BACKWARD if output is None else CALL, function, grad=grad, modes=known)
             entry.trail = where
         self._tape.add(entry, args, kwargs)
@@ -304,7 +326,7 @@ class Jots:
 
         Those lie before all that is noted. Of them, too, what a backward went through has no graph any more.
         """
-        used = _consumed(self.every, dense=self.dense)
+        used = consumed(self.every, dense=self.dense)
         if used is None:
             self.settle()
             self._in_vain += 1
@@ -337,58 +359,3 @@ def versions_of(args: Sequence[Any], kwargs: Any) -> Versions | None:
         return list(map(getattr, words, _VERSION, _NONE))
     except RuntimeError:  # tensors made for inference have none
         return None
-
-
-def _consumed(many: Sequence[Note], *, dense: bool) -> set[int] | None:
-    """Return what calls with a gradient were given, by ``id``, if a backward has left no graph of any.
-
-    Where they are ``dense``, what is gone but for these notes has none either: the last state of a loop over time.
-    """
-    used: set[int] = set()
-    uses = Counter(map(id, chain.from_iterable(map(_words, many)))) if dense else None
-    for note in reversed(many):
-        if not note[GRAD]:
-            continue
-        given = [*map(id, note[ARGS])]
-        if note[KWARGS]:
-            given += map(id, note[KWARGS].values())
-        if note[OUTPUT] is None:
-            if _RETAINS in given:
-                return None
-        elif id(note[OUTPUT]) not in used:
-            if uses is None or _is_held(note, uses[id(note[OUTPUT])]):
-                return None
-            continue
-        used.update(given)
-    return used
-
-
-def _words(note: Note) -> Sequence[Any]:
-    return (*note[ARGS], *note[KWARGS].values()) if note[KWARGS] else note[ARGS]
-
-
-def _references(note: Note) -> int:
-    return sys.getrefcount(note[OUTPUT])
-
-
-def _is_held(note: Note, uses: int) -> bool:
-    """Whether anything refers to what a call made but the notes, and the graph of those that were given it."""
-    by_graph = _BY_GRAPH if _use_count(note[OUTPUT]) > 1 else 0
-    return _references(note) - uses - by_graph > _ALONE
-
-
-# Where this torch does not tell, a graph adds no references either.
-_use_count: Callable[[Tensor], int] = getattr(Tensor, "_use_count", lambda _: 1)
-
-
-def _by_graph() -> int:
-    """Return how many references a graph adds, in this torch, by what it saves of a tensor."""
-    made = torch.ones((), requires_grad=True) * 2
-    before = sys.getrefcount(made)
-    graph = made * made
-    return sys.getrefcount(made) - before if graph.requires_grad else 0
-
-
-# How many there are, in this Python, to what nothing but a note refers to.
-_ALONE = _references((None,) * OUTPUT + (object(),))
-_BY_GRAPH = _by_graph()
