@@ -116,12 +116,10 @@ class Capture:
         self.by_hand = True  # no optimizer was made so far
         self.in_step = 0  # calls of ``step`` under way
         self.reopen = False
-        self._begun = False  # a module was called in this step
         self.known: dict[int, Habit] = {}
-        self._python_random = True
-        self._python_used = False
+        self._python_random, self._python_used = True, False
         self._thread: int | None = None
-        self.settled = self._trains = self._steps = False
+        self.settled = self._trains = self._steps = self._begun = False  # begun: a module was called in this step
         self._beside = 0  # steps of other threads since the last of the taped one
         self._budget = Budget()
         self._began, self.step_seconds = time.perf_counter(), 1.0
@@ -376,12 +374,14 @@ class Capture:
         elif not self.off:
             self.window.open()
 
-    @guarded("tape")
     def step_left(self) -> None:
         """The outermost ``step`` call of an optimizer has returned."""
-        self.reopen = False
-        if not self.off and not self.narrow:
-            self.window.open()
+        try:
+            self.reopen = False
+            if not (self.off or self.narrow or "tape" in RECORDER.darkened):
+                self.window.open()
+        except Exception as error:  # as above
+            disarm("tape", error)
 
     def widen(self) -> None:
         """Tape the whole loop after all: what was left out to save time is where the harm must be."""

@@ -80,7 +80,7 @@ def _wrap_tensor_backward(capture: Capture) -> None:
 
     @functools.wraps(original)
     def backward(self: Tensor, *args: Any, **kwargs: Any) -> None:
-        if torch.compiler.is_compiling():
+        if _is_traced():
             original(self, *args, **kwargs)  # type: ignore[no-untyped-call]
             return
         # Under a function mode Tensor.backward takes the mode off and puts it back by itself: it must not be ours.
@@ -107,7 +107,7 @@ def _wrap_optimizer_step(capture: Capture) -> None:
 
         @functools.wraps(profiled)
         def step(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling():
+            if _is_traced():
                 return profiled(*args, **kwargs)
             watched = not capture.idle
             was_open = watched and capture.window.close()

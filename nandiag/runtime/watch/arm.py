@@ -38,6 +38,7 @@ from nandiag.runtime.numeric.taken import watch_taken
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.exchanges.hooked import watch_hooks
 from nandiag.runtime.selftest.gpus import driver
+from nandiag.runtime.steady.backwards import Backwards
 from nandiag.runtime.tape import wraps
 from nandiag.runtime.tape.batches import watch_batches
 from nandiag.runtime.tape.capture import Capture
@@ -244,18 +245,14 @@ def _watch_raise(sentinel: Sentinel) -> None:
 
 def _wrap_backward(sentinel: Sentinel, capture: Capture) -> None:
     original = torch.autograd.backward
-    begins = guarded_alone("sentinel")(sentinel.backward_begins)
-    ended = guarded_alone("sentinel")(sentinel.backward_ended)
-    trains = guarded("tape")(capture.trains)
+    backwards = Backwards(sentinel, capture)
 
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
         if not isinstance(tensors, torch.Tensor | tuple | list):
             tensors = tuple(tensors)  # torch takes any iterable; it can be read only once
-        if not capture.settled:
-            trains()
-        capture.training()
-        outermost = begins(tensors)
+        plain = backwards.begins_plainly(tensors, args, kwargs)
+        outermost = not plain and backwards.begins(tensors)
         taped = outermost and not capture.idle
         if taped:
             capture.backward_begins(((tensors, *args), kwargs), sys._getframe(1))
@@ -264,10 +261,10 @@ def _wrap_backward(sentinel: Sentinel, capture: Capture) -> None:
         except BaseException as error:
             pass_on(error)
             raise
-        if taped:
-            capture.backward_ends()
-        if outermost:
-            ended()
+        if plain:
+            backwards.ended_plainly()
+        elif outermost:
+            backwards.ended(taped)
 
     torch.autograd.backward = backward
 

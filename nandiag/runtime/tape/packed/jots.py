@@ -86,7 +86,7 @@ class Jots:
         elif len(self.many) >= MOST:
             self._one_of_many(args, output, grad=grad)
         if grad:
-            self._use(args, kwargs, output)
+            self.use(args, kwargs, output)
         micro = self._tape.micro_step
         self.many.append((None, function, grad, known, trail(frame), args, kwargs, versions, None, output, micro))
         return True
@@ -117,7 +117,7 @@ class Jots:
         )
         return True
 
-    def _use(self, args: Sequence[Any], kwargs: Any, output: Tensor | None) -> None:
+    def use(self, args: Sequence[Any], kwargs: Any, output: Tensor | None) -> None:
         """A call with a gradient, or a backward, was given this."""
         given = {*map(id, args), *map(id, kwargs.values())} if kwargs else set(map(id, args))
         self._unused -= given
@@ -187,7 +187,7 @@ class Jots:
         if self.dense:
             self._outputs.add(id(output))
         if entry.grad:
-            self._use(args, kwargs, output)
+            self.use(args, kwargs, output)
         self.many[-1] = (entry, None, entry.grad, None, None, args, kwargs, versions, after, output, micro)
         return True
 
