@@ -8,6 +8,7 @@ known, is left to the sentinel: nothing is changed here before all that was look
 from __future__ import annotations
 
 import math
+import sys
 from operator import attrgetter
 from threading import get_ident as _ident
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,8 @@ _stacked, _dispatched = torch._C._len_torch_function_stack, torch._C._len_torch_
 _side_by_side, _norm = torch._C._nn.flatten_dense_tensors, torch.linalg.vector_norm
 _group: Any = dist.GroupMember if dist.is_available() else _NoGroup
 _layout, _finite = attrgetter("layout"), math.isfinite
+# begins() is called by a guarded hook, that by torch's wrapper of step().
+_HOOK_DEPTH = 3
 # Steps at which the sentinel takes stock of all modules.
 STOCK = frozenset({10, 100, 1000})
 
@@ -65,8 +68,10 @@ class Borders:
         """An update is about to be made; returns whether losses and gradients were looked at and are well."""
         self._within = False
         sentinel = self._sentinel
-        known = sentinel.assured.trained
-        if known is None or len(args) != 1 or kwargs or not self._is_usual(optimizer):
+        known, window = sentinel.assured.trained, sentinel.capture.window
+        if window.on:
+            window.close()
+        if known is None or len(args) != 1 or kwargs or not self._is_usual(optimizer) or self._is_kept():
             return False
         if not known.is_same(optimizer) and not self._is_told_else(optimizer, known):
             return False
@@ -83,7 +88,16 @@ class Borders:
         self._within = _finite(loss + norm) and sentinel.assured.begins_plainly(norm)
         if self._within:
             self._looked(optimizer, loss, norm)
+            sentinel.nesting.begins(sys._getframe(_HOOK_DEPTH))
         return self._within
+
+    def _is_kept(self) -> bool:
+        """Look at what the loop keeps for a later step, in its turn; returns whether any of it is bad."""
+        capture = self._sentinel.capture
+        stored = capture.births.stored
+        if stored.due():
+            stored.kept()
+        return bool(capture.window.stored)
 
     def _is_told_else(self, optimizer: Optimizer, known: Trained) -> bool:
         """Whether all that is new is what the optimizer was told."""
@@ -103,6 +117,10 @@ class Borders:
             or sentinel.clock.step in STOCK
             or sentinel.clock._in_backward
             or capture._thread != _ident()
+            or capture.tracer is not None
+            or capture.off
+            or capture.births is None
+            or capturing()
             or weights._frozen.places
             or weights._excused
             or weights._masked

@@ -36,17 +36,17 @@ class Rows:
 
     def take(self, optimizer: Optimizer, loss: float, norm: float) -> bool:
         """Keep a step for later; False, and nothing, where it is to be told at once."""
-        groups, step, last = optimizer.param_groups, self._sentinel.clock.step, self._last
+        if not (self._left > len(self._rows) and loss <= self._loss and norm <= self._norm):
+            return False
+        groups, step, (last_loss, last_norm) = optimizer.param_groups, self._sentinel.clock.step, self._last
         rate = groups[0]["lr"] if len(groups) == 1 else learning_rate(optimizer)
         if (
-            self._left <= 0 or step >= self._until or self._of() is not optimizer
+            step >= self._until or self._of() is not optimizer or (loss > last_loss and norm > last_norm)
             or type(rate) is not float or not 0.0 <= rate <= self._rate
-            or not (loss <= self._loss and norm <= self._norm and (loss <= last[0] or norm <= last[1]))
         ):  # fmt: skip
             return False
         self._rows.append((step, loss, norm, rate))
         self._last = loss, norm
-        self._left -= 1
         return True
 
     def give(self) -> None:

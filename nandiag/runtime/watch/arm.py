@@ -56,7 +56,7 @@ def arm() -> Sentinel:
     """Install the sentinel's hooks and wraps; returns the sentinel. Raises when torch has not what they need."""
     capture = Capture()
     sentinel = (LateSentinel if RECORDER.settings.sentinel_lag else Sentinel)(RECORDER.settings, capture)
-    register_optimizer_step_pre_hook(behind_own(sentinel.before_step, capture))
+    register_optimizer_step_pre_hook(behind_own(sentinel.before_step, sentinel.borders.begins, capture))
     register_optimizer_step_post_hook(guarded_alone("sentinel")(sentinel.after_step))
     if place().world_size != 1:
         replicas = ReplicaCheck(sentinel.clock, capture, RECORDER.settings.check_replicas)
@@ -360,10 +360,9 @@ def _without_value(border: Callable[..., Any], *, has_aux: bool) -> Callable[...
 
 
 def _wrap_zero_grad(sentinel: Sentinel, capture: Capture) -> None:
-    dropped = guarded("sentinel")(sentinel.gradients_dropped)
     for owner in (torch.optim.Optimizer, torch.nn.Module):
         # It touches each parameter twice, which the window need not see.
-        owner.zero_grad = wraps.unseen(capture, owner.zero_grad, dropped)  # type: ignore[method-assign]
+        owner.zero_grad = wraps.unseen(capture, owner.zero_grad, sentinel.gradients_dropped)  # type: ignore[method-assign]
 
 
 def _wrap_optimizer_init(sentinel: Sentinel, capture: Capture) -> None:
