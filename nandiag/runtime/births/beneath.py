@@ -15,6 +15,7 @@ from nandiag.runtime.guard import disarm
 from nandiag.runtime.recorder import RECORDER
 
 _stacked = torch._C._len_torch_function_stack
+_push, _pop = torch._C._push_on_torch_function_stack, torch._C._pop_torch_function_stack
 
 
 class Beneath(TorchFunctionMode):
@@ -35,12 +36,12 @@ class Beneath(TorchFunctionMode):
             if self.on or self.shut or self._within or self.probe in RECORDER.darkened:
                 self._wanted |= self._within
                 return
-            if self.owner is not None and self.owner != _ident():
+            owner, here = self.owner, _ident()
+            if owner != here and owner is not None:
                 return
-            self.on = True
-            self._thread = _ident()
+            self.on, self._thread = True, here
             if not _stacked():
-                torch._C._push_on_torch_function_stack(self)
+                _push(self)
                 return
             # torch insists that its default-device mode is the lowest of all.
             device = _default_device()
@@ -57,7 +58,7 @@ class Beneath(TorchFunctionMode):
                 return False  # modes are a thread's own: another one cannot take it off
             self.on = False
             if _stacked() == 1:
-                torch._C._pop_torch_function_stack()
+                _pop()
             else:
                 _push_all([mode for mode in _pop_all() if mode is not self])
         except Exception as error:

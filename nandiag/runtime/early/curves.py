@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from nandiag.runtime.early.usual import quarter, usual, usual_logarithm
 from nandiag.settings import Thresholds
@@ -179,6 +180,15 @@ class Growth:
         self._run = 0
 
 
+class Calm(NamedTuple):
+    """What :meth:`Curves.add` takes for calm, for so many ``steps``: neither above, nor both above the ``last``."""
+
+    steps: int
+    loss: float
+    norm: float
+    last: tuple[float, float]
+
+
 class Curves:
     """The three detectors of one optimizer."""
 
@@ -206,6 +216,14 @@ class Curves:
         if losses.seen >= losses.due:
             losses.renew()
         return ()
+
+    def calm(self) -> Calm | None:
+        """Return what is calm from here on, None where nothing is."""
+        norms, losses, growth = self._norms, self._losses, self._growth
+        steps = min(norms.due - norms.seen, losses.due - losses.seen) - 1  # what comes then makes the limits anew
+        if losses.held or steps <= 0:
+            return None
+        return Calm(steps, losses.low, norms.peak, (growth.loss, growth.norm))
 
     def _add(self, loss: float | None, norm: float | None) -> list[Found]:
         loss = loss if loss is not None and math.isfinite(loss) else None

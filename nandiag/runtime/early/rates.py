@@ -22,6 +22,11 @@ class Rates:
         self._largest = 0.0
         self._steps = 0
 
+    @property
+    def largest(self) -> float:
+        """No rate from 0 to this one is odd."""
+        return self._largest if self._factor >= 1.0 else -math.inf
+
     def add(self, rate: float | None, planned: Callable[[], float | None]) -> Found | None:
         """Take the rate of one more step; ``planned()`` is the highest that its schedule was given, if any."""
         self._steps += 1

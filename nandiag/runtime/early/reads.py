@@ -15,26 +15,27 @@ class Reads:
     """Collects 0-d tensors until the next border; holds nothing larger."""
 
     def __init__(self) -> None:
-        self._tensors: list[Tensor] = []
+        self.tensors: list[Tensor] = []  # the same list for good
         self._takers: list[tuple[int, Then]] = []
         self._sent: list[tuple[int, Then]] = []
 
     def later(self, tensors: Sequence[Tensor], then: Then) -> None:
         """Have ``then`` called with the values of ``tensors`` once they are read; dropped where too many wait."""
-        if len(self._tensors) + len(tensors) <= _MOST:
-            self._tensors += tensors
+        if len(self.tensors) + len(tensors) <= _MOST:
+            self.tensors += tensors
             self._takers.append((len(tensors), then))
 
     @property
     def waits(self) -> bool:
         """Whether anything waits."""
-        return bool(self._tensors)
+        return bool(self.tensors)
 
     def take(self) -> list[Tensor]:
         """Return all that wait: their values are given back by :meth:`give`."""
-        if not self._tensors:
+        if not self.tensors:
             return []
-        tensors, self._tensors = self._tensors, []
+        tensors = self.tensors[:]
+        self.tensors.clear()
         self._sent, self._takers = self._takers, []
         return tensors
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from nandiag.events import Warned
-from nandiag.runtime.early.curves import Curves, Found
+from nandiag.runtime.early.curves import Calm, Curves, Found
 from nandiag.runtime.early.rates import Rates, Scales
 from nandiag.runtime.early.reads import Reads
 from nandiag.runtime.recorder import RECORDER
@@ -93,6 +93,12 @@ class Warner:
         if now.scale is not None:
             self._scales.used()
         return bool(unusual)
+
+    def calm(self, optimizer: Any) -> tuple[Calm, float] | None:
+        """Return what is calm of its steps, and up to which rate; None where nothing is."""
+        curves, rates = self._of(optimizer)
+        calm = curves.calm()
+        return None if calm is None else (calm, rates.largest)
 
     def skipped(self, step: int, scale: float | None) -> None:
         """A GradScaler left out a step at ``scale``."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -22,6 +23,21 @@ from nandiag.runtime.tape.entries import Entry
 from nandiag.settings import Settings
 
 
+class AsUsual(NamedTuple):
+    """So many ``steps``, ``until`` one, are calm by their loss, norm and rate; of ``last``, one is not exceeded."""
+
+    steps: int
+    until: float
+    loss: float
+    norm: float
+    rate: float
+    last: tuple[float, float]
+
+
+# Where nobody warns all are.
+_ALL = AsUsual(1 << 10, math.inf, math.inf, math.inf, math.inf, (math.inf, math.inf))
+
+
 class Early:
     """All that warns early; does nothing where the user wants no warnings. ``name`` names a parameter."""
 
@@ -34,13 +50,14 @@ class Early:
         self._comparison = Comparison(self._inputs, name)
         # Asked in each step, and so by one call less.
         self.norm, self.clip = self._warner.norm, self._warner.clip
+        self.passed, self.tensors = self._inputs.passed, self._warner.reads.tensors
         self._capture = capture
 
     def arm(self) -> None:
         """Put the wraps in place, once, right after torch was imported."""
         if self.on:
             watch_clipping(self._warner)
-            self._capture.on_root = self._root_begins
+            self._capture.on_root, self._capture.roots_passed = self._root_begins, self._passes
 
     def _root_begins(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         step = self._capture.tape.step
@@ -49,6 +66,10 @@ class Early:
             self._comparison.arguments.note(entry.function, args, kwargs, step)
         if step >= self._half.due:
             self._half.root_begins(entry)
+
+    def _passes(self, step: int) -> bool:
+        """Whether nothing is to be looked at of a batch alone that enters a model in ``step``."""
+        return step < self._half.due and self._inputs.passes(step)
 
     @property
     def waits(self) -> bool:
@@ -89,6 +110,28 @@ class Early:
             self._half.step_begins(step.step, scaled=step.scale is not None)
         if step.step >= self._moments.due:
             self._moments.border(optimizer, step.step)
+
+    def calm(self, optimizer: Any) -> AsUsual | None:
+        """Return which steps of ``optimizer`` need not be told of before somebody asks; None where each is to be."""
+        if not self.on:
+            return _ALL
+        known = None if self.activation is not None else self._warner.calm(optimizer)
+        if known is None:
+            return None
+        calm, rate = known
+        return AsUsual(calm.steps, min(self._half.due, self._moments.due), calm.loss, calm.norm, rate, calm.last)
+
+    @guarded("warnings")
+    def were_calm(self, optimizer: Any, steps: Sequence[Step]) -> None:
+        """These ``steps`` were, by what :meth:`calm` returned."""
+        for one in steps if self.on else ():
+            self._warner.border(optimizer, one)
+
+    @guarded("warnings")
+    def told_else(self, optimizer: Any, step: int) -> None:
+        """Groups of ``optimizer`` were told other numbers than before, as it is about to make ``step``."""
+        if self.on:
+            self._comparison.settings.note(optimizer, step)
 
     @guarded("warnings")
     def skipped(self, step: int, scale: float | None) -> None:

@@ -9,7 +9,8 @@ import re
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from itertools import islice
+from itertools import accumulate, islice, repeat, takewhile
+from operator import attrgetter
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _STDLIB = tuple({os.path.join(sysconfig.get_paths()[key], "") for key in ("stdlib", "platstdlib")})
 _ENGINE = "_engine_run_backward"
 _STEPS = range(60)
+_stands = attrgetter("f_code", "f_lasti")
 
 # The ids of code objects at which a walk ends: what calls them is ours, not the script's. By id, for to hash a code
 # object costs more than the rest of a walk.
@@ -117,13 +119,8 @@ def trail(start: FrameType | None) -> Trail:
 
     On the hot path nobody asks whose code it is before somebody wants to know. No frame is held, nor what is in it.
     """
-    found = []
-    for _ in _STEPS:
-        if start is None:
-            break
-        found.append((start.f_code, start.f_lasti))
-        start = start.f_back
-    return found
+    outwards = accumulate(repeat("f_back", len(_STEPS) - 1), getattr, initial=start)
+    return list(map(_stands, takewhile(bool, outwards)))  # without a loop of ours, for every call comes by
 
 
 def _outwards(frame: FrameType | None) -> Iterator[tuple[CodeType, int]]:

@@ -8,24 +8,41 @@ known, is left to the sentinel: nothing is changed here before all that was look
 from __future__ import annotations
 
 import math
+import sys
 from operator import attrgetter
+from threading import get_ident as _ident
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.steady.ends import Ends
+from nandiag.runtime.steady.rows import Rows
 from nandiag.runtime.tape.state import capturing
+from nandiag.runtime.watch.assured import is_plain
 
 if TYPE_CHECKING:
     from nandiag.runtime.look.weights import Optimizer
+    from nandiag.runtime.steady.trained import Trained
     from nandiag.runtime.watch.sentinel import Sentinel
+
+
+class _NoGroup:
+    """Stand in where torch was built without groups of processes."""
+
+    WORLD = None
+
 
 _TYPES, _LAYOUTS = frozenset({Tensor}), frozenset({torch.strided})
 _WIDE = frozenset({torch.float32, torch.float64})
 _stacked, _dispatched = torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack
 _side_by_side, _norm = torch._C._nn.flatten_dense_tensors, torch.linalg.vector_norm
+_group: Any = dist.GroupMember if dist.is_available() else _NoGroup
 _layout, _finite = attrgetter("layout"), math.isfinite
+# begins() is called by a guarded hook, that by torch's wrapper of step().
+_HOOK_DEPTH = 3
 # Steps at which the sentinel takes stock of all modules.
 STOCK = frozenset({10, 100, 1000})
 
@@ -35,60 +52,104 @@ class Borders:
 
     def __init__(self, sentinel: Sentinel) -> None:
         self._sentinel = sentinel
+        self._rows, self._ends = Rows(sentinel), Ends(sentinel.capture)
+        window = sentinel.capture.window
+        # What nearly always is empty, and always the same: whether anything is in any of it takes one call to ask.
+        self._occupied = (
+            window.numbers,
+            window.stored,
+            sentinel.early.tensors,
+            sentinel.teller.open,
+            RECORDER.darkened,
+        )
         self._within = False  # an update is under way that was looked at here
 
     def begins(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """An update is about to be made; returns whether losses and gradients were looked at and are well."""
         self._within = False
-        if len(args) != 1 or kwargs or not self._is_usual(optimizer):
+        sentinel = self._sentinel
+        known, window = sentinel.assured.trained, sentinel.capture.window
+        if window.on:
+            window.close()
+        if known is None or len(args) != 1 or kwargs or not self._is_usual(optimizer) or self._is_kept():
             return False
-        gradients = [one.grad for group in optimizer.param_groups for one in group["params"]]
-        if not (_TYPES.issuperset(map(type, gradients)) and _LAYOUTS.issuperset(map(_layout, gradients))):
+        if not known.is_same(optimizer) and not self._is_told_else(optimizer, known):
             return False
-        pending = self._sentinel.losses.pending
-        if len(pending) != 1 or pending[0].scaled or not pending[0].exact:
+        gradients, pending = known.gradients(), sentinel.losses.pending
+        if len(pending) != 1 or not (
+            _TYPES.issuperset(map(type, gradients)) and _LAYOUTS.issuperset(map(_layout, gradients))
+        ):
             return False
         # Torch's own update reads each of them next, so that their memory is there.
-        loss, flat = pending[0].value, _side_by_side(gradients)
-        if not (loss.is_cpu and flat.is_cpu) or flat.dtype not in _WIDE:
+        (value, _, exact, scaled, _), flat = pending[0], _side_by_side(gradients)
+        if scaled or not (exact and value.is_cpu and flat.is_cpu) or flat.dtype not in _WIDE:
             return False
-        value, norm = loss.item(), _norm(flat).item()
-        self._within = _finite(value + norm) and self._sentinel.assured.begins_plainly(norm)
+        loss, norm = value.item(), _norm(flat).item()
+        self._within = _finite(loss + norm) and sentinel.assured.begins_plainly(norm)
         if self._within:
-            self._looked(optimizer, value, norm)
+            self._looked(optimizer, loss, norm)
+            sentinel.nesting.begins(sys._getframe(_HOOK_DEPTH))
         return self._within
+
+    def _is_kept(self) -> bool:
+        """Look at what the loop keeps for a later step, in its turn; returns whether any of it is bad."""
+        capture = self._sentinel.capture
+        stored = capture.births.stored
+        if stored.due():
+            stored.kept()
+        return bool(capture.window.stored)
+
+    def _is_told_else(self, optimizer: Optimizer, known: Trained) -> bool:
+        """Whether all that is new is what the optimizer was told."""
+        if not known.renew(optimizer, is_plain):
+            return False
+        self._sentinel.early.told_else(optimizer, self._sentinel.clock.step)
+        return True
 
     def _is_usual(self, optimizer: Optimizer) -> bool:
         """Whether there is nothing to look at but one loss and gradients, and nobody to agree with."""
         sentinel = self._sentinel
-        weights = sentinel.weights
+        weights, capture, refusal = sentinel.weights, sentinel.capture, sentinel.last.refusal
         return not (
             not sentinel.assured.trusts(optimizer)
+            or any(self._occupied)
             or weights.newest() is not optimizer
             or sentinel.clock.step in STOCK
-            or sentinel.capture.elsewhere
-            or sentinel.capture.window.numbers
-            or sentinel.capture.window.stored
-            or weights.watches_frozen
+            or sentinel.clock._in_backward
+            or capture._thread != _ident()
+            or capture.tracer is not None
+            or capture.off
+            or capture.births is None
+            or capturing()
+            or weights._frozen.places
+            or weights._excused
+            or weights._masked
             or sentinel._waiting
             or sentinel._scale is not None
-            or sentinel.early.waits
             or sentinel.losses.dropped
-            or sentinel.nesting
+            or sentinel.nesting._frames
             or sentinel.looker.live.started
+            or sentinel.looker.modules is not None
+            or sentinel.looker._missed is not None
+            or refusal._call is not None
+            or refusal._error
             or hasattr(optimizer, "found_inf")
-            or not RECORDER.attached
+            or RECORDER._writer is None
             or _stacked()
             or _dispatched()
-            or sentinel.agreement.possible
+            or (_group.WORLD is not None and sentinel.agreement.possible)
         )
 
     def _looked(self, optimizer: Optimizer, loss: float, norm: float) -> None:
         sentinel = self._sentinel
         sentinel._newest = sentinel.weights.newest
         sentinel._under_way.scaler_skips = False
-        sentinel.teller.looked(None)
+        if self._rows.take(optimizer, loss, norm):
+            if sentinel.early.passed:
+                sentinel.early.passed.clear()
+            return
         sentinel._remember(optimizer, loss, norm)
+        self._rows.renew(optimizer)
 
     def ended(self, optimizer: Optimizer) -> bool:
         """It was made; returns whether weights were looked at, are well, and the step is over."""
@@ -96,16 +157,21 @@ class Borders:
             return False
         self._within = False
         sentinel = self._sentinel
-        if self._is_unusual_end() or not sentinel.assured.look_plainly(optimizer):
+        if self._is_unusual_end() or not sentinel.assured.look_plainly():
             return False
         sentinel.nesting.leave()
         sentinel.skips.used()
-        sentinel.judge.finite_after = sentinel.clock.updated(optimizer)
-        sentinel._next_step()
+        clock = sentinel.clock
+        sentinel.judge.finite_after = clock.updated(optimizer)
+        if clock._in_backward or sentinel.losses.dropped or not self._ends.step_ends(clock.step):
+            sentinel._next_step()
+            return True
+        sentinel.losses.pending.clear()
+        RECORDER.pulse(clock.step)
         return True
 
     def _is_unusual_end(self) -> bool:
         """Whether what ends now is not the outermost update, or may have been kept from being made."""
         sentinel = self._sentinel
-        hides = sentinel._under_way.hides
-        return sentinel.capture.off or capturing() or sentinel.nesting.depth != 1 or hides or sentinel.judge.lost
+        hides = bool(sentinel._under_way._hidden)
+        return sentinel.capture.off or capturing() or len(sentinel.nesting._frames) != 1 or hides or sentinel.judge.lost

@@ -93,14 +93,13 @@ class Capture:
         self.tape = Tape()
         self.window = Window(self.tape)
         self.between = Between(self)
-        self.off = False
         self.tracer: Any = None
         self.bystanders = Bystanders()
         self.batches: Any = None
         self.births: Any = None
         self.exchanges: list[Any] = []
         self.received: set[int | None] = set()
-        self.communicates = False
+        self.off = self.communicates = False
         self.comm_hooks: Any = None  # what those of a DDP carry, where any has one
         self.half_updated = False  # by updates that hooks made within the step's backward
         self.in_function = False  # within a ``Function.apply`` of the script's own
@@ -109,22 +108,21 @@ class Capture:
         self.on_root_end: Callable[[], object] | None = None
         self.on_root_raised: Callable[[Entry, BaseException], object] | None = None  # whether it keeps the entry
         self.on_root: Callable[[Entry, tuple[Any, ...], dict[str, Any]], object] | None = None
-        self.depth = 0
-        self.mark = 0
+        self.roots_passed: Callable[[int], bool] = (
+            bool  # the steps in which those may be left out that noted calls hold
+        )
+        self.depth = self.mark = 0
         self.narrow = False
         self.by_hand = True  # no optimizer was made so far
         self.in_step = 0  # calls of ``step`` under way
         self.reopen = False
-        self._begun = False  # a module was called in this step
         self.known: dict[int, Habit] = {}
-        self._python_random = True
-        self._python_used = False
+        self._python_random, self._python_used = True, False
         self._thread: int | None = None
-        self.settled = self._trains = self._steps = False
+        self.settled = self._trains = self._steps = self._begun = False  # begun: a module was called in this step
         self._beside = 0  # steps of other threads since the last of the taped one
         self._budget = Budget()
-        self._began = time.perf_counter()
-        self.step_seconds = 1.0
+        self._began, self.step_seconds = time.perf_counter(), 1.0
 
     @property
     def idle(self) -> bool:
@@ -376,12 +374,14 @@ class Capture:
         elif not self.off:
             self.window.open()
 
-    @guarded("tape")
     def step_left(self) -> None:
         """The outermost ``step`` call of an optimizer has returned."""
-        self.reopen = False
-        if not self.off and not self.narrow:
-            self.window.open()
+        try:
+            self.reopen = False
+            if not (self.off or self.narrow or "tape" in RECORDER.darkened):
+                self.window.open()
+        except Exception as error:  # as above
+            disarm("tape", error)
 
     def widen(self) -> None:
         """Tape the whole loop after all: what was left out to save time is where the harm must be."""

@@ -135,7 +135,7 @@ class Tape:
         self._copies: dict[int, tuple[StorageWeakRef, Entry]] = {}
         self.carried = Carried()
         self._words: list[Made | Given] = []
-        self._number = 0
+        self._number = self._cleared = 0
         self._roots, self._most_roots = 0, _FEW_ROOTS
         self._most_entries, self._most_bytes = _FEW_ENTRIES, _FEW_BYTES
         self._first_root = 0
@@ -320,6 +320,7 @@ class Tape:
             self._let_go()
         self._copies.clear()
         self.carried.clear()
+        self._cleared = self._number
         self._roots, self._most_roots = 0, _FEW_ROOTS
         self._most_entries, self._most_bytes = _FEW_ENTRIES, _FEW_BYTES
         self.overflow, self.border = False, None

@@ -153,14 +153,14 @@ def _unknown() -> bool:
 
 
 # The usual case, made once: taking autocast's state costs ten times as much as asking whether any is on.
-_any_autocast = getattr(torch._C, "_is_any_autocast_enabled", _unknown)
+any_autocast = getattr(torch._C, "_is_any_autocast_enabled", _unknown)
 _PLAIN = (False, torch.bfloat16, False, torch.float16, True)
 _grad_enabled = torch.is_grad_enabled
 
 
 def under_autocast() -> bool:
     """Whether autocast is on here; not so where an op is dispatched."""
-    return _any_autocast() and (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"))
+    return any_autocast() and (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"))
 
 
 class _Usual(NamedTuple):
@@ -176,6 +176,11 @@ class _Usual(NamedTuple):
 _usual = [_Usual(None, None, 0, (False, *_PLAIN, None, None), (True, *_PLAIN, None, None))]
 
 
+def plain_modes(*, grad: bool) -> Modes:
+    """Return what :func:`modes` did where it was the ``grad`` mode alone."""
+    return _usual[0].with_grad if grad else _usual[0].without
+
+
 def modes() -> Modes:
     """Return (grad, autocast: cpu on, cpu dtype, cuda on, cuda dtype, weight cache on; DTensor's rules; packing)."""
     usual = _usual[0]
@@ -186,7 +191,7 @@ def modes() -> Modes:
         or dispatcher._allow_implicit_replication is not usual.rules.implicit  # type: ignore[union-attr]
     ):
         usual = _usual[0] = _renewed()
-    if not HOOKS and not _any_autocast():
+    if not HOOKS and not any_autocast():
         return usual.with_grad if _grad_enabled() else usual.without
     return (
         torch.is_grad_enabled(),

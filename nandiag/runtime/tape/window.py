@@ -59,8 +59,7 @@ _Kept = tuple[Generators | None, tuple[Tensor, Tensor] | None]
 _NUMBERS = frozenset({float, bool, int})
 _KINDS = (Tensor, tuple, list, float, int)
 _MOST_NUMBERS, _LITTLE = 8, 1 << 20
-_MOST_MOVED = 256
-_MOST_EXPOSED = 64
+_MOST_MOVED, _MOST_EXPOSED = 256, 64
 FEW_CALLS = 128
 _CALL_SECONDS = 6e-6
 _SHARE = 0.01
@@ -114,6 +113,7 @@ class Traits(NamedTuple):
     hands_out: bool  # it returns memory of which nothing is written yet
     exposes: bool  # others than torch may write there from now on
     asks: bool  # whether what it is given is finite
+    simple: bool  # nothing but its name and its words need be known
 
 
 def _traits(function: Any) -> Traits:
@@ -126,9 +126,11 @@ def _traits(function: Any) -> Traits:
     mutates, from_data = gradient_set or name in _MUTATORS, name in _FROM_DATA
     moves = mutates or in_place or remakes or name in _NO_WRITERS or name == "__set__"
     plain = not (moves or random or from_data or name in _COPIES or name == "__get__")
+    simple = plain and not (name in EXPOSES or name in EMPTY or name in _QUESTIONS)
     return Traits(
         name, mutates, in_place, random, remakes, from_data, moves or random or name in EXPOSES, moves, plain,
         name in _FILLS, sets == "data", name in EMPTY, name in EXPOSES, name in _QUESTIONS,
+        simple,
     )  # fmt: skip
 
 
@@ -177,19 +179,30 @@ class Window(Beneath):
             raise
         finally:
             self.on, self._within = self._thread == _ident(), False
+        if type(output) is Tensor and what.simple and self._is_noted(func, (args, kwargs), output):
+            return output
         # Also the named tuples of max, topk, eigh and the like; but a shape, which is a tuple too, holds no tensor.
         if what.mutates or (isinstance(output, _KINDS) and type(output) is not torch.Size):
-            try:
-                if self.on and _functorch() is None:
-                    words = func, (args, kwargs), output, kept
-                    if types:  # of the script's own, which would see each property that is asked for
-                        with torch._C.DisableTorchFunctionSubclass():
-                            self._take(*words)
-                    else:
-                        self._take(*words)
-            except Exception as error:
-                disarm("window", error)
+            self._take_it(types, (func, (args, kwargs), output, kept))
         return output
+
+    def _take_it(self, types: Any, words: tuple[Any, Any, Any, _Kept | None]) -> None:
+        try:
+            if self.on and _functorch() is None:
+                if types:  # of the script's own, which would see each property that is asked for
+                    with torch._C.DisableTorchFunctionSubclass():
+                        self._take(*words)
+                else:
+                    self._take(*words)
+        except Exception as error:
+            disarm("window", error)
+
+    def _is_noted(self, func: Any, words: tuple[Any, Any], output: Tensor) -> bool:
+        try:
+            return self.on and _functorch() is None and self.tape.jots.noted(func, words, output, sys._getframe(2))
+        except Exception as error:
+            disarm("window", error)
+            return True
 
     def _read(self, number: float | bool, args: tuple[Any, ...], frame: Any) -> None:  # noqa: FBT001 - as it is read
         """The script reads a number off a tensor, which may go into a learning rate, say; or a truth value."""
@@ -232,7 +245,7 @@ class Window(Beneath):
 
     def _take(self, func: Any, words: tuple[Any, Any], output: Any, kept: _Kept | None) -> None:
         """Take a call as it is where it may be put on the tape later, else put it there."""
-        frame, jots, what = sys._getframe(2), self.tape.jots, traits(func)
+        frame, jots, what = sys._getframe(3), self.tape.jots, traits(func)
         if type(output) in _NUMBERS:
             self._read(output, words[0], frame)
             return

@@ -14,10 +14,11 @@ from nandiag.runtime.frames import scripted
 from nandiag.runtime.frames.compiled import leave_ours_alone
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.memory.packing import watch_packing
+from nandiag.runtime.steady.roots import Roots
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tracebacks import pass_on
 
-_stacked = torch._C._len_torch_function_stack
+_stacked, _is_traced = torch._C._len_torch_function_stack, torch.compiler.is_dynamo_compiling
 # What is guarded here is called by its guard, that by the wrap of what the script called.
 _WRAPPED = 3
 
@@ -43,31 +44,30 @@ def install(capture: Capture) -> None:
 
 
 def _wrap_module_call(capture: Capture) -> None:
-    original = nn.Module.__call__
+    original, roots = nn.Module.__call__, Roots(capture)
 
     @functools.wraps(original)
-    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if capture.tracer is not None and not capture.bystanders.here():
-            return capture.tracer.module_call(original, self, args, kwargs)
-        if capture.depth or torch.compiler.is_compiling():  # Dynamo traces no further into ours
-            return original(self, *args, **kwargs)
-        if capture.idle:
-            try:
-                return original(self, *args, **kwargs)
-            except BaseException as error:
-                pass_on(error)
-                raise
-        entry = capture.root_begins(self, args, kwargs)
-        capture.depth = 1
+    def call(*args: Any, **kwargs: Any) -> Any:  # the module among them: a module in another costs least by that
+        if (capture.depth and capture.tracer is None) or _is_traced():  # Dynamo traces no further into ours
+            return original(*args, **kwargs)
+        entry, taped = roots.begins(args, kwargs), True
+        if entry is None:
+            if capture.tracer is not None and not capture.bystanders.here():
+                return capture.tracer.module_call(original, args[0], args[1:], kwargs)
+            taped = not (capture.depth or torch.compiler.is_compiling() or capture.idle)
+            entry = capture.root_begins(args[0], args[1:], kwargs) if taped else None
+        capture.depth += taped
         try:
-            output = original(self, *args, **kwargs)
+            output = original(*args, **kwargs)
         except BaseException as error:
             pass_on(error)
-            capture.root_raised(entry, error)
+            if taped:
+                capture.root_raised(entry, error)
             raise
         finally:
-            capture.depth = 0
-        capture.root_ends(self, entry, output)
+            capture.depth *= not taped  # a call that is not taped may be another thread's
+        if taped and not roots.ended(entry, output):
+            capture.root_ends(args[0], entry, output)
         return output
 
     nn.Module.__call__ = call  # type: ignore[method-assign]
@@ -80,7 +80,7 @@ def _wrap_tensor_backward(capture: Capture) -> None:
 
     @functools.wraps(original)
     def backward(self: Tensor, *args: Any, **kwargs: Any) -> None:
-        if torch.compiler.is_compiling():
+        if _is_traced():
             original(self, *args, **kwargs)  # type: ignore[no-untyped-call]
             return
         # Under a function mode Tensor.backward takes the mode off and puts it back by itself: it must not be ours.
@@ -107,7 +107,7 @@ def _wrap_optimizer_step(capture: Capture) -> None:
 
         @functools.wraps(profiled)
         def step(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling():
+            if _is_traced():
                 return profiled(*args, **kwargs)
             watched = not capture.idle
             was_open = watched and capture.window.close()

@@ -39,6 +39,7 @@ from nandiag.runtime.numeric.taken import watch_taken
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.exchanges.hooked import watch_hooks
 from nandiag.runtime.selftest.gpus import driver
+from nandiag.runtime.steady.backwards import Backwards
 from nandiag.runtime.tape import wraps
 from nandiag.runtime.tape.batches import watch_batches
 from nandiag.runtime.tape.capture import Capture
@@ -56,7 +57,7 @@ def arm() -> Sentinel:
     """Install the sentinel's hooks and wraps; returns the sentinel. Raises when torch has not what they need."""
     capture = Capture()
     sentinel = (LateSentinel if RECORDER.settings.sentinel_lag else Sentinel)(RECORDER.settings, capture)
-    register_optimizer_step_pre_hook(behind_own(sentinel.before_step, capture))
+    register_optimizer_step_pre_hook(behind_own(sentinel.before_step, sentinel.borders.begins, capture))
     register_optimizer_step_post_hook(guarded_alone("sentinel")(sentinel.after_step))
     if place().world_size != 1:
         replicas = ReplicaCheck(sentinel.clock, capture, RECORDER.settings.check_replicas)
@@ -246,18 +247,14 @@ def _watch_raise(sentinel: Sentinel) -> None:
 
 def _wrap_backward(sentinel: Sentinel, capture: Capture) -> None:
     original = torch.autograd.backward
-    begins = guarded_alone("sentinel")(sentinel.backward_begins)
-    ended = guarded_alone("sentinel")(sentinel.backward_ended)
-    trains = guarded("tape")(capture.trains)
+    backwards = Backwards(sentinel, capture)
 
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
         if not isinstance(tensors, torch.Tensor | tuple | list):
             tensors = tuple(tensors)  # torch takes any iterable; it can be read only once
-        if not capture.settled:
-            trains()
-        capture.training()
-        outermost = begins(tensors)
+        plain = backwards.begins_plainly(tensors, args, kwargs)
+        outermost = not plain and backwards.begins(tensors)
         taped = outermost and not capture.idle
         if taped:
             capture.backward_begins(((tensors, *args), kwargs), sys._getframe(1))
@@ -266,10 +263,10 @@ def _wrap_backward(sentinel: Sentinel, capture: Capture) -> None:
         except BaseException as error:
             pass_on(error)
             raise
-        if taped:
-            capture.backward_ends()
-        if outermost:
-            ended()
+        if plain:
+            backwards.ended_plainly()
+        elif outermost:
+            backwards.ended(taped)
 
     torch.autograd.backward = backward
 
@@ -365,10 +362,9 @@ def _without_value(border: Callable[..., Any], *, has_aux: bool) -> Callable[...
 
 
 def _wrap_zero_grad(sentinel: Sentinel, capture: Capture) -> None:
-    dropped = guarded("sentinel")(sentinel.gradients_dropped)
     for owner in (torch.optim.Optimizer, torch.nn.Module):
         # It touches each parameter twice, which the window need not see.
-        owner.zero_grad = wraps.unseen(capture, owner.zero_grad, dropped)  # type: ignore[method-assign]
+        owner.zero_grad = wraps.unseen(capture, owner.zero_grad, sentinel.gradients_dropped)  # type: ignore[method-assign]
 
 
 def _wrap_optimizer_init(sentinel: Sentinel, capture: Capture) -> None:

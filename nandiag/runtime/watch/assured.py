@@ -27,6 +27,7 @@ from nandiag.runtime.look.finite import norms
 from nandiag.runtime.look.sight import Sight
 from nandiag.runtime.look.weights import Weights, parameters
 from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.steady.trained import Trained
 from nandiag.runtime.steady.vectors import Vectors
 from nandiag.runtime.tape.capture import Capture
 
@@ -50,7 +51,7 @@ _TYPES = frozenset({Tensor, torch.nn.Parameter})
 _KINDS = frozenset({torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW})
 _on_host, _address = attrgetter("is_cpu"), Tensor.data_ptr
 _side_by_side, _norm = torch._C._nn.flatten_dense_tensors, torch.linalg.vector_norm
-_grad_enabled, _set_grad = torch.is_grad_enabled, torch._C._set_grad_enabled
+_pre_hooks, _post_hooks = hooks._global_optimizer_pre_hooks, hooks._global_optimizer_post_hooks
 
 
 class Bounds(NamedTuple):
@@ -89,6 +90,7 @@ class Assured:
         self._weight = math.inf
         self._took = math.inf  # the newest look at all, in seconds
         self._addresses: list[int] = []
+        self.trained: Trained | None = None  # weights that are few
         self._vectors = Vectors()  # weights where they are not few
         self._whole = self._doubtful = self._sparse = self._elsewhere = False
         self._seen_at = (0, 0, 0)  # how often had been written, loaded and hooked when all was looked at
@@ -110,9 +112,13 @@ class Assured:
 
     def trusts(self, optimizer: Optimizer) -> bool:
         """Whether the next update's state can be taken on trust, and weights are few, if gradients are well."""
-        return (
-            self._bounds is not None and self._left > 1 and bool(self._addresses)
-            and self._in_vain < _IN_VAIN and self._may_trust() and not self._is_changed(optimizer)
+        capture, weights = self._capture, self._weights
+        return not (
+            self._bounds is None or self._left <= 1 or self._in_vain >= _IN_VAIN or self._of() is not optimizer
+            or self._took <= _SHARE * capture.step_seconds or capture.narrow
+            or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+            or self._written != capture.window.writes or self._loads != weights.loads
+            or self._hooks != len(_pre_hooks) + len(_post_hooks)
         )  # fmt: skip
 
     def begins_plainly(self, norm: float) -> bool:
@@ -170,26 +176,21 @@ class Assured:
             weights = list(map(_touched, weights))
         return norms(weights)
 
-    def look_plainly(self, optimizer: Optimizer) -> bool:
+    def look_plainly(self) -> bool:
         """An update was made that :meth:`begins_plainly` was told of: look at its weights, and return that all is well.
 
         Nothing is changed where it is not, or where the state is to be looked at as well.
         """
-        norm, bounds, weights = self._norm, self._bounds, parameters(optimizer)
-        if norm is None or bounds is None or list(map(_address, weights)) != self._addresses:
+        norm, bounds, known = self._norm, self._bounds, self.trained
+        if norm is None or bounds is None or known is None:
             return False
-        bounds = self._after(optimizer, bounds, norm)
-        if not max(bounds) < _ROOM:
+        # As Bounds.after() has it, of all groups at once.
+        gradient = 2.0 * norm + 1e-18 + known.decay * self._weight
+        first, second = bounds.first + known.first * gradient, bounds.second + known.second * gradient * gradient
+        weight = known.norm()
+        if not (first < _ROOM and second < _ROOM and weight is not None and weight < math.inf):
             return False
-        grad = _grad_enabled()
-        try:
-            _set_grad(False)  # noqa: FBT003 - C++ takes no keywords
-            weight = _norm(_side_by_side(weights)).item()
-        finally:
-            _set_grad(grad)
-        if not math.isfinite(weight):
-            return False
-        self._norm, self._bounds, self._weight = None, bounds, 2.0 * weight
+        self._norm, self._bounds, self._weight = None, Bounds(first, second), 2.0 * weight
         self._left -= 1
         self._whole = self._weights.in_turns = True
         return True
@@ -197,7 +198,7 @@ class Assured:
     def _after(self, optimizer: Optimizer, bounds: Bounds, norm: float) -> Bounds:
         for group in optimizer.param_groups:
             decoupled = type(optimizer) is torch.optim.AdamW or bool(group.get("decoupled_weight_decay"))
-            bounds = bounds.after(group, norm, self._weight, decoupled=decoupled) if _is_plain(group) else _NONE
+            bounds = bounds.after(group, norm, self._weight, decoupled=decoupled) if is_plain(group) else _NONE
         return bounds
 
     def _holds(self, optimizer: Optimizer) -> bool:
@@ -237,10 +238,17 @@ class Assured:
             return
         self._sparse = any(map(_is_sparse, weights))
         self._addresses = list(map(_address, weights)) if _are_few(weights) else []
+        self.trained = self._known(optimizer, weights) if self._addresses and not self._elsewhere else None
         self._written, self._loads, self._hooks = self._seen_at
         # Vectors of an optimizer that is gone would keep its weights.
-        self._of = weakref.ref(optimizer, _clearing(self._vectors))
+        self._of = weakref.ref(optimizer, _clearing(self._vectors, self.trained))
         self._bounds, self._left = Bounds(self._weight, self._weight), UPDATES
+
+    def _known(self, optimizer: Optimizer, weights: list[Tensor]) -> Trained | None:
+        known = self.trained
+        if known is None or self._of() is not optimizer or not known.lies_there(weights):
+            known = Trained(optimizer, weights)
+        return known if known.renew(optimizer, is_plain) else None
 
 
 def _steep(optimizer: Optimizer) -> float:
@@ -258,7 +266,7 @@ def _is_hooked() -> bool:
     return not all(str(getattr(one, "__module__", "")).startswith("nandiag.") for one in called)
 
 
-def _is_plain(group: dict[str, Any]) -> bool:
+def is_plain(group: dict[str, Any]) -> bool:
     """Whether the numbers of a group are such that the bounds hold; they may be set anew in each step."""
     betas = group.get("betas")
     if betas:
@@ -299,8 +307,13 @@ def _are_few(weights: Sequence[Tensor]) -> bool:
     return len(sorts) == 1 and weights[0].layout is torch.strided and sum(map(Tensor.numel, weights)) <= _FEW
 
 
-def _clearing(vectors: Vectors) -> Callable[[object], None]:
-    return lambda _: vectors.clear()
+def _clearing(vectors: Vectors, trained: Trained | None) -> Callable[[object], None]:
+    def clear(_: object) -> None:
+        vectors.clear()
+        if trained is not None:
+            trained.let_go()
+
+    return clear
 
 
 def _none() -> None:

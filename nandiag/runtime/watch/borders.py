@@ -41,6 +41,11 @@ class Nesting(threading.local):
         self._within.append(weakref.ref(optimizer))
         return False
 
+    def begins(self, frame: FrameType) -> None:
+        """Take the frame of a ``step`` call where none is under way."""
+        self._frames.append(frame)
+        self._within.clear()
+
     def updater(self, optimizer: Optimizer, bad: Iterable[Tensor]) -> Optimizer:
         """Return which optimizer changed the ``bad`` parameters: the last that the outermost one stepped, or itself."""
         wanted = set(map(id, bad))
@@ -103,10 +108,11 @@ class UnderWay(threading.local):
         return bool(hidden)
 
 
-def behind_own(before_step: Callable[..., Any], capture: Capture) -> Callable[..., Any]:
+def behind_own(before_step: Callable[..., Any], plainly: Callable[..., bool], capture: Capture) -> Callable[..., Any]:
     """Return the hook that calls ``before_step`` behind the hooks that the script gave the optimizer itself.
 
-    Torch calls those last. What they make of gradients is taped, and looked at before the update uses it.
+    Torch calls those last. What they make of gradients is taped, and looked at before the update uses it. ``plainly``
+    does all of it, and returns True, where an optimizer has none and its step is like those before.
     """
 
     @guarded_alone("sentinel")
@@ -116,6 +122,8 @@ def behind_own(before_step: Callable[..., Any], capture: Capture) -> Callable[..
 
     @guarded_alone("sentinel")
     def first(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if plainly(optimizer, args, kwargs):
+            return None
         own: dict[Any, Any] = optimizer._optimizer_step_pre_hooks
         if not own:
             return before_step(optimizer, args, kwargs)

@@ -80,7 +80,7 @@ class Sentinel:
         self._scale: Tensor | None = None
         # Weakly: a script that lets go of a model may need its memory for the next one.
         self._newest: Callable[[], Optimizer | None] = lambda: None
-        self._borders = Borders(self)
+        self.borders = Borders(self)
         capture.on_first_root = self.weights.take_stock
         capture.on_other_thread = self.clock.other_thread
 
@@ -95,9 +95,6 @@ class Sentinel:
         if self.capture.off or capturing():
             return None
         self.capture.update_begins()
-        if self._borders.begins(optimizer, args, kwargs):
-            self.nesting.enter(sys._getframe(_HOOK_DEPTH), optimizer)
-            return None
         if not self.nesting.enter(sys._getframe(_HOOK_DEPTH), optimizer):
             return None
         self._newest = weakref.ref(optimizer)
@@ -232,7 +229,7 @@ class Sentinel:
     def after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Count the step and look at the weights: at once on the CPU, before the next step elsewhere."""
         del args, kwargs
-        if (self.capture.tracer is not None and self._under_way.restore()) or self._borders.ended(optimizer):
+        if (self.capture.tracer is not None and self._under_way.restore()) or self.borders.ended(optimizer):
             return
         if self.capture.off or capturing() or self.nesting.leave():
             return
@@ -363,11 +360,14 @@ class Sentinel:
 
     def gradients_dropped(self, owner: Any = None, *_: Any, **_options: Any) -> None:
         """``owner.zero_grad()`` is called: where a backward had no step, the script left it out by itself."""
-        if not self.losses.pending or self.nesting or not self.clock.has_optimizer or self.capture.off:
-            return
-        if self.weights.drops_all(owner):
-            self.losses.drop()
-            self.capture.gradients_dropped()
+        try:
+            if not self.losses.pending or self.nesting or not self.clock.has_optimizer or self.capture.off:
+                return
+            if not ("sentinel" in RECORDER.darkened or RECORDER.mute) and self.weights.drops_all(owner):
+                self.losses.drop()
+                self.capture.gradients_dropped()
+        except Exception as error:  # called by a wrap
+            disarm("sentinel", error)
 
     @property
     def optimizer(self) -> Optimizer | None:

@@ -83,7 +83,7 @@ def calls_of(step):
 def test_a_step_makes_few_calls_of_ours(loop):
     counts = calls_of(loop)
     # Three of them for what is noted where a loop makes very many calls.
-    assert sum(counts.values()) / STEPS <= 209, counts.most_common(20)
+    assert sum(counts.values()) / STEPS <= 149, counts.most_common(20)
 
 
 def test_a_step_looks_at_gradients_losses_and_weights_and_seldom_at_the_state(loop):
@@ -138,7 +138,7 @@ class ByHand(Loop):
         self.optimizer.step()
 
 
-@pytest.mark.parametrize(("others", "most"), [(False, 98), (True, 132)])
+@pytest.mark.parametrize(("others", "most"), [(False, 106), (True, 140)])
 def test_a_reduction_of_a_gradient_makes_few_calls_of_ours(others, most, loop, group, monkeypatch):
     """What is plain passes straight on: nothing that it leads to is asked before somebody wants to know.
 
@@ -153,5 +153,6 @@ def test_a_reduction_of_a_gradient_makes_few_calls_of_ours(others, most, loop, g
     assert counts["runtime/collectives/ring.py", "begin"] == many * STEPS
     assert counts["runtime/tape/window.py", "__torch_function__"] <= (many + 1) * STEPS  # each gradient, and the loss
     more = (sum(counts.values()) - sum(plain.values())) / STEPS / many
+    # More than a plain step, whose borders and calls are noted in straight lines, which these are not.
     # A few of them for what may be a count or a norm that goes with the gradients, which small ones are asked for.
     assert more <= most, (counts - plain).most_common(40)

@@ -113,7 +113,7 @@ class Inputs:
         self._longer_at: set[tuple[int, Path]] = set()
         self._fresh: list[tuple[int, Usual, float, Batch]] = []
         self._far: list[tuple[Batch, float]] = []
-        self._passed: deque[tuple[Path, Entry, Tensor]] = deque(maxlen=_MOST_PASSED)
+        self.passed: deque[tuple[Path, Entry, Tensor]] = deque(maxlen=_MOST_PASSED)
         self._as_before: dict[int, bool] = {}
 
     # ------------------------------------------------------------------ as a batch goes in
@@ -127,7 +127,7 @@ class Inputs:
         """A root module is called with gradients on."""
         if passed and len(args) == 1 and not kwargs and type(args[0]) is Tensor:
             if not args[0].requires_grad and args[0].numel() <= _SMALL:
-                self._passed.append(((id(entry.function), 0), entry, args[0]))
+                self.passed.append(((id(entry.function), 0), entry, args[0]))
             return
         for key, tensor in data_in(args, kwargs):
             path = id(entry.function), key
@@ -138,7 +138,7 @@ class Inputs:
                 self._look(Batch(path, entry, tensor), usual, tensor)
             elif tensor.numel() <= _SMALL:
                 # Should the step go wrong, it is looked at after all.
-                self._passed.append((path, entry, tensor))
+                self.passed.append((path, entry, tensor))
 
     def _usual_of(self, path: Path) -> Usual | None:
         usual = self._usual.get(path)
@@ -257,13 +257,13 @@ class Inputs:
             for entry in [one for one in self._capture.tape.entries if one.kind == ROOT and one.grad]:
                 for key, tensor in data_in(*given(entry)):
                     self._judge(Batch((id(entry.function), key), entry, tensor), tensor, at_harm=at_harm)
-            for path, entry, tensor in self._passed:
+            for path, entry, tensor in self.passed:
                 if _is_data(tensor):
                     self._judge(Batch(path, entry, tensor), tensor, at_harm=at_harm)
 
     def forget(self) -> None:
         """A step is about to be made: what was passed over is of no use any more."""
-        self._passed.clear()
+        self.passed.clear()
 
     def _judge(self, batch: Batch, tensor: Tensor, *, at_harm: bool) -> None:
         usual = self._usual.get(batch.path)

@@ -16,7 +16,7 @@ from torch import Tensor, strided
 
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.tape.entries import ROOT, Tape
-from nandiag.runtime.tape.packed.jots import ARGS, GRAD, KWARGS, OUTPUT, Note
+from nandiag.runtime.tape.packed.consumed import ARGS, GRAD, KWARGS, OUTPUT, Note
 from nandiag.runtime.tape.packed.words import Given, Made
 
 _MOST_ELEMENTS = 1 << 20

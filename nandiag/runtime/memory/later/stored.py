@@ -30,8 +30,8 @@ from nandiag.runtime.memory.later.lasting import lasting, written_within
 from nandiag.runtime.memory.there import storage_of
 from nandiag.runtime.tape.calls.strangers import has_strangers
 from nandiag.runtime.tape.entries import ROOT
+from nandiag.runtime.tape.packed.consumed import GRAD
 from nandiag.runtime.tape.packed.descent import ancestors
-from nandiag.runtime.tape.packed.jots import GRAD
 from nandiag.runtime.tape.packed.words import Given
 from nandiag.runtime.tape.window import is_of_little
 
@@ -102,11 +102,10 @@ class Stored:
 
     def due(self) -> bool:
         """Whether :meth:`kept` has anything to look at, and time for it; asked before each update, so by few calls."""
-        tape, now = self._capture.tape, time.perf_counter()
-        self._left_for_lasting += _A_STEP + _SHARE_LASTING * (now - self._since)
-        self._since = now
-        due = self._left_for_lasting > 0
-        return due and (bool(tape._made or tape.jots.shelves) or not all(map(_has_gradient, tape.jots.many)))
+        now = time.perf_counter()
+        self._left_for_lasting = left = self._left_for_lasting + _A_STEP + _SHARE_LASTING * (now - self._since)
+        self._since, tape = now, self._capture.tape
+        return left > 0 and (bool(tape._made or tape.jots.shelves) or not all(map(_has_gradient, tape.jots.many)))
 
     @guarded("births")
     def kept(self) -> None:

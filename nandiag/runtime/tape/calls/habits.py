@@ -102,6 +102,24 @@ class Habit:
         if modules:
             entry.attributes = keep_attributes(_there(modules))
 
+    def passes(self, module: nn.Module) -> bool:
+        """Begin a call of ``module`` with gradients, where none of its calls changes anything; else do nothing.
+
+        What is looked at now and then, since some may after all, is for :meth:`begin` to do.
+        """
+        manner = module.training, True
+        known = self._known.get(manner)
+        if (
+            known is None or known.holds or known.modules or known.shelves is not None or known.inner
+            or self._unwritten or self.generators or self._calls + 1 >= self._every
+            or self.sides._known.get(manner) != [] or self.module() is not module
+        ):  # fmt: skip
+            return False
+        self._first, self._manner, self.holds = None, manner, False
+        self.sides._manner = manner
+        self._calls += 1
+        return True
+
     def begin_swapped(self, entry: Entry) -> None:
         """Keep what a call may change that is made with other buffers than the module's own, new ones each time."""
         module = entry.function

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn.utils import stateless
 
 _code = getattr(getattr(stateless, "_functional_call", None), "__code__", None)
+# The code that calls a module with them; None where this torch has it elsewhere.
+SWAPS = _code
 _swap = getattr(stateless, "_reparametrize_module", None)
 
 

@@ -12,22 +12,22 @@ nothing to are put on the tape: what the loop does by hand to gradients.
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, repeat
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Size, Tensor
 from torch.nn import Parameter
 
 from nandiag.runtime.frames import trail
+from nandiag.runtime.memory.packing import HOOKS
+from nandiag.runtime.tape.packed.consumed import OUTPUT, RETAINS, Note, consumed, words_of
 from nandiag.runtime.tape.packed.descent import forget_consumed
 from nandiag.runtime.tape.packed.shelves import Shelf
 from nandiag.runtime.tape.packed.words import HANDS_ON, PLAIN, Made, is_handed_on
-from nandiag.runtime.tape.state import modes
+from nandiag.runtime.tape.state import any_autocast, modes, plain_modes
 
 if TYPE_CHECKING:
     from nandiag.runtime.tape.entries import Entry, Tape
@@ -43,15 +43,11 @@ _TENSORS = frozenset({Tensor, Parameter})
 _FLAT = PLAIN | {Tensor, Parameter, Size}
 _VERSION, _NONE = repeat("_version"), repeat(None)
 _ROOT, _BACKWARD = "root", "backward"  # as entries are called, which have jots of their own
-_RETAINS = id(True)  # noqa: FBT003 - among the words of a backward
+_grad_enabled, _any_autocast = torch.is_grad_enabled, any_autocast
+_ALWAYS = -1  # no id
 
 
 Versions = Sequence[int | None]
-# One call, as it was given: the entry of a root module's, else None; the function, and whether a gradient flows
-# through it; the modes, the trail; arguments by position and by name; their versions before, and behind a root; what it
-# returned (None: a backward, or a root under way); the micro-step. No class of its own: five are made in each step.
-Note: TypeAlias = tuple[Any, ...]
-GRAD, ARGS, KWARGS, OUTPUT = 2, 5, 6, 9
 
 
 class Jots:
@@ -68,6 +64,8 @@ class Jots:
         self._in_a_row = self._many_in_a_row = self._in_vain = 0
         self._packed = self._packed_in_vain = 0  # how many in this step after all; in how many steps too many
         self._more = 0  # of what is noted, how many came behind the first few and are not small
+        # What calls with a gradient have made that is in no other one so far, by id; and one that no call takes away.
+        self._unused: set[int] = set()
         self._outputs: set[int] = set()
         self._large: set[int] = set()  # arguments that are not small, and are held by now
         self._given: set[int] = set()  # tensors that calls were given which are shelved
@@ -87,9 +85,46 @@ class Jots:
                 return False
         elif len(self.many) >= MOST:
             self._one_of_many(args, output, grad=grad)
+        if grad:
+            self.use(args, kwargs, output)
         micro = self._tape.micro_step
         self.many.append((None, function, grad, known, trail(frame), args, kwargs, versions, None, output, micro))
         return True
+
+    def noted(self, function: Any, words: tuple[Any, Any], output: Tensor, frame: FrameType) -> bool:
+        """Do what :meth:`called` does where that is little, for a plain call of torch; else do nothing."""
+        args, kwargs = words
+        many, unused, given = self.many, self._unused, (*args, *kwargs.values()) if kwargs else args
+        if (
+            not self.on or self.dense or len(many) >= MOST or output.numel() > LARGEST
+            or not _FLAT.issuperset(map(type, given)) or HOOKS or _any_autocast()
+        ):  # fmt: skip
+            return False
+        known = _grad_enabled()
+        grad = known and output.requires_grad
+        if not grad and not self.may_wait(args, output):
+            return False
+        try:
+            versions = list(map(getattr, given, _VERSION, _NONE))
+        except RuntimeError:  # tensors made for inference have none
+            return False
+        if grad:
+            unused.difference_update(map(id, given))
+            unused.add(id(output))
+        # Only tensors that are no DTensor: of the modes that of gradients is all that matters.
+        many.append(
+            (None, function, grad, known, trail(frame), args, kwargs, versions, None, output, self._tape.micro_step)
+        )
+        return True
+
+    def use(self, args: Sequence[Any], kwargs: Any, output: Tensor | None) -> None:
+        """A call with a gradient, or a backward, was given this."""
+        given = {*map(id, args), *map(id, kwargs.values())} if kwargs else set(map(id, args))
+        self._unused -= given
+        if output is not None:
+            self._unused.add(id(output))
+        elif RETAINS in given:
+            self._unused.add(_ALWAYS)
 
     def _one_of_many(self, words: Sequence[Any], output: Tensor | None, *, grad: bool) -> None:
         """Put what is noted on the tape where one more is too much."""
@@ -151,6 +186,8 @@ class Jots:
         after = versions_of(args, kwargs)
         if self.dense:
             self._outputs.add(id(output))
+        if entry.grad:
+            self.use(args, kwargs, output)
         self.many[-1] = (entry, None, entry.grad, None, None, args, kwargs, versions, after, output, micro)
         return True
 
@@ -193,7 +230,7 @@ class Jots:
             self.many = []
 
     def _tensors_given(self) -> Iterable[Tensor]:
-        return [word for note in self.many for word in _words(note) if type(word) in _TENSORS]
+        return [word for note in self.many for word in words_of(note) if type(word) in _TENSORS]
 
     @staticmethod
     def _leads_to(known: set[int], tensors: Iterable[Tensor]) -> bool:
@@ -215,7 +252,7 @@ class Jots:
         """Return what was noted, and begin anew."""
         taken = self.many, self.shelves
         self.many, self.shelves, self._more = [], [], 0
-        for known in (self._outputs, self._large, self._given):
+        for known in (self._outputs, self._large, self._given, self._unused):
             known.clear()
         return taken
 
@@ -229,6 +266,7 @@ class Jots:
 
         entry, function, grad, known, where, args, kwargs, versions, after, output, _ = note
         if entry is None:
+            known = plain_modes(grad=known) if type(known) is bool else known
             entry = Entry(BACKWARD if output is None else CALL, function, grad=grad, modes=known)
             entry.trail = where
         self._tape.add(entry, args, kwargs)
@@ -272,12 +310,23 @@ class Jots:
         if self._in_a_row >= _IN_A_ROW:
             self.on, self._in_a_row = not self.on, 0
 
+    def step_passes(self, seconds: float) -> bool:
+        """Do what :meth:`step_took` and :meth:`step_ends` do, where a step was as those before; else return False.
+
+        Nothing is on the tape, calls were few, and a backward has left no graph of any.
+        """
+        if self._unused or self.dense or self.shelves or not self.on or seconds >= _SHORT or self._packed_in_vain:
+            return False
+        self.many = []
+        self._more = self._packed = self._in_a_row = self._many_in_a_row = self._in_vain = 0
+        return True
+
     def step_ends(self, made: Mapping[int, Made]) -> None:
         """Drop what nobody has asked for, and nobody can any more; ``made``: what came of calls on the tape, by id.
 
         Those lie before all that is noted. Of them, too, what a backward went through has no graph any more.
         """
-        used = _consumed(self.every, dense=self.dense)
+        used = consumed(self.every, dense=self.dense)
         if used is None:
             self.settle()
             self._in_vain += 1
@@ -310,58 +359,3 @@ def versions_of(args: Sequence[Any], kwargs: Any) -> Versions | None:
         return list(map(getattr, words, _VERSION, _NONE))
     except RuntimeError:  # tensors made for inference have none
         return None
-
-
-def _consumed(many: Sequence[Note], *, dense: bool) -> set[int] | None:
-    """Return what calls with a gradient were given, by ``id``, if a backward has left no graph of any.
-
-    Where they are ``dense``, what is gone but for these notes has none either: the last state of a loop over time.
-    """
-    used: set[int] = set()
-    uses = Counter(map(id, chain.from_iterable(map(_words, many)))) if dense else None
-    for note in reversed(many):
-        if not note[GRAD]:
-            continue
-        given = [*map(id, note[ARGS])]
-        if note[KWARGS]:
-            given += map(id, note[KWARGS].values())
-        if note[OUTPUT] is None:
-            if _RETAINS in given:
-                return None
-        elif id(note[OUTPUT]) not in used:
-            if uses is None or _is_held(note, uses[id(note[OUTPUT])]):
-                return None
-            continue
-        used.update(given)
-    return used
-
-
-def _words(note: Note) -> Sequence[Any]:
-    return (*note[ARGS], *note[KWARGS].values()) if note[KWARGS] else note[ARGS]
-
-
-def _references(note: Note) -> int:
-    return sys.getrefcount(note[OUTPUT])
-
-
-def _is_held(note: Note, uses: int) -> bool:
-    """Whether anything refers to what a call made but the notes, and the graph of those that were given it."""
-    by_graph = _BY_GRAPH if _use_count(note[OUTPUT]) > 1 else 0
-    return _references(note) - uses - by_graph > _ALONE
-
-
-# Where this torch does not tell, a graph adds no references either.
-_use_count: Callable[[Tensor], int] = getattr(Tensor, "_use_count", lambda _: 1)
-
-
-def _by_graph() -> int:
-    """Return how many references a graph adds, in this torch, by what it saves of a tensor."""
-    made = torch.ones((), requires_grad=True) * 2
-    before = sys.getrefcount(made)
-    graph = made * made
-    return sys.getrefcount(made) - before if graph.requires_grad else 0
-
-
-# How many there are, in this Python, to what nothing but a note refers to.
-_ALONE = _references((None,) * OUTPUT + (object(),))
-_BY_GRAPH = _by_graph()

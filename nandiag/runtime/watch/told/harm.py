@@ -22,18 +22,18 @@ class Teller:
         self.printed = Listener()
         self.told = 0
         self._at_harm = at_harm
-        self._open: set[str] = set()
+        self.open: set[str] = set()  # the same set for good
 
     def looked(self, border: Border | None) -> None:
         """A border was looked at (None: nothing is wrong): what is not there any more is new when it comes again."""
-        if self._open:
-            self._open &= {harm.what for harm in border.harms} if border is not None else set()
+        if self.open:
+            self.open &= {harm.what for harm in border.harms} if border is not None else set()
 
     def tell(self, border: Border) -> bool:
         """Write what is new; returns whether anything was."""
         self.printed.harm(border.harms)
-        fresh = [harm for harm in border.harms if harm.what not in self._open]
-        self._open |= {harm.what for harm in border.harms if harm.what in _LASTING}
+        fresh = [harm for harm in border.harms if harm.what not in self.open]
+        self.open |= {harm.what for harm in border.harms if harm.what in _LASTING}
         for harm in fresh:
             self.told += 1
             if self.told <= _MOST:
