@@ -384,7 +384,7 @@ def _replayed(harm: Harm) -> Iterable[str]:
         f"A CUDA graph was replayed {words.count(harm.replays, 'time')} since the last update that nandiag saw: what "
         "it computes is not seen by Python. That the graph made it is inferred."
     )
-    finite, bad = harm.bad_between or (0, harm.replays)
+    finite, bad = harm.bad_between if len(harm.bad_between) == len(("finite", "bad")) else (0, harm.replays)
     if bad - finite == 1:
         yield f"It went bad in replay {bad} of {harm.replays}."
     elif finite:

@@ -38,7 +38,8 @@ def test_a_parameter_written_bad_behind_the_last_update_is_no_update_s(by_hand):
 
 
 @pytest.mark.parametrize(
-    ("between", "when"), [((12, 13), "in replay 13 of 20."), ((8, 12), "between replay 8 and 12 of 20."), ((0, 20), "")]
+    ("between", "when"),
+    [((12, 13), "in replay 13 of 20."), ((8, 12), "between replay 8 and 12 of 20."), ((0, 20), ""), ((7,), "")],
 )
 def test_a_parameter_gone_bad_where_cuda_graphs_ran_behind_the_last_update_is_no_line_of_the_script_s(
     by_hand, between, when
