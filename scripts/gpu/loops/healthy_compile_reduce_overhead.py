@@ -1,5 +1,6 @@
 # nproc: 1
 # expect: clean
+# bits: no
 # timeout: 110
 """CUDA graph trees over several steps, with an evaluation in between."""
 
