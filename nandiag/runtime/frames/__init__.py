@@ -119,6 +119,8 @@ def trail(start: FrameType | None) -> Trail:
 
     On the hot path nobody asks whose code it is before somebody wants to know. No frame is held, nor what is in it.
     """
+    if start is None:
+        return []
     outwards = accumulate(repeat("f_back", len(_STEPS) - 1), getattr, initial=start)
     return list(map(_stands, takewhile(bool, outwards)))  # without a loop of ours, for every call comes by
 

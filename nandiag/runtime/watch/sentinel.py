@@ -360,14 +360,11 @@ class Sentinel:
 
     def gradients_dropped(self, owner: Any = None, *_: Any, **_options: Any) -> None:
         """``owner.zero_grad()`` is called: where a backward had no step, the script left it out by itself."""
-        try:
-            if not self.losses.pending or self.nesting or not self.clock.has_optimizer or self.capture.off:
-                return
-            if not ("sentinel" in RECORDER.darkened or RECORDER.mute) and self.weights.drops_all(owner):
-                self.losses.drop()
-                self.capture.gradients_dropped()
-        except Exception as error:  # called by a wrap
-            disarm("sentinel", error)
+        if not self.losses.pending or self.nesting or not self.clock.has_optimizer or self.capture.off:
+            return
+        if self.weights.drops_all(owner):
+            self.losses.drop()
+            self.capture.gradients_dropped()
 
     @property
     def optimizer(self) -> Optimizer | None:
