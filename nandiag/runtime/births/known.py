@@ -11,6 +11,7 @@ from torch import Tensor
 
 from nandiag.events import TensorFact
 from nandiag.runtime.frames import Place
+from nandiag.runtime.tape.packed.words import version_of
 
 OP, UNWRITTEN, FILE, OUTSIDE, LAST = "op", "unwritten", "file", "outside", "last"
 
@@ -72,7 +73,7 @@ class Waiting:
         self.norm = norm
         self.sources = tuple(sources)
         self.target = weakref.ref(target)
-        self.version = target._version
+        self.version = version_of(target)
 
 
 FINITE = Finite()

@@ -37,6 +37,7 @@ from nandiag.runtime.memory.laid import is_finite
 from nandiag.runtime.memory.there import held_of
 from nandiag.runtime.memory.unwritten import EMPTY
 from nandiag.runtime.tape.entries import tensors_in
+from nandiag.runtime.tape.packed.words import version_of
 
 State: TypeAlias = Birth | Filed | Finite | Waiting | Kept | None
 SHARE = 0.01
@@ -354,7 +355,7 @@ def _since(state: Waiting) -> bool:
     if state.norm is not None:
         return math.isfinite(state.norm.item())
     target = state.target()
-    return target is None or target._version != state.version
+    return target is None or version_of(target) != state.version
 
 
 def _is_bad(state: State) -> bool | None:
@@ -368,7 +369,7 @@ def _is_bad(state: State) -> bool | None:
     if state.norm is not None:
         return not math.isfinite(state.norm.item())
     target = state.target()
-    return is_bad(target) if target is not None and target._version == state.version else None
+    return is_bad(target) if target is not None and version_of(target) == state.version else None
 
 
 def _descends(state: State) -> bool:

@@ -110,8 +110,12 @@ def stack(start: FrameType | None, most: int = 12) -> tuple[tuple[Frame, ...], b
 
 
 def places(start: FrameType | None, most: int) -> tuple[list[Place], bool]:
-    """Do what :func:`stack` does, but return plain tuples, in a Frame's order: on the hot path no line is looked up."""
-    return places_on(_outwards(start), most)
+    """Do what :func:`stack` does, but return plain tuples, in a Frame's order: on the hot path no line is looked up.
+
+    On a device the engine has threads of its own, on whose stacks there is nothing but what it calls.
+    """
+    found, in_engine = _walked(_outwards(start), most)
+    return found, torch._C._current_graph_task_id() != -1 if in_engine is None else in_engine
 
 
 def trail(start: FrameType | None) -> Trail:
@@ -135,22 +139,28 @@ def _outwards(frame: FrameType | None) -> Iterator[tuple[CodeType, int]]:
 
 def places_on(walk: Iterable[tuple[CodeType, int]], most: int) -> tuple[list[Place], bool]:
     """Return the places on a walk outwards that are the user's or a library's, and whether it ended at the engine."""
+    found, in_engine = _walked(walk, most)
+    return found, bool(in_engine)
+
+
+def _walked(walk: Iterable[tuple[CodeType, int]], most: int) -> tuple[list[Place], bool | None]:
+    """Do what :func:`places_on` does; None where the walk came to the end of the stack and met no engine."""
     found: list[Place] = []
     direct = True
     for code, instruction in walk:
         kind = kind_of(code.co_filename)
         if id(code) in BOUNDARIES:
-            break
+            return found, False
         if kind is USER or kind is LIBRARY:
             found.append((code, instruction, direct))
             if len(found) == most:
-                break
+                return found, False
             direct = True
         elif kind is TORCH and code.co_name == _ENGINE:
             return found, True
         elif direct:
             direct = code.co_name in _CALLS if kind is TORCH else code.co_filename.startswith(_OURS)
-    return found, False
+    return found, None
 
 
 def best(frames: tuple[Frame, ...]) -> Frame | None:

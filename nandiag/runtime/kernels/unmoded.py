@@ -1,11 +1,13 @@
 """Ops that torch calls in another way as soon as a dispatch mode is on, run as they are without one (worker).
 
 ``ctc_loss`` hands lengths on as tensors then, not as lists. Those lie on the CPU as a rule, beside inputs on a device,
-which the op that takes them as tensors refuses; cuDNN is not asked in the same words either.
+which the op that takes them as tensors refuses, as does the division by them for the mean; cuDNN is not asked in the
+same words either.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -25,10 +27,35 @@ def unmoded(func: Any) -> Callable[..., Any]:
     return found
 
 
+class _Divisor:
+    """The lengths that a loss is divided by next, where they lie on another device than it."""
+
+    def __init__(self) -> None:
+        self._of: Callable[[], Tensor | None] = lambda: None
+        self._device = torch.device("cpu")
+
+    def expect(self, given: dict[str, Any]) -> None:
+        """The loss is computed of what is ``given``."""
+        lengths, device = given.get("target_lengths"), given["log_probs"].device
+        if isinstance(lengths, Tensor) and lengths.device != device:
+            self._of, self._device = weakref.ref(lengths), device
+
+    def clamped(self, lengths: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Return lengths of at least 1; without a mode those of lists are made beside the loss."""
+        if self._of() is lengths:
+            self._of = lambda: None
+            lengths = lengths.to(self._device)
+        return torch.ops.aten.clamp_min.default(lengths, *args, **kwargs)
+
+
+_DIVISOR = _Divisor()
+
+
 def _by_lists(lists: Any, *args: Any, **kwargs: Any) -> Any:
     """Call the overload that takes ``lists`` of lengths."""
     names = [one.name for one in lists._schema.arguments]
     given = dict(zip(names, args, strict=False)) | kwargs
+    _DIVISOR.expect(given)
     return lists(**{name: _listed(word) if name in _LENGTHS else word for name, word in given.items()})
 
 
@@ -62,6 +89,7 @@ def _table() -> dict[Any, Callable[..., Any]]:
         found[asks] = partial(_asked, asks, asks_lists)
         found[tensors] = partial(_by_library, asks, tensors, lists)
     found.pop(None, None)
+    found[torch.ops.aten.clamp_min.default] = _DIVISOR.clamped
     return found
 
 

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from nandiag.runtime.belongings.bystanders import Bystanders
 from nandiag.runtime.frames import foreign_modes, trail
 from nandiag.runtime.guard import Refused, disarm, guarded
+from nandiag.runtime.kernels.engine import is_of_engine
 from nandiag.runtime.memory.later.lasting import is_of_a_forward
 from nandiag.runtime.public import AnomalyStop
 from nandiag.runtime.recorder import RECORDER
@@ -31,12 +32,7 @@ from nandiag.runtime.tape.calls.sides import Sides
 from nandiag.runtime.tape.calls.swaps import swapped_by
 from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Tape
 from nandiag.runtime.tape.packed.words import Given
-from nandiag.runtime.tape.state import (
-    capturing,
-    generators,
-    modes,
-    python_used,
-)
+from nandiag.runtime.tape.state import capturing, generators, modes, python_used
 from nandiag.runtime.tape.window import FEW_CALLS, Budget, Window
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -153,7 +149,7 @@ class Capture:
     @property
     def elsewhere(self) -> bool:
         """Whether another thread than this one is taped, and makes its own steps."""
-        return self._steps and self._thread != _ident()
+        return self._steps and self._thread != _ident() and not is_of_engine()
 
     def trains(self) -> None:
         """This thread makes a backward or an optimizer step: tape it if none has before it, or if it is the main one.

@@ -34,7 +34,7 @@ class Generators(NamedTuple):
         torch.set_rng_state(self.cpu)
         if self.cuda is not None:
             for device, state in self.cuda:
-                torch.cuda.set_rng_state(state, device)
+                _set_on_device(state, device)
         if self.python is not None:
             random.setstate(self.python)
         if self.numpy is not None:
@@ -60,6 +60,19 @@ def generators(*, full: bool, private: Iterable[torch.Generator] = ()) -> Genera
 
 
 _cpu_state = torch.default_generator.get_state
+
+
+def _set_on_device(state: Tensor, device: int) -> None:
+    """Set a device's generator, and have cuDNN's recurrent layers go on with the dropout that they are at.
+
+    Whoever sets the state of the default generator itself has them begin anew, by a seed that they draw. Another
+    generator on the same state (``graphsafe_get_state``, as CUDA graphs need it) sets that alone.
+    """
+    default = torch.cuda.default_generators[device]
+    if hasattr(default, "graphsafe_get_state"):
+        default.graphsafe_get_state().set_state(state)
+    else:
+        torch.cuda.set_rng_state(state, device)
 
 
 def _cuda() -> bool:

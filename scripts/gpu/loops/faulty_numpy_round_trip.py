@@ -16,7 +16,7 @@ def standardise(x):
     a = x.cpu().numpy()
     with np.errstate(all="ignore"):
         a = (a - a.mean(0)) / a.std(0)  # ORIGIN
-    return torch.from_numpy(a).to(x.device)
+    return torch.from_numpy(a).to(x.device)  # ENTRY: numpy is silenced
 
 
 def main():
@@ -29,7 +29,7 @@ def main():
             x[:, 4] = 0.0
         y = x.sum(1, keepdim=True)
         x = standardise(x)  # ENTRY
-        loss = F.huber_loss(net(x), y)
+        loss = F.huber_loss(net(x), y)  # ENTRY
         opt.zero_grad()
         loss.backward()
         opt.step()

@@ -17,6 +17,7 @@ from nandiag.runtime.frames import USER, Frame, places, source
 from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.memory.laid import is_finite
 from nandiag.runtime.memory.there import storage_of
+from nandiag.runtime.tape.packed.words import version_of
 
 _MOST, _FRAMES, _LARGEST = 1024, 6, 1 << 20
 _FILLS = frozenset({"copy_", "fill_", "zero_", "uniform_", "normal_", "random_", "bernoulli_", "exponential_"})
@@ -54,7 +55,9 @@ class HandedOut:
         if len(self._made) >= _MOST:
             self._made = {key: one for key, one in self._made.items() if not one.memory.expired()}
         if len(self._made) < _MOST:
-            self._made[storage_of(tensor)] = Out(StorageWeakRef(tensor.untyped_storage()), call, step, tensor._version)
+            self._made[storage_of(tensor)] = Out(
+                StorageWeakRef(tensor.untyped_storage()), call, step, version_of(tensor)
+            )
 
     def writes(self, name: str, target: Tensor, laid: object) -> None:
         """A call is about to write into ``target``, ``laid`` as it is, or what it computes (None)."""
@@ -64,7 +67,7 @@ class HandedOut:
             return
         whole = target.numel() * target.element_size() >= target.untyped_storage().nbytes()
         kept = self._may_keep(target) if laid is None else is_finite(laid)
-        if (whole and name in _FILLS) or not kept or target._version != known.version:
+        if (whole and name in _FILLS) or not kept or version_of(target) != known.version:
             self.forget(target)
         else:
             self._made[storage_of(target)] = known._replace(version=known.version + 1)
@@ -97,7 +100,7 @@ class HandedOut:
         """Return who handed out the memory of ``tensor``, where all writes since were seen; None else."""
         self._settle()
         known = self.known(tensor)
-        return known if known is not None and tensor._version == known.version else None
+        return known if known is not None and version_of(tensor) == known.version else None
 
     def known(self, tensor: Tensor) -> Out | None:
         """Return who handed it out, whatever has written there since."""

@@ -302,3 +302,15 @@ def test_the_last_write_between_steps_is_told_as_inferred(work, tmp_path):
     look = found(worker)
     assert (look.method, look.step, look.facts["weight"], look.facts["birth"]) == ("tape", 1, "bias", LAST)
     assert look.site.source.strip().startswith("layer.load_state_dict(")
+
+
+def test_what_is_not_looked_at_may_have_no_version(work, monkeypatch):
+    """What lies on a device is not waited for, and inference mode counts no versions."""
+    monkeypatch.setattr(Record, "_look", lambda *_: (None, None))
+    worker = work()
+    with torch.inference_mode():
+        table = torch.zeros(4).add(1)
+        table.mul_(2)
+    train(nn.Linear(4, 3))
+    assert worker.events(ProbeDark) == []
+    assert table.tolist() == [2, 2, 2, 2]

@@ -84,3 +84,20 @@ def test_a_library_is_called_in_the_words_in_which_it_takes_the_call(stand_in, a
 
 def test_an_op_that_is_the_same_under_a_mode_is_left_alone():
     assert unmoded(aten.add.Tensor) is aten.add.Tensor
+
+
+def test_the_mean_is_taken_of_lengths_that_lie_where_the_loss_does():
+    """Torch divides by the tensor that it was given then, which lies on the CPU; of lists it makes one beside the loss."""
+    frames, labels = torch.tensor([4, 4]), torch.tensor([3, 0])
+    scores, targets = torch.empty(4, 2, 5, device="meta"), torch.ones(2, 3, dtype=torch.long)
+    divided = []
+
+    class Seen(Unmoded):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            divided.extend(args if func is aten.div.Tensor else ())
+            return super().__torch_dispatch__(func, types, args, kwargs)
+
+    with Seen():
+        nn.functional.ctc_loss(scores, targets, frames, labels)
+    assert [one.device.type for one in divided] == ["meta", "meta"]
+    assert unmoded(aten.clamp_min.default)(labels, 1).tolist() == [3, 1]  # the script's own are where they were

@@ -5,8 +5,9 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+import torch
 
-from nandiag.runtime.tape.state import generators, python_used
+from nandiag.runtime.tape.state import Generators, generators, python_used
 
 
 class Lazy(ModuleType):
@@ -43,3 +44,25 @@ def test_a_draw_of_numpys_is_seen_and_put_back():
     assert python_used(states)
     states.put_back()
     assert np.random.random() == first  # noqa: NPY002
+
+
+class OfDevice:
+    """Stands in for a device's generator: ``resets`` counts how often recurrent layers would begin anew."""
+
+    def __init__(self, shared=None):
+        self.shared, self.resets = shared if shared is not None else [torch.zeros(16, dtype=torch.uint8)], 0
+
+    def set_state(self, state):
+        self.shared[0], self.resets = state, self.resets + 1
+
+    def graphsafe_get_state(self):
+        return OfDevice(self.shared)
+
+
+def test_a_devices_generator_is_put_back_without_recurrent_layers_beginning_anew(monkeypatch):
+    default = OfDevice()
+    monkeypatch.setattr(torch.cuda, "default_generators", (default,))
+    kept = torch.arange(16, dtype=torch.uint8)
+    Generators(torch.get_rng_state(), ((0, kept),)).put_back()
+    assert default.shared == [kept]
+    assert default.resets == 0
