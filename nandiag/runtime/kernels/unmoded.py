@@ -45,7 +45,8 @@ class _Divisor:
         if self._of() is lengths:
             self._of = lambda: None
             lengths = lengths.to(self._device)
-        return torch.ops.aten.clamp_min.default(lengths, *args, **kwargs)
+        clamped: Tensor = torch.ops.aten.clamp_min.default(lengths, *args, **kwargs)
+        return clamped
 
 
 _DIVISOR = _Divisor()

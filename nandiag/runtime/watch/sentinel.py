@@ -19,7 +19,7 @@ from torch import Tensor
 from nandiag.events import Finished
 from nandiag.runtime.early.warner import Step
 from nandiag.runtime.early.watch import Early
-from nandiag.runtime.guard import disarm, guarded
+from nandiag.runtime.guard import guarded
 from nandiag.runtime.inject.late import attach_late
 from nandiag.runtime.lag.waiting import Waiting
 from nandiag.runtime.lag.wary import Wary

@@ -87,7 +87,7 @@ def test_an_op_that_is_the_same_under_a_mode_is_left_alone():
 
 
 def test_the_mean_is_taken_of_lengths_that_lie_where_the_loss_does():
-    """Torch divides by the tensor that it was given then, which lies on the CPU; of lists it makes one beside the loss."""
+    """Torch divides by the tensor that it was given then, on the CPU; of lists it makes one beside the loss."""
     frames, labels = torch.tensor([4, 4]), torch.tensor([3, 0])
     scores, targets = torch.empty(4, 2, 5, device="meta"), torch.ones(2, 3, dtype=torch.long)
     divided = []
