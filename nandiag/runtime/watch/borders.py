@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from nandiag.runtime.guard import Refused, guarded_alone
-from nandiag.runtime.look.finite import quiet
+from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.tape.capture import Capture
 
 
@@ -42,7 +42,15 @@ class Nesting(threading.local):
         return False
 
     def updater(self, optimizer: Optimizer, bad: Iterable[Tensor]) -> Optimizer:
-        """Return which optimizer changed the ``bad`` parameters: the last that the outermost one stepped, or itself."""
+        """Return which optimizer changed the ``bad`` parameters: the last that the outermost one stepped, or itself.
+
+        Gradients were finite when the outermost step began: where one is bad now its own code wrote that, as a rule,
+        and gave it to those within.
+        """
+        bad = list(bad)
+        with quiet():
+            if any(one.grad is not None and is_bad(one.grad) for one in bad):
+                return optimizer
         wanted = set(map(id, bad))
         for one in (held for within in reversed(self._within) if (held := within()) is not None):
             if any(id(parameter) in wanted for group in one.param_groups for parameter in group["params"]):
