@@ -120,13 +120,15 @@ def behind_own(before_step: Callable[..., Any], capture: Capture) -> Callable[..
     @guarded_alone("sentinel")
     def last(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         capture.window.close()
-        return before_step(optimizer, args, kwargs)
+        changed = before_step(optimizer, args, kwargs)
+        return changed if changed is None else _begun(changed, optimizer, capture)
 
     @guarded_alone("sentinel")
     def first(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         own: dict[Any, Any] = optimizer._optimizer_step_pre_hooks
         if not own:
-            return before_step(optimizer, args, kwargs)
+            changed = before_step(optimizer, args, kwargs)  # which knows how deep the frame of the step is
+            return changed if changed is None else _begun(changed, optimizer, capture)
         own.pop(last, None)
         own[last] = last
         if not capture.idle and not capture.narrow:
@@ -134,6 +136,12 @@ def behind_own(before_step: Callable[..., Any], capture: Capture) -> Callable[..
         return None
 
     return first
+
+
+def _begun(changed: Any, optimizer: Optimizer, capture: Capture) -> Any:
+    """Return the ``changed`` arguments of a step whose closure is watched; what comes before that is seen too."""
+    capture.between.step_begins(optimizer)
+    return changed
 
 
 def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any] | None:
