@@ -110,6 +110,8 @@ def _written(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]]
         for tensor in filled:
             capture.births.received(tensor)
     taped, later = name in _RECEIVES or not after_backward(capture), bool(kwargs.get("async_op"))
+    if taped and _is_source(call):
+        return True  # it has what it had: what is made of that in a replay is what others would be given
     for tensor in filled:
         if not taped and (later or not _is_figure(capture, tensor)):
             again = (not _is_shared() or _mingled(capture, call, tensor, caller)) and again
