@@ -32,9 +32,9 @@ class Birth:
     """Whence bad values come.
 
     ``how``: ``op`` (made by this call of finite inputs), ``unwritten`` (memory that this call handed out and nothing
-    filled), ``file`` (they lay in the file that was read), ``outside`` (they came into torch by this call), ``received``
-    (another rank sent what this call was given) or ``last`` (this call wrote last; whether it made them is not known).
-    ``op``, ``inputs`` and ``outputs`` are those of the one
+    filled), ``file`` (they lay in the file that was read), ``outside`` (they came into torch by this call),
+    ``received`` (another rank sent what this call was given) or ``last`` (this call wrote last; whether it made them is
+    not known). ``op``, ``inputs`` and ``outputs`` are those of the one
     op within the call where running it again showed it.
     """
 
