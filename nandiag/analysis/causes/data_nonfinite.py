@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import TypeVar
 
 from nandiag.analysis.causes.facts import LIKELY, PROVEN, Cause, Facts
@@ -140,9 +141,15 @@ def _in_dataset(facts: Facts, sample: str | None) -> Cause:
     said = facts.extra.get("numpy")
     if isinstance(said, str):
         guard = _guard(facts, said)
-        mends = (guard, _DROP) if facts.extra.get("made_once") is True else (mend, guard)
+        once = facts.extra.get("made_once") is True
+        mends = (guard, _DROP) if once else (guard, _or(mend)) if guard.code else (mend, guard)
         return Cause("data_nonfinite", (f"numpy says: {said}", *told), mends, LIKELY, story=True)
-    return Cause("data_nonfinite", told, (mend,), LIKELY - 1, story=True, leads=True)
+    # What mends the line stands before it where that is known: it is pasted, and this is a search.
+    return Cause("data_nonfinite", told, (mend,), LIKELY - 1, story=True)
+
+
+def _or(mend: Suggestion) -> Suggestion:
+    return replace(mend, text=f"Or {mend.text[:1].lower()}{mend.text[1:]}")
 
 
 def _heard(facts: Facts, said: str) -> Cause:
@@ -168,7 +175,8 @@ def _guard(facts: Facts, said: str) -> Suggestion:
     """Return the user's line of numpy guarded, where its text shows what broke."""
     code = None if said.startswith("overflow") else _guarded(facts, said)
     only = facts.extra.get("heard") is True or facts.extra.get("made_once") is True
-    text = "Guard this arithmetic against such values." if only else "Or guard this arithmetic against such a sample."
+    or_ = "Guard" if code is not None else "Or guard"
+    text = "Guard this arithmetic against such values." if only else f"{or_} this arithmetic against such a sample."
     return Suggestion(text, code)
 
 
@@ -177,8 +185,9 @@ def _guarded(facts: Facts, said: str) -> str | None:
     if rate and said.startswith("invalid") and "power" in said:  # of less than 0: behind the end of a schedule
         end = fitting.argument(facts.origin, "power", lambda text: _at_least(text, "0"))
         return end or bounding.base(facts.origin, lambda text: _at_least(text, "0"))
-    for op, low in _POLES if not rate else _POLES[:-1]:
+    for op, low in _POLES:
         least = "1e-12" if op == "sqrt" and quotients.is_divided_by(facts.origin) else low
+        least = "1" if rate and (op == "power" or least == "1e-12") else least
         code = fitting.argument(facts.origin, op, lambda text, least=least: _at_least(text, least))  # type: ignore[misc]
         if code is not None:
             return code

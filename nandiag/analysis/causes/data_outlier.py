@@ -215,14 +215,15 @@ def _of(text: str, step: int, sample: str | None = None, clipped: str | None = N
     return Cause(
         slug="data_outlier",
         evidence=(text,),
-        suggestions=(
-            Suggestion(f"Look at {look}, and drop or clip such values while loading."),
-            Suggestion("Or clip the batch where it comes in, to about twice what those before it held.", clipped)
-            if clipped is not None
-            else Suggestion(
-                "Normalise the inputs by statistics of the training set.", "x = ((x - mean) / std).clamp(-8, 8)"
-            ),
+        suggestions=(Suggestion(f"Look at {look}, and drop or clip such values while loading."), _NORMALISE)
+        if clipped is None
+        else (
+            Suggestion("Clip the batch where it comes in, to about twice what those before it held.", clipped),
+            Suggestion(f"Or look at {look}, and drop or clip such values while loading."),
         ),
         strength=POSSIBLE,
         story=True,
     )
+
+
+_NORMALISE = Suggestion("Normalise the inputs by statistics of the training set, and clip what lies far out.")

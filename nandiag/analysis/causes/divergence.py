@@ -246,7 +246,7 @@ def init_advice() -> tuple[Suggestion, ...]:
             "Bring down the scale of the initialisation: its deviation should fall with the root of the width.",
             "torch.nn.init.kaiming_normal_(layer.weight)",
         ),
-        Suggestion("Normalise the inputs, by the mean and deviation of the training set.", "x = (x - mean) / std"),
+        Suggestion("Normalise the inputs, by the mean and deviation of the training set."),
     )
 
 

@@ -19,7 +19,7 @@ from nandiag.analysis.causes.mends.divisors import (
     spreads,
     zero_weights,
 )
-from nandiag.analysis.causes.mends.exponentials import forms, scalings, scans, shares
+from nandiag.analysis.causes.mends.exponentials import forms, scalings, scans, shares, temperatures
 from nandiag.analysis.causes.mends.logarithms import probabilities
 from nandiag.analysis.causes.mends.script import bounding, fitting, quotients
 from nandiag.analysis.causes.mends.script.guards import in_update, small, under_root
@@ -107,18 +107,10 @@ def _of_weight_norm(facts: Facts) -> Cause | None:
     direction = facts.origin.inputs[0]
     if not (facts.outputs_nan and direction.zeros):
         return None
-    begin = Suggestion(
-        "Let the direction begin with numbers, and have its length begin at 0 where the layer is to.",
-        "layer = weight_norm(layer); nn.init.zeros_(layer.parametrizations.weight.original0)",
-    )
-    prune = Suggestion(
-        "Rows of the direction were set to 0 since training began, as pruning does: set their length to 0 instead.",
-        "layer.parametrizations.weight.original0[rows] = 0.0",
-    )
     return Cause(
         slug="division_by_zero",
         evidence=(f"weight_norm divides each row by its length, and holds {share(direction.zeros, direction)}",),
-        suggestions=(prune if facts.origin.step else begin,),
+        suggestions=(zero_weights.of_direction(facts),),
     )
 
 
@@ -328,6 +320,8 @@ def _of_one_number(facts: Facts, name: str | None, counted: str | None) -> tuple
         return (begun,)
     made = _made_of(facts, text) if text is not None and "(" in text else _where_set(facts, text)
     why = f"{name or text or 'The divisor'} is 0, and what it divides is not: look at {made}"
+    if (tempered := temperatures.bounded(facts)) is not None and bounding.bound_at_zero(facts.origin) is None:
+        return (tempered, Suggestion(f"{why}."))
     if not names.is_called(text or name or "") and not names.both(facts, text):
         return (_bound_raised(facts, text) or spreads.of_equals(facts) or Suggestion(f"{why}."),)
     if counted is None:

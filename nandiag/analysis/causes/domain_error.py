@@ -116,7 +116,7 @@ def _of_argument(facts: Facts) -> Cause | None:
         return _root_of_a_negative(facts, given)
     domain = DOMAINS.get(op)
     if domain is None:
-        return _at_zero(op, given) if op in _GAMMAS and given.zeros else None
+        return _at_zero(facts, op, given) if op in _GAMMAS and given.zeros else None
     low, high, guard = domain
     whole = op == "sqrt" and "int" in dtype_of(given)
     guard = guard.replace("1e-12", "0" if whole else guards.least(given))
@@ -262,16 +262,15 @@ def _of_any_sign(facts: Facts) -> bool:
     return next((node for node in made if node not in _LOOKS), None) in _LINEAR
 
 
-def _at_zero(op: str, given: TensorFact) -> Cause:
+def _at_zero(facts: Facts, op: str, given: TensorFact) -> Cause:
     held = "is 0" if given.numel == 1 else f"holds {words.count(given.zeros, 'zero')}"
-    steps = (
-        Suggestion(
-            "Keep it above zero where it is made: the concentration or rate of a Gamma, Beta, Dirichlet or Student "
-            "distribution must be positive, which validate_args=True checks.",
-            f"{_SOFTPLUS}(z) + 1e-6",
-        ),
+    code = fitting.argument(facts.origin, op, lambda text: f"{text}.clamp_min(1e-6)")
+    text = (
+        f"Keep it above zero here, or better where the model makes it, by {_SOFTPLUS} or by adding 1: the "
+        "concentration or rate of a Gamma, Beta, Dirichlet or Student distribution must be positive, which "
+        "validate_args=True checks."
     )
-    return Cause("domain_error", (f"the input of {op} {held}; it is infinite there",), steps)
+    return Cause("domain_error", (f"the input of {op} {held}; it is infinite there",), (Suggestion(text, code),))
 
 
 def _negative_variance(facts: Facts, variance: TensorFact, op: str) -> Cause | None:

@@ -229,6 +229,8 @@ def _ratio(facts: Facts, op: str, bound: Suggestion) -> tuple[Suggestion, ...]:
     part = None if found is None or op not in {"log", "log2", "log10"} else fitting.target(found[1], op)
     if not isinstance(part, ast.BinOp) or not isinstance(part.op, ast.Div) or isinstance(part.right, ast.Constant):
         return (bound,)
+    if found is not None and bounding.is_chosen(facts.origin):
+        return (_of_a_branch(facts, found[0], part) or bound,)
     if found is None or facts.extra.get("of_weights") is not False or dtype_of(facts.origin.inputs[0]) in HALF:
         return (bound,)
     odd = _odds(part)
@@ -238,6 +240,16 @@ def _ratio(facts: Facts, op: str, bound: Suggestion) -> tuple[Suggestion, ...]:
     code = fitting.line_of(facts.origin, found[0], part, lambda _: sides)
     both = Suggestion("Keep both sides of the ratio away from zero: what is 0 above may be 0 below next.", code)
     return (both, replace(bound, text=_ABOVE))
+
+
+def _of_a_branch(facts: Facts, line: str, part: ast.BinOp) -> Suggestion | None:
+    """A branch of ``torch.where`` that is not taken has a gradient all the same: 0/0 there is NaN as log(0) is."""
+    bounds = f"({ast.unparse(part.left)} / {fitting.bracketed(part.right)}.clamp_min(1e-12)).clamp_min(1e-12)"
+    code = fitting.line_of(facts.origin, line, part, lambda _: bounds)
+    text = (
+        "torch.where takes it for some values alone, but it is computed for all: keep the argument away from zero, and "
+    )
+    return None if code is None else Suggestion(f"{text}what it is divided by, lest 0/0 be NaN there next.", code)
 
 
 def _odds(part: ast.BinOp) -> Suggestion | None:

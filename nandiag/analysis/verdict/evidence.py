@@ -308,6 +308,8 @@ def _on_what(look: Looked) -> Iterable[str]:
         yield f"What the optimizer kept as {words.few(list(map(str, zeros)), most=4)} held zeros before that update."
     if facts.get("of_zeros") is True:
         yield "It fails so where the weights were 0 before; on other values it was finite."
+    if facts.get("gradients_of_zeros") is True:
+        yield "It left its own gradients bad, and fails so where they were 0 before; on what is left it is finite."
     if isinstance(facts.get("made_up"), float) and look.inputs:
         made_up = words.number(words.as_number(facts["made_up"]))
         yield f"Nothing finite was left of the weights: {made_up} stands here for each of their values, as a guess."

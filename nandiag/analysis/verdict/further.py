@@ -90,7 +90,8 @@ def with_next(
     places = list(_places(facts, mend, looks)) if not stood_in or _leaves_what_stood_in(facts, mend) else []
     if not places:
         return told, ()
-    why = tuple(_why(places, facts.origin, whole=looks[-1].outcome == "finite"))
+    helped = mend.origin.file if first is not None else None
+    why = tuple(_why([one for one in places if not _is_told(one, helped)], facts.origin))
     if first is None:
         return told, why
     return (*told[:first], _together(mend, told[first], places), *told[first + 1 :]), why
@@ -303,7 +304,13 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _why(places: list[_Place], origin: Origin, *, whole: bool) -> Iterable[str]:
+def _is_told(place: _Place, file: str | None) -> bool:
+    """Whether the help, for a line of ``file``, has the line of the place mended: then it says that it breaks next."""
+    return file is not None and place.origin.file == file and place.line is not None and not place.beside
+
+
+def _why(places: list[_Place], origin: Origin) -> Iterable[str]:
+    """Yield what breaks next where no help says so."""
     for number, place in enumerate(places):
         bad = {"nan": "NaN", "inf": "Inf"}[place.origin.kind]
         how = "With finite numbers put in its place," if not number else "With those put there too,"
@@ -312,5 +319,3 @@ def _why(places: list[_Place], origin: Origin, *, whole: bool) -> Iterable[str]:
         gradient = " in its gradient" if place.origin.node is not None else ""
         where = f"line {place.origin.line}" if place.origin.file == origin.file else _of_file(place.origin)
         yield _sentence(f"{how}{where} made {bad}{gradient} {next_}{seen}.")
-    if whole:
-        yield "Beyond that the step was finite."

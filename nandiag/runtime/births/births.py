@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nandiag.events import Looked, Note, Site
 from nandiag.runtime.births.files.saves import Saves
-from nandiag.runtime.births.known import FILE, LAST, UNWRITTEN, Birth, Call
+from nandiag.runtime.births.known import FILE, LAST, RECEIVED, UNWRITTEN, Birth, Call
 from nandiag.runtime.births.prelude import Prelude
 from nandiag.runtime.births.record import Record
 from nandiag.runtime.births.threads import Threads
@@ -126,7 +126,9 @@ class Births:
     def explain(self, held: Sequence[Held], step: int) -> Looked | None:
         """Return whence the weights are bad; None where nothing is known of any."""
         with quiet():
-            known = [(one, birth) for one in held if (birth := self.record.birth_of(one.tensor)) is not None]
+            births = [(one, self.record.birth_of(one.tensor)) for one in held]
+            # A weight that was made of what another rank sent is told by that rank.
+            known = [(one, birth) for one, birth in births if birth is not None and birth.how != RECEIVED]
             if not known:
                 return self._handed_out(held, step)
             one, birth = min(known, key=lambda pair: pair[1].how == LAST)

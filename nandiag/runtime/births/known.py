@@ -13,7 +13,7 @@ from nandiag.events import TensorFact
 from nandiag.runtime.frames import Place
 from nandiag.runtime.tape.packed.words import version_of
 
-OP, UNWRITTEN, FILE, OUTSIDE, LAST = "op", "unwritten", "file", "outside", "last"
+OP, UNWRITTEN, FILE, OUTSIDE, LAST, RECEIVED = "op", "unwritten", "file", "outside", "last", "received"
 
 # By these others than torch may write into memory.
 EXPOSES = frozenset({
@@ -33,8 +33,9 @@ class Birth:
     """Whence bad values come.
 
     ``how``: ``op`` (made by this call of finite inputs), ``unwritten`` (memory that this call handed out and nothing
-    filled), ``file`` (they lay in the file that was read), ``outside`` (they came into torch by this call) or ``last``
-    (this call wrote last; whether it made them is not known). ``op``, ``inputs`` and ``outputs`` are those of the one
+    filled), ``file`` (they lay in the file that was read), ``outside`` (they came into torch by this call),
+    ``received`` (another rank sent what this call was given) or ``last`` (this call wrote last; whether it made them is
+    not known). ``op``, ``inputs`` and ``outputs`` are those of the one
     op within the call where running it again showed it.
     """
 

@@ -22,6 +22,7 @@ from nandiag.runtime.births.known import EXPOSES, Call, is_in_place
 from nandiag.runtime.births.record import SILENT, Record
 from nandiag.runtime.frames import places
 from nandiag.runtime.guard import disarm, guarded
+from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.numeric.read import Read
 from nandiag.runtime.recorder import RECORDER
@@ -37,7 +38,11 @@ _UNSEEN = SILENT - EXPOSES - _READS
 
 
 class Prelude(Beneath):
-    """Hands each call with what it returned to ``record``, and each number that is read off a tensor to ``read``."""
+    """Hands each call with what it returned to ``record``, and each number that is read off a tensor to ``read``.
+
+    ``on_gradients`` is given the first call that gradients flow through: a script that has neither optimizer nor module
+    may have begun its first step.
+    """
 
     probe = "births"
 
@@ -46,6 +51,7 @@ class Prelude(Beneath):
         self.record = record
         self.read = Read(record.birth_of)
         self._pauses = 0
+        self.on_gradients: Callable[[Any, tuple[Any, Any], Any, Any], object] | None = None
         self.cut_short = False
         self.on_cut_short: Callable[[], object] | None = None
 
@@ -115,6 +121,9 @@ class Prelude(Beneath):
                 self.record.forget(one)
             return
         self._saw(Call(name, places(sys._getframe(2), _FRAMES)[0]), Words(func, *words, target), output)
+        if self.on_gradients is not None and not self.shut and _carries_gradients(output):
+            begins, self.on_gradients = self.on_gradients, None
+            begins(func, words, output, sys._getframe(2))
 
     def _read(self, output: Any, args: tuple[Any, ...]) -> None:
         if type(output) is float and not math.isfinite(output):
@@ -139,6 +148,11 @@ class Prelude(Beneath):
             self.record.lose()
             if self.on_cut_short is not None:
                 self.on_cut_short()  # what else sees such calls before training costs as much
+
+
+def _carries_gradients(output: Any) -> bool:
+    outputs = (output,) if isinstance(output, Tensor) else tensors_in(output)
+    return any(one.requires_grad and not is_leaf(one) for one in outputs)
 
 
 def writes(func: Any, kwargs: Any) -> bool:

@@ -24,6 +24,7 @@ from nandiag.runtime.births.known import (
     LAST,
     OP,
     OUTSIDE,
+    RECEIVED,
     UNWRITTEN,
     Birth,
     Call,
@@ -31,6 +32,7 @@ from nandiag.runtime.births.known import (
     Finite,
     Waiting,
 )
+from nandiag.runtime.collectives.messages import ARRIVALS
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.look.finite import fact, is_bad, local, norms
 from nandiag.runtime.memory.laid import is_finite
@@ -176,7 +178,7 @@ class Record:
     def _bad(self, call: Call, words: Words, target: Tensor, prior: State) -> State:
         given = [one for one in _given(words, target) if is_bad(one)]
         if given and not _turned(words, target):
-            came = next((state for one in given if (state := self._came(one)) is not None), None)
+            came = next((state for one in given if (state := self._came(call, one)) is not None), None)
             return Birth(OUTSIDE, call) if came is None and call.name in _FROM_DATA else came
         known = None if prior is FINITE else prior
         if call.name in _FROM_DATA:
@@ -191,10 +193,13 @@ class Record:
         self._room -= kept.size
         return kept
 
-    def _came(self, given: Tensor) -> State:
+    def _came(self, call: Call, given: Tensor) -> State:
         """Return whence the bad values that a call was given come, None where the record did not see them made."""
         state = self.state_of(given)
-        return None if state is FINITE else state  # what was finite was written to by numpy, or by C
+        if state is not None and state is not FINITE:
+            return state
+        message = ARRIVALS.still(given)  # else what was finite was written to by numpy, or by C
+        return None if message is None else Birth(RECEIVED, call, facts=message.facts())
 
     def _source(self, call: Call, given: Tensor) -> State:
         """Return what is known of what goes into a call; what was seen finite is looked at when it is asked for."""

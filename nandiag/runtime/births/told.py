@@ -7,8 +7,9 @@ from dataclasses import replace
 from torch import Tensor
 
 from nandiag.events import Looked
-from nandiag.runtime.births.known import FILE, LAST, OP, OUTSIDE, Birth
+from nandiag.runtime.births.known import FILE, LAST, OP, OUTSIDE, RECEIVED, Birth
 from nandiag.runtime.evidence.explain import site_of
+from nandiag.runtime.evidence.heard import came_in
 from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import Frame
 from nandiag.runtime.look.finite import fact
@@ -29,7 +30,7 @@ def tell(tensor: Tensor, held: Held | None, birth: Birth, step: int) -> Looked:
     facts = {key: value for key, value in birth.facts.items() if key not in {"unsure", "through"}}
     facts |= {} if held is None else {"weight": held.name, "weight_is": held.what.replace("_", " ")}
     outputs = (*birth.outputs, *([] if held is None and birth.outputs else [fact(tensor, held.name if held else None)]))
-    source = OUTSIDE if birth.how in {FILE, OUTSIDE} else OP
+    source = OUTSIDE if birth.how in {FILE, OUTSIDE} else RECEIVED if birth.how == RECEIVED else OP
     return Looked(
         outcome="found", method="tape" if unsure else "record", step=step,
         phase="data" if held is None else "checkpoint" if birth.how == FILE else "init", source=source,
@@ -37,3 +38,14 @@ def tell(tensor: Tensor, held: Held | None, birth: Birth, step: int) -> Looked:
         facts={**facts, "birth": birth.how, "call": birth.call.name},
         reason=_THROUGH if through and birth.how != LAST else _LAST if unsure else None,
     )  # fmt: skip
+
+
+def brought_by(birth: Birth, born: Looked, looked: Looked) -> Looked | None:
+    """Return ``looked`` with the way by which bad values came into torch, or to this rank; None where it made them."""
+    if birth.how == OUTSIDE and looked.source == "input":
+        return replace(looked, facts={**looked.facts, **came_in(born.site)})
+    if birth.how != RECEIVED:
+        return None
+    if looked.source == "parameter":
+        return looked  # the rank that sent it tells of its own
+    return replace(looked, source=RECEIVED, phase="collective", facts={**looked.facts, **birth.facts})

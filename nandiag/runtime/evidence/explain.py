@@ -268,11 +268,16 @@ def _given(op: Op) -> list[Tensor]:
 
 def outputs_of(op: Op) -> tuple[TensorFact, ...]:
     """Return facts on what came out of the op."""
+    few = 1 if words.op(str(op.func)) in _WITH_WORKSPACE else _SHOWN
     if not op.results:
-        return op.told[1][:_SHOWN]
-    return tuple(fact(tensor) for tensor in op.results[:_SHOWN] if is_bad(tensor)) or tuple(
+        return op.told[1][:few]
+    return tuple(fact(tensor) for tensor in op.results[:few] if is_bad(tensor)) or tuple(
         fact(tensor) for tensor in op.results[:1]
     )
+
+
+# What they return besides is for their gradient alone, -inf and memory that nobody wrote among it.
+_WITH_WORKSPACE = frozenset({"_ctc_loss", "_cudnn_ctc_loss", "_use_cudnn_ctc_loss"})
 
 
 def masked_at(op: Op) -> dict[str, object]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from nandiag.events import Looked, Site, words
-from nandiag.runtime.births.known import OUTSIDE, UNWRITTEN
-from nandiag.runtime.births.told import tell
+from nandiag.runtime.births.known import UNWRITTEN
+from nandiag.runtime.births.told import brought_by, tell
 from nandiag.runtime.collectives.messages import ARRIVALS
 from nandiag.runtime.evidence.around.whose import name_of, name_of_number
 from nandiag.runtime.evidence.data.looped import looped
@@ -33,7 +33,7 @@ from nandiag.runtime.evidence.explain import (
     upside_down,
     vanished_at,
 )
-from nandiag.runtime.evidence.heard import came_in, in_numpy
+from nandiag.runtime.evidence.heard import in_numpy
 from nandiag.runtime.evidence.labels import Label, at_module, label, labels_of, storage, whole_fact
 from nandiag.runtime.evidence.op import Op, Outside, Spot
 from nandiag.runtime.evidence.walk import Finding, ancestors, beside, is_brought, origin, picked
@@ -307,8 +307,8 @@ class Evidence:
             if bare and has_peers() and not filled:
                 return looked  # a buffer to receive into may be filled where no call of torch is seen to write
             born = tell(tensor, held, birth, looked.step)
-        if birth.how == OUTSIDE and looked.source == "input":
-            return replace(looked, facts={**looked.facts, **came_in(born.site)})
+        if (brought := brought_by(birth, born, looked)) is not None:
+            return brought
         site = born.site if named is None or held is None or born.site is None else at_module(born.site, named)
         facts = {
             **born.facts,

@@ -53,6 +53,7 @@ from nandiag.runtime.replay.rerun import Player, written_by
 from nandiag.runtime.replay.trace import Communicates, Tracer
 from nandiag.runtime.replay.unfinished import groups_of, reset_sharding
 from nandiag.runtime.replay.update.again import BY_HAND, GONE, last_write, left_bad, look_again
+from nandiag.runtime.replay.update.instead import is_rewritten
 from nandiag.runtime.replay.update.rates import bad_tensors, by_tensor, rates_used
 from nandiag.runtime.replay.update.weights import before_update, of_given, of_weights
 from nandiag.runtime.tape.calls.strangers import is_not_all_kept
@@ -250,7 +251,7 @@ class Examiner:
             looked = of_rate(looked, self._rate)
         except Refused as refusal:
             looked = Looked("refused", "replay", step, reason=str(refusal))
-        if looked.outcome == "refused" and self._capture.between.goes_on:
+        if looked.outcome in NOT_RUN and self._capture.between.goes_on:
             looked = self._behind_closure(list(bad.values()), step, ends=ends) or looked
         RECORDER.emit(timed(with_heard(looked), time.perf_counter() - began), urgent=True)
 
@@ -271,6 +272,10 @@ class Examiner:
         entries, self._partial = still_held(self._capture.tape.whole())
         case = Case(step, bad, joint=False, suspects=tuple(bad), weights_were_finite=True, ends=ends)
         looked = self._refusal(case, entries) or self._replay(case, entries)
+        if not is_made_here(looked):  # an optimizer within may have laid gradients into weights that this one spoilt
+            spoilt = tuple(one.grad for one in bad if is_rewritten(one) and one.grad is not None)
+            case = replace(case, within=True, suspects=(*bad, *spoilt))
+            looked = self._replay(case, entries) if spoilt else looked
         if is_made_here(looked):
             return replace(looked, phase="optimizer")
         return last_write(bad, step, entries, BY_HAND)

@@ -21,7 +21,7 @@ from nandiag.runtime.replay.mended import Mended
 from nandiag.runtime.replay.rerun import written_by
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.unfinished import can_break_off
-from nandiag.runtime.replay.update.again import stand_in
+from nandiag.runtime.replay.update.instead import stand_in
 from nandiag.runtime.tape.calls.contents import tensors_of
 from nandiag.runtime.tape.calls.habits import Habit
 from nandiag.runtime.tape.capture import Capture

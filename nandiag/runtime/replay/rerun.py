@@ -107,7 +107,8 @@ class Player:
             self._bindings.undo()
 
     def _play_all(self, entries: list[Entry], phases: Phases) -> Rerun:
-        began, self._lasting = time.perf_counter(), Lasting(entries, self._exposed, self.tracer.brought)
+        began, mended = time.perf_counter(), self.tracer.mended is not None
+        self._lasting = Lasting(entries, self._exposed, self.tracer.brought, mended=mended)
         self.result.shared = self._shared = Shared(entries, again=self._shares)
         with self.tracer.still():
             self._stand_in_for_written(entries)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nandiag.runtime.look.weights import Optimizer, is_of_torch
+from nandiag.runtime.tape.entries import BACKWARD
 
 if TYPE_CHECKING:
     from nandiag.runtime.tape.capture import Capture
@@ -35,6 +36,11 @@ class Between:
         """Whether what the optimizer has done since the last evaluation is on the tape."""
         return self._mark is not None
 
+    def step_begins(self, optimizer: Optimizer) -> None:
+        """A step with a closure begins: where gradients are there already the code of ``optimizer`` may use them."""
+        if not is_of_torch(optimizer) and any(entry.kind == BACKWARD for entry in self._capture.tape.entries):
+            self.evaluation_ended(optimizer)
+
     def evaluation_begins(self, *, again: bool) -> None:
         """What an earlier evaluation of the step did is of no account to this one; what was done since then is."""
         capture = self._capture
@@ -43,6 +49,8 @@ class Between:
         if again:
             self._cut()
             capture.tape.micro_step = 0
+        else:
+            self._settle()  # what was done with gradients from before the step stays, and those too
         if not (capture.off or capture.narrow):
             capture.window.open()
 

@@ -85,7 +85,9 @@ def watch_exchanges(capture: Capture) -> None:
 def _ended(capture: Capture, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> None:
     if name not in _NAMES or capture.depth or capture.idle:
         return
-    again = _written(capture, (name, args, kwargs), caller)
+    call = name, args, kwargs
+    # A rank that gives has what it had: what is made of that in a replay is what the others would be given.
+    again = (_is_source(call) and not after_backward(capture)) or _written(capture, call, caller)
     if len(capture.exchanges) < MOST:
         found, _ = places(caller, 4)
         if found or not again:

@@ -43,6 +43,22 @@ def install(capture: Capture) -> None:
         setattr(torch.nn.utils, name, _as_one_call(capture, original))
 
 
+def begins_early(capture: Capture) -> Callable[[Any, tuple[Any, Any], Any, Any], None]:
+    """Return what tapes the first call that gradients flow through, which is over, and all that follow.
+
+    A script without an optimizer and modules begins its first step so. Where it has modules after all, what was taped
+    is dropped when the first of them is called.
+    """
+
+    @guarded("tape")
+    def begins(func: Any, words: tuple[Any, Any], output: Any, frame: Any) -> None:
+        if capture.by_hand and not capture.tape.step and not capture.idle:
+            capture.window.tape_call(func, words, output, frame)
+            capture.window.open()
+
+    return begins
+
+
 def _wrap_module_call(capture: Capture) -> None:
     original, roots = nn.Module.__call__, Roots(capture)
 

@@ -142,7 +142,7 @@ def _record_births(sentinel: Sentinel, capture: Capture) -> None:
     capture.window.wrote = _both(masks.laid, births.written)
     births.handed_out = capture.window.handed_out
     births.stored = Stored(capture, sentinel.looker.examine_handed)
-    births.prelude.on_cut_short = capture.window.close
+    births.prelude.on_cut_short, births.prelude.on_gradients = capture.window.close, wraps.begins_early(capture)
     births.threads.begin()
     if RECORDER.settings.level == "op":
         births.saves.watched = sentinel.looker.live.maker

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from nandiag.runtime.guard import Refused, guarded_alone
-from nandiag.runtime.look.finite import quiet
+from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.tape.capture import Capture
 
 
@@ -47,7 +47,15 @@ class Nesting(threading.local):
         self._within.clear()
 
     def updater(self, optimizer: Optimizer, bad: Iterable[Tensor]) -> Optimizer:
-        """Return which optimizer changed the ``bad`` parameters: the last that the outermost one stepped, or itself."""
+        """Return which optimizer changed the ``bad`` parameters: the last that the outermost one stepped, or itself.
+
+        Gradients were finite when the outermost step began: where one is bad now its own code wrote that, as a rule,
+        and gave it to those within.
+        """
+        bad = list(bad)
+        with quiet():
+            if any(one.grad is not None and is_bad(one.grad) for one in bad):
+                return optimizer
         wanted = set(map(id, bad))
         for one in (held for within in reversed(self._within) if (held := within()) is not None):
             if any(id(parameter) in wanted for group in one.param_groups for parameter in group["params"]):
@@ -118,7 +126,8 @@ def behind_own(before_step: Callable[..., Any], plainly: Callable[..., bool], ca
     @guarded_alone("sentinel")
     def last(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         capture.window.close()
-        return before_step(optimizer, args, kwargs)
+        changed = before_step(optimizer, args, kwargs)
+        return changed if changed is None else _begun(changed, optimizer, capture)
 
     @guarded_alone("sentinel")
     def first(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -126,7 +135,8 @@ def behind_own(before_step: Callable[..., Any], plainly: Callable[..., bool], ca
             return None
         own: dict[Any, Any] = optimizer._optimizer_step_pre_hooks
         if not own:
-            return before_step(optimizer, args, kwargs)
+            changed = before_step(optimizer, args, kwargs)  # which knows how deep the frame of the step is
+            return changed if changed is None else _begun(changed, optimizer, capture)
         own.pop(last, None)
         own[last] = last
         if not capture.idle and not capture.narrow:
@@ -134,6 +144,12 @@ def behind_own(before_step: Callable[..., Any], plainly: Callable[..., bool], ca
         return None
 
     return first
+
+
+def _begun(changed: Any, optimizer: Optimizer, capture: Capture) -> Any:
+    """Return the ``changed`` arguments of a step whose closure is watched; what comes before that is seen too."""
+    capture.between.step_begins(optimizer)
+    return changed
 
 
 def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any] | None:

@@ -86,7 +86,7 @@ def test_a_batch_that_was_named_is_not_told_to_be_looked_at_once_more(by_hand, s
     )  # fmt: skip
     warned = Warned("batch_outlier", step, facts, "x")
     log = by_hand.rank(0, warned, by_hand.loss(44, value=float("inf")), look, by_hand.finished(45), world=1)
-    told = [one.text for one in analyse(by_hand.run(log, world=1)).verdict.suggestions]
+    told = [one.text.removeprefix("Or ").capitalize() for one in analyse(by_hand.run(log, world=1)).verdict.suggestions]
     assert sum(text.startswith("Look at the batch of step") for text in told) == times, told
 
 

@@ -39,9 +39,7 @@ def test_the_next_line_stands_below_the_first_one(by_hand):
         "loss = -(share * share.clamp_min(1e-12).log()).sum()  # line 14",
     ]
     assert told.suggestions[0].text.endswith("Line 14 breaks next in the same step: mend that too.")
-    why = "With finite numbers put in its place, line 14 made Inf next: the input of log holds 3 zeros in 16 values; "
-    assert told.evidence[1:3] == (f"{why}log(0) is -inf.", "Beyond that the step was finite.")
-    assert told.reasons == 3
+    assert not any("line 14" in each or "Beyond" in each for each in told.evidence)  # the help says so
 
 
 def test_two_places_of_one_line_are_mended_in_it(by_hand):
@@ -97,8 +95,7 @@ def test_what_stands_around_the_mended_expression_is_mended_too(by_hand):
 def test_a_line_of_another_file_says_so(by_hand, file):
     told = verdict(by_hand, look(by_hand, *ORIGIN, op="div"), look(by_hand, "y = p.log()", "p.log()", 3, file=file))
     where = "losses.py, line 3" if file == "losses.py" else "line 3"
-    line = "line 3 of losses.py made" if file == "losses.py" else "line 3 made"
-    assert any(line in each for each in told.evidence)
+    assert any("line 3 of losses.py made" in each for each in told.evidence) is (file == "losses.py")
     assert told.suggestions[0].code.splitlines()[1] == f"y = p.clamp_min(1e-12).log()  # {where}"
 
 
@@ -110,8 +107,8 @@ def test_what_is_not_known_how_to_mend_is_told_as_a_place_alone(by_hand):
     assert told.evidence[1].startswith("With finite numbers put in its place, line 30 made Inf next")
 
 
-@pytest.mark.parametrize(("elsewhere", "told"), [(True, 0), (False, 1)])
-def test_of_a_mend_where_the_value_is_made_it_is_not_known_what_breaks_behind_it(at, by_hand, elsewhere, told):
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_of_a_mend_where_the_value_is_made_it_is_not_known_what_breaks_behind_it(at, by_hand, elsewhere):
     """What stood in for the origin's result is not what this mend leaves, here and where the value is used besides."""
     zeros = by_hand.fact(zeros=3, min=0.0)
     facts = at("div", (by_hand.fact(), zeros), (by_hand.fact(nan=3),), text="x = x / e", column=(4, 9), line=21,
@@ -120,7 +117,7 @@ def test_of_a_mend_where_the_value_is_made_it_is_not_known_what_breaks_behind_it
     own = Suggestion("Keep it away from zero where it is made, in line 20." if elsewhere else "Guard it.", code)
     after = look(by_hand, "inv = 1.0 / e", "1.0 / e", 24, op="div")
     suggestions, why = with_next(facts, 0, (own,), [after])
-    assert len(why) == told
+    assert why == ()
     assert (suggestions == (own,)) is elsewhere
 
 
@@ -138,7 +135,7 @@ def test_where_a_0_stood_in_nothing_is_told_of_a_mend_that_leaves_another_number
     facts = at("div", (by_hand.fact(), by_hand.fact(zeros=3, min=0.0)), (by_hand.fact(**bad),), text="w = 1 / d",
                column=(4, 9), line=21, file="train.py")  # fmt: skip
     own, after = Suggestion("Guard it.", mend), look(by_hand, "    return torch.log(w).mean()", "torch.log(w)", 24)
-    assert len(with_next(facts, 0, (own,), [after])[1]) == told
+    assert ("Line 24" in with_next(facts, 0, (own,), [after])[0][0].text) == bool(told)
 
 
 def test_nothing_is_told_next_of_a_scale_that_is_bounded_by_a_tanh(at, by_hand):

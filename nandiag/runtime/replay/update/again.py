@@ -1,9 +1,9 @@
 """An optimizer's update that made weights bad is made again under the tracer, on what is left of its inputs (worker).
 
-The update has overwritten the values it started from. Gradients and finite state are still there; a bad parameter is
+The update has overwritten the values it started from. Finite gradients and state are still there; a bad parameter is
 stood in for by numbers of the size it had, where it was hardly written into before then by zeros, as it may have
-begun, and bad state by zeros; what an optimizer of the script's own counts is set back, where that is what it goes by.
-So what is found is reconstructed, and said to be.
+begun, and bad state by zeros, as are gradients that the update itself left bad; what an optimizer of the script's own
+counts is set back, where that is what it goes by. So what is found is reconstructed, and said to be.
 """
 
 from __future__ import annotations
@@ -38,6 +38,15 @@ from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.memory.there import demand, held_of
 from nandiag.runtime.replay.rerun import written_by
 from nandiag.runtime.replay.update.counts import Counts
+from nandiag.runtime.replay.update.instead import (
+    MADE_UP,
+    Attempt,
+    attempts,
+    blank_gradients,
+    is_lost,
+    kept_gradient,
+    stand_in,
+)
 from nandiag.runtime.replay.update.tracer import UpdateTracer
 from nandiag.runtime.tape.entries import Entry
 from nandiag.runtime.tape.packed.words import version_of
@@ -47,10 +56,6 @@ _MOST = 8
 # Two initialisers and an update.
 _FIRST_WRITES = 4
 _MOST_BYTES = 1 << 27
-# Stands in for a weight of which nothing is left.
-_MADE_UP = 0.02
-# Stands for each number of other ranks: none that an update is likely to come to 0 by.
-_THEIRS = 0.7390851
 _FINITE = "the update itself is finite when made again"
 BY_HAND = "not all that the update was made of is there any more"
 GONE = "what it held before was overwritten"
@@ -66,26 +71,25 @@ def look_again(
     ``first``: what it found, where it was the optimizer's first one, or the first since it was loaded.
     """
     bad = list(named.values())
-    lost = any(_is_lost(one) for one in bad if first is None or id(one) not in first.blank)
+    lost = any(is_lost(one) for one in bad if first is None or id(one) not in first.blank)
     spot = Spot(None, None, stack(sys._getframe(1))[0], "optimizer", 0)
     try:
         others = _beside(optimizer, bad)
         made = bad[:_MOST] if others is None else bad
         counts = Counts(optimizer, made[:_MOST])
         zeros, asks = first is not None or any(_is_new(one, step) for one in bad), False
-        for size, back, theirs in _attempts(zeros=zeros, counts=counts):
-            if theirs == 0.0 and not asks:
-                break  # nobody was asked for anything
-            with _as_before(optimizer, made, others, size, first=first), contextlib.closing(overwritten):
-                counts.begin(back=back)
-                found = _made_bad(optimizer, made, spot, overwritten, theirs)
+        for attempt in attempts(made, counts, zeros=zeros):
+            if attempt.theirs == 0.0 and not asks:
+                continue  # nobody was asked for anything
+            with _as_before(optimizer, made, others, attempt, first=first), contextlib.closing(overwritten):
+                counts.begin(back=attempt.back)
+                found = _made_bad(optimizer, made, spot, overwritten, attempt.theirs)
                 counts.end()
             asks |= found.asks
             if found.given:
                 return _given(step, spot, list(named))
             if found.op is not None:
-                made_up = size if size == 0 else _MADE_UP if lost else None
-                looked = _found(found.op, step, list(named), made_up, others=theirs if found.asks else None)
+                looked = _found(found.op, step, list(named), _stood_in(attempt, lost=lost, asked=found.asks))
                 looked = _with_schedule(_with_settings(looked, optimizer, bad), optimizer)
                 return _with_state(looked, bad, first)
     except Refused as refusal:
@@ -96,18 +100,6 @@ def look_again(
     whole = getattr(type(optimizer).step, "__module__", "").startswith("torch.optim.")
     reason = "made again, the update is finite"
     return Looked("finite", "replay", step, phase="optimizer", reason=reason, facts={"complete": whole})
-
-
-def _attempts(*, zeros: bool, counts: Counts) -> Iterator[tuple[float | None, bool, float]]:
-    """Yield what stands in for a bad parameter (None: its size), whether counts are set back, what for others.
-
-    What breaks by their 0 alone is asked for last.
-    """
-    sizes = (None, 0.0) if zeros else (None,)
-    for theirs in (_THEIRS, 0.0):
-        yield from ((size, False, theirs) for size in sizes)
-        if counts.moved:
-            yield from ((size, True, theirs) for size in sizes)
 
 
 def _is_new(parameter: Tensor, step: int) -> bool:
@@ -180,7 +172,7 @@ def left_bad(optimizer: torch.optim.Optimizer, bad: list[Tensor]) -> list[Tensor
 
 @contextlib.contextmanager
 def _as_before(
-    optimizer: torch.optim.Optimizer, bad: list[Tensor], others: list[Tensor] | None, size: float | None, *,
+    optimizer: torch.optim.Optimizer, bad: list[Tensor], others: list[Tensor] | None, attempt: Attempt, *,
     first: Began | None,
 ) -> Iterator[None]:  # fmt: skip
     """Stand in for what the update of the ``bad`` started from, and put all back afterwards.
@@ -193,19 +185,21 @@ def _as_before(
     held = [(optimizer.state[one], _copy(optimizer.state[one])) for one in bad if one in optimizer.state]
     # What the tensors of the others hold is copied when an op writes into them.
     held += [(optimizer.state[one], _members(optimizer.state[one])) for one in others or () if one in optimizer.state]
-    kept = [(one, one.detach().clone(), None if one.grad is None else one.grad.detach().clone()) for one in bad]
+    kept = [(one, one.detach().clone(), kept_gradient(one)) for one in bad]
     states = list(optimizer.state.items())
     wanted = {id(one) for one in bad}
     undo: list[Callable[[], object]] = [partial(setattr, optimizer, "param_groups", groups)]
     for one, value, gradient in kept:
-        undo += [partial(one.detach().copy_, value), partial(_put_gradient_back, one, gradient)]
+        undo += [partial(one.detach().copy_, value), gradient]
     undo += [partial(_put_back, state, before) for state, before in held]
     undo += [partial(_put_back_all, optimizer.state, states), versions_of(started).close]
     try:
         with torch.no_grad():
             for one in bad:
                 _reset_state(optimizer, one, first)
-                stand_in(one, 0.0 if first is not None and id(one) in first.blank else size)
+                stand_in(one, 0.0 if first is not None and id(one) in first.blank else attempt.size)
+            if attempt.blank:
+                blank_gradients(bad)
         if others is None:
             optimizer.param_groups = [
                 {**group, "params": [one for one in group["params"] if id(one) in wanted]} for group in groups
@@ -227,34 +221,12 @@ def _beside(optimizer: torch.optim.Optimizer, bad: list[Tensor]) -> list[Tensor]
     return None if is_of_torch(optimizer) or size > _MOST_BYTES else others
 
 
-def _put_gradient_back(parameter: Tensor, gradient: Tensor | None) -> None:
-    if gradient is not None and parameter.grad is not None:
-        parameter.grad.detach().copy_(gradient)
-
-
 def _started(optimizer: torch.optim.Optimizer, bad: list[Tensor]) -> Iterator[Tensor]:
     for one in bad:
         yield one
         state = optimizer.state.get(one)
         held = state.values() if isinstance(state, dict) else ()
         yield from (value for value in (one.grad, *held) if isinstance(value, Tensor))
-
-
-def stand_in(parameter: Tensor, size: float | None = None) -> None:
-    """Put numbers of its size, or of the ``size`` given, in the place of a parameter's bad elements, in place."""
-    data = held_of(parameter.detach())  # nothing here may ask another rank
-    if not is_bad(data):
-        return
-    good = torch.isfinite(data)
-    if size is None:
-        size = (float(data[good].abs().mean()) if bool(good.any()) else 0.0) or _MADE_UP
-    data.copy_(torch.where(good, data, torch.full_like(data, size)))
-
-
-def _is_lost(parameter: Tensor) -> bool:
-    """Whether nothing finite is left of it: what stands in for it has not even its size."""
-    data = held_of(parameter.detach())
-    return is_bad(data) and not bool(torch.isfinite(data).any())
 
 
 def _reset_state(optimizer: torch.optim.Optimizer, parameter: Tensor, first: Began | None) -> None:
@@ -319,15 +291,18 @@ def _put_back_all(states: Any, before: list[tuple[Any, Any]]) -> None:
         states.update(before)
 
 
-def _found(op: Op, step: int, names: list[str], made_up: float | None, *, others: float | None) -> Looked:
-    facts: dict[str, object] = {
-        "reconstructed": True,
-        **({"of_zeros": True} if made_up == 0 else {} if made_up is None else {"made_up": made_up}),
-        **({} if others is None else {"without_peers": "zeros" if others == 0.0 else "any"}),
-        "parameters": names[:_MOST],
-        **scalars_of(op),
-        **in_float64(op),
+def _stood_in(attempt: Attempt, *, lost: bool, asked: bool) -> dict[str, object]:
+    """Say what stood in for what in an ``attempt``; ``lost``: nothing was left of a weight, ``asked``: others were."""
+    made_up: dict[str, object] = {"made_up": MADE_UP} if lost else {}
+    return {
+        **({"of_zeros": True} if attempt.size == 0 else made_up),
+        **({"gradients_of_zeros": True} if attempt.blank else {}),
+        **({"without_peers": "zeros" if attempt.theirs == 0.0 else "any"} if asked else {}),
     }
+
+
+def _found(op: Op, step: int, names: list[str], stood_in: dict[str, object]) -> Looked:
+    facts = {"reconstructed": True, **stood_in, "parameters": names[:_MOST], **scalars_of(op), **in_float64(op)}
     return Looked(
         outcome="found", method="replay", step=step, phase="optimizer", source="op",
         site=site_of(op.spot, str(op.func)), inputs=inputs_of(op), outputs=outputs_of(op), facts=facts,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, strided
 
 from nandiag.runtime.leaves import BUILT_IN
+from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.memory.there import all_there, storage_of
 from nandiag.runtime.tape.packed.words import Made, base_of
 
@@ -36,9 +37,10 @@ class Lasting:
 
     def __init__(
         self, entries: Sequence[Entry], exposed: Iterable[Callable[[], Tensor | None]] = (),
-        brought: Container[int] = (),
+        brought: Container[int] = (), *, mended: bool = False,
     ) -> None:  # fmt: skip
         self._brought = brought  # memory that the script has: nothing is written there
+        self._mended = mended  # what was bad is not to come back
         self._newest = max((entry.step for entry in entries), default=0)
         self._words: dict[int, dict[int, Made]] = {}
         self._exposed = {id(one) for held in exposed if (one := held()) is not None}
@@ -66,7 +68,7 @@ class Lasting:
         since = self._is_written_since(word, real)
         if real is None or again is None or since or not _can_be_compared(real, again):
             return None if exposed and since else GONE
-        if torch.equal(real, again):
+        if torch.equal(real, again) or (self._mended and is_bad(real)):
             return None
         if storage_of(again) not in self._brought:
             again.data.copy_(real.data)  # by no write that a graph would see

@@ -89,7 +89,22 @@ def test_the_lines_that_set_a_divisor_of_one_number_are_told(at, by_hand, lines,
     around = Around(written=(Written("temperature", lines),) if lines else ())
     look = Looked("found", "replay", 1, source="op", site=Site(around=around), facts={"arg1": 0.0})
     found = explain(replace(facts, look=look))[1].suggestions
-    assert [one.text for one in found] == [f"temperature is 0, and what it divides is not: look at {told}"]
+    assert [one.code for one in found] == ["z = logits / max(temperature, 1e-3)", None]
+    assert found[1].text == f"temperature is 0, and what it divides is not: look at {told}"
+
+
+@pytest.mark.parametrize(
+    ("line", "divided", "code"),
+    [
+        ("p = torch.softmax(a / t, -1)", "a / t", "p = torch.softmax(a / t.clamp_min(1e-3), -1)"),
+        ("p = (a / self.tau).softmax(-1)", "a / self.tau", "p = (a / self.tau.clamp_min(1e-3)).softmax(-1)"),
+        ("z = a / scale", "a / scale", None),
+    ],
+)
+def test_a_temperature_is_bounded_where_it_divides(at, by_hand, line, divided, code):
+    given = (by_hand.fact(), by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0, absmax=0.0))
+    found = explain(at("div", given, (by_hand.fact(posinf=4),), **on(line, divided)))[1].suggestions
+    assert found[0].code == code
 
 
 @pytest.mark.parametrize(

@@ -287,3 +287,17 @@ def test_a_sum_of_exponentials_that_divides_as_well_is_no_scale(at, by_hand):
 def test_a_divisor_is_0_with_what_it_is_made_of_and_each_place_counts_once(below, given):
     found = fitting.breakable(f"y = x / {below}", ast.parse("s", mode="eval").body, poles=True)
     assert len(found) == given
+
+
+def test_in_a_branch_that_is_not_taken_what_it_is_divided_by_is_bounded_too(at, by_hand):
+    """Where both are 0 the gradient of 0/0 is NaN behind a bound around the quotient."""
+    line = "ratio = torch.where(y > 0, y * torch.log(y / mu), torch.zeros_like(mu))"
+    given = by_hand.fact(zeros=9, min=0.0)
+    facts = at("log", (given,), (by_hand.fact(neginf=9),), **placed(line, "torch.log(y / mu)"))
+    code = advice(facts)[0].code
+    assert code == line.replace("y / mu", "(y / mu.clamp_min(1e-12)).clamp_min(1e-12)")
+    mu = torch.tensor([0.0, 2.0], requires_grad=True)
+    kept: dict[str, torch.Tensor] = {}
+    exec(code, {"torch": torch, "y": torch.tensor([0.0, 1.0]), "mu": mu}, kept)  # noqa: S102
+    (gradient,) = torch.autograd.grad(kept["ratio"].sum(), mu)
+    assert gradient.isfinite().all()

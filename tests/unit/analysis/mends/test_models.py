@@ -90,6 +90,32 @@ def test_what_a_rate_is_made_of_in_numpy_is_at_least_one(at, by_hand, rated, lea
 
 
 @pytest.mark.parametrize(
+    ("line", "shown", "code"),
+    [
+        ("return float(base * np.power(step, -0.5))", "np.power(step, -0.5)",
+         "return float(base * np.power(np.maximum(step, 1), -0.5))"),
+        ("return base / np.sqrt(step)", "np.sqrt(step)", "return base / np.sqrt(np.maximum(step, 1))"),
+    ],
+)  # fmt: skip
+def test_so_is_it_in_a_function_of_numpy(at, by_hand, line, shown, code):
+    extra = {"heard": True, "number": True, "numpy": "divide by zero encountered in power"}
+    extra |= {"rate_set_at": ["train.py:48: sched = LambdaLR(opt, factor)"]}
+    facts = at(None, (), (by_hand.fact(neginf=8),), extra=extra, **placed(line, shown))
+    assert advice(facts)[0].code == code
+
+
+@pytest.mark.parametrize(
+    ("line", "first"), [("y = np.log(x)", "y = np.log(np.maximum(x, 1e-12))"), ("y = own(x)", None)]
+)
+def test_the_help_that_has_code_stands_before_the_one_to_look_at_a_sample(at, by_hand, line, first):
+    extra = {"numpy": "divide by zero encountered in log", "dataset": "Houses", "dataset_index": 77}
+    facts = at(None, (), (by_hand.fact(neginf=1),), extra=extra, **placed(line, line[4:]))
+    told = explain(replace(facts, origin=replace(facts.origin, phase="data")))[0].suggestions
+    assert told[0].code == first
+    assert [one.text.partition(" ")[0] for one in told] == (["Guard", "Or"] if first else ["Look", "Or"])
+
+
+@pytest.mark.parametrize(
     ("dtype", "code"),
     [
         ("bfloat16", "return -torch.log((-torch.log(u)).clamp_min(1e-12))"),

@@ -100,7 +100,7 @@ def test_one_over_zero_is_left_out_like_any_other_quotient(at, by_hand, expressi
     [
         ("self.sum / self.count", "norm.count", "where it is set, updated or restored (a buffer", []),
         ("total / n_valid", None, "where it is set, updated or restored.", ["mean = total / n_valid.clamp_min(1)"]),
-        ("sim / self.temperature", "temperature", "where it is set, updated or restored.", []),
+        ("sim / self.factor", "factor", "where it is set, updated or restored.", []),
         ("a / w.sum()", None, "what it is made of.", []),
     ],
 )  # fmt: skip

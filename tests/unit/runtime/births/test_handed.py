@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from nandiag.events import Looked, Sent
+from nandiag.events import Looked, Next, Sent
 from nandiag.runtime.births import record
 from nandiag.runtime.collectives import messages
 from nandiag.runtime.collectives.messages import Message, Post
@@ -310,3 +310,55 @@ def test_an_exchange_that_was_not_run_again_is_told_by_what_it_brought():
     looked = with_exchange(Looked("finite", "replay", 5), 1.0, [], own)
     assert looked.facts["exchanged"] == [["gather", [0, 1], 20, "0#0"]]
     assert looked.facts["collective"] == "all_reduce"
+
+
+def given(values, worker, number=0):
+    """Have ``values`` lie in memory that another rank filled, as far as this one can tell."""
+    into = torch.ones(len(values))
+    messages.ARRIVALS.note(into, Message("broadcast", (0, 1), number, "0#0"))
+    worker.capture.births.received(into)
+    into.numpy()[:] = values
+    return into
+
+
+def test_what_is_computed_before_training_of_what_another_rank_sent_is_known_as_received(work):
+    worker = work()
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scale = given([1.0, np.inf, 1.0], worker)
+    inputs = (torch.randn(4, 3) - 0.5) * scale
+    model(inputs).sum().backward()
+    optimizer.step()
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source, looked.phase) == ("found", "received", "collective"), looked
+    assert looked.facts["handed"] == ["broadcast", [0, 1], 0, "0#0"]
+
+
+def test_weights_that_are_made_of_it_are_told_by_the_rank_that_sent_it(work):
+    worker = work()
+    model = nn.Linear(3, 1)
+    with torch.no_grad():
+        model.weight.copy_(given([1.0, np.inf, 1.0], worker) * 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(4, 3)).sum().backward()
+    optimizer.step()
+    assert all("birth" not in one.facts and one.source != "op" for one in worker.looked)
+
+
+def test_what_a_rank_has_broadcast_is_made_again_by_itself(work, alone, next_places):
+    worker = work()
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        inputs = torch.randn(8, 3)
+        if step == 2:
+            inputs[:, 1] = 2.0
+        scale = 1 / inputs.std(0)  # a column of one number
+        dist.broadcast(scale, 0)
+        optimizer.zero_grad()
+        model((inputs - inputs.mean(0)) * scale).abs().mean().backward()
+        optimizer.step()
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source, looked.site.line) == ("found", "op", line_of("# a column of one number"))
+    following = worker.events(Next)
+    assert [one.look.outcome for one in following] == ["finite"], following

@@ -22,7 +22,8 @@ from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.replay.exchanges.carrier import _largest
 from nandiag.runtime.replay.rerun import Player
 from nandiag.runtime.replay.trace import Tracer
-from nandiag.runtime.replay.update.again import _as_before, stand_in
+from nandiag.runtime.replay.update.again import _as_before
+from nandiag.runtime.replay.update.instead import Attempt, stand_in
 from nandiag.runtime.tape.entries import Given, Tape
 from nandiag.runtime.tape.state import Contents, equal
 from nandiag.runtime.tape.window import Window, traits
@@ -58,7 +59,7 @@ def optimised(tensor):
     optimizer = torch.optim.SGD([parameter])
     optimizer.state[parameter] = {"held": tensor}
     assert Weights().bad(optimizer) == []
-    with _as_before(optimizer, [parameter], None, None, first=None):
+    with _as_before(optimizer, [parameter], None, Attempt(), first=None):
         pass
 
 

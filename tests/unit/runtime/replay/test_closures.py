@@ -30,6 +30,29 @@ class Climbs(torch.optim.Optimizer):
         return loss
 
 
+class Ascends(torch.optim.Optimizer):
+    """Climbs by gradients that are there before its step, and has a closure bring those that it descends by."""
+
+    def __init__(self, parameters, rho=0.05):
+        super().__init__(parameters, {"rho": rho})
+        self.inner = torch.optim.SGD(self.param_groups, lr=0.1)
+
+    @torch.no_grad()
+    def step(self, closure):
+        weights = self.param_groups[0]["params"]
+        scale = 0.05 / torch.stack([one.grad.norm() for one in weights]).norm()
+        for one in weights:
+            climb = one.grad * scale
+            one.add_(climb)
+            self.state[one]["climb"] = climb
+        self.zero_grad()
+        torch.enable_grad()(closure)()
+        for one in weights:
+            one.sub_(self.state[one]["climb"])
+        self.inner.step()
+        self.zero_grad()
+
+
 class Normalises(torch.optim.Optimizer):
     """Makes all its steps of one length."""
 
@@ -75,6 +98,40 @@ def test_the_line_of_the_optimizer_is_named(work, make, line):
     assert looked.site.source.strip() == line
     assert looked.facts.get("reconstructed")  # the climb has overwritten what the weights were
     assert "began_bad" not in looked.facts
+
+
+def ascended(factors):
+    """Train a layer by an optimizer that has gradients before its step; returns the layer."""
+    torch.manual_seed(0)
+    layer = nn.Linear(3, 2)
+    optimizer = Ascends(layer.parameters())
+    for factor in factors:
+        inputs = torch.rand(4, 3)
+
+        def loss(inputs=inputs, factor=factor):
+            return factor * layer(inputs).square().mean()
+
+        loss().backward()
+        optimizer.step(lambda loss=loss: loss().backward())
+    return layer
+
+
+def test_so_is_the_line_before_the_first_evaluation_where_gradients_were_there_before(work):
+    worker = work()
+    ascended((1.0, 1.0, 0.0))
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source, looked.step) == ("found", "op", 2), looked
+    assert looked.site.source.strip().startswith("scale = 0.05 / ")
+    assert "began_bad" not in looked.facts
+
+
+def test_what_is_taped_before_the_first_evaluation_leaves_no_trace(work):
+    plain = list(ascended((1.0,) * 4).parameters())
+    worker = work()
+    seen = list(ascended((1.0,) * 4).parameters())
+    assert not worker.harms
+    assert not worker.capture.between.goes_on
+    assert all(map(torch.equal, plain, seen))
 
 
 @pytest.mark.parametrize("make", list(LINES))

@@ -8,7 +8,7 @@ import re
 from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.causes.mends.script import fitting, quotients
 from nandiag.analysis.report import Suggestion
-from nandiag.events import TensorFact
+from nandiag.events import TensorFact, words
 
 _DIVISIONS = frozenset({"div", "true_divide", "divide"})
 _IN_PLACE = re.compile(r"[\w.\[\]]+\.(?:mul|div)_\(")
@@ -81,3 +81,35 @@ def _are_gradients_of_zeros(facts: Facts) -> bool:
     if harm is None or harm.what != "gradient" or (harm.step, "optimizer") != (origin.step, origin.phase):
         return False  # weights that are bad make gradients so in a later step
     return not any(one.posinf or one.neginf for one in harm.tensors)
+
+
+def of_direction(facts: Facts) -> Suggestion:
+    """Say what to do about the zeros of a direction that weight normalisation divides by its length."""
+    if facts.origin.step:
+        text = "Rows of the direction were set to 0 since training began, as pruning does: set their length to 0, "
+        return Suggestion(f"{text}and leave the direction as it was.")
+    direction, length = ((one.name or "") for one in (*facts.origin.inputs, *facts.origin.inputs)[:2])
+    layer = direction.partition(_PARAMETRIZED)[0] if _PARAMETRIZED in direction else direction.rpartition(".")[0]
+    text = f"Let the direction of {layer or 'the layer'} begin with numbers, and its length at 0 where the layer is to "
+    text += "begin so"
+    called, own = _called(facts), layer.rpartition(".")[2]
+    if not layer or called.rpartition(".")[2] != own or not length.startswith(layer):
+        return Suggestion(f"{text}, behind the line that makes it.")
+    lines = facts.written(called)
+    where = f", behind {words.lines(lines)}" if lines else ", behind the line that makes it"
+    tag = f"  # behind {words.lines(lines)}" if len(lines) == 1 else ""
+    code = (
+        f"torch.nn.init.normal_({called}{direction[len(layer) :]}, std=0.02); "
+        f"torch.nn.init.zeros_({called}{length[len(layer) :]}){tag}"
+    )
+    return Suggestion(f"{text}{where}.", code)
+
+
+_PARAMETRIZED = ".parametrizations"
+
+
+def _called(facts: Facts) -> str:
+    """Return what the script calls the layer in the underlined expression, or nothing."""
+    found = fitting.parsed(facts.origin)
+    called = found[1].func if found is not None and isinstance(found[1], ast.Call) else None
+    return ast.unparse(called) if isinstance(called, ast.Name | ast.Attribute) else ""

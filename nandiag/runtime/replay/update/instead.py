@@ -1,0 +1,91 @@
+"""What stands in for what an update has overwritten: weights, and gradients that it wrote into (worker)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nandiag.runtime.look.finite import is_bad
+from nandiag.runtime.memory.there import held_of
+from nandiag.runtime.replay.update.counts import Counts
+
+# Stands in for a weight of which nothing is left.
+MADE_UP = 0.02
+# Stands for each number of other ranks: none that an update is likely to come to 0 by.
+_THEIRS = 0.7390851
+
+
+class Attempt(NamedTuple):
+    """What one attempt to make an update again begins from.
+
+    ``size``: what stands in for a bad parameter (None: its size). ``back``: whether counts are set back. ``theirs``
+    stands for what other ranks put in. ``blank``: zeros stand in for what is bad of the gradients.
+    """
+
+    size: float | None = None
+    back: bool = False
+    theirs: float = _THEIRS
+    blank: bool = False
+
+
+def attempts(bad: Sequence[Tensor], counts: Counts, *, zeros: bool) -> Iterator[Attempt]:
+    """Yield what to begin from, the likeliest first; ``zeros``: the ``bad`` weights may have begun as such.
+
+    What breaks only where others put in 0, or where a gradient that the update has spoilt was 0, is asked for last.
+    """
+    sizes = (None, 0.0) if zeros else (None,)
+    for blank in (False, True) if any(map(is_rewritten, bad)) else (False,):
+        for theirs in (_THEIRS, 0.0):
+            tries = [Attempt(size=size, theirs=theirs, blank=blank) for size in sizes]
+            yield from tries
+            if counts.moved:  # as these attempts have shown
+                yield from (one._replace(back=True) for one in tries)
+
+
+def is_rewritten(parameter: Tensor) -> bool:
+    """Whether an update, which began with finite gradients, has written bad numbers into that of the parameter."""
+    gradient = parameter.grad
+    return gradient is not None and held_of(gradient).layout is torch.strided and is_bad(gradient)
+
+
+def blank_gradients(parameters: Sequence[Tensor]) -> None:
+    """Put zeros in the place of the bad numbers that an update has written into gradients, in place."""
+    for one in filter(is_rewritten, parameters):
+        if one.grad is not None:
+            data = held_of(one.grad.detach())
+            data[~torch.isfinite(data)] = 0
+
+
+def kept_gradient(parameter: Tensor) -> Callable[[], object]:
+    """Return what puts the present gradient of a parameter back: the same tensor, with what it holds now."""
+    gradient = parameter.grad
+    if gradient is None:
+        return partial(setattr, parameter, "grad", None)
+    return partial(_put_gradient_back, parameter, gradient, gradient.detach().clone())
+
+
+def _put_gradient_back(parameter: Tensor, gradient: Tensor, value: Tensor) -> None:
+    if parameter.grad is not gradient:
+        parameter.grad = gradient
+    gradient.detach().copy_(value)
+
+
+def stand_in(parameter: Tensor, size: float | None = None) -> None:
+    """Put numbers of its size, or of the ``size`` given, in the place of a parameter's bad elements, in place."""
+    data = held_of(parameter.detach())  # nothing here may ask another rank
+    if not is_bad(data):
+        return
+    good = torch.isfinite(data)
+    if size is None:
+        size = (float(data[good].abs().mean()) if bool(good.any()) else 0.0) or MADE_UP
+    data.copy_(torch.where(good, data, torch.full_like(data, size)))
+
+
+def is_lost(parameter: Tensor) -> bool:
+    """Whether nothing finite is left of it: what stands in for it has not even its size."""
+    data = held_of(parameter.detach())
+    return is_bad(data) and not bool(torch.isfinite(data).any())
