@@ -61,7 +61,8 @@ class Roots:
         except Exception as error:
             disarm("tape", error)
             return None
-        return entry
+        else:
+            return entry
 
     def _is_plain(self) -> bool:
         """Whether this is the taped loop, with no mode on but ours, and in a step that is short as those before."""
