@@ -31,7 +31,7 @@ def of_given(entries: list[Entry], outputs: dict[int, list[Tensor]]) -> dict[str
 def _size(entries: list[Entry]) -> dict[str, object]:
     """Return from where to where what the first call of a model was given goes, where that is far from 1."""
     first = next((entry for entry in entries if entry.kind is ROOT), None)
-    given = [] if first is None else [word.tensor() if type(word) is Made else word.get() for word in first.words]
+    given = [] if first is None else [one.tensor() if isinstance(one, Made) else one.get() for one in first.words]
     tensors = [one for one in given if one is not None and one.is_floating_point() and not one.requires_grad]
     largest = max(map(fact, tensors), key=lambda one: one.absmax or 0.0, default=None)
     if largest is None or largest.bad or (largest.absmax or 0.0) < _LARGE:
