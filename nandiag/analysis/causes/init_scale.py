@@ -55,13 +55,28 @@ def explain(facts: Facts) -> Cause | None:
     # Half precision is left by ordinary numbers too, an exponential by an input of 89, and what multiplies no weight by
     # an input that was far too large already.
     narrow = any(fact.bad and dtype_of(fact) in HALF for fact in facts.origin.outputs)
+    given, (weights, inputs) = _given(facts), init_advice()
+    inputs = inputs if given is None else _scaled(given)
+    told = () if given is None else (f"What the model was given goes from {given}.",)
     return Cause(
         slug="init_scale",
-        evidence=("It is the first step: the weights are as they were initialised, or loaded.",),
-        suggestions=init_advice() if _has_large_weights(facts) else init_advice()[::-1],
+        evidence=("It is the first step: the weights are as they were initialised, or loaded.", *told),
+        suggestions=(weights, inputs) if _has_large_weights(facts) else (inputs, weights),
         strength=LIKELY if facts.op in WEIGHTS and not narrow else POSSIBLE,
         story=True,
     )
+
+
+def _given(facts: Facts) -> str | None:
+    """Return from where to where what the model was given goes, where that is far from 1."""
+    ends = facts.extra.get("model_given")
+    known = [words.as_number(one) for one in ends] if isinstance(ends, list) and len(ends) == 2 else []
+    return None if not known else " to ".join(map(words.number, known))
+
+
+def _scaled(given: str) -> Suggestion:
+    how = "divide by 255, as for pixels" if given == "0 to 255" else "by mean and deviation of the training set"
+    return Suggestion(f"Bring what the model is given, {given}, to a size of about 1 before it is called: {how}.")
 
 
 def _of_new_weights(facts: Facts) -> Cause | None:

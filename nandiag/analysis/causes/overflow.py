@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from nandiag.analysis.causes.course import courses
 from nandiag.analysis.causes.facts import HALF, LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends import multipliers, overgrown, states
 from nandiag.analysis.causes.mends.divisors import spreads
@@ -190,9 +191,21 @@ def _advice(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
         return (divided,)
     if dtype in _EIGHTHS and facts.op in CASTS:
         return _saturated(facts, dtype)
-    return _of_tiny(facts) or (
-        Suggestion("Bring the values down before this op: normalise, clamp, or clip the gradients of earlier steps."),
-    )
+    return _of_tiny(facts) or (Suggestion(_WITHIN if _was_calm(facts) else _DOWN),)
+
+
+_DOWN = "Bring the values down before this op: normalise, clamp, or clip the gradients of earlier steps."
+_WITHIN = (
+    "The steps before were calm: bring the values down within this one, normalise or clamp them before this op. Where "
+    "a loop of this step made them (a solver, a recurrence) take smaller steps there, or bound its state."
+)
+
+
+def _was_calm(facts: Facts) -> bool:
+    """Whether steps before are known, and neither loss nor gradients grew in any of them."""
+    found = courses(facts.history, facts.origin.step)
+    forward = facts.node is None and facts.origin.phase in {"forward", "loss"}
+    return forward and bool(found) and all(course.rows and course.calm >= len(course.rows) for course in found)
 
 
 def _of_tiny(facts: Facts) -> tuple[Suggestion, ...]:

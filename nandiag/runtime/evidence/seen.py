@@ -14,7 +14,7 @@ from nandiag.runtime.births.known import UNWRITTEN
 from nandiag.runtime.births.told import brought_by, tell
 from nandiag.runtime.collectives.messages import ARRIVALS
 from nandiag.runtime.evidence.around.whose import name_of, name_of_number
-from nandiag.runtime.evidence.data.looped import looped
+from nandiag.runtime.evidence.data.looped import of_given
 from nandiag.runtime.evidence.data.refetch import Fetched, came_as, fetch_again
 from nandiag.runtime.evidence.explain import (
     few_weights,
@@ -178,7 +178,7 @@ class Evidence:
         facts: dict[str, object] = {**known, **of_weights(op, losses), **scalars_of(op)}
         if finding.source == "op":
             facts |= {**in_float64(op), **self._overgrown(op), **vanished_at(op), **upside_down(op)}
-            facts |= {**self._fed(op), **lost_on_the_way(op), **looped(self.entries, self.result.outputs)}
+            facts |= {**self._fed(op), **lost_on_the_way(op), **of_given(self.entries, self.result.outputs)}
             facts |= {**few_weights(op, self._name()), **(masked_at(op) if op.sums else {})}
             facts |= self.births.record.files.told(named_inputs(op, self._name())) if self.births is not None else {}
             facts |= {**self.multiplied(), **summed(losses)} if op.spot.node is not None else {}

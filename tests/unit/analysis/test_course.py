@@ -308,3 +308,25 @@ def test_no_update_is_blamed_for_what_no_weight_went_into(by_hand):
     of_data = replace(fault, look=replace(fault.look, facts={**fault.look.facts, "of_weights": False}))
     story = explain(of_data)[0]
     assert story is None or story.slug not in {"lr_divergence", "gradient_explosion"}
+
+
+def test_in_the_first_step_the_size_of_what_the_model_was_given_is_told(at, by_hand):
+    given, bad = by_hand.fact(max=271.0, absmax=271.0), by_hand.fact(posinf=1)
+    for ends, how in (([0.0, 255.0], "0 to 255, to a size of about 1"), ([-900.0, 120.0], "-900 to 120")):
+        facts = at("exp", (given,), (bad,), module="", step=0, extra={"model_given": ends})
+        story = explain(facts)[0]
+        assert story.slug == "init_scale"
+        assert how in story.suggestions[0].text
+        assert ("255, as for pixels" in story.suggestions[0].text) == (ends[1] == 255.0)
+
+
+def test_where_the_steps_before_were_calm_their_gradients_need_no_clipping(at, by_hand):
+    given, bad = by_hand.fact(max=1e14, absmax=1e14), by_hand.fact(posinf=1)
+    extra = {"arg1": 3.0, "float64_finite": True, "float64_absmax": 1e42, "dtype": "float32"}
+    before = history([0.5, 0.4, 0.5, 0.4], [1.0, 1.1, 0.9, 1.0])
+    calm, unknown = (
+        at("pow", (given,), (bad,), step=4, phase="forward", extra=extra, history=one) for one in (before, None)
+    )
+    told, other = (explain(one)[1].suggestions[0].text for one in (calm, unknown))
+    assert "take smaller steps there" in told
+    assert "earlier steps" in other

@@ -1,6 +1,6 @@
-"""What a model was given that the loop had made, in the same step, of what the same model returned before (worker).
+"""What a model was given: how large it was, and whether the loop had made it of what the model returned (worker).
 
-A sampler's chain, or a rollout, is no batch: where it runs away the data is not to blame.
+A sampler's chain, or a rollout, is no batch: where it runs away the data is not to blame. Pixels that go to 255 are.
 """
 
 from __future__ import annotations
@@ -9,16 +9,34 @@ from torch import Tensor
 
 from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.op import Spot
-from nandiag.runtime.look.finite import is_bad
+from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.tape.entries import ROOT, Entry
 from nandiag.runtime.tape.packed.descent import ancestors
 from nandiag.runtime.tape.packed.words import Made
 
+# What is normalised goes no further, as a rule.
+_LARGE = 20.0
 # Calls that give the same values on.
 _SAME = frozenset({
     "detach", "requires_grad_", "clone", "contiguous", "to", "view", "reshape", "float", "flatten", "squeeze",
     "unsqueeze", "detach_",
 })  # fmt: skip
+
+
+def of_given(entries: list[Entry], outputs: dict[int, list[Tensor]]) -> dict[str, object]:
+    """Return what is to be told of what models were given in the step."""
+    return {**looped(entries, outputs), **_size(entries)}
+
+
+def _size(entries: list[Entry]) -> dict[str, object]:
+    """Return from where to where what the first call of a model was given goes, where that is far from 1."""
+    first = next((entry for entry in entries if entry.kind is ROOT), None)
+    given = [] if first is None else [one.tensor() if isinstance(one, Made) else one.get() for one in first.words]
+    tensors = [one for one in given if one is not None and one.is_floating_point() and not one.requires_grad]
+    largest = max(map(fact, tensors), key=lambda one: one.absmax or 0.0, default=None)
+    if largest is None or largest.bad or (largest.absmax or 0.0) < _LARGE:
+        return {}
+    return {"model_given": [largest.min, largest.max]}
 
 
 def looped(entries: list[Entry], outputs: dict[int, list[Tensor]]) -> dict[str, object]:
