@@ -22,7 +22,7 @@ from nandiag.runtime.births.known import EXPOSES, Call, is_in_place
 from nandiag.runtime.births.record import SILENT, Record
 from nandiag.runtime.frames import places
 from nandiag.runtime.guard import disarm, guarded
-from nandiag.runtime.leaves import is_leaf
+from nandiag.runtime.leaves import is_leaf, unseen
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.numeric.read import Read
 from nandiag.runtime.recorder import RECORDER
@@ -152,7 +152,7 @@ class Prelude(Beneath):
 
 def _carries_gradients(output: Any) -> bool:
     outputs = (output,) if isinstance(output, Tensor) else tensors_in(output)
-    return any(one.requires_grad and not is_leaf(one) for one in outputs)
+    return any(unseen(getattr, one, "requires_grad") and not is_leaf(one) for one in outputs)
 
 
 def writes(func: Any, kwargs: Any) -> bool:
