@@ -8,6 +8,7 @@ import re
 from nandiag.analysis.causes.division_by_zero import is_called
 from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
 from nandiag.analysis.causes.mends.script import fitting
+from nandiag.analysis.causes.optimizer_setting import bad_setting
 from nandiag.analysis.causes.unknown import LIVE
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -119,7 +120,7 @@ def _by_number(facts: Facts) -> Cause | None:
         return None
     sizes = [value for name in ("value", "alpha", "arg1") if (value := facts.number(name)) is not None]
     bad = next((value for value in sizes if not math.isfinite(value)), None)
-    if bad is None:
+    if bad is None or bad_setting(facts) is not None:
         return None
     text = f"the step size that {facts.op} was given is {words.number(bad)}"
     return Cause("lr_invalid", (text,), (_check(facts), *_live(facts)), LIKELY, story=True)

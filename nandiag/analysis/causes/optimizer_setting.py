@@ -51,6 +51,9 @@ _SUM_UP = frozenset({"SGD", "RMSprop"})
 
 def explain(facts: Facts) -> Cause | None:
     """Name a momentum of 1 or more, or a decay by which weights turn round, where the run had run away by it."""
+    bad = bad_setting(facts)
+    if bad is not None and facts.in_update and facts.finite_inputs:
+        return _none(bad)
     if facts.compared is None or is_elsewhere(facts, _STARTS):
         return None
     found = courses(facts.history, *until(facts))
@@ -112,3 +115,16 @@ def _mend(setting: Setting, text: str, bound: str | None = None) -> Suggestion:
 def _cause(course: Course, text: str, mend: Suggestion) -> Cause:
     grown = (course.grown(),) if course.ran_away else ()
     return Cause("optimizer_setting", (text, *grown), (mend,), PROVEN, story=True)
+
+
+def bad_setting(facts: Facts) -> Setting | None:
+    """Return the setting beside the learning rate that is NaN or infinite now."""
+    known = () if facts.compared is None else facts.compared.settings
+    return next((one for one in known if not math.isfinite(one.now)), None)
+
+
+def _none(bad: Setting) -> Cause:
+    before = "" if bad.before is None or bad.step is None else f"; it was {bad.before:.4g} before step {bad.step}"
+    lines = "" if not bad.set_at else " The script sets it here."
+    mend = Suggestion(f"Look at what gives {bad.name} its value.{lines}", "\n".join(bad.set_at) or None)
+    return Cause("optimizer_setting", (f"{bad.name} is {words.number(bad.now)}{before}",), (mend,), PROVEN, story=True)

@@ -175,3 +175,14 @@ def test_the_lines_that_set_a_rate_that_rose_are_shown(by_hand):
     assert shown.code == line
     assert shown.text == f"{unknown.text} The script sets it here."
     assert unknown.code is None
+
+
+def test_a_setting_that_is_no_number_is_blamed_and_not_the_rate(by_hand):
+    """The update is given it as it is given the size of a step."""
+    decay = Setting(0, "weight_decay", math.nan, 1e-3, 0.01, 0.01, math.nan, 12, 1, ("train.py:8: decay = 0 * inf",))
+    known = facts(by_hand, Compared(12, (), (decay,)), history(CALM), phase="optimizer")
+    given = replace(known.origin, op="aten.add.Tensor", inputs=(by_hand.fact(), by_hand.fact()))
+    look = replace(known.look, facts={"alpha": "nan", "reconstructed": True, "parameters": ["w"]})
+    found = explain(replace(known, origin=given, look=look))[0]
+    assert (found.slug, found.evidence) == ("optimizer_setting", ("weight_decay is nan; it was 0.01 before step 12",))
+    assert found.suggestions[0].code == "train.py:8: decay = 0 * inf"
