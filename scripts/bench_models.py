@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 TIMES = 40
-# Width, layers and batch of the GPTs that train in bfloat16; named by about how long a step takes on an H100.
+# Width, layers and batch of the GPTs that train in bfloat16; named by about how long a step takes on a fast GPU.
 BF16 = {"gpt_10ms": (768, 6, 8), "gpt_100ms": (1536, 16, 16)}
 KINDS = ("gpt", "cnn", "mlp", "filter", *BF16)
 
