@@ -225,7 +225,7 @@ class Assured:
         """
         if not (self._whole and values):
             return
-        # What was looked at in turns says little of the rest, which no update of these makes twice as large.
+        # What was looked at in turns says little of the rest: they are taken to double at most, with all the room left.
         self._weight = 2.0 * (self._weight if self.in_turns else sum(values))
         if self._bounds is None:
             self._weights.seen_whole(optimizer, step)
