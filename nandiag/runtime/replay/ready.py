@@ -16,6 +16,7 @@ from nandiag.runtime.kernels.graphs import in_pools
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.names import names_of
+from nandiag.runtime.nested import tensors_in
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.mended import Mended
 from nandiag.runtime.replay.rerun import written_by
@@ -25,7 +26,7 @@ from nandiag.runtime.replay.update.instead import stand_in
 from nandiag.runtime.tape.calls.contents import tensors_of
 from nandiag.runtime.tape.calls.habits import Habit
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Tape, tensors_in
+from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Tape
 from nandiag.runtime.tape.packed.descent import ancestors
 from nandiag.runtime.tape.packed.words import Given, Made, version_of
 from nandiag.runtime.tape.traceless import roots_of

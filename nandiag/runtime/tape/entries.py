@@ -18,6 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.runtime.frames import Frame, Place, Trail, places_on
 from nandiag.runtime.leaves import BUILT_IN, is_leaf, unseen
+from nandiag.runtime.nested import tensors_in
 from nandiag.runtime.tape.calls.contents import Content
 from nandiag.runtime.tape.calls.sides import Side
 from nandiag.runtime.tape.calls.swaps import Swapped
@@ -102,23 +103,6 @@ class Entry:
     def name(self) -> str:
         """The name of the function called."""
         return str(getattr(self.function, "__name__", type(self.function).__name__))
-
-
-def tensors_in(thing: Any, found: list[Tensor] | None = None) -> list[Tensor]:
-    """Return the tensors in nested tuples, lists, dicts and dataclasses, in order."""
-    found = [] if found is None else found
-    if isinstance(thing, Tensor):
-        found.append(thing)
-    elif isinstance(thing, tuple | list):
-        for item in thing:
-            tensors_in(item, found)
-    elif isinstance(thing, dict):
-        for item in thing.values():
-            tensors_in(item, found)
-    elif hasattr(thing, "__dataclass_fields__") and not isinstance(thing, type):
-        for name in thing.__dataclass_fields__:
-            tensors_in(getattr(thing, name, None), found)
-    return found
 
 
 class Tape:

@@ -28,8 +28,9 @@ from nandiag.runtime.memory.laid import laid_by
 from nandiag.runtime.memory.later.handed_out import HandedOut
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.memory.unwritten import EMPTY
+from nandiag.runtime.nested import tensors_in
 from nandiag.runtime.tape.calls.outputs import shards_of
-from nandiag.runtime.tape.entries import CALL, Entry, Tape, tensors_in
+from nandiag.runtime.tape.entries import CALL, Entry, Tape
 from nandiag.runtime.tape.packed.descent import unheld
 from nandiag.runtime.tape.packed.jots import LARGEST
 from nandiag.runtime.tape.packed.words import HANDS_ON, Given, Made, base_of, is_handed_on

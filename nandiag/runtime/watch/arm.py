@@ -33,6 +33,7 @@ from nandiag.runtime.lag.sentinel import LateSentinel
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.look.weights import parameters
 from nandiag.runtime.memory.later.stored import Stored
+from nandiag.runtime.nested import tensors_in
 from nandiag.runtime.numeric import ear, warned
 from nandiag.runtime.numeric.made import watch_fetches
 from nandiag.runtime.numeric.taken import watch_taken
@@ -43,7 +44,7 @@ from nandiag.runtime.steady.backwards import Backwards
 from nandiag.runtime.tape import wraps
 from nandiag.runtime.tape.batches import watch_batches
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import Tape, tensors_in
+from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.tape.exchange import watch_exchanges
 from nandiag.runtime.together.replicas import ReplicaCheck
 from nandiag.runtime.tracebacks import pass_on
