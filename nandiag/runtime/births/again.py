@@ -20,9 +20,9 @@ from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.frames import BOUNDARIES, TORCH, Frame, kind_of
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.memory.there import all_there
-from nandiag.runtime.nested import tensors_in
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.update.instead import stand_in
+from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.state import generators
 
 _PLAIN = (Tensor, torch.nn.Parameter)

@@ -27,10 +27,10 @@ from nandiag.runtime.look.weights import Held
 from nandiag.runtime.memory.later.handed_out import HandedOut, Out
 from nandiag.runtime.memory.later.stored import Stored
 from nandiag.runtime.memory.unwritten import as_filled
-from nandiag.runtime.nested import tensors_in
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.batches import Batch
 from nandiag.runtime.tape.entries import Entry, Tape
+from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.together.census import has_peers
 
 _FRAMES = 6

@@ -24,9 +24,9 @@ from nandiag.runtime.frames import places
 from nandiag.runtime.guard import disarm, guarded
 from nandiag.runtime.leaves import is_leaf, unseen
 from nandiag.runtime.look.finite import quiet
-from nandiag.runtime.nested import tensors_in
 from nandiag.runtime.numeric.read import Read
 from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.tracebacks import pass_on
 

@@ -38,7 +38,7 @@ from nandiag.runtime.look.finite import fact, is_bad, local, norms
 from nandiag.runtime.memory.laid import is_finite
 from nandiag.runtime.memory.there import held_of
 from nandiag.runtime.memory.unwritten import EMPTY
-from nandiag.runtime.nested import tensors_in
+from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.packed.words import version_of
 
 State: TypeAlias = Birth | Filed | Finite | Waiting | Kept | None

@@ -17,7 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from nandiag.runtime.collectives.ring import Call, Group, argument
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.memory.there import held_of
-from nandiag.runtime.nested import tensors_in
+from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.packed.words import version_of
 
 _SENDS, _ASKS = frozenset({"send", "isend"}), frozenset({"recv", "irecv"})

@@ -19,7 +19,7 @@ from nandiag.runtime.kernels.unmoded import unmoded
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.memory.overwritten import drawn_from, outs_of
 from nandiag.runtime.memory.there import all_there
-from nandiag.runtime.nested import tensors_in
+from nandiag.runtime.tape.packed.nested import tensors_in
 
 _SUM = 2  # as torch counts reductions
 _EIGHTHS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)

@@ -8,7 +8,7 @@ from torch import bool as bool_
 
 from nandiag.runtime.evidence.explain import frame_of
 from nandiag.runtime.evidence.op import Op, alone
-from nandiag.runtime.nested import tensors_in
+from nandiag.runtime.tape.packed.nested import tensors_in
 
 _MOST_BESIDE = 3
 

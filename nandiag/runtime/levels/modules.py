@@ -22,8 +22,8 @@ from nandiag.runtime.levels.naming import Names
 from nandiag.runtime.look.extremes import GREW, LARGE, Extremes, Look
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.names import class_name, is_wrapper
-from nandiag.runtime.nested import tensors_in
 from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.tape.packed.nested import tensors_in
 
 _MOST_CALLS = 1 << 14
 _SHOWN = 4

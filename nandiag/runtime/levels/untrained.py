@@ -18,8 +18,8 @@ from nandiag.events import Harm, Looked, Note
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.extremes import Extremes
 from nandiag.runtime.look.finite import fact, quiet
-from nandiag.runtime.nested import tensors_in
 from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.tape.packed.nested import tensors_in
 
 _MOST_TOLD = 3
 _SHOWN = 4

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.memory.there import all_there
-from nandiag.runtime.nested import tensors_in
+from nandiag.runtime.tape.packed.nested import tensors_in
 
 _MOST_BYTES = 1 << 28
 # A state that these take their dropout from, and move on in place, without their schema saying so: the library's, kept

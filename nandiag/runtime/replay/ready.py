@@ -16,7 +16,6 @@ from nandiag.runtime.kernels.graphs import in_pools
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.names import names_of
-from nandiag.runtime.nested import tensors_in
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.mended import Mended
 from nandiag.runtime.replay.rerun import written_by
@@ -28,6 +27,7 @@ from nandiag.runtime.tape.calls.habits import Habit
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Tape
 from nandiag.runtime.tape.packed.descent import ancestors
+from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.packed.words import Given, Made, version_of
 from nandiag.runtime.tape.traceless import roots_of
 from nandiag.runtime.together.shadows import possible

@@ -19,7 +19,6 @@ from nandiag.runtime.guard import Refused
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.look.finite import fact, quiet
 from nandiag.runtime.memory.there import all_there
-from nandiag.runtime.nested import tensors_in
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.exchanges.shared import Shared
 from nandiag.runtime.replay.trace import Communicates, Tracer
@@ -29,6 +28,7 @@ from nandiag.runtime.tape.calls.sides import left_at
 from nandiag.runtime.tape.calls.swaps import Swapped
 from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Tape
 from nandiag.runtime.tape.packed.lasting import Lasting
+from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.packed.words import Given, Made, Rebuilt, base_of, version_of
 from nandiag.runtime.tape.state import under
 

@@ -33,9 +33,9 @@ from nandiag.runtime.memory.there import storage_of
 from nandiag.runtime.memory.unwritten import EMPTY, Unwritten, hands_out, taken_for_values
 from nandiag.runtime.memory.vanished import Vanishing
 from nandiag.runtime.names import class_name, is_library, is_wrapper, node_name
-from nandiag.runtime.nested import tensors_in
 from nandiag.runtime.replay.exchanges.carrier import Carriers, filled, put_in, wait_for
 from nandiag.runtime.replay.mended import Mended
+from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.state import under_autocast
 
 _CONSTANTS = frozenset({

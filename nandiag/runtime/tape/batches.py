@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.utils.data import dataloader
 
 from nandiag.runtime.guard import guarded
-from nandiag.runtime.nested import tensors_in
 from nandiag.runtime.numeric.made import MADE
 from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.state import Generators, generators
 from nandiag.runtime.tracebacks import pass_on
 

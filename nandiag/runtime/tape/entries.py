@@ -8,7 +8,7 @@ Only what is small, and was given to a call outside of modules, is held for as l
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 from weakref import ref as reference
@@ -18,13 +18,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.runtime.frames import Frame, Place, Trail, places_on
 from nandiag.runtime.leaves import BUILT_IN, is_leaf, unseen
-from nandiag.runtime.nested import tensors_in
 from nandiag.runtime.tape.calls.contents import Content
 from nandiag.runtime.tape.calls.sides import Side
 from nandiag.runtime.tape.calls.swaps import Swapped
 from nandiag.runtime.tape.packed.carried import Carried
 from nandiag.runtime.tape.packed.descent import ancestors, forget_consumed, lasts, part, unheld
 from nandiag.runtime.tape.packed.jots import Jots
+from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.packed.words import PLAIN, Given, Made, Rebuilt, version_of
 from nandiag.runtime.tape.state import Generators, Modes
 
@@ -230,8 +230,13 @@ class Tape:
         """Return the entry that made ``tensor`` and the index among its outputs, None when it is not on the tape."""
         if self.jots.many or self.jots.shelves:
             self.jots.bring((tensor,))
-        known = self._made.get(id(tensor))
-        return (known.entry, known.index) if known is not None and known.tensor() is tensor else None
+        return self.maker_of_gone(id(tensor), reference(tensor))
+
+    def maker_of_gone(self, number: int, tensor: Callable[[], Tensor | None]) -> tuple[Entry, int] | None:
+        """As :meth:`maker`, of one that may be gone: by the ``id`` that it had, and a weak reference made then."""
+        known = self._made.get(number)
+        # All weak references to one object are the same one, for as long as anybody has it.
+        return (known.entry, known.index) if known is not None and known.tensor is tensor else None
 
     def pack(self, thing: Any, strong: bool) -> Any:  # noqa: FBT001 - called for each word of each taped call
         """Replace tensors in nested tuples, lists and dicts by what they can be had from again."""

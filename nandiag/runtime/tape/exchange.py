@@ -22,11 +22,11 @@ from nandiag.runtime.collectives.own_part import OwnPart, own_part
 from nandiag.runtime.collectives.ring import RING, Call, argument
 from nandiag.runtime.frames import Frame, Place, places
 from nandiag.runtime.guard import guarded
-from nandiag.runtime.nested import tensors_in
 from nandiag.runtime.tape.calls.exchanged import Exchanged, Mingled, is_weight
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, CALL, Entry
 from nandiag.runtime.tape.packed.descent import ancestors
+from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.window import traits
 
 _NAMES = frozenset({

@@ -28,11 +28,11 @@ from nandiag.runtime.memory.laid import laid_by
 from nandiag.runtime.memory.later.handed_out import HandedOut
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.memory.unwritten import EMPTY
-from nandiag.runtime.nested import tensors_in
 from nandiag.runtime.tape.calls.outputs import shards_of
 from nandiag.runtime.tape.entries import CALL, Entry, Tape
 from nandiag.runtime.tape.packed.descent import unheld
 from nandiag.runtime.tape.packed.jots import LARGEST
+from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.packed.words import HANDS_ON, Given, Made, base_of, is_handed_on
 from nandiag.runtime.tape.state import Generators, generators, modes
 from nandiag.runtime.tracebacks import pass_on
@@ -53,9 +53,8 @@ _NO_WRITERS = frozenset({"requires_grad_", "detach_"})
 _FILLS = frozenset({"zero_", "fill_"})
 _QUESTIONS = frozenset({"isfinite", "isnan", "isinf", "ne", "__ne__"})
 _COPIES = frozenset({"clone", "__deepcopy__"})
-_SMALL = 1 << 14
+_SMALL, _SMALL_DATA = 1 << 14, 1024
 _FROM_DATA = frozenset({"from_numpy", "as_tensor", "tensor", "frombuffer", "asarray", "from_dlpack"})
-_SMALL_DATA = 1024
 _Kept = tuple[Generators | None, tuple[Tensor, Tensor] | None]
 _NUMBERS = frozenset({float, bool, int})
 _KINDS = (Tensor, tuple, list, float, int)

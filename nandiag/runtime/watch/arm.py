@@ -33,7 +33,6 @@ from nandiag.runtime.lag.sentinel import LateSentinel
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.look.weights import parameters
 from nandiag.runtime.memory.later.stored import Stored
-from nandiag.runtime.nested import tensors_in
 from nandiag.runtime.numeric import ear, warned
 from nandiag.runtime.numeric.made import watch_fetches
 from nandiag.runtime.numeric.taken import watch_taken
@@ -46,6 +45,7 @@ from nandiag.runtime.tape.batches import watch_batches
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.tape.exchange import watch_exchanges
+from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.together.replicas import ReplicaCheck
 from nandiag.runtime.tracebacks import pass_on
 from nandiag.runtime.watch.borders import behind_own

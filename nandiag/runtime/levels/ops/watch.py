@@ -31,10 +31,10 @@ from nandiag.runtime.levels.ops.watched import Watched, all_finite, is_subclass,
 from nandiag.runtime.look.extremes import Extremes, Look
 from nandiag.runtime.memory.unwritten import hands_out, keeps_parts
 from nandiag.runtime.names import class_name, is_library, is_wrapper, node_name
-from nandiag.runtime.nested import tensors_in
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.exchanges.carrier import Carriers
 from nandiag.runtime.replay.trace import COLLECTIVES, Tracer, is_constant, key_of
+from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tracebacks import pass_on
 
 _MOST_WAITING = 4096

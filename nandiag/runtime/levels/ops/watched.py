@@ -18,7 +18,7 @@ from nandiag.runtime.look.extremes import Look
 from nandiag.runtime.look.finite import fact, norms
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.memory.unwritten import EMPTY
-from nandiag.runtime.nested import tensors_in
+from nandiag.runtime.tape.packed.nested import tensors_in
 
 _SHOWN = 4
 

@@ -16,8 +16,8 @@ from nandiag.runtime.guard import disarm
 from nandiag.runtime.memory.lost.integers import differs, each, fits, left, operands, whole, wide, widened
 from nandiag.runtime.memory.lost.squares import Squares
 from nandiag.runtime.memory.there import all_there, storage_of
-from nandiag.runtime.nested import tensors_in
 from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.tape.packed.nested import tensors_in
 
 if TYPE_CHECKING:
     from nandiag.runtime.evidence.op import Op

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nandiag.runtime.collectives.messages import ARRIVALS, Message
 from nandiag.runtime.look.finite import local
-from nandiag.runtime.nested import tensors_in
+from nandiag.runtime.tape.packed.nested import tensors_in
 
 _KINDS = {
     "allreduce": "all_reduce", "allgather": "all_gather", "allgather_base": "all_gather", "alltoall": "all_to_all",

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from nandiag.runtime.nested import tensors_in
+from nandiag.runtime.tape.packed.nested import tensors_in
 
 _SHARD = "_local_tensor"  # of a DTensor
 _DEPTH = 3

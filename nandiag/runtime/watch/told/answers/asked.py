@@ -33,11 +33,12 @@ _MOST_LINES, _MOST_TURNS, _MOST_KNOWN, _LITTLE = 64, 512, 256, 1 << 14
 class Question(NamedTuple):
     """A copy of the tensor that was ``given`` to a question, as it was then, where and in which step.
 
-    ``norm``: it is known to be the norm of the gradients.
+    ``number`` is the ``id`` of what was given; ``norm``: it is known to be the norm of the gradients.
     """
 
     tensor: Tensor
     given: Callable[[], Tensor | None]
+    number: int
     trail: Trail
     step: int
     norm: bool = False
@@ -80,7 +81,7 @@ class Asked:
                 data = local(tensor)
                 copy = None if data is None else data.clone()
             if copy is not None:
-                self._questions.append(Question(copy, _held(tensor), trail(frame), step))
+                self._questions.append(Question(copy, _held(tensor), id(tensor), trail(frame), step))
 
     def _may_go_on(self) -> bool:
         """Without an update a step may go on for ever: after a while questions are kept again."""
@@ -160,21 +161,29 @@ class Asked:
 
     def _is_known(self, question: Question) -> bool:
         """Whether the script asked of it before, or of the same in another way: what is behind ``detach``, say."""
-        loss = self.loss_of(question.given())
+        loss = self._made_of(self._known(question))
         return any(one.step == question.step and self.loss_of(one.tensor) is loss for one in self.known)
 
     def loss_of(self, tensor: Tensor | None) -> Any:
         """Return what made ``tensor``, or what that was made of where it has no graph any more."""
-        known = None if tensor is None else self._tape.maker(tensor)
+        return self._made_of(None if tensor is None else self._tape.maker(tensor))
+
+    @staticmethod
+    def _made_of(known: tuple[Entry, int] | None) -> Any:
         if known is None:
             return object()
         entry = known[0]
         return entry if entry.grad else next((one.entry for one in entry.words if type(one) is Made), entry)
 
+    def _known(self, question: Question) -> tuple[Entry, int] | None:
+        """Return what made what was given, which may be gone with the function that the loop was in."""
+        given = question.given()
+        tape = self._tape
+        return tape.maker_of_gone(question.number, question.given) if given is None else tape.maker(given)
+
     def _maker(self, question: Question) -> Entry | None:
         """Return what made a loss or a norm of gradients; None for what has no graph, nor was taken off one."""
-        given = question.given()
-        known = None if given is None else self._tape.maker(given)
+        known = self._known(question)
         if known is None or known[1]:
             return None
         entry = known[0]
