@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from threading import get_ident as _ident
+from types import FrameType
 from typing import Any, TypeVar, cast
 
 import torch
@@ -20,6 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from nandiag.runtime.belongings.bystanders import Bystanders
 from nandiag.runtime.frames import foreign_modes, trail
+from nandiag.runtime.frames.standing import is_ours_at_work, is_still
 from nandiag.runtime.guard import Refused, disarm, guarded
 from nandiag.runtime.kernels.engine import is_of_engine
 from nandiag.runtime.memory.later.lasting import is_of_a_forward
@@ -38,9 +40,8 @@ from nandiag.runtime.tape.window import FEW_CALLS, Budget, Window
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MOST_HABITS = 256
-# So many steps of another thread, in so long a time at least, without any of the taped one: that one trains no more.
+# After so many steps of another thread without any of the taped one it is asked whether that one trains no more.
 _STILL_STEPS = 64
-_STILL_SECONDS = 2.0
 
 # Asked several times a step, and a name in a module within a module is looked up twice.
 _stacked = torch._C._len_torch_function_stack
@@ -160,7 +161,7 @@ class Capture:
             return
         main = threading.current_thread() is threading.main_thread()
         if self._thread not in {None, _ident()}:
-            if (self._trains and not main) or self._tapes_just_now():
+            if (self._trains and not main) or is_ours_at_work(self._standing()):
                 return
             self._take_over()
         self._takes_this_thread()
@@ -169,10 +170,13 @@ class Capture:
     def stepped_elsewhere(self) -> bool:
         """Another thread than the taped one made a step; tape it from now on, and return True, if that one is still."""
         self._beside += 1
-        still = time.perf_counter() - self._began > max(_STILL_SECONDS, _STILL_STEPS * self.step_seconds)
-        over = self._thread not in sys._current_frames()
-        if not over and (self._beside < _STILL_STEPS or not still or self._tapes_just_now()):
-            return False
+        frame, since = self._standing(), time.perf_counter() - self._began
+        if frame is not None:
+            if self._beside < _STILL_STEPS or is_ours_at_work(frame) or since <= _STILL_STEPS * self.step_seconds:
+                return False
+            self._beside = 0
+            if not is_still(frame, since):
+                return False
         self._take_over()
         return True
 
@@ -184,10 +188,9 @@ class Capture:
         if self.on_other_thread is not None:
             self.on_other_thread()
 
-    def _tapes_just_now(self) -> bool:
-        """Whether the taped thread is in the middle of our own code: what it writes must not be taken from under it."""
-        frame = sys._current_frames().get(self._thread or 0)
-        return frame is not None and frame.f_globals.get("__name__", "").startswith("nandiag.")
+    def _standing(self) -> FrameType | None:
+        """Return where the taped thread stands; None where it is over."""
+        return sys._current_frames().get(self._thread or 0)
 
     # ------------------------------------------------------------------ roots
 

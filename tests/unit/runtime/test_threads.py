@@ -189,13 +189,52 @@ def test_a_thread_that_follows_on_one_that_is_over_is_taped(work):
 
 
 def test_a_thread_that_trains_on_while_the_taped_one_waits_for_it_is_taped(work, monkeypatch):
-    monkeypatch.setattr("nandiag.runtime.tape.capture._STILL_SECONDS", 0.0)
+    monkeypatch.setattr("nandiag.runtime.frames.standing._STILL_SECONDS", 0.0)
     worker = work()
     train(Net(), steps=1, bad=None)
     worker.capture.step_seconds = 0.0
     at_work(train, Net(), 2 * _STILL_STEPS, 2 * _STILL_STEPS - 1)
     assert found(worker) == ("found", "aten.log.default")
     assert worker.harms[0].step == 2 * _STILL_STEPS  # it counts on from the other, which is gone
+
+
+def is_told_of_the_end_of(thread):
+    """Wait for it as for anything that takes long, and not by its own ``join``."""
+    over = threading.Event()
+    threading.Thread(target=lambda: (thread.join(), over.set())).start()
+    assert over.wait(SECONDS)
+
+
+def test_a_thread_that_is_within_its_loop_trains_on_however_long_one_turn_takes(work, monkeypatch):
+    """It writes a checkpoint, or evaluates, while the other makes its steps."""
+    monkeypatch.setattr("nandiag.runtime.frames.standing._STILL_SECONDS", 0.0)
+    worker, model, other = work(), Net(), Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(4):
+        model.bad = step == BAD
+        optimizer.zero_grad()
+        model(torch.ones(3, 4)).mean().backward()
+        optimizer.step()
+        worker.capture.step_seconds = 0.0
+        if step == 1:
+            beside = threading.Thread(target=train, args=(other, 3 * _STILL_STEPS, None))
+            beside.start()
+            is_told_of_the_end_of(beside)
+    assert found(worker) == ("found", "aten.log.default")
+    assert worker.harms[0].step == BAD
+
+
+def test_a_loop_that_asks_whether_a_thread_is_alive_only_waits_for_it(work, monkeypatch):
+    monkeypatch.setattr("nandiag.runtime.frames.standing._STILL_SECONDS", 0.0)
+    worker = work()
+    train(Net(), steps=1, bad=None)
+    worker.capture.step_seconds = 0.0
+    beside = threading.Thread(target=train, args=(Net(), 2 * _STILL_STEPS, 2 * _STILL_STEPS - 1))
+    beside.start()
+    while beside.is_alive():
+        time.sleep(0.01)
+    assert found(worker) == ("found", "aten.log.default")
+    assert worker.harms[0].step == 2 * _STILL_STEPS
 
 
 def test_the_main_thread_is_the_one_that_trains_though_another_began(work):
