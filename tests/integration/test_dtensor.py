@@ -58,6 +58,7 @@ def test_exactly_the_owner_of_a_nan_raises_and_no_collective_is_added(launch, ra
     assert sum(word["holds"] for words in told.values() for word in words if "holds" in word) > 9
 
 
+@pytest.mark.slow
 def test_the_smallest_backward_passes_with_every_op_watched(launch):
     ours, _ = launch([*NANDIAG, "--level", "op"], "seed.py", 2)
     assert ours.returncode == 0, ours.stderr

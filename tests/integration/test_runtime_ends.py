@@ -41,7 +41,7 @@ def traceback_of(stderr):
     ("way", "code", "last"),
     [
         ("raise", 1, "ValueError: from trouble"),
-        ("exit", 7, None),
+        pytest.param("exit", 7, None, marks=pytest.mark.slow),
         pytest.param("words", 1, "in words", marks=pytest.mark.slow),
     ],
 )
@@ -92,7 +92,7 @@ def test_an_elastic_restart_numbers_the_attempts(run):
     assert done.told["0"].count("finally") == 2
 
 
-@pytest.mark.parametrize("way", ["ends", "stopped"])
+@pytest.mark.parametrize("way", [pytest.param("ends", marks=pytest.mark.slow), "stopped"])
 def test_a_file_that_the_script_leaves_open_is_written_to_its_end(way, launch, tmp_path):
     script = Path(__file__).parent / "runtime" / "left_open.py"
     done = launch(*NANDIAG, "--max-replays", "0", "--nproc-per-node", 1, script, way, cwd=tmp_path, timeout=90)
@@ -146,7 +146,9 @@ train(sys.argv[1])
 """
 
 
-@pytest.mark.parametrize("how", ["alone", "together", pytest.param("at once", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "how", ["together", *(pytest.param(how, marks=pytest.mark.slow) for how in ("alone", "at once"))]
+)
 def test_a_rank_that_leaves_on_its_loss_under_fsdp2_has_the_line(how, launch, tmp_path):
     script, file = tmp_path / "sharded.py", tmp_path / "report.json"
     script.write_text(SHARDED)
@@ -161,7 +163,13 @@ def test_a_rank_that_leaves_on_its_loss_under_fsdp2_has_the_line(how, launch, tm
     assert verdict["confidence"] == "reproduced"
 
 
-@pytest.mark.parametrize(("how", "said"), [("fails", "rank 1 raised FileNotFoundError"), ("quits", "rank 1 exited")])
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("quits", "rank 1 exited"),
+        pytest.param("fails", "rank 1 raised FileNotFoundError", marks=pytest.mark.slow),
+    ],
+)
 def test_a_rank_that_fails_of_something_else_under_fsdp2_is_no_hang(how, said, launch, tmp_path):
     """Its last look takes as long as one that stands still, and calls what its step has called."""
     script, file = tmp_path / "sharded.py", tmp_path / "report.json"

@@ -60,7 +60,8 @@ WORDS = {
 @pytest.mark.parametrize(
     ("words", "inject"),
     [
-        ("relative", "site"), ("relative", "exec"), ("module", "exec"),
+        ("relative", "site"), ("module", "exec"),
+        pytest.param("relative", "exec", marks=pytest.mark.slow),
         pytest.param("in a folder, by a link", "exec", marks=pytest.mark.slow),
         pytest.param("in a folder, by a link", "site", marks=pytest.mark.slow),
         pytest.param("module", "site", marks=pytest.mark.slow),
@@ -226,7 +227,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("words", "ranks"), [((), ["0"]), (("spawn",), ["0", "1"])])
+@pytest.mark.parametrize(
+    ("words", "ranks"), [((), ["0"]), pytest.param(("spawn",), ["0", "1"], marks=pytest.mark.slow)]
+)
 def test_a_script_without_torchrun_that_only_calls_models(words, ranks, run, folder):
     (folder / "scores.py").write_text(SCORES)
     options = ["--level", "op", "--json", "scores.json", "--on-anomaly", "continue", "--launcher", "none"]

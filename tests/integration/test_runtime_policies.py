@@ -110,7 +110,7 @@ def test_a_skip_leaves_the_same_step_out_on_all_ranks(what, run):
         assert of_kind(events, "finished")[-1]["steps"] == 5
 
 
-@pytest.mark.parametrize("what", ["uneven", "one_optimizer"])
+@pytest.mark.parametrize("what", ["uneven", pytest.param("one_optimizer", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("policy", ["auto", pytest.param("stop", marks=pytest.mark.slow)])
 def test_ranks_that_do_not_step_alike_end_as_they_would(what, policy, run):
     """Only rank 0 has an optimizer, or rank 1 leaves its last step out: nobody waits for the other for ever."""

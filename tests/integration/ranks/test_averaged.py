@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 SCRIPT = Path(__file__).with_name("averaged.py")
 FAULTS, HOWS = ("other", "none", "own", "before"), ("each", "flat", "later", "parts", "ddp")
-FAST = {("other", "each"), ("own", "flat"), ("none", "ddp"), ("before", "parts")}
+FAST = {("other", "each"), ("own", "flat")}
 
 
 def every(cases):

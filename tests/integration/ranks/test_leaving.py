@@ -22,7 +22,7 @@ def ended(launch, folder, *words):
     ("way", "kind"),
     [
         ("before", "ddp"), pytest.param("after", "ddp", marks=SLOW),
-        ("after", "fsdp1"), pytest.param("before", "fsdp1", marks=SLOW),
+        pytest.param("after", "fsdp1", marks=SLOW), pytest.param("before", "fsdp1", marks=SLOW),
         pytest.param("after", "fsdp2", marks=SLOW), pytest.param("before", "fsdp2", marks=SLOW),
     ],
 )  # fmt: skip

@@ -10,10 +10,10 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 SCRIPT = Path(__file__).with_name("written.py")
 SLOW = pytest.mark.slow
 WAYS = [
-    ("all", "fsdp2"),
     ("alone", "fsdp2"),
     ("one", "counted"),  # its loss was bad before it came to ask the others: it waits for nobody
     *(pytest.param(how, way, marks=SLOW) for way in ("fsdp1", "tp") for how in ("all", "one", "alone")),
+    pytest.param("all", "fsdp2", marks=SLOW),
     pytest.param("one", "fsdp2", marks=SLOW),
 ]
 
