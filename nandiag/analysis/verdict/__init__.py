@@ -196,6 +196,7 @@ _AT_THE_OP = frozenset(
         "division_by_zero",
         "log_of_zero",
         "domain_error",
+        "masked_infinity",
         "singular_gradient",
         "attention_fully_masked",
         "empty_reduction",

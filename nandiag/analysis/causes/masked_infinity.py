@@ -7,9 +7,34 @@ import posixpath
 
 from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
 from nandiag.analysis.causes.mends.script import fitting
-from nandiag.analysis.report import Suggestion
+from nandiag.analysis.explained.explanation import Explanation
+from nandiag.analysis.report import Origin, Suggestion
 from nandiag.events import words
 
+EXPLAIN = Explanation(
+    slug="masked_infinity",
+    what="A mask has put an infinity in places that nothing is to come of, and something does: a sum or a mean goes "
+    "over them, a row is masked all over and its extreme is taken, or the class that a target names is one of them.",
+    looks=(
+        "error[masked_infinity]: +Inf born on rank 0 at step 7 in the loss code",
+        "what is picked here is -Inf, as a mask has it: the target, or the choice, is masked out",
+    ),
+    fix=(
+        Suggestion(
+            "Leave targets that are masked out of the loss, or keep the target's own class out of the mask.",
+            "gone = logits.gather(1, target[:, None])[:, 0].isinf()\n"
+            "loss = F.cross_entropy(logits, target.masked_fill(gone, -100))",
+        ),
+        Suggestion("Leave out of a sum what the mask leaves out.", "x.masked_fill(mask, 0).sum()"),
+        Suggestion("Leave rows that are masked all over out of what follows."),
+    ),
+    pages=(
+        "generated/torch.nn.functional.cross_entropy.html",
+        "generated/torch.Tensor.masked_fill_.html",
+    ),
+)
+
+_LEFT_OUT = -100  # as torch's losses have it, unless they are told otherwise
 _PICKS = frozenset({"nll_loss_forward", "nll_loss2d_forward", "gather", "index"})
 _SUMS = frozenset({"sum", "mean", "dot"})
 _ENDS = frozenset({"amax", "amin", "max", "min"})
@@ -26,15 +51,15 @@ def explain(facts: Facts) -> Cause | None:
     what = "Inf" if masked.posinf and masked.neginf else "+Inf" if masked.posinf else "-Inf"
     if op in _ENDS:
         text = f"all that {op} is taken of is {what} in places: the mask leaves nothing there"
-        return Cause("domain_error", (text, *_mask(facts, what)), (_of_nothing(facts),), LIKELY)
+        return Cause("masked_infinity", (text, *_mask(facts, what)), (_of_nothing(facts),), LIKELY)
     if op in _PICKS:
         by = facts.extra.get("masked_by")
         mask = f"buffer {by}" if by else "a mask"
         text = f"what is picked here is {what}, as {mask} has it: the target, or the choice, is masked out"
-        return Cause("domain_error", (text, *_mask(facts, what)), (_of_target(op),), LIKELY)
+        return Cause("masked_infinity", (text, *_mask(facts, what)), (_of_target(facts, op),), LIKELY)
     count = words.count(masked.posinf + masked.neginf, "value")
     text = f"{count} of {masked.numel:,} that go into {op} are {what}, as a mask has it"
-    return Cause("domain_error", (text, *_mask(facts, what)), _advice(facts), LIKELY)
+    return Cause("masked_infinity", (text, *_mask(facts, what)), _advice(facts), LIKELY)
 
 
 def _mask(facts: Facts, what: str) -> tuple[str, ...]:
@@ -54,11 +79,32 @@ def _of_nothing(facts: Facts) -> Suggestion:
     return Suggestion(text, f"{name} = {name}[{name}.isfinite()]")
 
 
-def _of_target(op: str) -> Suggestion:
+def _of_target(facts: Facts, op: str) -> Suggestion:
     if op in {"gather", "index"}:
         return Suggestion("Look at how it was chosen: with the same mask, or with another one, or before it changed?")
     text = "Leave such targets out of the loss, or keep the target's own class out of the mask."
-    return Suggestion(text, "target = target.masked_fill(mask.gather(1, target[:, None])[:, 0], -100)")
+    flat = len(facts.origin.inputs) > 1 and len(facts.origin.inputs[1].shape) == 1
+    general = "target = target.masked_fill(mask.gather(1, target[:, None])[:, 0], -100)"
+    return Suggestion(text, (_without_masked(facts.origin) if flat else None) or general)
+
+
+def _without_masked(origin: Origin) -> str | None:
+    """Return the user's loss of one target a row without those that are masked, which one line before it finds."""
+    found = fitting.parsed(origin)
+    call = found[1] if found is not None and isinstance(found[1], ast.Call) else None
+    if call is None or len(call.args) < 2 or any(isinstance(one, ast.Starred) for one in call.args):
+        return None
+    ignored = next((one.value for one in call.keywords if one.arg == "ignore_index"), None)
+    left_out = str(_LEFT_OUT) if ignored is None else ast.unparse(ignored)
+    scores, target = (_bracketed(one) for one in call.args[:2])
+    call.args[1] = ast.Name(f"{target}.masked_fill(gone, {left_out})")
+    line = fitting.whole(origin, ast.unparse(call))
+    return None if line is None else f"gone = {scores}.gather(1, {target}.clamp(min=0)[:, None])[:, 0].isinf()\n{line}"
+
+
+def _bracketed(node: ast.expr) -> str:
+    text = ast.unparse(node)
+    return text if isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript) else f"({text})"
 
 
 def _advice(facts: Facts) -> tuple[Suggestion, ...]:
