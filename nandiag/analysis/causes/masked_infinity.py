@@ -16,7 +16,7 @@ EXPLAIN = Explanation(
     what="A mask has put an infinity in places that nothing is to come of, and something does: a sum or a mean goes "
     "over them, a row is masked all over and its extreme is taken, or the class that a target names is one of them.",
     looks=(
-        "error[masked_infinity]: +Inf born on rank 0 at step 7 in the loss code",
+        "error[masked_infinity]: +Inf born on rank 0 at step 15 in the loss code",
         "what is picked here is -Inf, as a mask has it: the target, or the choice, is masked out",
     ),
     fix=(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from nandiag.analysis.early import drawn
+from nandiag.analysis.early import drawn, refused
+from nandiag.analysis.report import Suggestion
 from nandiag.events import Warned, words
 
 _WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -15,6 +16,19 @@ def told(warned: Warned) -> str:
     """Return what a warning says, without a full stop; of a kind not known only its slug."""
     text = TEXTS.get(warned.slug)
     return warned.slug.replace("_", " ") if text is None else text(warned)
+
+
+MENDS: dict[str, Callable[[Warned], tuple[Suggestion, ...]]] = {
+    drawn.SLUG: drawn.mends,
+    refused.MATRIX: refused.mends_matrix,
+    refused.ARGUMENT: refused.mends_argument,
+}
+
+
+def mends(warned: Warned) -> tuple[Suggestion, ...]:
+    """Return what to do about what an error was about that ended a rank, and nothing for other warnings."""
+    found = MENDS.get(warned.slug)
+    return () if found is None else found(warned)
 
 
 def _value(warned: Warned, name: str) -> float | None:
@@ -145,4 +159,6 @@ TEXTS: dict[str, Callable[[Warned], str]] = {
     "batch_channel": _batch_channel,
     "batch_longer": _batch_longer,
     drawn.SLUG: drawn.told,
+    refused.MATRIX: refused.told_matrix,
+    refused.ARGUMENT: refused.told_argument,
 }

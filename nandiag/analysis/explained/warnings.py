@@ -208,4 +208,42 @@ EXPLAIN = (
         pages=("generated/torch.multinomial.html", "distributions.html#categorical"),
         kind="warning",
     ),
+    Explanation(
+        slug="matrix_refused",
+        what="A call of linear algebra (cholesky, inv, solve, eigh) found no such factor of a matrix, and ended the "
+        "script. All of it is finite: rounding has taken a small eigenvalue below 0, two rows are equal, there are "
+        "fewer samples than columns, or it is no covariance at all.",
+        looks=(
+            (
+                "Rank 0, step 7: cholesky refused K (6 x 6, float32; at gp.py:9): its least eigenvalue is -2.4e-8, "
+                "its largest 6; rows 0 and 1 are equal."
+            ),
+        ),
+        fix=(
+            Suggestion(
+                "Add to the diagonal what rounding takes away, or the variance of the noise.",
+                "K = K + 1e-5 * torch.eye(K.shape[-1], device=K.device)",
+            ),
+            Suggestion("Make such matrices in float64.", "K = kernel(x.double())"),
+        ),
+        pages=("generated/torch.linalg.cholesky.html", "generated/torch.linalg.inv.html"),
+        kind="warning",
+    ),
+    Explanation(
+        slug="argument_refused",
+        what="A distribution of torch was given an argument out of its range, and ended the script. All of it is "
+        "finite: an exponential became so small that it is 0, say, where a scale has to be above 0.",
+        looks=(
+            (
+                "Rank 0, step 7: Normal refused its scale, torch.exp(s) (at policy.py:9): 1 value of 6 is not above 0 "
+                "(0): the exponential is so small that it is 0."
+            ),
+        ),
+        fix=(
+            Suggestion("Bound what goes into the exponential.", "scale = log_scale.clamp(-20, 2).exp()"),
+            Suggestion("Or keep the scale above 0.", "scale = torch.nn.functional.softplus(s) + 1e-6"),
+        ),
+        pages=("distributions.html",),
+        kind="warning",
+    ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nandiag.analysis.causes.course import courses
-from nandiag.analysis.early import drawn
+from nandiag.analysis.early import texts
 from nandiag.analysis.findings import failures, lost_to
 from nandiag.analysis.hangs.told import Hang
 from nandiag.analysis.origin import Claim
@@ -44,7 +44,7 @@ def healthy(states: dict[int, RankState], logs: dict[int, RankLog], run: Run, ha
     return Verdict(
         anomaly=False,
         summary=f"{failure}; {seen}" if failure else seen,
-        suggestions=killed or _drawn(logs) or _lost(states) or _idle(run, trained=bool(steps) or not watched),
+        suggestions=killed or _refused(logs) or _lost(states) or _idle(run, trained=bool(steps) or not watched),
     )
 
 
@@ -86,10 +86,10 @@ def _killed() -> tuple[Suggestion, ...]:
     return (Suggestion("Signal 9 is often the kernel's, for want of memory.", "dmesg | grep -i 'killed process'"),)
 
 
-def _drawn(logs: dict[int, RankLog]) -> tuple[Suggestion, ...]:
-    """Say what to do about weights that sum to 0, which an error was about that ended a rank."""
+def _refused(logs: dict[int, RankLog]) -> tuple[Suggestion, ...]:
+    """Say what to do about the finite numbers that an error was about which ended a rank."""
     warned = (one.event for log in logs.values() for one in log.records if isinstance(one.event, Warned))
-    return next((drawn.mends(one) for one in warned if one.slug == drawn.SLUG), ())
+    return next((found for one in warned if (found := texts.mends(one))), ())
 
 
 def _idle(run: Run, *, trained: bool) -> tuple[Suggestion, ...]:

@@ -26,6 +26,7 @@ from nandiag.runtime.watch.judge import Border
 from nandiag.runtime.watch.told.answers.asked import Asked, is_sure
 from nandiag.runtime.watch.told.answers.passed_over import is_passed_over
 from nandiag.runtime.watch.told.nothing import nothing_to_draw
+from nandiag.runtime.watch.told.refused import refused_argument, refused_matrix
 from nandiag.runtime.watch.told.spoken import Refusal, arrays_of, is_of_numbers, spoken_of
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class LastLook:
             self._before_loss(optimizer, spoken, error)
             if error is not None and not spoken:
                 self._had_nothing_to_draw(error)
+                self._refused_finite(error)
                 self._refused_arrays(optimizer, error)
         self.at_weights()
         if midway:
@@ -128,6 +130,14 @@ class LastLook:
             facts = nothing_to_draw(error, self.refusal.kept(error))
         if facts is not None:
             RECORDER.emit(Warned("nothing_to_draw", self._sentinel.clock.step, facts, at_harm=True), urgent=True)
+
+    def _refused_finite(self, error: BaseException) -> None:
+        """An error about a matrix or an argument that is finite, and not such as the call takes."""
+        with quiet(), torch.no_grad():
+            found = ("matrix_refused", refused_matrix(error, self.refusal.kept(error)))
+            slug, facts = found if found[1] is not None else ("argument_refused", refused_argument(error))
+        if facts is not None:
+            RECORDER.emit(Warned(slug, self._sentinel.clock.step, facts, at_harm=True), urgent=True)
 
     def _refused_arrays(self, optimizer: Optimizer | None, error: BaseException) -> None:
         """An error about NaN in arrays, which no op of torch made: its line is known where numpy complained of it."""

@@ -29,19 +29,19 @@ def nothing_to_draw(error: BaseException, given: Sequence[Tensor]) -> dict[str, 
 
     ``given``: what the call was handed, as far as it was seen.
     """
-    frames = list(_frames(error)) if _REFUSED in str(error) else []
+    frames = list(frames_of(error)) if _REFUSED in str(error) else []
     if not frames:
         return None
     live, frame = frames[0]
     name = _drawn_of(frame)
-    tensor = next((one for one in [*given, _held(live, name)] if isinstance(one, Tensor) and _empty(one)), None)
+    tensor = next((one for one in [*given, held(live, name)] if isinstance(one, Tensor) and _empty(one)), None)
     if tensor is None:
         return None
-    facts: dict[str, object] = {**_place(frame), **_rows(tensor)}
+    facts: dict[str, object] = {**line_of(frame), **_rows(tensor)}
     return facts if name is None else {**facts, "name": name, **_made(frames, tensor, name)}
 
 
-def _frames(error: BaseException) -> Iterator[tuple[FrameType, Frame]]:
+def frames_of(error: BaseException) -> Iterator[tuple[FrameType, Frame]]:
     """Yield the script's own frames that ``error`` came through, from the innermost on."""
     found, trace = [], error.__traceback__
     while trace is not None:
@@ -57,14 +57,14 @@ def _drawn_of(frame: Frame) -> str | None:
     return ast.unparse(call.args[0]) if isinstance(call, ast.Call) and call.args else None
 
 
-def _held(live: FrameType, name: str | None) -> Any:
+def held(live: FrameType, name: str | None) -> Any:
     """Return what a frame holds by a name, or by an attribute of one, as far as nothing is run to read it."""
     first, *rest = (name or "").split(".")
-    held = live.f_locals.get(first, live.f_globals.get(first))
+    found = live.f_locals.get(first, live.f_globals.get(first))
     for one in rest:
-        own = getattr(held, "__dict__", {})
-        held = own.get(one, (own.get("_buffers") or {}).get(one))
-    return held
+        own = getattr(found, "__dict__", {})
+        found = own.get(one, (own.get("_buffers") or {}).get(one))
+    return found
 
 
 def _empty(tensor: Tensor) -> bool:
@@ -72,7 +72,8 @@ def _empty(tensor: Tensor) -> bool:
     return bool(plain) and bool((tensor.detach().sum(-1) <= 0).any())
 
 
-def _place(frame: Frame) -> dict[str, object]:
+def line_of(frame: Frame) -> dict[str, object]:
+    """Return the file and line that a frame stands in, and its text."""
     place = columns(frame)
     line = frame.line if place is None else place[0]
     return {"at": [frame.file, line], "source": (source(frame, line) or "").strip()}
@@ -95,7 +96,7 @@ def _made(frames: list[tuple[FrameType, Frame]], tensor: Tensor, name: str) -> d
     live, frame = frames[0]
     said = around(tuple(one for _, one in frames))
     known = [one for one in (() if said is None else said.names) if one.name == name and one.text]
-    made = [(one.text, one.file, one.line) for one in known[:1]] or list(_set(frame, name))
+    made = [(one.text, one.file, one.line) for one in known[:1]] or list(set_to(frame, name))
     if len(made) > 1:
         return {"set_in": [line for _, _, line in made]}
     text, file, line = made[0] if made else (name, frame.file, 0)
@@ -104,15 +105,15 @@ def _made(frames: list[tuple[FrameType, Frame]], tensor: Tensor, name: str) -> d
     zero = _zero_factor(live, tensor, tree) if not known or known[0].inside else None
     if zero is not None:
         return {**facts, "zero": zero}
-    return {**facts, "small": True} if _is_exponential(tree) else facts
+    return {**facts, "small": True} if is_exponential(tree) else facts
 
 
-def _set(frame: Frame, name: str) -> Iterator[tuple[str, str, int]]:
+def set_to(frame: Frame, name: str) -> Iterator[tuple[str, str, int]]:
     """Yield what the function that ``frame`` runs assigns to ``name``, with its line; not what leaves the values."""
     place = place_of(frame)
     for node in () if place is None else ast.walk(place.scope):
         if isinstance(node, ast.Assign) and any(ast.unparse(one) == name for one in node.targets):
-            same = isinstance(node.value, ast.Call) and root(node.value) == name and _called(node.value) in _ALIKE
+            same = isinstance(node.value, ast.Call) and root(node.value) == name and called(node.value) in _ALIKE
             if not same:
                 yield ast.unparse(node.value), frame.file, node.lineno
 
@@ -124,8 +125,8 @@ def _zero_factor(live: FrameType, tensor: Tensor, tree: ast.expr) -> str | None:
     rows = _zero_rows(tensor)
     for node in (tree.left, tree.right):
         text = ast.unparse(node)
-        held = _held(live, text)
-        if isinstance(held, Tensor) and _is_zero_in(held, tensor, rows):
+        factor = held(live, text)
+        if isinstance(factor, Tensor) and _is_zero_in(factor, tensor, rows):
             return text
         inner = _zero_factor(live, tensor, node)
         if inner is not None:
@@ -133,19 +134,20 @@ def _zero_factor(live: FrameType, tensor: Tensor, tree: ast.expr) -> str | None:
     return None
 
 
-def _is_zero_in(held: Tensor, tensor: Tensor, rows: Tensor) -> bool:
+def _is_zero_in(factor: Tensor, tensor: Tensor, rows: Tensor) -> bool:
     try:
-        whole = held.detach().expand_as(tensor).reshape(-1, tensor.shape[-1])
+        whole = factor.detach().expand_as(tensor).reshape(-1, tensor.shape[-1])
     except RuntimeError:
         return False
     return bool((whole[rows] == 0).all())
 
 
-def _is_exponential(tree: ast.expr) -> bool:
+def is_exponential(tree: ast.expr) -> bool:
     """Whether the value is an exponential itself: no such is 0 but for want of range, or of an exponent of -inf."""
-    return isinstance(tree, ast.Call) and _called(tree) in _EXPONENTIALS
+    return isinstance(tree, ast.Call) and called(tree) in _EXPONENTIALS
 
 
-def _called(call: ast.Call) -> str:
+def called(call: ast.Call) -> str:
+    """Return the last name of what is called."""
     named = call.func
     return named.attr if isinstance(named, ast.Attribute) else named.id if isinstance(named, ast.Name) else ""

@@ -1,0 +1,136 @@
+"""Errors about finite numbers that a call refused: what they were is told, and no harm is."""
+
+import pytest
+import torch
+from torch import nn
+
+from nandiag.events import ProbeDark, Warned
+
+
+def trained():
+    net = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for _ in range(3):
+        optimizer.zero_grad()
+        net(torch.ones(3, 2)).sum().backward()
+        optimizer.step()
+    return net, optimizer
+
+
+def raised(function, *words):
+    try:
+        function(*words)
+    except Exception as error:  # noqa: BLE001 - of any kind
+        return error
+    pytest.fail("nothing was raised")
+
+
+def told(work, function, *words):
+    worker, kept = work(), trained()
+    worker.sentinel.last.take(raised(function, *words))
+    assert (worker.harms, worker.events(ProbeDark)) == ([], [])
+    assert kept
+    return worker.events(Warned)
+
+
+def kernel(x):
+    return torch.exp(-(x[:, None] - x[None]).square().sum(-1))
+
+
+def factor(x):
+    gram = kernel(x)
+    return torch.linalg.cholesky(gram)
+
+
+def factor_of_many(x):
+    many = torch.stack([torch.eye(3), kernel(x) - torch.eye(3)])
+    return torch.linalg.cholesky(many)
+
+
+def inverse(x):
+    gram = x.t() @ x
+    return gram.inverse()
+
+
+def turned(x):
+    matrix = torch.tensor([[1.0, 9.0], [0.0, 1.0]]) - x
+    return torch.linalg.cholesky(matrix)
+
+
+def test_a_matrix_that_has_equal_rows_is_told_with_them(work):
+    x = torch.randn(4, 3)
+    x[2] = x[0]
+    (warned,) = told(work, factor, x)
+    facts = warned.facts
+    assert (warned.slug, warned.at_harm, warned.step) == ("matrix_refused", True, 3)
+    assert (facts["name"], facts["call"], facts["size"], facts["rows"]) == ("gram", "cholesky", 4, [0, 2])
+    assert facts["source"] == "return torch.linalg.cholesky(gram)"
+    assert abs(facts["least"]) < 1e-6 < facts["largest"]
+    assert not facts["turned"]
+
+
+def test_of_many_matrices_the_worst_is_told(work):
+    (warned,) = told(work, factor_of_many, torch.randn(3, 2))
+    assert (warned.facts["of"], warned.facts["index"]) == (2, 1)
+    assert warned.facts["least"] < -1e-3
+
+
+def test_a_matrix_whose_method_is_called_is_found(work):
+    (warned,) = told(work, inverse, torch.zeros(5, 3))
+    facts = warned.facts
+    assert (facts["name"], facts["call"], facts["least"], facts["largest"]) == ("gram", "inverse", 0.0, 0.0)
+
+
+def test_a_matrix_that_is_not_symmetric_is_told_to_be_none(work):
+    (warned,) = told(work, turned, 2.0 * torch.eye(2))
+    assert warned.facts["turned"]
+
+
+def policy(s):
+    return torch.distributions.Normal(torch.zeros(3), torch.exp(s))
+
+
+def policy_by_name(s):
+    scale = s.exp()
+    return torch.distributions.Normal(loc=torch.zeros(3), scale=scale)
+
+
+def chance(s):
+    return torch.distributions.Bernoulli(s + 1.5)
+
+
+def own_law(s):
+    return made(torch.distributions.Gamma, s)
+
+
+def made(law, rate):
+    return law(torch.ones(3), rate.exp())
+
+
+@pytest.mark.parametrize(
+    ("function", "known"),
+    [
+        (policy, {"law": "Normal", "param": "scale", "name": "torch.exp(s)", "small": True, "zeros": 1}),
+        (policy_by_name, {"name": "scale", "made": "s.exp()", "small": True}),
+        (chance, {"law": "Bernoulli", "param": "probs", "name": "s + 1.5", "small": False, "invalid": 3}),
+        (own_law, {"law": "Gamma", "param": "rate", "invalid": 1}),
+    ],
+)
+def test_an_argument_out_of_its_range_is_told_with_what_it_was_made_of(work, function, known):
+    (warned,) = told(work, function, torch.tensor([0.0, -1000.0, 0.5]))
+    assert warned.slug == "argument_refused"
+    assert {name: warned.facts.get(name) for name in known} == known
+    assert warned.facts["of"] == 3
+
+
+def of_a_key(_):
+    raise ValueError("Expected parameter scale to satisfy the constraint of ours")
+
+
+def of_the_script(_):
+    raise torch.linalg.LinAlgError("the matrix is singular")
+
+
+@pytest.mark.parametrize("function", [of_a_key, of_the_script])
+def test_an_error_of_the_scripts_own_is_none(work, function):
+    assert told(work, function, None) == []
