@@ -227,3 +227,26 @@ def test_state_that_the_loop_writes_into_is_looked_at_again(work, monkeypatch):
 
     Loop().run(24, before)
     assert worker.harms[0].step == 21
+
+
+def test_a_weight_that_had_no_turn_is_not_said_to_have_been_finite(work, monkeypatch):
+    """An update broke it, and nobody waited for that: it is no write of the script's own in the step that shows it."""
+    monkeypatch.setattr(Wary, "doubts", never)
+    worker = work(on_anomaly="continue")
+
+    def make(weights):
+        each = [{"params": [one]} for one in weights]
+        return torch.optim.Adam(each, lr=1e-3, foreach=True)
+
+    def before(loop, step):
+        for place, group in enumerate(loop.optimizer.param_groups):
+            group["lr"] = math.inf if step == 9 and place == 1 else 1e-3
+        return 1.0
+
+    loop = Loop(make)
+    loop.run(9, before)
+    monkeypatch.setattr(worker.sentinel.weights, "_turn", 1)  # the third one's is next, and there is none
+    loop.run(3, lambda loop, step: before(loop, step + 9))
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source) == ("found", "parameter")
+    assert looked.phase != "optimizer"
