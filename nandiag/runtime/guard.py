@@ -84,6 +84,17 @@ def guarded(probe: str) -> Callable[[F], F]:
     return decorate
 
 
+def safely(probe: str, function: Callable[..., Any], *words: Any) -> Any:
+    """Call it though its ``probe`` may have failed, as what is to be ended has to be; False where it fails."""
+    try:
+        return function(*words)
+    except (AnomalyStop, Refused):
+        raise
+    except Exception as error:
+        disarm(probe, error)
+        return False
+
+
 def guarded_alone(probe: str) -> Callable[[F], F]:
     """Do what :func:`guarded` does, and have threads that train side by side come one after another.
 

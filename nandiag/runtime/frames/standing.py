@@ -11,7 +11,7 @@ from nandiag.runtime.frames.text import tree_of
 _MOST_FRAMES = 100
 # A thread trains no more that has made no step for so long. Within its loop it may write a checkpoint, or evaluate.
 _STILL_SECONDS, _STILL_IN_LOOP = 2.0, 60.0
-# A loop that calls one of these waits for others.
+# Where a loop calls one of these it waits for others; elsewhere in the same loop it may train all the same.
 _POLLS = frozenset({"is_alive", "sleep"})
 
 
@@ -57,9 +57,10 @@ def _is_within_loop(file: str, line: int) -> bool:
     tree = tree_of(file)
     nodes = () if tree is None else ast.walk(tree)
     loops = [one for one in nodes if isinstance(one, ast.For | ast.While | ast.AsyncFor)]
-    return any(one.lineno <= line <= (one.body[-1].end_lineno or 0) and not _polls(one) for one in loops)
+    return any(one.lineno <= line <= (one.body[-1].end_lineno or 0) and not _polls(one, line) for one in loops)
 
 
-def _polls(loop: ast.For | ast.While | ast.AsyncFor) -> bool:
-    called = (one.func for one in ast.walk(loop) if isinstance(one, ast.Call))
-    return any(getattr(one, "attr", getattr(one, "id", None)) in _POLLS for one in called)
+def _polls(loop: ast.For | ast.While | ast.AsyncFor, line: int) -> bool:
+    calls = (one for one in ast.walk(loop) if isinstance(one, ast.Call))
+    here = (one.func for one in calls if one.lineno <= line <= (one.end_lineno or one.lineno))
+    return any(getattr(one, "attr", getattr(one, "id", None)) in _POLLS for one in here)

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nandiag.runtime.belongings.signals import hurry
 from nandiag.runtime.evidence.op import Op, Outside, Spot, Stat
 from nandiag.runtime.frames import stack
+from nandiag.runtime.frames.nodes import Maker, Nodes
 from nandiag.runtime.frames.scripted import begins_node, scripted
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.kernels.unmoded import unmoded
@@ -74,7 +75,7 @@ class Tracer(TorchDispatchMode):
         self._garbage = Unwritten()
         self._vanishing = Vanishing()
         self._shadows = Shadows()
-        self._made_by: dict[int, tuple[Spot, str | None]] = {}
+        self._nodes: Nodes[Spot] = Nodes()
         self._modules: list[tuple[str | None, str, bool]] = []
         self._called: list[nn.Module] = []
         self._still = False
@@ -329,9 +330,9 @@ class Tracer(TorchDispatchMode):
         frames, in_engine = stack(sys._getframe(1), 8)
         inner = scripted(name)
         if node is not None and not (in_engine and frames):
-            spot, forward_op = self._made_by.get(node._sequence_nr()) or (self.spot, None)
+            spot, forward_op, _ = self._nodes.maker(node) or (self.spot, None, False)
             if torch.is_grad_enabled():  # its own gradient may be asked for: it has the same line of the script
-                self._made_by.setdefault(torch._C._autograd._get_sequence_nr() - 1, (replace(spot, twice=True), name))
+                self._nodes.begun(Maker(replace(spot, twice=True), name))
             return replace(
                 spot, phase="backward", node=node_name(node), forward_op=forward_op, micro_step=self.spot.micro_step
             )
@@ -346,10 +347,8 @@ class Tracer(TorchDispatchMode):
             node=node_name(node) if node is not None else None,
             recompute=node is not None and bool(self._modules),
         )
-        made: tuple[Spot, str | None] = (spot, name)
-        if begins_node(name):
-            made = replace(spot, frames=spot.frames[len(inner or ()) :]), None
-        self._made_by.setdefault(torch._C._autograd._get_sequence_nr() - 1, made)
+        made = (replace(spot, frames=spot.frames[len(inner or ()) :]), None) if begins_node(name) else (spot, name)
+        self._nodes.begun(Maker(*made))
         return spot
 
 

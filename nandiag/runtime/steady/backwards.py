@@ -60,6 +60,8 @@ class Backwards:
 
     def begins_plainly(self, loss: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """``torch.autograd.backward`` is called; returns whether it was noted here, else nothing was done."""
+        if RECORDER.darkened:  # what failed once is not tried again
+            return False
         try:
             if type(loss) is not Tensor or not self._is_plain(loss):
                 return False
@@ -94,7 +96,6 @@ class Backwards:
             or not capture.settled
             or capture.off
             or RECORDER.mute
-            or RECORDER.darkened
             or RECORDER._writer is None
             or capture.tracer is not None
             or capture.comm_hooks is not None

@@ -37,6 +37,8 @@ class Roots:
 
     def begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:
         """A module is called; returns its entry where it was noted here, None where nothing was done."""
+        if RECORDER.darkened:  # what failed once is not tried again
+            return None
         try:
             capture, frame = self._capture, sys._getframe(2)
             habit = capture.known.get(id(args[0]))
@@ -73,7 +75,6 @@ class Roots:
             or window._thread != _ident()
             or capture.off
             or RECORDER.mute
-            or RECORDER.darkened
             or _stacked() != 1
             or _dispatched()
             or _traced() is not None

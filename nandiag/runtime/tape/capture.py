@@ -101,7 +101,7 @@ class Capture:
         self.half_updated = False  # by updates that hooks made within the step's backward
         self.in_function = False  # within a ``Function.apply`` of the script's own
         self.on_first_root: Callable[[], object] | None = None
-        self.on_other_thread: Callable[[], object] | None = None
+        self.on_other_thread: Callable[[int | None], object] | None = None  # given the one before
         self.on_root_end: Callable[[], object] | None = None
         self.on_root_raised: Callable[[Entry, BaseException], object] | None = None  # whether it keeps the entry
         self.on_root: Callable[[Entry, tuple[Any, ...], dict[str, Any]], object] | None = None
@@ -184,9 +184,10 @@ class Capture:
         self.window.leave()
         self.tape.clear(self.tape.step)
         self.depth = self.in_step = self._beside = 0
-        self._thread = self.window.owner = _ident()
+        last, self._thread = self._thread, _ident()
+        self.window.owner, self.settled = self._thread, False  # the main one, should it train on, is asked again
         if self.on_other_thread is not None:
-            self.on_other_thread()
+            self.on_other_thread(last)
 
     def _standing(self) -> FrameType | None:
         """Return where the taped thread stands; None where it is over."""

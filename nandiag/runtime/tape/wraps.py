@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nandiag.runtime.frames import scripted
 from nandiag.runtime.frames.compiled import leave_ours_alone
-from nandiag.runtime.guard import guarded
+from nandiag.runtime.guard import guarded, safely
 from nandiag.runtime.memory.packing import watch_packing
 from nandiag.runtime.steady.roots import Roots
 from nandiag.runtime.tape.capture import Capture
@@ -101,7 +101,7 @@ def _wrap_tensor_backward(capture: Capture) -> None:
             return
         # Under a function mode Tensor.backward takes the mode off and puts it back by itself: it must not be ours.
         capture.training()
-        window.close()
+        safely("window", window.close)
         try:
             original(self, *args, **kwargs)  # type: ignore[no-untyped-call]
         except BaseException as error:
@@ -126,7 +126,7 @@ def _wrap_optimizer_step(capture: Capture) -> None:
             if _is_traced():
                 return profiled(*args, **kwargs)
             watched = not capture.idle
-            was_open = watched and capture.window.close()
+            was_open = watched and safely("window", capture.window.close)
             capture.in_step += watched
             try:
                 output = profiled(*args, **kwargs)
@@ -152,7 +152,7 @@ def _wrap_schedule_step(capture: Capture) -> None:
     def step(*args: Any, **kwargs: Any) -> Any:
         opened = capture.narrow and not capture.idle and not capture.window.on
         if opened:
-            capture.window.open()
+            safely("window", capture.window.open)
         try:
             return original(*args, **kwargs)
         except BaseException as error:
@@ -160,7 +160,7 @@ def _wrap_schedule_step(capture: Capture) -> None:
             raise
         finally:
             if opened:
-                capture.window.close()
+                safely("window", capture.window.close)
 
     torch.optim.lr_scheduler.LRScheduler.step = step  # type: ignore[method-assign]
 
@@ -175,7 +175,7 @@ def unseen(capture: Capture, original: Callable[..., Any], first: Callable[..., 
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        was_open = capture.window.close()
+        was_open = safely("window", capture.window.close)
         try:
             first(*args, **kwargs)
             return original(*args, **kwargs)
@@ -184,7 +184,7 @@ def unseen(capture: Capture, original: Callable[..., Any], first: Callable[..., 
             raise
         finally:
             if was_open:
-                capture.window.open()
+                safely("window", capture.window.open)
 
     return call
 
@@ -196,7 +196,7 @@ def _wrap_function_apply(capture: Capture) -> None:
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return original(cls, *args, **kwargs)
-        taped = not capture.idle and capture.window.close()
+        taped = not capture.idle and safely("window", capture.window.close)
         capture.in_function |= taped
         try:
             output = original(cls, *args, **kwargs)
@@ -208,7 +208,7 @@ def _wrap_function_apply(capture: Capture) -> None:
         finally:
             if taped:
                 capture.in_function = False
-                capture.window.open()
+                safely("window", capture.window.open)
         return output
 
     torch.autograd.Function.apply = classmethod(apply)  # type: ignore[method-assign,assignment]
@@ -274,7 +274,7 @@ def _as_one_call(capture: Capture, original: Callable[..., Any], *, traced: bool
                 # What can be read only once (``net.parameters()``) is read here.
                 args = tuple(map(_listed, args))
                 kwargs = dict(zip(kwargs, map(_listed, kwargs.values()), strict=True))
-                capture.window.close()
+                safely("window", capture.window.close)
             output = original(*args, **kwargs)
             if taped:
                 _tape(capture, original, (args, kwargs), output)
@@ -283,7 +283,7 @@ def _as_one_call(capture: Capture, original: Callable[..., Any], *, traced: bool
             raise
         finally:
             if taped:
-                capture.window.open()
+                safely("window", capture.window.open)
         return output
 
     return wrapper
@@ -304,7 +304,7 @@ def _as_compiled(capture: Capture, original: Callable[..., Any]) -> Callable[...
         if capture.idle or window.passes_by:
             return one_call(*args, **kwargs)
         _pause_prelude(capture)
-        seen = window.pass_by()
+        seen = safely("window", window.pass_by)
         try:
             output = original(*args, **kwargs)
             if seen or window.wanted:
@@ -313,7 +313,7 @@ def _as_compiled(capture: Capture, original: Callable[..., Any]) -> Callable[...
             pass_on(error)
             raise
         finally:
-            window.go_on(seen)
+            safely("window", window.go_on, seen)
         return output
 
     return wrapper

@@ -26,7 +26,7 @@ from nandiag.runtime.collectives.lookout import LOOKOUT
 from nandiag.runtime.collectives.objects.handing import Objects
 from nandiag.runtime.collectives.placement import Placement, nccl_version
 from nandiag.runtime.collectives.ring import RING
-from nandiag.runtime.guard import guarded, guarded_alone
+from nandiag.runtime.guard import guarded, guarded_alone, safely
 from nandiag.runtime.inject import ending
 from nandiag.runtime.kernels.graphs import watch_graphs
 from nandiag.runtime.lag.sentinel import LateSentinel
@@ -301,7 +301,7 @@ def _wrap_functional_grads(sentinel: Sentinel, capture: Capture) -> None:
             if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
                 return original(*args, **kwargs)
             if not capture.idle:
-                capture.window.open()  # no module need ever be called
+                safely("window", capture.window.open)  # no module need ever be called
             # torch computes the value for the gradient too, and throws it away: it is the loss.
             has_aux = bool(kwargs.get("has_aux", args[2] if len(args) > 2 else False))
             border = _functional_border(valued(*args, **kwargs), called, has_aux=has_aux)

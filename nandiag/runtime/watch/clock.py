@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
 
@@ -30,7 +31,7 @@ class Clock:
         self.step = 0
         self.micro_step = 0
         self._in_backward = self._updated_there = False
-        self._reached = 0
+        self._reached = self._left = 0
         self.updated_in = -1  # the step in which the newest update was made
         self.has_optimizer = self.trains = False
         self._updates: weakref.WeakKeyDictionary[torch.optim.Optimizer, Count] = weakref.WeakKeyDictionary()
@@ -88,9 +89,15 @@ class Clock:
             known = self._updates[optimizer] = Count(self._first(), type(optimizer).__name__)
         return known
 
-    def other_thread(self) -> None:
-        """Another thread is taken for the one that trains: what counts are its own steps."""
-        self.step = 0
+    def other_thread(self, last: int | None) -> None:
+        """Another thread than the ``last`` is taken for the one that trains: what counts are its own steps.
+
+        The main one goes on from the step in which it was left.
+        """
+        main = threading.main_thread().ident
+        if last == main:
+            self._left = self.step
+        self.step = self._left if threading.get_ident() == main else 0
         self.micro_step = 0
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:

@@ -211,6 +211,7 @@ class Sentinel:
         trained = [] if optimizer is None else parameters(optimizer)
         suspects = tuple(self.weights.suspects)
         finite = self.judge.finite_after is not None and self.judge.finite_after == self.clock.updated_in
+        finite = finite and not self.weights.in_parts  # of some of them it is not known
         with quiet():
             gradients = tuple(one.grad for one in trained if one.grad is not None)
         case = Case(self.clock.step, trained, joint, self._scale, suspects, finite, gradients, ends=ends)

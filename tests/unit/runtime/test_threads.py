@@ -224,6 +224,54 @@ def test_a_thread_that_is_within_its_loop_trains_on_however_long_one_turn_takes(
     assert worker.harms[0].step == BAD
 
 
+@pytest.fixture
+def trains_on(work):
+    """Train in this thread, in whose second step another one makes very many and lives on; returns the worker."""
+    lets_go = threading.Event()
+
+    def beside(made):
+        train(Net(), 3 * _STILL_STEPS, None)
+        made.set()
+        lets_go.wait(SECONDS)
+
+    def checkpoint():
+        made = threading.Event()
+        threading.Thread(target=beside, args=(made,)).start()
+        assert made.wait(SECONDS)
+
+    def loop():
+        worker, model = work(), Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for step in range(BAD + 1):
+            model.bad = step == BAD
+            optimizer.zero_grad()
+            model(torch.ones(3, 4)).mean().backward()
+            optimizer.step()
+            worker.capture.step_seconds = 0.0
+            if step == 1:
+                checkpoint()
+            time.sleep(0.0)
+        return worker
+
+    yield loop
+    lets_go.set()
+
+
+def test_a_loop_that_sleeps_elsewhere_than_where_it_stands_trains_on(trains_on, monkeypatch):
+    monkeypatch.setattr("nandiag.runtime.frames.standing._STILL_SECONDS", 0.0)
+    worker = trains_on()
+    assert found(worker) == ("found", "aten.log.default")
+    assert worker.harms[0].step == BAD
+
+
+def test_the_main_thread_that_trains_on_after_a_long_time_is_taped_again(trains_on, monkeypatch):
+    for name in ("_STILL_SECONDS", "_STILL_IN_LOOP"):
+        monkeypatch.setattr(f"nandiag.runtime.frames.standing.{name}", 0.0)
+    worker = trains_on()
+    assert found(worker) == ("found", "aten.log.default")
+    assert worker.harms[0].step == BAD
+
+
 def test_a_loop_that_asks_whether_a_thread_is_alive_only_waits_for_it(work, monkeypatch):
     monkeypatch.setattr("nandiag.runtime.frames.standing._STILL_SECONDS", 0.0)
     worker = work()

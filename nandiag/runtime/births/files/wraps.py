@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from nandiag.runtime.births.files.opened import opened
-from nandiag.runtime.guard import guarded
+from nandiag.runtime.guard import guarded, safely
 from nandiag.runtime.inject.after_import import after_import
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tracebacks import pass_on
@@ -102,7 +102,7 @@ def _reads(capture: Capture, original: Callable[..., Any], ear: Ear) -> Callable
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        was_open = capture.window.on and not capture.idle and capture.window.close()
+        was_open = capture.window.on and not capture.idle and safely("window", capture.window.close)
         recorded = capture.births is not None and capture.births.prelude.pause()
         try:
             return heard(*args, **kwargs)
@@ -113,7 +113,7 @@ def _reads(capture: Capture, original: Callable[..., Any], ear: Ear) -> Callable
             if recorded:
                 capture.births.prelude.resume()
             if was_open:
-                capture.window.open()
+                safely("window", capture.window.open)
 
     return wrapper
 

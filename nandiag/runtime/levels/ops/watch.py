@@ -20,6 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.runtime.evidence.op import Outside, Spot
 from nandiag.runtime.frames import Frame, Place, places
+from nandiag.runtime.frames.nodes import Maker, Nodes
 from nandiag.runtime.frames.scripted import begins_node, scripted
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.kernels.unmoded import unmoded
@@ -68,8 +69,8 @@ class OpWatch(Tracer):
         self.last_number: tuple[float, Watched | None] | None = None
         self._waiting: list[Watched] = []
         self._alive: dict[int, StorageWeakRef] = {}
-        self._nodes: dict[int, tuple[list[Place], Inside, str | None, bool]] = {}
-        self._newest_node = -1
+        self._places: Nodes[tuple[list[Place], Inside]] = Nodes()
+        self._newest_node = -1, 0
         self._unwritten: set[int] = set()
         self._handed = Handed()
         self.begin_step(0)
@@ -322,15 +323,15 @@ class OpWatch(Tracer):
 
     def _note_node(self, func: Any) -> None:
         """Note the place of an op that made an autograd node: the ops of its backward are told by that."""
-        number = torch._C._autograd._get_sequence_nr() - 1
-        if number != self._newest_node:
-            self._newest_node = number
+        key = self._places.newest()
+        if key != self._newest_node:
+            self._newest_node = key
             node: Any = torch._C._current_autograd_node()
             if node is None:
                 own = None if begins_node(str(func)) else str(func)
-                self._nodes[number] = (places(sys._getframe(2), _FRAMES)[0], self._inside(), own, False)
-            elif (made := self._nodes.get(node._sequence_nr())) is not None:  # its own gradient is asked for
-                self._nodes[number] = (*made[:2], str(func), True)
+                self._places.add(key, Maker((places(sys._getframe(2), _FRAMES)[0], self._inside()), own))
+            elif (made := self._places.maker(node)) is not None:  # its own gradient is asked for
+                self._places.add(key, Maker(made.place, str(func), twice=True))
 
     def _inside(self) -> Inside:
         return (weakref.ref(self._called[-1]), class_name(self._called[-1])) if self._called else (None, "")
@@ -341,11 +342,11 @@ class OpWatch(Tracer):
         if node is None or (in_engine and found):
             spot, again = self._spot([*(scripted(str(func)) or ()), *found], self._inside()), bool(self._called)
             return spot if node is None else replace(spot, phase="backward", node=node_name(node), recompute=again)
-        made = self._nodes.get(node._sequence_nr())
+        made = self._places.maker(node)
         if made is None:
             return replace(self.spot, phase="backward", node=node_name(node))
-        spot = self._spot(made[0], made[1])
-        return replace(spot, phase="backward", node=node_name(node), forward_op=made[2], twice=made[3])
+        spot = self._spot(*made.place)
+        return replace(spot, phase="backward", node=node_name(node), forward_op=made.op, twice=made.twice)
 
     def _spot(self, found: Iterable[Place], inside: Inside) -> Spot:
         module = None if inside[0] is None else inside[0]()
@@ -393,8 +394,7 @@ class OpWatch(Tracer):
         for op in self._writer.values():
             if isinstance(op, Watched):
                 op.shorten()
-        if len(self._nodes) > _MOST_NODES:
-            self._nodes = dict(list(self._nodes.items())[_MOST_NODES // 2 :])
+        self._places.forget(_MOST_NODES)
         self.marks.clear(self.ops + 1)
         self.step = step
         self.spot = Spot(None, None, (), "", 0)

@@ -130,6 +130,12 @@ def test_what_vanishes_is_added_as_logarithms_and_gives_the_same(at, by_hand, in
     assert "log(" not in code.partition("torch.logsumexp(")[0] or "prod" in inside
 
 
+def test_a_factor_that_is_zero_itself_leaves_the_logarithm_of_a_product_finite(at, by_hand):
+    code = logarithm(at, by_hand, "p.prod(-1)", ("p", "torch.sigmoid(d)"))
+    for factors in ([[0.0, 0.5]], [[1e-25, 1e-25]]):
+        assert torch.isfinite(eval(code, {"torch": torch, "p": torch.tensor(factors)})).all()  # noqa: S307
+
+
 @pytest.mark.parametrize(
     "inside", ["(w * p).sum(-1)", "p", "(w * p).sum()", "p.sum((0, 1))"],
 )  # fmt: skip

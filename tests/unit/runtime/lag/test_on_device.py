@@ -5,10 +5,12 @@ The device is the CPU, of which the sentinel is told that it is another.
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from nandiag.events import ProbeDark
 from nandiag.runtime.lag import wary
 from nandiag.runtime.lag.wary import Wary
 from nandiag.runtime.look.weights import Weights
@@ -115,6 +117,47 @@ def test_the_host_waits_for_an_update_by_other_settings(what, value, work, waits
     assert waits[:4] == [1, 2, 3, 21]
 
 
+@pytest.mark.parametrize("setting", ["weight_decay", "betas", "k"])
+def test_the_host_does_not_wait_for_what_changes_in_each_step(setting, work, waits):
+    """A schedule of the decay, a cycle of the momentum, a count that an optimizer keeps in its group."""
+    work()
+
+    def before(loop, step):
+        value = {"weight_decay": 0.04 + 0.01 * step, "betas": (0.95 - 0.002 * step, 0.999), "k": step}[setting]
+        loop.optimizer.param_groups[0][setting] = value
+        return 1.0
+
+    Loop().run(40, before)
+    assert waits[-1] <= 4 + wary._CHANGES
+
+
+@pytest.mark.parametrize(
+    ("values", "last"),
+    [
+        ([0.9 + 0.001 * step for step in range(20)], 1.0), ([0.04 + 0.01 * step for step in range(20)], math.nan),
+        ([0.04] * 19 + [0.05], math.inf), ([1e-8 * (step + 1) for step in range(20)], 0.0), (list(range(20)), -1),
+    ],
+)  # fmt: skip
+def test_what_changes_in_each_step_is_doubted_where_it_goes_far(values, last):
+    number = wary._Number(values[0], values[0], values[0])
+    assert not [number.is_doubtful(one) for one in values][-1] or len(set(values)) < wary._CHANGES
+    assert number.is_doubtful(last)
+
+
+def test_what_else_a_group_holds_is_not_compared(work, waits):
+    """Two lists of tensors have no truth value, and what was in the group would live for a step more."""
+    worker = work()
+
+    def before(loop, step):
+        loop.optimizer.param_groups[0]["masks"] = [torch.ones(2) for _ in range(8)]
+        loop.optimizer.param_groups[0]["seen"] = np.zeros(3) + step
+        return 1.0
+
+    Loop().run(20, before)
+    assert worker.events(ProbeDark) == []
+    assert waits == [1, 2, 3]
+
+
 def test_the_host_waits_where_a_rate_in_a_tensor_is_written_into(work, waits):
     work()
     rate = torch.tensor(1e-3)
@@ -184,3 +227,26 @@ def test_state_that_the_loop_writes_into_is_looked_at_again(work, monkeypatch):
 
     Loop().run(24, before)
     assert worker.harms[0].step == 21
+
+
+def test_a_weight_that_had_no_turn_is_not_said_to_have_been_finite(work, monkeypatch):
+    """An update broke it, and nobody waited for that: it is no write of the script's own in the step that shows it."""
+    monkeypatch.setattr(Wary, "doubts", never)
+    worker = work(on_anomaly="continue")
+
+    def make(weights):
+        each = [{"params": [one]} for one in weights]
+        return torch.optim.Adam(each, lr=1e-3, foreach=True)
+
+    def before(loop, step):
+        for place, group in enumerate(loop.optimizer.param_groups):
+            group["lr"] = math.inf if step == 9 and place == 1 else 1e-3
+        return 1.0
+
+    loop = Loop(make)
+    loop.run(9, before)
+    monkeypatch.setattr(worker.sentinel.weights, "_turn", 1)  # the third one's is next, and there is none
+    loop.run(3, lambda loop, step: before(loop, step + 9))
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source) == ("found", "parameter")
+    assert looked.phase != "optimizer"

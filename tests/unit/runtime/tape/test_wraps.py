@@ -1,8 +1,22 @@
 """What is wrapped of torch is called as torch would call it, however it was made."""
 
 import pytest
+import torch
+from torch import nn
 
+from nandiag.events import ProbeDark
+from nandiag.runtime.tape.window import Window
 from nandiag.runtime.tape.wraps import on_class
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(_ctx, gradient):
+        return gradient * 2
 
 
 class Python(dict):
@@ -31,3 +45,23 @@ def test_what_dynamo_traces_by_itself_is_one_graph(work):
     with torch.compiler.set_stance("default"):  # a test that watched ops has left that nothing be compiled
         told = torch._dynamo.explain(lambda x: model(x).sum())(torch.ones(2, 4))
     assert (told.graph_count, told.graph_break_count) == (1, 0)
+
+
+@pytest.mark.parametrize("name", ["open", "close", "pass_by", "go_on"])
+def test_a_window_that_fails_is_the_scripts_affair_nowhere(name, work, monkeypatch):
+    def fails(*_):
+        raise RuntimeError("broken")
+
+    worker = work()
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rate = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    with monkeypatch.context() as broken:
+        broken.setattr(Window, name, fails)
+        for _ in range(2):
+            optimizer.zero_grad()
+            torch.compile(torch.exp, backend="eager")(Doubled.apply(model(torch.ones(1, 2)))).sum().backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            rate.step()
+    assert worker.events(ProbeDark)

@@ -9,14 +9,15 @@ import ast
 import itertools
 import re
 
-from nandiag.analysis.causes.facts import Facts
+from nandiag.analysis.causes.facts import Facts, dtype_of
 from nandiag.analysis.causes.mends.exponentials import forms
 from nandiag.analysis.causes.mends.logarithms.logarithm import Logarithm
 from nandiag.analysis.causes.mends.script import fitting, meanings
 from nandiag.analysis.report import Suggestion
 
 _OF_SUM = "It is taken of a sum of exponentials, which vanish one by one: add them as logarithms, which do not."
-_OF_PRODUCT = "It is taken of a product, which vanishes though no factor does: add the logarithms of the factors."
+_OF_PRODUCT = "It is taken of a product, which may vanish though no factor does: add the logarithms of the factors, "
+_KEPT = "each kept from 0, where one of them did."
 
 
 def instead(facts: Facts, op: str) -> Suggestion | None:
@@ -34,8 +35,11 @@ def instead(facts: Facts, op: str) -> Suggestion | None:
     multiplied = fitting.target(made.node, "prod")
     if multiplied is not None and isinstance(made.node, ast.Call):
         given = [ast.unparse(one) for one in (*made.node.args, *made.node.keywords) if one is not multiplied]
-        code = f"torch.log({ast.unparse(multiplied)}).sum({', '.join(given)})"
-        return Suggestion(_OF_PRODUCT, fitting.whole(facts.origin, code))
+        # Which of both it was is not known: so small that no factor is bent by it.
+        least = "1e-7" if dtype_of(facts.origin.inputs[0]) == "float16" else "1e-30"
+        factors = f"{fitting.bracketed(multiplied)}.clamp_min({least})"
+        code = f"torch.log({factors}).sum({', '.join(given)})"
+        return Suggestion(_OF_PRODUCT + _KEPT, fitting.whole(facts.origin, code))
     summed = forms.summed_along(made.node)
     if summed is None:
         return None
