@@ -275,9 +275,9 @@ def _in_update(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     """No gradient flows through an update: an eps outside of the root is enough."""
     if is_called(facts):
         return ()  # optimizer_division has what can be set
-    ratio = norms.ratio(facts)
-    if ratio is not None:
-        return (ratio,)
+    made = norms.ratio(facts) or corrections.mended(facts, infinite=_is_infinite(facts))
+    if made is not None:
+        return (made,)
     eps = "1e-4" if dtype_of(divisor) == "float16" else "1e-8"
     code = quotients.divisor(facts.origin, lambda text: f"({fitting.unbracketed(text)} + {eps})")
     if code is None or quotients.rooted(facts.origin, str) is None:
