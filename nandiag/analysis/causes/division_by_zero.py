@@ -227,7 +227,7 @@ def _in_root(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...] | None
     """Return what is to be done where a root stands below the line in its own text, ``None`` where none does."""
     within = f"1e{under_root(divisor)}"
     rooted = quotients.rooted(facts.origin, lambda text: f"{text}.clamp_min({within})")
-    if rooted is None:
+    if rooted is None or (quotients.may_have_a_number_s_root(facts.origin) and not roots.is_in(facts)):
         return None
     huge = _is_infinite(facts) and divisor.numel > 1 and facts.origin.phase != "optimizer" and not _may_be_huge(facts)
     passes = facts.extra.get("of_weights") is not False
