@@ -153,6 +153,26 @@ def test_a_weight_of_zeros_is_to_begin_otherwise(at, by_hand):
 
 
 @pytest.mark.parametrize(
+    ("made", "slug", "code"),
+    [
+        ("z.T @ z / (len(z) - 1)", "linalg_degenerate", "cov + 1e-6 * torch.eye(cov.shape[-1], device=cov.device)"),
+        ("z @ z.transpose(1, 2)", "linalg_degenerate", "cov + 1e-6 * torch.eye(cov.shape[-1], device=cov.device)"),
+        ("a @ b.T", "domain_error", None),
+        ("z @ z", "domain_error", None),
+    ],
+)
+def test_the_determinant_of_a_product_with_its_own_transpose_is_negative_by_rounding_alone(
+    at, by_hand, made, slug, code
+):
+    line = on("return -torch.logdet(cov)", "torch.logdet(cov)")
+    facts = at("scalar_tensor", (), (by_hand.fact(shape=(), nan=1),), **line)
+    found = explain(told.on(facts, ("cov", made)))[1]
+    assert found.slug == slug
+    size = "return -torch.linalg.slogdet(cov).logabsdet"
+    assert found.suggestions[0].code == (size if code is None else f"return -torch.logdet({code})")
+
+
+@pytest.mark.parametrize(
     ("expression", "code"),
     [
         ("torch.log(torch.det(self.weight))", "ld = torch.linalg.slogdet(self.weight)[1]"),
