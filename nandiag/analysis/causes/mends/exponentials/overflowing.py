@@ -13,7 +13,7 @@ from nandiag.analysis.causes.mends.logarithms.logarithm import Logarithm
 from nandiag.analysis.causes.mends.script import fitting, meanings, parsing, quotients
 from nandiag.analysis.report import Origin, Suggestion
 
-OPS = {"exp": math.e, "expm1": math.e, "sinh": math.e, "cosh": math.e, "exp2": 2.0}
+OPS = {"exp": math.e, "expm1": math.e, "sinh": math.e, "cosh": math.e, "i0": math.e, "exp2": 2.0}
 _LOGGED = {
     "logsumexp": "The logarithm of its sum is taken below: let torch do both here, and take no logarithm there.",
     "sum over parts": "It is summed, and the logarithm taken below: subtract the largest first (over ranks: all_reduce "
@@ -24,7 +24,7 @@ _DOWN = Suggestion(
     "where it is made, by a mean in the place of a sum, or by its usual size."
 )
 # Both ends of what goes in lead to infinity.
-EVEN = frozenset({"sinh", "cosh"})
+EVEN = frozenset({"sinh", "cosh", "i0"})
 
 
 def suggestions(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
