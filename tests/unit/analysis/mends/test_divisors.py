@@ -47,6 +47,14 @@ def test_the_root_of_a_number_in_a_product_is_not_what_is_zero(at, by_hand, node
     assert advice(facts)[0].code == code
 
 
+@pytest.mark.parametrize(("zeros", "trained", "kept"), [(16, True, True), (16, False, False), (3, True, False)])
+def test_a_divisor_that_is_0_all_over_leaves_nothing_of_what_is_trained(at, by_hand, zeros, trained, kept):
+    given = by_hand.fact(), by_hand.fact(zeros=zeros, min=0.0, max=0.0 if zeros == 16 else 1.5)
+    line = placed("s = v / (df - 2)", "v / (df - 2)")
+    facts = at("div", given, (by_hand.fact(posinf=zeros),), **line, extra={"of_weights": trained})
+    assert (advice(facts)[0].code == "s = v / (df - 2).clamp_min(1e-6)") is kept
+
+
 def test_where_more_than_0_is_divided_by_a_root_the_quotient_is_left_out_as_well(at, by_hand):
     facts = on(quotient(at, by_hand, "e = 1 / r", "1 / r", "posinf"), ("r", "(d ** 2).sum(-1).sqrt()"))
     told = advice(facts)[0].code
