@@ -22,7 +22,7 @@ MAX_FINDINGS = 60
 LONGEST_MESSAGE = 200
 _IN_A_STEP = {"killed", "raised", "exited", "lost"}
 _PLURAL = re.compile("^was ")
-_NAMES = {"optimizer_state": "optimizer state", "frozen": "frozen parameter"}
+_NAMES = {"optimizer_state": "optimizer state", "frozen": "untrained parameter"}
 
 
 def findings_of(

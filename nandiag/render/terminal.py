@@ -23,7 +23,7 @@ from nandiag.render.frame import MOST, REST, STYLES, Frame, hanging
 from nandiag.render.snippet import snippet
 from nandiag.render.text import clean, encodable, wide
 
-_WHAT = {"optimizer_state": "optimizer state", "frozen": "frozen parameters", "gradient": "gradients"}
+_WHAT = {"optimizer_state": "optimizer state", "frozen": "untrained parameters", "gradient": "gradients"}
 _TOLD = {"stopped", "went_on", "update_left_out", "rank_victim"}
 
 

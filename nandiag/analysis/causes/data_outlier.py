@@ -184,7 +184,21 @@ def _seen(facts: Facts, warned: Warned, strength: int) -> Cause:
     dataset, index = warned.facts.get("dataset"), warned.facts.get("index")
     known = None if dataset is None or index is None else f"{dataset}[{index}]{facts.on_rank(warned)}"
     text = f"At step {warned.step}{facts.on_rank(warned)} {told(warned)}."
+    if _is_all_of_it(warned):
+        return replace(_of(text, warned.step), suggestions=(_SCALED,), strength=strength)
     return replace(_of(text, warned.step, known, _clipped(facts, warned.step)), strength=strength)
+
+
+def _is_all_of_it(warned: Warned) -> bool:
+    """Whether each of several samples is as far out: clipped, nothing would be left of any."""
+    samples, others = (words.as_number(warned.facts.get(name)) or 0.0 for name in ("samples", "others"))
+    return samples > 1 and others + 1 >= samples
+
+
+_SCALED = Suggestion(
+    "All of the batch is as large: look at why its scale is another than that of those before (other units, or not "
+    "normalised as they were), and bring it to theirs while loading."
+)
 
 
 def _clipped(facts: Facts, step: int) -> str | None:

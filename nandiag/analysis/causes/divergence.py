@@ -296,16 +296,33 @@ def _slower(facts: Facts, course: Course, strength: int) -> tuple[Suggestion, ..
     elif course.rate_rose and low and course.calm > CALM_ENOUGH:
         first = _with_lines(facts, f"{_peak(course, low)} Check what the schedule counts.")
     else:
-        name = facts.harm.optimizer if facts.harm is not None and facts.harm.optimizer else "the optimizer"
-        rate = _first_try(name, course, high)
-        code = f"{name}(..., lr={rate:.1g})" if name != "the optimizer" else None
-        what = "a tenth of it" if rate == high / 10 else f"{rate:.1g}"
-        lower = f"Lower the learning rate; {what} is a first try. Then warm up to more."
-        if strength < LIKELY:
-            lower = f"Where nothing else is meant to make it grow: l{lower[1:]}"
-        first = Suggestion(lower, code)
+        first = _lower(facts, course, high, strength)
     scale = Suggestion("Check what scales the loss: a sum in the place of a mean multiplies the learning rate.")
     return first, scale, *_second_line(facts)
+
+
+def _lower(facts: Facts, course: Course, high: float, strength: int) -> Suggestion:
+    """Say what to begin with where no rate of the run went well: where a schedule sets it, there.
+
+    A schedule writes over what the optimizer is made with: a rate put there would change nothing.
+    """
+    name = facts.harm.optimizer if facts.harm is not None and facts.harm.optimizer else "the optimizer"
+    rate = _first_try(name, course, high)
+    what = "a tenth of it" if rate == high / 10 else f"{rate:.1g}"
+    scheduled = course.rate_rose and _is_scheduled(facts)
+    lower = f"Lower the learning rate; {what} is a first try. Then warm up to more."
+    if scheduled:
+        lower = f"Lower the learning rate where it begins, and its peak; {rate:.1g} is a first try."
+    if strength < LIKELY:
+        lower = f"Where nothing else is meant to make it grow: l{lower[1:]}"
+    if scheduled:
+        return _with_lines(facts, lower)
+    return Suggestion(lower, f"{name}(..., lr={rate:.1g})" if name != "the optimizer" else None)
+
+
+def _is_scheduled(facts: Facts) -> bool:
+    """Whether lines of the script's are known that set the learning rate behind the optimizer's making."""
+    return facts.compared is not None and bool(facts.compared.rate_set_at)
 
 
 def _with_lines(facts: Facts, text: str) -> Suggestion:

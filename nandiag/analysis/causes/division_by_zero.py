@@ -67,6 +67,7 @@ RATIOS = {"addcdiv": 2}
 NODES = ("Div", "Reciprocal")
 _IN_ROOT = "Keep what is under the root away from zero: behind it the gradient would still be infinite there."
 _BY_INF = "Make the quotients 0 where the divisor is: by a small number in its place what is not 0 would be huge."
+_NOTHING_LEFT = "All of the divisor is 0: with 0 for the quotient nothing would be left of it. Keep it away from zero."
 _CLAMPED = Suggestion("Or keep the divisor above the least that is of use, or clamp the quotient to the largest.")
 _LARGE = "Keep the divisor away from zero: among weights that are divided by their sum, a huge one is nearly 1."
 _LOGGED = "Keep the divisor away from zero: its logarithm is taken, for which a huge quotient is none, and 0 breaks it."
@@ -227,7 +228,7 @@ def _in_root(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...] | None
     """Return what is to be done where a root stands below the line in its own text, ``None`` where none does."""
     within = f"1e{under_root(divisor)}"
     rooted = quotients.rooted(facts.origin, lambda text: f"{text}.clamp_min({within})")
-    if rooted is None:
+    if rooted is None or (quotients.may_have_a_number_s_root(facts.origin) and not roots.is_in(facts)):
         return None
     huge = _is_infinite(facts) and divisor.numel > 1 and facts.origin.phase != "optimizer" and not _may_be_huge(facts)
     passes = facts.extra.get("of_weights") is not False
@@ -275,9 +276,9 @@ def _in_update(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     """No gradient flows through an update: an eps outside of the root is enough."""
     if is_called(facts):
         return ()  # optimizer_division has what can be set
-    ratio = norms.ratio(facts)
-    if ratio is not None:
-        return (ratio,)
+    made = norms.ratio(facts) or corrections.mended(facts, infinite=_is_infinite(facts))
+    if made is not None:
+        return (made,)
     eps = "1e-4" if dtype_of(divisor) == "float16" else "1e-8"
     code = quotients.divisor(facts.origin, lambda text: f"({fitting.unbracketed(text)} + {eps})")
     if code is None or quotients.rooted(facts.origin, str) is None:
@@ -298,12 +299,19 @@ def _out_of_reach(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
         huge = _LARGE if shares.is_shared(facts) else _LOGGED if probabilities.is_taken(facts) else None
         if huge is not None:
             return (Suggestion(huge, _guarded(facts, divisor)),)
-        first = Suggestion(_left_out(facts), quotients.left_out(facts.origin) or _KEPT)
-        return (first,) if facts.origin.node is not None else (first, _CLAMPED)
+        return _in_places(facts, divisor)
     if divisor.numel > 1 or facts.op == "rsqrt" or facts.origin.phase == "optimizer":
         return ()
     code = quotients.divisor(facts.origin, lambda text: f"{text}.clamp_min(1)")
     return _of_one_number(facts, divisor.name, code or "total / count.clamp_min(1)")
+
+
+def _in_places(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
+    """Where it is 0 in places the quotient is left out there; where it is all over, nothing would be left to train."""
+    if divisor.zeros == divisor.numel and facts.node is None and facts.extra.get("of_weights") is True:
+        return (Suggestion(_NOTHING_LEFT, _guarded(facts, divisor)),)
+    first = Suggestion(_left_out(facts), quotients.left_out(facts.origin) or _KEPT)
+    return (first,) if facts.origin.node is not None else (first, _CLAMPED)
 
 
 def _left_out(facts: Facts) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
+from nandiag.analysis.causes.mends import determinants
 from nandiag.analysis.causes.mends.script import fitting
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -42,12 +43,17 @@ _NORMS = ("linalg_vector_norm", "linalg_norm", "linalg_matrix_norm", "linalg_cro
 _JITTER = "{0} + 1e-6 * torch.eye({0}.shape[-1], device={0}.device)"
 _NOISE = "{0} + torch.diag(1e-4 * torch.rand({0}.shape[-1], device={0}.device))"
 
+_ROUNDED = "the determinant is negative by rounding: of a product with its own transpose it is 0 or more"
+_FEWER = "The matrix is singular, as of fewer samples than columns: add a little to its diagonal."
 _ALSO = {"inv": "inverse", "inverse": "inv", "slogdet": "logdet"}
 _VALUES = {"svd": "svdvals", "eig": "eigvals"}
 
 
 def explain(facts: Facts) -> Cause | None:
     """Name repeated eigenvalues behind a gradient, or a singular matrix behind a factorisation."""
+    if determinants.is_rounded(facts):
+        code = fitting.argument(facts.origin, "logdet", _JITTER.format)
+        return Cause("linalg_degenerate", (_ROUNDED,), (Suggestion(_FEWER, code or _JITTER.format("A")),))
     if not facts.finite_inputs:
         return None
     if facts.node is not None:

@@ -359,7 +359,7 @@ def _state_evidence(claim: Claim, at: list[Seen[Harm]]) -> Iterable[str]:
     made = look is not None and look.source == "op" and not look.facts.get("reconstructed")
     if harm is None or harm.what not in STATE or made or (look is not None and look.phase in STARTS):
         return
-    one = {"optimizer_state": "state", "frozen": "frozen parameter"}.get(harm.what, harm.what)
+    one = {"optimizer_state": "state", "frozen": "untrained parameter"}.get(harm.what, harm.what)
     if harm.since is not None:
         when = f"after step {harm.since}" if harm.since >= 0 else "before the first step"
         yield f"The {one} was finite {when}."

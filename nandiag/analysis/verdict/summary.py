@@ -246,7 +246,7 @@ def _state_summary(claim: Claim, origin: Origin, kind: str) -> str:
     harm = claim.harm.event if claim.harm else None
     source = claim.look.event.source if claim.look and claim.basis == "look" else None
     what = source or (harm.what if harm else "parameter")
-    what = {"frozen": "frozen parameter", "optimizer_state": "optimizer state"}.get(what, what)
+    what = {"frozen": "untrained parameter", "optimizer_state": "optimizer state"}.get(what, what)
     bad = [fact.name for fact in origin.inputs if fact.bad and fact.name]
     total = max(len(bad), harm.bad if harm and harm.what in STATE else 0)
     name = f"{what} {bad[0]}" + (f" and {total - 1} more" if total > 1 else "") if bad else f"a {what}"

@@ -36,7 +36,7 @@ from nandiag.runtime.evidence.explain import (
 from nandiag.runtime.evidence.heard import in_numpy
 from nandiag.runtime.evidence.labels import Label, at_module, label, labels_of, storage, whole_fact
 from nandiag.runtime.evidence.op import Op, Outside, Spot
-from nandiag.runtime.evidence.walk import Finding, ancestors, beside, is_brought, origin, picked
+from nandiag.runtime.evidence.walk import Finding, ancestors, beside, is_brought, origin, picked, raised
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.look.weights import Held
 from nandiag.runtime.memory.laid import left_finite
@@ -112,11 +112,10 @@ class Evidence:
         """Return the event for an origin."""
         if finding.source == "received":
             return self._received(case, finding)
-        return (
-            self._brought(case, finding)
-            if finding.source == "outside"
-            else self._made(case, finding, {"chain": finding.chain})
-        )
+        finding = raised(self.ends(case), finding, self.births)
+        if finding.source == "outside":
+            return self._brought(case, finding)
+        return self._made(case, finding, {"chain": finding.chain})
 
     def beside(self, case: Case, ends: list[Op], finding: Finding) -> list[Looked]:
         """Return the events for the places that broke by themselves beside the origin."""

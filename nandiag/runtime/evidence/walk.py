@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import bool as bool_
 
+from nandiag.runtime.births.known import OP
 from nandiag.runtime.evidence.explain import frame_of
 from nandiag.runtime.evidence.op import Op, alone
 from nandiag.runtime.tape.packed.nested import tensors_in
+
+if TYPE_CHECKING:
+    from nandiag.runtime.births.births import Births
 
 _MOST_BESIDE = 3
 
@@ -80,6 +85,26 @@ def picked(ends: list[Op]) -> Finding | None:
     chain = ancestors(ends)
     found = next((op for op in chain if op.picks and not _holds_nan(op) and _by_numbers(op)), None)
     return None if found is None else Finding(found, "op", len(chain), _phase(found, chain))
+
+
+def raised(ends: list[Op], found: Finding, births: Births | None) -> Finding:
+    """Return where -inf came into the step that was turned to +Inf before it became NaN: a mask is not.
+
+    ``found`` where it is no such -inf, or where no call of before the first step is known to have computed it.
+    """
+    chain = ancestors(ends) if found.op.born_nan and births is not None else []
+    taken = next((op for op in chain if op.outside), None)
+    if taken is None or births is None or not any(map(_raises, chain)):
+        return found
+    birth = births.of(taken.outside[0].tensor)
+    return found if birth is None or birth.how != OP else Finding(taken, "outside", len(chain), taken.spot.phase)
+
+
+def _raises(op: Op) -> bool:
+    """Whether +Inf is made of -inf alone, as ``exp(-x)`` and ``x ** 2`` do."""
+    given, made = [one for one in op.inputs if one is not None], [one for one in op.outputs if one is not None]
+    masked = any(one.neginf for one in given) and not any(one.nan or one.posinf for one in given)
+    return masked and any(one.posinf for one in made)
 
 
 def _by_numbers(op: Op) -> bool:

@@ -177,6 +177,16 @@ def test_the_lines_that_set_a_rate_that_rose_are_shown(by_hand):
     assert unknown.code is None
 
 
+def test_a_schedule_that_began_too_high_is_lowered_where_it_is_made(by_hand):
+    """What the optimizer is made with is written over by the schedule: a rate put there changes nothing."""
+    past = history([2.0**n * 1e3**n for n in range(6)])
+    past = replace(past, lr=tuple(0.4 * 1.3**n for n in range(6)))
+    line = "train.py:28: sched = OneCycleLR(opt, max_lr=10.0, total_steps=80)"
+    told = story(by_hand, Compared(6, rate_set_at=(line,)), past, optimizer="SGD").suggestions[0]
+    assert told.code == line
+    assert told.text.startswith("Lower the learning rate where it begins, and its peak")
+
+
 def test_a_setting_that_is_no_number_is_blamed_and_not_the_rate(by_hand):
     """The update is given it as it is given the size of a step."""
     decay = Setting(0, "weight_decay", math.nan, 1e-3, 0.01, 0.01, math.nan, 12, 1, ("train.py:8: decay = 0 * inf",))

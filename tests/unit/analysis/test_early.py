@@ -102,6 +102,17 @@ def test_a_batch_unlike_the_others_is_the_story_behind_an_overflow(by_hand):
         assert any("index 2111 of TensorDataset" in text for text in verdict.evidence) is (cause is not None)
 
 
+@pytest.mark.parametrize(("others", "clipped"), [(19, False), (3, True)])
+def test_a_batch_of_which_each_sample_is_far_out_is_not_clipped(by_hand, others, clipped):
+    """It came in other units, or was not normalised: clipped, nothing would be left of any."""
+    facts = {"size": 1345.0, "largest": 3.3, "batches": 3, "sample": 8, "samples": 20, "others": others}
+    look = by_hand.found(3, outputs=(by_hand.fact(posinf=1),), inputs=(by_hand.fact(max=1e30, absmax=1e30),))
+    log = by_hand.rank(0, Warned("batch_outlier", 3, facts, "x"), by_hand.loss(3, value=float("inf")), look, world=1)
+    told = analyse(by_hand.run(log, world=1)).verdict.suggestions
+    assert any("x.clamp(" in (one.code or "") for one in told) is clipped
+    assert any("bring it to theirs" in one.text for one in told) is not clipped
+
+
 def test_all_of_a_batch_that_is_unlike_the_others_is_clipped(by_hand):
     facts = {"size": 3e5, "batches": 147}
     seen = [(12, "early", 4.0), (16, "support", 4.2), (16, "query", 3.9), (16, "input", 1.0), (16, "input", 0.5)]

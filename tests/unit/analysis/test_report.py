@@ -282,3 +282,12 @@ def test_the_micro_step_is_told_where_there_are_several(by_hand, total, micro_st
     said = by_hand.rank(0, harm, by_hand.found(5, micro_step=micro_step), world=1)
     verdict = analyse(by_hand.run(said, world=1)).verdict
     assert verdict.summary == f"-Inf born on rank 0 at step 5{told} in forward of net.head"
+
+
+def test_a_weight_that_no_optimizer_trains_is_not_said_to_be_frozen(by_hand):
+    """A server's, whose clients are trained, asks for gradients all the same."""
+    log = by_hand.rank(0, by_hand.state(4, what="frozen", phase="forward", since=3), by_hand.finished(5), world=1)
+    report = analyse(by_hand.run(log, world=1))
+    told = [report.verdict.summary, *(one.text for one in report.findings)]
+    assert any("untrained parameter" in text for text in told)
+    assert not any("frozen" in text for text in told)

@@ -67,12 +67,43 @@ def turned_over(facts: Facts) -> Suggestion | None:
 
     torch lays NaN into the result where the determinant is negative: no tensor goes into that op.
     """
-    found = fitting.parsed(facts.origin)
-    matrix = None if found is None else fitting.target(found[1], "logdet")
-    if matrix is None or facts.node is not None or not facts.outputs_nan or any(map(_is_bad, facts.origin.inputs)):
+    matrix = _below_zero(facts)
+    if matrix is None or _is_of_products(facts, matrix):
         return None
     code = f"torch.linalg.slogdet({ast.unparse(matrix)}).logabsdet"
     return Suggestion(_SIZE, fitting.whole(facts.origin, code))
+
+
+def is_rounded(facts: Facts) -> bool:
+    """Whether ``logdet`` made NaN of ``z.T @ z``, by the script's text: but for rounding that has none below 0."""
+    matrix = _below_zero(facts)
+    return matrix is not None and _is_of_products(facts, matrix)
+
+
+def _below_zero(facts: Facts) -> ast.expr | None:
+    """Return the A of the underlined ``torch.logdet(A)`` which made NaN of what is finite."""
+    found = fitting.parsed(facts.origin)
+    made = facts.node is None and facts.outputs_nan and not any(map(_is_bad, facts.origin.inputs))
+    return fitting.target(found[1], "logdet") if found is not None and made else None
+
+
+def _is_of_products(facts: Facts, matrix: ast.expr) -> bool:
+    parts = ast.walk(meanings.behind(facts, matrix).node)
+    products = [one for one in parts if isinstance(one, ast.BinOp) and isinstance(one.op, ast.MatMult)]
+    return any(_is_turned(one.left, one.right) for one in products)
+
+
+def _is_turned(left: ast.expr, right: ast.expr) -> bool:
+    """Whether one of two is the transpose of the other."""
+    a, b = map(_untransposed, (left, right))
+    return ast.unparse(a) == ast.unparse(b) and (a is left) is not (b is right)
+
+
+def _untransposed(node: ast.expr) -> ast.expr:
+    """Return the z of ``z.T``, ``z.mT``, ``z.t()`` and ``z.transpose(1, 2)``."""
+    if isinstance(node, ast.Attribute) and node.attr in {"T", "mT"}:
+        return node.value
+    return next((one for name in ("t", "transpose") if (one := fitting.target(node, name)) is not None), node)
 
 
 def _is_bad(fact: TensorFact) -> bool:

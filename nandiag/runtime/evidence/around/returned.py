@@ -104,7 +104,7 @@ def ends(place: Place) -> str | None:
 
 def _is_of_one_turn(place: Place) -> bool:
     node = place.nodes[-1]
-    below = node.right if isinstance(node, ast.BinOp) else node
+    below = node.right if isinstance(node, ast.BinOp) else node.value if isinstance(node, ast.AugAssign) else node
     loops = [one for one in place.within if isinstance(one, ast.For | ast.AsyncFor | ast.While)]
     made = {name for loop in loops for one in ast.walk(loop) for name in bound(one)}
     return not made.isdisjoint(loaded(below))

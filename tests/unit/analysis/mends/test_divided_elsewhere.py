@@ -61,6 +61,14 @@ def test_a_bias_correction_of_nothing_counts_from_one_wherever_the_line_stands(a
     assert first(facts) == "q.copy_(s / (1 - self.beta**(self.t + 1)))"
 
 
+def test_an_optimizer_of_the_script_s_own_that_keeps_its_count_in_a_tensor_counts_from_one(at, by_hand):
+    line = on('m = st["m"] / (1 - b1 ** st["t"])', 'st["m"] / (1 - b1 ** st["t"])')
+    divisor = by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0, absmax=0.0)
+    extra = {"reconstructed": True, "parameters": ["w"]}
+    facts = at("div", (by_hand.fact(), divisor), (by_hand.fact(posinf=9),), extra=extra, phase="optimizer", **line)
+    assert first(facts) == 'm = st["m"] / (1 - b1 ** (st["t"] + 1))'
+
+
 def test_a_bias_correction_by_a_name_is_mended_where_the_name_is_made(at, by_hand):
     named = (Meaning("corr", "1 - decay ** t", "train.py", 3),)
     assert (

@@ -33,6 +33,28 @@ def test_a_root_above_the_division_is_mended_in_its_own_line(at, by_hand, root, 
     assert "in line 3" in told[0].text
 
 
+@pytest.mark.parametrize(
+    ("nodes", "code"),
+    [
+        (["MulBackward0", "LinalgVectorNormBackward0"], "y = t * v / (c ** 0.5 * size).clamp_min(1e-6)"),
+        ([], "y = t * v / (c ** 0.5 * size).clamp_min(1e-6)"),
+        (["MulBackward0", "PowBackward0"], "y = t * v / (c.clamp_min(1e-12) ** 0.5 * size)"),
+    ],
+)
+def test_the_root_of_a_number_in_a_product_is_not_what_is_zero(at, by_hand, nodes, code):
+    """A curvature, say: a number has no clamp_min, and autograd knows nothing of its root."""
+    facts = quotient(at, by_hand, "y = t * v / (c ** 0.5 * size)", "t * v / (c ** 0.5 * size)", "nan", below_by=nodes)
+    assert advice(facts)[0].code == code
+
+
+@pytest.mark.parametrize(("zeros", "trained", "kept"), [(16, True, True), (16, False, False), (3, True, False)])
+def test_a_divisor_that_is_0_all_over_leaves_nothing_of_what_is_trained(at, by_hand, zeros, trained, kept):
+    given = by_hand.fact(), by_hand.fact(zeros=zeros, min=0.0, max=0.0 if zeros == 16 else 1.5)
+    line = placed("s = v / (df - 2)", "v / (df - 2)")
+    facts = at("div", given, (by_hand.fact(posinf=zeros),), **line, extra={"of_weights": trained})
+    assert (advice(facts)[0].code == "s = v / (df - 2).clamp_min(1e-6)") is kept
+
+
 def test_where_more_than_0_is_divided_by_a_root_the_quotient_is_left_out_as_well(at, by_hand):
     facts = on(quotient(at, by_hand, "e = 1 / r", "1 / r", "posinf"), ("r", "(d ** 2).sum(-1).sqrt()"))
     told = advice(facts)[0].code

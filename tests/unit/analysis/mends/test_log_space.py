@@ -112,6 +112,26 @@ def test_it_is_the_first_help_where_the_exponential_overflows(at, by_hand):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("low", "code"),
+    [(131.0, "loss = nll.mean()"), (1.0, "loss = nll.clamp(max=20).exp().mean()")],
+)
+def test_a_loss_that_is_the_exponential_of_sums_gets_no_bound_that_leaves_no_gradient(at, by_hand, low, code):
+    facts = facts_on(at, by_hand, "loss = nll.exp().mean()\nloss.backward()", 1, "nll.exp()")
+    given = by_hand.fact(shape=(4,), min=low, max=133.0, absmax=133.0)
+    facts = replace(facts, origin=replace(facts.origin, inputs=(given,)))
+    around = replace(facts.look.site.around, uses=("loss.backward()",))
+    look = replace(facts.look, site=Site(around=around), facts={"of_weights": True})
+    assert explain(replace(facts, look=look))[1].suggestions[0].code == code
+
+
+def test_another_logarithm_of_the_line_is_no_mend(at, by_hand):
+    text = "p = torch.exp(-d)\nq = torch.exp(-s)\nloss = -torch.log(p).mean() - torch.log1p(-q).mean()"
+    for underlined, op, told in (("torch.log1p(-q)", "log1p", False), ("torch.log(p)", "log", True)):
+        found = mends.without_zeros(facts_on(at, by_hand, text, 3, underlined, op))
+        assert (found is not None and "p = -d" in found.code) is told
+
+
 def test_where_the_logarithm_is_that_of_0_a_mask_may_have_made_it(at, by_hand):
     told = explain(facts_on(at, by_hand, PAIRED, 2, "p.log()", "log"))[1].suggestions
     assert told[0].code == "loss = -p.mean()\np = z - torch.logaddexp(z, h)  # line 1"

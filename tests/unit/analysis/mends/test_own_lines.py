@@ -42,6 +42,20 @@ def test_a_sum_that_is_divided_in_place_by_a_count_of_0_is_no_weight(at, by_hand
     assert first(told.on(facts, ("N", text))) == code
 
 
+@pytest.mark.parametrize("line", ["avg[k] /= total", "new = acc / total"])
+@pytest.mark.parametrize(("spoilt", "told"), [(["0.weight"], "if total == 0: return"), ([], None)])
+def test_an_average_of_nothing_that_became_the_weights_is_left_out(at, by_hand, line, spoilt, told):
+    """By a small number in the divisor's place it would be finite: all weights 0."""
+    zero = by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0, absmax=0.0)
+    extra = {"of_weights": False, "reconstructed": True, **({"began_bad": spoilt} if spoilt else {})}
+    facts = at(
+        "div_", (by_hand.fact(zeros=16, min=0.0, max=0.0, absmax=0.0), zero), (by_hand.fact(nan=16),), extra=extra,
+        **{**on(line, line.partition("= ")[2] if " /= " not in line else line), "phase": "optimizer"},
+    )  # fmt: skip
+    look = replace(facts.look, site=Site(around=Around(ends="")))
+    assert (first(replace(facts, look=look)) == told) is (told is not None)
+
+
 def test_a_quotient_in_place_that_leaves_elements_out(at, by_hand):
     facts = at("div_", (by_hand.fact(), by_hand.fact(zeros=1)), (by_hand.fact(posinf=1),), **on("w /= n", "w /= n"))
     assert first(facts) == "w /= torch.where(n != 0, n, torch.inf)"
@@ -136,6 +150,26 @@ def test_a_weight_of_zeros_is_to_begin_otherwise(at, by_hand):
     facts = at("div", (some, by_hand.fact(zeros=1, min=0.0)), (by_hand.fact(nan=4),), **line)
     divisor = "divisor = self.proto.norm(dim=-1, keepdim=True)"  # behind a guard the gradient of such a row is huge
     assert first(facts) == f"{divisor}; p = self.proto / torch.where(divisor != 0, divisor, torch.inf)"
+
+
+@pytest.mark.parametrize(
+    ("made", "slug", "code"),
+    [
+        ("z.T @ z / (len(z) - 1)", "linalg_degenerate", "cov + 1e-6 * torch.eye(cov.shape[-1], device=cov.device)"),
+        ("z @ z.transpose(1, 2)", "linalg_degenerate", "cov + 1e-6 * torch.eye(cov.shape[-1], device=cov.device)"),
+        ("a @ b.T", "domain_error", None),
+        ("z @ z", "domain_error", None),
+    ],
+)
+def test_the_determinant_of_a_product_with_its_own_transpose_is_negative_by_rounding_alone(
+    at, by_hand, made, slug, code
+):
+    line = on("return -torch.logdet(cov)", "torch.logdet(cov)")
+    facts = at("scalar_tensor", (), (by_hand.fact(shape=(), nan=1),), **line)
+    found = explain(told.on(facts, ("cov", made)))[1]
+    assert found.slug == slug
+    size = "return -torch.linalg.slogdet(cov).logabsdet"
+    assert found.suggestions[0].code == (size if code is None else f"return -torch.logdet({code})")
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,26 @@ def test_the_sample_of_data_that_was_bad_before_the_first_step(work, part):
     assert look.facts["came_as"] == "TensorDataset[5]"
 
 
+@pytest.mark.parametrize(
+    ("loss", "op"),
+    [
+        (lambda out, low: (out.sigmoid() * low + torch.exp(-out.sigmoid() * low)).mean(), "aten.log.default"),
+        (lambda out, low: torch.softmax(out + low, 1).sum(), "aten._softmax.default"),
+    ],
+)
+def test_a_logarithm_of_zero_is_no_mask_where_it_was_turned_to_infinity(work, loss, op):
+    """Else the line is that of the NaN, where -inf and what was made +inf of it meet."""
+    worker = work()
+    table = torch.log(torch.tensor([[0.0], [0.5], [1.0]]))
+    layer = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+    for rows in ([1, 2], [0, 1]):
+        loss(layer(torch.ones(2, 4)), table[rows]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert (found(worker).step, found(worker).site.op) == (1, op)
+
+
 class Rows(torch.utils.data.Dataset):
     """Samples that numpy holds: row 5 is bad."""
 

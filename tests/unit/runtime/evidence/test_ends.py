@@ -69,6 +69,12 @@ def test_the_rest_of_a_loop_is_not_left_for_what_one_turn_makes(made, given):
     assert told(f"def f(ps, n):\n  {made}\n    p.mul_(1 / total)") == given
 
 
+def test_what_is_divided_in_place_in_each_turn_by_the_same():
+    tree = ast.parse("def f(avg, n):\n  total = n.sum()\n  for k in avg:\n    avg[k] /= total\n")
+    scope, loop = tree.body[0], tree.body[0].body[1]
+    assert ends(Place("train.py", (tree, scope, loop, loop.body[0]))) == ""
+
+
 def test_what_a_turn_divides_may_be_its_own():
     text = "def f(self, ts, ps):\n  for t, p in zip(ts, ps):\n    p.copy_(t / self.n)"
     tree = ast.parse(text)

@@ -136,6 +136,12 @@ def _guarded(meaning: Meaning, guard: str) -> str | None:
     return f"{meaning.name} = {text}" if meaning.inside else text
 
 
+def is_in(facts: Facts) -> bool:
+    """Whether autograd is known to have taken a root on the way to the divisor, or a power."""
+    nodes = facts.extra.get("below_by")
+    return isinstance(nodes, list) and any(str(node).startswith(("Sqrt", "Pow")) for node in nodes)
+
+
 def _is_root(facts: Facts) -> bool:
     """Whether autograd made the divisor by a root, as far as it is known."""
     nodes = facts.extra.get("made_by" if len(facts.origin.inputs) == 1 else "below_by")

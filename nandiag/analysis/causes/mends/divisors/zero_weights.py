@@ -56,7 +56,7 @@ def written(facts: Facts, divisor: TensorFact) -> Suggestion | None:
     inverts = facts.op == "reciprocal" and facts.origin.phase == "optimizer"
     weighs = divides and facts.outputs_nan and facts.origin.inputs[0].numel == 1
     replaced = divides and facts.outputs_nan and _COPIED.match(line)
-    own = _MERGED.match(line) or _is_a_weight(facts)
+    own = _MERGED.match(line) or _is_a_weight(facts) or (divides and facts.extra.get("began_bad"))
     merged = facts.outputs_nan and own and facts.origin.inputs[0].zeros == facts.origin.inputs[0].numel
     written = replaced or merged or ((inverts or weighs) and _IN_PLACE.match(line))
     if not written or divisor.numel != 1 or text is None or "(" in text or _are_gradients_of_zeros(facts):

@@ -28,9 +28,10 @@ Form = Callable[[ast.expr], tuple[str, str] | None]
 def stable(origin: Origin, op: str = "exp") -> Stable | None:
     """Return the form around the underlined ``op`` that the line writes out by hand, or ``None``.
 
-    That is a softmax, a softplus, a logsumexp, a sigmoid or a tanh of exponentials, or the logarithm of a cosh.
+    That is a softmax, a softplus, a logsumexp, a sigmoid or a tanh of exponentials, or the logarithm of a cosh or of a
+    Bessel function, as the density of a von Mises distribution has it.
     """
-    forms = {"exp": _FORMS, "cosh": (_logcosh,)}.get(op, ())
+    forms = {"exp": _FORMS, "cosh": (_logcosh,), "i0": (_logbessel,)}.get(op, ())
     line = origin.source or ""
     if origin.column is None or not line.isascii():
         return None  # offsets of the parser count bytes
@@ -267,6 +268,16 @@ def _logcosh(node: ast.expr) -> tuple[str, str] | None:
     text = fitting.within_clamp(given) or fitting.bracketed(given)
     size = f"{text}.abs()"
     return "log of a cosh", f"({size} + torch.nn.functional.softplus(-2 * {size}) - 0.6931472)"
+
+
+def _logbessel(node: ast.expr) -> tuple[str, str] | None:
+    """``log(i0(x))``: it is ``log(i0e(x)) + |x|``."""
+    inner = _argument(node, "log")
+    given = None if inner is None else _argument(inner, "i0")
+    if given is None:
+        return None
+    text = fitting.within_clamp(given) or fitting.bracketed(given)
+    return "log of a Bessel function", f"(torch.log(torch.special.i0e({text})) + {text}.abs())"
 
 
 _KEEPS = frozenset({"keepdim", "keepdims"})

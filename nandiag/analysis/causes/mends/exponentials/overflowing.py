@@ -13,14 +13,18 @@ from nandiag.analysis.causes.mends.logarithms.logarithm import Logarithm
 from nandiag.analysis.causes.mends.script import fitting, meanings, parsing, quotients
 from nandiag.analysis.report import Origin, Suggestion
 
-OPS = {"exp": math.e, "expm1": math.e, "sinh": math.e, "cosh": math.e, "exp2": 2.0}
+OPS = {"exp": math.e, "expm1": math.e, "sinh": math.e, "cosh": math.e, "i0": math.e, "exp2": 2.0}
 _LOGGED = {
     "logsumexp": "The logarithm of its sum is taken below: let torch do both here, and take no logarithm there.",
     "sum over parts": "It is summed, and the logarithm taken below: subtract the largest first (over ranks: all_reduce "
     "it with ReduceOp.MAX), and add it back behind the logarithm.",
 }
+_DOWN = Suggestion(
+    "All that goes into it is far above what an exponential is for, and a bound would leave no gradient: bring it down "
+    "where it is made, by a mean in the place of a sum, or by its usual size."
+)
 # Both ends of what goes in lead to infinity.
-EVEN = frozenset({"sinh", "cosh"})
+EVEN = frozenset({"sinh", "cosh", "i0"})
 
 
 def suggestions(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
@@ -33,6 +37,8 @@ def suggestions(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
     scale = scales.bounded(facts) or scales.weighed(facts)
     if scale is not None:
         return (scale,)
+    if _all_above(facts) and facts.extra.get("of_weights") is True and facts.origin.inputs[0].numel > 1:
+        return (_DOWN,)
     weight = _as_weight(facts, op)
     bound = weight or _bounded(facts.origin, op, "10" if dtype == "float16" else _most(facts, op))
     many = any(len(fact.shape) > 1 for fact in facts.origin.inputs)
@@ -84,18 +90,23 @@ def _weighed(facts: Facts) -> str | None:
 
 
 def _loss_itself(facts: Facts) -> Suggestion | None:
-    """The loss is the exponential of one number: above a bound it would have no gradient, and nothing be trained."""
+    """The loss is the exponential of what is above a bound: with that it would have no gradient, and train nothing."""
     found, given = fitting.parsed(facts.origin), facts.origin.inputs[0]
     part = forms.exponent(found[1]) if found is not None and _is_all_of(facts.origin, found[1]) else None
     name = (facts.origin.source or "").partition("=")[0].strip()
     trained = any(use.startswith(f"{name}.backward(") for use in facts.uses)
-    if part is None or given.numel != 1 or not trained or facts.extra.get("of_weights") is not True:
+    one = given.numel == 1
+    if part is None or not (one or _all_above(facts)) or not trained or facts.extra.get("of_weights") is not True:
         return None
-    text = (
-        "The loss is the exponential of one number, and above a bound nothing would be trained: train on that number, "
-        "which has its least in the same place, and take the exponential for what is shown."
-    )
-    return Suggestion(text, fitting.whole(facts.origin, ast.unparse(part)))
+    of = "of one number, and above a bound" if one else f"of numbers that are all above {_USUAL_BOUND}: with a bound"
+    least = "that number, which has its least in the same place" if one else "these numbers (bring a sum to a mean)"
+    text = f"The loss is the exponential {of} nothing would be trained: train on {least}, and take the exponential "
+    return Suggestion(f"{text}for what is shown.", fitting.whole(facts.origin, ast.unparse(part)))
+
+
+def _all_above(facts: Facts) -> bool:
+    """Whether all that went in is above the bound that would be told: it would leave no gradient."""
+    return (facts.origin.inputs[0].min or 0.0) > _USUAL_BOUND_AT
 
 
 def _is_all_of(origin: Origin, exponential: ast.expr) -> bool:

@@ -25,7 +25,13 @@ def without_zeros(facts: Facts) -> Suggestion | None:
     """Return the lines in logarithms where nothing but an exponential that vanished can have made a 0 in them."""
     found = mended(facts)
     masks = found is not None and any(word in (found.code or "") for word in ("torch.log(", "-torch.inf"))
-    return None if masks else found
+    return None if masks or found is None or _still_stands(facts, found.code or "") else found
+
+
+def _still_stands(facts: Facts, code: str) -> bool:
+    """Whether the line takes the underlined logarithm still: it was another one that was written out."""
+    asked = fitting.parsed(facts.origin)
+    return asked is not None and ast.unparse(asked[1]) in code.partition("\n")[0]
 
 
 def mended(facts: Facts) -> Suggestion | None:

@@ -117,6 +117,17 @@ def rooted(origin: Origin, guard: Guard) -> str | None:
     return whole(origin, text)
 
 
+def may_have_a_number_s_root(origin: Origin) -> bool:
+    """Whether it divides by a product in which each root is ``c ** 0.5``, of a name alone: that may be a number's."""
+    found = parsed(origin)
+    divided = None if found is None else divided_by(found[1])
+    parts = [] if divided is None else factors(divided)
+    roots = [part for part in parts if root_of(part) is not None]
+    return 0 < len(roots) < len(parts) and all(
+        isinstance(_half_power(looked_at(root)), ast.Name | ast.Attribute) for root in roots
+    )
+
+
 def factors(node: ast.expr) -> list[ast.expr]:
     """Return the factors of a product; the expression itself where it is none."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
