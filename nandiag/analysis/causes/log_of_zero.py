@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import posixpath
 import re
 from dataclasses import replace
@@ -47,6 +48,8 @@ EXPLAIN = Explanation(
     ),
 )
 
+# Of a table, so many times as many values as there are zeros say what its values are like.
+_FEW = 4
 # One over what is smaller is larger than the dtype holds, or nearly so.
 _TINY = {"float16": 2e-5, "bfloat16": 1e-37, "float32": 1e-37, "float64": 1e-307}
 LOGS = frozenset({"log", "log2", "log10"})
@@ -109,6 +112,19 @@ def _gradient(facts: Facts, arguments: tuple[TensorFact, ...]) -> Cause | None:
     return _cause(facts, op, f"{text}: 1/x leaves {dtype_of(small)}")
 
 
+def _least_of_table(facts: Facts, given: TensorFact) -> str | None:
+    """Return a bound next to the least of the others, of a table that is made once: far below them it would rule all.
+
+    None where few of its values are above 0.
+    """
+    absmin = given.absmin
+    few = given.zeros * _FEW <= given.numel
+    if facts.extra.get("birth") != "op" or given.min != 0.0 or not absmin or not few:
+        return None
+    power = math.floor(math.log10(absmin))
+    return f"{math.floor(absmin / 10.0 ** (power - 1)) / 10}e{power}"
+
+
 def _single(fact: TensorFact | None) -> bool:
     return fact is not None and fact.numel == 1
 
@@ -119,7 +135,8 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
         return Cause("log_of_zero", (text,), (sized,))
     dtypes = {dtype_of(fact) for fact in facts.origin.inputs}
     small = " A small constant like 1e-8 is itself 0 in float16." if "float16" in dtypes else ""
-    bound = "-1 + 1e-6" if op in {"log1p", "xlog1py"} else least(facts.origin.inputs[-1 if op == "xlogy" else 0])
+    given = facts.origin.inputs[-1 if op == "xlogy" else 0]
+    bound = "-1 + 1e-6" if op in {"log1p", "xlog1py"} else _least_of_table(facts, given) or least(given)
     narrow = "float16" in dtypes  # bfloat16 holds the bound, and what comes behind needs the dtype that it had
     guard = f"{'float().' if narrow else ''}clamp_min({bound})"
     asked = densities.mended(facts)

@@ -309,9 +309,19 @@ def _is_told(place: _Place, file: str | None) -> bool:
     return file is not None and place.origin.file == file and place.line is not None and not place.beside
 
 
+def _once(places: list[_Place]) -> Iterable[_Place]:
+    """Yield the first place of each line, and of its gradient: to mend that mends what comes of it."""
+    seen = set()
+    for place in places:
+        key = place.origin.file, place.origin.line, place.origin.node is None
+        if key not in seen:
+            seen.add(key)
+            yield place
+
+
 def _why(places: list[_Place], origin: Origin) -> Iterable[str]:
     """Yield what breaks next where no help says so."""
-    for number, place in enumerate(places):
+    for number, place in enumerate(_once(places)):
         bad = {"nan": "NaN", "inf": "Inf"}[place.origin.kind]
         how = "With finite numbers put in its place," if not number else "With those put there too,"
         how, next_ = ("", "of finite values as well") if place.beside else (f"{how} ", "next")

@@ -209,3 +209,12 @@ def test_what_another_rank_had_sent_before_the_mend_breaks_nothing_behind_it(by_
     odd = look(by_hand, "y = x * scale", "x * scale", 21, op="mul")
     told = verdict(by_hand, look(by_hand, *ORIGIN, op="div"), replace(odd, facts={**odd.facts, "fed": fed}))
     assert any("line 21" in each for each in told.evidence) is not fed
+
+
+def test_a_line_that_breaks_again_and_again_is_told_once(by_hand):
+    origin = look(by_hand, *ORIGIN, op="div")
+    places = [look(by_hand, "h = big.log() + other.log()", part, 30) for part in ("big.log()", "other.log()")]
+    last = look(by_hand, "z = more.log()", "more.log()", 31)
+    told = verdict(by_hand, origin, *(replace(one, inputs=(by_hand.fact(min=-1.0),)) for one in (*places, last)))
+    again = [each for each in told.evidence if "next" in each]
+    assert [each.partition(" made ")[0].rpartition(", ")[2] for each in again] == ["line 30", "line 31"]

@@ -307,3 +307,22 @@ def test_in_a_branch_that_is_not_taken_what_it_is_divided_by_is_bounded_too(at, 
     exec(code, {"torch": torch, "y": torch.tensor([0.0, 1.0]), "mu": mu}, kept)  # noqa: S102
     (gradient,) = torch.autograd.grad(kept["ratio"].sum(), mu)
     assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("given", "birth", "code"),
+    [
+        ({"zeros": 1, "min": 0.0, "absmin": 0.0017174908}, "op", "self.log_var = torch.log(var.clamp_min(1.7e-3))"),
+        ({"zeros": 1, "min": 0.0, "absmin": 0.0017174908}, None, "self.log_var = torch.log(var.clamp_min(1e-12))"),
+        ({"zeros": 30, "min": 0.0, "absmin": 0.0017174908}, "op", "self.log_var = torch.log(var.clamp_min(1e-12))"),
+        ({"zeros": 2, "min": 0.0, "absmin": 40.0}, "op", "self.log_var = torch.log(var.clamp_min(4.0e1))"),
+        ({"zeros": 2, "min": 0.0, "absmin": None}, "op", "self.log_var = torch.log(var.clamp_min(1e-12))"),
+    ],
+)
+def test_a_zero_of_a_table_comes_next_to_the_least_of_the_others(at, by_hand, given, birth, code):
+    """A logarithm of 1e-12 beside others of 1e-3 makes what is weighed by it rule the loss."""
+    table = by_hand.fact(shape=(40,), **given)
+    extra = {} if birth is None else {"birth": birth}
+    line = "self.log_var = torch.log(var)"
+    facts = at("log", (table,), (by_hand.fact(neginf=1),), extra=extra, **placed(line, "torch.log(var)"))
+    assert advice(facts)[0].code == code
