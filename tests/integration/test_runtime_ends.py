@@ -223,7 +223,7 @@ def test_a_script_that_leaves_on_a_bad_batch_has_the_line_of_its_dataset(launch,
     done = launch(*NANDIAG, *words, cwd=tmp_path, timeout=90)
     origin = json.loads(file.read_text())["verdict"]["origin"]
     assert done.returncode == 1
-    assert origin["source"].strip().endswith("# of one grey"), done.stderr
+    assert (origin["source"] or "").strip().endswith("# of one grey"), done.stderr
     assert "Tiles[22]" in done.stderr
 
 
