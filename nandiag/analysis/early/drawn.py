@@ -14,10 +14,10 @@ def told(warned: Warned) -> str:
     """Return what was refused, at which line, what it was made of and why that is 0, as far as it is known."""
     facts = warned.facts
     name = _text(warned, "name") or "what it draws by"
-    said = f"{name} sums to 0{_rows(warned)}{_where(facts.get('at'), 'drawn from at')}"
+    said = f"{name} sums to 0{_rows(warned)}{where(facts.get('at'), 'drawn from at')}"
     made = _text(warned, "made")
     if made is not None:
-        said += f"; {name} is {made}{_where(facts.get('made_at'), 'set at')}"
+        said += f"; {name} is {made}{where(facts.get('made_at'), 'set at')}"
     lines = facts.get("set_in")
     if isinstance(lines, list) and lines:
         said += f"; {name} is set in {words.lines(lines)}"
@@ -62,7 +62,8 @@ def _rows(warned: Warned) -> str:
     return f" in row {rows[0]} of {of}" if empty == 1 else f" in {empty} of its {of} rows, the first is row {rows[0]}"
 
 
-def _where(place: object, what: str) -> str:
+def where(place: object, what: str) -> str:
+    """Return `` (WHAT file:line)`` of a file and a line, nothing where they are not known."""
     known = isinstance(place, list) and len(place) == 2
     return f" ({what} {posixpath.basename(str(place[0]))}:{place[1]})" if known and isinstance(place, list) else ""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import posixpath
 
+from nandiag.analysis.early.drawn import where
 from nandiag.analysis.report import Suggestion
 from nandiag.events import Warned, words
 
@@ -23,11 +23,11 @@ _RANGES = {
 def told_matrix(warned: Warned) -> str:
     """Return which matrix was refused, where, and what its eigenvalues are, or its singular values."""
     facts = warned.facts
-    which = f" {facts['index']} of {facts['of']}" if _whole(warned, "of") > 1 else ""
-    size = f"{_whole(warned, 'size')} x {_whole(warned, 'size')}, {facts.get('dtype')}"
+    which = f" {_whole(warned, 'index')} of {_whole(warned, 'of')}" if _whole(warned, "of") > 1 else ""
+    size = f"{_whole(warned, 'size')} x {_whole(warned, 'size')}, {_dtype(warned)}"
     kind = "eigenvalue" if "cholesky" in _call(warned) else "singular value"
     bounds = f"its least {kind} is {words.number(_number(warned, 'least'))}, its largest"
-    said = f"{_call(warned)} refused {_name(warned, 'the matrix')}{which} ({size}{_where(facts.get('at'))})"
+    said = f"{_call(warned)} refused {_name(warned, 'the matrix')}{which} ({size}){where(facts.get('at'), 'at')}"
     said = f"{said}: {bounds} {words.number(_number(warned, 'largest'))}"
     rows = facts.get("rows")
     if isinstance(rows, list) and len(rows) == 2:
@@ -50,7 +50,9 @@ def mends_matrix(warned: Warned) -> tuple[Suggestion, ...]:
     found = (Suggestion(text, code),)
     if isinstance(warned.facts.get("rows"), list):
         return (*found, Suggestion("Or leave out one of each two that are equal where it is made."))
-    return (*found, Suggestion("Or make it in float64: torch.float32 has seven digits."))
+    if _dtype(warned) == "float64":
+        return found
+    return (*found, Suggestion("Or make it in float64, and bring back to its dtype what comes of it."))
 
 
 def told_argument(warned: Warned) -> str:
@@ -58,10 +60,10 @@ def told_argument(warned: Warned) -> str:
     facts = warned.facts
     made = facts.get("made")
     name = f"its {facts.get('param')}" + (f", {facts['name']}" if isinstance(facts.get("name"), str) else "")
-    said = f"{facts.get('law')} refused {name}{_where(facts.get('at'), ' (')}"
+    said = f"{facts.get('law')} refused {name}{where(facts.get('at'), 'at')}"
     said += f": {words.count(_whole(warned, 'invalid'), 'value')} of {_whole(warned, 'of')} {_fault(warned)}"
     if isinstance(made, str):
-        said += f"; it is {made}{_where(facts.get('made_at'), ' (set ')}"
+        said += f"; it is {made}{where(facts.get('made_at'), 'set at')}"
     return f"{said}: the exponential is so small that it is 0" if _vanished(warned) else said
 
 
@@ -93,8 +95,8 @@ def _vanished(warned: Warned) -> bool:
 
 def _jitter(warned: Warned, least: float, largest: float) -> str:
     """Return a power of ten above what is missing on the diagonal, and above what the dtype can tell."""
-    wanted = max(_EPS.get(str(warned.facts.get("dtype")), 1e-6) * largest, 2 * abs(min(least, 0.0)), 1e-12)
-    return f"1e{math.ceil(math.log10(wanted))}"
+    wanted = max(1e-12, _EPS.get(_dtype(warned), 1e-6) * largest, 2 * abs(min(0.0, least)))
+    return f"1e{math.ceil(math.log10(wanted))}" if wanted < math.inf else "1e-6"
 
 
 def _name(warned: Warned, other: str) -> str:
@@ -107,6 +109,10 @@ def _plain(warned: Warned) -> str | None:
     return name if name.replace("_", "").replace(".", "").isalnum() else None
 
 
+def _dtype(warned: Warned) -> str:
+    return str(warned.facts.get("dtype", "?"))
+
+
 def _call(warned: Warned) -> str:
     return str(warned.facts.get("call", "linear algebra"))
 
@@ -117,11 +123,5 @@ def _whole(warned: Warned, key: str) -> int:
 
 
 def _number(warned: Warned, key: str) -> float:
-    value = warned.facts.get(key)
-    return float(value) if isinstance(value, int | float) else math.nan
-
-
-def _where(place: object, before: str = "; ") -> str:
-    if not isinstance(place, list) or len(place) != 2:
-        return ""
-    return f"{before}at {posixpath.basename(str(place[0]))}:{place[1]}" + (")" if "(" in before else "")
+    value = words.as_number(warned.facts.get(key))
+    return math.nan if value is None else value

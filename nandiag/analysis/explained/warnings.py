@@ -215,7 +215,7 @@ EXPLAIN = (
         "fewer samples than columns, or it is no covariance at all.",
         looks=(
             (
-                "Rank 0, step 7: cholesky refused K (6 x 6, float32; at gp.py:9): its least eigenvalue is -2.4e-8, "
+                "Rank 0, step 7: cholesky refused K (6 x 6, float32) (at gp.py:9): its least eigenvalue is -2.4e-8, "
                 "its largest 6; rows 0 and 1 are equal."
             ),
         ),

@@ -42,7 +42,7 @@ def verdict(by_hand):
 )  # fmt: skip
 def test_a_matrix(verdict, facts, said, code):
     text, suggestions = verdict("matrix_refused", **{**MATRIX, **facts})
-    assert text.startswith("Rank 0, step 7: cholesky refused K (6 x 6, float32; at gp.py:9): ")
+    assert text.startswith("Rank 0, step 7: cholesky refused K (6 x 6, float32) (at gp.py:9): ")
     assert text.endswith(said)
     assert suggestions[0].code == code
 
@@ -71,3 +71,26 @@ def test_an_argument(verdict, facts, said, code):
     text, suggestions = verdict("argument_refused", **{**SCALE, **facts})
     assert text.endswith(f"Normal refused its scale{said}")
     assert suggestions[0].code == code
+
+
+def test_of_a_matrix_in_float64_no_wider_dtype_is_told(verdict):
+    _, suggestions = verdict("matrix_refused", **{**MATRIX, "dtype": "float64"})
+    assert not any("float64" in one.text for one in suggestions)
+    assert any("float64" in one.text for one in verdict("matrix_refused", **MATRIX)[1])
+
+
+@pytest.mark.parametrize("slug", ["matrix_refused", "argument_refused"])
+@pytest.mark.parametrize("odd", [None, "nan", "inf", -1, 10**400, [], {}, True])
+@pytest.mark.parametrize("key", sorted({*MATRIX, *SCALE}))
+def test_what_no_worker_writes_is_told_all_the_same(verdict, slug, key, odd):
+    facts = MATRIX if slug == "matrix_refused" else SCALE
+    text, suggestions = verdict(slug, **{**facts, "of": 8, key: odd})
+    assert "refused" in text
+    assert suggestions
+
+
+@pytest.mark.parametrize("slug", ["matrix_refused", "argument_refused"])
+def test_facts_that_are_lost_are_left_out(verdict, slug):
+    text, suggestions = verdict(slug, of=8)
+    assert "refused" in text
+    assert suggestions

@@ -134,10 +134,13 @@ class LastLook:
     def _refused_finite(self, error: BaseException) -> None:
         """An error about a matrix or an argument that is finite, and not such as the call takes."""
         with quiet(), torch.no_grad():
-            found = ("matrix_refused", refused_matrix(error, self.refusal.kept(error)))
-            slug, facts = found if found[1] is not None else ("argument_refused", refused_argument(error))
-        if facts is not None:
-            RECORDER.emit(Warned(slug, self._sentinel.clock.step, facts, at_harm=True), urgent=True)
+            found = {
+                "matrix_refused": refused_matrix(error, self.refusal.kept(error)),
+                "argument_refused": refused_argument(error),
+            }
+        for slug, facts in found.items():
+            if facts is not None:
+                RECORDER.emit(Warned(slug, self._sentinel.clock.step, facts, at_harm=True), urgent=True)
 
     def _refused_arrays(self, optimizer: Optimizer | None, error: BaseException) -> None:
         """An error about NaN in arrays, which no op of torch made: its line is known where numpy complained of it."""
