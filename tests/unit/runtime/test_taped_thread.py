@@ -1,0 +1,199 @@
+"""Which of the threads that train is taped, and when another one takes its place."""
+
+import threading
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from nandiag.events import Harm, Looked
+from nandiag.runtime.tape.capture import _STILL_STEPS
+from tests.unit.runtime.training import BAD, SECONDS, Net, at_work, found, leave_no_window, train
+
+
+@pytest.fixture(autouse=True)
+def empty_stack():
+    """No window of one test is there in the next."""
+    yield
+    leave_no_window()
+
+
+def test_a_warm_up_in_another_thread_does_not_take_the_tape(work):
+    worker, model = work(), Net()
+    at_work(lambda: model(torch.ones(3, 4)))
+    train(model)
+    assert found(worker) == ("found", "aten.log.default")
+
+
+def test_the_thread_that_trains_may_be_any(work):
+    worker, model = work(), Net()
+    with torch.no_grad():
+        model(torch.ones(3, 4))
+    at_work(train, model)
+    assert found(worker) == ("found", "aten.log.default")
+
+
+def test_a_second_thread_that_trains_is_looked_at_and_not_replayed_from_the_tape_of_the_first(work):
+    worker, model, other = work(), Net(), Net()
+    train(model, bad=None)
+    at_work(train, other)
+    train(model, bad=None)
+    assert {one.what for one in worker.events(Harm)} >= {"loss", "gradient"}
+    (looked,) = [one for one in worker.events(Looked) if one.step >= BAD][:1]
+    assert looked.outcome == "refused"
+    assert "another thread" in looked.reason
+
+
+def test_steps_of_a_thread_beside_the_training_are_not_the_trainings(work):
+    worker, model, other = work(), Net(), Net()
+    train(model, steps=2, bad=None)
+    at_work(train, other, 20, None)
+    train(model, steps=4, bad=1)
+    assert worker.sentinel.clock.micro_step == 0
+    assert {(one.what, one.step) for one in worker.harms} >= {("loss", 3), ("gradient", 3)}
+    assert worker.sentinel.finish().steps == 6
+
+
+def test_harm_of_a_thread_beside_the_training_is_told_at_the_step_that_the_training_is_in(work):
+    worker, model, other = work(), Net(), Net()
+    train(model, steps=2, bad=None)
+    at_work(train, other, 20, 10)
+    assert {one.step for one in worker.harms} == {2}
+
+
+def test_a_thread_that_follows_on_one_that_is_over_is_taped(work):
+    worker = work()
+    at_work(train, Net(), 3, None)
+    at_work(train, Net(), 6, 4)
+    assert found(worker) == ("found", "aten.log.default")
+    assert worker.harms[0].step == 7
+
+
+def test_a_thread_that_trains_on_while_the_taped_one_waits_for_it_is_taped(work, monkeypatch):
+    monkeypatch.setattr("nandiag.runtime.frames.standing._STILL_SECONDS", 0.0)
+    worker = work()
+    train(Net(), steps=1, bad=None)
+    worker.capture.step_seconds = 0.0
+    at_work(train, Net(), 2 * _STILL_STEPS, 2 * _STILL_STEPS - 1)
+    assert found(worker) == ("found", "aten.log.default")
+    assert worker.harms[0].step == 2 * _STILL_STEPS  # it counts on from the other, which is gone
+
+
+def is_told_of_the_end_of(thread):
+    """Wait for it as for anything that takes long, and not by its own ``join``."""
+    over = threading.Event()
+    threading.Thread(target=lambda: (thread.join(), over.set())).start()
+    assert over.wait(SECONDS)
+
+
+def test_a_thread_that_is_within_its_loop_trains_on_however_long_one_turn_takes(work, monkeypatch):
+    """It writes a checkpoint, or evaluates, while the other makes its steps."""
+    monkeypatch.setattr("nandiag.runtime.frames.standing._STILL_SECONDS", 0.0)
+    worker, model, other = work(), Net(), Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(4):
+        model.bad = step == BAD
+        optimizer.zero_grad()
+        model(torch.ones(3, 4)).mean().backward()
+        optimizer.step()
+        worker.capture.step_seconds = 0.0
+        if step == 1:
+            beside = threading.Thread(target=train, args=(other, 3 * _STILL_STEPS, None))
+            beside.start()
+            is_told_of_the_end_of(beside)
+    assert found(worker) == ("found", "aten.log.default")
+    assert worker.harms[0].step == BAD
+
+
+@pytest.fixture
+def trains_on(work):
+    """Train in this thread, in whose second step another one makes very many and lives on; returns the worker."""
+    lets_go = threading.Event()
+
+    def beside(made):
+        train(Net(), 3 * _STILL_STEPS, None)
+        made.set()
+        lets_go.wait(SECONDS)
+
+    def checkpoint():
+        made = threading.Event()
+        threading.Thread(target=beside, args=(made,)).start()
+        assert made.wait(SECONDS)
+
+    def loop():
+        worker, model = work(), Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for step in range(BAD + 1):
+            model.bad = step == BAD
+            optimizer.zero_grad()
+            model(torch.ones(3, 4)).mean().backward()
+            optimizer.step()
+            worker.capture.step_seconds = 0.0
+            if step == 1:
+                checkpoint()
+            time.sleep(0.0)
+        return worker
+
+    yield loop
+    lets_go.set()
+
+
+def test_a_loop_that_sleeps_elsewhere_than_where_it_stands_trains_on(trains_on, monkeypatch):
+    monkeypatch.setattr("nandiag.runtime.frames.standing._STILL_SECONDS", 0.0)
+    worker = trains_on()
+    assert found(worker) == ("found", "aten.log.default")
+    assert worker.harms[0].step == BAD
+
+
+def test_the_main_thread_that_trains_on_after_a_long_time_is_taped_again(trains_on, monkeypatch):
+    for name in ("_STILL_SECONDS", "_STILL_IN_LOOP"):
+        monkeypatch.setattr(f"nandiag.runtime.frames.standing.{name}", 0.0)
+    worker = trains_on()
+    assert found(worker) == ("found", "aten.log.default")
+    assert worker.harms[0].step == BAD
+
+
+def test_a_loop_that_asks_whether_a_thread_is_alive_only_waits_for_it(work, monkeypatch):
+    monkeypatch.setattr("nandiag.runtime.frames.standing._STILL_SECONDS", 0.0)
+    worker = work()
+    train(Net(), steps=1, bad=None)
+    worker.capture.step_seconds = 0.0
+    beside = threading.Thread(target=train, args=(Net(), 2 * _STILL_STEPS, 2 * _STILL_STEPS - 1))
+    beside.start()
+    while beside.is_alive():
+        time.sleep(0.01)
+    assert found(worker) == ("found", "aten.log.default")
+    assert worker.harms[0].step == 2 * _STILL_STEPS
+
+
+def test_the_main_thread_is_the_one_that_trains_though_another_began(work):
+    worker, model, other = work(), Net(), Net()
+    keeps = torch.optim.SGD(other.parameters(), lr=0.01)
+    at_work(train, other, 5, None)
+    train(model)
+    assert keeps
+    assert found(worker) == ("found", "aten.log.default")
+    assert worker.harms[0].step == BAD
+
+
+def test_a_module_that_ends_in_a_thread_that_is_not_taped_any_more_opens_nothing(work):
+    """It was called for an evaluation before anybody trained."""
+    worker, model, slow = work(), Net(), nn.Linear(4, 4)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def hook(*_):
+        inside.set()
+        go_on.wait(SECONDS)
+
+    slow.register_forward_hook(hook)
+    thread = threading.Thread(target=slow, args=(torch.ones(1, 4),))
+    thread.start()
+    inside.wait(SECONDS)
+    train(model, steps=2, bad=None)
+    go_on.set()
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+    assert worker.capture.window.here
+    train(model)
+    assert found(worker) == ("found", "aten.log.default")
