@@ -84,8 +84,7 @@ def _of_target(facts: Facts, op: str) -> Suggestion:
         return Suggestion("Look at how it was chosen: with the same mask, or with another one, or before it changed?")
     text = "Leave such targets out of the loss, or keep the target's own class out of the mask."
     flat = len(facts.origin.inputs) > 1 and len(facts.origin.inputs[1].shape) == 1
-    general = "target = target.masked_fill(mask.gather(1, target[:, None])[:, 0], -100)"
-    return Suggestion(text, (_without_masked(facts.origin) if flat else None) or general)
+    return Suggestion(text, _without_masked(facts.origin) if flat else None)
 
 
 def _without_masked(origin: Origin) -> str | None:
@@ -95,7 +94,10 @@ def _without_masked(origin: Origin) -> str | None:
     if call is None or len(call.args) < 2 or any(isinstance(one, ast.Starred) for one in call.args):
         return None
     ignored = next((one.value for one in call.keywords if one.arg == "ignore_index"), None)
-    left_out = str(_LEFT_OUT) if ignored is None else ast.unparse(ignored)
+    function = ast.unparse(call.func)
+    own = function.rpartition(".")[2] in {"cross_entropy", "nll_loss"}
+    other = str(_LEFT_OUT) if own else f'getattr({function}, "ignore_index", {_LEFT_OUT})'
+    left_out = other if ignored is None else ast.unparse(ignored)
     scores, target = (_bracketed(one) for one in call.args[:2])
     call.args[1] = ast.Name(f"{target}.masked_fill(gone, {left_out})")
     line = fitting.whole(origin, ast.unparse(call))

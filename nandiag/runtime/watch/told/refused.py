@@ -24,7 +24,9 @@ from nandiag.runtime.watch.told.nothing import called, frames_of, held, is_expon
 
 _REFUSED: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 _FACTORS = frozenset({"cholesky", "cholesky_ex", "cholesky_inverse"})
-_LARGEST, _MOST_MATRICES = 512, 64
+_OTHERS = frozenset({"inv", "inverse", "solve", "solve_ex", "inv_ex", "lu_factor"})
+_LARGEST, _MOST_MATRICES = 512, 1024
+_CLEAR = 1e-5  # a least eigenvalue above this share of the largest one is none that a factorisation fails by
 
 
 def refused_matrix(error: BaseException, given: Sequence[Tensor]) -> dict[str, object] | None:
@@ -37,12 +39,15 @@ def refused_matrix(error: BaseException, given: Sequence[Tensor]) -> dict[str, o
     if call is None:
         return None
     live, frame = frames[0]
-    name = _first(call)
-    tensor = next((one for one in [*given, held(live, name)] if _is_square(one)), None)
-    if tensor is None:
+    name, factor = _first(call), called(call) in _FACTORS
+    own = held(live, name)
+    tensor = next((one for one in [*given, own] if _is_square(one)), None)
+    # A library may have made another matrix of what the script's line gives it.
+    if tensor is None or not (factor or called(call) in _OTHERS) or _is_of_module(own):
         return None
-    named = {} if name is None else {"name": name}
-    return {**line_of(frame), **named, "call": called(call), **_spectrum(tensor, factor=called(call) in _FACTORS)}
+    seen = _spectrum(tensor, factor=factor)
+    named = {"name": name} if isinstance(own, Tensor) and own.shape == tensor.shape else {}
+    return None if seen is None else {**line_of(frame), **named, "call": called(call), **seen}
 
 
 def refused_argument(error: BaseException) -> dict[str, object] | None:
@@ -54,11 +59,15 @@ def refused_argument(error: BaseException) -> dict[str, object] | None:
     law, param, value, valid, constraint = checked
     if type(value) not in BUILT_IN or type(valid) not in BUILT_IN or is_bad(value):
         return None
-    wrong = value.detach()[~valid] if valid.shape == value.shape else value.detach().flatten()
+    constraint = getattr(constraint, "base_constraint", constraint)
+    valid = constraint.check(value) if valid.shape != value.shape else valid
+    if valid.shape != value.shape or _is_of_another_law(law, frames[0][1]):
+        return None  # torch's own words say as much
+    wrong = value.detach()[~valid]
     facts: dict[str, object] = {"param": param, "law": type(law).__name__, "constraint": str(constraint)}
     facts |= {"invalid": int((~valid).sum()), "of": valid.numel(), "zeros": int((wrong == 0).sum())}
     facts |= {"least": float(wrong.min()), "most": float(wrong.max())} if wrong.numel() else {}
-    return {**line_of(frames[0][1]), **facts, **_text_of(law, param, frames[0][1])}
+    return {**line_of(frames[0][1]), **facts, **_text_of(law, param, *frames[0])}
 
 
 def _call_of(frame: Frame) -> ast.Call | None:
@@ -69,9 +78,21 @@ def _call_of(frame: Frame) -> ast.Call | None:
 
 def _first(call: ast.Call) -> str | None:
     """Return the text of what a function is given first, or of what a method is called on."""
-    if call.args:
-        return ast.unparse(call.args[0])
+    given = call.args[0] if call.args else next((one.value for one in call.keywords if one.arg in {"input", "A"}), None)
+    if given is not None:
+        return ast.unparse(given)
     return ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else None
+
+
+def _is_of_module(thing: Any) -> bool:
+    return type(thing) is type(torch)
+
+
+def _is_of_another_law(law: Any, frame: Frame) -> bool:
+    """Whether the script asks for another distribution, which makes this one of its own arguments."""
+    call = _call_of(frame)
+    name = "" if call is None else called(call)
+    return name != type(law).__name__ and hasattr(torch.distributions, name)
 
 
 def _is_square(tensor: Any) -> bool:
@@ -80,12 +101,16 @@ def _is_square(tensor: Any) -> bool:
     return tensor.shape[-1] == tensor.shape[-2] <= _LARGEST and not is_bad(tensor)
 
 
-def _spectrum(tensor: Tensor, *, factor: bool) -> dict[str, object]:
+def _spectrum(tensor: Tensor, *, factor: bool) -> dict[str, object] | None:
     """Return between what the eigenvalues of the worst of the matrices lie (``factor``), or its singular values."""
-    many = tensor.detach().reshape(-1, *tensor.shape[-2:])[:_MOST_MATRICES].to("cpu", torch.float64)
+    if tensor.shape[:-2].numel() > _MOST_MATRICES:
+        return None
+    many = tensor.detach().reshape(-1, *tensor.shape[-2:]).to("cpu", torch.float64)
     values = torch.linalg.eigvalsh((many + many.mT) / 2) if factor else torch.linalg.svdvals(many).flip(-1)
     worst = int(values[:, 0].argmin())
     one, least, largest = many[worst], float(values[worst, 0]), float(values[worst].abs().max())
+    if least > _CLEAR * largest:
+        return None
     facts: dict[str, object] = {"size": len(one), "dtype": str(tensor.dtype).removeprefix("torch."), "of": len(many)}
     facts |= {"index": worst, "least": least, "largest": largest}
     apart = float((one - one.mT).abs().max())
@@ -114,7 +139,7 @@ def _checked(error: BaseException) -> tuple[Any, str, Any, Any, Any] | None:
     return (law, param, value, valid, constraint) if isinstance(param, str) and constraint is not None else None
 
 
-def _text_of(law: Any, param: str, frame: Frame) -> dict[str, object]:
+def _text_of(law: Any, param: str, live: FrameType, frame: Frame) -> dict[str, object]:
     """Return how the script writes the argument, and whether it is an exponential."""
     call = _call_of(frame)
     if call is None or called(call) != type(law).__name__:
@@ -123,6 +148,8 @@ def _text_of(law: Any, param: str, frame: Frame) -> dict[str, object]:
     if node is None:
         return {}
     name = ast.unparse(node)
+    if isinstance(node, ast.Name) and not isinstance(held(live, name), Tensor):
+        return {}  # a number
     made = list(set_to(frame, name)) if isinstance(node, ast.Name) else []
     text, at = (made[0][0], {"made": made[0][0], "made_at": list(made[0][1:])}) if len(made) == 1 else (name, {})
     return {"name": name, **at, "small": is_exponential(ast.parse(text, mode="eval").body)}

@@ -225,9 +225,6 @@ def test_a_logarithm_beside_it_that_is_guarded_already_stays(at, by_hand):
     assert first(facts) == "return p.clamp_min(1e-12).log() - (q + 1e-9).log()"
 
 
-GENERAL = "target = target.masked_fill(mask.gather(1, target[:, None])[:, 0], -100)"
-
-
 @pytest.mark.parametrize(
     ("line", "rows", "before", "code"),
     [
@@ -235,12 +232,12 @@ GENERAL = "target = target.masked_fill(mask.gather(1, target[:, None])[:, 0], -1
          "loss = F.cross_entropy(z, y.masked_fill(gone, -100))"),
         ("total += self.criterion(o[0], 1 + y) / n", (6,),
          "gone = o[0].gather(1, (1 + y).clamp(min=0)[:, None])[:, 0].isinf()\n",
-         "total += self.criterion(o[0], (1 + y).masked_fill(gone, -100)) / n"),
+         'total += self.criterion(o[0], (1 + y).masked_fill(gone, getattr(self.criterion, "ignore_index", -100))) / n'),
         ("F.nll_loss(z, y, ignore_index=PAD)", (6,), "gone = z.gather(1, y.clamp(min=0)[:, None])[:, 0].isinf()\n",
          "F.nll_loss(z, y.masked_fill(gone, PAD), ignore_index=PAD)"),
-        ("F.cross_entropy(z, target=y)", (6,), "", GENERAL),
-        ("F.cross_entropy(*pair)", (6,), "", GENERAL),
-        ("F.cross_entropy(z, y)", (6, 4), "", GENERAL),
+        ("F.cross_entropy(z, target=y)", (6,), "", None),
+        ("F.cross_entropy(*pair)", (6,), "", None),
+        ("F.cross_entropy(z, y)", (6, 4), "", None),
     ],
 )  # fmt: skip
 def test_a_target_that_is_masked_is_left_out(at, by_hand, line, rows, before, code):
@@ -248,7 +245,7 @@ def test_a_target_that_is_masked_is_left_out(at, by_hand, line, rows, before, co
     call = line.partition("= ")[2] if "loss =" in line or "+=" in line else line
     facts = at("nll_loss_forward", given, (by_hand.fact(posinf=1),), **on(line, call.partition(" /")[0]))
     assert explain(facts)[1].slug == "masked_infinity"
-    assert first(facts) == before + code
+    assert first(facts) == (None if code is None else before + code)
 
 
 @pytest.mark.parametrize(

@@ -134,3 +134,45 @@ def of_the_script(_):
 @pytest.mark.parametrize("function", [of_a_key, of_the_script])
 def test_an_error_of_the_scripts_own_is_none(work, function):
     assert told(work, function, None) == []
+
+
+def in_a_large_batch(x):
+    return torch.linalg.cholesky(input=torch.cat([torch.eye(3).expand(100, 3, 3), -torch.eye(3)[None]]) + 0 * x[0, 0])
+
+
+def test_the_one_of_a_large_batch_that_was_refused_is_told(work):
+    (warned,) = told(work, in_a_large_batch, torch.zeros(1, 1))
+    assert (warned.facts["index"], warned.facts["of"], warned.facts["least"]) == (100, 101, -1.0)
+
+
+def of_what_torch_made(x):
+    return torch.distributions.MultivariateNormal(torch.zeros(2, 2), covariance_matrix=x, validate_args=False)
+
+
+def of_a_number(_):
+    scale = 0.5
+    scale -= 0.5
+    return torch.distributions.Normal(torch.zeros(3), scale)
+
+
+def of_beta(x):
+    return torch.distributions.Beta(x, torch.ones(3))
+
+
+@pytest.mark.parametrize(("function", "words"), [(of_what_torch_made, -torch.eye(2)), (of_beta, torch.zeros(3))])
+def test_what_the_scripts_line_does_not_hold_is_not_told(work, function, words):
+    assert told(work, function, words) == []
+
+
+def test_a_number_has_no_text_of_a_tensor(work):
+    (warned,) = told(work, of_a_number, None)
+    assert not {"name", "made", "small"} & warned.facts.keys()
+
+
+def test_what_is_wrong_of_events_is_counted_by_values(work):
+    (warned,) = told(work, dirichlet, torch.tensor([[1.0, 2.0], [-1.0, 9.0]]))
+    assert (warned.facts["invalid"], warned.facts["of"], warned.facts["most"]) == (1, 4, -1.0)
+
+
+def dirichlet(x):
+    return torch.distributions.Dirichlet(x)
