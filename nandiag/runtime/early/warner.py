@@ -71,6 +71,11 @@ class Warner:
     def _take_norm(self, values: Sequence[float]) -> None:
         self._unclipped = values[0]
 
+    @property
+    def clips(self) -> bool:
+        """Whether :meth:`clip` or :meth:`norm` has something to tell of the step."""
+        return self._clip is not None or self._unclipped is not None
+
     def clip(self) -> float | None:
         """Return the norm to which the script clipped the gradients of the step, None where it did not."""
         most, self._clip = self._clip, None

@@ -76,6 +76,11 @@ class Early:
         """Whether :meth:`waiting` would return anything."""
         return self._warner.reads.waits
 
+    @property
+    def clips(self) -> bool:
+        """Whether the script clipped the gradients of the step that is about to be made."""
+        return self._warner.clips
+
     def waiting(self) -> list[Tensor]:
         """Return the 0-d tensors to be read with the sight; their values go to :meth:`read`."""
         return self._warner.reads.take()

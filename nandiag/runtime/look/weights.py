@@ -27,7 +27,7 @@ _ALL_STATE = 64
 _TURNS = 8
 _TRIES = 8
 # A step so far back says little of when state turned bad.
-_LONG_AGO = 32
+_LONG_AGO = 64
 # FSDP1 shards into flat parameters, or into plain views of them, that do not show what they are.
 _FSDP1 = "FullyShardedDataParallel"
 

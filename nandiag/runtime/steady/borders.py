@@ -40,7 +40,7 @@ _WIDE = frozenset({torch.float32, torch.float64})
 _stacked, _dispatched = torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack
 _side_by_side, _norm = torch._C._nn.flatten_dense_tensors, torch.linalg.vector_norm
 _group: Any = dist.GroupMember if dist.is_available() else _NoGroup
-_layout, _finite = attrgetter("layout"), math.isfinite
+_layout, _on_host, _finite = attrgetter("layout"), attrgetter("is_cpu"), math.isfinite
 # begins() is called by a guarded hook, that by torch's wrapper of step().
 _HOOK_DEPTH = 3
 # Steps at which the sentinel takes stock of all modules.
@@ -58,7 +58,6 @@ class Borders:
         self._occupied = (
             window.numbers,
             window.stored,
-            sentinel.early.tensors,
             sentinel.teller.open,
             RECORDER.darkened,
         )
@@ -85,11 +84,26 @@ class Borders:
         if scaled or not (exact and value.is_cpu and flat.is_cpu) or flat.dtype not in _WIDE:
             return False
         loss, norm = value.item(), _norm(flat).item()
-        self._within = _finite(loss + norm) and sentinel.assured.begins_plainly(norm)
+        waits = bool(sentinel.early.tensors)
+        self._within = (
+            _finite(loss + norm) and not (waits and not self._hears()) and sentinel.assured.begins_plainly(norm)
+        )
         if self._within:
-            self._looked(optimizer, loss, norm)
+            self._looked(optimizer, loss, norm, clipped=waits and sentinel.early.clips)
             sentinel.nesting.begins(sys._getframe(_HOOK_DEPTH))
         return self._within
+
+    def _hears(self) -> bool:
+        """Read what the warnings have wait for it; returns whether it is finite: else it waits on."""
+        early = self._sentinel.early
+        if not all(map(_on_host, early.tensors)):
+            return False
+        values = list(map(Tensor.item, early.tensors))
+        if not _finite(sum(values)):
+            return False
+        early.waiting()
+        early.read(values)
+        return True
 
     def _is_kept(self) -> bool:
         """Look at what the loop keeps for a later step, in its turn; returns whether any of it is bad."""
@@ -140,11 +154,11 @@ class Borders:
             or (_group.WORLD is not None and sentinel.agreement.possible)
         )
 
-    def _looked(self, optimizer: Optimizer, loss: float, norm: float) -> None:
+    def _looked(self, optimizer: Optimizer, loss: float, norm: float, *, clipped: bool) -> None:
         sentinel = self._sentinel
         sentinel._newest = sentinel.weights.newest
         sentinel._under_way.scaler_skips = False
-        if self._rows.take(optimizer, loss, norm):
+        if not clipped and self._rows.take(optimizer, loss, norm):
             if sentinel.early.passed:
                 sentinel.early.passed.clear()
             return

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nandiag.runtime.look.weights import Optimizer
     from nandiag.runtime.watch.sentinel import Sentinel
 
-_MOST = 16
+_MOST = 64
 
 
 class Rows:

@@ -32,8 +32,8 @@ from nandiag.runtime.steady.vectors import Vectors
 from nandiag.runtime.tape.capture import Capture
 
 Optimizer: TypeAlias = torch.optim.Optimizer
-# So many updates' state is taken on trust; then all is looked at again.
-UPDATES = 16
+# So many updates' state is taken on trust; then all is looked at again. The host feels each look, a device hardly.
+UPDATES, ON_DEVICE = 48, 16
 # A look at all that takes no larger a part of a step than this costs nothing to speak of.
 _SHARE = 0.002
 # Steps, in seconds: where they are shorter state is seen in turns.
@@ -242,7 +242,7 @@ class Assured:
         self._written, self._loads, self._hooks = self._seen_at
         # Vectors of an optimizer that is gone would keep its weights.
         self._of = weakref.ref(optimizer, _clearing(self._vectors, self.trained))
-        self._bounds, self._left = Bounds(self._weight, self._weight), UPDATES
+        self._bounds, self._left = Bounds(self._weight, self._weight), ON_DEVICE if self._elsewhere else UPDATES
 
     def _known(self, optimizer: Optimizer, weights: list[Tensor]) -> Trained | None:
         known = self.trained

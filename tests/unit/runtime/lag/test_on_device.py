@@ -209,10 +209,10 @@ def test_state_that_is_finite_for_certain_is_not_looked_at(work, monkeypatch):
     worker, looks = work(), []
     original = Weights.scalars
     monkeypatch.setattr(Weights, "scalars", lambda *args, **kwargs: looks.append(kwargs) or original(*args, **kwargs))
-    loop = Loop().run(4 * assured.UPDATES + 1)
+    loop = Loop().run(4 * assured.ON_DEVICE + 1)
     assert len(looks) == 3 + 4  # the first ones, and those that are due
     assert loop.optimizer is worker.sentinel.optimizer
-    assert worker.sentinel.finish().last_finite_step == 4 * assured.UPDATES
+    assert worker.sentinel.finish().last_finite_step == 4 * assured.ON_DEVICE
     assert not worker.harms
 
 

@@ -148,11 +148,14 @@ def by_a_sparse_gradient(loop, worker):
     weight.grad = torch.zeros_like(weight).to_sparse()
 
 
-def with_a_number_that_waits(loop, worker):
-    worker.sentinel.early._warner.reads.later([torch.ones(())], lambda values: None)
+def with_a_bad_number_that_waits(loop, worker):
+    worker.sentinel.early._warner.reads.later([torch.tensor(math.inf)], lambda values: None)
 
 
-@pytest.mark.parametrize("what", [two_backwards, by_an_inner_optimizer, without_a_gradient, with_a_number_that_waits])
+OTHERWISE = [two_backwards, by_an_inner_optimizer, without_a_gradient, with_a_bad_number_that_waits]
+
+
+@pytest.mark.parametrize("what", OTHERWISE)
 def test_a_step_that_is_otherwise_is_the_sentinels(what, work, plainly):
     worker = work()
     loop = Loop()
@@ -164,6 +167,30 @@ def test_a_step_that_is_otherwise_is_the_sentinels(what, work, plainly):
     assert worker.events(ProbeDark) == []
     loop(WARM)
     assert plainly["begins"] > before + 10
+
+
+def test_numbers_that_wait_are_read_on_the_way(work, plainly):
+    worker = work()
+    loop, heard = Loop(), []
+    loop(WARM)
+    before = plainly["begins"]
+    loop(between=lambda: worker.sentinel.early._warner.reads.later([torch.tensor(3.0)], heard.extend))
+    assert plainly["begins"] == before + 1
+    assert heard == [3.0]
+    loop()
+    assert heard == [3.0]
+
+
+def test_a_step_whose_batch_is_looked_at_is_plain_all_the_same(work, plainly):
+    """Where steps are short each eighth batch is looked at."""
+    worker = work()
+    loop = Loop()
+    loop(WARM)
+    before, looks = plainly["begins"], worker.sentinel.early._inputs._usual
+    (seen,) = (usual.count for usual in looks.values())
+    loop(17)
+    assert plainly["begins"] == before + 17
+    assert [usual.count for usual in looks.values()] == [seen + 2]
 
 
 def test_a_sparse_gradient_darkens_nothing(work, plainly):
