@@ -17,7 +17,7 @@ from nandiag.events import Attached
 from nandiag.launch.nodes import presence
 from nandiag.store.layout import RunFolder
 from nandiag.store.run import HangEnd
-from nandiag.store.whereabouts import signs_of_life
+from nandiag.store.whereabouts import forget_stacks, signs_of_life
 
 # Long enough for the workers' own lookout, which writes where a rank stands after this time at the latest.
 ANSWER_SECONDS = 3.0
@@ -55,6 +55,8 @@ class HangWatch:
             return None
         life = {key: sign for key, sign in signs_of_life(self._folder).items() if key in workers.attached}
         if life != self._last or self._moved is None:
+            if self._asked is not None and self._ended is None:
+                forget_stacks(self._folder, life)
             self._last, self._moved, self._asked, self._ended, self._killed = life, now, None, None, False
             return None
         alive = {key: one.pid for key, one in workers.attached.items() if _is_here(one)}

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,6 +83,15 @@ def read_stack(rank_file: Path, records: tuple[Record, ...]) -> tuple[FrameFact,
         return ()
     library = next((one.event.library for one in records if isinstance(one.event, Listening)), ())
     return main_stack(text, library)
+
+
+def forget_stacks(folder: RunFolder, workers: Collection[tuple[int, int, int]]) -> None:
+    """Empty what these workers answered: they went on since, and are there no more. Each still writes at the end."""
+    with contextlib.suppress(OSError), os.scandir(folder.ranks) as entries:
+        paths = [stacks_of(Path(entry.path)) for entry in entries if parse_rank_file(entry.name) in workers]
+        for path in paths:
+            with contextlib.suppress(OSError):
+                os.close(os.open(path, os.O_WRONLY | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)))
 
 
 def main_stack(text: str, library: tuple[str, ...]) -> tuple[FrameFact, ...]:

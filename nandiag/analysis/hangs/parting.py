@@ -145,11 +145,17 @@ def _out_of_rhythm(ledger: Ledger, last: int, calls: dict[int, CallFact], inferr
     for rank in calls:
         own = ledger.calls[rank]
         came = [0] * (1 in own) + [number for number, call in sorted(own.items()) if _kind(call) == kind]
-        if len(came) < 2 or last - came[-1] != came[-1] - came[-2]:
+        if len(came) < 2 or last - came[-1] != came[-1] - came[-2] or _is_made_anew(own, last, due):
             return None
     step = next(iter(calls.values())).step
     every = last - came[-1] - 1
     return Skip(step, canonical(due.op), tuple(sorted(calls)), 0, 1, due, every) if step is not None else None
+
+
+def _is_made_anew(own: dict[int, CallFact], last: int, due: CallFact) -> bool:
+    """Whether a rank did make the call that was due, at its very line, but with a tensor never seen there before."""
+    known = {_kind(call) for number, call in own.items() if number < last}
+    return due.place is not None and _site(own[last]) == _site(due) and _kind(own[last]) not in known
 
 
 def _signature(call: CallFact) -> Signature:

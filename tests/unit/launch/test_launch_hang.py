@@ -10,7 +10,7 @@ import pytest
 from nandiag.events import Attached
 from nandiag.launch import hang
 from nandiag.launch.hang import HangWatch, Workers, is_caught
-from nandiag.store.layout import RunFolder, pulse_of
+from nandiag.store.layout import RunFolder, pulse_of, stacks_of
 
 
 class Run:
@@ -60,6 +60,28 @@ def test_who_stands_still_is_asked_then_ended_then_killed(run):
     run.at(39)
     run.at(44)
     assert run.sent[4:] == [signal.SIGKILL] * 2
+
+
+def test_what_ranks_answered_is_forgotten_once_they_went_on(run):
+    stacks = stacks_of(run.folder.rank_file(1, 0, 101))
+    run.at(0)
+    run.at(30)
+    stacks.write_text("where it was while it imported\n", encoding="utf-8")
+    run.at(31)
+    assert stacks.stat().st_size > 0
+    run.moved(1, 7)
+    assert run.at(32) is None
+    assert stacks.stat().st_size == 0
+
+
+def test_what_ranks_say_as_they_are_ended_is_kept_though_they_write_more(run):
+    stacks = stacks_of(run.folder.rank_file(1, 0, 101))
+    for now in (0, 30, 34):
+        run.at(now)
+    stacks.write_text("where it was\n", encoding="utf-8")
+    run.moved(1, 7)
+    run.at(35)
+    assert stacks.stat().st_size > 0
 
 
 def test_one_rank_that_goes_on_keeps_the_run(run):

@@ -62,6 +62,23 @@ def test_an_aborted_rank_whose_last_call_is_not_on_record_was_in_the_one_that_wa
         assert "rank 1 left out all_reduce at train.py:25 in step 10" in hang.summary
 
 
+@pytest.mark.parametrize(("shape", "slug"), [((6,), "collective_mismatch"), ((1,), "collective_missing")])
+def test_a_call_at_the_line_that_was_due_is_that_call_though_its_tensor_is_another(shape, slug):
+    """Unless its tensor is one that this line is known for: then it may belong to the next turn."""
+    turn = [call(line=9, shape=(4,)), call(line=9, shape=(1,))]
+    theirs = [replace(one, step=step) for step in range(4) for one in turn]
+    met = call(line=9, shape=shape, state="raised", step=4)
+    told = [replace(one, native=at, native_end=at + 1) for at, one in enumerate([*theirs, met])]
+    aborted = Standing("crashed", 1000.0, 2, 4, (GroupFact("0", "default_pg", ((0, 1),), 1, 0),), (
+        replace(turn[0], state="issued", native=0),
+    ))  # fmt: skip
+    logs = (rank(0, aborted), rank(1, stands(*told, why="raised"), RESET))
+    hang = analyse(run(*logs, ends=[ended(0, signal=6), ended(1, signal=15, ours=True)])).hang
+    assert (hang.slug, hang.behind) == (slug, (1,) if slug == "collective_missing" else ())
+    if slug == "collective_mismatch":
+        assert "float32 [4] on rank 0, float32 [6] on rank 1" in hang.summary
+
+
 def crashed(*calls):
     """A rank of which no more is left than the new kinds of its calls, as they began."""
     known = [replace(one, seq=at, native=at, state="issued") for at, one in enumerate(calls)]
