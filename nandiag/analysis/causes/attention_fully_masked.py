@@ -132,6 +132,7 @@ def _of_two(facts: Facts, op: str, low: str) -> Cause:
     )
 
 
+_LARGEST = ("max", "logsumexp")
 _TWO = 2
 _ENDLESS = re.compile(r"""-?float\(\s*['"]-?inf(?:inity)?['"]\s*\)|-(?:torch|math|np|numpy)\.inf\b""")
 
@@ -245,14 +246,24 @@ def _less_its_maximum(facts: Facts) -> Cause | None:
         return None
     found = fitting.parsed(facts.origin)
     if inputs[1].numel >= inputs[0].numel:
-        return _between_blocks(facts, found)
-    if inputs[0].neginf * inputs[1].numel < inputs[0].numel * inputs[1].neginf:
-        return None  # a row has more: what is taken off it is no maximum
+        return _between_blocks(facts, found) if inputs[1].numel == inputs[0].numel else None
+    if inputs[0].neginf * inputs[1].numel < inputs[0].numel * inputs[1].neginf or _is_of_a_sum(facts, found):
+        return None  # a row has more, or the text takes another term off a sum: it is no maximum
     return Cause(
         slug="attention_fully_masked",
         evidence=("a whole row is -inf, and so is what is taken off it; -inf less -inf is NaN",),
         suggestions=_shifted(facts, found),
     )
+
+
+def _is_of_a_sum(facts: Facts, found: tuple[str, ast.expr] | None) -> bool:
+    """Whether ``a + b - c`` is written, and nothing tells that ``c`` is a maximum: a formula, and no softmax."""
+    if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].left, ast.BinOp):
+        return False
+    taken = quotients.looked_at(found[1].right)
+    meaning = facts.meaning(taken.id) if isinstance(taken, ast.Name) else None
+    text = f"{ast.unparse(taken)} {'' if meaning is None else meaning.text}"
+    return isinstance(found[1].left.op, ast.Add | ast.Sub) and not any(word in text for word in _LARGEST)
 
 
 def _shifted(facts: Facts, found: tuple[str, ast.expr] | None) -> tuple[Suggestion, ...]:

@@ -41,7 +41,7 @@ from nandiag.runtime.tape.state import under_autocast
 
 _CONSTANTS = frozenset({
     "masked_fill", "masked_fill_", "full", "fill_", "fill", "full_like", "new_full", "scalar_tensor", "lift_fresh",
-    "constant_pad_nd", "_to_copy", "where", "index_fill", "index_fill_",
+    "constant_pad_nd", "_to_copy", "where", "index_fill", "index_fill_", "mul",
 })  # fmt: skip
 COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "_dtensor::")
 _PLAIN_TYPES = (torch.Tensor, nn.Parameter)
@@ -393,6 +393,8 @@ def is_constant(op: Op) -> bool:
     if name not in _CONSTANTS or not op.born or op.words is None:
         return False
     args, kwargs = op.words
+    if name == "mul" and any(stat is None or stat.nan or stat.posinf for stat in op.outputs):
+        return False  # ``-inf * ones_like(scores)`` lays -inf alone
     if name == "lift_fresh" or (name == "_to_copy" and not tensors_in(args)):
         return True
     return any(isinstance(word, int | float) and not math.isfinite(word) for word in [*args, *kwargs.values()])

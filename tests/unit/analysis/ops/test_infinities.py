@@ -71,6 +71,26 @@ def test_infinities_that_have_no_product_sum_or_quotient(at, by_hand, op, given,
     assert own == (["torch.distributions.Categorical(logits=logp).entropy()"] if "exp" in expression else [])
 
 
+@pytest.mark.parametrize(
+    ("expression", "slug"),
+    [
+        ("-1.0 + logvar2 - logvar1", "domain_error"),
+        ("scores + bias - (scores + bias).amax(-1, keepdim=True)", "attention_fully_masked"),
+        ("scores - low", "attention_fully_masked"),
+    ],
+)
+def test_what_is_taken_off_a_sum_is_a_maximum_where_the_text_says_so(at, by_hand, expression, slug):
+    given = (by_hand.fact(neginf=4, shape=(8, 4)), by_hand.fact(neginf=1, shape=(8, 1)))
+    line = on(f"h = {expression}", expression)
+    assert mechanism(at("sub", given, (by_hand.fact(nan=4),), **line)).slug == slug
+
+
+def test_a_difference_of_a_row_and_a_table_is_no_softmax_in_blocks(at, by_hand):
+    given = (by_hand.fact(neginf=1, shape=(8, 1)), by_hand.fact(neginf=4, shape=(8, 4)))
+    line = on("h = torch.exp(logvar1 - logvar2)", "logvar1 - logvar2")
+    assert mechanism(at("sub", given, (by_hand.fact(nan=4),), **line)).slug == "domain_error"
+
+
 def test_a_product_of_infinities_alone_is_not_explained_by_zeros(at, by_hand):
     both = (by_hand.fact(neginf=4), by_hand.fact(posinf=4))
     assert mechanism(at("mul", both, (by_hand.fact(nan=4),))).slug == "unknown"

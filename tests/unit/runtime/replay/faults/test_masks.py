@@ -181,3 +181,23 @@ def test_a_mask_that_is_made_anew_as_sequences_grow_is_no_harm(work):
         model(torch.randn(length, 4)).square().mean().backward()
         optimizer.step()
     assert worker.harms == []
+
+
+def test_a_mask_that_is_a_multiple_of_ones_is_told_where_a_softmax_finds_nothing(work):
+    worker = work(on_anomaly="continue")
+    model = net()
+    optimizer = sgd(model)
+    scores = model(torch.randn(2, 3, 4))
+    nothing = -math.inf * torch.ones_like(scores)
+    torch.where(torch.zeros_like(scores) > 0, scores, nothing).softmax(-1).square().mean().backward()
+    optimizer.step()
+    assert worker.looked[0].site.op == "aten._softmax.default"
+
+
+def test_a_number_without_end_that_makes_infinities_of_both_signs_is_no_mask(work):
+    worker = work(on_anomaly="continue")
+    model = net()
+    optimizer = sgd(model)
+    (model(torch.tensor([[1.0, -2.0, 3.0, 1.0], [-3.0, 2.0, 1.0, -1.0]])) * math.inf).sum().backward()
+    optimizer.step()
+    assert worker.looked[0].site.op == "aten.mul.Tensor"
