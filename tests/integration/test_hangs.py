@@ -53,8 +53,9 @@ def test_a_call_that_one_rank_left_out_is_named_with_both_lines_after_the_time_o
     assert {rank["state"] for rank in report["ranks"].values()} == {"victim"}
 
 
-def test_a_rank_that_returns_early(waits):
-    _, report = waits("return_early")
+@pytest.mark.parametrize("way", ["return_early", "cut"])
+def test_a_rank_that_returns_early(way, waits):
+    _, report = waits(way)
     hang = report["hang"]
     assert (hang["slug"], hang["behind"], hang["sequence"]) == ("collective_missing", [1], 4)
     assert "left the script" in hang["summary"]

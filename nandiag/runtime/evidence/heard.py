@@ -52,6 +52,7 @@ def with_heard(looked: Looked) -> Looked:
             "numpy": found[0].said,
             "heard": True,
             "number": number,
+            **({"heard_before": True} if found[0].step == BEFORE else {}),
             **({"heard_also": lines[1:_MOST_TOLD]} if lines[1:] else {}),
         },
         reason=f"numpy complained there {_when(looked.step, found[0].step)}, and what it made there was not looked at",

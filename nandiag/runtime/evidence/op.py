@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,13 +10,19 @@ from torch import Tensor
 
 from nandiag.events import TensorFact
 from nandiag.runtime.frames import Frame
-from nandiag.runtime.look.finite import is_bad
+from nandiag.runtime.look.finite import extent, is_bad
 from nandiag.runtime.memory.lost.shadows import Lost
 from nandiag.runtime.memory.vanished import Vanished
 from nandiag.runtime.replay.exchanges.carrier import Carrier
+from nandiag.runtime.tape.packed.nested import tensors_in
 
 _SUMS = frozenset({
     "sum", "mean", "dot", "nll_loss_forward", "nll_loss2d_forward", "gather", "amax", "amin", "max", "min",
+})  # fmt: skip
+# What lays an infinity that the script itself writes, as a mask.
+_CONSTANTS = frozenset({
+    "masked_fill", "masked_fill_", "full", "fill_", "fill", "full_like", "new_full", "scalar_tensor", "lift_fresh",
+    "constant_pad_nd", "_to_copy", "where", "index_fill", "index_fill_", "mul",
 })  # fmt: skip
 _PICKS = frozenset({"nll_loss_forward", "nll_loss2d_forward", "gather", "index"})
 
@@ -131,3 +138,30 @@ def _members(words: tuple[Any, Any], place: int) -> list[Tensor]:
 def _only(word: Any, place: int) -> Any:
     """Return a list with one of its members, and anything else as it is."""
     return word[place : place + 1] if type(word) in (list, tuple) else word
+
+
+def is_constant(op: Op) -> bool:
+    """Tell whether the script itself wrote an infinity here (a mask), rather than computed it."""
+    name = op.func._schema.name.partition("::")[2]
+    if name not in _CONSTANTS or not op.born or op.words is None:
+        return False
+    args, kwargs = op.words
+    if name == "mul" and not _lays_one_number(op, args):
+        return False
+    if name == "lift_fresh" or (name == "_to_copy" and not tensors_in(args)):
+        return True
+    return any(isinstance(word, int | float) and not math.isfinite(word) for word in [*args, *kwargs.values()])
+
+
+def _lays_one_number(op: Op, args: Any) -> bool:
+    """Whether -inf alone is laid, as by ``-inf * ones_like(scores)``: what is multiplied is one number throughout.
+
+    Else a coefficient is without end, and it is that which is to be told.
+    """
+    tensor = next((one for one in args if isinstance(one, Tensor)), None)
+    if tensor is None or tensor.numel() < 2 or not tensor.is_floating_point():
+        return False
+    if any(stat is None or stat.nan or stat.posinf for stat in op.outputs):
+        return False
+    low, high = extent(tensor.detach())
+    return bool(low == high)

@@ -20,7 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nandiag.runtime.belongings.signals import hurry
-from nandiag.runtime.evidence.op import Op, Outside, Spot, Stat
+from nandiag.runtime.evidence.op import Op, Outside, Spot, Stat, is_constant
 from nandiag.runtime.frames import stack
 from nandiag.runtime.frames.nodes import Maker, Nodes
 from nandiag.runtime.frames.scripted import begins_node, scripted
@@ -39,10 +39,6 @@ from nandiag.runtime.replay.mended import Mended
 from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.state import under_autocast
 
-_CONSTANTS = frozenset({
-    "masked_fill", "masked_fill_", "full", "fill_", "fill", "full_like", "new_full", "scalar_tensor", "lift_fresh",
-    "constant_pad_nd", "_to_copy", "where", "index_fill", "index_fill_", "mul",
-})  # fmt: skip
 COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "_dtensor::")
 _PLAIN_TYPES = (torch.Tensor, nn.Parameter)
 
@@ -385,16 +381,3 @@ def _targets(name: str, given: list[Tensor], outputs: list[Tensor], *, mutable: 
     if name == "all_gather_copy_in":
         return outputs[:1]  # FSDP's own: this rank's part of a buffer that the others fill
     return written
-
-
-def is_constant(op: Op) -> bool:
-    """Tell whether the script itself wrote an infinity here (a mask), rather than computed it."""
-    name = op.func._schema.name.partition("::")[2]
-    if name not in _CONSTANTS or not op.born or op.words is None:
-        return False
-    args, kwargs = op.words
-    if name == "mul" and any(stat is None or stat.nan or stat.posinf for stat in op.outputs):
-        return False  # ``-inf * ones_like(scores)`` lays -inf alone
-    if name == "lift_fresh" or (name == "_to_copy" and not tensors_in(args)):
-        return True
-    return any(isinstance(word, int | float) and not math.isfinite(word) for word in [*args, *kwargs.values()])

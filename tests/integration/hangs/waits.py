@@ -50,6 +50,13 @@ def return_early():
         mean(torch.ones(3))
 
 
+def cut():
+    for step in range(5):
+        if RANK == 1 and step == 3:
+            os._exit(0)
+        mean(torch.ones(3))
+
+
 def loop():
     mean(torch.ones(3))
     count = 0
@@ -127,7 +134,8 @@ def well():
 
 
 {
-    "leave_out": leave_out, "return_early": return_early, "loop": loop, "in_c": in_c, "lock": lock, "loader": loader,
+    "leave_out": leave_out, "return_early": return_early, "cut": cut, "loop": loop, "in_c": in_c, "lock": lock,
+    "loader": loader,
     "shapes": shapes, "source": source, "no_barrier": no_barrier, "no_send": no_send, "groups": groups, "ddp": ddp,
     "well": well,
 }[WAY]()  # fmt: skip

@@ -330,3 +330,12 @@ def test_where_the_steps_before_were_calm_their_gradients_need_no_clipping(at, b
     told, other = (explain(one)[1].suggestions[0].text for one in (calm, unknown))
     assert "take smaller steps there" in told
     assert "earlier steps" in other
+
+
+def test_what_numpy_made_before_the_first_step_is_no_matter_of_the_course(by_hand):
+    past = history([1.0, *UP])
+    known = facts(past, by_hand)
+    look = replace(known.look, facts={"numpy": "divide by zero encountered in log", "heard": True, "number": True})
+    assert explain(replace(known, look=look))[0].slug == "lr_divergence"
+    look = replace(look, facts={**look.facts, "heard_before": True})
+    assert "lr_divergence" not in [one.slug for one in explain(replace(known, look=look))]

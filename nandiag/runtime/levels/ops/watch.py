@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from nandiag.runtime.evidence.op import Outside, Spot
+from nandiag.runtime.evidence.op import Outside, Spot, is_constant
 from nandiag.runtime.frames import Frame, Place, places
 from nandiag.runtime.frames.nodes import Maker, Nodes
 from nandiag.runtime.frames.scripted import begins_node, scripted
@@ -34,7 +34,7 @@ from nandiag.runtime.memory.unwritten import hands_out, keeps_parts
 from nandiag.runtime.names import class_name, is_library, is_wrapper, node_name
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.exchanges.carrier import Carriers
-from nandiag.runtime.replay.trace import COLLECTIVES, Tracer, is_constant, key_of
+from nandiag.runtime.replay.trace import COLLECTIVES, Tracer, key_of
 from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tracebacks import pass_on
 
@@ -43,8 +43,7 @@ _MOST_WRITERS = 4096
 _MOST_BYTES = 64 * 1024 * 1024
 _MOST_KEPT = 256
 _MOST_NODES = 1 << 17
-_MANY = 4
-_FRAMES = 8
+_MANY, _FRAMES = 4, 8
 _PROBE = "ops"
 _SHADOWS = "torch._subclasses"
 _SHADOW, _SUBCLASS = "shadow", "subclass"

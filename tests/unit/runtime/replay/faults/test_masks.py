@@ -201,3 +201,14 @@ def test_a_number_without_end_that_makes_infinities_of_both_signs_is_no_mask(wor
     (model(torch.tensor([[1.0, -2.0, 3.0, 1.0], [-3.0, 2.0, 1.0, -1.0]])) * math.inf).sum().backward()
     optimizer.step()
     assert worker.looked[0].site.op == "aten.mul.Tensor"
+
+
+def test_a_coefficient_without_end_is_no_mask(work):
+    """Also where all that it scales is of one sign."""
+    worker = work(on_anomaly="continue")
+    model = net()
+    optimizer = sgd(model)
+    weighted = model(torch.randn(2, 4)).square() * -math.inf
+    (weighted - weighted.mean()).sum().backward()
+    optimizer.step()
+    assert worker.looked[0].site.op == "aten.mul.Tensor"
