@@ -174,6 +174,21 @@ def test_the_line_of_each_call_is_kept(opened):
 def calls_are_dear(monkeypatch):
     """A step that lasts long, as any does on a busy machine, is allowed more calls than this loop makes."""
     monkeypatch.setattr(window, "_SHARE", 0.0)
+    monkeypatch.setattr(window, "_ALLOWED", 0.0)
+
+
+def test_the_start_of_a_run_is_taped_whole(work, model, monkeypatch):
+    """What is left out to save time is left out of runs that last."""
+    monkeypatch.setattr(window, "_SHARE", 0.0)
+    monkeypatch.setattr(window, "_ALLOWED", 10 * 400 * window._CALL_SECONDS)
+    worker = work()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    narrow = []
+    for _ in range(12):
+        busy(400, model, optimizer)
+        narrow.append(worker.capture.narrow)
+    assert narrow == [False] * narrow.count(False) + [True] * narrow.count(True)
+    assert 3 < narrow.count(False) < 12
 
 
 @pytest.mark.usefixtures("calls_are_dear")
