@@ -180,7 +180,7 @@ def calls_are_dear(monkeypatch):
 def test_the_start_of_a_run_is_taped_whole(work, model, monkeypatch):
     """What is left out to save time is left out of runs that last."""
     monkeypatch.setattr(window, "_SHARE", 0.0)
-    monkeypatch.setattr(window, "_ALLOWED", 10 * 400 * window._CALL_SECONDS)
+    monkeypatch.setattr(window, "_ALLOWED", 20 * 400 * window._CALL_SECONDS)
     worker = work()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     narrow = []
