@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from nandiag.runtime.look.finite import read
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.steady.ends import Ends
 from nandiag.runtime.steady.rows import Rows
@@ -40,7 +41,7 @@ _WIDE = frozenset({torch.float32, torch.float64})
 _stacked, _dispatched = torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack
 _side_by_side, _norm = torch._C._nn.flatten_dense_tensors, torch.linalg.vector_norm
 _group: Any = dist.GroupMember if dist.is_available() else _NoGroup
-_layout, _on_host, _finite = attrgetter("layout"), attrgetter("is_cpu"), math.isfinite
+_layout, _finite = attrgetter("layout"), math.isfinite
 # begins() is called by a guarded hook, that by torch's wrapper of step().
 _HOOK_DEPTH = 3
 # Steps at which the sentinel takes stock of all modules.
@@ -85,9 +86,7 @@ class Borders:
             return False
         loss, norm = value.item(), _norm(flat).item()
         waits = bool(sentinel.early.tensors)
-        self._within = (
-            _finite(loss + norm) and not (waits and not self._hears()) and sentinel.assured.begins_plainly(norm)
-        )
+        self._within = _finite(loss + norm) and (not waits or self._hears()) and sentinel.assured.begins_plainly(norm)
         if self._within:
             self._looked(optimizer, loss, norm, clipped=waits and sentinel.early.clips)
             sentinel.nesting.begins(sys._getframe(_HOOK_DEPTH))
@@ -96,9 +95,7 @@ class Borders:
     def _hears(self) -> bool:
         """Read what the warnings have wait for it; returns whether it is finite: else it waits on."""
         early = self._sentinel.early
-        if not all(map(_on_host, early.tensors)):
-            return False
-        values = list(map(Tensor.item, early.tensors))
+        values = read(early.tensors)
         if not _finite(sum(values)):
             return False
         early.waiting()

@@ -9,7 +9,7 @@ from torch import nn
 
 from nandiag.events import Harm, Looked
 from nandiag.runtime.tape.capture import _STILL_STEPS
-from tests.unit.runtime.training import BAD, SECONDS, Net, at_work, found, leave_no_window, train
+from tests.unit.runtime.training import BAD, SECONDS, Net, at_work, found, leave_no_window, make_step, train
 
 
 @pytest.fixture(autouse=True)
@@ -93,10 +93,7 @@ def test_a_thread_that_is_within_its_loop_trains_on_however_long_one_turn_takes(
     worker, model, other = work(), Net(), Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(4):
-        model.bad = step == BAD
-        optimizer.zero_grad()
-        model(torch.ones(3, 4)).mean().backward()
-        optimizer.step()
+        make_step(model, optimizer, bad=step == BAD)
         worker.capture.step_seconds = 0.0
         if step == 1:
             beside = threading.Thread(target=train, args=(other, 3 * _STILL_STEPS, None))
@@ -125,10 +122,7 @@ def trains_on(work):
         worker, model = work(), Net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for step in range(BAD + 1):
-            model.bad = step == BAD
-            optimizer.zero_grad()
-            model(torch.ones(3, 4)).mean().backward()
-            optimizer.step()
+            make_step(model, optimizer, bad=step == BAD)
             worker.capture.step_seconds = 0.0
             if step == 1:
                 checkpoint()

@@ -32,10 +32,14 @@ class Net(nn.Module):
 def train(model, steps=6, bad=BAD):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(steps):
-        model.bad = step == bad
-        optimizer.zero_grad()
-        model(torch.ones(3, 4)).mean().backward()
-        optimizer.step()
+        make_step(model, optimizer, bad=step == bad)
+
+
+def make_step(model, optimizer, *, bad):
+    model.bad = bad
+    optimizer.zero_grad()
+    model(torch.ones(3, 4)).mean().backward()
+    optimizer.step()
 
 
 def found(worker):

@@ -194,21 +194,20 @@ def test_a_mask_that_is_a_multiple_of_ones_is_told_where_a_softmax_finds_nothing
     assert worker.looked[0].site.op == "aten._softmax.default"
 
 
-def test_a_number_without_end_that_makes_infinities_of_both_signs_is_no_mask(work):
+def of_both_signs(out):
+    return (out * math.inf).sum()
+
+
+def of_one_sign(out):
+    weighted = out.square() * -math.inf
+    return (weighted - weighted.mean()).sum()
+
+
+@pytest.mark.parametrize("loss", [of_both_signs, of_one_sign])
+def test_a_coefficient_without_end_is_no_mask(loss, work):
     worker = work(on_anomaly="continue")
     model = net()
     optimizer = sgd(model)
-    (model(torch.tensor([[1.0, -2.0, 3.0, 1.0], [-3.0, 2.0, 1.0, -1.0]])) * math.inf).sum().backward()
-    optimizer.step()
-    assert worker.looked[0].site.op == "aten.mul.Tensor"
-
-
-def test_a_coefficient_without_end_is_no_mask(work):
-    """Also where all that it scales is of one sign."""
-    worker = work(on_anomaly="continue")
-    model = net()
-    optimizer = sgd(model)
-    weighted = model(torch.randn(2, 4)).square() * -math.inf
-    (weighted - weighted.mean()).sum().backward()
+    loss(model(torch.tensor([[1.0, -2.0, 3.0, 1.0], [-3.0, 2.0, 1.0, -1.0]]))).backward()
     optimizer.step()
     assert worker.looked[0].site.op == "aten.mul.Tensor"
