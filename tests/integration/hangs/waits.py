@@ -135,8 +135,8 @@ def well():
 
 {
     "leave_out": leave_out, "return_early": return_early, "cut": cut, "loop": loop, "in_c": in_c, "lock": lock,
-    "loader": loader, "shapes": shapes, "source": source, "no_barrier": no_barrier, "no_send": no_send, "groups": groups,
-    "ddp": ddp, "well": well,
+    "loader": loader, "shapes": shapes, "source": source, "no_barrier": no_barrier, "no_send": no_send,
+    "groups": groups, "ddp": ddp, "well": well,
 }[WAY]()  # fmt: skip
 sys.stdout.flush()
 if WAY == "well":
