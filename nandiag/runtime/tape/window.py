@@ -328,17 +328,17 @@ class Window(Beneath):
         if not outputs and not what.mutates:
             return None
         known = modes()
-        grad = known[0] and _has_gradient(what, args, outputs)
-        entry = Entry(CALL, func, grad=grad, modes=known)
+        entry = Entry(CALL, func, grad=known[0] and _has_gradient(what, args, outputs), modes=known)
         if what.in_place:
             entry.in_place = True
         entry.trail = trail(frame)
-        self.tape.add(entry, args, kwargs)
-        if what.in_place and not grad:
+        # The memo that a copy is given has the copy in it by now, as the script goes on to write into it.
+        self.tape.add(entry, (args[0], {}) if what.name == "__deepcopy__" else args, kwargs)
+        if what.in_place and not entry.grad:
             self.tape.hold_update(entry, args)
         if what.name not in HANDS_ON or not is_handed_on(output, args):
             self.tape.made(entry, [*outputs, *shards_of(outputs), *(self._written(args[0]) if what.in_place else ())])
-        if not grad and entry.name in _COPIES and isinstance(output, Tensor) and output.layout is torch.strided:
+        if not entry.grad and entry.name in _COPIES and isinstance(output, Tensor) and output.layout is torch.strided:
             self.tape.copied(entry, output)
         return entry
 

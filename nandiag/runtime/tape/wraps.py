@@ -6,16 +6,19 @@ import functools
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
+from weakref import ref as reference
 
 import torch
 from torch import Tensor, nn
 
-from nandiag.runtime.frames import scripted
+from nandiag.runtime.frames import scripted, trail
 from nandiag.runtime.frames.compiled import leave_ours_alone
 from nandiag.runtime.guard import guarded, safely
 from nandiag.runtime.memory.packing import watch_packing
 from nandiag.runtime.steady.roots import Roots
 from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.tape.entries import CALL, Entry
+from nandiag.runtime.tape.state import modes
 from nandiag.runtime.tracebacks import pass_on
 
 _stacked, _is_traced = torch._C._len_torch_function_stack, torch.compiler.is_dynamo_compiling
@@ -187,6 +190,44 @@ def unseen(capture: Capture, original: Callable[..., Any], first: Callable[..., 
                 safely("window", capture.window.open)
 
     return call
+
+
+def dropping(capture: Capture, original: Callable[..., Any], first: Callable[..., object]) -> Callable[..., Any]:
+    """Return the ``zero_grad`` of a class; ``first`` is called before, with the same words.
+
+    It touches each parameter twice, which the window need not see. Behind a backward of this step it is taped, as one
+    call: what is read of the next one's gradients has nothing of those that were dropped.
+    """
+
+    @guarded("tape")
+    def drops(owner: Any, words: tuple[Any, ...], options: dict[str, Any]) -> None:
+        if not capture.tape.micro_step or capture.idle or capture.narrow:
+            return
+        entry = Entry(CALL, _Dropped(original, reference(owner), words, options), grad=False, modes=modes())
+        entry.in_place, entry.trail = True, trail(sys._getframe(_WRAPPED + 1))
+        capture.tape.add(entry, (), {})
+
+    def begins(owner: Any, *words: Any, **options: Any) -> None:
+        drops(owner, words, options)
+        first(owner)
+
+    return unseen(capture, original, begins)
+
+
+class _Dropped:
+    """A ``zero_grad`` that can be called again while whose gradients it drops is there."""
+
+    __name__ = "zero_grad"
+
+    def __init__(
+        self, original: Callable[..., Any], owner: Callable[[], Any], words: tuple[Any, ...], options: dict[str, Any]
+    ) -> None:
+        self._original, self._owner, self._words, self._options = original, owner, words, options
+
+    def __call__(self) -> None:
+        owner = self._owner()
+        if owner is not None:
+            self._original(owner, *self._words, **self._options)
 
 
 def _wrap_function_apply(capture: Capture) -> None:

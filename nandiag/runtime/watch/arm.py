@@ -366,8 +366,7 @@ def _without_value(border: Callable[..., Any], *, has_aux: bool) -> Callable[...
 def _wrap_zero_grad(sentinel: Sentinel, capture: Capture) -> None:
     dropped = guarded("sentinel")(sentinel.gradients_dropped)
     for owner in (torch.optim.Optimizer, torch.nn.Module):
-        # It touches each parameter twice, which the window need not see.
-        owner.zero_grad = wraps.unseen(capture, owner.zero_grad, dropped)  # type: ignore[method-assign]
+        owner.zero_grad = wraps.dropping(capture, owner.zero_grad, dropped)  # type: ignore[method-assign]
 
 
 def _wrap_optimizer_init(sentinel: Sentinel, capture: Capture) -> None:

@@ -1,0 +1,67 @@
+"""Gradient surgery: those of several losses in one step are dropped in between, copied and rewritten."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+
+def all_together(gradients):
+    return copy.deepcopy(gradients)
+
+
+def one_by_one(gradients):
+    return [copy.deepcopy(one) for one in gradients]
+
+
+def clones(gradients):
+    return [one.clone() for one in gradients]
+
+
+def by_the_call(gradients):
+    return [one.__deepcopy__({}) for one in gradients]
+
+
+def by_the_layer(layer, _):
+    layer.zero_grad()
+
+
+def by_the_optimizer(_, optimizer):
+    optimizer.zero_grad()
+
+
+def to_zeros(_, optimizer):
+    optimizer.zero_grad(set_to_none=False)
+
+
+def operated(layer, copied, factors, dropped):
+    """Take what the gradients of each task have in common with the others' out of them; trains for one step."""
+    inputs = torch.rand(4, 3)
+    gradients = []
+    for factor in factors:
+        dropped()
+        (factor * layer(inputs).square().mean()).backward()
+        gradients.append(torch.cat([one.grad.flatten() for one in layer.parameters()]))
+    made = copied(gradients)
+    for one in made:
+        for other in gradients:
+            one -= torch.dot(one, other) * other / other.norm() ** 2  # noqa: PLW2901 - the line
+    merged = torch.stack(made).mean(0)
+    for weight, part in zip(layer.parameters(), merged.split([6, 2]), strict=True):
+        weight.grad = part.view_as(weight).clone()
+
+
+@pytest.mark.parametrize("dropped", [by_the_layer, by_the_optimizer, to_zeros])
+@pytest.mark.parametrize("copied", [all_together, one_by_one, by_the_call, clones])
+def test_what_is_done_to_copies_of_gradients_is_done_again(work, copied, dropped):
+    torch.manual_seed(0)
+    worker, layer = work(), nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=1e-3)
+    for factor in (1.0, 0.1, 0.0):
+        operated(layer, copied, (1.0, factor), lambda: dropped(layer, optimizer))
+        optimizer.step()
+    worker.sentinel.finish()
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source, looked.step) == ("found", "op", 2), looked
+    assert looked.site.source.rstrip().endswith("the line")
