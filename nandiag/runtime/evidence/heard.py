@@ -25,6 +25,8 @@ _MOST_TOLD = 4
 
 def with_heard(looked: Looked) -> Looked:
     """Return ``looked``, or the line that numpy warned of where what came from outside may have come from there."""
+    if looked.facts.get("birth") == OUTSIDE and "weight" not in looked.facts:
+        return taken_with_heard(looked)
     number = looked.source == "op" and any(not math.isfinite(one) for one in numbers_in(looked))
     brought = looked.source in _SOURCES or looked.facts.get("brought") is True
     if not (brought or number) or any(looked.facts.get(name) is not None for name in _KNOWN):

@@ -10,6 +10,7 @@ from torch import bool as bool_
 from nandiag.runtime.births.known import OP
 from nandiag.runtime.evidence.explain import frame_of
 from nandiag.runtime.evidence.op import Op, alone
+from nandiag.runtime.numeric.warned import HEARD
 from nandiag.runtime.tape.packed.nested import tensors_in
 
 if TYPE_CHECKING:
@@ -88,16 +89,25 @@ def picked(ends: list[Op]) -> Finding | None:
 
 
 def raised(ends: list[Op], found: Finding, births: Births | None) -> Finding:
-    """Return where -inf came into the step that was turned to +Inf before it became NaN: a mask is not.
+    """Return where -inf came into the step that is no mask: it was turned to +Inf, or two numbers became NaN by it.
 
-    ``found`` where it is no such -inf, or where no call of before the first step is known to have computed it.
+    ``found`` where it is no such -inf, or where nothing of before the first step is known to have computed it.
     """
     chain = ancestors(ends) if found.op.born_nan and births is not None else []
     taken = next((op for op in chain if op.outside), None)
-    if taken is None or births is None or not any(map(_raises, chain)):
+    if taken is None or births is None:
         return found
-    birth = births.of(taken.outside[0].tensor)
-    return found if birth is None or birth.how != OP else Finding(taken, "outside", len(chain), taken.spot.phase)
+    birth, met = births.of(taken.outside[0].tensor), _meets(found.op, chain)
+    computed = birth is not None and birth.how == OP and (met or any(map(_raises, chain)))
+    return Finding(taken, "outside", len(chain), taken.spot.phase) if computed or (met and HEARD.has_a_table) else found
+
+
+def _meets(op: Op, chain: list[Op]) -> bool:
+    """Whether it has two numbers meet, with no mask laid by hand, and no maximum of a row taken, before it."""
+    return _name(op) in _ON_TWO_NUMBERS and not any(one.constant or _name(one) in _MAXIMA for one in chain)
+
+
+_MAXIMA = frozenset({"amax", "max", "logsumexp"})
 
 
 def _raises(op: Op) -> bool:

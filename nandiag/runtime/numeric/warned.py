@@ -56,6 +56,12 @@ class Hearsay:
         """Return the places, the one that was heard of last at the end."""
         return sorted(self._known.values(), key=lambda one: one.step)
 
+    @property
+    def has_a_table(self) -> bool:
+        """Whether infinities were made of zeros before the first step, at one place and no other."""
+        made = [one for one in self.all() if one.first == BEFORE and one.said.startswith("divide by zero")]
+        return len(made) == 1
+
     @guarded("numpy")
     def note(self, said: str, frame: FrameType | None) -> None:
         """Numpy said so below ``frame``; where it never ceases, places are looked up in a small part of the time."""

@@ -45,11 +45,11 @@ def alike(place: Place) -> tuple[Alike, ...]:
 
 
 def _alike(scope: ast.AST, own: ast.expr) -> Iterator[ast.expr]:
-    kind, form = _kind(own), _form(own)
+    kind, form, of = _kind(own), _form(own), _of_numpy(own)
     for node in within(scope):
         if isinstance(node, ast.BinOp) and _raises(node, own) and not _is_guarded(node):
             yield node
-        elif isinstance(node, ast.expr) and _kind(node) == kind and not _is_guarded(node):
+        elif isinstance(node, ast.expr) and _kind(node) == kind and _of_numpy(node) is of and not _is_guarded(node):
             below = _divisor(node) == _divisor(own) or bool(_exponents(node) & _exponents(own))
             same = _form(node) == form and (_calls(own) or below)
             if same or (isinstance(node, ast.Call) and _share(node, own)):
@@ -70,6 +70,11 @@ def _kind(node: ast.expr) -> str | None:
         return "/" if isinstance(node.op, ast.Div) else "**" if isinstance(node.op, ast.Pow) else None
     name = called(node).rstrip("_") if isinstance(node, ast.Call) else ""
     return name if name in _SINGULAR else None
+
+
+def _of_numpy(node: ast.expr) -> bool:
+    """Whether it calls a function of numpy's, by the name that all give it: its arrays have other methods."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("np.", "numpy."))
 
 
 def within(scope: ast.AST) -> Iterator[ast.AST]:
