@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 
 from nandiag.analysis.causes.facts import LARGEST, Facts, dtype_of
-from nandiag.analysis.causes.mends.script import fitting, quotients
+from nandiag.analysis.causes.mends.script import fitting, parsing, quotients
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
 
@@ -58,8 +58,40 @@ def mended(facts: Facts) -> Suggestion | None:
         return None
     name, value = ast.unparse(found[0]), found[1]
     if _multiplied(facts, found[0]):
-        return _multiple(facts, name, value)
+        return _decay(facts, name) or _multiple(facts, name, value)
     return _divisor(facts, name, value) if isinstance(found[0], ast.Attribute) and _is_tiny(value) else None
+
+
+def _decay(facts: Facts, name: str) -> Suggestion | None:
+    """Say that the factor of ``a = factor * a + b`` is above 1 throughout, where it is to be a decay."""
+    statement, found = parsing.statement((facts.origin.source or "").strip()), fitting.parsed(facts.origin)
+    value = statement.value if isinstance(statement, ast.Assign) else None
+    node = None if found is None else found[1]
+    if not (isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add) and isinstance(node, ast.BinOp)):
+        return None
+    if ast.unparse(node) not in {ast.unparse(value.left), ast.unparse(value.right)}:
+        return None
+    sides = zip((node.left, node.right), facts.origin.inputs, strict=True)
+    part, factor = next((one for one in sides if ast.unparse(one[0]) != name), (None, None))
+    if part is None or factor is None or (factor.min or 0.0) <= 1.0:
+        return None
+    told = (
+        f"{ast.unparse(part)} is above 1 throughout ({words.number(factor.min)} at least), and so {name} grows in each "
+        "turn: a decay lies between 0 and 1. Where it is the exponential of a rate, that rate is to be negative."
+    )
+    return Suggestion(told, _of_a_negative_rate(facts, part))
+
+
+def _of_a_negative_rate(facts: Facts, part: ast.expr) -> str | None:
+    """Return the line that makes the factor ``part``, by an exponential, with the sign of its rate turned round."""
+    names = [one.id for one in ast.walk(part) if isinstance(one, ast.Name)]
+    known = facts.meaning(names[0]) if names else None
+    made = parsing.expression(known.text) if known is not None and known.inside else None
+    rate = None if made is None else fitting.target(made, "exp")
+    if known is None or made is None or rate is None:
+        return None
+    text = fitting.put(known.text, rate, "-{}".format)
+    return f"{known.name} = {text}  # line {known.line}"
 
 
 def _multiple(facts: Facts, name: str, value: TensorFact) -> Suggestion | None:

@@ -6,7 +6,7 @@ import pytest
 
 from nandiag.analysis.causes import explain
 from nandiag.analysis.causes.mends import states
-from nandiag.events import Around, History, Looked, Site, Warned, Written
+from nandiag.events import Around, History, Looked, Meaning, Site, Warned, Written
 
 CALM = History(
     tuple(range(12)), (1.0, 1.3, 0.8) * 4, (1.0, 1.3, 0.8) * 4, (0.01,) * 12, (None,) * 12, optimizer=()
@@ -63,6 +63,29 @@ def test_large_values_of_the_step_itself_still_speak_for_its_batch(at, by_hand, 
     story = explain(broken(at, by_hand, line, line.partition(" = ")[2], given))[0]
     assert story.slug == "data_outlier"
     assert "points at" not in story.evidence[0]
+
+
+def recurrent(at, by_hand, line, low, meant="torch.exp(einsum(delta, A))"):
+    expression = line.removeprefix("x = ").partition(" + ")[0]
+    factor = by_hand.fact(min=low, max=4.7e9, absmax=4.7e9)
+    state = by_hand.fact(min=-1.6e34, max=1.3e36, absmax=1.3e36)
+    facts = broken(at, by_hand, line, expression, (factor, state))
+    around = Around(names=(Meaning("a", meant, "train.py", 9),))
+    return replace(facts, look=replace(facts.look, site=Site(around=around)))
+
+
+@pytest.mark.parametrize("line", ["x = a[:, i] * x + u[:, i]", "x = a * x + u"])
+def test_a_decay_that_is_above_1_throughout_has_lost_its_sign(at, by_hand, line):
+    told = explain(recurrent(at, by_hand, line, 1.4))[1]
+    assert told.suggestions[0].code == "a = torch.exp(-einsum(delta, A))  # line 9"
+    assert "above 1 throughout (1.4 at least)" in told.suggestions[0].text
+    assert explain(recurrent(at, by_hand, line, 1.4, "f(A)"))[1].suggestions[0].code is None
+
+
+@pytest.mark.parametrize(("line", "low"), [("x = a * x + u", 0.2), ("x = a * x", 1.4)])
+def test_a_factor_that_is_no_such_decay_is_not_turned_round(at, by_hand, line, low):
+    told = explain(recurrent(at, by_hand, line, low))[1]
+    assert told.suggestions[0].code == f"{line}\nx = x / x.norm()"
 
 
 @pytest.mark.parametrize(
