@@ -146,15 +146,15 @@ def is_constant(op: Op) -> bool:
     if name not in _CONSTANTS or not op.born or op.words is None:
         return False
     args, kwargs = op.words
-    if name == "mul" and not _lays_one_number(op, args):
+    if name == "mul" and not _lays_itself(op, args):
         return False
     if name == "lift_fresh" or (name == "_to_copy" and not tensors_in(args)):
         return True
     return any(isinstance(word, int | float) and not math.isfinite(word) for word in [*args, *kwargs.values()])
 
 
-def _lays_one_number(op: Op, args: Any) -> bool:
-    """Whether -inf alone is laid, as by ``-inf * ones_like(scores)``: what is multiplied is one number throughout.
+def _lays_itself(op: Op, args: Any) -> bool:
+    """Whether -inf alone is laid, as by ``-inf * ones_like(scores)``: what is multiplied is 1 throughout.
 
     Else a coefficient is without end, and it is that which is to be told.
     """
@@ -164,4 +164,4 @@ def _lays_one_number(op: Op, args: Any) -> bool:
     if any(stat is None or stat.nan or stat.posinf for stat in op.outputs):
         return False
     low, high = extent(tensor.detach())
-    return bool(low == high)
+    return bool(low == high == 1)

@@ -203,7 +203,11 @@ def of_one_sign(out):
     return (weighted - weighted.mean()).sum()
 
 
-@pytest.mark.parametrize("loss", [of_both_signs, of_one_sign])
+def of_shares(out):
+    return (out.log_softmax(-1) * (-math.inf * torch.full_like(out, 0.25))).sum()
+
+
+@pytest.mark.parametrize("loss", [of_both_signs, of_one_sign, of_shares])
 def test_a_coefficient_without_end_is_no_mask(loss, work):
     worker = work(on_anomaly="continue")
     model = net()
