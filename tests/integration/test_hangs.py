@@ -53,7 +53,7 @@ def test_a_call_that_one_rank_left_out_is_named_with_both_lines_after_the_time_o
     assert {rank["state"] for rank in report["ranks"].values()} == {"victim"}
 
 
-@pytest.mark.parametrize("way", ["return_early", "cut"])
+@pytest.mark.parametrize("way", ["return_early", "cut", "cut_by_a_thread"])
 def test_a_rank_that_returns_early(way, waits):
     _, report = waits(way)
     hang = report["hang"]

@@ -270,7 +270,8 @@ def _shifted(facts: Facts, found: tuple[str, ast.expr] | None) -> tuple[Suggesti
     """Say what to do before the maximum is taken: behind it the lowest finite number would be far above it."""
     scores = found[1].left if found is not None and isinstance(found[1], ast.BinOp) else None
     largest = quotients.looked_at(found[1].right) if found is not None and isinstance(found[1], ast.BinOp) else None
-    name = ast.unparse(scores) if isinstance(scores, ast.Name) else "scores"
+    of_sum = isinstance(scores, ast.BinOp)  # either term may hold the infinities
+    name = fitting.bracketed(scores) if scores is not None and (of_sum or isinstance(scores, ast.Name)) else "scores"
     meaning = facts.meaning(largest.id) if isinstance(largest, ast.Name) else None
     where = "Before its maximum is taken" if isinstance(largest, ast.Name) else "Before this line"
     where = where if meaning is None else f"Before line {meaning.line}, which takes the maximum"
@@ -279,9 +280,15 @@ def _shifted(facts: Facts, found: tuple[str, ast.expr] | None) -> tuple[Suggesti
         return _in_recursion(facts, name, where)
     if logged:
         text = f"{where}, leave such rows out: the logarithm of a sum of nothing is -inf, and no number stands for it."
-        return (Suggestion(text, f"{name} = {name}[{name}.isfinite().any(-1)]"), _left_one(facts, name))
-    text = f"{where}, put the lowest finite number for -inf: such a row is then a mean over all its positions."
-    return (Suggestion(text, f"{name} = {_finite(name)}"), _left_one(facts, name))
+        return (Suggestion(text, _into(name, f"{name}[{name}.isfinite().any(-1)]")), _left_one(facts, name))
+    both = ", and take the maximum and this difference of that" if of_sum else ""
+    text = f"{where}, put the lowest finite number for -inf{both}: such a row is then a mean over all its positions."
+    return (Suggestion(text, _into(name, _finite(name))), _left_one(facts, name))
+
+
+def _into(name: str, code: str) -> str:
+    """Return ``code`` as it is written into ``name``, alone where that is no name but a sum."""
+    return f"{name} = {code}" if name.isidentifier() else code
 
 
 def _in_recursion(facts: Facts, name: str, where: str) -> tuple[Suggestion, ...]:
@@ -292,7 +299,7 @@ def _in_recursion(facts: Facts, name: str, where: str) -> tuple[Suggestion, ...]
         text = "Let torch do it, and keep -inf out of it: behind a clamp the sum of nothing is far below all others."
         return Suggestion(text, line), _left_one(facts, name)
     text = f"{where}, keep -inf out of it: behind a clamp the sum of nothing is far below all others."
-    return Suggestion(text, f"{name} = {name}.clamp_min({low})"), _left_one(facts, name)
+    return Suggestion(text, _into(name, f"{name}.clamp_min({low})")), _left_one(facts, name)
 
 
 def _left_one(facts: Facts, *names: str) -> Suggestion:

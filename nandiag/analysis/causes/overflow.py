@@ -90,7 +90,7 @@ _SPREADS = frozenset({"var", "std", "var_mean", "std_mean"})
 def explain(facts: Facts) -> Cause | None:
     """Name the dtype and the op that left its range, where finite inputs gave a non-finite result."""
     bad = next((fact for fact in facts.origin.outputs if fact.bad), None)
-    if bad is None or not facts.finite_inputs or facts.bad_numbers or not facts.origin.inputs[0].numel:
+    if bad is None or not _are_finite(facts) or facts.bad_numbers or not facts.origin.inputs[0].numel:
         return None
     limit = LARGEST.get(dtype_of(bad))
     wide = facts.extra.get("float64_finite")
@@ -103,6 +103,12 @@ def explain(facts: Facts) -> Cause | None:
     given = max(facts.origin.inputs, key=lambda fact: fact.absmax or 0.0)
     text = _text(facts, given, dtype_of(bad), limit)
     return None if text is None else _cause(facts, text, dtype_of(bad), LIKELY if facts.op is None else PROVEN)
+
+
+def _are_finite(facts: Facts) -> bool:
+    """Whether all inputs are finite, or an exponential's but for a mask: of -inf it makes 0."""
+    masked = facts.op in overflowing.OPS and all(fact.only_neginf or not fact.bad for fact in facts.origin.inputs)
+    return facts.finite_inputs or (masked and bool(facts.origin.inputs))
 
 
 def overflows(facts: Facts) -> bool:

@@ -365,7 +365,7 @@ def _state_evidence(claim: Claim, at: list[Seen[Harm]]) -> Iterable[str]:
         yield f"The {one} was finite {when}."
     dated = harm.since is not None and harm.since >= harm.step - 1
     if harm.what == "optimizer_state" and not dated and (look is None or look.outcome != "found"):
-        yield "State is looked at in turns where steps are short: a few updates before this one may have made it."
+        yield "State is looked at in turns where steps are short: an update before this one may have made it."
     elif harm.behind and harm.replays:
         yield from _replayed(harm)
     elif harm.behind or (look is not None and look.facts.get("began_bad")):

@@ -24,6 +24,7 @@ _CONSTANTS = frozenset({
     "masked_fill", "masked_fill_", "full", "fill_", "fill", "full_like", "new_full", "scalar_tensor", "lift_fresh",
     "constant_pad_nd", "_to_copy", "where", "index_fill", "index_fill_", "mul",
 })  # fmt: skip
+_EXPONENTIALS = frozenset({"exp", "exp2", "expm1"})
 _PICKS = frozenset({"nll_loss_forward", "nll_loss2d_forward", "gather", "index"})
 
 
@@ -94,7 +95,16 @@ class Op:
     @property
     def born(self) -> bool:
         """Whether it made non-finite values out of finite ones."""
-        return not any(self.inputs) and not self.outside
+        return (not any(self.inputs) and not self.outside) or self._outgrows
+
+    @property
+    def _outgrows(self) -> bool:
+        """Whether an exponential made +Inf beside a mask: of -inf it makes 0."""
+        name = self.func._schema.name.partition("::")[2].rstrip("_")
+        if name not in _EXPONENTIALS or not all(one.fact.only_neginf for one in self.outside):
+            return False
+        masked = not any(stat is not None and (stat.nan or stat.posinf) for stat in self.inputs)
+        return masked and any(stat is not None and stat.posinf for stat in self.outputs)
 
     @property
     def born_nan(self) -> bool:
@@ -146,15 +156,15 @@ def is_constant(op: Op) -> bool:
     if name not in _CONSTANTS or not op.born or op.words is None:
         return False
     args, kwargs = op.words
-    if name == "mul" and not _lays_one_number(op, args):
+    if name == "mul" and not _lays_itself(op, args):
         return False
     if name == "lift_fresh" or (name == "_to_copy" and not tensors_in(args)):
         return True
     return any(isinstance(word, int | float) and not math.isfinite(word) for word in [*args, *kwargs.values()])
 
 
-def _lays_one_number(op: Op, args: Any) -> bool:
-    """Whether -inf alone is laid, as by ``-inf * ones_like(scores)``: what is multiplied is one number throughout.
+def _lays_itself(op: Op, args: Any) -> bool:
+    """Whether -inf alone is laid, as by ``-inf * ones_like(scores)``: what is multiplied is 1 throughout.
 
     Else a coefficient is without end, and it is that which is to be told.
     """
@@ -164,4 +174,4 @@ def _lays_one_number(op: Op, args: Any) -> bool:
     if any(stat is None or stat.nan or stat.posinf for stat in op.outputs):
         return False
     low, high = extent(tensor.detach())
-    return bool(low == high)
+    return bool(low == high == 1)

@@ -35,7 +35,7 @@ _state: dict[str, Any] = {
 _closing: list[Callable[[], Finished]] = []
 _leaving: list[Callable[[], object]] = []
 _raising: list[Callable[[BaseException, int], None]] = []
-_cutting: list[Callable[[], object]] = []
+_cutting: list[tuple[Callable[[], object], bool]] = []
 _exiting: list[Callable[[], object]] = []
 
 
@@ -84,7 +84,7 @@ def _wrap_hard_exit() -> None:
     @functools.wraps(original)
     def leave(*args: Any, **kwargs: Any) -> Any:
         try:
-            if os.getpid() == process and threading.current_thread() is threading.main_thread():
+            if os.getpid() == process:
                 _look_before_the_cut()
         finally:
             original(*args, **kwargs)
@@ -94,9 +94,11 @@ def _wrap_hard_exit() -> None:
 
 def _look_before_the_cut() -> None:
     if not (RECORDER.mute or _state["leaving"] or _state["stopped"] or _state["raised"]):
-        for last in _cutting:
+        main = threading.current_thread() is threading.main_thread()
+        for last, anywhere in _cutting:
             with contextlib.suppress(Exception):
-                last()
+                if main or anywhere:
+                    last()
 
 
 def on_exit(closing: Callable[[], Finished]) -> None:
@@ -132,9 +134,9 @@ def on_sys_exit(last: Callable[[], object]) -> None:
     _exiting.append(last)
 
 
-def on_hard_exit(last: Callable[[], object]) -> None:
-    """Have ``last`` called before the script's main thread ends the process at once, by ``os._exit``."""
-    _cutting.append(last)
+def on_hard_exit(last: Callable[[], object], *, anywhere: bool = False) -> None:
+    """Have ``last`` called before the script's main thread, or one ``anywhere``, ends the process by ``os._exit``."""
+    _cutting.append((last, anywhere))
 
 
 def on_raise(witness: Callable[[BaseException, int], None]) -> None:

@@ -226,7 +226,7 @@ def _watch_standstill() -> None:
     """Have it told where this rank stands: by its own thread, and by its stacks where a signal asks for them."""
     ending.on_raise(lambda _error, _step: LOOKOUT.raised())
     ending.on_leave(LOOKOUT.leave)
-    ending.on_hard_exit(LOOKOUT.leave)
+    ending.on_hard_exit(LOOKOUT.leave, anywhere=True)
     ending.on_leave(stacks.leave)
     try:
         if (place().world_size or 1) > 1 or RECORDER.settings.hang_timeout:

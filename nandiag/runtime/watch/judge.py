@@ -181,6 +181,13 @@ class Judge:
             border.add(replace(harm, behind=True, own_step=self.clock.own(optimizer), **told), found.level)
         self.lost |= bool(held)
 
+    def state_of(self, optimizer: Optimizer, border: Border) -> None:
+        """State that the updates since the last look at all of it left non-finite; none that was loaded behind them."""
+        begun = self.weights.in_turns and optimizer in self.weights._begun
+        held = [one for one in self.weights.bad(optimizer) if one.what == "optimizer_state"] if begun else []
+        known = global_step(optimizer, made=True)
+        self._add(optimizer, border, held, self.clock.updated_in, "optimizer", global_step=known)
+
     def frozen_of(self, optimizer: Optimizer, border: Border) -> None:
         """Buffers and frozen parameters that turned bad since the last look, in this step's forward as a rule."""
         self._add(optimizer, border, self.weights.bad_frozen(), self.clock.step, "forward")

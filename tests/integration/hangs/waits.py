@@ -57,6 +57,14 @@ def cut():
         mean(torch.ones(3))
 
 
+def cut_by_a_thread():
+    for step in range(5):
+        if RANK == 1 and step == 3:
+            threading.Thread(target=os._exit, args=(0,)).start()
+            time.sleep(60)
+        mean(torch.ones(3))
+
+
 def loop():
     mean(torch.ones(3))
     count = 0
@@ -134,9 +142,9 @@ def well():
 
 
 {
-    "leave_out": leave_out, "return_early": return_early, "cut": cut, "loop": loop, "in_c": in_c, "lock": lock,
-    "loader": loader, "shapes": shapes, "source": source, "no_barrier": no_barrier, "no_send": no_send,
-    "groups": groups, "ddp": ddp, "well": well,
+    "leave_out": leave_out, "return_early": return_early, "cut": cut, "cut_by_a_thread": cut_by_a_thread, "loop": loop,
+    "in_c": in_c, "lock": lock, "loader": loader, "shapes": shapes, "source": source, "no_barrier": no_barrier,
+    "no_send": no_send, "groups": groups, "ddp": ddp, "well": well,
 }[WAY]()  # fmt: skip
 sys.stdout.flush()
 if WAY == "well":

@@ -168,11 +168,15 @@ class LastLook:
         sentinel.losses.clear()
 
     def at_weights(self) -> None:
-        """Look at the weights as they are now; those that the last update left finite were written into since."""
+        """Look at the weights as they are now; those that the last update left finite were written into since.
+
+        State that the last updates left is not: of theirs not all was looked at.
+        """
         if self._matters():
             for optimizer in self._sentinel.weights.known():
                 if not self._finite(optimizer):
                     self._written(optimizer, ends=True)
+                    self._of_state(optimizer)
 
     def gone(self, optimizer: Optimizer) -> None:
         """Look at what an optimizer trained that goes with the function it lived in: the script itself goes on."""
@@ -196,7 +200,7 @@ class LastLook:
 
     def _finite(self, optimizer: Optimizer) -> bool:
         with quiet():
-            return all(map(math.isfinite, read(self._sentinel.weights.scalars(optimizer, quick=False))))
+            return all(map(math.isfinite, read(self._sentinel.weights.scalars(optimizer, quick=False, whole=True))))
 
     def _written(self, optimizer: Optimizer, *, ends: bool) -> None:
         sentinel, border = self._sentinel, Border()
@@ -213,6 +217,14 @@ class LastLook:
         if looked is None or case.is_told(looked):
             with quiet():
                 sentinel.judge.written(optimizer, held, border)
+            sentinel.teller.tell(border)
+
+    def _of_state(self, optimizer: Optimizer) -> None:
+        """Tell of bad state where the weights were written into by nobody."""
+        sentinel, border = self._sentinel, Border()
+        if not sentinel.teller.told:
+            with quiet():
+                sentinel.judge.state_of(optimizer, border)
             sentinel.teller.tell(border)
 
     def begins(self, call: Call) -> None:

@@ -242,3 +242,17 @@ def test_a_line_that_grows_too_long_keeps_what_stands_before(before):
     line = f"    {before}{called}\n"
     shown = Origin("nan", 0, (0,), 5, source=line, column=(4 + len(before), 4 + len(before) + len(called)))
     assert fitting.whole(shown, called + " / " + "n" * 60).startswith(before)
+
+
+@pytest.mark.parametrize(
+    ("line", "expression", "instead", "whole"),
+    [
+        ("loss = (a + b).exp().mean()", "(a + b).exp()", "a + b", "loss = (a + b).mean()"),
+        ("y = c * exp(a + b)", "exp(a + b)", "a + b", "y = c * (a + b)"),
+        ("y = exp(a * b) + c", "exp(a * b)", "a * b", "y = a * b + c"),
+        ("if f((a + b).exp()):", "(a + b).exp()", "a + b", "if f(a + b):"),
+        ("loss = a.exp().mean()", "a.exp()", "a", "loss = a.mean()"),
+    ],
+)
+def test_what_stands_in_a_calls_place_is_bracketed_where_only_its_end_would_be_taken(line, expression, instead, whole):
+    assert fitting.whole(at(line, expression), instead) == whole

@@ -32,6 +32,14 @@ def test_the_line_that_takes_the_maximum_is_told_behind_a_view_of_it(at, by_hand
     assert advice(on(facts, ("m", "s.max(d).values")))[0].text.startswith("Before line 3, which takes the maximum")
 
 
+def test_the_infinities_of_a_sum_may_be_in_either_term(at, by_hand):
+    given = (by_hand.fact(neginf=8), by_hand.fact(neginf=1, shape=(4, 1)))
+    facts = at("sub", given, (by_hand.fact(nan=4),), **placed("e = (s + b - m).exp()", "s + b - m"))
+    told = advice(on(facts, ("m", "(s + b).amax(-1, keepdim=True)")))[0]
+    assert "and take the maximum and this difference of that" in told.text
+    assert told.code == "(s + b).clamp_min(torch.finfo((s + b).dtype).min)"
+
+
 @pytest.mark.parametrize(
     ("line", "uses"), [("y = m + (s - m).exp().sum(-1).log()", ()), ("e = (s - m).exp()", ("y = torch.log(e.sum())",))]
 )

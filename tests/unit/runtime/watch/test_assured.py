@@ -260,6 +260,19 @@ def test_state_that_somebody_else_spoils_is_dated_to_the_last_look_at_all_of_it(
     assert 0 <= harm.since < UPDATES + 4 <= harm.step <= harm.since + UPDATES
 
 
+def test_state_that_somebody_else_spoils_is_told_though_the_run_ends_before_all_of_it_is_looked_at(work, looks):
+    def spoils(loop):
+        if loop.made == UPDATES + 4:
+            loop.optimizer.state[loop.weight]["exp_avg_sq"].numpy()[7] = math.inf
+
+    worker = work()
+    loop = Loop(lambda weights: Adam(weights, lr=1e-3), spoils)
+    loop(UPDATES + 8)
+    assert not worker.harms
+    worker.sentinel.finish()
+    assert [(harm.what, harm.step, harm.behind) for harm in worker.harms] == [("optimizer_state", UPDATES + 7, False)]
+
+
 @pytest.mark.parametrize("when", ["pre", "post"])
 def test_a_hook_on_all_optimizers_is_not_trusted_though_it_was_there_from_the_start(when, work, looks):
     work()

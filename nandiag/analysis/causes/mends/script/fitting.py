@@ -313,12 +313,20 @@ def whole(origin: Origin, expression: str) -> str | None:
 
     Of a long line that is no statement as it stands, what is underlined alone.
     """
-    source, column = origin.source or "", origin.column or (0, 0)
-    line = (source[: column[0]] + expression + source[column[1] :]).strip()
+    source, (first, last) = origin.source or "", origin.column or (0, 0)
     stands = bool(nodes_of(source))
+    line = f"{source[:first]}{expression}{source[last:]}".strip()
+    if stands and not _holds(line, expression):
+        line = f"{source[:first]}({expression}){source[last:]}".strip()
     if stands and not nodes_of(line):
         return None
     return line if stands or len(line) <= LONGEST_LINE else expression
+
+
+def _holds(line: str, expression: str) -> bool:
+    """Whether all of ``expression`` is a part of ``line``: of ``a + b`` before ``.mean()`` only its end would be."""
+    alone = parsing.expression(expression)
+    return alone is None or ast.dump(alone) in map(ast.dump, nodes_of(line))
 
 
 def nodes_of(line: str) -> list[ast.AST]:

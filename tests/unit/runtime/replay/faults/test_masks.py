@@ -203,7 +203,11 @@ def of_one_sign(out):
     return (weighted - weighted.mean()).sum()
 
 
-@pytest.mark.parametrize("loss", [of_both_signs, of_one_sign])
+def of_shares(out):
+    return (out.log_softmax(-1) * (-math.inf * torch.full_like(out, 0.25))).sum()
+
+
+@pytest.mark.parametrize("loss", [of_both_signs, of_one_sign, of_shares])
 def test_a_coefficient_without_end_is_no_mask(loss, work):
     worker = work(on_anomaly="continue")
     model = net()
@@ -211,3 +215,16 @@ def test_a_coefficient_without_end_is_no_mask(loss, work):
     loss(model(torch.tensor([[1.0, -2.0, 3.0, 1.0], [-3.0, 2.0, 1.0, -1.0]]))).backward()
     optimizer.step()
     assert worker.looked[0].site.op == "aten.mul.Tensor"
+
+
+@pytest.mark.parametrize("times", [1.0, 300.0])
+def test_an_exponential_that_overflows_beside_a_mask_is_told(times, work):
+    worker = work(on_anomaly="continue")
+    model = net()
+    optimizer = sgd(model)
+    scores = model(torch.ones(3, 4)).square() + 1
+    masked = scores.masked_fill(torch.arange(scores.shape[-1]) == 0, -math.inf)
+    weights = (masked * times).exp()
+    (weights / weights.sum(-1, keepdim=True)).square().mean().backward()
+    optimizer.step()
+    assert [one.site.op for one in worker.looked[:1]] == (["aten.exp.default"] if times > 1 else [])
