@@ -199,6 +199,8 @@ def _call(message: str) -> str:
 
 def _joined(meaning: Meaning, members: list[Trouble], who: _Who) -> NcclTrouble:
     first = min(members, key=lambda one: one.time or "~")
+    # Of two warnings on one failure the error hangs on the later.
+    passed = first if first.chain else next((one for one in members if one.chain), first)
     ranks = sorted({rank for one in members if (rank := who.rank(one)) is not None})
     processes = sorted({f"{host or '?'}:{pid or '?'}" for host, pid in (one.process for one in members)})
     return NcclTrouble(
@@ -211,8 +213,8 @@ def _joined(meaning: Meaning, members: list[Trouble], who: _Who) -> NcclTrouble:
         processes=tuple(processes[:MOST_RANKS]),
         time=first.time,
         count=sum(one.count for one in members),
-        code=first.code,
-        chain=tuple(first.chain),
+        code=passed.code,
+        chain=tuple(passed.chain),
         follows=meaning.follows,
     )
 
