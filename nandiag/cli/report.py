@@ -22,6 +22,8 @@ from nandiag.store import layout
 if TYPE_CHECKING:  # what reads and shows a report is imported where that is done: `--help` has to be quick
     from nandiag.analysis import Report
 
+_MOST_NAMED = 3
+
 
 def register(app: typer.Typer) -> None:
     """Add the verb to the command line."""
@@ -101,9 +103,19 @@ def _print(found: Report, folders: list[Path], logs: list[str], *, as_json_text:
     else:
         shown = [layout.find(folder).path for folder in folders]
         # Of a folder of runs it was the newest: say which.
-        folder, *more = map(str, shown or logs)
-        place = terminal.Place(folder, here=str(Path.cwd()), again=shown != folders, more=tuple(more))
+        folder, *more = [str(path) for path in shown] or [""]
+        place = terminal.Place(
+            folder, here=str(Path.cwd()), again=shown != folders, more=tuple(more), logs=_briefly(logs)
+        )
         terminal.show(found, place, sys.stdout)
+
+
+def _briefly(logs: list[str]) -> tuple[str, ...]:
+    """Return the logs as they may be typed; of the many that a shell made of a pattern only their folder, if one."""
+    if len(logs) <= _MOST_NAMED:
+        return tuple(logs)
+    folders = {os.path.dirname(log) for log in logs}  # noqa: PTH120 - as it was typed
+    return tuple(sorted(os.path.join(folder, "*") for folder in folders))[:_MOST_NAMED]  # noqa: PTH118
 
 
 def no_reader(error: OSError) -> None:

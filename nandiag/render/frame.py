@@ -11,16 +11,24 @@ from nandiag.analysis.report import Suggestion
 from nandiag.render.text import clean
 
 MOST = {"tensors": 5, "evidence": 6, "help": 3, "spread": 4, "findings": 5, "notes": 6, "nccl": 6}
-REST = "more (nandiag report --json)"
+COMMAND = "nandiag report"
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold", "help": "bold cyan", "frame": "blue"}
 
 
 class Frame:
-    """The left edge of a diagnostic: a gutter for line numbers, then marked lines that hang below their mark."""
+    """The left edge of a diagnostic: a gutter for line numbers, then marked lines that hang below their mark.
 
-    def __init__(self, width: int, gutter: int) -> None:
+    ``command`` shows this report: with ``--json`` also what is cut off here.
+    """
+
+    def __init__(self, width: int, gutter: int, command: str = COMMAND) -> None:
         self.width = width
         self.gutter = gutter
+        self.command = command
+
+    def rest(self, number: int) -> str:
+        """Return how many more there are, and how to see them."""
+        return f"and {number} more ({self.command} --json)"
 
     def bar(self, number: str = "") -> Text:
         """Return the beginning of a line of code."""
@@ -32,7 +40,7 @@ class Frame:
         for text in every[:most]:
             yield from hanging(self.mark(mark), Text(clean(text)), self.width)
         if len(every) > most:
-            yield from hanging(self.mark(mark), Text(f"and {len(every) - most} {REST}"), self.width)
+            yield from hanging(self.mark(mark), Text(clean(self.rest(len(every) - most))), self.width)
 
     def helps(self, suggestions: Iterable[Suggestion]) -> Iterable[Text]:
         """Yield each suggestion, its code below it."""

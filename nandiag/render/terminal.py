@@ -19,7 +19,7 @@ from nandiag.analysis.verdict.steady import TELLS_WHERE, resume_at, resume_words
 from nandiag.events import words
 from nandiag.render import hang as hangs
 from nandiag.render import nccl
-from nandiag.render.frame import MOST, REST, STYLES, Frame, hanging
+from nandiag.render.frame import COMMAND, MOST, STYLES, Frame, hanging
 from nandiag.render.snippet import snippet
 from nandiag.render.text import clean, encodable, wide
 
@@ -43,17 +43,34 @@ class Place:
     """Where the report lies and from where it is read: ``folder`` as it is typed; files below ``here`` get short names.
 
     ``again`` adds the command that shows the report once more; ``more`` are the folders of other launchers beside it.
+    ``logs`` are the NCCL logs that were read from elsewhere, as they were named; ``folder`` is empty where only they
+    were.
     """
 
     folder: str
     here: str | None = None
     again: bool = True
     more: tuple[str, ...] = ()
+    logs: tuple[str, ...] = ()
 
     @property
     def command(self) -> str:
         """The command that shows the report once more."""
-        return f"nandiag report {shlex.join(map(clean, (self.folder, *self.more)))}"
+        return f"{COMMAND} {shlex.join(map(clean, (*self.folders, *self._options)))}"
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folders that were read."""
+        return (self.folder, *self.more) if self.folder else ()
+
+    @property
+    def brief(self) -> str:
+        """The command by which a reader sees this report, named in passing: logs from elsewhere belong to it."""
+        return self.command if self.logs else COMMAND
+
+    @property
+    def _options(self) -> tuple[str, ...]:
+        return tuple(word for log in self.logs for word in ("--nccl-logs", log))
 
     def short(self, text: str) -> str:
         """Return ``text`` with the names of files below the current directory relative to it."""
@@ -86,7 +103,7 @@ def lines(report: Report, place: Place, width: int) -> list[Text]:
 
 def _held(report: Report, hang: Hang, place: Place, width: int) -> Iterable[Text]:
     """Yield why ranks waited in vain, then what else was seen."""
-    frame = Frame(width, 2)
+    frame = Frame(width, 2, place.brief)
     seen = report.verdict.summary.removeprefix(hang.summary).removeprefix("; ")
     yield from hangs.lines(hang, f"{seen[:1].upper()}{seen[1:]}." if seen else "", width, place.short)
     told = [one for one in report.findings if one.severity != "info" and one.slug not in {hang.slug, *SLUGS}]
@@ -100,10 +117,10 @@ def _held(report: Report, hang: Hang, place: Place, width: int) -> Iterable[Text
 
 
 def _healthy(report: Report, place: Place, width: int) -> Iterable[Text]:
-    folder = " ".join((place.folder, *place.more))
+    folder = " ".join(place.folders or place.logs)
     yield from _one_line(f"nandiag: {clean(report.verdict.summary)}", f"log: {clean(folder)}", width)
     told = [finding for finding in report.findings if finding.severity != "info"]
-    frame = Frame(width, 2)
+    frame = Frame(width, 2, place.brief)
     # The first failed rank stands in the summary already.
     told = [one for one in told if one.text[1:].rstrip(".") not in report.verdict.summary]
     yield from frame.notes([one.text for one in told if one.slug not in SLUGS], MOST["findings"], "warning")
@@ -118,14 +135,14 @@ def _healthy(report: Report, place: Place, width: int) -> Iterable[Text]:
 def _left_out(verdict: Verdict, place: Place, width: int) -> Iterable[Text]:
     """Yield what, where, why and what to do of a loss that the script left out."""
     yield from _headline(verdict, width, "warning")
-    yield from _body(verdict, place, _frame(verdict, width))
+    yield from _body(verdict, place, _frame(verdict, place, width))
     for slug in _explained(verdict):
         yield Text("  read on:         ").append(f"nandiag explain {clean(slug)}", style="bold")
 
 
-def _frame(verdict: Verdict, width: int) -> Frame:
+def _frame(verdict: Verdict, place: Place, width: int) -> Frame:
     origin = verdict.origin
-    return Frame(width, len(str(origin.line)) if origin and origin.line is not None else 2)
+    return Frame(width, len(str(origin.line)) if origin and origin.line is not None else 2, place.brief)
 
 
 def _warnings(report: Report, frame: Frame) -> Iterable[Text]:
@@ -140,7 +157,7 @@ def _warnings(report: Report, frame: Frame) -> Iterable[Text]:
         head = frame.mark(f"warning[{finding.slug}]")
         yield from hanging(head, Text(clean(finding.text)), frame.width, indent=frame.gutter + 5)
     if len(early) > MOST["findings"]:
-        yield from frame.notes([f"and {len(early) - MOST['findings']} {REST}"], 1, "warning")
+        yield from frame.notes([frame.rest(len(early) - MOST["findings"])], 1, "warning")
 
 
 def _one_line(summary: str, log: str, width: int) -> Iterable[Text]:
@@ -156,7 +173,7 @@ def _one_line(summary: str, log: str, width: int) -> Iterable[Text]:
 def _anomaly(report: Report, place: Place, width: int) -> Iterable[Text]:
     """Yield what, where, why and what to do first; then how sure, what followed, and what frames it."""
     verdict, origin = report.verdict, report.verdict.origin
-    frame = _frame(verdict, width)
+    frame = _frame(verdict, place, width)
     yield from _headline(verdict, width, "error")
     yield from _body(verdict, place, frame)
     yield from frame.notes([_spread(spread) for spread in verdict.spread], MOST["spread"], "spread")

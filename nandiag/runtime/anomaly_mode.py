@@ -20,7 +20,7 @@ from nandiag.runtime.guard import guarded
 from nandiag.runtime.inject.after_import import after_import
 from nandiag.runtime.look import nan_check
 from nandiag.runtime.tape.state import on_made_up_memory
-from nandiag.runtime.tracebacks import pass_on
+from nandiag.runtime.tracebacks import hide_from_forward_lines, pass_on
 
 _DTENSOR = "torch.distributed.tensor"
 _STAGE = "torch.distributed.pipelining.stage"
@@ -117,6 +117,7 @@ SUPPORT = Support()
 def arm() -> None:
     """Hold the support for this run as soon as the script, or torch for it, imports DTensor or pipeline stages."""
     nan_check.install()
+    after_import("torch.fx.traceback", guarded("tracebacks")(hide_from_forward_lines))
     after_import(_DTENSOR, guarded("dtensor")(lambda _: SUPPORT.hold(_RUN)))
     after_import(_STAGE, guarded("dtensor")(lambda _: SUPPORT.hold(_RUN)))
 

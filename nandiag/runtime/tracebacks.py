@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from types import TracebackType
+from types import ModuleType, TracebackType
+from typing import Any
 
 from nandiag.runtime.guard import disarm
 
@@ -53,3 +55,34 @@ def _drop_delegation(kept: list[TracebackType]) -> None:
     # called again by us: of its two frames the second is the one that there would have been.
     if kept and kept[-1].tb_frame.f_code.co_name == "handle_torch_function":
         del kept[-2:]
+
+
+def hide_from_forward_lines(module: ModuleType) -> None:
+    """Keep our frames out of the lines by which anomaly mode shows a forward call: ``torch.fx.traceback`` writes them.
+
+    Else the last of them, where a reader looks first, is that of a wrap.
+    """
+    write = module.format_stack
+    if write.__code__.co_filename.startswith(_OURS):
+        return
+
+    @functools.wraps(write)
+    def format_stack(*args: Any, **kwargs: Any) -> Any:
+        lines = write(*args, **kwargs)
+        try:
+            return _own_lines_off(lines)
+        except Exception as failure:
+            disarm("tracebacks", failure)
+            return lines
+
+    module.format_stack = format_stack  # type: ignore[attr-defined]
+
+
+def _own_lines_off(lines: list[str]) -> list[str]:
+    kept: list[str] = []
+    for line in lines:
+        if not line.startswith(f'  File "{_OURS}'):
+            kept.append(line)
+        elif kept and "in handle_torch_function" in kept[-1].partition("\n")[0]:
+            del kept[-2:]  # as in _drop_delegation
+    return kept

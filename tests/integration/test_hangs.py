@@ -87,6 +87,12 @@ def test_a_run_that_goes_well_has_nothing_to_tell_and_leaves_no_empty_stacks(wai
 
 
 @pytest.mark.slow
+def test_a_start_that_takes_longer_than_the_time_out_is_no_hang(waits):
+    done, report = waits("slow_start", "--hang-timeout", 5)
+    assert (done.returncode, report["hang"]) == (0, None), done.stderr[-3000:]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "slug", "behind", "expected"),
     [

@@ -54,6 +54,7 @@ _UNSEEN = (
 _OUTSIDE = "It was bad before it was first used here: look at the code that made it, which was not run again."
 _IN_PLACE = "Look at this line: it writes the values in place, and what it writes is not finite."
 _LAST = "Look at this line: it was the last seen to write into these values; what it wrote then is gone, and not known."
+_HANDED = "Look at what the other ranks hand to this one: here it was used first, and it came bad."
 _PUT = "look at what put it there, such as a mask or another constant that the script writes."
 _LOSS_CODE = "Look at the code between the model's outputs and backward(): log, division, sqrt, exp, an empty mean."
 _MODULE = "Look at what this module computes: its inputs were finite."
@@ -138,6 +139,8 @@ def _by_basis(facts: Facts) -> str | None:
     if state and facts.harm is not None and facts.harm.behind:
         return _updates(facts)
     buffer = state and facts.harm is not None and facts.harm.what == "buffer"
+    if facts.basis == "loss" and facts.look is not None and facts.look.source == "received":
+        return _HANDED
     return _BUFFER if buffer else _PLACES.get(facts.basis)
 
 

@@ -83,12 +83,14 @@ class Reading:
 
     def _scan(self, block: bytes) -> None:
         links, facts = self._links, self.facts
-        seen = 0
+        seen = looked = 0
         for found in _WORTH.finditer(block):
+            if found.start() < looked:  # a warning may speak of an `NCCL version`: it is one line all the same
+                continue
             seen += 1
             link = found[1]
             if link is None:
-                self._look(block, found.start())
+                looked = self._look(block, found.start())
             elif link in links:
                 links[link] += 1
             elif len(links) < MOST_LINKS:
@@ -97,15 +99,20 @@ class Reading:
         facts.known += seen
         facts.other += max(block.count(b" NCCL ") - seen, 0)
 
-    def _look(self, block: bytes, at: int) -> None:
-        """Look closely at the line around ``at``."""
+    def _look(self, block: bytes, at: int) -> int:
+        """Look closely at the line around ``at``; returns where it ends."""
         first = block.rfind(b"\n", max(0, at - LONGEST_LINE), at) + 1
         first = first or max(0, at - 512)
         last = block.find(b"\n", at, at + LONGEST_LINE)
-        line = parse(block[max(first, at - 512) : last if last >= 0 else at + LONGEST_LINE])
+        last = last if last >= 0 else at + LONGEST_LINE
+        line = parse(block[max(first, at - 512) : last])
         if line is None:
             self._version(self._process, block[at : at + 60].decode("latin-1"))
-            return
+        else:
+            self._take(line)
+        return last
+
+    def _take(self, line: Line) -> None:
         process = (line.host, line.pid) if line.host is not None else self._process
         if line.level == "TORCH":
             self._watchdog(line, process)

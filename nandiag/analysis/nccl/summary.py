@@ -14,6 +14,7 @@ MOST_TROUBLES = 40
 MOST_RANKS = 1_000
 UNKNOWN = "nccl_unknown"
 TIMED_OUT = "nccl_watchdog_timeout"
+_LAST = {TIMED_OUT: 1, UNKNOWN: 2}
 CODES = {
     1: ("a CUDA call failed", "warning"),
     2: ("a system call failed", "warning"),
@@ -157,9 +158,13 @@ def _troubles(troubles: Iterable[Trouble], who: _Who) -> list[NcclTrouble]:
     return sorted(found, key=_order)
 
 
-def _order(one: NcclTrouble) -> tuple[bool, bool, bool, str]:
-    """Put first what can be a cause: echoes of another's end come later, a time-out tells only that something is."""
-    return one.severity != "warning", one.follows, one.slug == TIMED_OUT, one.time or "~"
+def _order(one: NcclTrouble) -> tuple[bool, bool, int, str]:
+    """Put first what is known as a cause, then time-outs, which tell only that there is one.
+
+    Of words that nobody knows there may be many: they must not push a time-out off a list that is cut. Echoes of
+    another's end come last.
+    """
+    return one.severity != "warning", one.follows, _LAST.get(one.slug, 0), one.time or "~"
 
 
 def _meaning(trouble: Trouble) -> Meaning:
@@ -194,6 +199,8 @@ def _call(message: str) -> str:
 
 def _joined(meaning: Meaning, members: list[Trouble], who: _Who) -> NcclTrouble:
     first = min(members, key=lambda one: one.time or "~")
+    # Of two warnings on one failure the error hangs on the later.
+    passed = first if first.chain else next((one for one in members if one.chain), first)
     ranks = sorted({rank for one in members if (rank := who.rank(one)) is not None})
     processes = sorted({f"{host or '?'}:{pid or '?'}" for host, pid in (one.process for one in members)})
     return NcclTrouble(
@@ -206,8 +213,8 @@ def _joined(meaning: Meaning, members: list[Trouble], who: _Who) -> NcclTrouble:
         processes=tuple(processes[:MOST_RANKS]),
         time=first.time,
         count=sum(one.count for one in members),
-        code=first.code,
-        chain=tuple(first.chain),
+        code=passed.code,
+        chain=tuple(passed.chain),
         follows=meaning.follows,
     )
 

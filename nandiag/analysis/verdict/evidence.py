@@ -64,7 +64,12 @@ def _called_otherwise(claim: Claim, timeline: Timeline) -> Iterable[str]:
 
 
 def _asked(claim: Claim) -> Iterable[str]:
-    if claim.basis == "loss" and claim.later is None and claim.shown is not None:
+    """Yield what the line of a loss is that is not the line that made it."""
+    look = claim.shown if claim.basis == "loss" and claim.later is None else None
+    if look is not None and look.source == "received":
+        way = way_of(look)
+        yield f"This line was the first to use what came{f' by {way}' if way else ''}: what made it is not known."
+    elif look is not None:
         yield "On this line the script asked whether it is finite, and ended on the answer: what made it is not known."
 
 

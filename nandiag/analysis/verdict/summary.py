@@ -149,8 +149,11 @@ def _kind(claim: Claim, origin: Origin) -> str:
     outputs: Sequence[TensorFact] = origin.outputs
     if claim.basis == "look":
         outputs = [fact for fact in outputs if fact.bad][:1]
+    # What came from another rank is shown with the line that used it, and need not be what became of the loss.
+    lost = words.bad_kind(harm.tensors) if harm is not None and claim.basis == "loss" else None
     seen = (
-        words.made_kind(outputs, origin.inputs)
+        lost
+        or words.made_kind(outputs, origin.inputs)
         or words.bad_kind(origin.inputs)
         or words.bad_value(harm.loss if harm else None)
     )

@@ -70,7 +70,7 @@ class Handed:
                 for tensor in part.asked:
                     ARRIVALS.note(tensor, part.message)
                 bad = next((one for one in part.given if self._is_harmful(births, one)), None)
-            if bad is not None and fact(bad).only_neginf:
+            if bad is not None and self._may_be_meant(bad):
                 self._tell_computed(part.message, bad, caller)
             elif bad is not None and self._may_tell(caller):
                 self._tell(births, part.message, bad, caller)
@@ -98,14 +98,17 @@ class Handed:
 
     @staticmethod
     def _is_harmful(births: Births, tensor: Tensor) -> bool:
-        """One infinite number may be the best so far; what lies on a device is not waited for."""
-        if tensor.device.type != "cpu" or not tensor.is_floating_point() or not births.record.finds_bad(tensor):
-            return False
+        """What lies on a device is not waited for."""
+        return tensor.device.type == "cpu" and tensor.is_floating_point() and births.record.finds_bad(tensor)
+
+    @staticmethod
+    def _may_be_meant(tensor: Tensor) -> bool:
+        """-Inf alone is a mask, as many a rank hands them on, and one infinite number may be the best so far."""
         found = fact(tensor)
-        return found.nan > 0 or (found.posinf + found.neginf > 0 and found.numel > 1)
+        return found.only_neginf or (found.numel == 1 and not found.nan)
 
     def _tell_computed(self, message: Message, bad: Tensor, caller: FrameType) -> None:
-        """-Inf alone is a mask, unless the step, run again, shows that it was computed; many a rank hands masks on."""
+        """What may be meant is told only where the step, run again, shows that it was computed."""
         looked = self._again(bad, mask=True)
         made = looked is not None and (looked.outcome, looked.source) == ("found", "op") and looked.site is not None
         if looked is None or not made or _is_laid(looked) or not self._may_tell(caller):

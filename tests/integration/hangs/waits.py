@@ -30,6 +30,19 @@ def mean(value):
     return total / WORLD
 
 
+def step():
+    model = torch.nn.Linear(2, 2)
+    model(torch.ones(1, 2)).sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+
+def slow_start():
+    time.sleep(9 if RANK == 1 else 0)
+    mean(torch.ones(3))
+    step()
+    dist.destroy_process_group()
+
+
 def leave_out():
     model = torch.nn.Linear(8, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -66,6 +79,7 @@ def cut_by_a_thread():
 
 
 def loop():
+    step()
     mean(torch.ones(3))
     count = 0
     while RANK == 1:
@@ -74,6 +88,7 @@ def loop():
 
 
 def in_c():
+    step()
     mean(torch.ones(3))
     if RANK == 1:
         sum(range(10**12))  # IN_C
@@ -81,6 +96,7 @@ def in_c():
 
 
 def lock():
+    step()
     mean(torch.ones(3))
     guard = threading.Lock()
     guard.acquire()
@@ -90,6 +106,7 @@ def lock():
 
 
 def loader():
+    step()
     for batch in DataLoader(Stuck(), batch_size=2, num_workers=1):  # LOADER
         mean(batch)
 
@@ -104,6 +121,7 @@ def source():
 
 
 def no_barrier():
+    step()
     mean(torch.ones(3))
     if RANK != 1:
         dist.barrier()  # BARRIER
@@ -144,7 +162,7 @@ def well():
 {
     "leave_out": leave_out, "return_early": return_early, "cut": cut, "cut_by_a_thread": cut_by_a_thread, "loop": loop,
     "in_c": in_c, "lock": lock, "loader": loader, "shapes": shapes, "source": source, "no_barrier": no_barrier,
-    "no_send": no_send, "groups": groups, "ddp": ddp, "well": well,
+    "no_send": no_send, "groups": groups, "ddp": ddp, "well": well, "slow_start": slow_start,
 }[WAY]()  # fmt: skip
 sys.stdout.flush()
 if WAY == "well":

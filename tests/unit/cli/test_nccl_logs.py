@@ -83,6 +83,24 @@ def test_logs_from_elsewhere_join_a_run_folder(folder, tmp_path):
     assert {one.slug: one.ranks for one in report.nccl.troubles} == {"nccl_duplicate_gpu": (1,), "nccl_plugin": (0,)}
 
 
+def test_what_is_cut_off_is_shown_by_the_command_that_names_the_logs(folder, tmp_path):
+    lines = [f"node:70:1 [0] a.cc:{number} NCCL WARN word {'x' * number} of no catalogue\n" for number in range(1, 9)]
+    late = "[rank0]:[E1120 10:00:00.0 ProcessGroupNCCL.cpp:685] [Rank 0] Watchdog caught collective operation timeout: "
+    (tmp_path / "other.log").write_text("".join(lines) + late + "WorkNCCL(SeqNum=5, OpType=ALLREDUCE) ran for 600 ms\n")
+    alone = run("--nccl-logs", tmp_path / "*.log").stdout
+    assert f"nandiag report --nccl-logs '{tmp_path}/*.log' --json" in " ".join(alone.split())
+    assert alone.index("number 5 did not end") < alone.index("no catalogue")
+    joined = " ".join(run(folder.path.parent, "--nccl-logs", tmp_path / "other.log").stdout.split())
+    assert f"nandiag report {folder.path} --nccl-logs {tmp_path}/other.log --json" in joined
+
+
+def test_of_a_pattern_that_the_shell_took_apart_the_folder_is_named(tmp_path):
+    for number in range(8):
+        (tmp_path / f"{number}.log").write_text(f"node:70:1 [0] a.cc:1 NCCL WARN {'x' * number} of no catalogue\n")
+    shown = " ".join(run("--nccl-logs", *sorted(tmp_path.glob("*.log"))).stdout.split())
+    assert f"--nccl-logs '{tmp_path}/*' --json" in shown
+
+
 def test_a_pattern_that_names_nothing_is_one_sentence(tmp_path):
     with pytest.raises(NothingToReadError, match="No file fits"):
         verb.read([], [str(tmp_path / "*.log")])

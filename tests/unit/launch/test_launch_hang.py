@@ -4,13 +4,15 @@ import json
 import os
 import signal
 import socket
+from dataclasses import asdict
 
 import pytest
 
 from nandiag.events import Attached
+from nandiag.events.standing import WAITS, CallFact, Standing
 from nandiag.launch import hang
 from nandiag.launch.hang import HangWatch, Workers, is_caught
-from nandiag.store.layout import RunFolder, pulse_of, stacks_of
+from nandiag.store.layout import RunFolder, pulse_of, stacks_of, standing_of
 
 
 class Run:
@@ -28,10 +30,15 @@ class Run:
         for rank in (0, 1):
             self.moved(rank, 0)
 
-    def moved(self, rank, moves):
+    def moved(self, rank, moves, steps=1):
         path = self.folder.rank_file(rank, 0, 100 + rank)
         path.touch()
-        pulse_of(path).write_text(json.dumps({"steps": 0, "time": 1.0, "moves": moves}))
+        pulse_of(path).write_text(json.dumps({"steps": steps, "time": 1.0, "moves": moves}))
+
+    def stands(self, rank, moves, state):
+        call = CallFact("all_reduce", "0", 0, state)
+        told = Standing("stalled", 1.0, moves, 0, calls=(call,))
+        standing_of(self.folder.rank_file(rank, 0, 100 + rank)).write_text(json.dumps(asdict(told)))
 
     def at(self, now):
         return self.watch.turn(
@@ -106,6 +113,61 @@ def test_while_torch_is_imported_the_time_is_longer(run):
     assert run.said == []
     run.at(121)
     assert "no rank made progress" in run.said[0]
+
+
+def at_the_start(run, moves=4):
+    for rank in (0, 1):
+        run.moved(rank, moves, steps=0)
+    run.at(0)
+
+
+def test_before_the_first_step_has_ended_the_time_is_longer(run):
+    at_the_start(run)
+    run.stands(0, 4, WAITS)  # for rank 1, which loads a model
+    run.at(100)
+    assert run.said == []
+    run.at(121)
+    assert "no rank made progress for 120 s" in run.said[0]
+    assert run.at(125).seconds == 120
+
+
+def test_one_rank_that_ended_a_step_has_started(run):
+    at_the_start(run)
+    run.moved(1, 5)
+    run.at(1)
+    run.at(31)
+    assert "no rank made progress for 30 s" in run.said[0]
+
+
+def test_a_script_without_steps_has_started_after_many_moves(run):
+    at_the_start(run, moves=hang.FEW_MOVES + 1)
+    run.at(31)
+    assert run.said
+
+
+def test_ranks_that_all_wait_for_each_other_do_not_start_any_more(run):
+    at_the_start(run)
+    for rank in (0, 1):
+        run.stands(rank, 4, WAITS)
+    run.at(31)
+    assert "no rank made progress for 30 s" in run.said[0]
+
+
+def test_a_word_of_before_the_last_move_is_no_waiting(run):
+    at_the_start(run)
+    run.stands(0, 4, WAITS)
+    run.stands(1, 3, WAITS)
+    run.at(31)
+    assert run.said == []
+
+
+def test_a_node_that_has_not_come_yet_may_be_starting(run):
+    at_the_start(run)
+    run.stands(0, 4, WAITS)
+    run.attached.popitem()
+    run.at(1)  # one less is a change, too
+    run.at(32)
+    assert run.said == []
 
 
 def test_no_time_out_and_no_workers_are_never_looked_at(run, tmp_path):

@@ -167,3 +167,37 @@ def test_our_frames_are_taken_off_the_whole_chain():
     assert "in ours" not in told
     assert told.count("in script_that_raises") == 2
     assert "The above exception was the direct cause" in told
+
+
+def forward_frames(call):
+    """Return the two innermost frames that anomaly mode shows of the forward call, by its warning."""
+    x = torch.zeros(2, requires_grad=True)
+    with (
+        torch.autograd.set_detect_anomaly(True),
+        pytest.warns(UserWarning, match="Traceback of forward call") as warned,
+        pytest.raises(RuntimeError, match="returned nan"),
+    ):
+        (call(x) * 0).sum().backward()
+    text = next(str(one.message) for one in warned if "forward call" in str(one.message))
+    assert OURS not in text
+    return [line for line in text.splitlines() if line.startswith("  File ")][-2:]
+
+
+def test_the_forward_lines_of_anomaly_mode_end_in_the_script(work):
+    before = forward_frames(torch.sqrt)[-1]
+    work()
+    assert forward_frames(torch.sqrt)[-1] == before
+    script = Script()
+    script.step()
+    assert forward_frames(torch.sqrt)[-1] == before
+
+
+def test_a_function_of_torch_that_hands_itself_over_is_there_once(work):
+    def even(x):
+        return nn.functional.layer_norm(x, (2,), eps=0.0)
+
+    before = forward_frames(even)
+    work()
+    Script().step()
+    assert forward_frames(even)[0] == before[0]
+    assert before[0].endswith("in even")

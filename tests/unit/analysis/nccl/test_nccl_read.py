@@ -154,6 +154,21 @@ def test_a_later_error_of_another_kind_does_not_hang_on_the_first_warning():
     assert {(one.slug, one.code) for one in told.troubles} == {("nccl_gpu_out_of_memory", 1), ("nccl_result_3", 3)}
 
 
+def test_a_warning_that_speaks_of_a_version_is_counted_once():
+    trouble = only("n:1:2 [0] init.cc:8 NCCL WARN Mismatched NCCL version detected : rank 2 version 23001\n")
+    assert trouble.count == 1
+
+
+def test_of_two_warnings_on_one_failure_the_error_hangs_on_the_trouble_that_both_are():
+    full = "error: No space left on device (28)"
+    trouble = only(
+        f"n:1:2 [0] misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm/nccl-Ab to 3 bytes, {full}\n"
+        f"n:1:2 [0] misc/shmutils.cc:130 NCCL WARN Error while creating shared memory segment, {full}\n"
+        "n:1:2 [0] NCCL INFO transport/shm.cc:590 -> 2\n"
+    )
+    assert (trouble.count, trouble.code, trouble.chain) == (2, 2, ("transport/shm.cc:590",))
+
+
 SAID = [tuple(line.split(": ", 1))[::-1] for line in (Path(__file__).parent / "warnings.txt").read_text().splitlines()]
 
 

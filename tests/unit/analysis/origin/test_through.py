@@ -56,6 +56,23 @@ def test_a_loss_made_of_what_was_received_is_not_said_to_have_begun_there(by_han
     assert "what came there from another rank was bad already" in told
 
 
+def test_the_line_that_used_what_was_received_is_not_said_to_have_asked_of_a_loss(by_hand):
+    """No rank is known to have sent it: the loss has a kind of its own, and the help looks at the others."""
+    came = by_hand.fact(neginf=1)
+    facts = {"carried_by": "broadcast", "group_ranks": [0, 1]}
+    site = Site(op="aten.mul.Tensor", file="train.py", line=7, source="out = out * scale", column=(6, 17))
+    received = by_hand.found(
+        3, source="received", phase="collective", site=site, inputs=(came,), outputs=(), facts=facts
+    )
+    lost = replace(by_hand.loss(3), tensors=(by_hand.fact("loss", posinf=1),))
+    verdict = analyse(by_hand.run(by_hand.rank(0), by_hand.rank(1, lost, received))).verdict
+    told = " ".join(verdict.evidence)
+    assert verdict.summary.startswith("+Inf loss on rank 1")
+    assert "asked" not in told
+    assert "came by broadcast in the group of ranks 0-1: what made it is not known" in told
+    assert "what the other ranks hand to this one" in verdict.suggestions[0].text
+
+
 @pytest.mark.parametrize(
     ("sizes", "dtype", "cause"),
     [((50_000.0, 50_000.0), "float16", "collective_overflow"), ((1.0, 2.0), "float32", "hardware_corruption")],

@@ -121,6 +121,18 @@ def test_minus_infinity_is_told_where_it_was_computed_and_a_mask_that_is_laid_is
     assert (sent.number, sent.look.site.line) == (0, line_of("# of none"))
 
 
+def test_one_infinite_number_is_told_where_it_was_computed_and_not_where_it_is_the_best_so_far(work, alone):
+    worker = work()
+    model, best = Unit(), torch.tensor(torch.inf)
+    with torch.no_grad():
+        for step in range(3):
+            share = model(torch.eye(3))[0, :1] * step
+            best = torch.minimum(best, torch.tensor(torch.inf))
+            hand(torch.log(share), best)  # of the first count
+    (sent,) = worker.events(Sent)
+    assert (sent.number, sent.look.site.line) == (0, line_of("# of the first count"))
+
+
 def test_what_is_put_into_a_reduction_is_looked_at_unless_it_is_a_gradient(work, alone):
     """A rank whose own loss leaves it out sees no harm; one with bad gradients does."""
     worker = work()
