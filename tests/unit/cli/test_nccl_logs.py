@@ -58,7 +58,8 @@ def test_a_run_without_logs_says_nothing_of_nccl(folder):
 def run(*words):
     app = typer.Typer()
     verb.register(app)
-    return CliRunner().invoke(app, list(map(str, words)))
+    # Wide enough that no path is cut, however long that of the tests' own folder is.
+    return CliRunner(env={"COLUMNS": "400"}).invoke(app, list(map(str, words)))
 
 
 def test_logs_from_elsewhere_need_no_run_folder(tmp_path):
