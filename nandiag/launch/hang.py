@@ -52,6 +52,7 @@ class HangWatch:
         self._asked: float | None = None
         self._ended: float | None = None
         self._killed = False
+        self._answered: dict[Key, tuple[int, int, int]] = {}
 
     def turn(self, now: float, workers: Workers, send: Callable[[int, int], None]) -> HangEnd | None:
         """Look once; returns what was done when the workers are being ended for it, None else."""
@@ -59,8 +60,7 @@ class HangWatch:
             return None
         life = {key: sign for key, sign in signs_of_life(self._folder).items() if key in workers.attached}
         if life != self._last or self._moved is None:
-            if self._asked is not None and self._ended is None:
-                forget_stacks(self._folder, life)
+            self._forget(life)
             self._last, self._moved, self._asked, self._ended, self._killed = life, now, None, None, False
             return None
         alive = {key: one.pid for key, one in workers.attached.items() if _is_here(one)}
@@ -68,6 +68,14 @@ class HangWatch:
         if not alive or still < self._timeout or (self._asked is None and still < self._patience(alive, workers)):
             return None
         return self._act(now, alive, workers, send)
+
+    def _forget(self, life: dict[Key, tuple[int, int, int]]) -> None:
+        """Forget what workers answered that went on since; the others still stand there."""
+        gone = [key for key, sign in self._answered.items() if life.get(key) != sign]
+        if gone:
+            forget_stacks(self._folder, gone)
+        for key in gone:
+            del self._answered[key]
 
     def _patience(self, alive: Collection[Key], workers: Workers) -> float:
         """Return for how long nothing may be heard now, and keep it to be told."""
@@ -99,14 +107,14 @@ class HangWatch:
         self, now: float, alive: dict[Key, int], workers: Workers, send: Callable[[int, int], None]
     ) -> HangEnd | None:
         if self._asked is None:
-            self._asked = now
+            self._asked, self._answered = now, {key: self._last[key] for key in alive if key in self._last}
             self._say(f"nandiag: no rank made progress for {self._allowed:g} s; each is asked where it stands.\n")
             for key, pid in alive.items():
                 number = workers.listening.get(key)
                 if number and is_caught(pid, number):
                     send(pid, number)
         elif self._ended is None and now - self._asked >= ANSWER_SECONDS:
-            self._ended = now
+            self._ended, self._answered = now, {}
             self._say("nandiag: the run is ended because of --hang-timeout.\n")
             for pid in alive.values():
                 send(pid, signal.SIGTERM)

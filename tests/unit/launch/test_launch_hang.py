@@ -81,6 +81,20 @@ def test_what_ranks_answered_is_forgotten_once_they_went_on(run):
     assert stacks.stat().st_size == 0
 
 
+def test_what_a_rank_answered_is_kept_as_long_as_it_stands_there(run):
+    stacks = [stacks_of(run.folder.rank_file(rank, 0, 100 + rank)) for rank in (0, 1)]
+    run.at(0)
+    run.at(30)
+    for one in stacks:
+        one.write_text("where it was\n", encoding="utf-8")
+    run.moved(1, 7)
+    run.at(31)
+    assert [one.stat().st_size > 0 for one in stacks] == [True, False]
+    run.moved(0, 7)
+    run.at(32)
+    assert stacks[0].stat().st_size == 0
+
+
 def test_what_ranks_say_as_they_are_ended_is_kept_though_they_write_more(run):
     stacks = stacks_of(run.folder.rank_file(1, 0, 101))
     for now in (0, 30, 34):
