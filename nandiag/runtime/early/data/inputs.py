@@ -1,7 +1,8 @@
 """The batches that enter root modules: how large their values are, against all batches before (worker).
 
-One small kernel a tensor, on every batch where steps are long and on each eighth where they are short; what it showed
-is read with the step's one host read. Integers (token ids, labels) and what needs a gradient are no data.
+One small kernel a tensor, on every batch where steps are long and on each eighth where they are short, or each
+thirty-second where a look would be felt; what it showed is read with the step's one host read. Integers (token ids,
+labels) and what needs a gradient are no data.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import ROOT, Entry
 from nandiag.runtime.tape.packed.words import Given
 
-_SHORT_STEP = 5e-3
-_EACH = 8
+# Steps, in seconds, and of how many short and shorter ones each is looked at.
+_SHORT_STEP, _SHORTER = 5e-3, 2e-3
+_EACH, _EACH_SHORTER = 8, 32
 _ALL_OF_FIRST = 64
 _ENOUGH = 32
 _MOST_TENSORS = 8
@@ -120,7 +122,9 @@ class Inputs:
 
     def passes(self, step: int) -> bool:
         """Whether the batches of this step are passed over, for steps are short."""
-        return step % _EACH != 0 and step > _ALL_OF_FIRST and self._capture.step_seconds < _SHORT_STEP
+        seconds = self._capture.step_seconds
+        each = _EACH_SHORTER if seconds < _SHORTER else _EACH
+        return step % each != 0 and step > _ALL_OF_FIRST and seconds < _SHORT_STEP
 
     @guarded("inputs")
     def root_begins(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], *, passed: bool) -> None:

@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
@@ -30,7 +29,7 @@ from nandiag.runtime.memory.later.lasting import lasting, written_within
 from nandiag.runtime.memory.there import storage_of
 from nandiag.runtime.tape.calls.strangers import has_strangers
 from nandiag.runtime.tape.entries import ROOT
-from nandiag.runtime.tape.packed.consumed import GRAD
+from nandiag.runtime.tape.packed.consumed import GRAD, OUTPUT
 from nandiag.runtime.tape.packed.descent import ancestors
 from nandiag.runtime.tape.packed.words import Given
 from nandiag.runtime.tape.window import is_of_little
@@ -49,7 +48,6 @@ _MENDS = frozenset({
     "nan_to_num", "nan_to_num_", "where", "masked_fill", "masked_fill_", "nansum", "nanmean", "nanmedian", "isnan",
     "isfinite", "isinf",
 })  # fmt: skip
-_has_gradient = itemgetter(GRAD)
 
 
 class Laid(NamedTuple):
@@ -105,7 +103,10 @@ class Stored:
         now = time.perf_counter()
         self._left_for_lasting = left = self._left_for_lasting + _A_STEP + _SHARE_LASTING * (now - self._since)
         self._since, tape = now, self._capture.tape
-        return left > 0 and (bool(tape._made or tape.jots.shelves) or not all(map(_has_gradient, tape.jots.many)))
+        if left <= 0:
+            return False
+        without = [one[OUTPUT] for one in tape.jots.many if not one[GRAD]]
+        return bool(tape._made or tape.jots.shelves or any(map(_is_float, without)))
 
     @guarded("births")
     def kept(self) -> None:
@@ -268,6 +269,10 @@ class Stored:
 def _bad_in(tensor: Tensor) -> int:
     counted = fact(tensor)
     return counted.nan + counted.posinf + counted.neginf
+
+
+def _is_float(output: Tensor | None) -> bool:
+    return output is not None and output.is_floating_point()
 
 
 def _is_mask(tensor: Tensor) -> bool:

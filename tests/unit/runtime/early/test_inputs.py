@@ -56,6 +56,15 @@ def with_outlier(steps, at):
         yield features
 
 
+@pytest.mark.parametrize(("seconds", "looks"), [(1e-3, 8), (4e-3, 32), (1e-2, 256)])
+def test_the_shorter_steps_are_the_fewer_batches_are_looked_at(work, seconds, looks):
+    worker = work()
+    worker.capture.step_seconds = seconds
+    passes = worker.sentinel.early._inputs.passes
+    assert sum(not passes(step) for step in range(256, 512)) == looks
+    assert not any(map(passes, range(64)))
+
+
 @pytest.mark.parametrize("at", [150, 153])
 def test_an_outlier_is_named_also_where_short_steps_are_sampled(work, at):
     worker = work()

@@ -181,8 +181,9 @@ def test_numbers_that_wait_are_read_on_the_way(work, plainly):
     assert heard == [3.0]
 
 
-def test_a_step_whose_batch_is_looked_at_is_plain_all_the_same(work, plainly):
-    """Where steps are short each eighth batch is looked at."""
+def test_a_step_whose_batch_is_looked_at_is_plain_all_the_same(work, plainly, monkeypatch):
+    """Where steps are short not every batch is looked at."""
+    monkeypatch.setattr(inputs, "_EACH_SHORTER", inputs._EACH)
     worker = work()
     loop = Loop()
     loop(WARM)
