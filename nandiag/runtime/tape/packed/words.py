@@ -52,8 +52,14 @@ class Made:
 
     @property
     def taken(self) -> bool:
-        """Whether the tensor is taken as it is, and the call that made it is not made again for it."""
-        return not isinstance(self.tensor, weakref.ref)
+        """Whether the tensor is taken as it is, and the call that made it is not made again for it.
+
+        What was read off another one (a gradient that is kept from step to step) is read again if it was written since.
+        """
+        if isinstance(self.tensor, weakref.ref):
+            return False
+        tensor = self.tensor() if self.entry.name == "__get__" else None
+        return tensor is None or self.version in {None, version_of(tensor)}
 
     def hold(self) -> bool:
         """Make the reference strong, for the call that made it cannot be made again; False where that is too late."""

@@ -65,3 +65,34 @@ def test_what_is_done_to_copies_of_gradients_is_done_again(work, copied, dropped
     looked = worker.looked[0]
     assert (looked.outcome, looked.source, looked.step) == ("found", "op", 2), looked
     assert looked.site.source.rstrip().endswith("the line")
+
+
+def ascended(layer, optimizer, factor, *, anew):
+    """Train for one step by sharpness-aware minimisation as it is written by hand; the gradients stay where they are."""
+    inputs, weights = torch.rand(4, 3), list(layer.parameters())
+    layer(inputs).square().mean().backward()
+    with torch.no_grad():
+        norm = torch.stack([one.grad.norm() for one in weights]).norm()
+        ways = [0.05 * one.grad / norm for one in weights]
+        for one, way in zip(weights, ways, strict=True):
+            one.add_(way)
+    optimizer.zero_grad(set_to_none=anew)
+    (layer(inputs).square().mean() + (layer.weight * factor).square().sum().sqrt()).backward()  # the line
+    with torch.no_grad():
+        for one, way in zip(weights, ways, strict=True):
+            one.sub_(way)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=anew)
+
+
+@pytest.mark.parametrize("anew", [True, False])
+def test_a_gradient_that_is_read_between_two_backwards_is_read_again(work, anew):
+    torch.manual_seed(0)
+    worker, layer = work(), nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.05)
+    for factor in (1.0, 1.0, 0.0):
+        ascended(layer, optimizer, factor, anew=anew)
+    worker.sentinel.finish()
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source, looked.step) == ("found", "op", 2), looked
+    assert looked.site.source.rstrip().endswith("# the line")
