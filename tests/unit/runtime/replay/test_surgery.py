@@ -68,7 +68,7 @@ def test_what_is_done_to_copies_of_gradients_is_done_again(work, copied, dropped
 
 
 def ascended(layer, optimizer, factor, *, anew):
-    """Train for one step by sharpness-aware minimisation as it is written by hand; the gradients stay where they are."""
+    """Train for one step by sharpness-aware minimisation, as it is written by hand."""
     inputs, weights = torch.rand(4, 3), list(layer.parameters())
     layer(inputs).square().mean().backward()
     with torch.no_grad():
