@@ -31,6 +31,7 @@ from nandiag.runtime.belongings import bystanders
 from nandiag.runtime.collectives.ring import RING
 from nandiag.runtime.frames import BOUNDARIES
 from nandiag.runtime.inject import after_import, ending
+from nandiag.runtime.numeric.warned import HEARD
 from nandiag.runtime.recorder import RECORDER, Recorder
 from nandiag.runtime.replay import mended
 from nandiag.runtime.watch.arm import arm
@@ -212,3 +213,13 @@ def work(recording):
 def as_it_was():
     """The context that undoes an arming, for tests of this fixture itself."""
     return put_back
+
+
+@pytest.fixture
+def silent():
+    """numpy as a script has it that silenced it for good."""
+    HEARD.clear()
+    before = np.seterr(all="ignore")
+    yield
+    np.seterr(**before)  # what arming made of it is put back before
+    HEARD.clear()

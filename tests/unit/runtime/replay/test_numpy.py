@@ -251,16 +251,6 @@ class Rows(Dataset):
         return self.rows[index]
 
 
-@pytest.fixture
-def silent():
-    """numpy as a script has it that silenced it for good."""
-    HEARD.clear()
-    before = np.seterr(all="ignore")
-    yield
-    np.seterr(**before)  # what arming made of it is put back before
-    HEARD.clear()
-
-
 @pytest.mark.parametrize("bad", [BAD, 90])
 def test_a_dataset_that_was_made_bad_before_training_has_its_line(work, silent, bad):
     worker = work(on_anomaly="continue")

@@ -1,21 +1,8 @@
 """Tables that numpy made before training, and whether the infinities in them are meant as a mask."""
 
 import numpy as np
-import pytest
 import torch
 from torch import nn
-
-from nandiag.runtime.numeric.warned import HEARD
-
-
-@pytest.fixture
-def silent():
-    """numpy as a script has it that silenced it for good."""
-    HEARD.clear()
-    before = np.seterr(all="ignore")
-    yield
-    np.seterr(**before)  # what arming made of it is put back before
-    HEARD.clear()
 
 
 def logs(rows):
