@@ -16,6 +16,7 @@ from torch import Tensor
 from nandiag.events import Looked, Next
 from nandiag.runtime.belongings.signals import postponed
 from nandiag.runtime.belongings.world.patience import SHORT, patience
+from nandiag.runtime.births.known import LAST
 from nandiag.runtime.evidence.buckets import with_buckets
 from nandiag.runtime.evidence.exchanged import of_rate
 from nandiag.runtime.evidence.given import read_before, with_number
@@ -209,7 +210,8 @@ class Examiner:
 
     def _from_file(self, case: Case, entries: list[Entry], looked: Looked) -> Looked:
         """Weights that were bad when the step began may have been loaded from a checkpoint that this run saved so."""
-        made_here = is_made_here(looked) and "written_in_place" not in looked.facts
+        last = looked.facts.get("birth") == LAST or "written_in_place" in looked.facts  # of what, is not known
+        made_here = is_made_here(looked) and not last
         if self._capture.births is None or made_here:
             return looked
         return self._capture.births.from_file(roots_of(entries), case.step) or looked

@@ -10,7 +10,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.events import Looked, Note, ProbeDark
-from nandiag.runtime.births.known import FINITE, LAST, OP, UNWRITTEN
+from nandiag.runtime.births.known import FILE, FINITE, LAST, OP, UNWRITTEN
 from nandiag.runtime.births.record import Record
 from tests.unit.runtime.births.told import found, train
 
@@ -292,15 +292,19 @@ def test_a_large_tensor_is_looked_at_when_it_is_asked_for(monkeypatch, work):
     assert record.birth_of(layer.weight).call.name == "fill_"
 
 
-def test_the_last_write_between_steps_is_told_as_inferred(work, tmp_path):
-    torch.save({"weight": torch.zeros(3, 4), "bias": torch.full((3,), math.inf)}, tmp_path / "bad.pt")
+@pytest.mark.parametrize(("of_file", "told"), [(True, ("record", FILE)), (False, ("tape", LAST))])
+def test_the_last_write_between_steps_is_told_as_inferred_where_it_is_of_no_file(work, tmp_path, of_file, told):
+    bad = {"weight": torch.zeros(3, 4), "bias": torch.full((3,), math.inf)}
+    torch.save(bad, tmp_path / "bad.pt")
+    kept = [bad]
+    del bad
     worker = work()
     layer = nn.Linear(4, 3)
     train(layer)
-    layer.load_state_dict(torch.load(tmp_path / "bad.pt"))
+    layer.load_state_dict(torch.load(tmp_path / "bad.pt") if of_file else kept.pop())
     train(layer, torch.optim.SGD(layer.parameters(), lr=0.01))
     look = found(worker)
-    assert (look.method, look.step, look.facts["weight"], look.facts["birth"]) == ("tape", 1, "bias", LAST)
+    assert (look.step, look.facts.get("weight"), look.method, look.facts.get("birth")) == (1, "bias", *told), look
     assert look.site.source.strip().startswith("layer.load_state_dict(")
 
 

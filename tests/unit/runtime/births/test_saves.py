@@ -92,6 +92,38 @@ def test_what_made_a_saved_weight_bad_is_named_when_it_is_loaded(work, tmp_path)
     assert look.facts["saved_at"].startswith("test_saves.py:")
 
 
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor([1.0, 1e5]))
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.layer(x) * self.scale * 1e-5
+
+
+def loaded(path, model):
+    model.load_state_dict(torch.load(path))
+
+
+def test_a_run_that_goes_on_with_a_new_model_from_its_own_file_is_told_what_made_that_bad(work, tmp_path):
+    """The load writes into weights between steps, and what it read is gone when the next one begins."""
+    worker = work()
+    for attempt in range(2):
+        model = Scaled()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if attempt:
+            loaded(tmp_path / "last.pt", model)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).square().mean().backward()
+            optimizer.step()
+        torch.save(halved(model.state_dict()), tmp_path / "last.pt")
+    look = found(worker)
+    assert (look.step, look.facts["weight"], look.facts["saved_step"]) == (3, "scale", 3)
+    assert look.site.source.endswith("# the line")
+
+
 def test_a_state_that_is_saved_whole_is_no_matter(work, tmp_path):
     worker = work()
     train(tmp_path / "last.pt", dict)
