@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from dataclasses import replace
 
 from nandiag.analysis.causes import overflow
 from nandiag.analysis.causes.facts import HALF, LARGEST, LIKELY, POSSIBLE, PROVEN, Cause, Facts, dtype_of
+from nandiag.analysis.causes.mends.script import fitting, parsing
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
@@ -157,17 +160,35 @@ def _own_cast(facts: Facts) -> Suggestion | None:
     return None
 
 
+def _called(facts: Facts, name: str) -> tuple[str, str] | None:
+    """Return the script's line that calls the exchange by its ``name``, and the variable that it exchanges."""
+    found = fitting.parsed(facts.origin)
+    node = None if found is None else found[1]
+    if not isinstance(node, ast.Call) or not node.args or not isinstance(node.args[0], ast.Name):
+        return None
+    line = (facts.origin.source or "").strip()
+    return (line, node.args[0].id) if ast.unparse(node.func).endswith(f".{name}") and parsing.statement(line) else None
+
+
+def _in_one_exchange(facts: Facts, name: str) -> tuple[Suggestion, ...]:
+    """Say what to do where it is known what each rank put into it."""
+    divide = Suggestion("Or divide before the sum, not after it, and clip what goes in.")
+    own, called = _own_cast(facts), _called(facts, name)
+    if own is not None:
+        return own, divide
+    if called is not None:
+        line, given = called
+        wide = Suggestion(f"Make the {name} in float32, by a cast before it.", f"{given} = {given}.float()\n{line}")
+        return wide, replace(divide, code=f"{given} /= dist.get_world_size()\n{line}")
+    if facts.origin.file is not None and facts.look is not None and "comm_hook" in facts.look.facts:
+        return Suggestion(f"Make the {name} in float32, or in bfloat16: by another cast before it."), divide
+    cast = f"Make the {name} in float32: under FSDP2 by the policy, elsewhere by a cast before it."
+    return Suggestion(cast, "MixedPrecisionPolicy(reduce_dtype=torch.float32)"), divide
+
+
 def _advice(facts: Facts, name: str) -> tuple[Suggestion, ...]:
     if facts.look is not None and "sent_dtype" in facts.look.facts:
-        divide = Suggestion("Or divide before the sum, not after it, and clip what goes in.")
-        own = _own_cast(facts)
-        if own is not None:
-            return own, divide
-        if facts.origin.file is not None and "comm_hook" in facts.look.facts:
-            return Suggestion(f"Make the {name} in float32, or in bfloat16: by another cast before it."), divide
-        policy = "MixedPrecisionPolicy(reduce_dtype=torch.float32)"
-        cast = f"Make the {name} in float32: under FSDP2 by the policy, elsewhere by a cast before it."
-        return Suggestion(cast, policy), divide
+        return _in_one_exchange(facts, name)
     if not _by_script(facts):
         wide = Suggestion("Exchange in bfloat16, which has the range of float32.", "default_hooks.bf16_compress_hook")
         if _on_cpu(facts):

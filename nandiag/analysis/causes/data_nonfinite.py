@@ -193,8 +193,19 @@ def _guarded(facts: Facts, said: str) -> str | None:
             return code
     # A rate that is made of a number next to 0 would be huge: of steps, which it is made of as a rule, there is one.
     low = "1" if rate else "1e-6"
-    divisor = quotients.divisor(facts.origin, lambda text: _at_least(text, low))
+    divisor = quotients.divisor(facts.origin, lambda text: _at_least(text, low)) or _of_nothing(facts, said)
     return divisor or bounding.base(facts.origin, lambda text: _at_least(text, low))
+
+
+def _of_nothing(facts: Facts, said: str) -> str | None:
+    """Return the line with 0 for the mean of an array without elements: numpy divides by their number."""
+    found = fitting.parsed(facts.origin)
+    given = None if found is None else fitting.target(found[1], "mean")
+    if found is None or given is None or not said.startswith("invalid value"):
+        return None
+    array, whole = ast.unparse(given), ast.unparse(found[1])
+    alone = whole in {f"{array}.mean()", f"np.mean({array})", f"numpy.mean({array})"}
+    return fitting.whole(facts.origin, f"({whole} if len({array}) else 0.0)") if alone else None
 
 
 _POLES = (("log", "1e-12"), ("log2", "1e-12"), ("log10", "1e-12"), ("sqrt", "0"), ("power", "1e-6"))

@@ -377,7 +377,7 @@ def _keep(facts: Facts, divisor: TensorFact) -> str:
 
 
 def _guarded(facts: Facts, divisor: TensorFact) -> str:
-    guard = in_update if facts.in_update and not _is_infinite(facts) else small
+    guard = in_update if quotients.of_squares(facts) and not _is_infinite(facts) else small
     eps = "1" if names.is_one(facts, divisor) else guard(divisor)
     if facts.op == "rsqrt":
         return fitting.argument(facts.origin, "rsqrt", lambda text: f"{text} + {eps}") or f"torch.rsqrt(x + {eps})"

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from nandiag.analysis import analyse
-from nandiag.analysis.causes import explain
+from nandiag.analysis.causes import collective_overflow, explain
 from nandiag.events import History, Looked, Site, Skipped, TensorFact
 
 PLACE = Site(op="c10d.allreduce_.default", file="train.py", line=32, function="share", source="dist.all_reduce(g)")
@@ -206,6 +206,19 @@ def test_a_reduction_of_fsdp_in_float16_is_the_cause_whatever_the_course_of_the_
     assert story.slug == "collective_overflow"
     assert story.suggestions[0].code == "MixedPrecisionPolicy(reduce_dtype=torch.float32)"
     assert "67360" in story.evidence[0]
+
+
+def test_a_sum_that_the_script_itself_makes_in_half_precision_is_mended_in_its_line(at, by_hand):
+    extra = {"sent_dtype": "float16", "sent_absmax": 44992.0, "carried_by": "all_reduce"}
+    line = {"text": "dist.all_reduce(flat)", "column": (0, 21), "phase": "optimizer"}
+    out = by_hand.fact(dtype="float16", neginf=3)
+    facts = at("all_reduce", (by_hand.fact(absmax=44992.0, dtype="float16"),), (out,), extra=extra, **line)
+    facts = replace(facts, look=replace(facts.look, source="received"))
+    codes = [one.code for one in collective_overflow._advice(facts, "all_reduce")]
+    assert codes == [
+        "flat = flat.float()\ndist.all_reduce(flat)",
+        "flat /= dist.get_world_size()\ndist.all_reduce(flat)",
+    ]
 
 
 def test_a_rank_that_saw_nothing_bad_has_received_nothing(by_hand):

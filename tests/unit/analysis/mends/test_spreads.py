@@ -70,6 +70,19 @@ def test_what_an_update_divides_by_is_bounded_below_honest_squares_of_gradients(
     assert f"r = row / row.mean().clamp_min({least})" in [one.code for one in advice(facts)]
 
 
+@pytest.mark.parametrize(
+    ("below", "least"),
+    [("(g @ g)", "1e-30"), ("g.dot(g)", "1e-30"), ("(g ** 2).sum()", "1e-30"), ("g.square().mean()", "1e-30"),
+     ("g.norm()", "1e-6"), ("(g @ h)", "1e-6"), ("g.sum()", "1e-6")],
+)  # fmt: skip
+def test_a_square_that_no_gradient_goes_through_is_bounded_as_low(at, by_hand, below, least):
+    given = (by_hand.fact(zeros=8), by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0, absmax=0.0))
+    for free, guard in ((False, least), (True, "1e-6")):
+        line = placed(f"p = d / {below} * g", f"d / {below}")
+        facts = at("div", given, (by_hand.fact(nan=8),), extra={"of_weights": free}, **line)
+        assert f"p = d / {below}.clamp_min({guard}) * g" in [one.code for one in advice(facts)]
+
+
 # ---------------------------------------------------------------------- the spread of one value
 
 

@@ -143,6 +143,9 @@ def test_a_bound_at_zero_is_raised(at, by_hand):
         ("invalid value encountered in power", "lr = top * np.power(left, 0.9)", "np.power(left, 0.9)",
          "lr = top * np.power(np.maximum(left, 1e-6), 0.9)"),
         ("overflow encountered in exp", "w = np.exp(z)", "np.exp(z)", None),
+        ("invalid value", "r = [np.mean(p), len(p)]", "np.mean(p)", "r = [(np.mean(p) if len(p) else 0.0), len(p)]"),
+        ("invalid value encountered in scalar divide", "m = p.mean()", "p.mean()", "m = (p.mean() if len(p) else 0.0)"),
+        ("invalid value", "m = p.mean(axis=0)", "p.mean(axis=0)", None),
     ],
 )  # fmt: skip
 def test_a_line_that_numpy_warned_of(at, by_hand, said, line, expression, code):

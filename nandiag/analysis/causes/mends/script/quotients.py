@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Container
 
+from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.causes.mends.script import naming
 from nandiag.analysis.causes.mends.script.fitting import (
     Guard,
@@ -50,6 +51,25 @@ def below(origin: Origin) -> str | None:
     found = parsed(origin)
     divided = None if found is None else divided_by(found[1])
     return None if divided is None else ast.unparse(divided)
+
+
+def of_squares(facts: Facts) -> bool:
+    """Whether an update divides, or what no gradient goes through, by squares: honest ones are far below the usual."""
+    found = parsed(facts.origin)
+    node = None if found is None else divided_by(found[1])
+    return facts.in_update or (node is not None and facts.extra.get("of_weights") is False and _is_square(node))
+
+
+def _is_square(node: ast.expr) -> bool:
+    """Whether it is ``x @ x``, ``x.dot(x)``, ``x ** 2``, or a sum of such."""
+    while (summed := target(node, "sum") or target(node, "mean")) is not None:
+        node = summed
+    if isinstance(node, ast.BinOp):
+        same = isinstance(node.op, ast.MatMult | ast.Mult) and ast.dump(node.left) == ast.dump(node.right)
+        return same or (isinstance(node.op, ast.Pow) and ast.unparse(node.right) in {"2", "2.0"})
+    dotted = target(node, "dot")
+    twice = isinstance(node, ast.Call) and dotted is not None and ast.dump(node.args[-1]) == ast.dump(dotted)
+    return twice or target(node, "square") is not None
 
 
 def left_out(origin: Origin, bound: str = "!= 0", instead: str = "torch.inf") -> str | None:
