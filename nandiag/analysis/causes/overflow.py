@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from nandiag.analysis.causes.course import courses
 from nandiag.analysis.causes.facts import HALF, LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
@@ -58,26 +59,13 @@ _EIGHTHS = frozenset(name for name in LARGEST if name.startswith("float8"))
 CASTS = frozenset({"_to_copy", "to", "copy", "type_as"})
 PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "dot", "mv", "einsum", "addmv"})
 # In exact arithmetic these have finite results on finite inputs: a non-finite one has left the range of the dtype.
-ARITHMETIC = PRODUCTS | frozenset(
-    {
-        "convolution",
-        "add",
-        "sub",
-        "rsub",
-        "mul",
-        "square",
-        "sum",
-        "cumsum",
-        "mean",
-        "conv1d",
-        "conv2d",
-        "conv3d",
-        "addcmul",
-        "lerp",
-    }
-    | {"prod", "cumprod", "dist", "native_layer_norm", "embedding", "linalg_vector_norm", "addr", "neg", "mse_loss"}
-)
 CONVOLUTIONS = frozenset({"convolution", "conv1d", "conv2d", "conv3d"})
+# What autocast makes half is made by these and the convolutions, the rest is the script's own.
+_BY_HAND = frozenset({
+    "add", "sub", "rsub", "mul", "square", "sum", "cumsum", "mean", "addcmul", "lerp", "prod", "cumprod", "dist",
+    "native_layer_norm", "embedding", "linalg_vector_norm", "addr", "neg", "mse_loss",
+})  # fmt: skip
+ARITHMETIC = PRODUCTS | CONVOLUTIONS | _BY_HAND
 LINEAR_MODULES = frozenset({"Linear", "Conv1d", "Conv2d", "Conv3d", "Bilinear", "ConvTranspose2d", "LazyLinear"})
 _NEXT_TO_NOTHING = 1e-9
 _LOOPED = "What the model was given here the loop itself had made in this step, of what the model gave before: at {}."
@@ -254,9 +242,9 @@ def _half(facts: Facts) -> tuple[Suggestion, ...]:
         return _cast(facts, wide)
     if facts.origin.phase == "optimizer":
         return (Suggestion(_IN_FLOAT32, f"{facts.called('model')}.float()"), wide)
-    masked = _mask(facts)
-    if masked is not None:
-        return (masked, wide)
+    masked, own = _mask(facts), _own_half(facts)
+    if masked is not None or own is not None:
+        return tuple(one for one in (masked, own or wide) if one is not None)
     bounds = overflowing.suggestions(facts, "float16") if facts.op in overflowing.OPS else ()
     if bounds and _fits_the_line(facts):
         return (*bounds, wide, _lifted(facts))
@@ -271,6 +259,14 @@ def _of_the_loss(facts: Facts, wide: Suggestion) -> tuple[Suggestion, ...]:
     if facts.node is None or facts.op not in {*PRODUCTS, *CONVOLUTIONS, "sum"}:
         return ()
     return (wide, _MEAN) if summed else (wide,) if not _under_autocast(facts) else ()
+
+
+def _own_half(facts: Facts) -> Suggestion | None:
+    """Say how to bring to float32 what the script itself had made half, of the batch, under an autocast."""
+    if not _under_autocast(facts) or facts.extra.get("of_weights") is not False or facts.op not in _BY_HAND:
+        return None
+    text = f"Run {facts.op} in float32: what came in was half already, whatever autocast computes in."
+    return replace(_lifted(facts), text=text)
 
 
 _IN_FLOAT32 = (

@@ -91,6 +91,15 @@ def test_a_difference_of_a_row_and_a_table_is_no_softmax_in_blocks(at, by_hand):
     assert mechanism(at("sub", given, (by_hand.fact(nan=4),), **line)).slug == "domain_error"
 
 
+@pytest.mark.parametrize(("of_weights", "first"), [(False, "e = (r * r).float().sum(-1)"), (True, "torch.autocast(")])
+def test_half_precision_that_autocast_did_not_make_is_left_by_a_cast(at, by_hand, of_weights, first):
+    given = (by_hand.fact(dtype="float16", max=16000.0, min=0.0, absmax=16000.0),)
+    out = (by_hand.fact(dtype="float16", posinf=8),)
+    extra = {"float64_finite": True, "float64_absmax": 294403.0, "autocast": True, "of_weights": of_weights}
+    found = mechanism(at("sum", given, out, extra=extra, **on("e = (r * r).sum(-1)", "(r * r).sum(-1)")))
+    assert (found.slug, found.suggestions[0].code.startswith(first)) == ("overflow", True), found.suggestions
+
+
 def test_a_product_of_infinities_alone_is_not_explained_by_zeros(at, by_hand):
     both = (by_hand.fact(neginf=4), by_hand.fact(posinf=4))
     assert mechanism(at("mul", both, (by_hand.fact(nan=4),))).slug == "unknown"
