@@ -180,7 +180,9 @@ def own_of(claim: Claim) -> tuple[str, int] | None:
     harm = claim.harm.event if claim.harm is not None else None
     if harm is None or harm.own_step is None or harm.optimizer is None:
         return None
-    return harm.names.get("optimizer") or f"its {harm.optimizer}", harm.own_step
+    name = harm.names.get("optimizer") or ""
+    # The one letter of a loop over several says less than what sort it is.
+    return name if len(name) > 1 else f"its {harm.optimizer}", harm.own_step
 
 
 def _skipped(amount: int) -> str:

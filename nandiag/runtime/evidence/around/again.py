@@ -86,7 +86,14 @@ def within(scope: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_guarded(node: ast.expr) -> bool:
-    return any(isinstance(one, ast.Call) and called(one).rstrip("_") in _GUARDS for one in ast.walk(node))
+    calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
+    return any(called(one).rstrip("_") in _GUARDS or _counts_from_1(one) for one in calls)
+
+
+def _counts_from_1(call: ast.Call) -> bool:
+    """Whether it is ``arange(1, n)``, of which none is 0."""
+    first = call.args[0] if called(call) == "arange" and len(call.args) > 1 else None
+    return isinstance(first, ast.Constant) and isinstance(first.value, int | float) and first.value > 0
 
 
 def _calls(node: ast.expr) -> bool:

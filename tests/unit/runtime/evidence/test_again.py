@@ -43,6 +43,7 @@ def test_the_same_function_or_division_is_told(text, expression, told):
         ("u = torch.log(p)\nv = torch.log(p.clamp_min(1e-6))", "torch.log(p)"),  # it is mended already
         ("u = torch.log(p)\nv = torch.log(q.sum(1))", "torch.log(p)"),
         ("u = torch.log(p)\nv = np.log(p)", "torch.log(p)"),  # an array is mended in another way
+        ("u = torch.log(p)\nv = torch.log(torch.arange(1, n + 1))", "torch.log(p)"),
         ("u = a / b\nv = c / d", "a / b"),
         ("u = net(a)\nv = net(b)", "net(a)"),
         ("u = torch.log(t)\nv = t ** 2", "torch.log(t)"),
