@@ -160,14 +160,15 @@ def _own_cast(facts: Facts) -> Suggestion | None:
     return None
 
 
-def _called(facts: Facts, name: str) -> tuple[str, str] | None:
-    """Return the script's line that calls the exchange by its ``name``, and the variable that it exchanges."""
+def _called(facts: Facts, name: str) -> tuple[str, str, str] | None:
+    """Return the script's line that calls the exchange by its ``name``, the variable in it, and torch's module."""
     found = fitting.parsed(facts.origin)
     node = None if found is None else found[1]
     if not isinstance(node, ast.Call) or not node.args or not isinstance(node.args[0], ast.Name):
         return None
-    line = (facts.origin.source or "").strip()
-    return (line, node.args[0].id) if ast.unparse(node.func).endswith(f".{name}") and parsing.statement(line) else None
+    line, (module, _, called) = (facts.origin.source or "").strip(), ast.unparse(node.func).rpartition(".")
+    own = called == name and module.endswith(("dist", "distributed")) and parsing.statement(line) is not None
+    return (line, node.args[0].id, module) if own else None
 
 
 def _in_one_exchange(facts: Facts, name: str) -> tuple[Suggestion, ...]:
@@ -177,9 +178,9 @@ def _in_one_exchange(facts: Facts, name: str) -> tuple[Suggestion, ...]:
     if own is not None:
         return own, divide
     if called is not None:
-        line, given = called
+        line, given, module = called
         wide = Suggestion(f"Make the {name} in float32, by a cast before it.", f"{given} = {given}.float()\n{line}")
-        return wide, replace(divide, code=f"{given} /= dist.get_world_size()\n{line}")
+        return wide, replace(divide, code=f"{given} /= {module}.get_world_size()\n{line}")
     if facts.origin.file is not None and facts.look is not None and "comm_hook" in facts.look.facts:
         return Suggestion(f"Make the {name} in float32, or in bfloat16: by another cast before it."), divide
     cast = f"Make the {name} in float32: under FSDP2 by the policy, elsewhere by a cast before it."

@@ -64,22 +64,29 @@ def mended(facts: Facts) -> Suggestion | None:
 
 def _decay(facts: Facts, name: str) -> Suggestion | None:
     """Say that the factor of ``a = factor * a + b`` is above 1 throughout, where it is to be a decay."""
+    found = _factor(facts, name)
+    if found is None or (found[1].min or 0.0) <= 1.0:
+        return None
+    factor, least = ast.unparse(found[0]), words.number(found[1].min)
+    told = (
+        f"{factor} is above 1 throughout ({least} at least), and so {name} grows in each turn: a decay lies between 0 "
+        "and 1. Where it is the exponential of a rate, that rate is to be negative."
+    )
+    return Suggestion(told, _of_a_negative_rate(facts, found[0]))
+
+
+def _factor(facts: Facts, name: str) -> tuple[ast.expr, TensorFact] | None:
+    """Return the tensor that ``name`` is multiplied by, element by element, in a sum that is written into it again."""
     statement, found = parsing.statement((facts.origin.source or "").strip()), fitting.parsed(facts.origin)
     value = statement.value if isinstance(statement, ast.Assign) else None
-    node = None if found is None else found[1]
+    node, given = None if found is None else found[1], facts.origin.inputs
     if not (isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add) and isinstance(node, ast.BinOp)):
         return None
-    if ast.unparse(node) not in {ast.unparse(value.left), ast.unparse(value.right)}:
+    summed = ast.unparse(node) in {ast.unparse(value.left), ast.unparse(value.right)}
+    if not summed or not isinstance(node.op, ast.Mult) or len(given) != _TWO:
         return None
-    sides = zip((node.left, node.right), facts.origin.inputs, strict=True)
-    part, factor = next((one for one in sides if ast.unparse(one[0]) != name), (None, None))
-    if part is None or factor is None or (factor.min or 0.0) <= 1.0:
-        return None
-    told = (
-        f"{ast.unparse(part)} is above 1 throughout ({words.number(factor.min)} at least), and so {name} grows in each "
-        "turn: a decay lies between 0 and 1. Where it is the exponential of a rate, that rate is to be negative."
-    )
-    return Suggestion(told, _of_a_negative_rate(facts, part))
+    sides = zip((node.left, node.right), given, strict=True)
+    return next((one for one in sides if ast.unparse(one[0]) != name), None)
 
 
 def _of_a_negative_rate(facts: Facts, part: ast.expr) -> str | None:

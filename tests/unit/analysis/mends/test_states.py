@@ -88,6 +88,15 @@ def test_a_factor_that_is_no_such_decay_is_not_turned_round(at, by_hand, line, l
     assert told.suggestions[0].code == f"{line}\nx = x / x.norm()"
 
 
+@pytest.mark.parametrize("expression", ["2.0 * x", "x * 2.0", "a @ x"])
+def test_a_number_or_a_matrix_that_multiplies_a_state_is_no_decay(at, by_hand, expression):
+    state = by_hand.fact(min=-1.6e34, max=1.3e36, absmax=1.3e36)
+    factors = [by_hand.fact(min=1.4, max=4.7, absmax=4.7)] if "@" in expression else []
+    line = f"x = {expression} + u"
+    told = explain(broken(at, by_hand, line, expression, (*factors, state)))[1]
+    assert told.suggestions[0].code == f"{line}\nx = x / x.norm()"
+
+
 @pytest.mark.parametrize(
     ("line", "code"),
     [

@@ -86,3 +86,16 @@ def test_losses_and_norms_are_told_apart_and_what_no_backward_was_called_on_is_n
     ]
     harmed = analyse(run(rank(0, *mixed[:2], loss(9), found(9), world=1), ends=[ended(0, 1)], world=1))
     assert "skipped before" not in harmed.verdict.summary
+
+
+def test_a_script_that_skips_by_itself_is_told_and_no_anomaly(by_hand):
+    skip = Skipped(4, None, 1, 1, math.nan, by="script")
+    report = analyse(by_hand.run(by_hand.rank(0, skip, by_hand.finished(9), world=1), world=1))
+    assert not report.verdict.anomaly
+    assert [(one.slug, one.severity) for one in report.findings] == [("script_skip", "warning")]
+    assert "NaN loss" in report.findings[0].text
+
+
+def test_many_scripts_skips_are_no_collapse(by_hand):
+    skips = [Skipped(4, None, 25, 25, math.nan, by="script")]
+    assert not analyse(by_hand.run(by_hand.rank(0, *skips, world=1), world=1)).verdict.anomaly

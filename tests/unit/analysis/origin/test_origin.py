@@ -297,19 +297,6 @@ def test_a_collapse_is_told_with_the_count_that_a_stop_tells(by_hand):
     )
 
 
-def test_a_script_that_skips_by_itself_is_told_and_no_anomaly(by_hand):
-    skip = Skipped(4, None, 1, 1, math.nan, by="script")
-    report = analyse(by_hand.run(by_hand.rank(0, skip, by_hand.finished(9), world=1), world=1))
-    assert not report.verdict.anomaly
-    assert [(one.slug, one.severity) for one in report.findings] == [("script_skip", "warning")]
-    assert "NaN loss" in report.findings[0].text
-
-
-def test_many_scripts_skips_are_no_collapse(by_hand):
-    skips = [Skipped(4, None, 25, 25, math.nan, by="script")]
-    assert not analyse(by_hand.run(by_hand.rank(0, *skips, world=1), world=1)).verdict.anomaly
-
-
 def test_a_resumed_run_tells_its_global_step(by_hand):
     record = by_hand.run(by_hand.rank(0, by_hand.loss(5, global_step=905), world=1), world=1)
     assert analyse(record).verdict.summary == "NaN loss on rank 0 at step 5 (global step 905)"
