@@ -33,11 +33,9 @@ class Beneath(TorchFunctionMode):
     def open(self) -> None:
         """Begin to see. What a call that was seen does within (DTensor's handlers are Python) is its own affair."""
         try:
-            if self.on or self.shut or self._within or self.probe in RECORDER.darkened:
+            here, dark = _ident(), RECORDER.darkened
+            if self.on or self._within or self.shut or (dark and self.probe in dark) or self.owner not in (here, None):
                 self._wanted |= self._within
-                return
-            owner, here = self.owner, _ident()
-            if owner != here and owner is not None:
                 return
             self.on, self._thread = True, here
             if not _stacked():

@@ -172,6 +172,13 @@ class Growth:
             self._know_peaks()
         self.norm, self.loss = norm, loss
 
+    def were_calm(self, norms: Sequence[float], losses: Sequence[float]) -> None:
+        """Take many such steps, at least one."""
+        self.calm(norms[0], losses[0])
+        if len(norms) > 1:  # of those between it is the largest that may be a peak
+            self.calm(max(norms[:-1]), max(losses[:-1], key=abs))
+            self.calm(norms[-1], losses[-1])
+
     def _know_peaks(self) -> None:
         if self._run or math.inf > self.norm > self.peak_norm:
             self.peak_norm = max(self.peak_norm, self.norm)
@@ -216,6 +223,13 @@ class Curves:
         if losses.seen >= losses.due:
             losses.renew()
         return ()
+
+    def were_calm(self, losses: Sequence[float], norms: Sequence[float]) -> None:
+        """Take losses and norms of steps that were, by what :meth:`calm` returned."""
+        for known, values in ((self._losses, losses), (self._norms, norms)):
+            known.window.extend(values)
+            known.seen += len(values)
+        self._growth.were_calm(norms, losses)
 
     def calm(self) -> Calm | None:
         """Return what is calm from here on, None where nothing is."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from nandiag.runtime.early.curves import Found
 from nandiag.settings import Thresholds
@@ -26,6 +26,11 @@ class Rates:
     def largest(self) -> float:
         """No rate from 0 to this one is odd."""
         return self._largest if self._factor >= 1.0 else -math.inf
+
+    def were_usual(self, rates: Sequence[float]) -> None:
+        """Take those of many steps, at least one, from 0 to :attr:`largest`."""
+        self._steps += len(rates)
+        self._last = rates[-1]
 
     def add(self, rate: float | None, planned: Callable[[], float | None]) -> Found | None:
         """Take the rate of one more step; ``planned()`` is the highest that its schedule was given, if any."""

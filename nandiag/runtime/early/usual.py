@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import repeat
+from operator import sub
 from typing import NamedTuple
 
 # For a normal distribution the median absolute deviation is this part of the standard deviation (Huber, Robust
@@ -23,14 +26,15 @@ def usual(values: Iterable[float]) -> Usual:
     """Return what is usual among ``values``, of which there is at least one."""
     ordered = sorted(values)
     median = middle(ordered)
-    return Usual(median, _MAD * middle(sorted([abs(value - median) for value in ordered])), ordered[-1])
+    away = map(abs, map(sub, ordered, repeat(median)))  # without a loop of ours: there may be very many, and often
+    return Usual(median, _MAD * middle(sorted(away)), ordered[-1])
 
 
 def usual_logarithm(values: Iterable[float]) -> Usual | None:
     """Return what is usual among the logarithms of ``values``; None where fewer than half of them are positive."""
-    every = list(values)
-    logarithms = [math.log(value) for value in every if value > 0.0]
-    return usual(logarithms) if logarithms and 2 * len(logarithms) >= len(every) else None
+    ordered = sorted(values)
+    positive = ordered[bisect_right(ordered, 0.0) :]
+    return usual(map(math.log, positive)) if positive and 2 * len(positive) >= len(ordered) else None
 
 
 def middle(ordered: Sequence[float]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 
@@ -29,6 +29,10 @@ class Step(NamedTuple):
     lr: float | None
     scale: float | None
     activation: float | None = None
+
+
+# The step, its loss, its gradient norm and its rate: all are known of a calm one.
+CalmStep: TypeAlias = tuple[int, float, float, float]
 
 
 class Told:
@@ -98,6 +102,13 @@ class Warner:
         if now.scale is not None:
             self._scales.used()
         return bool(unusual)
+
+    def were_calm(self, optimizer: Any, steps: Sequence[CalmStep]) -> None:
+        """The optimizer has made ``steps``, at least one, that are calm by what :meth:`calm` returned."""
+        curves, rates = self._of(optimizer)
+        _, losses, norms, lrs = zip(*steps, strict=True)
+        curves.were_calm(losses, norms)
+        rates.were_usual(lrs)
 
     def calm(self, optimizer: Any) -> tuple[Calm, float] | None:
         """Return what is calm of its steps, and up to which rate; None where nothing is."""

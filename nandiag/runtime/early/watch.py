@@ -13,7 +13,7 @@ from nandiag.runtime.early.compared import Comparison
 from nandiag.runtime.early.data.inputs import Inputs
 from nandiag.runtime.early.half.turns import HalfPrecision
 from nandiag.runtime.early.moments import Moments, Name
-from nandiag.runtime.early.warner import Step, Warner
+from nandiag.runtime.early.warner import CalmStep, Step, Warner
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.look.sight import Sight
@@ -127,10 +127,10 @@ class Early:
         return AsUsual(calm.steps, min(self._half.due, self._moments.due), calm.loss, calm.norm, rate, calm.last)
 
     @guarded("warnings")
-    def were_calm(self, optimizer: Any, steps: Sequence[Step]) -> None:
-        """These ``steps`` were, by what :meth:`calm` returned."""
-        for one in steps if self.on else ():
-            self._warner.border(optimizer, one)
+    def were_calm(self, optimizer: Any, steps: Sequence[CalmStep]) -> None:
+        """These ``steps``, at least one, were, by what :meth:`calm` returned."""
+        if self.on:
+            self._warner.were_calm(optimizer, steps)
 
     @guarded("warnings")
     def told_else(self, optimizer: Any, step: int) -> None:

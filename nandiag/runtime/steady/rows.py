@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from nandiag.runtime.early.warner import Step
+from nandiag.runtime.early.warner import CalmStep
 from nandiag.runtime.watch.judge import learning_rate
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Rows:
 
     def __init__(self, sentinel: Sentinel) -> None:
         self._sentinel = sentinel
-        self._rows: list[tuple[int, float, float, float]] = []
+        self._rows: list[CalmStep] = []
         self._of: Callable[[], Any] = _nobody
         self._place = 0
         self._left = 0
@@ -54,12 +54,10 @@ class Rows:
         if not self._rows:
             return
         rows, self._rows, self._left = self._rows, [], 0
-        steps = [Step(step, loss, norm, rate, None) for step, loss, norm, rate in rows]
         history, optimizer = self._sentinel.teller.history, self._of()
-        for one in steps:
-            history.append(one, self._place)
+        history.extend([(*row, None, None) for row in rows], self._place)
         if optimizer is not None:
-            self._sentinel.early.were_calm(optimizer, steps)
+            self._sentinel.early.were_calm(optimizer, rows)
 
     def renew(self, optimizer: Optimizer) -> None:
         """A step of ``optimizer`` was told of: learn from those who heard of it what they take for calm now."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import repeat
 
 from nandiag.events import History
 
@@ -26,9 +27,9 @@ class Ring:
         self.waiting()
         self._rows.append((row, self.place(optimizer), clip))
 
-    def append(self, row: Row, place: int) -> None:
-        """Append one step of the optimizer with that ``place``, whose gradients nobody has clipped."""
-        self._rows.append((row, place, None))
+    def extend(self, rows: Iterable[Row], place: int) -> None:
+        """Append steps of the optimizer with that ``place``, whose gradients nobody has clipped."""
+        self._rows.extend(zip(rows, repeat(place), repeat(None)))
 
     def place(self, optimizer: object) -> int:
         """Return which ``optimizer`` it is, in the order in which they made their first steps."""

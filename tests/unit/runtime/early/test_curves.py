@@ -44,6 +44,40 @@ def test_a_curve_that_goes_wrong_is_told_soon(name, seed):
     assert begins <= found[0][0] <= begins + 10
 
 
+@pytest.mark.parametrize(
+    "family", [*life.HEALTHY, *(family for family, _ in life.SICK.values())], ids=lambda one: one.__name__
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_calm_steps_that_are_told_of_together_leave_what_they_leave_one_by_one(family, seed):
+    curve, one_by_one, together, waiting = family(seeded(seed), 600), Curves(Thresholds()), Curves(Thresholds()), []
+
+    def tell():
+        if waiting:
+            together.were_calm(*map(list, zip(*waiting, strict=True)))
+            waiting.clear()
+
+    def is_calm(loss, norm, known):
+        last = waiting[-1] if waiting else known.last
+        return loss <= known.loss and norm <= known.norm and not (loss > last[0] and norm > last[1])
+
+    most, known = 0, None
+    for loss, norm in curve:
+        expected = one_by_one.add(loss, norm)
+        if known is not None and len(waiting) < known.steps and None not in (loss, norm) and is_calm(loss, norm, known):
+            waiting.append((loss, norm))
+            most = max(most, len(waiting))
+            assert not expected
+            continue
+        tell()
+        assert list(together.add(loss, norm)) == list(expected)
+        known = together.calm()
+    tell()
+    assert vars(together._growth) == vars(one_by_one._growth)
+    assert vars(together._norms) == vars(one_by_one._norms)
+    assert vars(together._losses) == vars(one_by_one._losses)
+    assert family is not life.classifier or most > 8
+
+
 def test_a_higher_threshold_is_heeded():
     def curve():
         return life.one_spike(seeded(1), 600)
