@@ -117,6 +117,15 @@ def model_of(kind: str) -> tuple[nn.Module, Tensor, Tensor]:
     return GPT(vocabulary, context, width, layers), *(torch.randint(0, vocabulary, shape) for _ in range(2))
 
 
+def loss_of(output: Tensor, y: Tensor) -> Tensor:
+    """Return the loss as a script of each kind writes it: of a class for each row, or of a token for each place."""
+    if output.dim() == 1:
+        return filtered(output)
+    if output.dim() == 2:
+        return functional.cross_entropy(output, y)
+    return functional.cross_entropy(output.flatten(0, 1), y.flatten())
+
+
 def step_of(
     kind: str, device: str, factors: Sequence[float], watch: Callable[[nn.Module], None]
 ) -> Callable[[], Tensor]:
@@ -137,7 +146,7 @@ def step_of(
     def step() -> Tensor:
         with torch.autocast(device, dtype=torch.bfloat16) if kind in BF16 else contextlib.nullcontext():
             output = model(x)
-        loss = filtered(output) if kind == "filter" else functional.cross_entropy(output.flatten(0, -2), y.flatten())
+        loss = loss_of(output, y)
         for factor in factors:
             loss = loss * factor
         optimizer.zero_grad()
