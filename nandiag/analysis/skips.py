@@ -10,6 +10,9 @@ from nandiag.analysis.report import Finding
 from nandiag.analysis.timeline import Seen, Timeline
 from nandiag.events import Skipped, words
 
+# Backward calls that are steps of their own, or none.
+_COUNTED = frozenset({"unused loss", "scaled gradient"})
+
 
 def skips_of(timeline: Timeline) -> Iterable[Finding]:
     """Yield the findings on skipped updates: collapse or search of a scale, NaN losses, the script's own."""
@@ -20,6 +23,7 @@ def skips_of(timeline: Timeline) -> Iterable[Finding]:
     yield from _search(search, len(nan)) if fallen is None else [_collapse(fallen, scaler)]
     yield from _by_loss([one for one in scaler if _update(one) in nan], len(nan))
     own = [one for one in timeline.skips if one.event.by == "script"]
+    yield from _own_search([one for one in own if one.event.of == "scaled gradient"])
     for kinds, of in ((("loss", "unused loss"), "loss"), (("gradient norm",), "gradient norm")):
         yield from _by_script([one for one in own if one.event.of in kinds], of)
 
@@ -29,7 +33,7 @@ def before(claim: Claim, timeline: Timeline) -> int:
     mark = claim.harm or claim.look
     if mark is None:
         return 0
-    skips = (one for one in timeline.skips if one.event.of != "unused loss")
+    skips = (one for one in timeline.skips if one.event.of not in _COUNTED)
     own = [one for one in skips if (one.rank, one.attempt) == (mark.rank, mark.attempt) and one.seq < mark.seq]
     told = sum(max((one.event.total for one in own if one.event.by == by), default=0) for by in ("scaler", "script"))
     last = max(own, key=lambda one: one.seq, default=None)
@@ -64,6 +68,12 @@ def _search(skips: list[Seen[Skipped]], others: int) -> Iterable[Finding]:
     if skips:
         text = f"GradScaler left out {_most(skips, others)} in search of its scale: expected, and harmless."
         yield Finding("loss_scale_skip", "info", text, _of(skips), skips[0].event.step)
+
+
+def _own_search(skips: list[Seen[Skipped]]) -> Iterable[Finding]:
+    if skips:
+        text = f"The script left out {words.count(_largest(skips), 'update')} in search of its own loss scale"
+        yield Finding("loss_scale_skip", "info", f"{text}: expected, and harmless.", _of(skips), skips[0].event.step)
 
 
 def _by_loss(skips: list[Seen[Skipped]], count: int) -> Iterable[Finding]:

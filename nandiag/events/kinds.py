@@ -200,7 +200,8 @@ class Skipped:
     """An optimizer step was left out by GradScaler or ``found_inf`` (``by="scaler"``) or by the script itself.
 
     ``look`` is how this rank came by what the script left a step out for, of the first one that this is known of;
-    ``of``: ``loss`` is a loss, an ``unused loss`` that no backward was called on, or the ``gradient norm``.
+    ``of``: ``loss`` is a loss, an ``unused loss`` that no backward was called on, the ``gradient norm``, or a ``scaled
+    gradient``, where the script searches its own loss ``scale``.
     ``last``: no update was made behind it any more.
     """
 

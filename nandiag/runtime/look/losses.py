@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -118,3 +119,13 @@ def roots_of(roots: Any) -> list[Tensor]:
 
 def _is_stand_in(tensor: Tensor) -> bool:
     return type(tensor) is not Tensor and type(tensor).__module__.startswith("torch._subclasses")
+
+
+def factor_of(loss: Tensor) -> float:
+    """Return the number that ``loss`` is a product with; before its backward, which lets go of what it needs."""
+    with suppress(RuntimeError), quiet():
+        node = loss.grad_fn
+        other = getattr(node, "_saved_other", None) if node is not None and "MulBackward" in node.name() else None
+        if isinstance(other, Tensor) and other.numel() == 1 and not other.requires_grad:
+            return float(other)
+    return 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,8 @@ from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import BOUNDARIES
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.leaves import is_leaf
-from nandiag.runtime.look.finite import fact, quiet
+from nandiag.runtime.look.finite import fact
+from nandiag.runtime.look.losses import factor_of
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.exchanges.shared import Shared
@@ -221,7 +222,7 @@ class Player:
             if not root.requires_grad:
                 raise Refused("a loss was made by code that the tape did not see")
             self.result.losses.append((root, entry.micro_step))
-            self.result.factors.append(_factor_of(root))
+            self.result.factors.append(factor_of(root))
         _backward(*args, **kwargs)
         with self.tracer.still():
             # Now, before the script divides or clips them: what an exchange between ranks would be given.
@@ -385,13 +386,3 @@ def _as_ddp_gives(ddp: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     device = torch.device(ddp.device_type, ddp.device_ids[0])
     moved = _to_kwargs(args, kwargs, device, ddp.use_side_stream_for_tensor_copies)
     return moved[0][0], moved[1][0]
-
-
-def _factor_of(loss: Tensor) -> float:
-    """Return the number that ``loss`` is a product with; before its backward, which lets go of what it needs."""
-    with suppress(RuntimeError), quiet():
-        node = loss.grad_fn
-        other = getattr(node, "_saved_other", None) if node is not None and "MulBackward" in node.name() else None
-        if isinstance(other, Tensor) and other.numel() == 1 and not other.requires_grad:
-            return float(other)
-    return 1.0

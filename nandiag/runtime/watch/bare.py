@@ -2,6 +2,10 @@
 
 Such a script makes its updates by itself, in the open: the gradients are looked at when they have come, and what the
 update left when the next backward begins.
+
+Where it scales its loss by itself, and asks of what came behind the backward whether it is finite, gradients that are
+not are no harm yet: it may leave the update out and lower its scale, as a GradScaler does. Whether they were used
+is seen by the weights when the next backward begins; until then the tape keeps all that it has.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from nandiag.events import Skipped
 from nandiag.runtime.leaves import leaves_of, names_in_script
 from nandiag.runtime.levels.looker import Looker
 from nandiag.runtime.look.finite import norms, quiet, read
@@ -22,6 +27,7 @@ from nandiag.runtime.look.sight import Sight, look
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.together.gathered import Gathered
 from nandiag.runtime.watch.judge import Border, Judge
+from nandiag.runtime.watch.told.answers.search import InSearch
 
 
 class Settle(Protocol):
@@ -34,17 +40,33 @@ class Settle(Protocol):
 class Bare:
     """What such a script trains, by the graphs of its backward calls."""
 
-    def __init__(self, judge: Judge, looker: Looker, settle: Settle) -> None:
+    def __init__(self, judge: Judge, looker: Looker, settle: Settle, skipped: Callable[[Skipped], object]) -> None:
         self._judge = judge
         self._looker = looker
         self._settle = settle
         self._finite: dict[int, weakref.ref[Tensor]] = {}
         self._gathered = Gathered()
+        self._in_search = InSearch(skipped)
 
     def begins(self, roots: list[Tensor]) -> None:
         """A backward call from ``roots`` begins: look at what the last update by hand has left."""
         self._judge.leaves = self._gathered.parts(leaves_of(roots))
         self._look_at_weights(self._judge.leaves)
+        self._in_search.begins(roots, self._judge.clock.step)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the gradients of the newest backward are not finite, and may yet be left out."""
+        return self._in_search.waits
+
+    def finish(self, border: Border) -> None:
+        """No backward comes any more: take what gradients that wait have done for harm, where they were used."""
+        if not self.waits:
+            return
+        leaves = [one for held in self._finite.values() if (one := held()) is not None]
+        with quiet():
+            self._judge.by_hand(self._named(leaves), set(map(id, leaves)), border)
+        self._in_search.ends(border)
 
     def let_go(self, tensors: Iterable[Tensor]) -> None:
         """Hold no reference to these any more: they are seen finite again before they are told to have been so."""
@@ -59,6 +81,9 @@ class Bare:
             if _bad(sight):
                 named = [(name, one.grad) for name, one in self._named(leaves) if one.grad is not None]
                 self._judge.returned(named, sight, border)
+        if self._in_search.takes(sight, border):
+            self._judge.leaves = []
+            return sight
         self._act(border, leaves)
         if any(getattr(one, "_post_accumulate_grad_hooks", None) for one in leaves):
             self._look_at_weights(leaves, within=True)  # now: what made them is on the tape until the step is over
@@ -96,9 +121,11 @@ class Bare:
             finite = all(map(math.isfinite, read(norms(leaves))))
             if finite:
                 self._finite = {id(one): weakref.ref(one) for one in leaves}
+                self._in_search.ends(border)
                 return
             seen = {key for key, reference in self._finite.items() if reference() is not None}
             bad = self._judge.by_hand(self._named(leaves), seen, border, within=within)
+            self._in_search.ends(border)
         if border.harms:
             step = border.harms[0].step
             updated = within or step < self._judge.clock.step

@@ -67,7 +67,7 @@ class Sentinel:
         self.skips = Skips()
         examiner = Examiner(capture, self.agreement, settings.max_replays)
         self.looker = Looker(examiner, capture, settings.level, self.clock, self._settle)
-        self.bare = Bare(self.judge, self.looker, self._settle)
+        self.bare = Bare(self.judge, self.looker, self._settle, self.skips.by_script)
         asked = Asked(self.clock, capture.tape)
         capture.window.asked = asked
         self.left_out, self.last = LeftOut(self, asked), LastLook(self, asked)
@@ -333,10 +333,11 @@ class Sentinel:
             self._next_by_hand(self.bare.returned(given, roots_of(gradients)))
 
     def _next_by_hand(self, sight: Sight) -> None:
-        self._remember(None, mean_loss(sight, self.losses.pending), sight.grad_norm, sight.scale)
+        if not self.bare.waits:
+            self._remember(None, mean_loss(sight, self.losses.pending), sight.grad_norm, sight.scale)
         if not self.capture.elsewhere:
             self.clock.tick()
-        self._next_step()
+        (self.losses.clear if self.bare.waits else self._next_step)()
 
     def scaler_skipped(self, scale: float | None, optimizer: Optimizer) -> None:
         """A scaler left out the update: expected, unless the plain loss itself is bad."""
@@ -381,6 +382,7 @@ class Sentinel:
             if (newest := self._newest()) is not None:
                 self.judge.weights_of(self._waiting.of(newest), sight, border, self.clock.updated_in)
             self.judge.losses_of(newest, sight, border)
+        self.bare.finish(border)
         self.losses.clear()
         self.teller.tell(border)
         self.agreement.close()

@@ -36,6 +36,17 @@ def test_it_has_a_verdict_of_its_own_and_the_runs_is_no_anomaly():
     assert "nandiag explain log_of_zero" in text
 
 
+def test_a_search_of_the_scripts_own_scale_is_expected():
+    skips = [replace(skip(step, look=False, total=step + 1, of="scaled gradient"), scale=2.0**20) for step in range(2)]
+    report = analyse(run(rank(0, *skips, steps=9, world=1), ends=[ended(0, 0)], world=1))
+    told = {one.slug: one for one in report.findings}
+    assert not report.verdict.anomaly
+    assert report.left_out is None
+    assert set(told) == {"loss_scale_skip"}
+    assert told["loss_scale_skip"].severity == "info"
+    assert "left out 2 updates in search of its own loss scale" in told["loss_scale_skip"].text
+
+
 def test_it_stands_in_markdown_too():
     told = markdown.dumps(analyse(run(rank(0, skip(), steps=9, world=1), ends=[ended(0, 0)], world=1)))
     assert told.splitlines()[2].startswith(":warning:")

@@ -1,0 +1,131 @@
+"""A loss scale that a script without an optimizer searches by itself: what it leaves out is no harm."""
+
+import contextlib
+
+import pytest
+import torch
+from torch import nn
+
+from nandiag.events import Skipped
+from nandiag.events.kinds import MANY_IN_A_ROW
+from nandiag.runtime.guard import AnomalyStop
+
+OVERFLOWS = 2.0**20
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1)).half()
+
+
+def backward(net, scale):
+    """One backward of a half-precision model on honest data, of a loss times ``scale``; returns the loss."""
+    x = torch.randn(16, 16)
+    loss = (net(x.half()).float() - x[:, :1]).square().mean()
+    net.zero_grad()
+    (loss * scale).backward()
+    return loss
+
+
+def update(net, scale):
+    with torch.no_grad():
+        for one in net.parameters():
+            one.sub_((0.01 * one.grad.float() / scale).half())
+
+
+def all_finite(net):
+    return all(torch.isfinite(one.grad).all() for one in net.parameters())
+
+
+def in_the_loop(net, steps, scale=OVERFLOWS, lowers=0.5):
+    for _ in range(steps):
+        backward(net, scale)
+        flat = torch.cat([one.grad.float().flatten() for one in net.parameters()])
+        if not torch.isfinite(flat).all():
+            scale *= lowers
+            continue
+        update(net, scale)
+
+
+def in_a_function(net, steps, scale=OVERFLOWS, lowers=0.5):
+    for _ in range(steps):
+        backward(net, scale)
+        if all_finite(net):
+            update(net, scale)
+        else:
+            scale *= lowers
+
+
+def unasked(net, steps):
+    for step in range(steps):
+        backward(net, OVERFLOWS if step == 5 else 1.0)
+        update(net, 1.0)
+
+
+def asked_of_the_loss_alone(net, steps):
+    for step in range(steps):
+        x = torch.randn(16, 16)
+        loss = (net(x.half()).float() - x[:, :1]).square().mean()
+        if torch.isnan(loss):
+            continue
+        net.zero_grad()
+        (loss * (OVERFLOWS if step == 5 else 1.0)).backward()
+        update(net, 1.0)
+
+
+def asked_in_vain(net, steps):
+    for step in range(steps):
+        backward(net, OVERFLOWS if step == 5 else 2.0)
+        if not all_finite(net):
+            net.bad = True
+        update(net, 2.0)
+
+
+def train(loop, steps=20, **words):
+    net = model()
+    with contextlib.suppress(AnomalyStop):
+        loop(net, steps, **words)
+    return net
+
+
+@pytest.mark.parametrize("loop", [in_the_loop, in_a_function])
+def test_what_the_script_leaves_out_is_no_harm_and_is_counted(work, loop):
+    worker = work()
+    net = train(loop)
+    worker.sentinel.finish()
+    skips = [one for one in worker.events(Skipped) if one.of == "scaled gradient"]
+    assert not worker.harms
+    assert skips
+    assert skips[-1].total >= len(skips) >= 3
+    assert skips[0].scale == OVERFLOWS
+    assert all(torch.isfinite(one).all() for one in net.parameters())
+
+
+@pytest.mark.parametrize("loop", [unasked, asked_of_the_loss_alone])
+def test_what_nobody_asks_of_behind_the_backward_is_harm_at_once(work, loop):
+    worker = work()
+    train(loop)
+    first = worker.harms[0]
+    assert (first.step, first.phase) == (5, "backward")
+    assert worker.looked[0].site.op == "aten._to_copy.default"
+
+
+def test_what_was_asked_of_and_used_is_harm_of_the_backward_and_of_the_update(work):
+    worker = work()
+    train(asked_in_vain)
+    assert [(one.step, one.phase) for one in worker.harms[:2]] == [(5, "backward"), (5, "optimizer")]
+
+
+def test_what_was_used_is_harm_though_no_backward_comes_any_more(work):
+    worker = work()
+    net = train(asked_in_vain, steps=6)
+    worker.sentinel.finish()
+    assert not all(torch.isfinite(one).all() for one in net.parameters())
+    assert [(one.step, one.phase) for one in worker.harms] == [(5, "backward"), (5, "optimizer")]
+
+
+def test_a_scale_that_is_lowered_in_vain_is_no_matter_of_the_scale(work):
+    worker = work()
+    train(in_the_loop, steps=MANY_IN_A_ROW + 5, lowers=1.0)
+    first = worker.harms[0]
+    assert (first.step, first.phase) == (MANY_IN_A_ROW, "backward")
