@@ -276,6 +276,10 @@ def _shifted(facts: Facts, found: tuple[str, ast.expr] | None) -> tuple[Suggesti
     where = "Before its maximum is taken" if isinstance(largest, ast.Name) else "Before this line"
     where = where if meaning is None else f"Before line {meaning.line}, which takes the maximum"
     logged = "log(" in "".join((facts.origin.source or "", *facts.uses))
+    if isinstance(largest, ast.Name) and _is_multiplied_back(facts, largest.id):
+        behind = "Before this line" if meaning is None else f"Behind line {meaning.line}, which takes the maximum"
+        text = f"{behind}, put the lowest finite number for -inf in it: the sum of such a row is then 0."
+        return (Suggestion(text, f"{largest.id} = {_finite(largest.id)}"), _left_one(facts, name))
     if logged and len(facts.origin.inputs[0].shape) > _TWO:
         return _in_recursion(facts, name, where)
     if logged:
@@ -284,6 +288,13 @@ def _shifted(facts: Facts, found: tuple[str, ast.expr] | None) -> tuple[Suggesti
     both = ", and take the maximum and this difference of that" if of_sum else ""
     text = f"{where}, put the lowest finite number for -inf{both}: such a row is then a mean over all its positions."
     return (Suggestion(text, _into(name, _finite(name))), _left_one(facts, name))
+
+
+def _is_multiplied_back(facts: Facts, largest: str) -> bool:
+    """Whether the line gives its sum back what the maximum took off: ``exp(x - m).sum() * exp(m)``, of many parts."""
+    calls = [one for one in fitting.nodes_of(facts.origin.source or "") if isinstance(one, ast.Call)]
+    given = [part for one in calls if (part := fitting.target(one, "exp")) is not None]
+    return any(isinstance(one := quotients.looked_at(part), ast.Name) and one.id == largest for part in given)
 
 
 def _into(name: str, code: str) -> str:
@@ -315,17 +326,25 @@ def _between_blocks(facts: Facts, found: tuple[str, ast.expr] | None) -> Cause |
     whole = (facts.origin.source or "").replace(" ", "")
     if found is None or not isinstance(found[1], ast.BinOp) or f"exp({found[0].replace(' ', '')})" not in whole:
         return None
-    new = ast.unparse(found[1].right)
+    right = found[1].right
+    # ``top[group]`` is of a maximum for each group: what is fetched is a copy, and written into would be the whole.
+    fetched = isinstance(right, ast.Subscript) and isinstance(right.value, ast.Name | ast.Attribute)
+    new = ast.unparse(right.value if isinstance(right, ast.Subscript) and fetched else right)
+    rest = "of a group" if fetched else "of a row that no block has anything of"
     return Cause(
         slug="attention_fully_masked",
-        evidence=("a whole row was -inf so far, and is in this block: -inf less -inf is NaN",),
+        evidence=(_OF_A_GROUP if fetched else _OF_A_BLOCK,),
         suggestions=(
             Suggestion("Before this line, put the lowest finite number for -inf.", f"{new} = {_finite(new)}"),
-            Suggestion("And keep the sum of a row that no block has anything of away from zero, where it divides."),
+            Suggestion(f"And keep the sum {rest} away from zero, where it divides."),
             _left_one(facts, *_names(facts)),
         ),
         strength=LIKELY,
     )
+
+
+_OF_A_BLOCK = "a whole row was -inf so far, and is in this block: -inf less -inf is NaN"
+_OF_A_GROUP = "all of a group is -inf, and so is the maximum that is taken off it: -inf less -inf is NaN"
 
 
 def _is_mask(fact: TensorFact) -> bool:

@@ -55,6 +55,7 @@ EXPLAIN = Explanation(
 )
 
 _OF_DATA = "No gradient goes back from it: it was made of the batch, of constants, or without gradients."
+_WHOLE = "Keep whole numbers in float32: bfloat16 has their range, and eight binary digits for them."
 _EIGHTHS = frozenset(name for name in LARGEST if name.startswith("float8"))
 CASTS = frozenset({"_to_copy", "to", "copy", "type_as"})
 PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "dot", "mv", "einsum", "addmv"})
@@ -288,7 +289,10 @@ def _cast(facts: Facts, wide: Suggestion) -> tuple[Suggestion, ...]:
         return ()  # a hook's cast is in no line of the script's: what is to be done about the hook is
     if facts.node is not None:
         return (wide,)  # autograd casts a gradient as forward had cast what it is of: no line of the script's does
-    own = widening.brought_to_bfloat16(facts.origin)
+    if "int" in dtype_of(facts.origin.inputs[0]):
+        whole = widening.brought_to(facts.origin, "float32")
+        return (Suggestion(_WHOLE, whole or "x.float()"),)
+    own = widening.brought_to(facts.origin, "bfloat16")
     if own is not None:
         return (Suggestion("Keep this tensor in bfloat16, which has the range of float32, or in float32.", own),)
     return Suggestion("Keep this tensor in float32, or bring it to scale first.", "(x / scale).half()"), wide

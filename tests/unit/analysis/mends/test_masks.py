@@ -32,6 +32,21 @@ def test_the_line_that_takes_the_maximum_is_told_behind_a_view_of_it(at, by_hand
     assert advice(on(facts, ("m", "s.max(d).values")))[0].text.startswith("Before line 3, which takes the maximum")
 
 
+def test_the_maxima_of_groups_are_mended_whole_and_not_where_they_are_fetched(at, by_hand):
+    given = (by_hand.fact(neginf=8, shape=(16,)), by_hand.fact(neginf=1, shape=(16,)))
+    facts = at("sub", given, (by_hand.fact(nan=1),), **placed("p = torch.exp(e - m[group])", "e - m[group]"))
+    told = advice(facts)
+    assert told[0].code == "m = m.clamp_min(torch.finfo(m.dtype).min)"
+    assert "a group" in told[1].text
+
+
+def test_a_maximum_that_the_line_gives_back_is_kept_finite_itself(at, by_hand):
+    line = "z = torch.exp(s - m).sum(-1) * torch.exp(m.squeeze(-1))"
+    told = advice(shifted(at, by_hand, line, ("m", "s.amax(-1, keepdim=True)"), uses=("log(z)",)))[0]
+    assert told.text.startswith("Behind line 3, which takes the maximum, put the lowest finite number")
+    assert told.code == "m = m.clamp_min(torch.finfo(m.dtype).min)"
+
+
 def test_the_infinities_of_a_sum_may_be_in_either_term(at, by_hand):
     given = (by_hand.fact(neginf=8), by_hand.fact(neginf=1, shape=(4, 1)))
     facts = at("sub", given, (by_hand.fact(nan=4),), **placed("e = (s + b - m).exp()", "s + b - m"))

@@ -91,6 +91,17 @@ def test_a_cast_of_the_scripts_own(at, by_hand, expression, code):
     assert in_hook.suggestions == ()
 
 
+@pytest.mark.parametrize(
+    ("expression", "code"),
+    [("f.half()", "f.float()"), ("f.to(torch.float16)", "f.to(torch.float32)"), ("f.to(kind)", None)],
+)
+def test_a_cast_of_whole_numbers_is_to_float32(at, by_hand, expression, code):
+    given, out = by_hand.fact(absmax=7e4, max=7e4, dtype="int64"), by_hand.fact(posinf=1, dtype="float16")
+    facts = at("_to_copy", (given,), (out,), extra={"float64_finite": True, "float64_absmax": 7e4},
+               **on(f"kept = {expression}", expression))  # fmt: skip
+    assert first(facts) == (f"kept = {code}" if code else "x.float()")
+
+
 def test_the_form_of_torch_leads_though_the_data_is_to_blame_too(at, by_hand):
     line = "return torch.log(1 + torch.exp(x))"
     facts = at("exp", (by_hand.fact(max=405.0, absmax=405.0),), (by_hand.fact(posinf=1),), **on(line, "torch.exp(x)"))

@@ -61,14 +61,16 @@ def outside_autocast(origin: Origin, device: str) -> str | None:
     return line if len(line) <= fitting.LONGEST_LINE else None
 
 
-def brought_to_bfloat16(origin: Origin) -> str | None:
-    """Return the user's line with bfloat16 in the place of the float16 that the underlined expression casts to."""
+def brought_to(origin: Origin, dtype: str) -> str | None:
+    """Return the user's line with ``dtype`` (bfloat16, float32) for the float16 that the underlined expression is."""
     found = fitting.parsed(origin)
-    changed = None if found is None else _HALF.sub(lambda one: _WIDER[one[0]], found[0])
-    return None if found is None or changed is None or changed == found[0] else fitting.whole(origin, changed)
+    if found is None:
+        return None
+    changed = _HALF.sub(lambda one: _METHODS[dtype] if one[1] is None else f"torch.{dtype}", found[0])
+    return None if changed == found[0] else fitting.whole(origin, changed)
 
 
-_WIDER = {".half()": ".bfloat16()", "torch.float16": "torch.bfloat16", "torch.half": "torch.bfloat16"}
+_METHODS = {"bfloat16": ".bfloat16()", "float32": ".float()"}
 _HALF = re.compile(r"\.half\(\)|torch\.(float16|half)\b")
 
 
