@@ -180,6 +180,7 @@ def _in_pass(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
         scalings.in_logarithms(facts, divisor)
         or scans.of_product(facts)
         or spreads.not_yet(facts)
+        or powers.counted(facts)
         or peaks.instead(facts)
         or norms.correlated(facts)
         or shares.softmax(facts)
@@ -276,7 +277,7 @@ def _in_update(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     """No gradient flows through an update: an eps outside of the root is enough."""
     if is_called(facts):
         return ()  # optimizer_division has what can be set
-    made = norms.ratio(facts) or corrections.mended(facts, infinite=_is_infinite(facts))
+    made = norms.ratio(facts) or corrections.mended(facts, infinite=_is_infinite(facts)) or powers.counted(facts)
     if made is not None:
         return (made,)
     eps = "1e-4" if dtype_of(divisor) == "float16" else "1e-8"

@@ -329,12 +329,12 @@ def test_where_a_layer_begins_at_0_its_vectors_have_no_direction(at, by_hand, st
 # ---------------------------------------------------------------------- scalings by sums of exponentials
 
 
-@pytest.mark.parametrize(("least", "zeros"), [(9e-40, 0), (0.0, 1)])
-def test_scalings_by_sums_of_exponentials_are_computed_in_logarithms(at, by_hand, least, zeros):
+@pytest.mark.parametrize(("least", "zeros", "node"), [(9e-40, 0, None), (0.0, 1, None), (9e-25, 0, "DivBackward0")])
+def test_scalings_by_sums_of_exponentials_are_computed_in_logarithms(at, by_hand, least, zeros, node):
     divisor = by_hand.fact(shape=(4,), zeros=zeros, min=least, absmin=1e-38)
     line = "v = b / (K.t() @ u)"
     facts = at("div", (by_hand.fact(shape=(4,)), divisor), (by_hand.fact(posinf=1, shape=(4,)),),
-               **placed(line, line[4:]), extra={"of_weights": True, "float64_finite": True})  # fmt: skip
+               node=node, **placed(line, line[4:]), extra={"of_weights": True, "float64_finite": True})  # fmt: skip
     told = advice(on(facts, ("K", "torch.exp(-cost / eps)")))
     codes = [
         "v = torch.as_tensor(b).log() - torch.logsumexp(K.t() + u, dim=-1)  # not alone: where K, u, v hold logarithms"
@@ -346,6 +346,30 @@ def test_scalings_by_sums_of_exponentials_are_computed_in_logarithms(at, by_hand
     exec(codes[0], names)  # noqa: S102
     assert torch.allclose(names["v"].exp(), b / (torch.exp(-cost).t() @ u))
     assert "clamp_min" in advice(on(facts, ("K", "torch.rand(4, 4)")))[0].code or zeros
+
+
+# ---------------------------------------------------------------------- a power of what counts
+
+
+@pytest.mark.parametrize("phase", ["loss", "optimizer"])
+@pytest.mark.parametrize(
+    ("line", "expression", "code"),
+    [
+        ("sigma = (eta / t**p).sqrt()", "eta / t**p", "sigma = (eta / (t + 1)**p).sqrt()"),
+        ("rate = base / self.steps.sqrt()", "base / self.steps.sqrt()", "rate = base / (self.steps + 1).sqrt()"),
+    ],
+)
+def test_a_power_of_one_number_counts_from_1_on(at, by_hand, phase, line, expression, code):
+    given, out = (by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0),), (by_hand.fact(shape=(), posinf=1),)
+    told = advice(at("reciprocal", given, out, **{**placed(line, expression), "phase": phase}))[0]
+    assert told.code == code
+    assert "from 1 on" in told.text
+
+
+def test_a_variance_does_not_count(at, by_hand):
+    given, out = (by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0),), (by_hand.fact(shape=(), posinf=1),)
+    told = advice(at("reciprocal", given, out, **placed("y = a / v.sqrt()", "a / v.sqrt()")))
+    assert not any("from 1 on" in one.text for one in told)
 
 
 # ---------------------------------------------------------------------- what the one number below is

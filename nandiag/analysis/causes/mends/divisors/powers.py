@@ -1,9 +1,12 @@
-"""0 to a negative power, which divides by zero (reader side)."""
+"""0 to a negative power, which divides by zero, and powers of 0 that are divided by (reader side)."""
 
 from __future__ import annotations
 
+import ast
+
 from nandiag.analysis.causes.facts import Cause, Facts, dtype_of
-from nandiag.analysis.causes.mends.script import fitting
+from nandiag.analysis.causes.mends.counts import names
+from nandiag.analysis.causes.mends.script import fitting, quotients
 from nandiag.analysis.causes.mends.script.guards import small
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
@@ -28,6 +31,25 @@ def of_zero(facts: Facts) -> Cause | None:
     if alone or left is None or "int" in dtype_of(base):
         return Cause("division_by_zero", (text,), (keep,))
     return Cause("division_by_zero", (text,), (Suggestion(_ZERO, left), keep))
+
+
+def counted(facts: Facts) -> Suggestion | None:
+    """Say to count from 1 on where ``a / t ** p``, or by a root of ``t``, is infinite for a single ``t`` of 0."""
+    alone = all(one.numel == 1 for one in (*facts.origin.inputs, *facts.origin.outputs))
+    if not alone or facts.node is not None or not any(fact.posinf or fact.neginf for fact in facts.origin.outputs):
+        return None
+    found = fitting.parsed(facts.origin)
+    below = None if found is None else quotients.divided_by(found[1])
+    base = None if below is None else fitting.target(below, "pow") or fitting.target(below, "sqrt")
+    if found is None or not isinstance(base, ast.Name | ast.Attribute):
+        return None
+    # A schedule's power has a name, as a rule; a square, or what a root is taken of, may be a length or a variance.
+    named = isinstance(below, ast.BinOp) and isinstance(below.right, ast.Name | ast.Attribute)
+    if not (named or names.is_called(ast.unparse(base))):
+        return None
+    code = fitting.line_of(facts.origin, found[0], base, lambda text: f"({text} + 1)")
+    text = f"{ast.unparse(base)} is 0: a small number in its place would make a huge one of what is divided by it."
+    return Suggestion(f"{text} Where it counts, let it do so from 1 on.", code)
 
 
 def _is_of_zero(facts: Facts) -> bool:

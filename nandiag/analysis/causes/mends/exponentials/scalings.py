@@ -17,7 +17,8 @@ from nandiag.events import TensorFact
 def in_logarithms(facts: Facts, divisor: TensorFact) -> Suggestion | None:
     """Return the user's ``v = b / (K.t() @ u)`` in logarithms, where the text shows that K holds exponentials."""
     found = fitting.parsed(facts.origin)
-    parts = None if found is None or len(divisor.shape) != 1 or facts.node is not None else _parts(found[1])
+    divides = facts.node is None or facts.node.startswith("Div")  # or the gradient of such a division
+    parts = None if found is None or len(divisor.shape) != 1 or not divides else _parts(found[1])
     if parts is None:
         return None
     above, kernel, scaling = parts
