@@ -281,7 +281,10 @@ class Watch:
             self._harm_at = now
         if self._harm_at is not None and self._may_say_more and (last or now - self._harm_at >= WAIT_SECONDS):
             self._said = True
-            self._say(f"nandiag: {clean(self._seen.line() or '')}; report when the run ends ({shown(self._folder)})\n")
+            # What a rank saw may have come from another one: that is known when all are read together.
+            born = "" if self._seen.looks else "where it was born: "
+            said = f"{clean(self._seen.line() or '')}; {born}report when the run ends"
+            self._say(f"nandiag: {said} ({shown(self._folder)})\n")
         if self._seen.raised and not last:
             self._say_who_waited(now)
         if self._seen.stopped and not last:

@@ -161,7 +161,8 @@ def test_says_it_at_the_end_of_a_short_run(run):
     run.watch.start()
     run.write(0, harm())
     run.watch.end()
-    assert len(run.said) == 1
+    (line,) = run.said
+    assert "; where it was born: report when the run ends (" in line
 
 
 def test_says_nothing_of_a_clean_run(run):
