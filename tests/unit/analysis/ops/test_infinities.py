@@ -85,6 +85,21 @@ def test_what_is_taken_off_a_sum_is_a_maximum_where_the_text_says_so(at, by_hand
     assert mechanism(at("sub", given, (by_hand.fact(nan=4),), **line)).slug == slug
 
 
+@pytest.mark.parametrize(
+    ("expression", "shape", "slug"),
+    [
+        ("logq - logp", (3,), "domain_error"),
+        ("scores - scores.max(0).values", (3,), "attention_fully_masked"),
+        ("scores - top", (), "attention_fully_masked"),
+        ("logq - logp", (1, 3), "attention_fully_masked"),
+    ],
+)
+def test_a_table_that_is_laid_along_the_rows_is_no_maximum_of_one(at, by_hand, expression, shape, slug):
+    given = (by_hand.fact(neginf=18, shape=(6, 3)), by_hand.fact(neginf=1, shape=shape))
+    line = on(f"h = {expression}", expression)
+    assert mechanism(at("sub", given, (by_hand.fact(nan=6),), **line)).slug == slug
+
+
 def test_a_difference_of_a_row_and_a_table_is_no_softmax_in_blocks(at, by_hand):
     given = (by_hand.fact(neginf=1, shape=(8, 1)), by_hand.fact(neginf=4, shape=(8, 4)))
     line = on("h = torch.exp(logvar1 - logvar2)", "logvar1 - logvar2")
