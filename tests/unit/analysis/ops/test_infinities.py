@@ -115,6 +115,17 @@ def test_half_precision_that_autocast_did_not_make_is_left_by_a_cast(at, by_hand
     assert (found.slug, found.suggestions[0].code.startswith(first)) == ("overflow", True), found.suggestions
 
 
+@pytest.mark.parametrize(
+    ("expression", "code"),
+    [("x.square()", "e = x.float().square().mean()"), ("(x ** 2)", "e = (x.float() ** 2).mean()")],
+)
+def test_a_square_of_half_precision_that_the_script_made_is_one_too(at, by_hand, expression, code):
+    given = (by_hand.fact(dtype="float16", max=600.0, min=1.0, absmax=600.0),)
+    extra = {"float64_finite": True, "float64_absmax": 360000.0, "autocast": True, "of_weights": False}
+    line = on(f"e = {expression}.mean()", expression)
+    assert codes(at("pow", given, (by_hand.fact(dtype="float16", posinf=8),), extra=extra, **line))[0] == code
+
+
 def test_a_product_of_infinities_alone_is_not_explained_by_zeros(at, by_hand):
     both = (by_hand.fact(neginf=4), by_hand.fact(posinf=4))
     assert mechanism(at("mul", both, (by_hand.fact(nan=4),))).slug == "unknown"
