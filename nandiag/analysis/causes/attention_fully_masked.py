@@ -249,6 +249,8 @@ def _less_its_maximum(facts: Facts) -> Cause | None:
         return _between_blocks(facts, found) if inputs[1].numel == inputs[0].numel else None
     if inputs[0].neginf * inputs[1].numel < inputs[0].numel * inputs[1].neginf or _is_of_a_sum(facts, found):
         return None  # a row has more, or the text takes another term off a sum: it is no maximum
+    if not (_is_of_rows(*inputs) or _says_largest(facts, found)):
+        return None  # it is laid along the rows: a table, of which one entry is -inf
     return Cause(
         slug="attention_fully_masked",
         evidence=("a whole row is -inf, and so is what is taken off it; -inf less -inf is NaN",),
@@ -260,10 +262,24 @@ def _is_of_a_sum(facts: Facts, found: tuple[str, ast.expr] | None) -> bool:
     """Whether ``a + b - c`` is written, and nothing tells that ``c`` is a maximum: a formula, and no softmax."""
     if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].left, ast.BinOp):
         return False
+    return isinstance(found[1].left.op, ast.Add | ast.Sub) and not _says_largest(facts, found)
+
+
+def _says_largest(facts: Facts, found: tuple[str, ast.expr] | None) -> bool:
+    """Whether the text takes a maximum off, in the line or where the name that it has there is assigned."""
+    if found is None or not isinstance(found[1], ast.BinOp):
+        return False
     taken = quotients.looked_at(found[1].right)
     meaning = facts.meaning(taken.id) if isinstance(taken, ast.Name) else None
     text = f"{ast.unparse(taken)} {'' if meaning is None else meaning.text}"
-    return isinstance(found[1].left.op, ast.Add | ast.Sub) and not any(word in text for word in _LARGEST)
+    return any(word in text for word in _LARGEST)
+
+
+def _is_of_rows(scores: TensorFact, taken: TensorFact) -> bool:
+    """Whether what is taken off has one element where the first has many, as a maximum that keeps its dimension."""
+    if len(scores.shape) != len(taken.shape):
+        return not taken.shape
+    return all(one in {1, many} for many, one in zip(scores.shape, taken.shape, strict=True))
 
 
 def _shifted(facts: Facts, found: tuple[str, ast.expr] | None) -> tuple[Suggestion, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import replace
 
 from nandiag.analysis.causes import overflow
 from nandiag.analysis.causes.facts import HALF, LARGEST, LIKELY, POSSIBLE, PROVEN, Cause, Facts, dtype_of
@@ -164,11 +163,22 @@ def _called(facts: Facts, name: str) -> tuple[str, str, str] | None:
     """Return the script's line that calls the exchange by its ``name``, the variable in it, and torch's module."""
     found = fitting.parsed(facts.origin)
     node = None if found is None else found[1]
-    if not isinstance(node, ast.Call) or not node.args or not isinstance(node.args[0], ast.Name):
+    given = node.args[0] if isinstance(node, ast.Call) and node.args else None
+    # A gradient of a weight in half precision cannot be of another dtype.
+    bound = isinstance(given, ast.Name) or (isinstance(given, ast.Attribute) and given.attr not in {"grad", "data"})
+    if not isinstance(node, ast.Call) or given is None or not bound:
         return None
     line, (module, _, called) = (facts.origin.source or "").strip(), ast.unparse(node.func).rpartition(".")
-    own = called == name and module.endswith(("dist", "distributed")) and parsing.statement(line) is not None
-    return (line, node.args[0].id, module) if own else None
+    own = called == name and module not in {"", "self"} and parsing.statement(line) is not None
+    return (line, ast.unparse(given), module) if own else None
+
+
+def _in_its_line(name: str, called: tuple[str, str, str]) -> tuple[Suggestion, ...]:
+    """Say what to do ahead of the script's own call."""
+    line, given, module = called
+    wide = Suggestion(f"Make the {name} in float32, by a cast before it.", f"{given} = {given}.float()\n{line}")
+    divided = f"{given} /= {module}.get_world_size()\n{line}"
+    return wide, Suggestion("Or divide before the sum, not after it, and clip what goes in.", divided)
 
 
 def _in_one_exchange(facts: Facts, name: str) -> tuple[Suggestion, ...]:
@@ -178,9 +188,7 @@ def _in_one_exchange(facts: Facts, name: str) -> tuple[Suggestion, ...]:
     if own is not None:
         return own, divide
     if called is not None:
-        line, given, module = called
-        wide = Suggestion(f"Make the {name} in float32, by a cast before it.", f"{given} = {given}.float()\n{line}")
-        return wide, replace(divide, code=f"{given} /= {module}.get_world_size()\n{line}")
+        return _in_its_line(name, called)
     if facts.origin.file is not None and facts.look is not None and "comm_hook" in facts.look.facts:
         return Suggestion(f"Make the {name} in float32, or in bfloat16: by another cast before it."), divide
     cast = f"Make the {name} in float32: under FSDP2 by the policy, elsewhere by a cast before it."
@@ -190,6 +198,7 @@ def _in_one_exchange(facts: Facts, name: str) -> tuple[Suggestion, ...]:
 def _advice(facts: Facts, name: str) -> tuple[Suggestion, ...]:
     if facts.look is not None and "sent_dtype" in facts.look.facts:
         return _in_one_exchange(facts, name)
+    called = _called(facts, name) if _by_script(facts) else None
     if not _by_script(facts):
         wide = Suggestion("Exchange in bfloat16, which has the range of float32.", "default_hooks.bf16_compress_hook")
         if _on_cpu(facts):
@@ -200,8 +209,11 @@ def _advice(facts: Facts, name: str) -> tuple[Suggestion, ...]:
             Suggestion(f"Or leave {name} out, or bring the loss down: its gradients are larger than float16 holds."),
         )
     scale = overflow.scaled_loss(facts, max(facts.exchanged.values(), default=0.0) * facts.world)
+    scaled = () if scale is None else (Suggestion(scale),)
+    if called is not None:
+        return (*scaled, *_in_its_line(name, called))
     return (
-        *(() if scale is None else (Suggestion(scale),)),
+        *scaled,
         Suggestion("Reduce in float32, or in bfloat16 where the links are slow.", "gradient = p.grad.float()"),
         Suggestion("Or divide before the sum, not after it.", "gradient = p.grad.half() / dist.get_world_size()"),
     )

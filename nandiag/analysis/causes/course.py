@@ -157,20 +157,22 @@ class Course:
 
     def grown(self) -> str:
         """Return by how much it grew, as a sentence with its numbers."""
-        first, last = self.rows[max(self.calm - 1, 0)], self.rows[-1]
-        parts = [
-            f"the {name} grew from {words.number(low)} to {shown(high)}"
-            for name, low, high in (
+        first = self.rows[max(self.calm - 1, 0)]
+        found = [
+            (name, low, high, step)
+            for name, low, (step, high) in (
                 ("gradient norm", first.norm, _newest(self.rows, "norm")),
                 ("loss", first.loss, _newest(self.rows, "loss")),
             )
             if low is not None and high is not None and abs(high) > abs(low)
         ]
+        parts = [f"the {name} grew from {words.number(low)} to {shown(high)}" for name, low, high, _ in found]
+        last = max((step for *_, step in found), default=self.rows[-1].step)
         text = " and ".join(parts).replace("and the loss grew", "and the loss")
         whose = f" (optimizer {self.number + 1} of {self.of}, in the order of their first steps)" if self.of > 1 else ""
-        when = f"From step {first.step} to step {last.step}"
-        if first.step == last.step:
-            when = f"In {words.count(len(self.rows) - max(self.calm - 1, 0), 'update')} at step {last.step}"
+        when = f"From step {first.step} to step {last}"
+        if first.step == last:
+            when = f"In {words.count(len(self.rows) - max(self.calm - 1, 0), 'update')} at step {last}"
         return f"{when} {text}{whose}."
 
 
@@ -229,9 +231,10 @@ def _calm(rows: Sequence[Row], norm: float, loss: float) -> int:
     return end
 
 
-def _newest(rows: Sequence[Row], name: str) -> float | None:
-    values = [value for row in rows[-2:] if (value := getattr(row, name)) is not None]
-    return max(values, key=abs, default=None)
+def _newest(rows: Sequence[Row], name: str) -> tuple[int, float | None]:
+    """Return the larger one of the last two values, and the last step that had it."""
+    values = [(row.step, value) for row in rows[-2:] if (value := getattr(row, name)) is not None]
+    return max(reversed(values), key=lambda one: abs(one[1]), default=(0, None))
 
 
 def shown(value: float | None) -> str:

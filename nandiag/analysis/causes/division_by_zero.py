@@ -126,6 +126,8 @@ def _by_number(facts: Facts) -> tuple[Suggestion, ...]:
     begun = corrections.mended(facts, infinite=_is_infinite(facts)) or spreads.not_yet(facts)
     if begun is not None:
         return (begun,)
+    if quotients.below(facts.origin) in {"0", "0.0"}:
+        return (Suggestion("A 0 is written there: divide by something else."),)
     whole = type(facts.extra["arg1"]) is int  # a whole number is a count
     least = "1" if whole or _is_infinite(facts) else "1e-6"
     code = (

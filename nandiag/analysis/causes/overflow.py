@@ -264,7 +264,7 @@ def _of_the_loss(facts: Facts, wide: Suggestion) -> tuple[Suggestion, ...]:
 
 def _own_half(facts: Facts) -> Suggestion | None:
     """Say how to bring to float32 what the script itself had made half, of the batch, under an autocast."""
-    if not _under_autocast(facts) or facts.extra.get("of_weights") is not False or facts.op not in _BY_HAND:
+    if not _under_autocast(facts) or facts.extra.get("of_weights") is not False or facts.op not in _BY_HAND | {"pow"}:
         return None
     text = f"Run {facts.op} in float32: what came in was half already, whatever autocast computes in."
     return replace(_lifted(facts), text=text)

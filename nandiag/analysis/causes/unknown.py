@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nandiag.analysis.causes.facts import Cause, Facts, is_again, is_whole
+from nandiag.analysis.causes.mends import states
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import Looked, words
@@ -78,6 +79,9 @@ def explain(facts: Facts) -> Cause | None:
     if written is not None:
         told = Suggestion(f"This line writes {written}: look at why it does, and at what reads it afterwards.")
         return Cause("unknown", (f"this line writes {written}",), (told,), strength=0)
+    grown = states.overgrown(facts)
+    if grown is not None:
+        return Cause("unknown", _used(facts), (grown,), strength=0)
     place = _place(facts)
     if place is None:
         return None

@@ -109,14 +109,19 @@ class Births:
             self.saves.asked(file, _named(content), Call("save", places(frame, _FRAMES)[0]), tape, step)
 
     @guarded("births")
-    def from_file(self, roots: list[nn.Module], step: int) -> Looked | None:
-        """Return whence a weight or buffer of ``roots`` is bad that was so in a file which was loaded."""
+    def from_file(self, roots: list[nn.Module], step: int, finite: Sequence[Tensor]) -> Looked | None:
+        """Return whence a weight or buffer of ``roots`` is bad that was so in a file which was loaded.
+
+        What was ``finite`` behind the update before is none of what was loaded ahead of that.
+        """
         if not self.saves.any:
             return None
+        seen = set(map(id, finite))
         with quiet():
             for one in labels_of(roots, []).values():
                 own = one.what in {"parameter", "buffer"} and is_bad(one.tensor)
-                birth = self.saves.birth_of(one.name, one.tensor) if own else None
+                since = step if id(one.tensor) in seen else 0
+                birth = self.saves.birth_of(one.name, one.tensor, since) if own else None
                 if birth is not None:
                     looked = tell(one.tensor, Held(one.name, one.what, one.tensor), birth, step)
                     site = replace(looked.site or Site(), module=one.module, module_class=one.module_class)

@@ -12,6 +12,7 @@ from nandiag.runtime.evidence.data.refetch import Fetched
 from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import Frame, best
+from nandiag.runtime.numeric.lineage import leads, lines_of
 from nandiag.runtime.numeric.warned import BEFORE, HEARD, Heard
 
 _NUMBERS = ("arg0", "arg1", "arg2", "arg3", "value", "alpha")
@@ -33,7 +34,7 @@ def with_heard(looked: Looked) -> Looked:
         return looked
     if looked.facts.get("dataset_index") is not None and not _came_before(looked):
         return looked
-    able = [one for one in HEARD.all() if _can_make(one, looked)]
+    able = [one for one in HEARD.all() if _can_make(one, looked) and _can_come(one, looked)]
     found = _places(looked, able)
     frames = tuple(map(Frame._make, found[0].places)) if found else ()
     if best(frames) is None:
@@ -146,6 +147,15 @@ def _can_make(heard: Heard, looked: Looked) -> bool:
     """NaN comes of anything, of an infinity too; an infinity does not come of what is invalid."""
     nan = any(fact.nan for fact in looked.inputs) or any(map(math.isnan, numbers_in(looked)))
     return nan or not heard.said.startswith("invalid")
+
+
+def _can_come(heard: Heard, looked: Looked) -> bool:
+    """Whether the text does not rule out that what came in is what was made there: only printed, say."""
+    came, site = looked.facts.get("came_in"), looked.site
+    file, _, line = str(came).rpartition(":")
+    at = [(file, int(line))] if isinstance(came, str) and line.isdigit() else []
+    at += [(site.file, site.line)] if not at and site is not None and site.file and site.line else []
+    return leads(lines_of(heard.places), at) is not False
 
 
 def numbers_in(looked: Looked) -> list[float]:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from torch import bool as bool_
 
-from nandiag.runtime.births.known import OP
+from nandiag.runtime.births.known import OP, Birth
 from nandiag.runtime.evidence.explain import frame_of
 from nandiag.runtime.evidence.op import Op, alone
+from nandiag.runtime.numeric.lineage import leads, lines_of
 from nandiag.runtime.numeric.warned import HEARD
 from nandiag.runtime.tape.packed.nested import tensors_in
 
@@ -99,7 +100,14 @@ def raised(ends: list[Op], found: Finding, births: Births | None) -> Finding:
         return found
     birth, met = births.of(taken.outside[0].tensor), _meets(found.op, chain)
     computed = birth is not None and birth.how == OP and (met or any(map(_raises, chain)))
-    return Finding(taken, "outside", len(chain), taken.spot.phase) if computed or (met and HEARD.has_a_table) else found
+    brought = Finding(taken, "outside", len(chain), taken.spot.phase)
+    return brought if computed or (met and _is_of_a_table(taken, birth)) else found
+
+
+def _is_of_a_table(taken: Op, birth: Birth | None) -> bool:
+    """Whether one place where numpy made infinities of zeros before the first step leads to what was taken in."""
+    at = lines_of(taken.spot.frames if birth is None else birth.call.places)
+    return sum(leads(lines_of(one.places), at) is True for one in HEARD.tables) == 1
 
 
 def _meets(op: Op, chain: list[Op]) -> bool:

@@ -57,10 +57,9 @@ class Hearsay:
         return sorted(self._known.values(), key=lambda one: one.step)
 
     @property
-    def has_a_table(self) -> bool:
-        """Whether infinities were made of zeros before the first step, at one place and no other."""
-        made = [one for one in self.all() if one.first == BEFORE and one.said.startswith("divide by zero")]
-        return len(made) == 1
+    def tables(self) -> Sequence[Heard]:
+        """Return the places that made infinities of zeros before the first step."""
+        return [one for one in self.all() if one.first == BEFORE and one.said.startswith("divide by zero")]
 
     @guarded("numpy")
     def note(self, said: str, frame: FrameType | None) -> None:

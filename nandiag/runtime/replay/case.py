@@ -72,6 +72,11 @@ class Case:
     forgets: frozenset[tuple[int, object]] | None = None
 
     @property
+    def seen_finite(self) -> list[Tensor]:
+        """The weights that are known to have been finite behind the update before."""
+        return self.parameters if self.weights_were_finite else []
+
+    @property
     def may_be_joined(self) -> bool:
         """Whether all ranks may run it again together though none was told that all would.
 

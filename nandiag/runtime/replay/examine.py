@@ -214,7 +214,7 @@ class Examiner:
         made_here = is_made_here(looked) and not last
         if self._capture.births is None or made_here:
             return looked
-        return self._capture.births.from_file(roots_of(entries), case.step) or looked
+        return self._capture.births.from_file(roots_of(entries), case.step, case.seen_finite) or looked
 
     def decline(self, case: Case) -> None:
         """This rank does not run the step again; where all are to do so together, the others ask, and hear of it."""

@@ -108,6 +108,9 @@ def test_the_numbers_are_told(by_hand):
         "From step 12 to step 17 the gradient norm grew from 3 to 1e7 and the loss from 3 to 1e7."
     )
     assert story.evidence[1] == "The learning rate rose from 0.01 to 0.5."
+    past = history([*CALM, 1e12, 1.0], [*CALM, 1.0, 1.0])
+    (course,) = courses(past, 14)
+    assert course.grown().startswith("From step 11 to step 12 the gradient norm grew from 1 to 1e12"), course.grown()
     few = "nothing grew at 0.01, but in few steps; where it does, 0.001 is a first try."
     assert few in story.suggestions[0].text
 

@@ -208,16 +208,17 @@ def test_a_reduction_of_fsdp_in_float16_is_the_cause_whatever_the_course_of_the_
     assert "67360" in story.evidence[0]
 
 
-@pytest.mark.parametrize("module", ["dist", "torch.distributed"])
-def test_a_sum_that_the_script_itself_makes_in_half_precision_is_mended_in_its_line(at, by_hand, module):
-    extra = {"sent_dtype": "float16", "sent_absmax": 44992.0, "carried_by": "all_reduce"}
-    text = f"{module}.all_reduce(flat)"
+@pytest.mark.parametrize("seen", [{"sent_dtype": "float16", "sent_absmax": 44992.0}, {"by": "script"}])
+@pytest.mark.parametrize(("module", "flat"), [("dist", "flat"), ("torch.distributed", "flat"), ("c10d", "self.buf")])
+def test_a_sum_that_the_script_itself_makes_in_half_precision_is_mended_in_its_line(at, by_hand, module, flat, seen):
+    extra = {"carried_by": "all_reduce", **seen}
+    text = f"{module}.all_reduce({flat})"
     line = {"text": text, "column": (0, len(text)), "phase": "optimizer"}
     out = by_hand.fact(dtype="float16", neginf=3)
     facts = at("all_reduce", (by_hand.fact(absmax=44992.0, dtype="float16"),), (out,), extra=extra, **line)
     facts = replace(facts, look=replace(facts.look, source="received"))
     codes = [one.code for one in collective_overflow._advice(facts, "all_reduce")]
-    assert codes == [f"flat = flat.float()\n{text}", f"flat /= {module}.get_world_size()\n{text}"]
+    assert codes == [f"{flat} = {flat}.float()\n{text}", f"{flat} /= {module}.get_world_size()\n{text}"]
 
 
 def test_a_rank_that_saw_nothing_bad_has_received_nothing(by_hand):

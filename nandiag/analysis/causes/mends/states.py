@@ -58,7 +58,7 @@ def mended(facts: Facts) -> Suggestion | None:
         return None
     name, value = ast.unparse(found[0]), found[1]
     if _multiplied(facts, found[0]):
-        return _decay(facts, name) or _multiple(facts, name, value)
+        return _decay(facts, name) or _grown(facts, name, value) or _multiple(facts, name, value)
     return _divisor(facts, name, value) if isinstance(found[0], ast.Attribute) and _is_tiny(value) else None
 
 
@@ -73,6 +73,73 @@ def _decay(facts: Facts, name: str) -> Suggestion | None:
         "and 1. Where it is the exponential of a rate, that rate is to be negative."
     )
     return Suggestion(told, _of_a_negative_rate(facts, found[0]))
+
+
+def _grown(facts: Facts, name: str, value: TensorFact) -> Suggestion | None:
+    """Say that the number of ``a = number * a + b`` is above 1, where it is to be a decay."""
+    number = next((one for at in _NUMBERS if (one := facts.number(at)) is not None), 0.0)
+    product = _product(facts)
+    if number <= 1.0 or product is None or not _is_summed(facts):
+        return None
+    factor = next((one for one in product if ast.unparse(one) != name), None)
+    if factor is None:
+        return None
+    shown, lines = ast.unparse(factor), facts.written(ast.unparse(factor))
+    by = shown if isinstance(factor, ast.Constant) else f"{shown}, which is {words.number(number)}"
+    told = (
+        f"This line multiplies {name} by {by}, whenever it runs: above 1 that grows without end, whatever the batch, "
+        f"and was {words.number(value.absmax)} before. A decay lies between 0 and 1"
+    )
+    where = f": it is set in {words.lines(lines)}." if lines else "."
+    return Suggestion(told + where, None if isinstance(factor, ast.Constant) else f"assert 0 <= {shown} <= 1")
+
+
+def overgrown(facts: Facts) -> Suggestion | None:
+    """Say that a weight nobody trains was made a multiple of itself, where it first was seen bad in that line.
+
+    What wrote it in the step before is gone: it is the same line, and what is finite of it is next to the end.
+    """
+    product, bad = _product(facts), facts.bad_state
+    if facts.source != "parameter" or bad is None or product is None or not _is_huge(bad) or not _is_summed(facts):
+        return None
+    own = next((one for one in product if ast.unparse(one) == _written(facts)), None)
+    factor = next((one for one in product if own is not None and one is not own), None)
+    if own is None or factor is None:
+        return None
+    name, shown = ast.unparse(own), ast.unparse(factor)
+    told = (
+        f"This line makes {name} of itself times {shown}, whenever it runs, and what is finite of it goes to "
+        f"{words.number(bad.absmax)}: above 1 that grows without end. The factor of an average lies between 0 and 1."
+    )
+    return Suggestion(told, f"assert 0 <= {shown} <= 1")
+
+
+def _written(facts: Facts) -> str | None:
+    """Return what the line writes: the a of ``a = ...``, and of ``a.copy_(...)``."""
+    statement = parsing.statement((facts.origin.source or "").strip())
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "copy_":
+        return ast.unparse(call.func.value)
+    return None if statement is None else _target(statement)
+
+
+_NUMBERS = ("arg0", "arg1", "other")
+
+
+def _is_summed(facts: Facts) -> bool:
+    """Whether something is added to the underlined product: ``factor * a + b``, ``a.mul_(factor).add_(b)``."""
+    found = fitting.parsed(facts.origin)
+    own = None if found is None else ast.dump(found[1])
+    for node in fitting.nodes_of(facts.origin.source or ""):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+            if own in {ast.dump(node.left), ast.dump(node.right)}:
+                return True
+        elif isinstance(node, ast.Attribute) and node.attr.rstrip("_") in _SUMS and ast.dump(node.value) == own:
+            return True
+    return False
+
+
+_SUMS = frozenset({"add", "sub", "addcmul"})
 
 
 def _factor(facts: Facts, name: str) -> tuple[ast.expr, TensorFact] | None:
@@ -104,11 +171,15 @@ def _of_a_negative_rate(facts: Facts, part: ast.expr) -> str | None:
 def _multiple(facts: Facts, name: str, value: TensorFact) -> Suggestion | None:
     told = f"This line makes {name} a multiple of itself whenever it runs: it was {words.number(value.absmax)} before."
     line = (facts.origin.source or "").strip()
+    kept = isinstance(parsing.statement(line), ast.Expr)  # a buffer that is changed where it lies stays there
     if value.numel > 1:
         size = "sum" if (value.min or 0.0) >= 0.0 else "norm"
         why = f"{told} Where only its ratios matter, divide it by its {size} behind this line; else bound it."
-        return Suggestion(why, f"{line}\n{name} = {name} / {name}.{size}()")
-    return Suggestion(f"{told} Bound it, by the most that is of use.", f"{line}\n{name} = {name}.clamp(max={_MOST})")
+        return Suggestion(
+            why, f"{line}\n{name}{f'.div_({name}' if kept else f' = {name} / {name}'}.{size}(){')' * kept}"
+        )
+    bounded = f"{name}.clamp_(max={_MOST})" if kept else f"{name} = {name}.clamp(max={_MOST})"
+    return Suggestion(f"{told} Bound it, by the most that is of use.", f"{line}\n{bounded}")
 
 
 def _divisor(facts: Facts, name: str, value: TensorFact) -> Suggestion:
@@ -122,18 +193,36 @@ def _divisor(facts: Facts, name: str, value: TensorFact) -> Suggestion:
 
 def _operand(facts: Facts) -> tuple[ast.expr, TensorFact] | None:
     """Return the side of the underlined arithmetic that was next to an end of its dtype, and is no weight."""
-    found, given = fitting.parsed(facts.origin), facts.origin.inputs
+    found = fitting.parsed(facts.origin)
     node = None if found is None else found[1]
-    if not isinstance(node, ast.BinOp) or facts.node is not None:
+    if facts.node is not None or any(fact.name is not None for fact in facts.origin.inputs):
         return None
-    sides = [side for side in (node.left, node.right) if not isinstance(side, ast.Constant)]
-    if len(sides) != len(given) or any(fact.name is not None for fact in given):
-        return None
-    pairs = list(zip(sides, given, strict=True))
-    if isinstance(node.op, ast.Div):
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        pairs = _paired(facts, (node.left, node.right))
         return next((one for one in pairs if one[0] is node.right and _is_tiny(one[1])), None)
-    grows = isinstance(node.op, ast.Mult | ast.MatMult)
-    return next((one for one in pairs if grows and _is_huge(one[1])), None)
+    return next((one for one in _paired(facts, _product(facts) or ()) if _is_huge(one[1])), None)
+
+
+def _paired(facts: Facts, both: tuple[ast.expr, ...]) -> list[tuple[ast.expr, TensorFact]]:
+    """Return the sides that are tensors with the facts on them; none where it is not known which they are."""
+    given = facts.origin.inputs
+    sides = [side for side in both if not isinstance(side, ast.Constant)]
+    if len(given) == 1 and len(sides) == _TWO:  # the other is a number of Python's
+        sides = [side for side in sides if _multiplied(facts, side)]
+    return list(zip(sides, given, strict=True)) if len(sides) == len(given) else []
+
+
+def _product(facts: Facts) -> tuple[ast.expr, ast.expr] | None:
+    """Return both sides of the underlined product, also of ``a.mul_(b)``."""
+    found = fitting.parsed(facts.origin)
+    node = None if found is None else found[1]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.MatMult):
+        return node.left, node.right
+    method = isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords
+    if not method or not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None
+    made = node.func.attr.rstrip("_") == "mul" and not fitting.is_module(node.func.value)
+    return (node.func.value, node.args[0]) if made else None
 
 
 def _is_huge(fact: TensorFact) -> bool:
@@ -147,10 +236,11 @@ def _is_tiny(fact: TensorFact) -> bool:
 
 
 def _multiplied(facts: Facts, part: ast.expr) -> bool:
-    """Whether the line makes ``part`` of itself: ``a = a * b``, ``a *= b``."""
+    """Whether the line makes ``part`` of itself: ``a = a * b``, ``a *= b``, ``a.mul_(b)``."""
     statements = fitting.nodes_of(facts.origin.source or "")
-    own = ast.unparse(part)
-    return any(_target(node) == own for node in statements)
+    own, product = ast.unparse(part), _product(facts)
+    in_place = facts.in_place and product is not None and ast.dump(product[0]) == ast.dump(part)
+    return in_place or any(_target(node) == own for node in statements)
 
 
 def _target(node: ast.AST) -> str | None:

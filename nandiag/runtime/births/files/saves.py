@@ -136,11 +136,11 @@ class Saves:
         bad = is_bad(data) if saved is not None and name in saved.bad else self._is_harmful(name, tensor)
         return ~torch.isfinite(data) if bad else None
 
-    def birth_of(self, name: str, tensor: Tensor) -> Birth | None:
-        """Return the birth of the bad values of a weight, by its name, where they were loaded from a file."""
+    def birth_of(self, name: str, tensor: Tensor, since: int) -> Birth | None:
+        """Return the birth of the bad values of a weight, by its name, where they were loaded ``since`` that step."""
         data = local(tensor)
         for one in reversed(self._loaded):
-            if data is not None and _is_called(one.key, name) and _holds(data, one.mask):
+            if data is not None and one.step >= since and _is_called(one.key, name) and _holds(data, one.mask):
                 birth = _told(one.key, one.path, one.call, one.saved)
                 return replace(birth, facts={**birth.facts, "loaded_step": one.step})
         return None

@@ -112,13 +112,30 @@ def _assigned(place: Place, name: str, at: Place) -> Place | None:
             value = _value(statement, name)
             if value is None:
                 continue
-            made = set(loaded(value))
+            own = _only_within(value)  # what a comprehension goes through it by ends with it
+            made = set(loaded(value)) - own
             # A name that the statement itself binds is another thing behind it.
-            kept = not made & {one for node in ast.walk(statement) for one in bound(node)}
+            kept = not made & ({one for node in ast.walk(statement) for one in bound(node)} - own)
             sure = kept and unchanged(at, {name, *made}, end_of(statement))
             path = (*place.nodes[: place.nodes.index(inner)], statement, value)
             return Place(place.file, path) if sure and _text(value) else None
     return None
+
+
+def _only_within(value: ast.expr) -> set[str]:
+    """Return the names that comprehensions bind in an expression, and that it takes from nowhere else."""
+    parts = [getattr(node, "generators", ()) for node in ast.walk(value)]
+    own = {name for part in parts for one in part for node in ast.walk(one.target) for name in bound(node)}
+    first = {name for part in parts for one in part[:1] for name in loaded(one.iter)}
+    return own - first - {one.id for one in _outside(value) if isinstance(one, ast.Name)}
+
+
+def _outside(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of an expression without those of the comprehensions in it."""
+    if not getattr(node, "generators", ()):
+        yield node
+        for child in ast.iter_child_nodes(node):
+            yield from _outside(child)
 
 
 def _handed_back(place: Place, name: str, at: Place) -> Place | None:

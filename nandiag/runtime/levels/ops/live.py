@@ -203,7 +203,7 @@ class Live:
         """What was made by no op that was seen may have been bad in a file that was loaded."""
         if self._capture.births is None or (looked is not None and looked.source == OP):
             return looked
-        return self._capture.births.from_file(roots_of(self._scene.entries), case.step) or looked
+        return self._capture.births.from_file(roots_of(self._scene.entries), case.step, case.seen_finite) or looked
 
 
 def _eagerly(module: object) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nandiag.analysis.causes import explain
-from nandiag.events import History
+from nandiag.events import Around, History, Meaning, Site
 from tests.unit.analysis.mends.told import advice, on, placed, quotient
 
 # ---------------------------------------------------------------------- no variance
@@ -81,6 +81,26 @@ def test_a_square_that_no_gradient_goes_through_is_bounded_as_low(at, by_hand, b
         line = placed(f"p = d / {below} * g", f"d / {below}")
         facts = at("div", given, (by_hand.fact(nan=8),), extra={"of_weights": free}, **line)
         assert f"p = d / {below}.clamp_min({guard}) * g" in [one.code for one in advice(facts)]
+
+
+@pytest.mark.parametrize(
+    ("made", "least"),
+    [("sum((b * b).sum() for b in gs)", "1e-30"), ("sum(b.pow(2).sum() for b in gs)", "1e-30"), ("g.norm()", "1e-6")],
+)
+def test_a_square_that_has_a_name_is_one_too(at, by_hand, made, least):
+    given = (by_hand.fact(shape=(), zeros=1), by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0, absmax=0.0))
+    facts = at(
+        "div", given, (by_hand.fact(nan=1),), extra={"of_weights": False}, **placed("k = dot / den", "dot / den")
+    )
+    around = Around(names=(Meaning("den", made, "train.py", 3),))
+    facts = replace(facts, look=replace(facts.look, site=Site(around=around)))
+    assert f"k = dot / den.clamp_min({least})" in [one.code for one in advice(facts)]
+
+
+def test_a_0_that_is_written_as_the_divisor_is_said_to_be_one(at, by_hand):
+    line = placed("x = x / 0", "x / 0")
+    told = advice(at("div", (by_hand.fact(),), (by_hand.fact(posinf=4, neginf=4),), extra={"arg1": 0}, **line))
+    assert [(one.text.startswith("A 0 is written"), one.code) for one in told] == [(True, None)]
 
 
 # ---------------------------------------------------------------------- the spread of one value

@@ -125,3 +125,50 @@ def test_a_weight_of_another_size_is_not_to_blame_for_that(at, by_hand, factor, 
     given = by_hand.fact("decay", max=factor, absmax=factor), by_hand.fact(max=state, absmax=state)
     facts = broken(at, by_hand, "h = self.decay * h", "self.decay * h", given)
     assert states.by_a_weight(facts) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "expression", "op", "code"),
+    [
+        ("self.m = self.decay * self.m + (1 - self.decay) * x", "self.decay * self.m", "mul",
+         "assert 0 <= self.decay <= 1"),
+        ("s['v'] = s['v'] * (2 - b) ** 40 + (1 - b) * g", "s['v'] * (2 - b) ** 40", "mul",
+         "assert 0 <= (2 - b) ** 40 <= 1"),
+        ("self.v.mul_(self.mom).add_(x.var(0))", "self.v.mul_(self.mom)", "mul_", "assert 0 <= self.mom <= 1"),
+        ("self.v = 1.9 * self.v + x", "1.9 * self.v", "mul", None),
+    ],
+)  # fmt: skip
+def test_a_state_that_a_number_above_1_multiplies_grows_whatever_the_batch(at, by_hand, line, expression, op, code):
+    state = by_hand.fact(min=-2.2e38, max=2.6e38, absmax=2.6e38)
+    facts = broken(at, by_hand, line, expression, (state,), op)
+    facts = replace(facts, look=replace(facts.look, facts={"float64_finite": True, "arg1": 1.9}))
+    story, told = explain(facts)
+    assert story is None or story.slug != "data_outlier"
+    assert (told.suggestions[0].code, len(told.suggestions)) == (code, 1)
+    assert "1.9" in told.suggestions[0].text
+    below = replace(facts, look=replace(facts.look, facts={"float64_finite": True, "arg1": 0.9}))
+    assert "A decay" not in explain(below)[1].suggestions[0].text
+
+
+@pytest.mark.parametrize(("shape", "more"), [((4,), "self.v.div_(self.v.norm())"), ((), "self.v.clamp_(max=1e6)")])
+def test_a_state_that_is_multiplied_where_it_lies_is_bounded_there(at, by_hand, shape, more):
+    state = by_hand.fact(shape=shape, min=-2.2e38, max=2.6e38, absmax=2.6e38)
+    line = "self.v.mul_(self.mom)"
+    assert explain(broken(at, by_hand, line, line, (state,), "mul_"))[1].suggestions[0].code == f"{line}\n{more}"
+
+
+@pytest.mark.parametrize(
+    ("line", "size", "code"),
+    [
+        ("b.copy_((1 + tau) * b - tau * a)", 3.2e38, "assert 0 <= 1 + tau <= 1"),
+        ("b = (1 + tau) * b - tau * a", 3.2e38, "assert 0 <= 1 + tau <= 1"),
+        ("b.copy_((1 + tau) * b - tau * a)", 20.0, None),
+        ("c.copy_((1 + tau) * b - tau * a)", 3.2e38, None),
+    ],
+)
+def test_a_weight_that_is_an_average_with_itself_and_is_next_to_the_end_grew_by_that(at, by_hand, line, size, code):
+    first = line.index("(1")
+    bad = by_hand.fact("weight", posinf=3, min=-size, max=size, absmax=size)
+    facts = at("mul", (bad,), (), source="parameter", step=9, text=line, column=(first, first + 13), file="train.py")
+    told = explain(facts)[1]
+    assert [one.code for one in told.suggestions if "assert" in (one.code or "")] == ([code] if code else [])

@@ -85,6 +85,21 @@ def test_what_is_taken_off_a_sum_is_a_maximum_where_the_text_says_so(at, by_hand
     assert mechanism(at("sub", given, (by_hand.fact(nan=4),), **line)).slug == slug
 
 
+@pytest.mark.parametrize(
+    ("expression", "shape", "slug"),
+    [
+        ("logq - logp", (3,), "domain_error"),
+        ("scores - scores.max(0).values", (3,), "attention_fully_masked"),
+        ("scores - top", (), "attention_fully_masked"),
+        ("logq - logp", (1, 3), "attention_fully_masked"),
+    ],
+)
+def test_a_table_that_is_laid_along_the_rows_is_no_maximum_of_one(at, by_hand, expression, shape, slug):
+    given = (by_hand.fact(neginf=18, shape=(6, 3)), by_hand.fact(neginf=1, shape=shape))
+    line = on(f"h = {expression}", expression)
+    assert mechanism(at("sub", given, (by_hand.fact(nan=6),), **line)).slug == slug
+
+
 def test_a_difference_of_a_row_and_a_table_is_no_softmax_in_blocks(at, by_hand):
     given = (by_hand.fact(neginf=1, shape=(8, 1)), by_hand.fact(neginf=4, shape=(8, 4)))
     line = on("h = torch.exp(logvar1 - logvar2)", "logvar1 - logvar2")
@@ -98,6 +113,17 @@ def test_half_precision_that_autocast_did_not_make_is_left_by_a_cast(at, by_hand
     extra = {"float64_finite": True, "float64_absmax": 294403.0, "autocast": True, "of_weights": of_weights}
     found = mechanism(at("sum", given, out, extra=extra, **on("e = (r * r).sum(-1)", "(r * r).sum(-1)")))
     assert (found.slug, found.suggestions[0].code.startswith(first)) == ("overflow", True), found.suggestions
+
+
+@pytest.mark.parametrize(
+    ("expression", "code"),
+    [("x.square()", "e = x.float().square().mean()"), ("(x ** 2)", "e = (x.float() ** 2).mean()")],
+)
+def test_a_square_of_half_precision_that_the_script_made_is_one_too(at, by_hand, expression, code):
+    given = (by_hand.fact(dtype="float16", max=600.0, min=1.0, absmax=600.0),)
+    extra = {"float64_finite": True, "float64_absmax": 360000.0, "autocast": True, "of_weights": False}
+    line = on(f"e = {expression}.mean()", expression)
+    assert codes(at("pow", given, (by_hand.fact(dtype="float16", posinf=8),), extra=extra, **line))[0] == code
 
 
 def test_a_product_of_infinities_alone_is_not_explained_by_zeros(at, by_hand):

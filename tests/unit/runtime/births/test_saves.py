@@ -244,3 +244,22 @@ def test_a_weight_of_one_number_is_known_by_its_dotted_name_and_the_best_loss_is
     assert (look.facts["weight"], look.facts["saved_step"], look.facts["loaded_step"]) == ("0.by", 2, 4)
     saves = worker.capture.births.saves
     assert [key for saved in saves._files.values() for key in saved.bad] == ["model['0.by']"]
+
+
+def test_a_file_is_not_blamed_for_a_weight_that_was_seen_finite_since_it_was_loaded(work, tmp_path):
+    worker, model = work(), nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(6):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).square().mean().backward()
+        optimizer.step()
+        if step == 1:
+            torch.save({key: value * torch.nan for key, value in model.state_dict().items()}, tmp_path / "last.pt")
+            state = torch.load(tmp_path / "last.pt")
+            with torch.no_grad():
+                model.weight.copy_(torch.nan_to_num(state["weight"]))
+        if step == 4:
+            model.weight.data.numpy()[:] = float("nan")
+    look = found(worker)
+    assert look.step == 5
+    assert "file" not in look.facts, look

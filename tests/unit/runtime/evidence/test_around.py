@@ -291,3 +291,16 @@ def test_where_an_attribute_is_written_that_the_expression_names_by_another_name
 )  # fmt: skip
 def test_the_name_by_which_the_file_has_torch(text, name):
     assert torch_by(ast.parse(text)) == name
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        ("sum([p * p for p in ps]) ** 0.5", {"n": "sum([p * p for p in ps]) ** 0.5"}),
+        ("sum([p for p in p])", {}),  # the p that it goes through is another behind the line than before
+    ],
+)
+def test_what_a_comprehension_goes_through_is_no_name_behind_it(run, made, told):
+    text = f"def f(ps, p):\n    n = {made}\n    return [probe(p / n) for p in ps][0]\nfound = f(g(), g())\n"
+    found = run(f"def g():\n    return [1.0]\n{text}")
+    assert {name: text for name, text in texts(found).items() if name == "n"} == told

@@ -37,3 +37,24 @@ def test_a_mask_that_numpy_computed_is_one_where_a_row_is_masked_all_over(work, 
     torch.exp(scores - scores.amax(-1, keepdim=True)).mean().backward()  # the meeting
     optimizer.step()
     assert worker.looked[0].site.source.endswith("# the meeting"), worker.looked[0]
+
+
+def test_a_table_is_not_blamed_on_a_line_whose_value_goes_elsewhere(work, silent):
+    worker = work(on_anomaly="continue")
+    counts, entropies = np.array([3.0, 0.0, 5.0]), []
+    repr(np.log(counts / counts.sum()))
+    terms = np.log(counts)
+    entropies.append(terms)
+    prior = np.zeros(6)
+    prior[0] = -np.inf
+    model = nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    table = torch.from_numpy(prior).float()
+    for step in range(3):
+        entries = table[torch.tensor([3, 4, 0 if step == 1 else 5])]
+        (model(torch.ones(3, 6))[:, 0] * (entries - entries.mean())).square().mean().backward()  # the meeting
+        optimizer.step()
+        optimizer.zero_grad()
+    look = worker.looked[0]
+    assert look.site.source.endswith("# the meeting"), look
+    assert "heard" not in look.facts

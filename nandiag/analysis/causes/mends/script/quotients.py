@@ -6,7 +6,7 @@ import ast
 from collections.abc import Container
 
 from nandiag.analysis.causes.facts import Facts
-from nandiag.analysis.causes.mends.script import naming
+from nandiag.analysis.causes.mends.script import naming, parsing
 from nandiag.analysis.causes.mends.script.fitting import (
     Guard,
     argument,
@@ -57,19 +57,24 @@ def of_squares(facts: Facts) -> bool:
     """Whether an update divides, or what no gradient goes through, by squares: honest ones are far below the usual."""
     found = parsed(facts.origin)
     node = None if found is None else divided_by(found[1])
+    meaning = facts.meaning(node.id) if isinstance(node, ast.Name) else None
+    node = node if meaning is None else parsing.expression(meaning.text)
     return facts.in_update or (node is not None and facts.extra.get("of_weights") is False and _is_square(node))
 
 
 def _is_square(node: ast.expr) -> bool:
-    """Whether it is ``x @ x``, ``x.dot(x)``, ``x ** 2``, or a sum of such."""
+    """Whether it is ``x @ x``, ``x.dot(x)``, ``x ** 2``, or a sum of such, also ``sum(x ** 2 for x in xs)``."""
     while (summed := target(node, "sum") or target(node, "mean")) is not None:
-        node = summed
+        node = summed.elt if isinstance(summed, ast.GeneratorExp | ast.ListComp) else summed
     if isinstance(node, ast.BinOp):
         same = isinstance(node.op, ast.MatMult | ast.Mult) and ast.dump(node.left) == ast.dump(node.right)
         return same or (isinstance(node.op, ast.Pow) and ast.unparse(node.right) in {"2", "2.0"})
     dotted = target(node, "dot")
     twice = isinstance(node, ast.Call) and dotted is not None and ast.dump(node.args[-1]) == ast.dump(dotted)
-    return twice or target(node, "square") is not None
+    power = (
+        isinstance(node, ast.Call) and target(node, "pow") is not None and ast.unparse(node.args[-1]) in {"2", "2.0"}
+    )
+    return twice or power or target(node, "square") is not None
 
 
 def left_out(origin: Origin, bound: str = "!= 0", instead: str = "torch.inf") -> str | None:

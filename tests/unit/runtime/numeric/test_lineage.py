@@ -1,0 +1,44 @@
+"""Whether what one line makes can come to another, by the names in the text."""
+
+import pytest
+
+from nandiag.runtime.numeric.lineage import leads
+
+
+@pytest.fixture
+def text(tmp_path):
+    """Ask about the lines of a text that end in ``# made`` (a stack of them, innermost first) and ``# to``."""
+
+    def ask(text):
+        path = tmp_path / "script.py"
+        path.write_text(text)
+        lines = list(enumerate(text.split("\n"), 1))
+        return leads(*([(str(path), n) for n, one in lines if one.endswith(mark)] for mark in ("made", "to")))
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("t = np.log(a)  # made\nu = t + 1\nx = use(u)  # to", True),
+        ("x = use(np.log(a))  # made", None),
+        ("for x in make(a):  # made\n    use(x)  # to", True),
+        ("t[0] = np.log(a)  # made\nuse(t)  # to", True),
+        ("xs.append(np.log(a))  # made\nfor x in xs:  # to\n    pass", True),
+        ("b = t\nb[0] = np.log(a)  # made\nuse(t)  # to", True),
+        ("fill(t, np.log(a))  # made\nuse(t)  # to", True),
+        ("if a:\n    t = np.log(a)  # made\ndef f():\n    return t\nuse(f())  # to", True),
+        ("print(np.log(a))  # made\nuse(a)  # to", False),
+        ("import numpy as np\ne = np.log(a)  # made\nt = np.zeros(3)\nuse(t)  # to", False),
+        ("def f(t):\n    return np.log(t)  # made\ndef g(t):\n    use(t)  # to", None),
+        ("class A:\n    t = np.log(a)  # made\nuse(A)  # to", None),
+        ("self.t = np.log(a)  # made\nuse(b)  # to", None),  # b may hold it
+    ],
+)
+def test_names_lead_from_a_line_to_another(text, script, told):
+    assert text(script) is told
+
+
+def test_what_a_function_keeps_is_not_known(text):
+    assert text("def f(a):\n    v = np.log(a)  # made\nr = f(a)  # made\nuse(b)  # to") is None
