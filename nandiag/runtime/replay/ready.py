@@ -144,7 +144,8 @@ def tracer_for(case: Case, entries: list[Entry], mended: Mended | None, leaves: 
     roots = roots_of(entries)
     tracer = Tracer(names_of(roots), joint=case.joint, mended=mended)
     tracer.brought = set(labels_of(roots, entries)) | memory_of(entries)
-    tracer.at_stake = partial(_at_stake, [one.grad for one in leaves if one.grad is not None], entries)
+    tracer.gathered = [(one, one.grad) for one in leaves if one.grad is not None]
+    tracer.at_stake = partial(_at_stake, [gradient for _, gradient in tracer.gathered], entries)
     return tracer
 
 

@@ -22,6 +22,7 @@ from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.exchanges.shared import Shared
 from nandiag.runtime.replay.trace import Communicates, Tracer
+from nandiag.runtime.replay.update import views
 from nandiag.runtime.tape.calls import setting
 from nandiag.runtime.tape.calls.outputs import given_out, shards_of
 from nandiag.runtime.tape.calls.sides import left_at
@@ -113,6 +114,7 @@ class Player:
         self.result.shared = self._shared = Shared(entries, again=self._shares)
         with self.tracer.still():
             self._stand_in_for_written(entries)
+            views.lay(self.tracer.gathered, entries, self._stand_ins)
             setting.put_in_first(entries)
         last = max((entry.micro_step for entry in entries if entry.kind == BACKWARD), default=0)
         for entry in entries:
