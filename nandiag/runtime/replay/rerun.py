@@ -158,8 +158,7 @@ class Player:
     def _play(self, entry: Entry) -> None:
         if entry.kind == CALL and self._left_as_it_is(entry):
             return
-        words = self._words(entry)
-        if words is None:
+        if (words := self._words(entry)) is None:
             self._take_what_it_left(entry)
             return
         args, kwargs, swapped = words
@@ -238,7 +237,7 @@ class Player:
             if entry.before is not None:
                 target, held = entry.before
                 if id(target) not in self._stand_ins:
-                    stand_in = self._stand_ins[id(target)] = held.clone()
+                    stand_in = self._stand_ins[id(target)] = held.clone().requires_grad_(target.requires_grad)
                     self.result.rewritten[storage(target)] = stand_in
                     self.result.originals[storage(stand_in)] = target
 
@@ -287,6 +286,8 @@ class Player:
                 return outputs[word.index]
             made = word.tensor()
             if made is not None and word.version not in {None, version_of(made)} and id(made) not in self._stand_ins:
+                if outputs is not None and getter(word.entry) == "grad":
+                    raise _Gone("a gradient that the step used holds other numbers by now")
                 self.result.stale.append(made)
             return self._outside(made)
         tensor = word.get()
