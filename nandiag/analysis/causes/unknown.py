@@ -53,6 +53,7 @@ _UNSEEN = (
     "It was bad before it was first used here, and no op of torch's was seen to make it so: look at what fills it."
 )
 _OUTSIDE = "It was bad before it was first used here: look at the code that made it, which was not run again."
+_LEFT = "Look at this line, and at what goes into it: one of the two made it, and nothing of that was run again."
 _IN_PLACE = "Look at this line: it writes the values in place, and what it writes is not finite."
 _LAST = "Look at this line: it was the last seen to write into these values; what it wrote then is gone, and not known."
 _HANDED = "Look at what the other ranks hand to this one: here it was used first, and it came bad."
@@ -63,6 +64,7 @@ _ONCE = (
     "It did not show a second time: look at state that changed in between, a race, memory that nobody wrote, or the "
     "hardware. Is it always the same host and device?"
 )
+_BY_METHOD = {"watch": _UNSEEN, "tape": _LEFT}
 _PARTLY = (
     "Look at the script's own code around the step: not all of it could be run again, and what could be was finite."
 )
@@ -150,14 +152,9 @@ def _by_basis(facts: Facts) -> str | None:
 
 def _outside(facts: Facts) -> str:
     name = facts.extra.get("script_name")
-    watched = facts.look is not None and facts.look.method == "watch"
-    return (
-        f"{name} was bad before this line used it: look at {_set(facts, name)}."
-        if name
-        else _UNSEEN
-        if watched
-        else _OUTSIDE
-    )
+    if name:
+        return f"{name} was bad before this line used it: look at {_set(facts, name)}."
+    return _BY_METHOD.get(facts.look.method if facts.look is not None else "", _OUTSIDE)
 
 
 def _set(facts: Facts, name: object) -> str:

@@ -39,6 +39,7 @@ from nandiag.runtime.replay.phases import phases_of
 from nandiag.runtime.replay.ready import (
     all_that_gather,
     as_before_set_anew,
+    given_memory,
     kept_as_buffers,
     losses_of,
     may_write_weights,
@@ -100,6 +101,7 @@ class Examiner:
         with quiet():
             copies = kept_as_buffers(tape) + ([] if case.broken is None else [case.broken.entry])
             copies += [entry for one in case.parameters if (entry := tape.copier(storage(one))) is not None]
+            copies += given_memory(tape, case, self._capture.window.moved_in(tape.step))
         entries, self._partial = still_held(to_play(tape, case, copies))
         self._mended, self._beside = Mended(), []
         began = time.perf_counter()

@@ -6,20 +6,31 @@ from dataclasses import replace
 
 from nandiag.events import Looked
 from nandiag.runtime.evidence.exchanged import with_exchange
+from nandiag.runtime.evidence.explain import site_of
+from nandiag.runtime.evidence.labels import storage
+from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.evidence.seen import Evidence
+from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD
 from nandiag.runtime.tape.packed.lasting import ANEW, came_otherwise
+from nandiag.runtime.tape.packed.words import Made
 
 _DROPPED = (
     "other numbers were dropped than in the step: the library's recurrent layers drop by a state of their own, which "
     "had gone on and could not be put back"
 )
+_NOT_AGAIN = "this line left what became a gradient, and was not run again: what it was given is gone"
 
 
 def finite(case: Case, seen: Evidence, capture: Capture, *, partial: bool) -> Looked:
-    """Return that the step was finite; ``partial``: what its first micro-batches did was not run again."""
+    """Return that the step was finite; ``partial``: what its first micro-batches did was not run again.
+
+    But for a gradient that the script has laid there, and that no call made again: it was bad where that began.
+    """
+    if (looked := _brought(case, seen)) is not None:
+        return looked
     doubts = seen.doubts()
     if partial:
         doubts.append("earlier micro-batches of the step were too large to keep")
@@ -32,3 +43,24 @@ def finite(case: Case, seen: Evidence, capture: Capture, *, partial: bool) -> Lo
     backwards = sum(entry.kind == BACKWARD for entry in seen.entries)
     own = [one for one in capture.exchanges if one.places and one.micro_step >= backwards]
     return with_exchange(looked, seen.result.largest_gradient, seen.roots, own)
+
+
+def _brought(case: Case, seen: Evidence) -> Looked | None:
+    """Return which call left a gradient bad that was taken as it was; None where no such one is bad."""
+    given = [*seen.result.gradients, *(one.grad for one in case.parameters if one.grad is not None)]
+    bad = {storage(one): one for one in given if is_bad(one) and seen.tracer.writer(one) is None}
+    words = [(entry, word) for entry in seen.entries for word in entry.words if type(word) is Made and word.taken]
+    found = next(((*pair, one) for pair in words if (one := bad.get(_memory(pair[1]))) is not None), None)
+    if found is None:
+        return None
+    entry, word, tensor = found
+    site = site_of(Spot(None, None, word.entry.frames, "optimizer", entry.micro_step), word.entry.name)
+    return Looked(
+        outcome="found", method="tape", step=case.step, micro_step=entry.micro_step, phase="optimizer",
+        source="outside", site=site, outputs=(fact(tensor),), facts={"complete": False}, reason=_NOT_AGAIN,
+    )  # fmt: skip
+
+
+def _memory(word: Made) -> int | None:
+    tensor = word.tensor()
+    return None if tensor is None else storage(tensor)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import weakref
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -18,7 +20,7 @@ from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.names import names_of
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.mended import Mended
-from nandiag.runtime.replay.rerun import written_by
+from nandiag.runtime.replay.rerun import getter, written_by
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.unfinished import can_break_off
 from nandiag.runtime.replay.update.instead import stand_in
@@ -54,6 +56,28 @@ def to_play(tape: Tape, case: Case, copies: list[Entry]) -> list[Entry]:
     entries = tape.whole(wanted, without=updates_by_hand(known, alone=case.by_hand), also=copies)
     made = [*copies, *(maker[0] for maker in map(tape.maker, wanted) if maker is not None)]
     return entries if case.joint else without_gone(entries, made)
+
+
+def given_memory(tape: Tape, case: Case, moved: list[Entry]) -> list[Entry]:
+    """Return what gave a leaf that is no weight other memory in this step (``d.data = value``), to be done again."""
+    weights = set(map(id, case.parameters))
+    targets = ((entry, entry.args[0].get()) for entry in moved if entry.before is not None and entry.words)
+    return [
+        _given_again(tape, entry, target)
+        for entry, target in targets
+        if target is not None and id(target) not in weights and not case.by_hand
+    ]
+
+
+def _given_again(tape: Tape, moved: Entry, target: Tensor) -> Entry:
+    maker = tape.maker(target)
+    made = maker is not None and maker[0].step == tape.step and maker[0].args is not None
+    word = Made(*maker, weakref.ref(target)) if made and maker is not None else moved.args[0]
+    entry = Entry(CALL, moved.function, grad=False, modes=moved.modes)
+    entry.args, entry.words, entry.in_place = (word, moved.words[0]), [word, moved.words[0]], True
+    entry.trail, entry.number, entry.step, entry.micro_step = moved.trail, moved.number, moved.step, moved.micro_step
+    entry.before = None if made else moved.before
+    return entry
 
 
 def without_gone(entries: list[Entry], wanted: list[Entry]) -> list[Entry]:
@@ -130,10 +154,20 @@ def _moved_on(word: Any, made: set[int]) -> bool:
     return tensor is not None and version_of(tensor) != (word.version or 0)
 
 
-def gradients_used(entries: list[Entry]) -> bool:
-    """Whether the script wrote into weights behind a backward among ``entries``, as SAM does."""
-    first = next((index for index, entry in enumerate(entries) if entry.kind == BACKWARD), len(entries))
-    return bool(_written_weights([entry for entry in entries[first:] if entry.name not in CLIPS]))
+def gradients_used(entries: list[Entry], mark: int, moved: list[Entry]) -> bool:
+    """Whether the script used gradients of a backward among the entries before ``mark``, which it then dropped.
+
+    It wrote into weights behind that, as SAM does, gave them other memory (``moved``), or made of the gradients what
+    the entries that follow are given, as adversarial training makes the inputs.
+    """
+    first = next((index for index, entry in enumerate(entries[:mark]) if entry.kind == BACKWARD), mark)
+    if first == mark:
+        return False
+    between = range(entries[first].number, entries[mark].number if mark < len(entries) else sys.maxsize)
+    if any(one.number in between and one.words for one in moved):
+        return True
+    used = (one.number in between and getter(one) == "grad" for one in ancestors(entries[mark:]))
+    return bool(_written_weights([entry for entry in entries[first:mark] if entry.name not in CLIPS])) or any(used)
 
 
 def tracer_for(case: Case, entries: list[Entry], mended: Mended | None, leaves: list[Tensor]) -> Tracer:
@@ -144,7 +178,8 @@ def tracer_for(case: Case, entries: list[Entry], mended: Mended | None, leaves: 
     roots = roots_of(entries)
     tracer = Tracer(names_of(roots), joint=case.joint, mended=mended)
     tracer.brought = set(labels_of(roots, entries)) | memory_of(entries)
-    tracer.at_stake = partial(_at_stake, [one.grad for one in leaves if one.grad is not None], entries)
+    tracer.gathered = [(one, one.grad) for one in leaves if one.grad is not None]
+    tracer.at_stake = partial(_at_stake, [gradient for _, gradient in tracer.gathered], entries)
     return tracer
 
 

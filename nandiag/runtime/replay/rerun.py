@@ -23,6 +23,7 @@ from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.exchanges.shared import Shared
 from nandiag.runtime.replay.trace import Communicates, Tracer
+from nandiag.runtime.replay.update import views
 from nandiag.runtime.tape.calls import setting
 from nandiag.runtime.tape.calls.outputs import given_out, shards_of
 from nandiag.runtime.tape.calls.sides import left_at
@@ -114,6 +115,7 @@ class Player:
         self.result.shared = self._shared = Shared(entries, again=self._shares)
         with self.tracer.still():
             self._stand_in_for_written(entries)
+            views.lay(self.tracer.gathered, entries, self._stand_ins)
             setting.put_in_first(entries)
         last = max((entry.micro_step for entry in entries if entry.kind == BACKWARD), default=0)
         for entry in entries:
@@ -157,8 +159,7 @@ class Player:
     def _play(self, entry: Entry) -> None:
         if entry.kind == CALL and self._left_as_it_is(entry):
             return
-        words = self._words(entry)
-        if words is None:
+        if (words := self._words(entry)) is None:
             self._take_what_it_left(entry)
             return
         args, kwargs, swapped = words
@@ -237,7 +238,7 @@ class Player:
             if entry.before is not None:
                 target, held = entry.before
                 if id(target) not in self._stand_ins:
-                    stand_in = self._stand_ins[id(target)] = held.clone()
+                    stand_in = self._stand_ins[id(target)] = held.clone().requires_grad_(target.requires_grad)
                     self.result.rewritten[storage(target)] = stand_in
                     self.result.originals[storage(stand_in)] = target
 
@@ -286,6 +287,8 @@ class Player:
                 return outputs[word.index]
             made = word.tensor()
             if made is not None and word.version not in {None, version_of(made)} and id(made) not in self._stand_ins:
+                if outputs is not None and getter(word.entry) == "grad":
+                    raise _Gone("a gradient that the step used holds other numbers by now")
                 self.result.stale.append(made)
             return self._outside(made)
         tensor = word.get()

@@ -78,6 +78,7 @@ class Tracer(TorchDispatchMode):
         self.kept = Kept()
         self.overwritten: Overwritten | None = None
         self.at_stake: Callable[[], Iterable[Tensor]] = tuple  # what is written to unseen, where CUDA graphs run
+        self.gathered: list[tuple[Tensor, Tensor]] = []  # leaves with the gradients that they had before
         self.own: set[int] = set()  # memory that may be written over: made by the replay, or put back by others
         self._collected: Op | None = None
         self._made: dict[int, StorageWeakRef] = {}

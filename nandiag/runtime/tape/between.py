@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nandiag.runtime.look.weights import Optimizer, is_of_torch
-from nandiag.runtime.tape.entries import BACKWARD
+from nandiag.runtime.tape.entries import BACKWARD, Entry
+from nandiag.runtime.tape.packed.descent import ancestors
 
 if TYPE_CHECKING:
     from nandiag.runtime.tape.capture import Capture
@@ -28,7 +29,7 @@ class Between:
         self._capture = capture
         self._mark: int | None = None
         self._calls = 0
-        self._too_many = False
+        self._too_many = self._kept = False
         self.taped = False
 
     @property
@@ -42,13 +43,17 @@ class Between:
             self.evaluation_ended(optimizer)
 
     def evaluation_begins(self, *, again: bool) -> None:
-        """What an earlier evaluation of the step did is of no account to this one; what was done since then is."""
+        """What an earlier evaluation of the step did is of no account to this one; what was done since then is.
+
+        But where that was made of the gradients, which this one replaces, they are made again with it.
+        """
         capture = self._capture
         if capture.elsewhere:
             return
         if again:
             self._cut()
-            capture.tape.micro_step = 0
+            if not self._kept:
+                capture.tape.micro_step = 0
         else:
             self._settle()  # what was done with gradients from before the step stays, and those too
         if not (capture.off or capture.narrow):
@@ -65,12 +70,15 @@ class Between:
     def step_ends(self) -> None:
         """The optimizer's step is over."""
         self._settle()
-        self.taped = False
+        self.taped = self._kept = False
 
     def _cut(self) -> None:
         tape, mark = self._capture.tape, self._settle()
         self.taped = mark is not None
-        tape.cut(len(tape.entries) if mark is None else mark)
+        # Of a search that evaluates many times one evaluation is kept, or the tape would grow with each.
+        self._kept = mark is not None and not self._kept and _gradients_read(tape.entries, mark)
+        if not self._kept:
+            tape.cut(len(tape.entries) if mark is None else mark)
 
     def _settle(self) -> int | None:
         """Return where on the tape the last evaluation ended, and take the calls since off those of the loop."""
@@ -80,3 +88,10 @@ class Between:
             self._too_many = window.calls - self._calls > _MOST_CALLS
             window.calls = self._calls
         return mark
+
+
+def _gradients_read(entries: list[Entry], mark: int) -> bool:
+    """Whether what stands behind ``mark`` is made of gradients that were read there."""
+    if not 0 < mark < len(entries):
+        return False
+    return any(one.number > entries[mark - 1].number and one.name == "__get__" for one in ancestors(entries[mark:]))

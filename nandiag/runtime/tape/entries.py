@@ -163,6 +163,12 @@ class Tape:
         else:
             self.overflow = True
 
+    def next_number(self) -> int:
+        """Return a number for what is not on the tape itself, and stands behind all that is."""
+        self.jots.settle()
+        self._number += 1
+        return self._number
+
     def _count_root(self) -> None:
         self._roots += 1
         if self._roots > self._most_roots:

@@ -60,8 +60,7 @@ _NUMBERS = frozenset({float, bool, int})
 _KINDS = (Tensor, tuple, list, float, int)
 _MOST_NUMBERS, _LITTLE = 8, 1 << 20
 _MOST_MOVED, _MOST_EXPOSED = 256, 64
-FEW_CALLS = 128
-_CALL_SECONDS, _SHARE = 6e-6, 0.01
+FEW_CALLS, _CALL_SECONDS, _SHARE = 128, 6e-6, 0.01
 # Where no optimizer was made the update is among these calls, and may be what makes the weights bad.
 _CALLS_BY_HAND, _SHARE_BY_HAND = 256, 0.02
 # Where no module was called the loss is among them.
@@ -75,8 +74,9 @@ _functorch = torch._C._functorch.peek_interpreter_stack
 _stacked = torch._C._len_torch_function_stack
 
 
-def _by_data() -> None:
-    """Stand for ``p.data = value`` among the functions that a script calls."""
+def _by_data(tensor: Tensor, value: Tensor) -> None:
+    """Do ``p.data = value``, among the functions that a script calls."""
+    tensor.data = value
 
 
 _by_data.__name__ = ".data"
@@ -221,13 +221,13 @@ class Window(Beneath):
     def _note_moved(self, target: Tensor, value: Tensor, frame: Any) -> None:
         """Note ``p.data = value``: by it ``p`` has other memory, which is made again by no call of the tape."""
         entry = Entry(CALL, _by_data, grad=False, modes=modes())
-        entry.in_place, entry.trail, entry.step = True, trail(frame), self.tape.step
-        entry.args = (Given(target, strong=False),)
-        entry.number = max((one.number for one in self.tape.entries[-1:]), default=0)
+        entry.in_place, entry.trail, entry.args = True, trail(frame), (Given(target, strong=False),)
+        entry.step, entry.number = self.tape.step, self.tape.next_number()
+        if type(target) is Tensor and target.requires_grad and target.numel() <= _SMALL:
+            entry.before = target, target.detach()  # nothing else has that memory when this is over
         made = self.tape.maker(value) if value.layout is torch.strided and value.nbytes <= _LITTLE else None
         if made is not None and is_of_little(made[0]):
-            entry.args = (*entry.args, Given(value, strong=True))
-            entry.words = [Made(*made, reference(value))]
+            entry.args, entry.words = (*entry.args, Given(value, strong=True)), [Made(*made, reference(value))]
             self.tape.hold_update(entry, (target,))
         while self.moved and self.moved[0].step < self.tape.step - 1:
             self.moved.popleft()

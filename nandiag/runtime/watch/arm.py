@@ -372,7 +372,7 @@ def _wrap_zero_grad(sentinel: Sentinel, capture: Capture) -> None:
 def _wrap_optimizer_init(sentinel: Sentinel, capture: Capture) -> None:
     @guarded("sentinel")
     def met(optimizer: Any) -> None:
-        sentinel.clock.has_optimizer = sentinel.clock.trains = True
+        sentinel.clock.made(optimizer)
         sentinel.weights.met(optimizer)
         capture.optimizer_made()
 

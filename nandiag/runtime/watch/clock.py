@@ -35,6 +35,7 @@ class Clock:
         self.updated_in = -1  # the step in which the newest update was made
         self.has_optimizer = self.trains = False
         self._updates: weakref.WeakKeyDictionary[torch.optim.Optimizer, Count] = weakref.WeakKeyDictionary()
+        self._made: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
         self._newest: tuple[Callable[[], object], Count] = (_nothing, Count(0, None))
 
     @property
@@ -46,6 +47,11 @@ class Clock:
     def trained_by(self) -> str | None:
         """The class of the optimizer that made the newest update, perhaps gone by now; None where there was none."""
         return self._newest[1].kind
+
+    def made(self, optimizer: torch.optim.Optimizer) -> None:
+        """``optimizer`` is being made: those that update first may be gone by its own first update."""
+        self.has_optimizer = self.trains = True
+        self._made[optimizer] = self.step
 
     def updates(self, optimizer: torch.optim.Optimizer) -> int:
         """Return how many updates ``optimizer`` has made."""
@@ -86,7 +92,7 @@ class Clock:
     def _of(self, optimizer: torch.optim.Optimizer) -> Count:
         known = self._updates.get(optimizer)
         if known is None:
-            known = self._updates[optimizer] = Count(self._first(), type(optimizer).__name__)
+            known = self._updates[optimizer] = Count(self._first(optimizer), type(optimizer).__name__)
         return known
 
     def other_thread(self, last: int | None) -> None:
@@ -105,9 +111,12 @@ class Clock:
         known = self._of(optimizer)
         self.step = known.updates + known.before
 
-    def _first(self) -> int:
-        """Return where counting begins: where those before are gone (a fold, a phase, a restart) it goes on."""
-        return 0 if self._updates else self.step
+    def _first(self, optimizer: torch.optim.Optimizer) -> int:
+        """Return where counting begins: where those before are gone (a fold, a phase, a restart) it goes on.
+
+        That is from where it was made: an optimizer within a step, gone by now, may have made updates since.
+        """
+        return 0 if self._updates else self._made.get(optimizer, self.step)
 
     def backward_begins(self) -> None:
         """A backward call begins in the thread that trains."""

@@ -234,3 +234,9 @@ def test_what_changed_a_buffer_is_no_optimizer():
     verdict = analyse(run(rank(0, events, world=1), ends=[ended(0, 0)], world=1)).verdict
     assert "which no optimizer does" in verdict.suggestions[0].text
     assert "optimizer's settings" not in verdict.suggestions[0].text
+
+
+def test_a_line_that_left_a_gradient_and_was_not_run_again_is_one_of_two_to_look_at(by_hand):
+    left = by_hand.found(5, method="tape", source="outside", phase="optimizer", inputs=(), facts={"complete": False})
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.gradient(5), left))).verdict
+    assert verdict.suggestions[0].text.startswith("Look at this line, and at what goes into it")

@@ -1,12 +1,15 @@
 """Small values from outside that the script lets go of within a step: a running mean, a codebook, a batch (worker).
 
 ``self.mean = 0.9 * self.mean + 0.1 * new`` or ``x = x / x.std()`` leaves nothing of what it was made from, and a loss
-may yet depend on what came of it. So the value that went in is held until the step is over, where it is small.
+may yet depend on what came of it. So the value that went in is held until the step is over, where it is small; so are
+weights that an optimizer within the step has found (of several losses): a parameter of a module is there anyway.
 """
 
 from __future__ import annotations
 
 from torch import Tensor, strided
+
+from nandiag.runtime.leaves import is_leaf
 
 # Of a process that trains anything at all this is at most 2 %.
 MOST_BYTES = 4 * 1024 * 1024
@@ -25,7 +28,7 @@ class Carried:
     def hold(self, tensor: Tensor) -> None:
         """Hold one, with all of the memory that it is a part of; a graph is never held with it."""
         key = id(tensor)
-        if not self.on or key in self._held or tensor.requires_grad or not _is_plain(tensor):
+        if not self.on or key in self._held or not _is_plain(tensor):
             return
         size = tensor.untyped_storage().nbytes()
         if size > MOST_BYTES:
@@ -42,4 +45,4 @@ class Carried:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    return type(tensor) is Tensor and tensor.layout is strided
+    return type(tensor) is Tensor and tensor.layout is strided and not (tensor.requires_grad and not is_leaf(tensor))

@@ -151,3 +151,43 @@ def test_an_optimizer_that_makes_many_calls_is_left_alone(work, monkeypatch):
     trained(Climbs, (1.0, 1.0, 0.0))
     assert worker.sentinel.capture.between._too_many
     assert worker.looked[0].source != "op"
+
+
+class Normed(Climbs):
+    """Divides by the norm of what the first evaluation gave."""
+
+    @torch.no_grad()
+    def step(self, closure):
+        closure = torch.enable_grad()(closure)
+        closure()
+        weights = self.param_groups[0]["params"]
+        norm = torch.stack([one.grad.norm() for one in weights]).norm()
+        climbs = [one.grad / norm for one in weights]  # the line
+        torch._foreach_add_(weights, climbs)
+        closure()
+        torch._foreach_sub_(weights, climbs)
+        for one in weights:
+            one.sub_(one.grad / one.grad.abs().max(), alpha=0.1)  # the other line
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+@pytest.mark.parametrize(("bad", "line"), [(0, "# the line"), (1, "# the other line")])
+def test_the_gradients_of_the_evaluation_before_are_those_that_were_read_then(work, to_none, bad, line):
+    torch.manual_seed(0)
+    worker, layer = work(on_anomaly="continue"), nn.Linear(3, 2)
+    optimizer, calls = Normed(layer.parameters()), []
+
+    def closure():
+        optimizer.zero_grad(set_to_none=to_none)
+        calls.append(1)
+        loss = layer(torch.rand(4, 3)).square().mean() * (0.0 if len(calls) == 5 + bad else 1.0)
+        loss.backward()
+        return loss
+
+    for _ in range(4):
+        optimizer.step(closure)
+    worker.sentinel.finish()
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source, looked.step) == ("found", "op", 2), looked
+    assert (looked.site.op, looked.inputs[1].zeros) == ("aten.div.Tensor", 1)
+    assert looked.site.source.rstrip().endswith(line)

@@ -77,6 +77,23 @@ def test_an_optimizer_within_an_optimizer_is_one_step(work):
     assert worker.sentinel.finish().steps == 3
 
 
+def test_what_an_optimizer_of_one_step_has_counted_is_not_gone_on_from(work):
+    worker, loop = work(), Loop()
+
+    def found():
+        weight = torch.ones(2, requires_grad=True)
+        inner = torch.optim.SGD([weight], lr=0.1)
+        for _ in range(3):
+            inner.zero_grad()
+            weight.square().sum().backward()
+            inner.step()
+
+    for _ in range(6):
+        found()
+        loop.run(1, spoil=at(5, bad_gradient))
+    assert told(worker)[0] == ("gradient", 5, "backward")
+
+
 def test_a_backward_call_that_makes_the_updates_itself_is_the_first_of_its_step(work):
     worker = work(on_anomaly="continue")
     model = torch.nn.Linear(4, 1)

@@ -21,6 +21,7 @@ from nandiag.runtime.look.losses import Loss
 from nandiag.runtime.look.sight import Sight
 from nandiag.runtime.look.weights import Optimizer
 from nandiag.runtime.replay.ready import gradients_used
+from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, Entry
 from nandiag.runtime.tape.packed.descent import ancestors
 from nandiag.runtime.tape.packed.words import Given, Made
@@ -87,7 +88,7 @@ class LeftOut:
         called = any(not loss.unused for loss, _ in bad)
         # The script changed the weights by these gradients (SAM) before it dropped them. No rank alone can run again
         # what is sharded: there it is harm, which all of them look at.
-        if called and (sentinel.weights.sharded(optimizer) or gradients_used(capture.tape.entries[: capture.mark])):
+        if called and (sentinel.weights.sharded(optimizer) or _are_used(capture)):
             return self._used(sight)
         if bad:
             self._tell(bad)
@@ -149,6 +150,12 @@ class LeftOut:
             return None
         self._looks = _MOST_LOOKS
         return looked
+
+
+def _are_used(capture: Capture) -> bool:
+    """Whether the gradients that the script dropped went into something before that."""
+    tape = capture.tape
+    return gradients_used(tape.entries, capture.mark, capture.window.moved_in(tape.step))
 
 
 def _lineage(makers: list[Entry]) -> set[int]:
