@@ -283,10 +283,18 @@ def _sample(facts: Facts, *, in_dataset: bool) -> str | None:
         return f"It came with {source}, and was bad when torch took it there: what made it was not seen."
     if facts.extra.get("made_once") is True:
         return f"It was {source}, as this batch was made of it."
-    if in_dataset and facts.origin.function in _ASKED:
-        return f"The dataset made it when it was asked for the sample again: {source}."
     if in_dataset:
-        return f"It was made when the batch was fetched again, from {source}."
+        asked = facts.origin.function in _ASKED
+        made = "The dataset made it when it was asked for the sample again:" if asked else ""
+        return f"{made or 'It was made when the batch was fetched again, from'} {source}."
+    if _all_rows(facts):
+        return f"all {facts.extra['bad_rows']} samples of the batch are bad, {source} the first of them."
     first = next((fact.first_bad for fact in facts.origin.inputs if fact.bad and fact.first_bad), None)
     position = f"sample {first[0]} of the batch" if first else "a sample of the batch"
     return f"{position} is bad: " + (f"{source}." if index is not None else f"it came from {source} or its collate_fn.")
+
+
+def _all_rows(facts: Facts) -> bool:
+    """Whether no sample of a batch of several is good: one column is bad, as a rule, or how the dataset was made."""
+    bad = next((fact for fact in (*facts.origin.inputs, *facts.origin.outputs) if fact.bad and fact.shape), None)
+    return bad is not None and 1 < bad.shape[0] == facts.number("bad_rows")

@@ -75,6 +75,9 @@ def _of_nothing(facts: Facts) -> Suggestion:
     found = facts.origin.source or ""
     name = found.partition("=")[0].strip()
     name = name if name.isidentifier() else "extreme"
+    if any(len(one.shape) > 1 for one in facts.origin.outputs):  # as one column of a batch, it keeps its rows
+        text = "Behind this line, put what stands for the extreme of nothing in its place, 0 perhaps."
+        return Suggestion(text, f"{name} = {name}.masked_fill({name}.isinf(), 0.0)")
     text = "Leave such rows out of what follows: there is nothing to take the extreme of."
     return Suggestion(text, f"{name} = {name}[{name}.isfinite()]")
 

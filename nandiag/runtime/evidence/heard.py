@@ -32,7 +32,7 @@ def with_heard(looked: Looked) -> Looked:
     brought = looked.source in _SOURCES or looked.facts.get("brought") is True
     if not (brought or number) or any(looked.facts.get(name) is not None for name in _KNOWN):
         return looked
-    if looked.facts.get("dataset_index") is not None and not _came_before(looked):
+    if looked.facts.get("dataset_index") is not None and not (_came_before(looked) or _is_held(looked)):
         return looked
     able = [one for one in HEARD.all() if _can_make(one, looked) and _can_come(one, looked)]
     found = _places(looked, able)
@@ -117,15 +117,34 @@ def _arrived(looked: Looked) -> Looked:
 def _places(looked: Looked, heard: list[Heard]) -> list[Heard]:
     """Return the newest places that numpy complained of shortly before.
 
-    What is known to come from before the first step may be used at any time: it is told where there is no other line.
+    What is known to come from before the first step may be used at any time, and what a dataset holds at any time since
+    it was made: it is told where there is no other line.
     """
-    came = _came_before(looked)
-    if came:
+    if _is_held(looked):
+        heard = _as_it_was_made(heard, looked)
+    came = _came_before(looked) or _is_held(looked)
+    if came and not _is_held(looked):
         heard = [one for one in heard if one.first == BEFORE]
     near = [one for one in heard if looked.step - AHEAD <= one.step <= looked.step and not _is_usual(one, looked.step)]
     if near or not came:
         return [one for one in near if one.step == near[-1].step]
     return heard if len({_line(one) for one in heard}) == 1 else []
+
+
+def _as_it_was_made(heard: list[Heard], looked: Looked) -> list[Heard]:
+    """Return the places that a dataset's own memory may have been made at: not those of what it is asked for.
+
+    Had it been made of what torch took before the first step, that were known. Of several times none is.
+    """
+    outside = [one for one in heard if not one.fetching]
+    before = [one for one in outside if one.first == BEFORE]
+    since = [one for one in outside if one.first != BEFORE]
+    chosen = (before or since) if _came_before(looked) else (since or before)
+    return chosen if len({one.first for one in chosen}) == 1 else []
+
+
+def _is_held(looked: Looked) -> bool:
+    return looked.facts.get("held") is True
 
 
 def _came_before(looked: Looked) -> bool:

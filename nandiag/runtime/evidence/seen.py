@@ -275,7 +275,7 @@ class Evidence:
         if source == "input" and fetched is None and self.narrow:
             facts["complete"] = False
         if fetched is not None:
-            facts |= {"dataset": fetched.dataset, "dataset_index": fetched.index}
+            facts |= fetched.facts
             if fetched.streamed is not None:
                 known = fetched.streamed
                 return replace(known, step=case.step, micro_step=op.spot.micro_step, facts={**facts, **known.facts})

@@ -78,8 +78,15 @@ def _of_masks(chain: list[Op], taken: list[Op]) -> Op | None:
     summed = [op for op in chain if op.sums and not _holds_nan(op)]
     if turned and turned[0].sums and not taken:
         turned = summed[:1]  # what was read of a mask before two infinities met there
+    if turned and _mixes(turned[0]) and masks:
+        turned = _read_before(turned[0]) or turned
     brought = taken if turned and _mixes(turned[0]) and not masks else []
     return next(iter(brought or turned or taken or summed or masks), None)
+
+
+def _read_before(op: Op) -> list[Op]:
+    """Return where an infinity was read of a mask that then went into ``op``, which no infinity is meant for."""
+    return [one for one in ancestors([op]) if one.sums and not one.born_nan and not _holds_nan(one)][:1]
 
 
 def picked(ends: list[Op]) -> Finding | None:

@@ -42,7 +42,7 @@ class Ear:
         if rests and not self.warns:
             return
         said = line.removeprefix("Warning: ").rstrip("\n")
-        HEARD.note(said, sys._getframe(1))
+        HEARD.note(said, sys._getframe(1), fetching=MADE.asked is not None)
         MADE.note(said, sys._getframe(1))
         if self.asked[_KINDS[said.partition(" encountered in ")[0]]] == "warn":
             try:

@@ -28,7 +28,7 @@ class Heard:
     """What numpy said of its arithmetic (``divide by zero encountered in log``), and where.
 
     ``first`` and ``step`` are the first and the newest step in which it did (``BEFORE``: before any began), ``steps``
-    in how many.
+    in how many. ``fetching``: that was, once at least, as a dataset was asked for a batch.
     """
 
     said: str
@@ -36,6 +36,7 @@ class Heard:
     step: int
     places: tuple[Place, ...]
     steps: int = 1
+    fetching: bool = False
 
 
 class Hearsay:
@@ -62,7 +63,7 @@ class Hearsay:
         return [one for one in self.all() if one.first == BEFORE and one.said.startswith("divide by zero")]
 
     @guarded("numpy")
-    def note(self, said: str, frame: FrameType | None) -> None:
+    def note(self, said: str, frame: FrameType | None, *, fetching: bool = False) -> None:
         """Numpy said so below ``frame``; where it never ceases, places are looked up in a small part of the time."""
         step = self.step()
         began = time.perf_counter()
@@ -76,8 +77,9 @@ class Hearsay:
         if known is not None:
             known.steps += known.step != step
             known.step = step
+            known.fetching |= fetching
         elif code is not None and len(self._known) < _MOST:
-            self._known[said, id(code), instruction] = Heard(said, step, step, found)
+            self._known[said, id(code), instruction] = Heard(said, step, step, found, fetching=fetching)
         self._spent += time.perf_counter() - began
 
 

@@ -31,6 +31,7 @@ _ENDS = {
     "acos": math.acos(1 - 1e-6), "asin": math.asin(1 - 1e-6), "acosh": math.acosh(1 + 1e-6),
 }  # fmt: skip
 _SOFTMAX = frozenset({"_softmax", "_log_softmax"})
+_EXTREMES = frozenset({"amax", "amin", "max", "min"})  # of a row that is masked all over they are the mask's own
 _CEILING = math.exp(20)
 _GROWING = frozenset({
     "exp", "exp2", "expm1", "cosh", "sinh", "pow", "square", "mul", "add", "sub", "sum", "cumsum", "prod", "cumprod",
@@ -61,7 +62,7 @@ class Mended:
         name = words.op(str(func)).rstrip("_")
         for tensor in outputs:
             if tensor.is_floating_point() and is_bad(tensor):
-                _fill(tensor, name if spot.node is None else "", given_infinities=any(stats))
+                _fill(tensor, name if spot.node is None else "", masked=any(stats) and name not in _EXTREMES)
 
 
 def _place(spot: Spot) -> Place | None:
@@ -69,9 +70,9 @@ def _place(spot: Spot) -> Place | None:
     return None if frame is None else (frame.code, frame.instruction)
 
 
-def _fill(tensor: Tensor, name: str, *, given_infinities: bool) -> None:
+def _fill(tensor: Tensor, name: str, *, masked: bool) -> None:
     instead, most, least = _left_by_a_mend(tensor, name)
-    if given_infinities:  # a mask, as a rule: only the NaN is this op's doing
+    if masked:  # as a rule: only the NaN is this op's doing
         most, least = math.inf, -math.inf
     with _at_its_version(tensor):  # to autograd it is what the op itself gave
         torch.nan_to_num_(tensor, nan=instead, posinf=most, neginf=least)

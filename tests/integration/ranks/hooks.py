@@ -47,6 +47,11 @@ def half(state, bucket):
     return work.get_future().then(lambda future: bucket.buffer().copy_(future.value()[0]).div_(WORLD))
 
 
+def clipped(state, bucket):
+    """As ``half``; behind it the script clips what came out, which leaves nothing that would be too large."""
+    return half(state, bucket)
+
+
 def carries(state, bucket):
     """As ``unit``, with what was left over in the step before; the bad step spoils that too."""
     whole = bucket.buffer() + (state.left.get(bucket.index(), 0.0) if RANK != FAULTY or state.step < BAD else 0.0)
@@ -86,6 +91,8 @@ def main():
         loss = (scale * model(x)).sum()
         optimizer.zero_grad()
         loss.backward()
+        if HOW == "clipped":
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
 

@@ -13,11 +13,14 @@ LINES = {
     "unit": ("bucket.buffer() / bucket.buffer().norm()", "no direction", "division_by_zero", "aten.div.Tensor"),
     "half": ("bucket.buffer().to(torch.float16)", "too narrow", "collective_overflow", "aten._to_copy.default"),
 }
-FAST = ("half", 2, 1)
+LINES["clipped"] = LINES["half"]
+FAST = ("clipped", 2, 1)
 
 
 def cases():
-    every = [("shares", n, 0) for n in (2, 4)] + [(how, 2, rank) for how in ("unit", "half") for rank in range(2)]
+    every = [("shares", n, 0) for n in (2, 4)] + [
+        (how, 2, rank) for how in ("unit", "half", "clipped") for rank in range(2)
+    ]
     every += [("unit", 4, rank) for rank in range(4)]
     return [pytest.param(*case, marks=() if case == FAST else pytest.mark.slow) for case in every]
 

@@ -31,6 +31,16 @@ def test_a_collate_fn_may_have_made_a_bad_batch(at, by_hand):
 
 
 @pytest.mark.parametrize(
+    ("rows", "said"), [(4, "all 4 samples of the batch are bad"), (1, "sample 1 of the batch is bad")]
+)
+def test_a_column_that_is_bad_in_each_sample_is_not_told_as_one_sample(at, by_hand, rows, said):
+    extra = {"dataset": "TensorDataset", "dataset_index": 0, "bad_rows": rows}
+    bad = by_hand.fact("x", nan=4, first_bad=(1, 2), shape=(4, 3))
+    story, _ = explain(at(None, (bad,), (), source="input", extra=extra))
+    assert story.evidence[0].startswith(said)
+
+
+@pytest.mark.parametrize(
     ("more", "cause"),
     [
         ({}, "uninitialised_memory"),

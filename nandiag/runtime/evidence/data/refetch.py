@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -30,7 +31,8 @@ class Fetched:
     """Where a bad sample came from: the dataset's class, its index there, and the op that made it bad, if any.
 
     ``numpy`` is what numpy complained of instead, and where; ``made`` what it had when the sample was made, where it
-    did not come bad again. ``streamed`` tells it of a dataset that is a stream.
+    did not come bad again. ``streamed`` tells it of a dataset that is a stream. ``held``: the dataset's own memory is
+    bad there. ``rows`` is how many samples of the batch are bad.
     """
 
     dataset: str
@@ -39,6 +41,14 @@ class Fetched:
     numpy: tuple[str, tuple[Frame, ...]] | None = None
     streamed: Looked | None = None
     made: Noted | None = None
+    held: bool = False
+    rows: int = 0
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """What is told of the sample, wherever it was made."""
+        held = {"held": True} if self.held else {}
+        return {"dataset": self.dataset, "dataset_index": self.index, "bad_rows": self.rows, **held}
 
 
 def fetch_again(batch: Batch, bad: Tensor, overwritten: Overwritten | None) -> Fetched:
@@ -64,7 +74,9 @@ def fetch_again(batch: Batch, bad: Tensor, overwritten: Overwritten | None) -> F
     others = [_index(batch, position) for position in positions[1:]]
     numpy = hearing.place(index, others) if brought and again and index is not None else None
     made = MADE.place(batch.indices, index, others) if op is None and numpy is None and index is not None else None
-    return Fetched(name, shown if isinstance(shown, int | str) else None, op, numpy, made=made)
+    held = brought and again and numpy is None and _holds(inner, shown)
+    shown = shown if isinstance(shown, int | str) else None
+    return Fetched(name, shown, op, numpy, made=made, held=held, rows=len(positions))
 
 
 def beneath(dataset: Any, index: Any) -> tuple[Any, Any]:
@@ -72,6 +84,19 @@ def beneath(dataset: Any, index: Any) -> tuple[Any, Any]:
     while isinstance(dataset, Subset) and isinstance(index, int) and 0 <= index < len(dataset.indices):
         dataset, index = dataset.dataset, dataset.indices[index]
     return dataset, int(index) if isinstance(index, Integral) else index
+
+
+def _holds(dataset: Any, index: Any) -> bool:
+    """Whether a tensor or an array of the dataset's own is bad at ``index``: it came so into the dataset."""
+    numpy, kept = sys.modules.get("numpy"), list(getattr(dataset, "__dict__", {}).values())
+    if type(index) is not int or index < 0:
+        return False
+    arrays = [one for one in kept if numpy is not None and type(one) is numpy.ndarray and one.dtype.kind == "f"]
+    if any(
+        len(one) > index and not numpy.isfinite(one[index]).all() for one in arrays if numpy is not None and one.ndim
+    ):
+        return True
+    return any(one.dim() and len(one) > index and is_bad(one[index]) for one in tensors_in(kept))
 
 
 def _index(batch: Batch, position: int | None) -> Any:

@@ -88,7 +88,7 @@ class Hooks:
             with together(case.step, seconds) as joined:
                 seen.tracer.instead = joined.instead
                 with _as_it_was(self._capture.comm_hooks, seen.tracer, seen.roots) as spoiled:
-                    results = _made_again(seen.tracer, case, seen.roots)
+                    results = _made_again(seen, case)
                 joined.through()
                 with seen.tracer.still(), torch.no_grad():
                     told = _told(case, seen, results, looked)
@@ -229,30 +229,32 @@ def _names_in(code: CodeType) -> tuple[str, ...]:
     return (*code.co_names, *(name for one in inner for name in _names_in(one)))
 
 
-def _made_again(tracer: Tracer, case: Case, roots: list[nn.Module]) -> list[Tensor]:
+def _made_again(seen: Evidence, case: Case) -> list[Tensor]:
     """Call each hook for each bucket, in DDP's order; returns what the buckets hold in the end, of any float dtype."""
+    tracer, left = seen.tracer, seen.result.shared.left if seen.result.shared is not None else {}
     tracer.joint = tracer.waits = True
     results: list[Tensor] = []
     with torch.no_grad():
-        for root in roots:
+        for root in seen.roots:
             hooks: Any = getattr(root, "_comm_hooks", None)
             if not hooks:
                 continue
             for bucket in root.reducer._get_zeros_like_grad_buckets():  # type: ignore[union-attr,operator]
                 with tracer.still():
-                    _fill(bucket, case.scale)
+                    _fill(bucket, case.scale, left)
                 tracer.spot = Spot(None, None, _registered.get(root, ()), "collective", tracer.spot.micro_step)
                 state, hook = hooks[-1][1], hooks[-1][0]
                 results.append(_called(hook, state, bucket))
     return results
 
 
-def _fill(bucket: Any, scale: Tensor | None) -> None:
-    """Lay into a bucket what the replay left as gradients, which DDP does before it calls the hook."""
+def _fill(bucket: Any, scale: Tensor | None, left: dict[int, Tensor]) -> None:
+    """Lay into a bucket what backward left as gradients in the replay, which DDP does before it calls the hook."""
     factor = 1.0 if scale is None else float(scale)
     for parameter, place in zip(bucket.parameters(), bucket.gradients(), strict=True):
-        if parameter.grad is not None:
-            place.copy_(parameter.grad)
+        gradient = left.get(id(parameter), parameter.grad)
+        if gradient is not None:
+            place.copy_(gradient)
     if factor != 1.0 and math.isfinite(factor):
         bucket.buffer().mul_(factor)
 

@@ -24,12 +24,18 @@ _CANNOT_BREAK = frozenset({"__get__", "clip_grad_norm_", "clip_grad_value_", "de
 
 
 class Shared:
-    """What ``entries`` exchange behind the backward; ``again``: it is made again, for all ranks are there."""
+    """What ``entries`` exchange behind the backward; ``again``: it is made again, for all ranks are there.
+
+    ``left`` are the gradients that a communication hook was given, by the ``id`` of their weights: what is run again
+    behind the backward may clip them.
+    """
 
     def __init__(self, entries: list[Entry], *, again: bool) -> None:
         self._again = again
         self._last = next((entry for entry in reversed(entries) if entry.kind == BACKWARD), None)
         self._ddps = syncing(entries)
+        self._goes_on = bool(entries) and entries[-1] is not self._last
+        self.left: dict[int, torch.Tensor] = {}
         self._since: int | None = None
         self._ran: list[tuple[int, int, Entry]] = []
 
@@ -50,6 +56,8 @@ class Shared:
         if entry is not self._last or not self._ddps:
             return
         self._note(ops)
+        for ddp in self._ddps if self._goes_on and not self._again else ():
+            self.left |= _gradients(ddp) if getattr(ddp, "_comm_hooks", None) else {}
         for ddp in self._ddps if self._again else ():
             _averaged(ddp)
 
@@ -96,6 +104,10 @@ def _roots(entries: list[Entry]) -> Iterator[Any]:
 def _syncs(root: Any) -> bool:
     syncs = hasattr(root, "reducer") and getattr(root, "require_backward_grad_sync", False)
     return syncs and dist.is_initialized() and dist.get_world_size(root.process_group) > 1
+
+
+def _gradients(ddp: Any) -> dict[int, torch.Tensor]:
+    return {id(one): one.grad.detach().clone() for one in ddp.parameters() if one.grad is not None}
 
 
 def _averaged(ddp: Any) -> None:

@@ -259,6 +259,12 @@ def test_a_target_that_is_masked_is_left_out(at, by_hand, line, rows, before, co
     assert first(facts) == (None if code is None else before + code)
 
 
+def test_extremes_of_several_columns_keep_their_rows(at, by_hand):
+    given, line = (by_hand.fact(neginf=30, shape=(12, 10, 24)),), "high = h.masked_fill(~m, -INF).amax(1)"
+    facts = at("amax", given, (by_hand.fact(neginf=24, shape=(12, 24)),), **on(line, line.partition("= ")[2]))
+    assert first(facts) == "high = high.masked_fill(high.isinf(), 0.0)"
+
+
 @pytest.mark.parametrize(
     ("op", "line", "code"),
     [
@@ -269,7 +275,7 @@ def test_a_target_that_is_masked_is_left_out(at, by_hand, line, rows, before, co
 )
 def test_what_a_mask_made_infinite_is_left_out(at, by_hand, line, op, code):
     masked = by_hand.fact(posinf=3) if op == "amin" else by_hand.fact(neginf=3)
-    facts = at(op, (masked,), (by_hand.fact(posinf=1),), **on(line, line.partition("= ")[2]))
+    facts = at(op, (masked,), (by_hand.fact(posinf=1, shape=(6,)),), **on(line, line.partition("= ")[2]))
     assert explain(facts)[1].slug == "masked_infinity"
     assert first(facts) == code
     shares = [one.code for one in explain(facts)[1].suggestions if "the share" in one.text]

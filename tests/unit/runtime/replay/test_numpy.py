@@ -223,62 +223,6 @@ def test_what_torch_takes_of_numpy_is_not_said_to_be_made_by_torch(work, said, t
     assert look.facts["numpy"].startswith("invalid value encountered in")
 
 
-class Logs(Dataset):
-    """Samples that are made of prices before training; one of them is 0."""
-
-    def __init__(self, bad):
-        prices = np.ones((96, 6), dtype=np.float32)
-        prices[bad, 2] = 0.0
-        self.rows = np.log(prices)  # the line
-
-    def __len__(self):
-        return len(self.rows)
-
-    def __getitem__(self, index):
-        return torch.from_numpy(self.rows[index])
-
-
-class Rows(Dataset):
-    """Samples of a tensor that was made before training."""
-
-    def __init__(self, rows):
-        self.rows = rows
-
-    def __len__(self):
-        return len(self.rows)
-
-    def __getitem__(self, index):
-        return self.rows[index]
-
-
-@pytest.mark.parametrize("bad", [BAD, 90])
-def test_a_dataset_that_was_made_bad_before_training_has_its_line(work, silent, bad):
-    worker = work(on_anomaly="continue")
-    loop(DataLoader(Logs(bad), batch_size=4))
-    look = worker.looked[0]
-    assert look.site.source.endswith("# the line"), look
-    assert (look.step, look.method, look.facts["dataset_index"]) == (bad // 4, "tape", bad)
-    assert look.facts["numpy"] == "divide by zero encountered in log"
-
-
-@pytest.mark.parametrize("bad", [BAD, 90])
-def test_a_dataset_of_tensors_that_numpy_made_bad_before_training_has_its_line(work, silent, bad):
-    worker = work(on_anomaly="continue")
-    loop(DataLoader(Rows(torch.from_numpy(Logs(bad).rows)), batch_size=4))
-    look = worker.looked[0]
-    assert look.site.source.endswith("# the line"), look
-    assert (look.step, look.method, look.facts["dataset_index"]) == (bad // 4, "tape", bad)
-
-
-def test_a_sample_that_was_read_bad_is_not_said_to_be_made_where_it_came_into_torch(work, silent):
-    worker = work(on_anomaly="continue")
-    logs = Logs(BAD)
-    HEARD.clear()  # as if they had been read from a file
-    loop(DataLoader(logs, batch_size=4))
-    look = worker.looked[0]
-    assert (look.facts["brought"], look.facts["dataset_index"], look.site.function) == (True, BAD, "__getitem__")
-
-
 @pytest.mark.parametrize("late", [1, 40])
 def test_an_array_that_silent_arithmetic_made_before_training_has_its_line(work, silent, late):
     worker = work(on_anomaly="continue")

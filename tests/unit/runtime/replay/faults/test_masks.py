@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
+from nandiag.events import Next
 from tests.unit.runtime.replay.faults.table import net, sgd
 
 
@@ -72,6 +73,22 @@ def of_a_mask(work, fill, read):
 
 def test_a_row_of_which_a_mask_leaves_nothing_is_told_where_its_least_is_taken(work):
     assert of_a_mask(work, math.inf, lambda scores: scores.amin(1)) == "aten.amin.default"
+
+
+@pytest.mark.usefixtures("next_places")
+@pytest.mark.parametrize("layer", [nn.Linear(2, 2), nn.LayerNorm(2)], ids=["linear", "norm"])
+def test_extremes_of_which_a_mask_leaves_nothing_are_told_and_not_the_layer_that_they_go_into(work, layer):
+    worker = work(on_anomaly="continue")
+    model = net()
+    optimizer = sgd(model)
+    scores, gone = model(torch.randn(2, 4)), torch.tensor([[True, True, True], [False, False, False]])
+    high = scores.masked_fill(gone, -math.inf).amax(1)
+    low = scores.masked_fill(gone, math.inf).amin(1)
+    layer(torch.stack([high, low], 1)).mean().backward()
+    optimizer.step()
+    looks = [worker.looked[0], *(one.look for one in worker.events(Next))]
+    assert [look.site.op for look in looks if look.outcome == "found"] == ["aten.amax.default", "aten.amin.default"]
+    assert [look.outcome for look in looks] == ["found", "found", "finite"]
 
 
 def test_a_choice_that_is_masked_out_is_told_where_it_is_picked(work):
