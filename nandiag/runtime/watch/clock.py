@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 
 import torch
@@ -11,16 +12,21 @@ import torch
 from nandiag.runtime.public import told_step
 
 _graph_task = torch._C._current_graph_task_id
+_MOST = 64
 
 
 class Count:
-    """How many updates one optimizer has made, of what class it is, and how many steps there were before its first."""
+    """How many updates one optimizer has made, of what class it is, and how many steps there were before its first.
 
-    __slots__ = ("before", "kind", "updates")
+    ``number``: how many optimizers were made before it.
+    """
 
-    def __init__(self, before: int, kind: str | None) -> None:
+    __slots__ = ("before", "kind", "number", "updates")
+
+    def __init__(self, before: int, kind: str | None, number: int = 0) -> None:
         self.before = before
         self.kind = kind
+        self.number = number
         self.updates = 0
 
 
@@ -35,7 +41,10 @@ class Clock:
         self.updated_in = -1  # the step in which the newest update was made
         self.has_optimizer = self.trains = False
         self._updates: weakref.WeakKeyDictionary[torch.optim.Optimizer, Count] = weakref.WeakKeyDictionary()
-        self._made: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+        # How many were made before each, and in which step it was made.
+        self._made: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[int, int]] = weakref.WeakKeyDictionary()
+        self._makes = 0
+        self._newest_counts: deque[Count] = deque(maxlen=_MOST)
         self._newest: tuple[Callable[[], object], Count] = (_nothing, Count(0, None))
 
     @property
@@ -51,7 +60,8 @@ class Clock:
     def made(self, optimizer: torch.optim.Optimizer) -> None:
         """``optimizer`` is being made: those that update first may be gone by its own first update."""
         self.has_optimizer = self.trains = True
-        self._made[optimizer] = self.step
+        self._made[optimizer] = self._makes, self.step
+        self._makes += 1
 
     def updates(self, optimizer: torch.optim.Optimizer) -> int:
         """Return how many updates ``optimizer`` has made."""
@@ -92,7 +102,10 @@ class Clock:
     def _of(self, optimizer: torch.optim.Optimizer) -> Count:
         known = self._updates.get(optimizer)
         if known is None:
-            known = self._updates[optimizer] = Count(self._first(optimizer), type(optimizer).__name__)
+            number, made_in = self._made.get(optimizer, (self._makes, self.step))
+            known = Count(self._first(number, made_in), type(optimizer).__name__, number)
+            self._updates[optimizer] = known
+            self._newest_counts.append(known)
         return known
 
     def other_thread(self, last: int | None) -> None:
@@ -111,12 +124,14 @@ class Clock:
         known = self._of(optimizer)
         self.step = known.updates + known.before
 
-    def _first(self, optimizer: torch.optim.Optimizer) -> int:
+    def _first(self, number: int, made_in: int) -> int:
         """Return where counting begins: where those before are gone (a fold, a phase, a restart) it goes on.
 
-        That is from where it was made: an optimizer within a step, gone by now, may have made updates since.
+        Those before were made before it: what one that lives within a step has counted is not gone on from.
         """
-        return 0 if self._updates else self._made.get(optimizer, self.step)
+        if self._updates:
+            return 0
+        return max(made_in, *(one.before + one.updates for one in self._newest_counts if one.number < number), 0)
 
     def backward_begins(self) -> None:
         """A backward call begins in the thread that trains."""

@@ -123,3 +123,11 @@ def test_a_run_that_an_update_spoils_is_stopped_in_the_step_of_that_update(work)
         loop.run(1)
     (stopping,) = worker.events(Stopping)
     assert {harm.step for harm in worker.harms} == {stopping.step} == {2}
+
+
+def test_a_phase_goes_on_from_the_one_before_though_all_optimizers_were_made_at_first(work):
+    worker, first, second = work(), Loop(), Loop()
+    first.run(4)
+    del first
+    second.run(4, spoil=at(2, bad_gradient))
+    assert told(worker)[0] == ("gradient", 6, "backward")
