@@ -191,10 +191,24 @@ def _guarded(facts: Facts, said: str) -> str | None:
         code = fitting.argument(facts.origin, op, lambda text, least=least: _at_least(text, least))  # type: ignore[misc]
         if code is not None:
             return code
+    left = _with_nothing_left(facts)
+    if left is not None:
+        return left
     # A rate that is made of a number next to 0 would be huge: of steps, which it is made of as a rule, there is one.
     low = "1" if rate else "1e-6"
     divisor = quotients.divisor(facts.origin, lambda text: _at_least(text, low)) or _of_nothing(facts, said)
     return divisor or bounding.base(facts.origin, lambda text: _at_least(text, low))
+
+
+def _with_nothing_left(facts: Facts) -> str | None:
+    """Return the line with 0 for what ``np.nanmean`` and its like give where all is NaN."""
+    found = fitting.parsed(facts.origin)
+    call = None if found is None else found[1]
+    name = ast.unparse(call.func) if isinstance(call, ast.Call) else ""
+    is_numpys = name.startswith(("np.nan", "numpy.nan")) and not name.endswith("nan_to_num")
+    return (
+        fitting.whole(facts.origin, f"np.nan_to_num({ast.unparse(call)})") if call is not None and is_numpys else None
+    )
 
 
 def _of_nothing(facts: Facts, said: str) -> str | None:

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import ast
 import math
+import posixpath
+import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from nandiag.analysis.causes.facts import LIKELY, Cause, Facts, dtype_of
+from nandiag.analysis.causes.masked_infinity import written_at
 from nandiag.analysis.causes.mends.script import bounding, fitting
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
@@ -17,6 +21,8 @@ from nandiag.events import TensorFact, words
 _NUMBER = "number"
 _BESIDE, _WEIGHTS = ("arg0", "arg1", "other"), ("arg2", "weight")
 _FAR = {"float16": "6e4"}
+# What Python, numpy and torch have +inf by, and not ``-inf``.
+_ENDLESS = re.compile(r"""(?<![-\w.])(?:float\(["']\+?inf(?:inity)?["']\)|(?:torch|math|np|numpy)\.inf\b)""")
 _SUMS = {"sub": "less", "rsub": "less", "add": "and"}
 
 
@@ -33,7 +39,22 @@ def explain(facts: Facts) -> Cause | None:
     if not facts.outputs_nan or len(given) != 2 or any(fact.nan for fact in given) or not any(map(_infinities, given)):
         return None
     met = _met(facts.op or "", given)
-    return None if met is None else Cause("domain_error", (met,), _advice(facts, given), LIKELY)
+    if met is None:
+        return None
+    mends, laid = _advice(facts, given), _laid_finite(facts)
+    if laid:
+        mends = (*laid, *(replace(one, text=f"Or {one.text[:1].lower()}{one.text[1:]}") for one in mends))
+    return Cause("domain_error", (met, *written_at(facts, words.bad_kind(given) or "Inf")), mends, LIKELY)
+
+
+def _laid_finite(facts: Facts) -> tuple[Suggestion, ...]:
+    """Say what to write in the place of +Inf, where the script lays it for a value that is missing."""
+    at, line = facts.extra.get("masked_at"), facts.extra.get("masked_text")
+    if not isinstance(at, list) or not isinstance(line, str) or facts.op != "mul" or not _ENDLESS.search(line):
+        return ()
+    place = f"{posixpath.basename(str(at[0]))}:{at[1]}"
+    text = f"Write a large finite number in the place of the +Inf at {place}: 0 makes 0 of that."
+    return (Suggestion(text, _ENDLESS.sub(_FAR.get(dtype_of(facts.origin.outputs[0]), "1e9"), line)),)
 
 
 def _written(facts: Facts) -> tuple[TensorFact, ...]:

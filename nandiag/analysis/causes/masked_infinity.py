@@ -51,18 +51,18 @@ def explain(facts: Facts) -> Cause | None:
     what = "Inf" if masked.posinf and masked.neginf else "+Inf" if masked.posinf else "-Inf"
     if op in _ENDS:
         text = f"all that {op} is taken of is {what} in places: the mask leaves nothing there"
-        return Cause("masked_infinity", (text, *_mask(facts, what)), (_of_nothing(facts),), LIKELY)
+        return Cause("masked_infinity", (text, *written_at(facts, what)), (_of_nothing(facts),), LIKELY)
     if op in _PICKS:
         by = facts.extra.get("masked_by")
         mask = f"buffer {by}" if by else "a mask"
         text = f"what is picked here is {what}, as {mask} has it: the target, or the choice, is masked out"
-        return Cause("masked_infinity", (text, *_mask(facts, what)), (_of_target(facts, op),), LIKELY)
+        return Cause("masked_infinity", (text, *written_at(facts, what)), (_of_target(facts, op),), LIKELY)
     count = words.count(masked.posinf + masked.neginf, "value")
     text = f"{count} of {masked.numel:,} that go into {op} are {what}, as a mask has it"
-    return Cause("masked_infinity", (text, *_mask(facts, what)), _advice(facts), LIKELY)
+    return Cause("masked_infinity", (text, *written_at(facts, what)), _advice(facts), LIKELY)
 
 
-def _mask(facts: Facts, what: str) -> tuple[str, ...]:
+def written_at(facts: Facts, what: str) -> tuple[str, ...]:
     """Tell where the infinity was written."""
     at = facts.extra.get("masked_at")
     if not isinstance(at, list) or len(at) != 2:

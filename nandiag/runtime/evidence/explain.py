@@ -281,13 +281,14 @@ _WITH_WORKSPACE = frozenset({"_ctc_loss", "_cudnn_ctc_loss", "_use_cudnn_ctc_los
 
 
 def masked_at(op: Op) -> dict[str, object]:
-    """Return where the script wrote the infinities that went into the op, as a mask."""
+    """Return where the script wrote the infinities that went into the op, as a mask, and the text of that line."""
     waiting, seen = [op], {id(op)}
     while waiting:
         one = waiting.pop()
         frame = frame_of(one.spot) if one.constant else None
         if frame is not None:
-            return {"masked_at": [frame.file, frame.line]}
+            text = (source(frame, frame.line) or "").strip()
+            return {"masked_at": [frame.file, frame.line], "masked_text": text}
         waiting += [parent for parent in one.parents if id(parent) not in seen]
         seen.update(map(id, one.parents))
     return {}

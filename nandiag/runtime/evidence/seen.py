@@ -178,7 +178,7 @@ class Evidence:
         if finding.source == "op":
             facts |= {**in_float64(op), **self._overgrown(op), **vanished_at(op), **upside_down(op)}
             facts |= {**self._fed(op), **lost_on_the_way(op), **of_given(self.entries, self.result.outputs)}
-            facts |= {**few_weights(op, self._name()), **(masked_at(op) if op.sums else {})}
+            facts |= {**few_weights(op, self._name()), **(masked_at(op) if op.sums or op.born_nan else {})}
             facts |= self.births.record.files.told(named_inputs(op, self._name())) if self.births is not None else {}
             facts |= {**self.multiplied(), **summed(losses)} if op.spot.node is not None else {}
         number = (

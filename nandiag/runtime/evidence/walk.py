@@ -52,7 +52,19 @@ def origin(ends: list[Op]) -> Finding | None:
     first = min([*births, *received, *serious], key=lambda op: op.index, default=None) or _of_masks(chain, taken)
     if first is None:
         return None
-    return Finding(alone(_laid_by(first, chain)), _source(first), len(chain), _phase(first, chain))
+    first = _met_behind(first, chain) or _laid_by(first, chain)
+    return Finding(alone(first), _source(first), len(chain), _phase(first, chain))
+
+
+def _met_behind(first: Op, chain: list[Op]) -> Op | None:
+    """+Inf that ``torch.where`` lays for what is missing is a mask: return the op that made NaN by it."""
+    laid = first.constant and first.func._schema.name == "aten::lift_fresh"
+    if not laid or any(stat is not None and stat.nan for stat in first.outputs):
+        return None
+    by = next((op for op in chain if first in op.parents), None)
+    turned = next((op for op in chain if op.born_nan), None)
+    where = by is not None and turned is not None and _name(by) == "where"
+    return turned if where and turned is not None and _name(turned) in _ON_TWO_NUMBERS else None
 
 
 def beside(ends: list[Op], found: Finding) -> list[Finding]:

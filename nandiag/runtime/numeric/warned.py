@@ -21,6 +21,10 @@ _FRAMES = 8
 _MOST = 256
 _SHARE, _CREDIT, _REST = 0.005, 0.02, 0.5
 BEFORE = -1
+# What functions that leave NaN out (``np.nanmean``) warn of where nothing is left: NaN is what they give.
+_NOTHING_LEFT = frozenset({
+    "Mean of empty slice", "All-NaN slice encountered", "All-NaN axis encountered", "Degrees of freedom <= 0 for slice",
+})  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -37,6 +41,11 @@ class Heard:
     places: tuple[Place, ...]
     steps: int = 1
     fetching: bool = False
+
+
+def is_of_nothing(message: object) -> bool:
+    """Whether numpy warns that all was NaN of which a function was to leave NaN out, or that there was nothing."""
+    return isinstance(message, str) and message.rstrip(".") in _NOTHING_LEFT
 
 
 class Hearsay:
@@ -95,8 +104,9 @@ def install(step: Callable[[], int | None]) -> None:
 
     @guarded("warnings")
     def hear(message: Any) -> None:
-        if issubclass(message.category, RuntimeWarning) and " encountered in " in str(message.message):
-            HEARD.note(str(message.message), sys._getframe(2))
+        said = str(message.message)
+        if issubclass(message.category, RuntimeWarning) and (" encountered in " in said or is_of_nothing(said)):
+            HEARD.note(said, sys._getframe(2))
 
     def show(message: Any) -> None:
         if "nandiag" in message.filename and kind_of(message.filename) not in (USER, LIBRARY):

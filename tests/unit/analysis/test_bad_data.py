@@ -40,6 +40,15 @@ def test_a_column_that_is_bad_in_each_sample_is_not_told_as_one_sample(at, by_ha
     assert story.evidence[0].startswith(said)
 
 
+def test_where_numpy_left_all_out_0_is_put_in_its_place(at, by_hand):
+    extra = {"dataset": "Stations", "dataset_index": 26, "numpy": "Mean of empty slice"}
+    line = "mean = np.nanmean(a, axis=0)"
+    story, _ = explain(at(None, (), (by_hand.fact(nan=4),), phase="data", extra=extra, text=line, column=(7, len(line)),
+                          file="windows.py"))  # fmt: skip
+    assert story.evidence[0] == "numpy says: Mean of empty slice"
+    assert story.suggestions[0].code == "mean = np.nan_to_num(np.nanmean(a, axis=0))"
+
+
 @pytest.mark.parametrize(
     ("more", "cause"),
     [

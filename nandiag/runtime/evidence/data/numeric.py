@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from nandiag.runtime.frames import Frame, best, stack
+from nandiag.runtime.numeric.warned import is_of_nothing
 
 _FRAMES = 8
 
@@ -29,8 +32,25 @@ class Hearing:
         if numpy is None or not hasattr(numpy, "errstate"):
             yield
             return
-        with numpy.errstate(divide="call", over="call", invalid="call", call=self._hear):
+        with numpy.errstate(divide="call", over="call", invalid="call", call=self._hear), self._warned():
             yield
+
+    @contextlib.contextmanager
+    def _warned(self) -> Iterator[None]:
+        """Take what numpy's own code warns of by Python's means as well, whatever the script's filters let through."""
+        original: Any = warnings.warn
+
+        def warn(message: Any, category: Any = None, stacklevel: int = 1, *rest: Any, **more: Any) -> None:
+            if is_of_nothing(message):
+                self._heard.append((self.sample, message.rstrip("."), stack(sys._getframe(1), _FRAMES)[0]))
+            else:
+                original(message, category, stacklevel + 1, *rest, **more)
+
+        warnings.warn = warn
+        try:
+            yield
+        finally:
+            warnings.warn = original
 
     def _hear(self, kind: str, flag: int) -> None:
         del flag

@@ -71,6 +71,20 @@ def test_infinities_that_have_no_product_sum_or_quotient(at, by_hand, op, given,
     assert own == (["torch.distributions.Categorical(logits=logp).entropy()"] if "exp" in expression else [])
 
 
+def test_an_infinity_that_stands_for_what_is_missing_is_written_as_a_large_number(at, by_hand):
+    given = (by_hand.fact(zeros=1), by_hand.fact(posinf=1))
+    text = 'r = torch.where(seen, r0, torch.tensor(float("inf")))'
+    extra = {"masked_at": ["/home/me/kalman.py", 24], "masked_text": text}
+    facts = at("mul", given, (by_hand.fact(nan=1),), extra=extra, **on("p = p - k * s * k", "k * s"))
+    found = mechanism(facts)
+    assert found.evidence == ("0 times +Inf is NaN: 1 zero on the other side", "The +Inf was written at kalman.py:24.")
+    assert [one.code for one in found.suggestions] == [
+        "r = torch.where(seen, r0, torch.tensor(1e9))", "p = p - k * s.clamp_max(1e30) * k",
+    ]  # fmt: skip
+    below = at("mul", given, (by_hand.fact(nan=1),), extra={**extra, "masked_text": "x = y.masked_fill(m, -torch.inf)"})
+    assert len(mechanism(below).suggestions) == 1
+
+
 @pytest.mark.parametrize(
     ("expression", "slug"),
     [

@@ -51,6 +51,22 @@ def train(dataset):
             optimizer.step()
 
 
+def filled(row):
+    seen = np.where(row == 2.0, np.nan, row)
+    return np.where(np.isnan(seen), np.nanmean(seen), seen)  # the line
+
+
+def test_the_line_is_named_where_nothing_is_left_without_nan_and_warnings_are_filtered(work):
+    worker = work(on_anomaly="continue")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        train(Series(filled))
+    look = worker.looked[0]
+    assert (look.site.function, look.facts["dataset_index"]) == ("filled", BAD)
+    assert look.site.source.endswith("# the line")
+    assert look.facts["numpy"] == "Mean of empty slice"
+
+
 @pytest.mark.parametrize("transform", [scaled, beside_a_guard])
 def test_the_line_is_named(work, transform):
     worker = work(on_anomaly="continue")

@@ -245,3 +245,28 @@ def test_an_exponential_that_overflows_beside_a_mask_is_told(times, work):
     (weights / weights.sum(-1, keepdim=True)).square().mean().backward()
     optimizer.step()
     assert [one.site.op for one in worker.looked[:1]] == (["aten.exp.default"] if times > 1 else [])
+
+
+class Filter(nn.Module):
+    """One step of a Kalman filter on what is seen, and on what is not by an infinite variance."""
+
+    def __init__(self):
+        super().__init__()
+        self.noise = nn.Parameter(torch.ones(3))
+
+    def forward(self, y, seen):
+        r = torch.where(seen, self.noise, torch.tensor(math.inf))  # laid
+        s = self.noise + r
+        k = self.noise / s
+        return (self.noise - k * s * k + k * y).sum()
+
+
+def test_an_infinity_for_what_is_missing_is_told_where_it_meets_a_zero(work):
+    worker = work(on_anomaly="continue")
+    model = Filter()
+    optimizer = sgd(model)
+    model(torch.randn(3), torch.tensor([True, False, True])).backward()
+    optimizer.step()
+    look = worker.looked[0]
+    assert (look.site.op, look.facts["masked_text"].endswith("# laid")) == ("aten.mul.Tensor", True)
+    assert "k * s * k" in look.site.source
