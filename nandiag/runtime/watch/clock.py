@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections import deque
@@ -90,6 +91,7 @@ class Clock:
             self._newest = weakref.ref(optimizer), known
         known.updates += 1
         if beside:
+            known.number = sys.maxsize  # nothing goes on from what it has counted
             return self.step
         self.updated_in = self.step
         reached = max(self.step, known.updates + known.before)
@@ -118,6 +120,9 @@ class Clock:
             self._left = self.step
         self.step = self._left if threading.get_ident() == main else 0
         self.micro_step = 0
+        self._newest_counts.clear()
+        for optimizer, (number, _) in list(self._made.items()):
+            self._made[optimizer] = number, self.step
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
         """Stand where ``optimizer`` does, whose updates moved no step on so far."""

@@ -138,7 +138,7 @@ class ByHand(Loop):
         self.optimizer.step()
 
 
-@pytest.mark.parametrize(("others", "most"), [(False, 106), (True, 140)])
+@pytest.mark.parametrize(("others", "most"), [(False, 107), (True, 141)])
 def test_a_reduction_of_a_gradient_makes_few_calls_of_ours(others, most, loop, group, monkeypatch):
     """What is plain passes straight on: nothing that it leads to is asked before somebody wants to know.
 
