@@ -175,9 +175,8 @@ def _multiple(facts: Facts, name: str, value: TensorFact) -> Suggestion | None:
     if value.numel > 1:
         size = "sum" if (value.min or 0.0) >= 0.0 else "norm"
         why = f"{told} Where only its ratios matter, divide it by its {size} behind this line; else bound it."
-        return Suggestion(
-            why, f"{line}\n{name}{f'.div_({name}' if kept else f' = {name} / {name}'}.{size}(){')' * kept}"
-        )
+        scaled = f"{name}.div_({name}.{size}())" if kept else f"{name} = {name} / {name}.{size}()"
+        return Suggestion(why, f"{line}\n{scaled}")
     bounded = f"{name}.clamp_(max={_MOST})" if kept else f"{name} = {name}.clamp(max={_MOST})"
     return Suggestion(f"{told} Bound it, by the most that is of use.", f"{line}\n{bounded}")
 

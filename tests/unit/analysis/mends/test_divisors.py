@@ -348,30 +348,6 @@ def test_scalings_by_sums_of_exponentials_are_computed_in_logarithms(at, by_hand
     assert "clamp_min" in advice(on(facts, ("K", "torch.rand(4, 4)")))[0].code or zeros
 
 
-# ---------------------------------------------------------------------- a power of what counts
-
-
-@pytest.mark.parametrize("phase", ["loss", "optimizer"])
-@pytest.mark.parametrize(
-    ("line", "expression", "code"),
-    [
-        ("sigma = (eta / t**p).sqrt()", "eta / t**p", "sigma = (eta / (t + 1)**p).sqrt()"),
-        ("rate = base / self.steps.sqrt()", "base / self.steps.sqrt()", "rate = base / (self.steps + 1).sqrt()"),
-    ],
-)
-def test_a_power_of_one_number_counts_from_1_on(at, by_hand, phase, line, expression, code):
-    given, out = (by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0),), (by_hand.fact(shape=(), posinf=1),)
-    told = advice(at("reciprocal", given, out, **{**placed(line, expression), "phase": phase}))[0]
-    assert told.code == code
-    assert "from 1 on" in told.text
-
-
-def test_a_variance_does_not_count(at, by_hand):
-    given, out = (by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0),), (by_hand.fact(shape=(), posinf=1),)
-    told = advice(at("reciprocal", given, out, **placed("y = a / v.sqrt()", "a / v.sqrt()")))
-    assert not any("from 1 on" in one.text for one in told)
-
-
 # ---------------------------------------------------------------------- what the one number below is
 
 

@@ -129,3 +129,14 @@ def test_a_scale_that_is_lowered_in_vain_is_no_matter_of_the_scale(work):
     train(in_the_loop, steps=MANY_IN_A_ROW + 5, lowers=1.0)
     first = worker.harms[0]
     assert (first.step, first.phase) == (MANY_IN_A_ROW, "backward")
+
+
+def test_nothing_waits_for_ever_where_weights_were_lost_before(work):
+    worker, net = work(), model()
+    backward(net, 1.0)
+    worker.sentinel.judge.lost = True
+    for _ in range(3):
+        backward(net, OVERFLOWS)
+        assert all_finite(net) is False
+    backward(net, 1.0)
+    assert not worker.sentinel.bare.waits

@@ -43,7 +43,8 @@ class InSearch:
         return self._held is not None
 
     def begins(self, roots: list[Tensor], step: int) -> None:
-        """A backward from ``roots`` begins, in ``step``."""
+        """A backward from ``roots`` begins, in ``step``; nothing waits any more, as where weights were lost before."""
+        self._held = None
         self._scale, self._step = factor_of(roots[0]) if len(roots) == 1 else 1.0, step
 
     def takes(self, sight: Sight, border: Border) -> bool:
