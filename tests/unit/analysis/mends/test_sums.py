@@ -6,7 +6,7 @@ import pytest
 
 from nandiag.analysis.causes import data_nonfinite, explain
 from nandiag.events import Harm, Looked, Site
-from nandiag.events.site import Around
+from nandiag.events.site import Around, Meaning
 from tests.unit.analysis.mends.placing import first, on
 
 
@@ -95,6 +95,20 @@ def test_gradients_under_another_name_that_are_0_stay_so_by_any_factor(at, by_ha
     harm = Harm(what, step, "optimizer", (by_hand.fact("w", **bad),), 1, 4)
     facts = replace(facts, harm=harm, look=replace(facts.look, site=Site(around=Around(ends=""))))
     assert first(facts) == ("if total == 0: return" if leaves else "g.mul_(limit / total.clamp_min(1e-6))")
+
+
+@pytest.mark.parametrize(
+    ("made", "lacks"),
+    [("torch.stack(norms).norm()", "no direction to go in"), ("sum(weights)", "nothing to average")],
+)
+def test_a_step_of_a_given_length_has_no_direction_where_the_norm_is_zero(at, by_hand, made, lacks):
+    given = (by_hand.fact(zeros=1, shape=(), min=0.0, max=0.0),)
+    place = {**on("e.mul_(self.rho / total)", "self.rho / total"), "phase": "optimizer", "function": "ascent"}
+    facts = at("reciprocal", given, (by_hand.fact(posinf=1, shape=()),), **place)
+    around = Around((Meaning("total", made, "train.py", 3),), ends="")
+    told = explain(replace(facts, look=replace(facts.look, site=Site(around=around))))[1].suggestions[0]
+    assert told.code == "if total == 0: return"
+    assert f"Where total is zero there is {lacks}: leave" in told.text
 
 
 def test_a_function_is_left_only_where_it_is_known_what_it_hands_back(at, by_hand):

@@ -65,8 +65,8 @@ def written(facts: Facts, divisor: TensorFact) -> Suggestion | None:
     made = "" if meaning is None else meaning.text
     if _OWN_NORM.match(line) and ("norm" in f"{line} {made}".lower() or ".grad" in made):
         return None  # gradients whose norm is 0 are 0, and stay so by any factor
-    what = "write" if replaced else "average"
-    told = f"Where {text} is zero there is nothing to {what}: leave before anything is written, on all ranks alike."
+    lacks = "nothing to write" if replaced else "no direction to go in" if "norm" in made else "nothing to average"
+    told = f"Where {text} is zero there is {lacks}: leave before anything is written, on all ranks alike."
     return Suggestion(told, facts.left_if(f"{text} == 0"))
 
 
