@@ -72,7 +72,8 @@ class Op:
     ``told`` are facts on inputs and outputs that are gone, where nothing is kept in ``words`` and ``results``.
     ``vanished`` is the exponential of whose zeros both sides of a division are made. ``lost`` are the ops that lost
     digits without which it would not have broken. ``apart``: it may be what a tensor subclass (DTensor) made of an op
-    of its own, behind autograd: what goes in has no gradient there.
+    of its own, behind autograd: what goes in has no gradient there. A collective is ``through`` where an op has written
+    since into what it writes.
     """
 
     index: int
@@ -91,6 +92,7 @@ class Op:
     vanished: Vanished | None = None
     lost: tuple[Lost, ...] = ()
     apart: bool = False
+    through: bool = False
 
     @property
     def born(self) -> bool:

@@ -10,6 +10,7 @@ import functools
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -34,13 +35,15 @@ from nandiag.runtime.memory.there import storage_of
 from nandiag.runtime.memory.unwritten import EMPTY, Unwritten, hands_out, taken_for_values
 from nandiag.runtime.memory.vanished import Vanishing
 from nandiag.runtime.names import class_name, is_library, is_wrapper, node_name
-from nandiag.runtime.replay.exchanges.carrier import Carriers, filled, put_in, wait_for
+from nandiag.runtime.replay.exchanges.carrier import Carriers, filled, is_through, put_in, wait_for, works_of
 from nandiag.runtime.replay.mended import Mended
 from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.state import under_autocast
 
 COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "_dtensor::")
 _PLAIN_TYPES = (torch.Tensor, nn.Parameter)
+# Collectives of which it is asked whether they have written: their works hold tensors.
+_NEWEST = 8
 
 
 class Communicates(Refused):
@@ -88,6 +91,7 @@ class Tracer(TorchDispatchMode):
         self.mended = mended  # whose results are made finite
         self.given_to_updates: list[Tensor] = []  # gradients for updates within backward, which are left out
         self._carriers = Carriers()
+        self._newest: deque[tuple[Op, list[Any]]] = deque(maxlen=_NEWEST)
 
     # ------------------------------------------------------------------ modules
 
@@ -221,8 +225,9 @@ class Tracer(TorchDispatchMode):
         self._put_aside(func, args, kwargs)
         args, kwargs = self.instead(func, args, kwargs)
         output = func(*args, **kwargs)
+        self._newest.append((op, works_of(output)))
         if self.waits:
-            wait_for(output)
+            wait_for(self._newest[-1][1])
         self._pin(tensors_in(output), given)
         # An asynchronous collective has not written yet, so its outputs are taken to be as bad as they turn out later.
         for tensor in [*filled(func, given), *tensors_in(output)]:
@@ -234,8 +239,8 @@ class Tracer(TorchDispatchMode):
     def _parents(self, op: Op, given: list[Tensor]) -> None:
         for tensor, stat in zip(given, op.inputs, strict=True):
             writer = self._writer.get(key_of(tensor))
-            if stat is None and not (writer is not None and writer.collective and op.collective):
-                continue  # but what a collective is still writing may look finite until it has been waited for
+            if stat is None and not (writer is not None and op.collective and self._may_write(writer, tensor)):
+                continue
             writer = writer or self._backend(tensor)
             if writer is None:
                 op.outside.append(Outside(tensor, fact(tensor), self._own(tensor)))
@@ -245,6 +250,12 @@ class Tracer(TorchDispatchMode):
                     writer.outputs, writer.told = [stat], ((), (fact(tensor),))
         if op.outside or not all(map(hands_out, op.parents)):  # what is left may be written over yet
             op.parents = [one for one in op.parents if not hands_out(one)]
+
+    def _may_write(self, writer: Op, tensor: Tensor) -> bool:
+        """Whether a collective may be at work on what looks finite, and be bad in the end; no script need wait here."""
+        works = next((works for one, works in self._newest if one is writer), [])
+        through = writer.through or is_through(works)
+        return writer.collective and not (through and self._stat(tensor) is None)
 
     def _put_aside(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.overwritten is not None:
@@ -287,10 +298,11 @@ class Tracer(TorchDispatchMode):
         self._writer.update(self._garbage.written(map(key_of, written)))
 
     def _forget(self, written: list[Tensor], inside: set[int]) -> None:
-        for tensor in written:
-            key = key_of(tensor)
+        for key in map(key_of, written):
             if key not in inside:
                 self._writer.pop(key, None)
+            elif (writer := self._writer.get(key)) is not None:
+                writer.through = True  # gloo itself writes there when it is waited for, and no script does before
 
     @property
     def communicated(self) -> bool:

@@ -67,3 +67,18 @@ def test_a_stage_that_is_sent_infinities_did_not_go_bad_by_itself(nproc, rank, n
     assert (verdict["origin"]["ranks"], verdict["origin"]["op"]) == ([rank], "aten.log.default"), done.stderr
     assert verdict["cause"] == "log_of_zero", done.stderr
     assert not [text for text in verdict["evidence"] if "by itself" in text], done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ON_FOUR)
+def test_what_went_over_to_a_copy_of_the_model_is_told_apart_from_what_went_to_a_shard(way, nandiag, tmp_path):
+    file = tmp_path / "report.json"
+    done = nandiag("run", "--nproc-per-node", 4, "--log-dir", tmp_path, "--json", file, SCRIPT, way, 2)
+    ways = {tuple(one["ranks"]): one["via"] for one in json.loads(file.read_text())["verdict"]["spread"]}
+    for ranks, kind, group in (
+        ((3,), "reduce_scatter", "2-3"),
+        ((0,), "all_reduce", "0, 2"),
+        ((1,), "all_reduce", "1, 3"),
+    ):
+        assert ways[ranks].startswith(kind), done.stderr
+        assert ways[ranks].endswith(f"of ranks {group}"), done.stderr

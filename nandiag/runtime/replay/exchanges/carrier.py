@@ -144,9 +144,19 @@ def _largest(given: list[Tensor]) -> float | None:
     return largest
 
 
-def wait_for(output: Any) -> None:
-    """Wait for the works among what a collective returned, so that what follows on one runs in this thread."""
+def works_of(output: Any) -> list[dist.Work]:
+    """Return the works among what a collective returned: what tells when it has written."""
     unbox = getattr(dist.Work, "unbox", None)
-    for one in output if isinstance(output, tuple) else (output,):
-        if isinstance(one, torch.ScriptObject) and unbox is not None:
-            unbox(one).wait()
+    found = output if isinstance(output, tuple) else (output,)
+    return [unbox(one) for one in found if isinstance(one, torch.ScriptObject)] if unbox is not None else []
+
+
+def wait_for(works: list[dist.Work]) -> None:
+    """Wait for a collective, so that what follows on it runs in this thread."""
+    for work in works:
+        work.wait()
+
+
+def is_through(works: list[dist.Work]) -> bool:
+    """Whether a collective has written all that it writes; False where it has no works to ask."""
+    return bool(works) and all(work.is_completed() for work in works)

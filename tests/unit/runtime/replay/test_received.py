@@ -1,0 +1,55 @@
+"""Through which of several collectives in turn a rank got what is bad: a sum of shards, and then one over copies."""
+
+import math
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from nandiag.runtime.evidence.walk import origin
+from nandiag.runtime.replay.trace import Tracer
+
+
+@pytest.fixture
+def group(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def spoil(name):
+    """Return what is called in place of a collective's words: another rank put NaN into the one of that ``name``."""
+
+    def instead(func, args, kwargs):
+        if name in str(func):
+            (args[0][0] if isinstance(args[0], list) else args[0]).fill_(math.nan)
+            args[1].fill_(math.nan) if isinstance(args[1], torch.Tensor) else None
+        return args, kwargs
+
+    return instead
+
+
+@pytest.mark.parametrize("between", [lambda shard: None, lambda shard: shard.div_(2)])
+@pytest.mark.parametrize("spoilt", ["reduce_scatter", "allreduce"])
+def test_a_sum_that_was_finite_has_not_brought_what_the_next_one_brought(group, spoilt, between):
+    tracer = Tracer({}, joint=True)
+    tracer.instead = spoil(spoilt)
+    shard, whole = torch.empty(4), torch.ones(4)
+    with tracer:
+        dist.reduce_scatter_tensor(shard, whole)
+        between(shard)
+        dist.all_reduce(shard)
+    found = origin([tracer.writer(shard)])
+    assert found.source == "received"
+    assert spoilt in str(found.op.func)
+
+
+def test_a_sum_that_is_still_under_way_may_have_brought_it(group, monkeypatch):
+    monkeypatch.setattr("nandiag.runtime.replay.trace.is_through", lambda works: False)
+    tracer = Tracer({}, joint=True)
+    tracer.instead = spoil("allreduce")
+    shard = torch.ones(4)
+    with tracer:
+        dist.broadcast(shard, 0)
+        dist.all_reduce(shard)
+    assert "broadcast" in str(origin([tracer.writer(shard)]).op.func)
