@@ -14,8 +14,6 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-import torch
-
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.inject.after_import import after_import
 from nandiag.runtime.look import nan_check
@@ -91,18 +89,12 @@ def without_nan_check(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def unchecked(*args: Any, **kwargs: Any) -> Any:
-        checked = torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()
-        if checked:
-            torch.set_anomaly_enabled(enabled=True, check_nan=False)
         try:
-            with on_made_up_memory():
+            with nan_check.unchecked(), on_made_up_memory():
                 return function(*args, **kwargs)
         except BaseException as error:
             pass_on(error)
             raise
-        finally:
-            if checked:
-                torch.set_anomaly_enabled(enabled=True, check_nan=True)
 
     return unchecked
 

@@ -122,7 +122,9 @@ def train(how):
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
-    net, mesh = Net(), init_device_mesh("cpu", (2,))
+    copies = dist.get_world_size() // 2
+    shape, names = ((2,), ("shard",)) if copies == 1 else ((copies, 2), ("copy", "shard"))
+    net, mesh = Net(), init_device_mesh("cpu", shape, mesh_dim_names=names)
     torch.nn.init.zeros_(net.up.bias)
     for part in (net.up, net.down, net):
         fully_shard(part, mesh=mesh)
@@ -136,8 +138,9 @@ def train(how):
             dist.all_reduce(bad)
         if how in {"fails", "quits"} and (step, rank) == (3, 1):
             open("/nowhere/at/all") if how == "fails" else sys.exit(3)
-        if bad:
+        if bad and how != "checked":
             os._exit(3) if how == "at once" else sys.exit(3)
+        torch.autograd.set_detect_anomaly(how == "checked")
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -147,12 +150,17 @@ train(sys.argv[1])
 
 
 @pytest.mark.parametrize(
-    "how", ["together", *(pytest.param(how, marks=pytest.mark.slow) for how in ("alone", "at once"))]
+    ("how", "nproc"),
+    [
+        ("together", 2),
+        *(pytest.param(how, 2, marks=pytest.mark.slow) for how in ("alone", "at once", "checked")),
+        *(pytest.param(how, 4, marks=pytest.mark.slow) for how in ("alone", "checked")),  # HSDP
+    ],
 )
-def test_a_rank_that_leaves_on_its_loss_under_fsdp2_has_the_line(how, launch, tmp_path):
+def test_a_rank_that_leaves_on_its_loss_under_fsdp2_has_the_line(how, nproc, launch, tmp_path):
     script, file = tmp_path / "sharded.py", tmp_path / "report.json"
     script.write_text(SHARDED)
-    words = ("--nproc-per-node", 2, "--log-dir", tmp_path / "logs", "--json", file, script, how)
+    words = ("--nproc-per-node", nproc, "--log-dir", tmp_path / "logs", "--json", file, script, how)
     done = launch(*NANDIAG, *words, cwd=tmp_path, timeout=120)
     verdict = json.loads(file.read_text())["verdict"]
     origin = verdict["origin"]

@@ -8,7 +8,10 @@ from __future__ import annotations
 import contextlib
 import re
 import warnings
+from collections.abc import Iterator
 from typing import Any
+
+import torch
 
 from nandiag.events import Looked, Site
 from nandiag.runtime.frames import INTERNAL, LIBRARY, TORCH, USER, kind_of
@@ -65,6 +68,24 @@ def record(error: BaseException, step: int) -> None:
             ),
             urgent=True,
         )
+
+
+def is_of_check(error: BaseException) -> bool:
+    """Whether ``error``, or one that it came from, is that of the NaN check."""
+    return _cause(error) is not None
+
+
+@contextlib.contextmanager
+def unchecked() -> Iterator[None]:
+    """Have nothing checked within; where anomaly mode is on, it keeps forward lines all the same."""
+    checked = torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()
+    if checked:
+        torch.set_anomaly_enabled(enabled=True, check_nan=False)
+    try:
+        yield
+    finally:
+        if checked:
+            torch.set_anomaly_enabled(enabled=True, check_nan=True)
 
 
 def _cause(error: BaseException | None) -> re.Match[str] | None:

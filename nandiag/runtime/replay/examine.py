@@ -27,6 +27,7 @@ from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.frames.scripted import as_written
 from nandiag.runtime.guard import Refused, guarded
 from nandiag.runtime.look.finite import is_bad, quiet
+from nandiag.runtime.look.nan_check import unchecked
 from nandiag.runtime.look.weights import Began
 from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.recorder import RECORDER
@@ -370,7 +371,7 @@ class Examiner:
         self._capture.tracer, tracer.until = tracer, time.perf_counter() + seconds
         tracer.hurries = not tracer.joint or possible()  # else a rank that waits for this one would be ended
         try:
-            with torch.enable_grad(), tracer:
+            with torch.enable_grad(), unchecked(), tracer:
                 yield
         finally:
             self._capture.tracer = None

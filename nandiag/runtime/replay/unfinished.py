@@ -37,6 +37,15 @@ def reset_sharding(roots: list[nn.Module]) -> None:
                     _reset(module, state)
 
 
+def let_go_of_hooks(roots: list[nn.Module]) -> None:
+    """Have DDP's hooks call no other rank, which a backward that broke off has left in wait; the run ends behind it."""
+    for root in roots:
+        reducer = getattr(root, "reducer", None)
+        if reducer is not None:
+            with contextlib.suppress(Exception):
+                reducer._remove_autograd_hooks()
+
+
 @contextlib.contextmanager
 def _gradients_kept(root: nn.Module) -> Iterator[None]:
     shards = [one.sharded_param for group in groups_of([root]) for one in group.fsdp_params]

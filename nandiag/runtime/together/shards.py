@@ -9,6 +9,7 @@ needed the rank that ends. Gloo alone; bounded by a few seconds, within which a 
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 import time
 import zlib
@@ -29,6 +30,8 @@ from nandiag.runtime.together.shadows import possible
 _PATIENCE = 6.0
 _LINGERS, _PAUSE = 2.0, 0.01
 _ASKED, _DONE, _LEFT, _WHO = "asked", "done", "left", "who"
+# What a group of parameters communicates by, in torch's own names.
+_WAYS = ("_all_gather_comm", "_reduce_scatter_comm", "mesh_info")
 _REFUSED = "another rank did not hand over its part of the sharded weights"
 
 
@@ -54,16 +57,19 @@ class Shards:
         groups = groups_of(roots)
         if not groups or not has_peers() or not possible() or not all(map(_is_plain, groups)):
             raise Refused(_REFUSED)
-        store, before = self._store(_ASKED), [(one._all_gather_comm, one._reduce_scatter_comm) for one in groups]
+        store, before = self._store(_ASKED), [{name: getattr(one, name) for name in _WAYS} for one in groups]
         number = store.add(_ASKED, 1)
         try:
             parts = self._ask(number, groups)
             for index, one in enumerate(groups):
-                one._all_gather_comm, one._reduce_scatter_comm = _Gathers([part[index] for part in parts]), _Scatters()
+                own = [parts[rank][index] for rank in dist.get_process_group_ranks(one._all_gather_process_group)]
+                one._all_gather_comm, one._reduce_scatter_comm = _Gathers(own), _Scatters()
+                one.mesh_info = _of_one_copy(one)
             yield
         finally:
-            for one, (gathers, scatters) in zip(groups, before, strict=True):
-                one._all_gather_comm, one._reduce_scatter_comm = gathers, scatters
+            for one, ways in zip(groups, before, strict=True):
+                for name, way in ways.items():
+                    setattr(one, name, way)
             store.add(_DONE, 1)
 
     def _ask(self, number: int, groups: list[Any]) -> list[list[Tensor]]:
@@ -157,10 +163,22 @@ class _Scatters:
         output_tensor.copy_(input_tensor.view(group.size(), -1)[group.rank()])
 
 
+def _of_one_copy(group: Any) -> Any:
+    """Return how a group of parameters is laid out without its copies (HSDP), with which their gradients are summed."""
+    info = group.mesh_info
+    if not group._is_hsdp:
+        return info
+    plain = copy.copy(info)
+    plain.__class__ = next(one for one in type(info).__mro__ if one.__name__ == "FSDPMeshInfo")
+    return plain
+
+
 def _is_plain(group: Any) -> bool:
-    """Whether all ranks share each parameter, in their order, as FSDP2 lays it out by itself."""
-    known = all(hasattr(group, name) for name in ("_all_gather_comm", "_reduce_scatter_comm", "fsdp_params"))
-    if not known or not group.fsdp_params or group._all_gather_process_group.size() != dist.get_world_size():
+    """Whether all ranks, or those of each copy of the model, share each parameter as FSDP2 lays it out by itself."""
+    known = all(hasattr(group, name) for name in (*_WAYS, "_is_hsdp", "fsdp_params"))
+    if not known or not group.fsdp_params:
+        return False
+    if not group._is_hsdp and group._all_gather_process_group.size() != dist.get_world_size():
         return False
     data = [getattr(one, "_sharded_param_data", None) for one in group.fsdp_params]
     plain = [one for one in data if isinstance(one, Tensor) and one.device.type == "cpu"]

@@ -94,6 +94,11 @@ class Judge:
             return make(what="output", tensors=facts, bad=len(facts), total=len(facts))
         return make(what="loss", tensors=() if looked is None else looked.outputs[:1], bad=1, total=1)
 
+    def checked(self, optimizer: Optimizer | None, looked: Looked) -> Harm:
+        """A gradient on which torch's own NaN check ended the backward; a replay ``looked`` at how it is made."""
+        make = self._harm(optimizer, "backward", micro_step=looked.micro_step)
+        return make(what="gradient", tensors=looked.outputs[:1], bad=1, total=1)
+
     def left_on(self, optimizer: Optimizer | None, loss: Tensor, *, by_error: bool) -> Harm:
         """What the script asked of, and ended on the answer to: ``by_error``, else by an exit that may be in order."""
         make = self._harm(optimizer, "loss", micro_step=self.clock.micro_step)

@@ -16,11 +16,14 @@ from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.heard import with_heard
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import fact, quiet, read
+from nandiag.runtime.look.nan_check import is_of_check
 from nandiag.runtime.look.sight import look
 from nandiag.runtime.look.weights import Optimizer, parameters
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import NOT_RUN, Case
+from nandiag.runtime.replay.unfinished import let_go_of_hooks, reset_sharding
 from nandiag.runtime.tape.state import capturing
+from nandiag.runtime.tape.traceless import roots_of
 from nandiag.runtime.together.shards import SHARDS
 from nandiag.runtime.watch.judge import Border
 from nandiag.runtime.watch.told.answers.asked import Asked, is_sure
@@ -62,7 +65,7 @@ class LastLook:
         optimizer = sentinel.optimizer
         midway = bool(sentinel.losses.pending) or sentinel.capture.tape.unfinished()
         if sentinel.losses.pending and (optimizer is not None or sentinel.clock.has_optimizer):
-            self._unfinished(optimizer)
+            self._unfinished(optimizer, error)
         else:
             spoken = () if error is None else spoken_of(error) or self.refusal.given(error)
             self._before_loss(optimizer, spoken, error)
@@ -153,8 +156,8 @@ class LastLook:
             RECORDER.emit(looked, urgent=True)
             RECORDER.emit(sentinel.judge.unseen(optimizer, looked, arrays), urgent=True)
 
-    def _unfinished(self, optimizer: Optimizer | None) -> None:
-        """The script ended behind its backward; its optimizer is gone where that lived in a function that is over."""
+    def _unfinished(self, optimizer: Optimizer | None, error: BaseException | None) -> None:
+        """The script ended in its backward or behind it; its optimizer is gone with the function that it lived in."""
         sentinel, border = self._sentinel, Border()
         with quiet():
             if optimizer is None:
@@ -165,7 +168,20 @@ class LastLook:
                 sentinel.judge.gradients_of(optimizer, sight, border)
         if sentinel.teller.tell(border):
             sentinel._examine(optimizer, joint=False, ends=True)
+        elif error is not None and is_of_check(error):
+            self._in_backward(optimizer)
         sentinel.losses.clear()
+
+    def _in_backward(self, optimizer: Optimizer | None) -> None:
+        """Torch's own NaN check ended a backward on a finite loss: without the check it runs to its end again."""
+        sentinel, known = self._sentinel, [] if optimizer is None else parameters(optimizer)
+        roots = roots_of(sentinel.capture.tape.whole())
+        let_go_of_hooks(roots)
+        reset_sharding(roots)
+        case = Case(sentinel.clock.step, known, joint=False, unfinished=True, ends=True)
+        looked = sentinel.looker.examine(case)
+        if looked is not None and looked.outcome == "found":
+            RECORDER.emit(sentinel.judge.checked(optimizer, looked), urgent=True)
 
     def at_weights(self) -> None:
         """Look at the weights as they are now; those that the last update left finite were written into since.

@@ -1,0 +1,72 @@
+"""A backward that torch's own NaN check (anomaly mode) ended: without the check it runs again, to its end."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+@pytest.fixture(autouse=True)
+def checked():
+    with torch.autograd.detect_anomaly():
+        yield
+
+
+def train(model, steps=5):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(steps):
+        x, y = torch.randn(3, 2), torch.zeros(3, 2)
+        given = model(x)
+        target = given.detach() if step == 3 else y
+        distance = (given - target).square().sum(1)
+        loss = torch.sqrt(distance).mean()  # of zeros
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def ended(worker, model):
+    with pytest.raises(RuntimeError, match="returned nan values") as raised:
+        train(model)
+    worker.sentinel.last.take(raised.value)
+    return worker.looked[-1]
+
+
+def told(worker, looked):
+    assert looked.outcome == "found", looked
+    assert (looked.method, looked.step, looked.site.forward_op) == ("replay", 3, "aten.sqrt.default")
+    assert looked.site.source.strip().endswith("# of zeros")
+    assert [(one.what, one.step, one.phase) for one in worker.harms] == [("gradient", 3, "backward")]
+    assert torch.is_anomaly_enabled()
+    assert torch.is_anomaly_check_nan_enabled()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_gradient_that_the_check_stopped_at_is_told_by_the_op_that_made_it(work):
+    worker = work()
+    told(worker, ended(worker, nn.Linear(2, 2)))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_backward_of_ddp_that_broke_off_calls_no_other_rank(work, tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        worker = work()
+        told(worker, ended(worker, nn.parallel.DistributedDataParallel(nn.Linear(2, 2))))
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_another_error_in_a_backward_is_no_harm(work):
+    worker = work()
+
+    def fails(gradient):
+        raise RuntimeError("of the script's own")
+
+    model = nn.Linear(2, 2)
+    model.weight.register_hook(fails)
+    with pytest.raises(RuntimeError, match="own") as raised:
+        train(model)
+    worker.sentinel.last.take(raised.value)
+    assert (worker.harms, worker.looked) == ([], [])
