@@ -101,6 +101,14 @@ class Looker:
         case = Case(step, [], joint=False, unfinished=True, spoken=at, suspects=at, handed=True, seconds=seconds)
         return self.live.explain(case, [tensor]) if self.live.here else self._examiner.examine_handed(case)
 
+    def examine_quietly(self, case: Case) -> Looked | None:
+        """Look at a step of which it is not known yet whether it is harmful; nobody is told of it here."""
+        return None if self.live.here else self._examiner.examine_handed(replace(case, handed=True))
+
+    def tell(self, looked: Looked) -> None:
+        """Write down what a quiet look has found."""
+        self._saw(looked)
+
     def tells(self, masks: Masks) -> None:
         """Have ``masks`` ask which -inf was laid down where the loop's own calls do not show it."""
         masks.seen = guarded("levels")(lambda tensor: self.live.here and self.live.lays(tensor))

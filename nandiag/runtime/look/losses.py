@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import local, quiet
 from nandiag.runtime.memory.there import is_there
 
@@ -129,3 +130,14 @@ def factor_of(loss: Tensor) -> float:
         if isinstance(other, Tensor) and other.numel() == 1 and not other.requires_grad:
             return float(other)
     return 1.0
+
+
+def divided(args: tuple[Any, ...], kwargs: dict[str, Any], factor: float) -> tuple[Any, ...]:
+    """Return the arguments of a backward from one loss with a gradient to begin with that takes ``factor`` away.
+
+    Raises Refused where it is not one loss, or begins with a gradient of the script's.
+    """
+    given = [*args[1:2], kwargs.get("grad_tensors")]
+    if not args or not isinstance(args[0], Tensor) or any(one is not None for one in given):
+        raise Refused("a backward that begins with a gradient of the script's is not run without a factor")
+    return args[0], torch.full_like(args[0], 1.0 / factor), *args[2:]

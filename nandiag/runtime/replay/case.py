@@ -46,6 +46,7 @@ class Case:
     ``single``: nothing says that the other ranks end in this step as well.
     ``shares``: all ranks exchange the gradients once more that they have exchanged behind the backward.
     ``by_hand``: no optimizer made the updates, so that the tape begins with the one before this step.
+    ``factor``: the backward is run without this number, by which the script multiplies its loss.
     """
 
     step: int
@@ -70,6 +71,7 @@ class Case:
     shares: bool = False
     seconds: float = math.inf
     forgets: frozenset[tuple[int, object]] | None = None
+    factor: float = 1.0
 
     @property
     def seen_finite(self) -> list[Tensor]:

@@ -18,7 +18,7 @@ from nandiag.runtime.frames import BOUNDARIES
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.look.finite import fact
-from nandiag.runtime.look.losses import factor_of
+from nandiag.runtime.look.losses import divided, factor_of
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.exchanges.shared import Shared
@@ -88,6 +88,7 @@ class Player:
         self._in_company = case is not None and case.may_be_joined and not case.by_hand
         self._alone = case is not None and case.unfinished and case.single
         self._shares = case is not None and case.shares
+        self._factor = 1.0 if case is None else case.factor
         self._shared = Shared([], again=False)
         self._leaves = leaves
         self.result = Rerun()
@@ -224,6 +225,7 @@ class Player:
                 raise Refused("a loss was made by code that the tape did not see")
             self.result.losses.append((root, entry.micro_step))
             self.result.factors.append(factor_of(root))
+        args = args if self._factor == 1.0 else divided(args, kwargs, self._factor)
         _backward(*args, **kwargs)
         with self.tracer.still():
             # Now, before the script divides or clips them: what an exchange between ranks would be given.

@@ -3,8 +3,8 @@
 Such a script makes its updates by itself, in the open: the gradients are looked at when they have come, and what the
 update left when the next backward begins.
 
-Where it scales its loss by itself, and asks of what came behind the backward whether it is finite, gradients that are
-not are no harm yet: it may leave the update out and lower its scale, as a GradScaler does. Whether they were used
+Where it scales its loss by itself, and the step has finite gradients when it is run again without the scale, those that
+are not are no harm yet: it may leave the update out and lower its scale, as a GradScaler does. Whether they were used
 is seen by the weights when the next backward begins; until then the tape keeps all that it has.
 """
 
@@ -19,7 +19,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from nandiag.events import Skipped
+from nandiag.events import Looked, Skipped
 from nandiag.runtime.leaves import leaves_of, names_in_script
 from nandiag.runtime.levels.looker import Looker
 from nandiag.runtime.look.finite import norms, quiet, read
@@ -67,6 +67,8 @@ class Bare:
         with quiet():
             self._judge.by_hand(self._named(leaves), set(map(id, leaves)), border)
         self._in_search.ends(border)
+        if border.harms and self._in_search.shown is not None:
+            self._looker.tell(self._in_search.shown)
 
     def let_go(self, tensors: Iterable[Tensor]) -> None:
         """Hold no reference to these any more: they are seen finite again before they are told to have been so."""
@@ -81,7 +83,7 @@ class Bare:
             if _bad(sight):
                 named = [(name, one.grad) for name, one in self._named(leaves) if one.grad is not None]
                 self._judge.returned(named, sight, border)
-        if self._in_search.takes(sight, border):
+        if self._in_search.takes(sight, border, self._without):
             self._judge.leaves = []
             return sight
         self._act(border, leaves)
@@ -132,15 +134,27 @@ class Bare:
             case = Case(
                 step, bad, joint=False, suspects=tuple(bad), weights_were_finite=updated, by_hand=True, within=within
             )
-            self._settle(None, border, examine=lambda ends: self._examine(replace(case, ends=ends)))
+            shown = self._in_search.shown if step < self._judge.clock.step else None
+            self._settle(None, border, examine=lambda ends: self._examine(replace(case, ends=ends), shown))
 
     def _act(self, border: Border, leaves: list[Tensor], gradients: tuple[Tensor, ...] = ()) -> None:
         given = gradients or tuple(one.grad for one in leaves if one.grad is not None)
         case = Case(self._judge.clock.step, leaves, joint=False, gradients=given, by_hand=True)
         self._settle(None, border, examine=lambda ends: self._examine(replace(case, ends=ends)))
 
-    def _examine(self, case: Case) -> None:
-        self._looker.examine(case)
+    def _examine(self, case: Case, shown: Looked | None = None) -> None:
+        """Look at the step; ``shown`` is what was seen of it when its gradients had come, if anything."""
+        if shown is None:
+            self._looker.examine(case)
+        else:
+            self._looker.tell(shown)
+
+    def _without(self, factor: float) -> Looked | None:
+        """Run the step again without a ``factor`` of its loss, before it is known whether it does any harm."""
+        leaves = self._judge.leaves
+        given = tuple(one.grad for one in leaves if one.grad is not None)
+        case = Case(self._judge.clock.step, leaves, joint=False, spoken=given, by_hand=True, factor=factor)
+        return self._looker.examine_quietly(case)
 
     def _named(self, leaves: list[Tensor]) -> list[tuple[str, Tensor]]:
         with torch._C.DisableTorchFunction():

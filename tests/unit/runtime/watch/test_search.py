@@ -56,10 +56,34 @@ def in_a_function(net, steps, scale=OVERFLOWS, lowers=0.5):
             scale *= lowers
 
 
+class Scaler:
+    """Asks by a method, and of numbers alone."""
+
+    def __init__(self, scale, lowers):
+        self.scale, self.lowers = scale, lowers
+
+    def is_well(self, net):
+        total = sum(float(one.grad.float().sum()) for one in net.parameters())
+        return total == total and abs(total) != float("inf")  # noqa: PLR0124 - as scripts do
+
+    def after(self, well):
+        self.scale *= 1.0 if well else self.lowers
+
+
+def by_a_method(net, steps, scale=OVERFLOWS, lowers=0.5):
+    scaler = Scaler(scale, lowers)
+    for _ in range(steps):
+        backward(net, scaler.scale)
+        well = scaler.is_well(net)
+        if well:
+            update(net, scaler.scale)
+        scaler.after(well)
+
+
 def unasked(net, steps):
     for step in range(steps):
-        backward(net, OVERFLOWS if step == 5 else 1.0)
-        update(net, 1.0)
+        backward(net, OVERFLOWS if step == 5 else 2.0)
+        update(net, 2.0)
 
 
 def asked_of_the_loss_alone(net, steps):
@@ -69,8 +93,8 @@ def asked_of_the_loss_alone(net, steps):
         if torch.isnan(loss):
             continue
         net.zero_grad()
-        (loss * (OVERFLOWS if step == 5 else 1.0)).backward()
-        update(net, 1.0)
+        (loss * (OVERFLOWS if step == 5 else 2.0)).backward()
+        update(net, 2.0)
 
 
 def asked_in_vain(net, steps):
@@ -88,7 +112,7 @@ def train(loop, steps=20, **words):
     return net
 
 
-@pytest.mark.parametrize("loop", [in_the_loop, in_a_function])
+@pytest.mark.parametrize("loop", [in_the_loop, in_a_function, by_a_method])
 def test_what_the_script_leaves_out_is_no_harm_and_is_counted(work, loop):
     worker = work()
     net = train(loop)
@@ -101,27 +125,59 @@ def test_what_the_script_leaves_out_is_no_harm_and_is_counted(work, loop):
     assert all(torch.isfinite(one).all() for one in net.parameters())
 
 
-@pytest.mark.parametrize("loop", [unasked, asked_of_the_loss_alone])
-def test_what_nobody_asks_of_behind_the_backward_is_harm_at_once(work, loop):
+@pytest.mark.parametrize("loop", [unasked, asked_of_the_loss_alone, asked_in_vain])
+@pytest.mark.parametrize("steps", [6, 20])
+def test_what_was_used_is_harm_of_the_backward_and_of_the_update_and_has_its_op(work, loop, steps):
     worker = work()
-    train(loop)
-    first = worker.harms[0]
-    assert (first.step, first.phase) == (5, "backward")
-    assert worker.looked[0].site.op == "aten._to_copy.default"
-
-
-def test_what_was_asked_of_and_used_is_harm_of_the_backward_and_of_the_update(work):
-    worker = work()
-    train(asked_in_vain)
-    assert [(one.step, one.phase) for one in worker.harms[:2]] == [(5, "backward"), (5, "optimizer")]
-
-
-def test_what_was_used_is_harm_though_no_backward_comes_any_more(work):
-    worker = work()
-    net = train(asked_in_vain, steps=6)
+    net = train(loop, steps=steps)
     worker.sentinel.finish()
     assert not all(torch.isfinite(one).all() for one in net.parameters())
-    assert [(one.step, one.phase) for one in worker.harms] == [(5, "backward"), (5, "optimizer")]
+    assert [(one.step, one.phase) for one in worker.harms[:2]] == [(5, "backward"), (5, "optimizer")]
+    first = worker.looked[0]
+    assert (first.step, first.method, first.site.op) == (5, "replay", "aten._to_copy.default")
+
+
+def repaired(net, steps):
+    """Its gradient is not finite at a step, whatever the loss is multiplied by, and the script makes numbers of it."""
+    for step in range(steps):
+        x = torch.randn(16, 16)
+        given = net(x.half()).float()
+        apart = given - (given.detach() if step == 5 else x[:, :1])
+        net.zero_grad()
+        (2.0 * apart.square().sum(1).sqrt().mean()).backward()
+        for one in net.parameters():
+            one.grad = torch.nan_to_num(one.grad)
+        update(net, 2.0)
+
+
+def test_what_is_not_finite_without_the_scale_either_is_harm_at_once(work):
+    worker = work()
+    train(repaired)
+    assert [(one.step, one.phase) for one in worker.harms] == [(5, "backward")]
+    assert worker.looked[0].site.forward_op == "aten.sqrt.default"
+
+
+def in_parts(net, steps, parts=4):
+    scale = OVERFLOWS
+    for _ in range(steps):
+        net.zero_grad()
+        for _ in range(parts):
+            x = torch.randn(16, 16)
+            ((net(x.half()).float() - x[:, :1]).square().mean() * scale).backward()
+        if all_finite(net):
+            update(net, scale)
+        else:
+            scale *= 0.5
+
+
+def test_an_update_of_several_backwards_is_left_out_once(work):
+    worker = work()
+    train(in_parts)
+    worker.sentinel.finish()
+    scales = [one.scale for one in worker.events(Skipped) if one.of == "scaled gradient"]
+    assert scales
+    assert scales == sorted(set(scales), reverse=True)
+    assert not worker.harms
 
 
 def test_a_scale_that_is_lowered_in_vain_is_no_matter_of_the_scale(work):

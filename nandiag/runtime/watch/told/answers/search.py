@@ -2,64 +2,80 @@
 
 from __future__ import annotations
 
-import dis
 import math
-import sys
-from collections.abc import Callable, Iterator
-from types import CodeType, FrameType, FunctionType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from nandiag.events import Skipped
+from nandiag.events import Looked, Skipped
 from nandiag.events.kinds import MANY_IN_A_ROW
-from nandiag.runtime.frames import USER, kind_of
 from nandiag.runtime.look.losses import factor_of
 from nandiag.runtime.look.sight import Sight
 
 if TYPE_CHECKING:
     from nandiag.runtime.watch.judge import Border
 
-_ASKS = frozenset({"isfinite", "isnan", "isinf"})
-_MOST_FRAMES = 40
+# How often a run is it seen whether gradients are finite without the scale: two more runs of a step each time.
+_MOST_LOOKS = 3
 
 
 class InSearch:
-    """Holds back the harm of gradients that are not finite, and may be left out, until it is seen that they were not.
+    """Holds back the harm of gradients that the scale alone made infinite until it is seen that they were not used.
 
-    ``skipped`` is told of those that were.
+    ``skipped`` is told of those that were not.
     """
 
     def __init__(self, skipped: Callable[[Skipped], object]) -> None:
         self._skipped = skipped
         self._scale = 1.0
         self._step = self._in_a_row = 0
-        self._norm = math.nan
+        self._norm = self._left_out = math.nan
+        self._looks, self._of_scale = _MOST_LOOKS, False
         self._held: Border | None = None
+        self._shown: Looked | None = None
 
     @property
     def waits(self) -> bool:
         """Whether the harm of the newest backward is held back."""
         return self._held is not None
 
+    @property
+    def shown(self) -> Looked | None:
+        """What a look at the newest backward has shown, where it is held back."""
+        return self._shown if self._shown is not None and self._shown.step == self._step else None
+
     def begins(self, roots: list[Tensor], step: int) -> None:
         """A backward from ``roots`` begins, in ``step``; nothing waits any more, as where weights were lost before."""
         self._held = None
         self._scale, self._step = factor_of(roots[0]) if len(roots) == 1 else 1.0, step
 
-    def takes(self, sight: Sight, border: Border) -> bool:
+    def takes(self, sight: Sight, border: Border, look: Callable[[float], Looked | None]) -> bool:
         """The backward is over: hold back what is harm in its ``border``; False where there is none, or all of it is.
 
-        It is where the loss is not finite, or not scaled by the script, or where that asks nothing of what came. Where
-        the scale was lowered many times in vain it is no matter of the scale.
+        It is where the loss is not finite, or not scaled by the script, or where ``look``, which is given a factor and
+        runs the step again without it, shows gradients that are not finite without the scale either. Where that was
+        lowered many times in vain it is no matter of the scale.
         """
         scaled = math.isfinite(self._scale) and abs(self._scale) > 1.0 and all(map(math.isfinite, sight.losses))
-        if not (border.harms and scaled and self._in_a_row < MANY_IN_A_ROW and _asks()):
+        if not (border.harms and scaled and self._in_a_row < MANY_IN_A_ROW and self._is_of_scale(look)):
             self._in_a_row = 0
             return False
         self._in_a_row += 1
         self._norm, self._held = sight.grad_norm or 0.0, border
         return True
+
+    def _is_of_scale(self, look: Callable[[float], Looked | None]) -> bool:
+        """Whether it is the scale: looked at where a series begins, a few times; later ones are taken to be as these.
+
+        What the step itself shows is kept, for the case that the script uses the gradients all the same.
+        """
+        if self._in_a_row == 0 and self._looks > 0:
+            self._looks -= 1
+            without = look(self._scale)
+            self._of_scale = without is not None and without.outcome == "finite"
+            self._shown = look(1.0) if self._of_scale else None
+        return self._of_scale
 
     def ends(self, border: Border) -> None:
         """Weights were looked at: before harm in their ``border`` comes that of the gradients, which else is none."""
@@ -68,36 +84,6 @@ class InSearch:
             return
         if border.harms:
             border.harms[:0] = held.harms
-            return
-        self._skipped(Skipped(self._step, self._scale, 1, 0, self._norm, by="script", of="scaled gradient"))
-
-
-def _asks() -> bool:
-    """Whether a running function of the script's, or one that it calls by its name, will ask what is finite."""
-    return any(not _ASKS.isdisjoint(names) for frame in _own_frames() for names in _names(frame))
-
-
-def _own_frames() -> Iterator[FrameType]:
-    frame: FrameType | None = sys._getframe(1)
-    for _ in range(_MOST_FRAMES):
-        if frame is None:
-            return
-        if kind_of(frame.f_code.co_filename) == USER:
-            yield frame
-        frame = frame.f_back
-
-
-def _names(frame: FrameType) -> Iterator[set[Any]]:
-    """Yield the names that are used behind the call that ``frame`` stands at, and those in functions of such names."""
-    behind = {one.argval for one in dis.get_instructions(frame.f_code) if one.offset > frame.f_lasti}
-    later = behind.union(*(_all_names(one) for one in behind if isinstance(one, CodeType)))
-    yield later
-    for called in (frame.f_globals.get(name) for name in later if type(name) is str):
-        if type(called) is FunctionType and kind_of(called.__code__.co_filename) == USER:
-            yield _all_names(called.__code__)
-
-
-def _all_names(code: CodeType) -> set[Any]:
-    """Return the names that a function uses, its generators and comprehensions too."""
-    within = (_all_names(one) for one in code.co_consts if isinstance(one, CodeType))
-    return set(code.co_names).union(*within)
+        elif self._left_out != self._scale:  # else another micro-batch of the same update
+            self._left_out = self._scale
+            self._skipped(Skipped(self._step, self._scale, 1, 0, self._norm, by="script", of="scaled gradient"))
