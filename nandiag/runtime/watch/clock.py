@@ -132,9 +132,10 @@ class Clock:
     def _first(self, number: int, made_in: int) -> int:
         """Return where counting begins: where those before are gone (a fold, a phase, a restart) it goes on.
 
-        Those before were made before it: what one that lives within a step has counted is not gone on from.
+        Those before were made before it: what one that lives within a step has counted is not gone on from. Where one
+        is there that was made before it, and waits for its first update, it lives within a step itself.
         """
-        if self._updates:
+        if self._updates or any(made < number for made, _ in self._made.values()):
             return 0
         return max(made_in, *(one.before + one.updates for one in self._newest_counts if one.number < number), 0)
 

@@ -94,6 +94,25 @@ def test_what_an_optimizer_of_one_step_has_counted_is_not_gone_on_from(work):
     assert told(worker)[0] == ("gradient", 5, "backward")
 
 
+def test_of_several_optimizers_within_a_step_none_goes_on_from_another(work):
+    """A few tasks a step, the first one's optimizer gone: the main optimizer is there, and has made no update yet."""
+    worker, loop = work(), Loop()
+
+    def adapts(bad):
+        weight = torch.ones(2, requires_grad=True)
+        inner = torch.optim.SGD([weight], lr=0.1)
+        for part in range(3):
+            inner.zero_grad()
+            (weight.square().sum() * (math.nan if bad and part == 2 else 1.0)).backward()
+            inner.step()
+
+    for step in range(5):
+        for task in range(2):
+            adapts(bad=(step, task) == (4, 1))
+        loop.run(1)
+    assert told(worker)[0][1] == 4
+
+
 def test_a_backward_call_that_makes_the_updates_itself_is_the_first_of_its_step(work):
     worker = work(on_anomaly="continue")
     model = torch.nn.Linear(4, 1)
