@@ -40,7 +40,6 @@ from nandiag.runtime.replay.phases import phases_of
 from nandiag.runtime.replay.ready import (
     all_that_gather,
     as_before_set_anew,
-    given_memory,
     kept_as_buffers,
     losses_of,
     may_write_weights,
@@ -57,6 +56,7 @@ from nandiag.runtime.replay.trace import Communicates, Tracer
 from nandiag.runtime.replay.unfinished import groups_of, reset_sharding
 from nandiag.runtime.replay.update.again import BY_HAND, GONE, last_write, left_bad, look_again
 from nandiag.runtime.replay.update.instead import is_rewritten
+from nandiag.runtime.replay.update.moved import as_begun, given_memory
 from nandiag.runtime.replay.update.rates import bad_tensors, by_tensor, rates_used
 from nandiag.runtime.replay.update.weights import before_update, of_given, of_weights
 from nandiag.runtime.tape.calls.strangers import is_not_all_kept
@@ -102,7 +102,7 @@ class Examiner:
         with quiet():
             copies = kept_as_buffers(tape) + ([] if case.broken is None else [case.broken.entry])
             copies += [entry for one in case.parameters if (entry := tape.copier(storage(one))) is not None]
-            copies += given_memory(tape, case, self._capture.window.moved_in(tape.step))
+            copies += given_memory(tape, case, self._capture.window.moved.in_step(tape.step))
         entries, self._partial = still_held(to_play(tape, case, copies))
         self._mended, self._beside = Mended(), []
         began = time.perf_counter()
@@ -113,13 +113,13 @@ class Examiner:
         if looked.outcome == "finite" and not case.joint and births is not None:
             stored = births.stored_in(case.suspects, case.step, waiting=True)
             looked = stored or births.last_write(case.step, written_by(self._with_moved(entries))) or looked
-        if looked.outcome == "finite" and not case.joint and (moved := self._capture.window.moved_in(case.step)):
+        if looked.outcome == "finite" and not case.joint and (moved := self._capture.window.moved.in_step(case.step)):
             looked = last_write([one for one in case.suspects if is_bad(one)], case.step, moved, GONE) or looked
         if (looked.outcome == "finite" and not case.joint) or "comm_hook" in looked.facts:
             looked = with_buckets(looked, roots_of(entries))
         with quiet():
             looked = self._from_file(case, entries, self._of_weights(case, entries, looked))
-        looked = of_given(case, looked, self._capture.window.moved, self.examine_handed)
+        looked = of_given(case, looked, self._capture.window.moved.all(), self.examine_handed)
         looked = with_number(case, looked, self._capture, functools.partial(self.examine_number, case.step))
         looked = timed(looked, time.perf_counter() - began)
         if case.is_told(looked):
@@ -204,7 +204,7 @@ class Examiner:
 
     def _with_moved(self, entries: list[Entry]) -> list[Entry]:
         """Return the entries and what gave tensors other memory (``p.data = value``), in their order."""
-        moved = self._capture.window.moved_in(self._capture.tape.step)
+        moved = self._capture.window.moved.in_step(self._capture.tape.step)
         return sorted([*entries, *moved], key=lambda one: one.number) if moved else entries
 
     def _of_weights(self, case: Case, entries: list[Entry], looked: Looked) -> Looked:
@@ -315,7 +315,7 @@ class Examiner:
                 met(case, roots, tracer, capture.step_seconds) as through,
                 traceless(capture, held, entries, weights_written=written, ends=case.ends) as held_by_script,
                 as_written(),
-                self._traced(tracer, case.seconds),
+                self._traced(tracer, case.seconds, entries),
             ):
                 held_by_script.forget(case.forgets)
                 player = Player(tracer, case.scales, held, case, capture.window.exposed)
@@ -367,11 +367,11 @@ class Examiner:
         return again if is_made_here(again) else looked
 
     @contextlib.contextmanager
-    def _traced(self, tracer: Tracer, seconds: float) -> Iterator[None]:
+    def _traced(self, tracer: Tracer, seconds: float, entries: list[Entry]) -> Iterator[None]:
         self._capture.tracer, tracer.until = tracer, time.perf_counter() + seconds
         tracer.hurries = not tracer.joint or possible()  # else a rank that waits for this one would be ended
         try:
-            with torch.enable_grad(), unchecked(), tracer:
+            with as_begun(entries, self._capture.window.moved.all()), torch.enable_grad(), unchecked(), tracer:
                 yield
         finally:
             self._capture.tracer = None

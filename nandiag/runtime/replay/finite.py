@@ -12,6 +12,7 @@ from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.replay.case import Case
+from nandiag.runtime.replay.update.moved import left_alone
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD
 from nandiag.runtime.tape.packed.lasting import ANEW, came_otherwise
@@ -21,6 +22,7 @@ _DROPPED = (
     "other numbers were dropped than in the step: the library's recurrent layers drop by a state of their own, which "
     "had gone on and could not be put back"
 )
+_OTHER_MEMORY = "weights were given other memory in the step (`p.data = ...`), and have what came of it"
 _NOT_AGAIN = "this line left what became a gradient, and was not run again: what it was given is gone"
 
 
@@ -34,6 +36,8 @@ def finite(case: Case, seen: Evidence, capture: Capture, *, partial: bool) -> Lo
     doubts = seen.doubts()
     if partial:
         doubts.append("earlier micro-batches of the step were too large to keep")
+    if left_alone(seen.entries, capture.window.moved.in_step(case.step)):
+        doubts.append(_OTHER_MEMORY)
     if came_otherwise(seen.entries, seen.result.outputs):
         doubts.append(ANEW)
     if seen.tracer.overwritten is not None and seen.tracer.overwritten.drew:

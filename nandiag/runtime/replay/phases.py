@@ -5,19 +5,24 @@ from __future__ import annotations
 from torch import nn
 
 from nandiag.runtime.leaves import is_leaf
+from nandiag.runtime.memory.later.moved import by_data
 from nandiag.runtime.replay.rerun import getter, written_by
 from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry
+from nandiag.runtime.tape.packed.descent import ancestors
 from nandiag.runtime.tape.packed.words import Made
 
 
 def phases_of(entries: list[Entry]) -> dict[int, str]:
     """Return by ``id`` the phase of each entry: data before the model, forward in it, loss after it, then backward.
 
-    Entries of which only some are run again keep the phases that they have among all.
+    Entries of which only some are run again keep the phases that they have among all. What is computed to give weights
+    other memory is no data.
     """
     models = [index for index, entry in enumerate(entries) if entry.kind == ROOT and not _is_criterion(entry)]
     backwards = [index for index, entry in enumerate(entries) if entry.kind == BACKWARD]
-    return {id(entry): _phase(index, entry, models, backwards) for index, entry in enumerate(entries)}
+    known = {id(entry): _phase(index, entry, models, backwards) for index, entry in enumerate(entries)}
+    moved = [entry for entry in entries if entry.function is by_data and _is_weight(entry)]
+    return known | {id(one): known[id(moved[-1])] for one in ancestors(moved) if known.get(id(one)) == "data"}
 
 
 def _phase(index: int, entry: Entry, models: list[int], backwards: list[int]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -56,28 +55,6 @@ def to_play(tape: Tape, case: Case, copies: list[Entry]) -> list[Entry]:
     entries = tape.whole(wanted, without=updates_by_hand(known, alone=case.by_hand), also=copies)
     made = [*copies, *(maker[0] for maker in map(tape.maker, wanted) if maker is not None)]
     return entries if case.joint else without_gone(entries, made)
-
-
-def given_memory(tape: Tape, case: Case, moved: list[Entry]) -> list[Entry]:
-    """Return what gave a leaf that is no weight other memory in this step (``d.data = value``), to be done again."""
-    weights = set(map(id, case.parameters))
-    targets = ((entry, entry.args[0].get()) for entry in moved if entry.before is not None and entry.words)
-    return [
-        _given_again(tape, entry, target)
-        for entry, target in targets
-        if target is not None and id(target) not in weights and not case.by_hand
-    ]
-
-
-def _given_again(tape: Tape, moved: Entry, target: Tensor) -> Entry:
-    maker = tape.maker(target)
-    made = maker is not None and maker[0].step == tape.step and maker[0].args is not None
-    word = Made(*maker, weakref.ref(target)) if made and maker is not None else moved.args[0]
-    entry = Entry(CALL, moved.function, grad=False, modes=moved.modes)
-    entry.args, entry.words, entry.in_place = (word, moved.words[0]), [word, moved.words[0]], True
-    entry.trail, entry.number, entry.step, entry.micro_step = moved.trail, moved.number, moved.step, moved.micro_step
-    entry.before = None if made else moved.before
-    return entry
 
 
 def without_gone(entries: list[Entry], wanted: list[Entry]) -> list[Entry]:

@@ -26,14 +26,15 @@ from nandiag.runtime.leaves import unseen
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.memory.laid import laid_by
 from nandiag.runtime.memory.later.handed_out import HandedOut
+from nandiag.runtime.memory.later.moved import Moved
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.memory.unwritten import EMPTY
 from nandiag.runtime.tape.calls.outputs import shards_of
 from nandiag.runtime.tape.entries import CALL, Entry, Tape
-from nandiag.runtime.tape.packed.descent import unheld
+from nandiag.runtime.tape.packed.descent import is_of_little
 from nandiag.runtime.tape.packed.jots import LARGEST
 from nandiag.runtime.tape.packed.nested import tensors_in
-from nandiag.runtime.tape.packed.words import HANDS_ON, Given, Made, base_of, is_handed_on
+from nandiag.runtime.tape.packed.words import HANDS_ON, base_of, is_handed_on
 from nandiag.runtime.tape.state import Generators, generators, modes
 from nandiag.runtime.tracebacks import pass_on
 
@@ -58,8 +59,8 @@ _FROM_DATA = frozenset({"from_numpy", "as_tensor", "tensor", "frombuffer", "asar
 _Kept = tuple[Generators | None, tuple[Tensor, Tensor] | None]
 _NUMBERS = frozenset({float, bool, int})
 _KINDS = (Tensor, tuple, list, float, int)
-_MOST_NUMBERS, _LITTLE = 8, 1 << 20
-_MOST_MOVED, _MOST_EXPOSED = 256, 64
+_MOST_NUMBERS = 8
+_MOST_EXPOSED = 64
 FEW_CALLS, _CALL_SECONDS, _SHARE = 128, 6e-6, 0.01
 # Where no optimizer was made the update is among these calls, and may be what makes the weights bad.
 _CALLS_BY_HAND, _SHARE_BY_HAND = 256, 0.02
@@ -72,14 +73,6 @@ _SHUT, _MOST_SHUT = 16, 1024
 
 _functorch = torch._C._functorch.peek_interpreter_stack
 _stacked = torch._C._len_torch_function_stack
-
-
-def _by_data(tensor: Tensor, value: Tensor) -> None:
-    """Do ``p.data = value``, among the functions that a script calls."""
-    tensor.data = value
-
-
-_by_data.__name__ = ".data"
 
 
 class Questions(Protocol):
@@ -152,7 +145,7 @@ class Window(Beneath):
         self.numbers: deque[tuple[float, Tensor, Entry]] = deque(maxlen=_MOST_NUMBERS)
         self.stored: list[tuple[int, Tensor]] = []
         self.handed_out = HandedOut()
-        self.moved: deque[Entry] = deque(maxlen=_MOST_MOVED)
+        self.moved = Moved(tape)
         self.exposed: deque[reference[Tensor]] = deque(maxlen=_MOST_EXPOSED)
         self.wrote: Callable[[Tensor, Any], object] | None = None
         self.refused: Callable[[BaseException, Any], object] | None = None
@@ -218,25 +211,6 @@ class Window(Beneath):
         if maker is not None and is_of_little(maker[0]) and self.tape.hold(maker[0]):
             self.numbers.append((number, args[0], maker[0]))
 
-    def _note_moved(self, target: Tensor, value: Tensor, frame: Any) -> None:
-        """Note ``p.data = value``: by it ``p`` has other memory, which is made again by no call of the tape."""
-        entry = Entry(CALL, _by_data, grad=False, modes=modes())
-        entry.in_place, entry.trail, entry.args = True, trail(frame), (Given(target, strong=False),)
-        entry.step, entry.number = self.tape.step, self.tape.next_number()
-        if type(target) is Tensor and target.requires_grad and target.numel() <= _SMALL:
-            entry.before = target, target.detach()  # nothing else has that memory when this is over
-        made = self.tape.maker(value) if value.layout is torch.strided and value.nbytes <= _LITTLE else None
-        if made is not None and is_of_little(made[0]):
-            entry.args, entry.words = (*entry.args, Given(value, strong=True)), [Made(*made, reference(value))]
-            self.tape.hold_update(entry, (target,))
-        while self.moved and self.moved[0].step < self.tape.step - 1:
-            self.moved.popleft()
-        self.moved.append(entry)
-
-    def moved_in(self, step: int) -> list[Entry]:
-        """Return the ``p.data = value`` of the step, oldest first, each as a write into ``p``."""
-        return [entry for entry in self.moved if entry.step == step]
-
     def _pass_on(self, error: BaseException, words: Any) -> None:
         pass_on(error)
         if self.refused is not None:
@@ -269,7 +243,7 @@ class Window(Beneath):
             self.tape.jots.make_way(tensors_in(args[:1] if writes else args), writes=writes)
         self.writes += what.in_place
         if what.gives_data:
-            self._note_moved(args[0], args[1], sys._getframe(1))
+            self.moved.note(args[0], args[1], sys._getframe(1))
         if what.exposes and args and isinstance(args[0], Tensor):
             self.handed_out.forget(args[0])
             self.exposed.append(reference(base_of(args[0])))
@@ -347,13 +321,6 @@ def _asked_of(args: tuple[Any, ...], kwargs: Any) -> Any:
     """Return what a question is of; of a comparison it is that only of a tensor with itself (``x != x``)."""
     first = args[0] if args else (kwargs or {}).get("input")
     return first if len(args) < 2 or args[0] is args[1] else None
-
-
-def is_of_little(maker: Entry) -> bool:
-    """Whether little is to be held for a call to be made again: an evaluation may read a bad number off each batch."""
-    words = (word for entry in unheld(maker) for word in entry.words if type(word) is Given)
-    held = (tensor for word in words if (tensor := word.get()) is not None and not tensor.requires_grad)
-    return sum(tensor.nbytes if tensor.layout is torch.strided else tensor.numel() for tensor in held) <= _LITTLE
 
 
 def _has_gradient(what: Traits, args: tuple[Any, ...], outputs: Sequence[Tensor]) -> bool:

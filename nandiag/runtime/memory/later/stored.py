@@ -30,9 +30,8 @@ from nandiag.runtime.memory.there import storage_of
 from nandiag.runtime.tape.calls.strangers import has_strangers
 from nandiag.runtime.tape.entries import ROOT
 from nandiag.runtime.tape.packed.consumed import GRAD, OUTPUT
-from nandiag.runtime.tape.packed.descent import ancestors
+from nandiag.runtime.tape.packed.descent import ancestors, is_of_little
 from nandiag.runtime.tape.packed.words import Given
-from nandiag.runtime.tape.window import is_of_little
 
 if TYPE_CHECKING:
     from nandiag.runtime.tape.capture import Capture

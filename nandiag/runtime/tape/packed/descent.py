@@ -6,12 +6,16 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, strided
 
 from nandiag.runtime.tape.packed.words import Given, Made
 
 if TYPE_CHECKING:
     from nandiag.runtime.tape.entries import Entry
+
+
+# Bytes that may be held for a call to be made again.
+LITTLE = 1 << 20
 
 
 class _Nothing:
@@ -75,3 +79,10 @@ def part(entries: Iterable[Entry], made: dict[int, Made], tensors: Iterable[Tens
 
 def _nothing() -> None:
     """Stand in for a tensor that was to be taken as it is."""
+
+
+def is_of_little(maker: Entry) -> bool:
+    """Whether little is to be held for a call to be made again: an evaluation may read a bad number off each batch."""
+    words = (word for entry in unheld(maker) for word in entry.words if type(word) is Given)
+    held = (tensor for word in words if (tensor := word.get()) is not None and not tensor.requires_grad)
+    return sum(tensor.nbytes if tensor.layout is strided else tensor.numel() for tensor in held) <= LITTLE

@@ -155,7 +155,7 @@ class LeftOut:
 def _are_used(capture: Capture) -> bool:
     """Whether the gradients that the script dropped went into something before that."""
     tape = capture.tape
-    return gradients_used(tape.entries, capture.mark, capture.window.moved_in(tape.step))
+    return gradients_used(tape.entries, capture.mark, capture.window.moved.in_step(tape.step))
 
 
 def _lineage(makers: list[Entry]) -> set[int]:

@@ -1,0 +1,68 @@
+"""``p.data = value``: what gives a tensor other memory, which no call of the tape makes again (worker)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+from weakref import ref as reference
+
+from torch import Tensor, nn, strided
+
+from nandiag.runtime.frames import trail
+from nandiag.runtime.tape.entries import CALL, Entry, Tape
+from nandiag.runtime.tape.packed.descent import LITTLE, is_of_little
+from nandiag.runtime.tape.packed.words import Given, Made
+from nandiag.runtime.tape.state import modes
+
+# Elements of a leaf whose memory before is kept, and how many writes.
+_SMALL, _MOST = 1 << 14, 256
+
+
+def by_data(tensor: Tensor, value: Tensor) -> None:
+    """Do ``p.data = value``, among the functions that a script calls."""
+    tensor.data = value
+
+
+by_data.__name__ = ".data"
+
+
+class Moved:
+    """The newest of these writes, of two steps at most, each as an entry of the tape that writes into ``p``."""
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+        self._entries: deque[Entry] = deque(maxlen=_MOST)
+
+    def note(self, target: Tensor, value: Tensor, frame: Any) -> None:
+        """``target.data = value`` is about to be done by the script in ``frame``."""
+        tape, entry = self._tape, Entry(CALL, by_data, grad=False, modes=modes())
+        entry.in_place, entry.trail, entry.args = True, trail(frame), (Given(target, strong=False),)
+        entry.step, entry.number = tape.step, tape.next_number()
+        if is_leaf_of_script(target) and target.numel() <= _SMALL:
+            entry.before = target, target.detach()  # nothing else has that memory when this is over
+        made = tape.maker(value) if value.layout is strided and value.nbytes <= LITTLE else None
+        if made is not None and is_of_little(made[0]):
+            entry.args, entry.words = (*entry.args, Given(value, strong=True)), [Made(*made, reference(value))]
+            tape.hold_update(entry, (target,))
+        elif entry.before is not None and isinstance(target, nn.Parameter):  # put back after a look at other weights
+            entry.args, entry.words = (*entry.args, Given(value, strong=True)), [Given(value, strong=True)]
+        while self._entries and self._entries[0].step < tape.step - 1:
+            self._entries.popleft()
+        self._entries.append(entry)
+
+    def in_step(self, step: int) -> list[Entry]:
+        """Return those of the step, oldest first."""
+        return [entry for entry in self._entries if entry.step == step]
+
+    def all(self) -> list[Entry]:
+        """Return all that are known, oldest first."""
+        return list(self._entries)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._entries.clear()
+
+
+def is_leaf_of_script(target: Tensor) -> bool:
+    """Whether it is a weight, or a plain tensor that gradients are gathered for."""
+    return type(target) in {Tensor, nn.Parameter} and target.requires_grad

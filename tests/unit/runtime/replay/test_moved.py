@@ -1,0 +1,100 @@
+"""``p.data = value``: weights that a step gives other memory have it again where the step is run again."""
+
+import pytest
+import torch
+from torch import nn
+
+
+def back_by_data(weight, old):
+    weight.data = old
+
+
+def back_by_copy(weight, old):
+    weight.data.copy_(old)
+
+
+def kept(weight):
+    return weight.data
+
+
+def copied(weight):
+    return weight.data.clone()
+
+
+def ascend(model, keep):
+    """Go up by the length of the gradient, as sharpness-aware minimisation does; returns what the weights were."""
+    norm = torch.sqrt(sum(one.grad.square().sum() for one in model.parameters()))
+    old = [keep(one) for one in model.parameters()]
+    for one in model.parameters():
+        one.data = one.data + 0.05 * one.grad / norm  # the line
+    return old
+
+
+def train(model, keep, back, bad=3):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(bad + 3):
+        inputs, least = torch.randn(4, model.in_features), 50.0 if step == bad else 0.0
+        optimizer.zero_grad()
+        torch.relu(model(inputs).abs() - least).mean().backward()
+        old = ascend(model, keep)
+        optimizer.zero_grad()
+        model(inputs).abs().mean().backward()
+        for weight, value in zip(model.parameters(), old, strict=True):
+            back(weight, value)
+        optimizer.step()
+
+
+@pytest.mark.parametrize(("keep", "back"), [(kept, back_by_data), (copied, back_by_copy)])
+def test_what_the_weights_were_moved_by_within_the_step_has_its_line(work, keep, back):
+    worker, model = work(), nn.Linear(3, 2)
+    train(model, keep, back)
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source, looked.step) == ("found", "op", 3), looked
+    assert looked.site.source.rstrip().endswith("# the line")
+    assert (looked.site.op, looked.phase) == ("aten.div.Tensor", "optimizer")
+
+
+def test_weights_are_as_they_were_behind_a_replay(work):
+    finals = []
+    for watched in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2)
+        first = model.weight.data_ptr()
+        if watched:
+            worker = work(on_anomaly="continue")
+        train(model, kept, back_by_data)
+        finals.append([one.detach().clone() for one in model.parameters()])
+        assert model.weight.data_ptr() == first
+    assert worker.looked[0].outcome == "found"
+    for one, other in zip(*finals, strict=True):
+        assert torch.equal(one.isnan(), other.isnan())
+        assert torch.equal(one.nan_to_num(), other.nan_to_num())
+
+
+def test_of_weights_that_are_too_large_to_keep_it_is_said_that_the_step_was_not_as_it_had_been(work):
+    worker, model = work(), nn.Linear(200, 100)
+    train(model, kept, back_by_data)
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.facts["complete"]) == ("finite", False), looked
+    assert "other memory" in looked.reason
+
+
+def test_weights_that_an_evaluation_stood_in_for_are_the_trained_ones_again(work):
+    """The average has other numbers, on which the loss would be finite."""
+    worker, model, average = work(), nn.Linear(2, 1, bias=False), torch.ones(1, 2)
+    with torch.no_grad():
+        model.weight.zero_()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    for step in range(5):
+        trained = model.weight.data
+        model.weight.data = average
+        model(torch.ones(1, 2)).detach()
+        model.weight.data = trained
+        optimizer.zero_grad()
+        output = model(torch.ones(3, 2))
+        loss = (output / output.abs().max()).sum() if step == 3 else output.sum()  # of zeros
+        loss.backward()
+        optimizer.step()
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.step) == ("found", 3), looked
+    assert looked.site.op == "aten.div.Tensor"
