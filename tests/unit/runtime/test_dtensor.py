@@ -19,7 +19,7 @@ from nandiag.runtime.anomaly_mode import Support, without_nan_check
 ISNAN = torch.ops.aten.isnan.default
 ANY = torch.ops.aten._is_any_true.default
 # Before, DTensor has fewer rules, and a mesh without a process group can do less.
-OLD = torch.__version__ < "2.8"
+OLD = torch.__version__ < "2.12"
 PARTIAL = [] if OLD else [Partial("sum"), Partial("avg"), Partial("max"), Partial("min")]
 OTHERS = [Replicate(), Shard(0), Shard(1), *PARTIAL]
 FORMULAS = [torch.max] if OLD else [torch.max, torch.median, torch.nansum]

@@ -85,6 +85,7 @@ def test_no_tensor_of_the_device_is_read_on_the_way(work, monkeypatch):
     assert len(waited) == 3
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 def test_norms_of_each_gradient():
     sparse = torch.sparse_coo_tensor([[1]], [math.inf], (3,), check_invariants=True)
     norms = each_norm([torch.ones(4), torch.ones(2, dtype=torch.float16), torch.ones(2, dtype=torch.int32), sparse])

@@ -72,7 +72,8 @@ def test_what_the_others_put_in_may_be_any_number(fake):
 
 def test_a_message_is_not_stood_in_for(fake):
     assert by_itself(torch.ops.c10d.send.default) is None
-    assert by_itself(torch.ops._c10d_functional.batch_p2p_ops.default) is None
+    several = getattr(torch.ops._c10d_functional, "batch_p2p_ops", None)  # newer torch has it
+    assert several is None or by_itself(several.default) is None
 
 
 class Ratios(torch.optim.Optimizer):
