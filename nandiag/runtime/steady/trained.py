@@ -16,7 +16,7 @@ from torch import Tensor
 _OFTEN_SET = frozenset({"params", "lr"})
 _PLAIN = frozenset({float, int, bool, str, type(None)})
 _params, _gradient, _address = itemgetter("params"), attrgetter("grad"), Tensor.data_ptr
-_side_by_side, _norm = torch._C._nn.flatten_dense_tensors, torch.linalg.vector_norm
+_norm = torch.linalg.vector_norm
 
 
 class Trained:
@@ -25,7 +25,7 @@ class Trained:
     ``decay``, ``first`` and ``second``: the most by which weights come to gradients, and these to the state's bounds.
     """
 
-    __slots__ = ("_get", "_ids", "_lie", "_values", "_weights", "decay", "first", "second")
+    __slots__ = ("_get", "_ids", "_lie", "_together", "_values", "_weights", "decay", "first", "second")
 
     def __init__(self, optimizer: torch.optim.Optimizer, weights: list[Tensor]) -> None:
         groups = optimizer.param_groups
@@ -33,7 +33,9 @@ class Trained:
         self._get: Callable[[Any], Any] = itemgetter(*names, *names[:1])  # of one alone no tuple is got
         self._ids, self._weights = list(map(id, weights)), weights
         # Memory that is let go of, or given to a weight anew, has another address: what is held here stays where it is.
-        self._lie = list(map(_address, weights)), [one.detach() for one in weights]
+        whole = all(one.is_contiguous() for one in weights)
+        self._lie = list(map(_address, weights)), [one.detach().view(-1) if whole else one.detach() for one in weights]
+        self._together: Callable[[list[Tensor]], Tensor] = torch.cat if whole else torch._C._nn.flatten_dense_tensors
         self._values: list[Any] = []
 
     def lies_there(self, weights: list[Tensor]) -> bool:
@@ -76,7 +78,7 @@ class Trained:
     def norm(self) -> float | None:
         """Return the norm of all weights together; None where they lie elsewhere by now."""
         addresses, held = self._lie
-        return _norm(_side_by_side(held)).item() if list(map(_address, self._weights)) == addresses else None
+        return _norm(self._together(held)).item() if list(map(_address, self._weights)) == addresses else None
 
     def let_go(self) -> None:
         """Whose they were is gone."""
