@@ -24,6 +24,8 @@ from nandiag.runtime.tracebacks import hide_own_frames, pass_on
 
 # How long the main thread has to end by itself once another thread was stopped: as it does where it waits for that one.
 _GRACE = 5.0
+# The outermost function of a script that runs, and of a module that is run as one.
+_BEGINNINGS = frozenset({"<module>", "_run_module_as_main"})
 _state: dict[str, Any] = {
     "raised": False,
     "stopped": False,
@@ -51,7 +53,8 @@ def install() -> None:
         with contextlib.suppress(Exception):
             hide_own_frames(error)
             trace = error.__traceback__
-            _record(kind, error, trace)
+            if _is_over():
+                _record(kind, error, trace)
         previous(kind, error, trace)
 
     sys.excepthook = hook
@@ -142,6 +145,14 @@ def on_hard_exit(last: Callable[[], object], *, anywhere: bool = False) -> None:
 def on_raise(witness: Callable[[BaseException, int], None]) -> None:
     """Have ``witness(error, step)`` say what it knows of an exception that leaves the script, before it is recorded."""
     _raising.append(witness)
+
+
+def _is_over() -> bool:
+    """Whether the script's own lines are left: it may call ``sys.excepthook`` itself, for its log, and go on."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_name not in _BEGINNINGS
 
 
 def stopped() -> None:

@@ -38,7 +38,7 @@ def reset_sharding(roots: list[nn.Module]) -> None:
 
 
 def let_go_of_hooks(roots: list[nn.Module]) -> None:
-    """Have DDP's hooks call no other rank, which a backward that broke off has left in wait; the run ends behind it."""
+    """Have DDP's hooks call no other rank, which a backward that broke off has left in wait; the script is over."""
     for root in roots:
         reducer = getattr(root, "reducer", None)
         if reducer is not None:

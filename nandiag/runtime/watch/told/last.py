@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -176,8 +177,9 @@ class LastLook:
         """Torch's own NaN check ended a backward on a finite loss: without the check it runs to its end again."""
         sentinel, known = self._sentinel, [] if optimizer is None else parameters(optimizer)
         roots = roots_of(sentinel.capture.tape.whole())
-        let_go_of_hooks(roots)
-        reset_sharding(roots)
+        if threading.current_thread() is threading.main_thread():  # else others may train on
+            let_go_of_hooks(roots)
+            reset_sharding(roots)
         case = Case(sentinel.clock.step, known, joint=False, unfinished=True, ends=True)
         looked = sentinel.looker.examine(case)
         if looked is not None and looked.outcome == "found":

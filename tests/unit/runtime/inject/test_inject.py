@@ -170,7 +170,8 @@ def test_a_thread_that_is_stopped_brings_the_main_thread_to_its_end(fresh_ending
     assert seen == []
 
 
-def test_the_hook_records_and_hands_on(recording, fresh_ending, tmp_path):
+def test_the_hook_records_and_hands_on(recording, fresh_ending, tmp_path, monkeypatch):
+    monkeypatch.setattr(ending, "_BEGINNINGS", ())  # no line of a script's is left, as when Python itself calls it
     worker, seen = recording(), []
     sys.excepthook = lambda *words: seen.append(words)
     path = tmp_path / "error.json"
@@ -188,6 +189,17 @@ def test_the_hook_records_and_hands_on(recording, fresh_ending, tmp_path):
     assert told["message"] == "ValueError: second"
     ending.at_exit()
     assert worker.events(Finished) == []
+
+
+def test_a_script_that_calls_the_hook_itself_goes_on(recording, fresh_ending):
+    """For its log, say: nothing has ended."""
+    worker, seen = recording(), []
+    sys.excepthook = lambda *words: seen.append(words)
+    ending.install()
+    error = caught(script_that_raises)
+    sys.excepthook(type(error), error, error.__traceback__)
+    assert [words[1] for words in seen] == [error]
+    assert worker.events(Raised) == []
 
 
 def test_an_error_file_that_exists_is_the_scripts_own(recording, fresh_ending, tmp_path):
