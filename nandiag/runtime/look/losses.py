@@ -132,6 +132,35 @@ def factor_of(loss: Tensor) -> float:
     return 1.0
 
 
+def factors_of(loss: Tensor) -> list[tuple[Tensor, int]]:
+    """Return the numbers that the last ops before ``loss`` multiply by (with 1) or divide by (with -1), unread.
+
+    Before its backward, which lets go of what it needs. A number on a device is read by no one here.
+    """
+    found: list[tuple[Tensor, int]] = []
+    node: Any = loss.grad_fn
+    with suppress(RuntimeError), quiet():
+        for _ in range(_MOST_FACTORS):
+            following = [] if node is None else [one for one, _ in node.next_functions if one is not None]
+            name = "" if node is None else node.name()
+            number = _number(node) if name.startswith(_PRODUCTS) else None
+            if len(following) != 1 or (number is None and not name.startswith(_LINEAR)):
+                break
+            found += [] if number is None else [(number, -1 if name.startswith("Div") else 1)]
+            node = following[0]
+    return found
+
+
+def _number(node: Any) -> Tensor | None:
+    saved = (getattr(node, "_saved_other", None), getattr(node, "_saved_self", None))
+    return next((one for one in saved if isinstance(one, Tensor) and one.numel() == 1 and not one.requires_grad), None)
+
+
+_PRODUCTS = ("MulBackward", "DivBackward")
+_LINEAR = ("MeanBackward", "SumBackward", "ToCopyBackward", "NegBackward")
+_MOST_FACTORS = 8
+
+
 def divided(args: tuple[Any, ...], kwargs: dict[str, Any], factor: float) -> tuple[Any, ...]:
     """Return the arguments of a backward from one loss with a gradient to begin with that takes ``factor`` away.
 

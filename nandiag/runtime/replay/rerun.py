@@ -19,10 +19,11 @@ from nandiag.runtime.guard import Refused
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.look.finite import fact
 from nandiag.runtime.look.losses import divided, factor_of
+from nandiag.runtime.memory.later.moved import by_data
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.exchanges.shared import Shared
-from nandiag.runtime.replay.trace import Communicates, Tracer
+from nandiag.runtime.replay.trace import Communicates, Tracer, key_of
 from nandiag.runtime.replay.update import views
 from nandiag.runtime.tape.calls import setting
 from nandiag.runtime.tape.calls.outputs import given_out, shards_of
@@ -166,7 +167,7 @@ class Player:
         args, kwargs, swapped = words
         with self.tracer.still():
             setting.put_in(entry, self._left)
-            self._bind(entry)
+            self._bind(entry, args)
         with under(entry.modes), nullcontext() if swapped is None else swapped.within(entry.function):
             if entry.kind == BACKWARD:
                 self._play_backward(entry, args, kwargs)
@@ -192,7 +193,9 @@ class Player:
             with self.tracer.still():
                 self.result.doubts |= self._lasting.put_right(entry, outputs)
 
-    def _bind(self, entry: Entry) -> None:
+    def _bind(self, entry: Entry, args: Any) -> None:
+        if entry.function is by_data:  # what ops were given of it is kept as it is
+            self.tracer.kept.written([key_of(args[0])])
         doubts = len(self.result.stale)
         self.result.gaps += self._bindings.put(entry.contents, self._unpack)
         del self.result.stale[doubts:]  # the call may read another

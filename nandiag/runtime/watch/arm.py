@@ -275,10 +275,12 @@ def _wrap_backward(sentinel: Sentinel, capture: Capture) -> None:
 
 def _wrap_grad(sentinel: Sentinel) -> None:
     original = torch.autograd.grad
-    called = guarded_alone("sentinel")(sentinel.grad_called)
+    sees, called = guarded_alone("sentinel")(sentinel.bare.sees), guarded_alone("sentinel")(sentinel.grad_called)
 
     @functools.wraps(original)
     def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if not sentinel.clock.has_optimizer:
+            sees(outputs)
         try:
             gradients = original(outputs, inputs, *args, **kwargs)
         except BaseException as error:

@@ -14,7 +14,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from nandiag.events import Looked, Skipped
 from nandiag.runtime.leaves import leaves_of, names_in_script
 from nandiag.runtime.levels.looker import Looker
 from nandiag.runtime.look.finite import norms, quiet, read
+from nandiag.runtime.look.losses import roots_of
 from nandiag.runtime.look.sight import Sight, look
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.together.gathered import Gathered
@@ -50,9 +51,17 @@ class Bare:
 
     def begins(self, roots: list[Tensor]) -> None:
         """A backward call from ``roots`` begins: look at what the last update by hand has left."""
+        self.sees(roots)
+        self._begins(roots)
+
+    def sees(self, roots: Any) -> None:
+        """Gradients of ``roots`` are about to be computed, by a backward call or ``autograd.grad``."""
+        self._in_search.sees(roots_of(roots))
+
+    def _begins(self, roots: list[Tensor]) -> None:
         self._judge.leaves = self._gathered.parts(leaves_of(roots))
         self._look_at_weights(self._judge.leaves)
-        self._in_search.begins(roots, self._judge.clock.step)
+        self._in_search.begins(self._judge.clock.step)
 
     @property
     def waits(self) -> bool:
@@ -94,14 +103,15 @@ class Bare:
 
     def returned(self, roots: list[Tensor], gradients: list[Tensor]) -> Sight:
         """``autograd.grad`` has returned ``gradients`` of ``roots``."""
-        self.begins(roots)
+        self._begins(roots)
         self._looker.backward_begins(roots)
         with quiet():
             sight, border = self._look(gradients)
             if _bad(sight):
                 named = [(f"gradient {number}", one) for number, one in enumerate(gradients)]
                 self._judge.returned(named, sight, border)
-        self._act(border, [], (*roots, *gradients))
+        if not self._in_search.takes(sight, border, lambda _: None):
+            self._act(border, [], (*roots, *gradients))
         self._judge.leaves = []
         return sight
 

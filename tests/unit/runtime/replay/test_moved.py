@@ -98,3 +98,23 @@ def test_weights_that_an_evaluation_stood_in_for_are_the_trained_ones_again(work
     looked = worker.looked[0]
     assert (looked.outcome, looked.step) == ("found", 3), looked
     assert looked.site.op == "aten.div.Tensor"
+
+
+def test_what_an_op_was_given_of_a_weight_is_told_as_it_was_when_the_op_ran(work):
+    """Rounded for the forward alone: by the time that it is told of, the weight has its own numbers again."""
+    worker, model = work(), nn.Linear(4, 1, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[0.3, 0.7, 0.8, 0.9]]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    for step in range(4):
+        full = model.weight.data
+        model.weight.data = torch.round(full) if step == 2 else full.clone()
+        loss = (model(torch.ones(1, 4)) + model.weight.log().sum()).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        model.weight.data = full
+        optimizer.step()
+    looked = worker.looked[0]
+    assert (looked.site.op, looked.step) == ("aten.log.default", 2), looked
+    assert (looked.inputs[0].zeros, looked.inputs[0].max) == (1, 1.0)
+    assert "float64_finite" not in looked.facts or looked.facts["float64_finite"] is not True

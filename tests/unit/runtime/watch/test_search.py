@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from nandiag.events import Skipped
+from nandiag.events import Looked, Skipped
 from nandiag.events.kinds import MANY_IN_A_ROW
 from nandiag.runtime.guard import AnomalyStop
 
@@ -112,7 +112,45 @@ def train(loop, steps=20, **words):
     return net
 
 
-@pytest.mark.parametrize("loop", [in_the_loop, in_a_function, by_a_method])
+def after(scaled):
+    """Return a loop whose loss is scaled in this way."""
+
+    def loop(net, steps, scale=OVERFLOWS):
+        for _ in range(steps):
+            x = torch.randn(16, 16)
+            net.zero_grad()
+            scaled((net(x.half()).float() - x[:, :1]).square(), scale).backward()
+            if all_finite(net):
+                update(net, scale)
+            else:
+                scale *= 0.5
+
+    return loop
+
+
+def by_grad(net, steps, scale=OVERFLOWS):
+    for _ in range(steps):
+        x, weights = torch.randn(16, 16), list(net.parameters())
+        loss = (net(x.half()).float() - x[:, :1]).square().mean()
+        gradients = torch.autograd.grad(loss * scale, weights)
+        if all(torch.isfinite(one).all() for one in gradients):
+            for one, gradient in zip(weights, gradients, strict=True):
+                one.grad = gradient
+            update(net, scale)
+        else:
+            scale *= 0.5
+
+
+SCALED = [
+    lambda each, scale: torch.tensor(scale) * each.mean(),
+    lambda each, scale: each.mean() * scale / 2,
+    lambda each, scale: (scale * each).mean(),
+    lambda each, scale: -(-each.mean() * scale),
+]
+LOOPS = [in_the_loop, in_a_function, by_a_method, *map(after, SCALED), by_grad]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
 def test_what_the_script_leaves_out_is_no_harm_and_is_counted(work, loop):
     worker = work()
     net = train(loop)
@@ -121,7 +159,7 @@ def test_what_the_script_leaves_out_is_no_harm_and_is_counted(work, loop):
     assert not worker.harms
     assert skips
     assert skips[-1].total >= len(skips) >= 3
-    assert skips[0].scale == OVERFLOWS
+    assert skips[0].scale in {OVERFLOWS, OVERFLOWS / 2}
     assert all(torch.isfinite(one).all() for one in net.parameters())
 
 
@@ -135,6 +173,16 @@ def test_what_was_used_is_harm_of_the_backward_and_of_the_update_and_has_its_op(
     assert [(one.step, one.phase) for one in worker.harms[:2]] == [(5, "backward"), (5, "optimizer")]
     first = worker.looked[0]
     assert (first.step, first.method, first.site.op) == (5, "replay", "aten._to_copy.default")
+
+
+@pytest.mark.parametrize("reason", ["refused", None])
+def test_a_large_scale_is_taken_for_one_where_the_step_cannot_be_run_again(work, monkeypatch, reason):
+    worker = work()
+    looked = None if reason is None else Looked(reason, "replay", 0)
+    monkeypatch.setattr(worker.sentinel.looker, "examine_quietly", lambda case: looked)
+    train(in_the_loop)
+    worker.sentinel.finish()
+    assert not worker.harms
 
 
 def repaired(net, steps):

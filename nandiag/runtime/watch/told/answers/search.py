@@ -10,14 +10,18 @@ from torch import Tensor
 
 from nandiag.events import Looked, Skipped
 from nandiag.events.kinds import MANY_IN_A_ROW
-from nandiag.runtime.look.losses import factor_of
+from nandiag.runtime.look.finite import quiet
+from nandiag.runtime.look.losses import factors_of
 from nandiag.runtime.look.sight import Sight
+from nandiag.runtime.replay.case import NOT_RUN
 
 if TYPE_CHECKING:
     from nandiag.runtime.watch.judge import Border
 
 # How often a run is it seen whether gradients are finite without the scale: two more runs of a step each time.
 _MOST_LOOKS = 3
+# Where that cannot be seen, a factor of this size is taken for a loss scale.
+_LARGE = 128.0
 
 
 class InSearch:
@@ -28,7 +32,7 @@ class InSearch:
 
     def __init__(self, skipped: Callable[[Skipped], object]) -> None:
         self._skipped = skipped
-        self._scale = 1.0
+        self._scale, self._factors = 1.0, list[tuple[Tensor, int]]()
         self._step = self._in_a_row = 0
         self._norm = self._left_out = math.nan
         self._looks, self._of_scale = _MOST_LOOKS, False
@@ -45,10 +49,13 @@ class InSearch:
         """What a look at the newest backward has shown, where it is held back."""
         return self._shown if self._shown is not None and self._shown.step == self._step else None
 
-    def begins(self, roots: list[Tensor], step: int) -> None:
-        """A backward from ``roots`` begins, in ``step``; nothing waits any more, as where weights were lost before."""
-        self._held = None
-        self._scale, self._step = factor_of(roots[0]) if len(roots) == 1 else 1.0, step
+    def sees(self, roots: list[Tensor]) -> None:
+        """Gradients of ``roots`` are about to be computed: see what these were multiplied by, while that is there."""
+        self._factors = factors_of(roots[0]) if len(roots) == 1 else []
+
+    def begins(self, step: int) -> None:
+        """The backward of a ``step`` begins; nothing waits any more, as where weights were lost before."""
+        self._held, self._step = None, step
 
     def takes(self, sight: Sight, border: Border, look: Callable[[float], Looked | None]) -> bool:
         """The backward is over: hold back what is harm in its ``border``; False where there is none, or all of it is.
@@ -57,13 +64,18 @@ class InSearch:
         runs the step again without it, shows gradients that are not finite without the scale either. Where that was
         lowered many times in vain it is no matter of the scale.
         """
-        scaled = math.isfinite(self._scale) and abs(self._scale) > 1.0 and all(map(math.isfinite, sight.losses))
-        if not (border.harms and scaled and self._in_a_row < MANY_IN_A_ROW and self._is_of_scale(look)):
+        if not (border.harms and self._is_scaled(sight) and self._is_of_scale(look)):
             self._in_a_row = 0
             return False
         self._in_a_row += 1
         self._norm, self._held = sight.grad_norm or 0.0, border
         return True
+
+    def _is_scaled(self, sight: Sight) -> bool:
+        with quiet():
+            self._scale = math.prod(float(number) ** power for number, power in self._factors)
+        scaled = math.isfinite(self._scale) and abs(self._scale) > 1.0 and all(map(math.isfinite, sight.losses))
+        return scaled and self._in_a_row < MANY_IN_A_ROW
 
     def _is_of_scale(self, look: Callable[[float], Looked | None]) -> bool:
         """Whether it is the scale: looked at where a series begins, a few times; later ones are taken to be as these.
@@ -73,7 +85,10 @@ class InSearch:
         if self._in_a_row == 0 and self._looks > 0:
             self._looks -= 1
             without = look(self._scale)
-            self._of_scale = without is not None and without.outcome == "finite"
+            if without is None or without.outcome in NOT_RUN:
+                self._of_scale = abs(self._scale) >= _LARGE
+                return self._of_scale
+            self._of_scale = without.outcome == "finite"
             self._shown = look(1.0) if self._of_scale else None
         return self._of_scale
 
