@@ -89,6 +89,8 @@ class Clock:
         if newest() is not optimizer:
             known = self._of(optimizer)
             self._newest = weakref.ref(optimizer), known
+        if not known.updates:
+            self._go_back(known.number)
         known.updates += 1
         if beside:
             known.number = sys.maxsize  # nothing goes on from what it has counted
@@ -132,12 +134,20 @@ class Clock:
     def _first(self, number: int, made_in: int) -> int:
         """Return where counting begins: where those before are gone (a fold, a phase, a restart) it goes on.
 
-        Those before were made before it: what one that lives within a step has counted is not gone on from. Where one
-        is there that was made before it, and waits for its first update, it lives within a step itself.
+        Those before were made before it: what one that lives within a step has counted is not gone on from.
         """
-        if self._updates or any(made < number for made, _ in self._made.values()):
+        if self._updates:
             return 0
         return max(made_in, *(one.before + one.updates for one in self._newest_counts if one.number < number), 0)
+
+    def _go_back(self, number: int) -> None:
+        """One that was made as that ``number`` updates for the first time: those made since lived within its step.
+
+        Several did (the tasks of meta-learning), and went on from each other as folds do, for it had counted nothing.
+        """
+        within = [one for one in self._newest_counts if one.number > number]
+        if any(one.before for one in within):
+            self.step = max(one.updates for one in within)
 
     def backward_begins(self) -> None:
         """A backward call begins in the thread that trains."""

@@ -144,6 +144,16 @@ def test_a_run_that_an_update_spoils_is_stopped_in_the_step_of_that_update(work)
     assert {harm.step for harm in worker.harms} == {stopping.step} == {2}
 
 
+def test_folds_go_on_from_each_other_though_an_optimizer_is_there_that_never_updates(work):
+    worker, unused = work(), Loop()
+    for fold in range(3):
+        loop = Loop()
+        loop.run(5, spoil=at(2, bad_gradient) if fold == 2 else lambda *_: None)
+        del loop
+    assert told(worker)[0] == ("gradient", 12, "backward")
+    assert unused
+
+
 def test_a_phase_goes_on_from_the_one_before_though_all_optimizers_were_made_at_first(work):
     worker, first, second = work(), Loop(), Loop()
     first.run(4)
