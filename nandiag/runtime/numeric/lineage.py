@@ -7,7 +7,6 @@ than a guess, unless the one leads to the other.
 from __future__ import annotations
 
 import ast
-import builtins
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -19,6 +18,11 @@ from nandiag.runtime.frames.text import tree_of
 Line: TypeAlias = tuple[str, int]
 _SCOPES = (*Function.__args__, ast.ClassDef)
 _BLOCKS = (ast.For, ast.AsyncFor, ast.While, ast.If, ast.With, ast.AsyncWith, ast.Try, ast.Match)
+# Of Python's own functions those that keep nothing of what they are given; ``setattr`` and ``exec`` write.
+_READERS = frozenset({
+    "abs", "all", "any", "ascii", "bool", "complex", "float", "format", "hash", "int", "isinstance", "len", "max", "min",
+    "print", "repr", "round", "sorted", "str", "sum", "type",
+})  # fmt: skip
 _ELSEWHERE = (ast.Return, ast.Yield, ast.YieldFrom, ast.Global, ast.Nonlocal)
 
 
@@ -80,7 +84,7 @@ def _only_binds(node: ast.stmt) -> bool:
     if any(isinstance(one, _ELSEWHERE) for one in ast.walk(node)):
         return False
     if isinstance(node, ast.Expr):
-        return not set(_changed(node))
+        return _reads(node.value)
     return isinstance(node, ast.Assign) and all(isinstance(one, ast.Name | ast.Tuple) for one in node.targets)
 
 
@@ -105,8 +109,11 @@ def _changed(node: ast.stmt) -> Iterator[str]:
     roots = [root(one) for one in (*targets, getattr(node, "value", None), getattr(node, "iter", None)) if one]
     call = node.value if isinstance(node, ast.Expr) else None
     if isinstance(call, ast.Call):
-        plain = isinstance(call.func, ast.Name)
-        reads = plain and hasattr(builtins, ast.unparse(call.func))  # as print does
-        roots = [] if reads else [root(one) for one in (*call.args, *([] if plain else [call.func]))]
-        roots += [root(word.value) for word in call.keywords if not reads]
+        words = [word.value for word in call.keywords]
+        itself = [] if isinstance(call.func, ast.Name) else [call.func]
+        roots = [] if _reads(call) else [root(one) for one in (*call.args, *itself, *words)]
     yield from (one for one in roots if one is not None)
+
+
+def _reads(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _READERS
