@@ -12,6 +12,7 @@ from nandiag.runtime.evidence.data.refetch import Fetched
 from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import Frame, best
+from nandiag.runtime.numeric.ended import ends
 from nandiag.runtime.numeric.lineage import leads, lines_of
 from nandiag.runtime.numeric.warned import BEFORE, HEARD, Heard
 
@@ -22,6 +23,7 @@ _KNOWN = ("birth", "written_in_place")
 _CAME = frozenset({"came_in", "brought", "by_object"})
 _OF_BIRTH = frozenset({"birth", "call"})
 _MOST_TOLD = 4
+_MAKE_INFINITIES = ("divide by zero", "overflow")
 
 
 def with_heard(looked: Looked) -> Looked:
@@ -35,7 +37,7 @@ def with_heard(looked: Looked) -> Looked:
     if looked.facts.get("dataset_index") is not None and not (_came_before(looked) or _is_held(looked)):
         return looked
     able = [one for one in HEARD.all() if _can_make(one, looked) and _can_come(one, looked)]
-    found = _places(looked, able)
+    found = _likeliest_first(_places(looked, able), looked)
     frames = tuple(map(Frame._make, found[0].places)) if found else ()
     if best(frames) is None:
         return _with_only(_arrived(looked), able)
@@ -168,8 +170,23 @@ def _can_make(heard: Heard, looked: Looked) -> bool:
     return nan or not heard.said.startswith("invalid")
 
 
+def _likeliest_first(found: list[Heard], looked: Looked) -> list[Heard]:
+    """Return the places with those ahead that make NaN at once, where all that is bad is NaN.
+
+    An infinity that was made before may be what the arithmetic there went wrong with, unless the text rules it out.
+    """
+    if any(fact.posinf or fact.neginf for fact in looked.inputs) or any(map(math.isinf, numbers_in(looked))):
+        return found
+    others = [one for one in found if one.said.startswith(_MAKE_INFINITIES)]
+    made = [one for one in found if one not in others]
+    made = [one for one in made if all(leads(lines_of(at.places), lines_of(one.places)) is False for at in others)]
+    return made + [one for one in found if one not in made]
+
+
 def _can_come(heard: Heard, looked: Looked) -> bool:
     """Whether the text does not rule out that what came in is what was made there: only printed, say."""
+    if ends([Frame._make(one) for one in heard.places]):
+        return False
     came, site = looked.facts.get("came_in"), looked.site
     file, _, line = str(came).rpartition(":")
     at = [(file, int(line))] if isinstance(came, str) and line.isdigit() else []

@@ -36,6 +36,8 @@ def text(tmp_path):
         ("exec('t[:] = np.log(a)', {'t': t, 'a': a})  # made\nuse(t)  # to", None),
         ("[xs.append(np.log(a)) for a in b]  # made\nuse(xs)  # to", None),
         ("import numpy as np\ne = np.log(a)  # made\nt = np.zeros(3)\nuse(t)  # to", False),
+        ("try:\n    t = np.log(a)  # made\nfinally:\n    close()\nuse(t)  # to", True),
+        ("self.t, u = np.log(a), 1  # made\nuse(b)  # to", None),
         ("def f(t):\n    return np.log(t)  # made\ndef g(t):\n    use(t)  # to", None),
         ("class A:\n    t = np.log(a)  # made\nuse(A)  # to", None),
         ("self.t = np.log(a)  # made\nuse(b)  # to", None),  # b may hold it
