@@ -28,7 +28,7 @@ _MAKE_INFINITIES = ("divide by zero", "overflow")
 
 def with_heard(looked: Looked) -> Looked:
     """Return ``looked``, or the line that numpy warned of where what came from outside may have come from there."""
-    if looked.facts.get("birth") == OUTSIDE and "weight" not in looked.facts:
+    if looked.facts.get("birth") == OUTSIDE:
         return taken_with_heard(looked)
     number = looked.source == "op" and any(not math.isfinite(one) for one in numbers_in(looked))
     brought = looked.source in _SOURCES or looked.facts.get("brought") is True
@@ -82,8 +82,17 @@ def taken_with_heard(born: Looked) -> Looked:
     if born.facts.get("birth") != OUTSIDE:
         return born
     facts = {name: fact for name, fact in born.facts.items() if name not in _OF_BIRTH}
-    heard = with_heard(replace(born, inputs=born.outputs, facts={**facts, **came_in(born.site)}))
-    return heard if heard.facts.get("heard") is True else born
+    heard = with_heard(replace(born, inputs=born.outputs[-1:], facts={**facts, **came_in(born.site)}))
+    if heard.facts.get("heard") is not True:
+        return born
+    return _as_weight(heard, born) if "weight" in born.facts else heard
+
+
+def _as_weight(heard: Looked, born: Looked) -> Looked:
+    """Return what was ``heard`` of a weight, or a buffer, that was ``born`` bad: it is told of as one."""
+    site, owner = heard.site or Site(), born.site or Site()
+    site = replace(site, module=owner.module, module_class=owner.module_class)
+    return replace(heard, phase=born.phase, site=site, facts={**heard.facts, "birth": OUTSIDE})
 
 
 def came_in(site: Site | None) -> dict[str, object]:

@@ -115,3 +115,25 @@ def test_a_line_whose_infinities_were_taken_away_has_made_no_nan(work, silent):
     trained(torch.from_numpy(rows))
     look = worker.looked[0]
     assert not {"heard", "heard_only"} & look.facts.keys(), look
+
+
+def weights_of(counts):
+    weights = counts.sum() / counts  # the line
+    return torch.tensor(weights / len(counts), dtype=torch.float32)
+
+
+@pytest.mark.parametrize("kind", ["buffer", "parameter"])
+def test_a_weight_that_is_bad_by_an_array_of_numpys_has_its_line(work, silent, kind):
+    worker = work(on_anomaly="continue")
+    model = nn.Linear(3, 4)
+    weights = weights_of(np.array([5.0, 3.0, 0.0, 2.0]))
+    loss = nn.CrossEntropyLoss(weight=weights if kind == "buffer" else None)
+    if kind == "parameter":
+        model.bias = nn.Parameter(weights)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        loss(model(torch.ones(4, 3)), torch.arange(4)).backward()
+        optimizer.step()
+    look = worker.looked[0]
+    assert look.site.source.endswith("# the line"), look
+    assert (look.phase, look.facts["weight_is"], look.facts["heard"]) == ("init", kind, True)
