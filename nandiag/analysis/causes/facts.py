@@ -108,6 +108,12 @@ class Facts:
         names = self.around.names if self.around is not None else ()
         return next((one for one in names if one.name == name), None)
 
+    def kind(self, name: str) -> str:
+        """Return the text that made what a name stands for, or stood for once; empty where it is not known."""
+        kinds = self.around.kinds if self.around is not None else ()
+        known = self.meaning(name) or next((one for one in kinds if one.name == name), None)
+        return "" if known is None else known.text
+
     def written(self, name: str) -> tuple[int, ...]:
         """Return the lines of the origin's file that write ``name``, where all of them are known."""
         found = self.around.written if self.around is not None else ()

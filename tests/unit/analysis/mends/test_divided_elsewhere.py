@@ -119,7 +119,7 @@ def test_a_temperature_is_bounded_where_it_divides(at, by_hand, line, divided, c
     ("line", "code"),
     [
         ("p.grad.mul_(1.0 / norm)", "p.grad.mul_(1.0 / norm.clamp_min(1e-6))"),
-        ("p.grad.mul_(1.0 / n)", "p.grad.mul_(1.0 / n.clamp_min(1e-6))"),
+        ("p.grad.mul_(1.0 / n)", "p.grad.mul_(1.0 / n.clamp_min(1e-12))"),
         ("p.mul_(1.0 / total)", None),
     ],
 )
@@ -129,6 +129,16 @@ def test_gradients_whose_norm_is_zero_stay_so_by_any_factor(at, by_hand, line, c
     facts = at("reciprocal", (zero,), (by_hand.fact(posinf=1, shape=()),), phase="optimizer", **known)
     named = Around((Meaning("n", "p.grad.norm()", "train.py", 3),))
     assert first(replace(facts, look=replace(facts.look, site=Site(around=named)))) == code
+
+
+def test_a_norm_that_is_called_n_is_no_count_though_its_text_may_be_old(at, by_hand):
+    zero = by_hand.fact(zeros=1, shape=(), min=0.0, max=0.0, absmax=0.0)
+    known = on('e = p.grad * (g["rho"] / n)', 'g["rho"] / n')
+    facts = at("reciprocal", (zero,), (by_hand.fact(posinf=1, shape=()),), phase="optimizer", **known)
+    made = "torch.stack([p.grad.norm() for p in ps]).norm()"
+    named = Around(kinds=(Meaning("n", made, "train.py", 3),))
+    told = first(replace(facts, look=replace(facts.look, site=Site(around=named))))
+    assert told == 'e = p.grad * (g["rho"] / n.clamp_min(1e-12))'
 
 
 def test_an_average_of_nothing_is_not_read(at, by_hand):
