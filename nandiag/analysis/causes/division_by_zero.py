@@ -7,7 +7,7 @@ import re
 from nandiag.analysis.causes.empty_reduction import divides_by_nothing
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
 from nandiag.analysis.causes.mends import by_hand, densities
-from nandiag.analysis.causes.mends.counts import names
+from nandiag.analysis.causes.mends.counts import names, narrow
 from nandiag.analysis.causes.mends.divisors import (
     corrections,
     inverses,
@@ -159,7 +159,7 @@ def _by_tensor(facts: Facts) -> Cause | None:
     return Cause(
         slug="division_by_zero",
         evidence=(seen,),
-        suggestions=(_in_update if facts.in_update else _in_pass)(facts, divisor),
+        suggestions=(*narrow.wrapped(facts, divisor), *(_in_update if facts.in_update else _in_pass)(facts, divisor)),
     )
 
 
