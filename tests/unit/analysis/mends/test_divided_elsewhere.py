@@ -146,3 +146,28 @@ def test_an_average_of_nothing_is_not_read(at, by_hand):
     facts = corrected(at, by_hand, "v.copy_(s / corr)", "s / corr", {"nan": 9}, named)
     assert "nothing was averaged yet" in explain(facts)[1].suggestions[0].text
     assert "1e-6" not in (first(facts) or "")
+
+
+@pytest.mark.parametrize(
+    ("use", "code", "extra"),
+    [
+        (
+            "p.add_(g * v.rsqrt(), alpha=-lr)",
+            "p.add_(g * v.clamp_min(1e-30).rsqrt(), alpha=-lr)",
+            {"of_weights": False},
+        ),
+        ("p.sub_(lr * g / v.sqrt())", "p.sub_(lr * g / v.clamp_min(1e-30).sqrt())", {"of_weights": False}),
+        ("p.sub_(lr * g / (v.sqrt() + eps))", None, {"of_weights": False}),
+        ("p.sub_(v)", None, {"of_weights": False}),
+        ("d = v.sqrt()", "d = v.clamp_min(1e-12).sqrt()", {"of_weights": True}),
+        ("y = w / v + 1 / v", "y = w / v.clamp_min(1e-12) + 1 / v.clamp_min(1e-12)", {"of_weights": True}),
+    ],
+)
+def test_a_quotient_that_a_guard_makes_zero_is_guarded_where_it_divides_next(at, by_hand, use, code, extra):
+    given = by_hand.fact(zeros=16, min=0.0, max=0.0), by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0)
+    update = {} if extra["of_weights"] else {"reconstructed": True, "parameters": ["w"]}
+    place = on("v = o / r.mean()", "o / r.mean()")
+    facts = at("div", given, (by_hand.fact(nan=16),), phase="loss", extra={**extra, **update}, **place)
+    facts = replace(facts, look=replace(facts.look, site=Site(around=Around(uses=(use,)))))
+    codes = [one.code for one in explain(facts)[1].suggestions]
+    assert (codes[1:] or [None])[0] == code
