@@ -226,6 +226,14 @@ def _calm(rows: Sequence[Row], norm: float, loss: float) -> int:
     end = len(rows)
     while end > len(rows) - _AFTERMATH and calm[end - 1] and not all(calm[-_AFTERMATH:]):
         end -= 1  # one wild step may be followed by calm ones: what it left in the optimizer is still to come
+    end = _last_calm(calm, end)
+    # So may a wild step before it, with a calm one or two between.
+    while len(rows) - 2 * _AFTERMATH < end < len(rows) and not all(calm[max(end - _AFTERMATH, 0) : end]):
+        end = _last_calm(calm, end - 1)
+    return end
+
+
+def _last_calm(calm: Sequence[bool], end: int) -> int:
     while end and not calm[end - 1]:
         end -= 1
     return end

@@ -63,6 +63,8 @@ UP = [3.0, 9.0, 80.0, 900.0, 2e4, 1e7]
         ("calm to the end", history(CALM), "data_outlier"),
         ("a jump, then slow death", history([*CALM, 9e8, 2e9, 7e9], [*CALM, 4e9, 5e9, 6e9]), "data_outlier"),
         ("a jump, then calm", history([*CALM, math.inf, 0.9], [*CALM, 1.3e20, 0.8]), "data_outlier"),
+        ("two leaps, a step apart", history([*CALM, 90.0, 1.1, 5e6], [*CALM, 40.0, 1.1, 2e5]), "gradient_explosion"),
+        ("a wild step long before", history([*CALM[:6], 90.0, *CALM[6:], 9e8], [*CALM, 1.0, 4e9]), "data_outlier"),
         ("the gradient jumps, not the loss", history([*CALM, 5e6], [*CALM, 1.1]), "gradient_explosion"),
         ("too little is known", history([1.0, 1.2]), None),
         ("one step, and nothing odd", history([2.0], [1.5]), None),
