@@ -1,7 +1,7 @@
 """What a rank can say: events, the facts and sites in them, and their JSON form. Standard library only."""
 
 from nandiag.events.codec import Record, decode, encode
-from nandiag.events.facts import Argument, GroupRate, Setting, TensorFact
+from nandiag.events.facts import Argument, GroupRate, Setting, TensorFact, Trainer
 from nandiag.events.kinds import (
     PHASES,
     Activations,
@@ -62,6 +62,7 @@ __all__ = [
     "Statement",
     "Stopping",
     "TensorFact",
+    "Trainer",
     "Unknown",
     "Warned",
     "Written",

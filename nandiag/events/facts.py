@@ -6,6 +6,15 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Trainer:
+    """An optimizer's class, and what the script calls it and the model that it trains, where that is known."""
+
+    kind: str
+    name: str | None = None
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GroupRate:
     """The learning rate of one of an optimizer's groups of parameters (from 0), and the names of its first ones."""
 

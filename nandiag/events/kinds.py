@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nandiag.events.facts import Argument, GroupRate, Setting, TensorFact
+from nandiag.events.facts import Argument, GroupRate, Setting, TensorFact, Trainer
 from nandiag.events.site import Site
 
 # From its default of 65536 a scale is below 1 after 17 halvings; a search that ends does so sooner.
@@ -305,7 +305,8 @@ class History:
 
     ``activation`` is the largest float16 activation at the last look before that step; empty where none was looked at.
     ``optimizer`` numbers the optimizers in the order of their first steps; empty where they were not told apart.
-    ``clip`` is the norm to which the script clipped the gradients of that step; empty where it never did.
+    ``clip`` is the norm to which the script clipped the gradients of that step; empty where it never did. ``trainers``
+    are the optimizers by these numbers, where there are several and a step was told of as bad.
     """
 
     step: tuple[int, ...]
@@ -316,6 +317,7 @@ class History:
     activation: tuple[float | None, ...] = ()
     optimizer: tuple[int, ...] = ()
     clip: tuple[float | None, ...] = ()
+    trainers: tuple[Trainer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import ast
 import re
 from math import prod
 
+from nandiag.analysis.causes.data_nonfinite import guard
 from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, PROVEN, Cause, Facts
 from nandiag.analysis.causes.log_of_zero import LOGS
 from nandiag.analysis.causes.mends.script import fitting
@@ -187,6 +188,9 @@ def _as_seen(facts: Facts) -> Cause:
     if step and how == "last":
         seen = _OUTSIDE.format(step)
     found = (check,) if above is None else (above, check)
+    said = facts.extra.get("numpy")
+    if isinstance(said, str):
+        return Cause("init_nonfinite", (f"numpy says: {said}", seen), (guard(facts, said), check), POSSIBLE, story=True)
     return Cause("init_nonfinite", (seen,), found, POSSIBLE, story=True, general=True)
 
 

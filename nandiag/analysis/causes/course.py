@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from nandiag.events import History, words
+from nandiag.events import History, Trainer, words
 
 # Growth over the usual gradient norm, and over the largest of the usual losses, that counts as running away.
 GREW, LOSS_GREW = 100.0, 1000.0
@@ -53,6 +53,7 @@ class Course:
     number: int = 0
     of: int = 1
     whole: bool = True
+    own: Trainer | None = None  # by its name, where it is known
 
     @property
     def growth(self) -> float:
@@ -169,7 +170,9 @@ class Course:
         parts = [f"the {name} grew from {words.number(low)} to {shown(high)}" for name, low, high, _ in found]
         last = max((step for *_, step in found), default=self.rows[-1].step)
         text = " and ".join(parts).replace("and the loss grew", "and the loss")
-        whose = f" (optimizer {self.number + 1} of {self.of}, in the order of their first steps)" if self.of > 1 else ""
+        name = self.own.name or "" if self.own is not None else ""
+        which = f"optimizer {self.number + 1} of {self.of}, in the order of their first steps"
+        whose = f" ({f'by {name}' if len(name) > 1 else which})" if self.of > 1 else ""
         when = f"From step {first.step} to step {last}"
         if first.step == last:
             when = f"In {words.count(len(self.rows) - max(self.calm - 1, 0), 'update')} at step {last}"
@@ -185,7 +188,13 @@ def courses(history: History | None, before: int, origin: int | None = None) -> 
         return ()
     many = len(set(history.optimizer)) or 1
     found = [
-        replace(_course(rows, before, history), number=number, of=many, whole=history.step[0] == 0)
+        replace(
+            _course(rows, before, history),
+            number=number,
+            of=many,
+            whole=history.step[0] == 0,
+            own=history.trainers[number] if number < len(history.trainers) else None,
+        )
         for number, rows in _rows(history, before, before if origin is None else origin).items()
     ]
     return tuple(sorted(found, key=lambda course: -max(course.growth / GREW, course.loss_growth / LOSS_GREW)))
@@ -226,6 +235,14 @@ def _calm(rows: Sequence[Row], norm: float, loss: float) -> int:
     end = len(rows)
     while end > len(rows) - _AFTERMATH and calm[end - 1] and not all(calm[-_AFTERMATH:]):
         end -= 1  # one wild step may be followed by calm ones: what it left in the optimizer is still to come
+    end = _last_calm(calm, end)
+    # So may a wild step before it, with a calm one or two between.
+    while len(rows) - 2 * _AFTERMATH < end < len(rows) and not all(calm[max(end - _AFTERMATH, 0) : end]):
+        end = _last_calm(calm, end - 1)
+    return end
+
+
+def _last_calm(calm: Sequence[bool], end: int) -> int:
     while end and not calm[end - 1]:
         end -= 1
     return end

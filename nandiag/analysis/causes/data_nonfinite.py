@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from nandiag.analysis.causes.facts import LIKELY, PROVEN, Cause, Facts
+from nandiag.analysis.causes.mends.counts.names import is_called
 from nandiag.analysis.causes.mends.script import bounding, fitting, quotients
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -140,9 +141,9 @@ def _in_dataset(facts: Facts, sample: str | None) -> Cause:
     told, mend = (sample,) if sample else (), _repair(facts)
     said = facts.extra.get("numpy")
     if isinstance(said, str):
-        guard = _guard(facts, said)
+        own = guard(facts, said)
         once = facts.extra.get("made_once") is True
-        mends = (guard, _DROP) if once else (guard, _or(mend)) if guard.code else (mend, guard)
+        mends = (own, _DROP) if once else (own, _or(mend)) if own.code else (mend, own)
         return Cause("data_nonfinite", (f"numpy says: {said}", *told), mends, LIKELY, story=True)
     # What mends the line stands before it where that is known: it is pasted, and this is a search.
     return Cause("data_nonfinite", told, (mend,), LIKELY - 1, story=True)
@@ -157,8 +158,8 @@ def _heard(facts: Facts, said: str) -> Cause:
     if facts.extra.get("number") is not True:
         sample = _sample(facts, in_dataset=False)
         told = (f"numpy says: {said}", *([] if sample is None else [sample]))
-        return Cause("data_nonfinite", told, (_guard(facts, said), _DROP), LIKELY, story=True)
-    return Cause(_slug(said), (f"numpy says: {said}",), (_guard(facts, said),), LIKELY)
+        return Cause("data_nonfinite", told, (guard(facts, said), _DROP), LIKELY, story=True)
+    return Cause(_slug(said), (f"numpy says: {said}",), (guard(facts, said),), LIKELY)
 
 
 def _slug(said: str) -> str:
@@ -171,7 +172,7 @@ def _slug(said: str) -> str:
     return "division_by_zero" if "divide" in op or kind.startswith("divide") else "domain_error"
 
 
-def _guard(facts: Facts, said: str) -> Suggestion:
+def guard(facts: Facts, said: str) -> Suggestion:
     """Return the user's line of numpy guarded, where its text shows what broke."""
     code = None if said.startswith("overflow") else _guarded(facts, said)
     only = facts.extra.get("heard") is True or facts.extra.get("made_once") is True
@@ -195,7 +196,7 @@ def _guarded(facts: Facts, said: str) -> str | None:
     if left is not None:
         return left
     # A rate that is made of a number next to 0 would be huge: of steps, which it is made of as a rule, there is one.
-    low = "1" if rate else "1e-6"
+    low = "1" if rate or is_called(quotients.below(facts.origin) or "") else "1e-6"
     divisor = quotients.divisor(facts.origin, lambda text: _at_least(text, low)) or _of_nothing(facts, said)
     return divisor or bounding.base(facts.origin, lambda text: _at_least(text, low))
 

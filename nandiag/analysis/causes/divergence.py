@@ -131,7 +131,7 @@ def explain(facts: Facts) -> Cause | None:
 
 
 def _by_growth(facts: Facts, course: Course, strength: int) -> Cause:
-    overshoots = _is_plain(facts) and course.overshoot > _STABLE
+    overshoots = _is_plain(facts, course) and course.overshoot > _STABLE
     return _by_rate(facts, course, strength) if overshoots else _by_gradients(facts, course, strength)
 
 
@@ -195,7 +195,7 @@ def _one_step(facts: Facts, course: Course, strength: int) -> Cause | None:
     if large is not None:
         return large
     # Of Adam's kind the update does not grow with the gradient: only its direction, and the learning rate, count.
-    plain = _is_plain(facts)
+    plain = _is_plain(facts, course)
     rate = f", times the learning rate {words.number(row.lr)}," if plain and row.lr is not None else ""
     norm, loss = shown(row.norm), words.number(row.loss)
     text = f"At step {row.step} the gradient norm was {norm}, for a loss of {loss}" + (
@@ -204,14 +204,23 @@ def _one_step(facts: Facts, course: Course, strength: int) -> Cause | None:
     # What leaves float32 right behind the first update, and did not before it, was thrown there by it.
     wide = not any(fact.bad and dtype_of(fact) in HALF for fact in facts.origin.outputs)
     if row.norm >= (_STEEP / 10 if wide and plain else _STEEP) * max(abs(row.loss or 0.0), 1.0):
-        return Cause("gradient_explosion", (text, *_clips(facts)), _clip(facts), strength, story=facts.clip is None)
+        return Cause(
+            "gradient_explosion", (text, *_clips(facts)), _clip(facts, course), strength, story=facts.clip is None
+        )
     if plain and wide and (row.lr or 0.0) * row.norm >= _LONG:
         return Cause("lr_divergence", (text,), _slower(facts, course, strength), strength, story=True)
     return None
 
 
-def _is_plain(facts: Facts) -> bool:
-    return facts.harm is not None and facts.harm.optimizer in _BY_THE_NORM
+def _is_plain(facts: Facts, course: Course) -> bool:
+    return _kind(facts, course) in _BY_THE_NORM
+
+
+def _kind(facts: Facts, course: Course) -> str | None:
+    """Return the class of the optimizer whose course it is: of several it need not be the one with the harm."""
+    if course.of > 1 and course.own is not None:
+        return course.own.kind
+    return facts.harm.optimizer if facts.harm is not None else None
 
 
 def _by_leap(facts: Facts, course: Course, strength: int) -> Cause | None:
@@ -223,13 +232,15 @@ def _by_leap(facts: Facts, course: Course, strength: int) -> Cause | None:
     text = f"The learning rate leapt from {low} to {high} by step {course.rows[-1].step}, right before."
     mend = f"Lower the learning rate: up to {low} nothing grew." if leap[0] else "Let the learning rate rise slowly."
     check = _with_lines(facts, f"{mend} Check what sets it, and what a schedule counts.")
-    return Cause("lr_divergence", (text,), (check, *_second_line(facts)), strength, story=True)
+    return Cause("lr_divergence", (text,), (check, *_second_line(facts, course)), strength, story=True)
 
 
-def _second_line(facts: Facts) -> tuple[Suggestion, ...]:
+def _second_line(facts: Facts, course: Course) -> tuple[Suggestion, ...]:
     if facts.clip is not None:
         return ()
-    return (Suggestion("As a second line of defence, clip the gradients before the update.", facts.clipped()),)
+    return (
+        Suggestion("As a second line of defence, clip the gradients before the update.", facts.clipped(course.own)),
+    )
 
 
 def _too_large(row: Row, strength: int) -> Cause | None:
@@ -300,7 +311,7 @@ def _slower(facts: Facts, course: Course, strength: int) -> tuple[Suggestion, ..
     else:
         first = _lower(facts, course, high, strength)
     scale = Suggestion("Check what scales the loss: a sum in the place of a mean multiplies the learning rate.")
-    return first, scale, *_second_line(facts)
+    return first, scale, *_second_line(facts, course)
 
 
 def _lower(facts: Facts, course: Course, high: float, strength: int) -> Suggestion:
@@ -308,7 +319,7 @@ def _lower(facts: Facts, course: Course, high: float, strength: int) -> Suggesti
 
     A schedule writes over what the optimizer is made with: a rate put there would change nothing.
     """
-    name = facts.harm.optimizer if facts.harm is not None and facts.harm.optimizer else "the optimizer"
+    name = _kind(facts, course) or "the optimizer"
     rate = _first_try(name, course, high)
     what = "a tenth of it" if rate == high / 10 else f"{rate:.1g}"
     scheduled = course.rate_rose and _is_scheduled(facts)
@@ -319,7 +330,8 @@ def _lower(facts: Facts, course: Course, high: float, strength: int) -> Suggesti
         lower = f"Where nothing else is meant to make it grow: l{lower[1:]}"
     if scheduled:
         return _with_lines(facts, lower)
-    return Suggestion(lower, f"{name}(..., lr={rate:.1g})" if name != "the optimizer" else None)
+    own = f"{course.own.name} = " if course.own is not None and course.own.name and course.of > 1 else ""
+    return Suggestion(lower, f"{own}{name}(..., lr={rate:.1g})" if name != "the optimizer" else None)
 
 
 def _is_scheduled(facts: Facts) -> bool:
@@ -363,7 +375,7 @@ def _by_gradients(facts: Facts, course: Course, strength: int) -> Cause:
     steady = "" if rate is None else f"The learning rate did not rise; it was {words.number(rate)}."
     told = (course.grown(), *([steady] if steady else []), *_clips(facts), *_besides(facts))
     grown = multipliers.growing(facts)
-    mends = (*([] if grown is None else [grown]), *_clip(facts))
+    mends = (*([] if grown is None else [grown]), *_clip(facts, course))
     return Cause("gradient_explosion", told, mends, strength, story=facts.clip is None)
 
 
@@ -372,11 +384,11 @@ def _clips(facts: Facts) -> tuple[str, ...]:
     return () if facts.clip is None else (f"The script clips the gradients to a norm of {words.number(facts.clip)}.",)
 
 
-def _clip(facts: Facts) -> tuple[Suggestion, ...]:
+def _clip(facts: Facts, course: Course) -> tuple[Suggestion, ...]:
     if facts.clip is not None:
         return (Suggestion("The gradients are clipped already: bound what has no bound, or lower the learning rate."),)
     return (
-        Suggestion("Clip the gradients before each update.", facts.clipped()),
+        Suggestion("Clip the gradients before each update.", facts.clipped(course.own)),
         Suggestion("Where the norm grows all the same: lower the learning rate, and bound what has no bound."),
     )
 

@@ -7,7 +7,7 @@ import re
 from nandiag.analysis.causes.empty_reduction import divides_by_nothing
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
 from nandiag.analysis.causes.mends import by_hand, densities
-from nandiag.analysis.causes.mends.counts import names
+from nandiag.analysis.causes.mends.counts import names, narrow
 from nandiag.analysis.causes.mends.divisors import (
     corrections,
     inverses,
@@ -159,7 +159,7 @@ def _by_tensor(facts: Facts) -> Cause | None:
     return Cause(
         slug="division_by_zero",
         evidence=(seen,),
-        suggestions=(_in_update if facts.in_update else _in_pass)(facts, divisor),
+        suggestions=(*narrow.wrapped(facts, divisor), *(_in_update if facts.in_update else _in_pass)(facts, divisor)),
     )
 
 
@@ -333,7 +333,8 @@ def _of_one_number(facts: Facts, name: str | None, counted: str | None) -> tuple
     why = f"{name or text or 'The divisor'} is 0, and what it divides is not: look at {made}"
     if (tempered := temperatures.bounded(facts)) is not None and bounding.bound_at_zero(facts.origin) is None:
         return (tempered, Suggestion(f"{why}."))
-    if not names.is_called(text or name or "") and not names.both(facts, text):
+    counts = names.is_called(text or name or "") and not names.is_size(facts, text or "")
+    if not counts and not names.both(facts, text):
         return (_bound_raised(facts, text) or spreads.of_equals(facts) or Suggestion(f"{why}."),)
     if counted is None:
         return (Suggestion(f"{why}."),)
@@ -381,7 +382,7 @@ def _keep(facts: Facts, divisor: TensorFact) -> str:
 
 def _guarded(facts: Facts, divisor: TensorFact) -> str:
     guard = in_update if quotients.of_squares(facts) and not _is_infinite(facts) else small
-    eps = "1" if names.is_one(facts, divisor) else guard(divisor)
+    eps = "1" if names.is_one(facts, divisor) else names.least(facts, guard(divisor))
     if facts.op == "rsqrt":
         return fitting.argument(facts.origin, "rsqrt", lambda text: f"{text} + {eps}") or f"torch.rsqrt(x + {eps})"
     if divisor.min is not None and divisor.min < 0:

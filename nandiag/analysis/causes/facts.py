@@ -7,7 +7,20 @@ import re
 from dataclasses import dataclass, field
 
 from nandiag.analysis.report import Origin, Suggestion
-from nandiag.events import Around, Carried, Compared, Harm, History, Looked, Meaning, Skipped, TensorFact, Warned, words
+from nandiag.events import (
+    Around,
+    Carried,
+    Compared,
+    Harm,
+    History,
+    Looked,
+    Meaning,
+    Skipped,
+    TensorFact,
+    Trainer,
+    Warned,
+    words,
+)
 
 POSSIBLE, LIKELY, PROVEN = 1, 2, 3
 
@@ -108,6 +121,12 @@ class Facts:
         names = self.around.names if self.around is not None else ()
         return next((one for one in names if one.name == name), None)
 
+    def kind(self, name: str) -> str:
+        """Return the text that made what a name stands for, or stood for once; empty where it is not known."""
+        kinds = self.around.kinds if self.around is not None else ()
+        known = self.meaning(name) or next((one for one in kinds if one.name == name), None)
+        return "" if known is None else known.text
+
     def written(self, name: str) -> tuple[int, ...]:
         """Return the lines of the origin's file that write ``name``, where all of them are known."""
         found = self.around.written if self.around is not None else ()
@@ -195,11 +214,16 @@ class Facts:
         last = list(dict(zip(whose, self.history.clip, strict=False)).values())
         return None if None in last else max(one for one in last if one is not None)
 
-    def clipped(self) -> str | None:
-        """Return the line that clips the gradients, in the script's own names; None where it has none for them."""
+    def clipped(self, own: Trainer | None = None) -> str | None:
+        """Return the line that clips the gradients, in the script's own names; None where it has none for them.
+
+        ``own`` is the optimizer whose gradients grew, of several.
+        """
         # Of several optimizers it need not be the one with the harm whose gradients grew.
         several = self.history is not None and len(set(self.history.optimizer)) > 1
         names = self.harm.names if self.harm is not None and not several else {}
+        if several and own is not None:
+            names = {key: name for key, name in (("model", own.model), ("optimizer", own.name)) if name is not None}
         trained = f"{names.get('model', 'model')}.parameters()"
         if "model" not in names and "optimizer" in names:
             trained = f'[p for group in {names["optimizer"]}.param_groups for p in group["params"]]'

@@ -95,6 +95,7 @@ POINTS = {
     "Var": _SPREAD,
     "VarMean": _SPREAD,
 }  # fmt: skip
+_POWERS = ("Pow", "FloatPower")
 _INVERSES = frozenset({"reciprocal", "rsqrt"})
 _QUOTIENTS = frozenset({"div", "true_divide", "divide"})
 _BOTH_BRANCHES = Suggestion(
@@ -110,6 +111,8 @@ def explain(facts: Facts) -> Cause | None:
     point = POINTS.get(base or "")
     if base is None or point is None or not facts.finite_inputs or facts.extra.get("float64_finite") is True:
         return None
+    if base in _POWERS and facts.op == "log":
+        return _by_exponent(facts)
     name, at = facts.forward_op or base.lower(), _values_there(facts)
     seen = f"; {_many(at)} there" if at is not None else ""
     what = "is 0/0" if facts.outputs_nan else "is infinite"
@@ -121,6 +124,17 @@ def explain(facts: Facts) -> Cause | None:
         suggestions=(Suggestion(point.text, _code(facts, name, point)), *([_BOTH_BRANCHES] if _chooses(facts) else [])),
         strength=PROVEN if at is not None else LIKELY,
     )
+
+
+def _by_exponent(facts: Facts) -> Cause | None:
+    """An exponent that is learnt has a gradient of its own, whatever it is: x ** p times the logarithm of x."""
+    least = facts.origin.inputs[0].min
+    if least is None or least >= 0 or not facts.outputs_nan:
+        return None
+    seen = f"the gradient of pow by its exponent takes the logarithm of the base, which goes to {words.number(least)}"
+    text = "Keep the base above zero, inside the function, or the exponent out of what is learnt."
+    mend = Suggestion(text, _code(facts, "pow", POINTS["Pow"]))
+    return Cause("singular_gradient", (f"{seen}; that is NaN",), (mend,))
 
 
 def _chooses(facts: Facts) -> bool:

@@ -19,6 +19,7 @@ from nandiag.runtime.births.threads import Threads
 from nandiag.runtime.births.told import tell
 from nandiag.runtime.collectives.messages import ARRIVALS
 from nandiag.runtime.evidence.data.refetch import beneath
+from nandiag.runtime.evidence.heard import with_heard
 from nandiag.runtime.evidence.labels import labels_of, storage
 from nandiag.runtime.frames import places
 from nandiag.runtime.guard import guarded
@@ -138,7 +139,7 @@ class Births:
             if not known:
                 return self._handed_out(held, step)
             one, birth = min(known, key=lambda pair: pair[1].how == LAST)
-            return tell(one.tensor, one, self.saves.of_own_file(birth), step)
+            return with_heard(tell(one.tensor, one, self.saves.of_own_file(birth), step))
 
     def _handed_out(self, held: Sequence[Held], step: int) -> Looked | None:
         """Return the line of the loop that was handed the memory of a weight, a part of which nothing wrote."""

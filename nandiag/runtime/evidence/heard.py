@@ -12,6 +12,7 @@ from nandiag.runtime.evidence.data.refetch import Fetched
 from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import Frame, best
+from nandiag.runtime.numeric.ended import ends
 from nandiag.runtime.numeric.lineage import leads, lines_of
 from nandiag.runtime.numeric.warned import BEFORE, HEARD, Heard
 
@@ -22,11 +23,12 @@ _KNOWN = ("birth", "written_in_place")
 _CAME = frozenset({"came_in", "brought", "by_object"})
 _OF_BIRTH = frozenset({"birth", "call"})
 _MOST_TOLD = 4
+_MAKE_INFINITIES = ("divide by zero", "overflow")
 
 
 def with_heard(looked: Looked) -> Looked:
     """Return ``looked``, or the line that numpy warned of where what came from outside may have come from there."""
-    if looked.facts.get("birth") == OUTSIDE and "weight" not in looked.facts:
+    if looked.facts.get("birth") == OUTSIDE:
         return taken_with_heard(looked)
     number = looked.source == "op" and any(not math.isfinite(one) for one in numbers_in(looked))
     brought = looked.source in _SOURCES or looked.facts.get("brought") is True
@@ -35,7 +37,7 @@ def with_heard(looked: Looked) -> Looked:
     if looked.facts.get("dataset_index") is not None and not (_came_before(looked) or _is_held(looked)):
         return looked
     able = [one for one in HEARD.all() if _can_make(one, looked) and _can_come(one, looked)]
-    found = _places(looked, able)
+    found = _likeliest_first(_places(looked, able), looked)
     frames = tuple(map(Frame._make, found[0].places)) if found else ()
     if best(frames) is None:
         return _with_only(_arrived(looked), able)
@@ -80,8 +82,17 @@ def taken_with_heard(born: Looked) -> Looked:
     if born.facts.get("birth") != OUTSIDE:
         return born
     facts = {name: fact for name, fact in born.facts.items() if name not in _OF_BIRTH}
-    heard = with_heard(replace(born, inputs=born.outputs, facts={**facts, **came_in(born.site)}))
-    return heard if heard.facts.get("heard") is True else born
+    heard = with_heard(replace(born, inputs=born.outputs[-1:], facts={**facts, **came_in(born.site)}))
+    if heard.facts.get("heard") is not True:
+        return born
+    return _as_weight(heard, born) if "weight" in born.facts else heard
+
+
+def _as_weight(heard: Looked, born: Looked) -> Looked:
+    """Return what was ``heard`` of a weight, or a buffer, that was ``born`` bad: it is told of as one."""
+    site, owner = heard.site or Site(), born.site or Site()
+    site = replace(site, module=owner.module, module_class=owner.module_class)
+    return replace(heard, phase=born.phase, site=site, facts={**heard.facts, "birth": OUTSIDE})
 
 
 def came_in(site: Site | None) -> dict[str, object]:
@@ -168,8 +179,23 @@ def _can_make(heard: Heard, looked: Looked) -> bool:
     return nan or not heard.said.startswith("invalid")
 
 
+def _likeliest_first(found: list[Heard], looked: Looked) -> list[Heard]:
+    """Return the places with those ahead that make NaN at once, where all that is bad is NaN.
+
+    An infinity that was made before may be what the arithmetic there went wrong with, unless the text rules it out.
+    """
+    if any(fact.posinf or fact.neginf for fact in looked.inputs) or any(map(math.isinf, numbers_in(looked))):
+        return found
+    others = [one for one in found if one.said.startswith(_MAKE_INFINITIES)]
+    made = [one for one in found if one not in others]
+    made = [one for one in made if all(leads(lines_of(at.places), lines_of(one.places)) is False for at in others)]
+    return made + [one for one in found if one not in made]
+
+
 def _can_come(heard: Heard, looked: Looked) -> bool:
     """Whether the text does not rule out that what came in is what was made there: only printed, say."""
+    if ends([Frame._make(one) for one in heard.places]):
+        return False
     came, site = looked.facts.get("came_in"), looked.site
     file, _, line = str(came).rpartition(":")
     at = [(file, int(line))] if isinstance(came, str) and line.isdigit() else []

@@ -26,7 +26,7 @@ def called(optimizer: torch.optim.Optimizer | None, leaves: Iterable[Tensor] = (
     groups = [] if optimizer is None else optimizer.param_groups
     trained = {id(one) for one in [*(one for group in groups for one in group["params"]), *leaves]}
     for frame in _user_frames(sys._getframe(1)):
-        names = dict(_names(frame, optimizer, trained))
+        names = dict(reversed(list(_names(frame, optimizer, trained))))  # a loop's name comes behind its own
         if names:
             return names
     return {}

@@ -20,10 +20,20 @@ from nandiag.runtime.numeric.made import MADE
 from nandiag.runtime.numeric.warned import HEARD
 from nandiag.runtime.tracebacks import pass_on
 
-_KINDS = {"divide by zero": "divide", "overflow": "over", "invalid value": "invalid"}
+KINDS = {"divide by zero": "divide", "overflow": "over", "invalid value": "invalid"}
 _SILENT = frozenset({"warn", "ignore"})
 _OWN = frozenset({"call", "log"})
 _NAMES = ("geterr", "seterr", "geterrcall", "seterrcall", "errstate")
+
+
+def words_of(line: str) -> str:
+    """Return what numpy says in a ``line`` of its log: ``Warning: divide by zero encountered in log``, and a feed."""
+    return line.removeprefix("Warning: ").rstrip("\n")
+
+
+def kind_of_error(said: str) -> str:
+    """Return the setting that such words come under."""
+    return KINDS[said.partition(" encountered in ")[0]]
 
 
 class Ear:
@@ -37,14 +47,14 @@ class Ear:
         self.warns = "warn" in asked.values()
 
     def write(self, line: str) -> None:
-        """Numpy logs one error: ``Warning: divide by zero encountered in log``, and a line feed."""
+        """Numpy logs one error."""
         rests = time.perf_counter() < HEARD.rests_until and MADE.asked is None
         if rests and not self.warns:
             return
-        said = line.removeprefix("Warning: ").rstrip("\n")
+        said = words_of(line)
         HEARD.note(said, sys._getframe(1), fetching=MADE.asked is not None)
         MADE.note(said, sys._getframe(1))
-        if self.asked[_KINDS[said.partition(" encountered in ")[0]]] == "warn":
+        if self.asked[kind_of_error(said)] == "warn":
             try:
                 warnings.warn(said, RuntimeWarning, stacklevel=2)
             except BaseException as error:  # the script's filters make errors of warnings
@@ -95,7 +105,7 @@ class Settings:
         asked, own = self._geterr(), self._geterrcall()
         if _OWN.isdisjoint(asked.values()):
             self._seterrcall(Ear(asked, own))
-            self._seterr(**{kind: "log" for kind in _KINDS.values() if asked[kind] in _SILENT})
+            self._seterr(**{kind: "log" for kind in KINDS.values() if asked[kind] in _SILENT})
 
     def _plain(self, asked: dict[str, str], own: Any) -> None:
         self._seterr(**asked)

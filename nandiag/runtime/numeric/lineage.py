@@ -7,7 +7,6 @@ than a guess, unless the one leads to the other.
 from __future__ import annotations
 
 import ast
-import builtins
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -19,13 +18,22 @@ from nandiag.runtime.frames.text import tree_of
 Line: TypeAlias = tuple[str, int]
 _SCOPES = (*Function.__args__, ast.ClassDef)
 _BLOCKS = (ast.For, ast.AsyncFor, ast.While, ast.If, ast.With, ast.AsyncWith, ast.Try, ast.Match)
+# Of Python's own functions those that keep nothing of what they are given; ``setattr`` and ``exec`` write.
+_READERS = frozenset({
+    "abs", "all", "any", "ascii", "bool", "complex", "float", "format", "hash", "int", "isinstance", "len", "max",
+    "min", "print", "repr", "round", "sorted", "str", "sum", "type",
+})  # fmt: skip
 _ELSEWHERE = (ast.Return, ast.Yield, ast.YieldFrom, ast.Global, ast.Nonlocal)
 
 
-class _Flow(NamedTuple):
-    """A statement: the lines of its own, the names that it gives something to, and those that it takes it from."""
+class Flow(NamedTuple):
+    """A statement: the lines of its own, the names that it gives something to, and those that it takes it from.
+
+    ``parts``: what it is made of, without the statements within it.
+    """
 
     node: ast.stmt
+    parts: tuple[ast.AST, ...]
     first: int
     last: int
     gives: frozenset[str]
@@ -44,15 +52,15 @@ def leads(made: Sequence[Line], to: Sequence[Line]) -> bool | None:
     """
     for file, line in to:
         tree = tree_of(file)
-        scope = None if tree is None else _scope(tree, line)
-        same = [one for one in made if tree is not None and one[0] == file and _scope(tree, one[1]) is scope]
+        scope = None if tree is None else scope_of(tree, line)
+        same = [one for one in made if tree is not None and one[0] == file and scope_of(tree, one[1]) is scope]
         if tree is not None and scope is not None and same:
-            flows = list(_flows_in(scope, frozenset(imported(tree))))
+            flows = list(flows_in(scope, frozenset(imported(tree))))
             return _flows(flows, same[0][1], line, innermost=same[0] == made[0])
     return None
 
 
-def _scope(tree: ast.AST, line: int) -> ast.AST:
+def scope_of(tree: ast.AST, line: int) -> ast.AST:
     """Return the innermost function or class that the line is in, else the module; a decorator is none of it."""
     found = tree
     for node in ast.walk(tree):
@@ -61,7 +69,7 @@ def _scope(tree: ast.AST, line: int) -> ast.AST:
     return found
 
 
-def _flows(flows: list[_Flow], made: int, to: int, *, innermost: bool) -> bool | None:
+def _flows(flows: list[Flow], made: int, to: int, *, innermost: bool) -> bool | None:
     source, end = (next((one for one in flows if one.first <= line <= one.last), None) for line in (made, to))
     if source is None or end is None:
         return None
@@ -80,23 +88,28 @@ def _only_binds(node: ast.stmt) -> bool:
     if any(isinstance(one, _ELSEWHERE) for one in ast.walk(node)):
         return False
     if isinstance(node, ast.Expr):
-        return not set(_changed(node))
-    return isinstance(node, ast.Assign) and all(isinstance(one, ast.Name | ast.Tuple) for one in node.targets)
+        return reads(node.value)
+    return isinstance(node, ast.Assign) and all(map(is_plain, node.targets))
 
 
-def _flows_in(scope: ast.AST, modules: frozenset[str]) -> Iterator[_Flow]:
+def is_plain(target: ast.expr) -> bool:
+    """Whether plain names alone are bound."""
+    return not any(isinstance(one, ast.Attribute | ast.Subscript) for one in ast.walk(target))
+
+
+def flows_in(scope: ast.AST, modules: frozenset[str]) -> Iterator[Flow]:
     """Yield the statements of a scope, of a block its head; what a function names may come by its own name."""
     for node in ast.iter_child_nodes(scope):
         if isinstance(node, (*_BLOCKS, ast.excepthandler, ast.match_case)):
-            yield from _flows_in(node, modules)
+            yield from flows_in(node, modules)
         if isinstance(node, ast.stmt):
             parts = list(ast.iter_child_nodes(node)) if isinstance(node, _BLOCKS) else [node]
             parts = [one for one in parts if one is node or not isinstance(one, ast.stmt)]
             inner = [one for part in parts for one in ast.walk(part)]
-            last = max(getattr(one, "end_lineno", None) or node.lineno for one in inner)
+            last = max((getattr(one, "end_lineno", None) or node.lineno for one in inner), default=node.lineno)
             takes = frozenset(one.id for one in inner if isinstance(one, ast.Name))
             gives = frozenset((*(name for one in inner for name in bound(one)), *_changed(node)))
-            yield _Flow(node, node.lineno, last, gives - modules, takes - modules)
+            yield Flow(node, tuple(parts), node.lineno, last, gives - modules, takes - modules)
 
 
 def _changed(node: ast.stmt) -> Iterator[str]:
@@ -105,8 +118,12 @@ def _changed(node: ast.stmt) -> Iterator[str]:
     roots = [root(one) for one in (*targets, getattr(node, "value", None), getattr(node, "iter", None)) if one]
     call = node.value if isinstance(node, ast.Expr) else None
     if isinstance(call, ast.Call):
-        plain = isinstance(call.func, ast.Name)
-        reads = plain and hasattr(builtins, ast.unparse(call.func))  # as print does
-        roots = [] if reads else [root(one) for one in (*call.args, *([] if plain else [call.func]))]
-        roots += [root(word.value) for word in call.keywords if not reads]
+        words = [word.value for word in call.keywords]
+        itself = [] if isinstance(call.func, ast.Name) else [call.func]
+        roots = [] if reads(call) else [root(one) for one in (*call.args, *itself, *words)]
     yield from (one for one in roots if one is not None)
+
+
+def reads(node: ast.expr) -> bool:
+    """Whether it is a call of one of Python's own functions that keep nothing."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _READERS

@@ -82,3 +82,18 @@ def test_the_optimizers_state_is_what_to_check_where_it_came_bad(at, by_hand):
     harm = Harm("optimizer_state", 0, "init", (bad,), 1, 4)
     story, _ = explain(Facts(Origin("nan", 0, (0,), 0, phase="init", inputs=(bad,)), "state", harm=harm))
     assert "optimizer.state.values()" in story.suggestions[0].code
+
+
+def test_a_weight_that_numpy_made_bad_has_its_line_mended(by_hand):
+    bad = by_hand.fact("weight", posinf=1, first_bad=(2,))
+    line = "weights = counts.sum() / counts"
+    origin = Origin(
+        "inf", 0, (0,), 3, phase="init", source=line, column=(10, len(line)), file="train.py", line=7, outputs=(bad,)
+    )
+    told = {"weight": "weight", "weight_is": "buffer", "birth": "outside", "heard": True}
+    look = Looked("found", "tape", 3, source="op", facts={**told, "numpy": "divide by zero encountered in divide"})
+    facts = Facts(origin, "look", harm=Harm("gradient", 3, "init", (bad,), 1, 4), look=look, born_bad=bad)
+    story = explain(facts)[0]
+    assert story.slug == "init_nonfinite"
+    assert story.evidence[0] == "numpy says: divide by zero encountered in divide"
+    assert story.suggestions[0].code == "weights = counts.sum() / np.maximum(counts, 1)"

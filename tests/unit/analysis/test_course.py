@@ -10,7 +10,7 @@ from nandiag.analysis.causes import Facts, divergence, explain
 from nandiag.analysis.causes.course import courses
 from nandiag.analysis.causes.facts import LIKELY, POSSIBLE
 from nandiag.analysis.report import Origin
-from nandiag.events import GroupRate, Harm, History, Looked
+from nandiag.events import GroupRate, Harm, History, Looked, Trainer
 
 CALM = [1.0, 1.3, 0.8, 1.1, 0.9, 1.2, 0.7, 1.0, 1.1, 0.9, 0.8, 1.0]
 
@@ -63,6 +63,8 @@ UP = [3.0, 9.0, 80.0, 900.0, 2e4, 1e7]
         ("calm to the end", history(CALM), "data_outlier"),
         ("a jump, then slow death", history([*CALM, 9e8, 2e9, 7e9], [*CALM, 4e9, 5e9, 6e9]), "data_outlier"),
         ("a jump, then calm", history([*CALM, math.inf, 0.9], [*CALM, 1.3e20, 0.8]), "data_outlier"),
+        ("two leaps, a step apart", history([*CALM, 90.0, 1.1, 5e6], [*CALM, 40.0, 1.1, 2e5]), "gradient_explosion"),
+        ("a wild step long before", history([*CALM[:6], 90.0, *CALM[6:], 9e8], [*CALM, 1.0, 4e9]), "data_outlier"),
         ("the gradient jumps, not the loss", history([*CALM, 5e6], [*CALM, 1.1]), "gradient_explosion"),
         ("too little is known", history([1.0, 1.2]), None),
         ("one step, and nothing odd", history([2.0], [1.5]), None),
@@ -184,6 +186,18 @@ def test_each_optimizer_has_a_course_of_its_own(by_hand):
     assert story.slug == "lr_divergence"
     assert not any("rose" in text for text in story.evidence)
     assert len(courses(past, 6)) == 2
+
+
+def test_of_several_optimizers_the_one_that_grew_is_named_with_its_model(by_hand):
+    past = history(
+        [norm for one in UP for norm in (0.5, one)], [loss for one in UP for loss in (0.5, one)],
+        lrs=[0.01, 0.05] * 6, whose=[0, 1] * 6, steps=[step for step in range(6) for _ in range(2)],
+    )  # fmt: skip
+    past = replace(past, trainers=(Trainer("Adam", "opt_d", "D"), Trainer("RMSprop", "opt_g", "G")))
+    story = story_of(past, by_hand, names={"model": "D", "optimizer": "opt_d"})
+    assert story.evidence[0].endswith("(by opt_g)."), story.evidence
+    codes = [one.code for one in story.suggestions]
+    assert codes == ["opt_g = RMSprop(..., lr=0.001)", None, "torch.nn.utils.clip_grad_norm_(G.parameters(), 1.0)"]
 
 
 def test_what_is_not_a_consequence_of_large_numbers_is_left_to_its_op(by_hand):

@@ -49,7 +49,8 @@ def _around(frames: tuple[Frame, ...]) -> Around | None:
     lines = tuple(written(place, aliased))
     loops = tuple(carried(place))[:_MOST_USES]
     told = names, uses, statement, column, lines, again(place), alike(place), loops, ends(place)
-    return Around(*told, *beside(place, frames[1:]), torch_by(place.nodes[0]))
+    kinds = tuple(_kinds(place, {one.name for one in names}))[:_MOST_NAMES]
+    return Around(*told, *beside(place, frames[1:]), torch_by(place.nodes[0]), kinds)
 
 
 def _on_one_line(place: Place) -> tuple[str | None, tuple[int, int] | None]:
@@ -81,6 +82,15 @@ def _meanings(place: Place, at: Place, callers: tuple[Frame, ...], depth: int = 
             yield Meaning(name, _text(value), place.file, getattr(value, "lineno", 0), inside=False)
         elif depth < _DEEPEST and (given := handed_in(at, name, callers)) is not None:
             yield from _of_caller(name, given, callers[1:], depth)
+
+
+def _kinds(place: Place, known: set[str]) -> Iterator[Meaning]:
+    """Yield the other names in the expression that one assignment of its function binds, and nothing else there."""
+    nodes = list(ast.walk(place.scope))
+    for name in loaded(place.nodes[-1]):
+        values = [value for one in nodes if isinstance(one, ast.stmt) and (value := _value(one, name)) is not None]
+        if name not in known and len(values) == 1 and sum(name in bound(one) for one in nodes) == 1:
+            yield Meaning(name, _text(values[0]), place.file, values[0].lineno)
 
 
 def _divides_elsewhere(place: Place, name: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from nandiag.events.site import Alike
 from nandiag.runtime.evidence.around.place import Function, Place, end_of, loaded
-from nandiag.runtime.evidence.around.unchanged import called
+from nandiag.runtime.evidence.around.unchanged import bound, called
 
 _MOST, _LONGEST = 6, 200
 # Functions that have a point at which they, or their gradients, are infinite or undefined.
@@ -18,6 +18,9 @@ _SINGULAR = frozenset(
     | {"cdist", "acos", "arccos", "asin", "arcsin", "atanh", "logit", "erfinv", "atan2", "exp", "expm1", "exp2"}
     | {"softmax", "std", "var", "mean", "div", "divide", "true_divide", "cosh", "sinh", "amax", "amin"}
 )
+_EXPONENTIALS = frozenset({"exp", "expm1", "exp2"})
+_ABOVE_ZERO = frozenset({"exp", "exp2", "softplus", "abs", "square", "relu", "sigmoid", "softmax"})
+_BELOW_ZERO = frozenset({"logsigmoid", "log_softmax"})
 _ENDS_AT_ZERO = frozenset({"log", "log2", "log10", "sqrt", "rsqrt"})
 _GUARDS = frozenset({"clamp", "clamp_min", "clip", "where", "nan_to_num", "maximum", "max", "softplus"})
 
@@ -52,8 +55,39 @@ def _alike(scope: ast.AST, own: ast.expr) -> Iterator[ast.expr]:
         elif isinstance(node, ast.expr) and _kind(node) == kind and _of_numpy(node) is of and not _is_guarded(node):
             below = _divisor(node) == _divisor(own) or bool(_exponents(node) & _exponents(own))
             same = _form(node) == form and (_calls(own) or below)
-            if same or (isinstance(node, ast.Call) and _share(node, own)):
+            if (same or (isinstance(node, ast.Call) and _share(node, own))) and not _is_low(scope, node, own):
                 yield node
+
+
+def _is_low(scope: ast.AST, node: ast.expr, own: ast.expr) -> bool:
+    """Whether it is an exponential that is 1 at most, or of weights alone where ``own`` is of what they make."""
+    if _kind(own) not in _EXPONENTIALS:
+        return False
+    given, others = (one[0] if (one := _given(call)) else None for call in (node, own))
+    if given is None or others is None:
+        return False
+    return _is_below_zero(scope, given) or (_is_kept(given) and not _is_kept(others))
+
+
+def _is_below_zero(scope: ast.AST, node: ast.expr) -> bool:
+    """Whether an expression, or what the one line makes that binds the name, is the negative of what is above 0."""
+    if isinstance(node, ast.Name):
+        nodes = list(ast.walk(scope))
+        made = [one.value for one in nodes if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == node.id]
+        alone = len(made) == 1 == sum(node.id in bound(one) for one in nodes)
+        return alone and not isinstance(made[0], ast.Name) and _is_below_zero(scope, made[0])
+    if isinstance(node, ast.Call):
+        return called(node) in _BELOW_ZERO
+    above = node.operand if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else None
+    square = isinstance(above, ast.BinOp) and isinstance(above.op, ast.Pow) and ast.unparse(above.right) == "2"
+    return square or (isinstance(above, ast.Call) and called(above) in _ABOVE_ZERO)
+
+
+def _is_kept(node: ast.expr) -> bool:
+    """Whether it is an attribute, or an element of one: a weight, as a rule."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return isinstance(node, ast.Attribute)
 
 
 def _raises(node: ast.BinOp, own: ast.expr) -> bool:

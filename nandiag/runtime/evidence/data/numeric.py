@@ -10,9 +10,11 @@ import contextlib
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 from nandiag.runtime.frames import Frame, best, stack
+from nandiag.runtime.numeric.ear import KINDS, kind_of_error, words_of
 from nandiag.runtime.numeric.warned import is_of_nothing
 
 _FRAMES = 8
@@ -24,27 +26,32 @@ class Hearing:
     def __init__(self) -> None:
         self.sample: object = None
         self._heard: list[tuple[object, str, tuple[Frame, ...]]] = []
+        self._asked: dict[str, str] = {}
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Take numpy's floating point errors instead of what the script does with them; underflow is none."""
+        """Hear of numpy's floating point errors, and do what the script asked for; underflow is none.
+
+        What it makes errors of by itself is left alone: nothing bad comes of that.
+        """
         numpy = sys.modules.get("numpy")
         if numpy is None or not hasattr(numpy, "errstate"):
             yield
             return
-        with numpy.errstate(divide="call", over="call", invalid="call", call=self._hear), self._warned():
+        self._asked = numpy.geterr()
+        heard = {kind: "log" for kind in KINDS.values() if self._asked[kind] != "raise"}
+        with numpy.errstate(call=self, **heard), self._warned():
             yield
 
     @contextlib.contextmanager
     def _warned(self) -> Iterator[None]:
-        """Take what numpy's own code warns of by Python's means as well, whatever the script's filters let through."""
+        """Hear what numpy's own code warns of by Python's means as well, unless the script's filters raise it."""
         original: Any = warnings.warn
 
         def warn(message: Any, category: Any = None, stacklevel: int = 1, *rest: Any, **more: Any) -> None:
+            original(message, category, stacklevel + 1, *rest, **more)
             if is_of_nothing(message):
-                self._heard.append((self.sample, message.rstrip("."), stack(sys._getframe(1), _FRAMES)[0]))
-            else:
-                original(message, category, stacklevel + 1, *rest, **more)
+                self._note(message.rstrip("."), sys._getframe(1))
 
         warnings.warn = warn
         try:
@@ -52,9 +59,15 @@ class Hearing:
         finally:
             warnings.warn = original
 
-    def _hear(self, kind: str, flag: int) -> None:
-        del flag
-        self._heard.append((self.sample, kind, stack(sys._getframe(1), _FRAMES)[0]))
+    def write(self, line: str) -> None:
+        """Numpy logs one error; where it is to warn, the script's filters may make one of Python's of it."""
+        said = words_of(line)
+        if self._asked[kind_of_error(said)] == "warn":
+            warnings.warn(said, RuntimeWarning, stacklevel=2)
+        self._note(said, sys._getframe(1))
+
+    def _note(self, said: str, frame: FrameType) -> None:
+        self._heard.append((self.sample, said, stack(frame, _FRAMES)[0]))
 
     def place(self, sample: object, bad: Sequence[object] = ()) -> tuple[str, tuple[Frame, ...]] | None:
         """Return what numpy said and the frames where ``sample`` and no good one went bad; None where that is not one.

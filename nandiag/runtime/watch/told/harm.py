@@ -39,6 +39,7 @@ class Teller:
             if self.told <= _MOST:
                 RECORDER.emit(harm, urgent=self.told <= _URGENT)
         if fresh and self.told <= _MOST:
+            self.history.name()
             RECORDER.emit(self.history.event())
             self._at_harm()
         return bool(fresh)

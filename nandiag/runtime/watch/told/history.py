@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import repeat
 
-from nandiag.events import History
+import torch
+
+from nandiag.events import History, Trainer
+from nandiag.runtime.look.called import called
 
 LENGTH = 512
+_MOST_NAMED = 8
 
 Row = tuple[int, float | None, float | None, float | None, float | None, float | None]
 
@@ -20,6 +25,8 @@ class Ring:
     def __init__(self) -> None:
         self._rows: deque[tuple[Row, int, float | None]] = deque(maxlen=LENGTH)
         self._order: dict[int, int] = {}
+        self._whose: list[weakref.ref[torch.optim.Optimizer] | None] = []
+        self._trainers: tuple[Trainer, ...] = ()
         self.waiting: Callable[[], object] = _nothing  # has those appended that wait to be
 
     def add(self, row: Row, optimizer: object = None, clip: float | None = None) -> None:
@@ -33,7 +40,16 @@ class Ring:
 
     def place(self, optimizer: object) -> int:
         """Return which ``optimizer`` it is, in the order in which they made their first steps."""
-        return self._order.setdefault(id(optimizer), len(self._order))
+        known = self._order.get(id(optimizer))
+        if known is None:
+            known = self._order[id(optimizer)] = len(self._order)
+            self._whose.append(weakref.ref(optimizer) if isinstance(optimizer, torch.optim.Optimizer) else None)
+        return known
+
+    def name(self) -> None:
+        """Learn what the script calls its optimizers, where it has several: called from within its own code."""
+        if 1 < len(self._whose) <= _MOST_NAMED:
+            self._trainers = tuple(_trainer(None if one is None else one()) for one in self._whose)
 
     def event(self) -> History:
         """Return the rows as columns."""
@@ -41,12 +57,18 @@ class Ring:
         rows, whose, clips = zip(*self._rows, strict=True) if self._rows else ((), (), ())
         columns = list(zip(*rows, strict=True)) or [()] * 6
         clipped = clips if any(one is not None for one in clips) else ()
-        return replace(History(*columns), optimizer=whose, clip=clipped)
+        return replace(History(*columns), optimizer=whose, clip=clipped, trainers=self._trainers)
 
     def __len__(self) -> int:
         """Return how many steps are kept."""
         self.waiting()
         return len(self._rows)
+
+
+def _trainer(optimizer: torch.optim.Optimizer | None) -> Trainer:
+    names = {} if optimizer is None else called(optimizer)
+    kind = "" if optimizer is None else type(optimizer).__name__
+    return Trainer(kind, names.get("optimizer"), names.get("model"))
 
 
 def _nothing() -> None:

@@ -119,7 +119,7 @@ def test_a_temperature_is_bounded_where_it_divides(at, by_hand, line, divided, c
     ("line", "code"),
     [
         ("p.grad.mul_(1.0 / norm)", "p.grad.mul_(1.0 / norm.clamp_min(1e-6))"),
-        ("p.grad.mul_(1.0 / n)", "p.grad.mul_(1.0 / n.clamp_min(1e-6))"),
+        ("p.grad.mul_(1.0 / n)", "p.grad.mul_(1.0 / n.clamp_min(1e-12))"),
         ("p.mul_(1.0 / total)", None),
     ],
 )
@@ -131,8 +131,43 @@ def test_gradients_whose_norm_is_zero_stay_so_by_any_factor(at, by_hand, line, c
     assert first(replace(facts, look=replace(facts.look, site=Site(around=named)))) == code
 
 
+def test_a_norm_that_is_called_n_is_no_count_though_its_text_may_be_old(at, by_hand):
+    zero = by_hand.fact(zeros=1, shape=(), min=0.0, max=0.0, absmax=0.0)
+    known = on('e = p.grad * (g["rho"] / n)', 'g["rho"] / n')
+    facts = at("reciprocal", (zero,), (by_hand.fact(posinf=1, shape=()),), phase="optimizer", **known)
+    made = "torch.stack([p.grad.norm() for p in ps]).norm()"
+    named = Around(kinds=(Meaning("n", made, "train.py", 3),))
+    told = first(replace(facts, look=replace(facts.look, site=Site(around=named))))
+    assert told == 'e = p.grad * (g["rho"] / n.clamp_min(1e-12))'
+
+
 def test_an_average_of_nothing_is_not_read(at, by_hand):
     named = (Meaning("corr", "1 - self.decay ** self.updates", "train.py", 3),)
     facts = corrected(at, by_hand, "v.copy_(s / corr)", "s / corr", {"nan": 9}, named)
     assert "nothing was averaged yet" in explain(facts)[1].suggestions[0].text
     assert "1e-6" not in (first(facts) or "")
+
+
+@pytest.mark.parametrize(
+    ("use", "code", "extra"),
+    [
+        (
+            "p.add_(g * v.rsqrt(), alpha=-lr)",
+            "p.add_(g * v.clamp_min(1e-30).rsqrt(), alpha=-lr)",
+            {"of_weights": False},
+        ),
+        ("p.sub_(lr * g / v.sqrt())", "p.sub_(lr * g / v.clamp_min(1e-30).sqrt())", {"of_weights": False}),
+        ("p.sub_(lr * g / (v.sqrt() + eps))", None, {"of_weights": False}),
+        ("p.sub_(v)", None, {"of_weights": False}),
+        ("d = v.sqrt()", "d = v.clamp_min(1e-12).sqrt()", {"of_weights": True}),
+        ("y = w / v + 1 / v", "y = w / v.clamp_min(1e-12) + 1 / v.clamp_min(1e-12)", {"of_weights": True}),
+    ],
+)
+def test_a_quotient_that_a_guard_makes_zero_is_guarded_where_it_divides_next(at, by_hand, use, code, extra):
+    given = by_hand.fact(zeros=16, min=0.0, max=0.0), by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0)
+    update = {} if extra["of_weights"] else {"reconstructed": True, "parameters": ["w"]}
+    place = on("v = o / r.mean()", "o / r.mean()")
+    facts = at("div", given, (by_hand.fact(nan=16),), phase="loss", extra={**extra, **update}, **place)
+    facts = replace(facts, look=replace(facts.look, site=Site(around=Around(uses=(use,)))))
+    codes = [one.code for one in explain(facts)[1].suggestions]
+    assert (codes[1:] or [None])[0] == code

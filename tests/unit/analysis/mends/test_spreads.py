@@ -313,3 +313,17 @@ def test_a_correlation_with_a_row_that_does_not_vary_is_that_of_rows_of_length_1
     names[name].square().sum().backward()
     assert names[name].isfinite().all()
     assert h.grad.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("extra", "line", "code"),
+    [
+        ({"arg1": 0}, "cov = (a.t() @ a) / (n - 1)", "cov = (a.t() @ a) / max(n - 1, 1)"),
+        ({}, "cov = a.T @ a / (n - 1)", "cov = a.T @ a / (n - 1).clamp_min(1)"),
+    ],
+)
+def test_a_covariance_of_one_value_is_zero(at, by_hand, extra, line, code):
+    given = (by_hand.fact(zeros=16, min=0.0, max=0.0), *([] if extra else [by_hand.fact(zeros=1, shape=(), min=0.0)]))
+    facts = at("div", given, (by_hand.fact(nan=16),), extra=extra, **placed(line, line.removeprefix("cov = ")))
+    first = advice(facts)[0]
+    assert ("no covariance" in first.text, first.code) == (True, code)

@@ -42,6 +42,17 @@ def test_the_root_of_zero_by_a_power(at, by_hand):
     assert codes(facts)[0] == "return x.clamp_min(1e-6) ** p"
 
 
+@pytest.mark.parametrize("line", ["y = x.pow(p).mean()", "y = (x ** p).mean()"])
+def test_a_learnt_exponent_takes_the_logarithm_of_the_base(at, by_hand, line):
+    text = line.removeprefix("y = ").removesuffix(".mean()").strip("()")
+    text = text if "**" in text else f"{text})"
+    given = {"node": "PowBackward1", "forward_op": "aten.pow.Tensor_Tensor", **on(line, text)}
+    facts = at("log", (by_hand.fact(min=-0.25),), (by_hand.fact(nan=2),), **given)
+    said = "the gradient of pow by its exponent takes the logarithm of the base, which goes to -0.25; that is NaN"
+    assert (mechanism(facts).slug, mechanism(facts).evidence) == ("singular_gradient", (said,))
+    assert codes(facts)[0] == line.replace("x", "x.clamp_min(1e-6)")
+
+
 def test_a_gradient_that_is_finite_in_float64_is_not_singular(at, by_hand):
     bad = (by_hand.fact(posinf=1, dtype="float16"),)
     given = (by_hand.fact(dtype="float16"), by_hand.fact(dtype="float16"))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nandiag.analysis.causes import explain
-from nandiag.events import Around, Site
+from nandiag.events import Around, Meaning, Site
 from tests.unit.analysis.ops.told import by_zero, codes, mechanism, on
 
 
@@ -312,3 +312,29 @@ def test_of_numbers_whose_squares_leave_the_dtype_no_variance_of_0_is_spoken(at,
     facts = at("native_layer_norm", (given,), (by_hand.fact(nan=4),), extra={"arg4": 0.0}, module="net.gn",
                module_class="LayerNorm", **on("y = self.gn(x)", "self.gn(x)"))  # fmt: skip
     assert not any(one is not None and one.slug == "division_by_zero" for one in explain(facts))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int64"])
+def test_a_count_of_few_bits_that_is_zero_may_have_wrapped(at, by_hand, dtype):
+    given = (by_hand.fact(), by_hand.fact(zeros=1, min=0.0, max=18.0, dtype=dtype))
+    facts = at("div", given, (by_hand.fact(posinf=1),), **on("y = a / n.unsqueeze(1)", "a / n.unsqueeze(1)"))
+    first, *others = mechanism(facts).suggestions
+    assert ("make it in int64" in first.text) is (dtype != "int64")
+    assert "y = a / n.unsqueeze(1).clamp_min(1)" in {one.code for one in (first, *others)}
+
+
+@pytest.mark.parametrize(
+    ("made", "code"),
+    [
+        ("torch.tensor(sizes, dtype=torch.uint8)", "n = torch.tensor(sizes, dtype=torch.int64)"),
+        ("mask.sum(1).byte()", "n = mask.sum(1).long()"),
+        ("torch.from_numpy(sizes.astype('uint8'))", "n = torch.from_numpy(sizes.astype('int64'))"),
+    ],
+)
+def test_a_count_of_few_bits_is_made_wider_where_the_text_makes_it(at, by_hand, made, code):
+    given = (by_hand.fact(), by_hand.fact(zeros=1, min=0.0, max=18.0, dtype="uint8"))
+    facts = at("div", given, (by_hand.fact(posinf=1),), **on("y = a / n", "a / n"))
+    around = Around((Meaning("n", made, "train.py", 3),))
+    facts = replace(facts, look=replace(facts.look, site=Site(around=around)))
+    first = mechanism(facts).suggestions[0]
+    assert ("256 is 0" in first.text, first.code) == (True, code)

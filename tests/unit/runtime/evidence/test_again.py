@@ -19,6 +19,20 @@ def lines(text, expression):
 
 
 @pytest.mark.parametrize(
+    ("others", "told"),
+    [
+        (["w = -torch.exp(self.w)", "n = torch.exp(w) * n"], ()),
+        (["n = torch.exp(-(x ** 2))", "m = torch.exp(-d.abs())", "o = torch.exp(F.logsigmoid(g))"], ()),
+        (["w = -x", "n = torch.exp(w)", "m = torch.exp(-y)"], (3,)),
+        (["w = -torch.exp(y)", "w = y", "n = torch.exp(w)"], (2, 4)),
+        (["n = torch.exp(v[t])"], (2,)),
+    ],
+)
+def test_exponentials_that_are_1_at_most_or_of_a_weight_alone_are_none_of_them(others, told):
+    assert lines("\n".join(["e = torch.exp(k[t])", *others]), "torch.exp(k[t])") == told
+
+
+@pytest.mark.parametrize(
     ("text", "expression", "told"),
     [
         ("a = a / a.norm(dim=-1)\nb = b / b.norm(dim=-1)", "a / a.norm(dim=-1)", (2,)),

@@ -62,6 +62,12 @@ def test_the_forward_of_a_module_is_called_by_the_module(run):
     assert texts(run(text)) == {"x": "abs(-1)"}
 
 
+def test_what_one_line_alone_makes_is_of_that_kind_though_it_may_have_been_written_into(run):
+    text = "def f(x, box):\n    n = abs(x)\n    m = 1\n    m = 2\n    box[0] = 5\n    return probe(n, m, x)\n"
+    found = run(f"{text}found = f(3, [0])\n")
+    assert (texts(found), [(one.name, one.text, one.line) for one in found.kinds]) == ({}, [("n", "abs(x)", 2)])
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -67,6 +67,49 @@ def test_the_line_is_named_where_nothing_is_left_without_nan_and_warnings_are_fi
     assert look.facts["numpy"] == "Mean of empty slice"
 
 
+def handled(row):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            return row * np.nanmean(np.where(row == 2.0, np.nan, row))
+        except RuntimeWarning:
+            return row * np.float32("nan")  # as a table of the script's has it
+
+
+def handled_error(row):
+    with np.errstate(all="raise"):
+        try:
+            return (row - row.mean()) / row.std()
+        except FloatingPointError:
+            return row * np.float32("nan")
+
+
+@pytest.mark.parametrize("transform", [handled, handled_error])
+def test_what_the_script_makes_an_error_of_and_handles_is_so_when_asked_again(work, transform):
+    worker = work(on_anomaly="continue")
+    train(Series(transform))
+    assert "numpy" not in worker.looked[0].facts
+
+
+def by_the_filters(row):
+    try:
+        return (row - row.mean()) / row.std()
+    except (RuntimeWarning, FloatingPointError):
+        return row * np.float32("nan")
+
+
+@pytest.mark.parametrize("mode", ["warn", "raise"])
+def test_settings_and_filters_of_the_whole_script_hold_when_asked_again(work, mode):
+    worker = work(on_anomaly="continue")
+    model = nn.Linear(6, 1)
+    with warnings.catch_warnings(), np.errstate(all=mode):
+        warnings.simplefilter("error", RuntimeWarning)
+        for x in DataLoader(Series(by_the_filters), batch_size=4):
+            model(x).square().mean().backward()
+            torch.optim.SGD(model.parameters(), lr=0.1).step()
+    assert "numpy" not in worker.looked[0].facts
+
+
 @pytest.mark.parametrize("transform", [scaled, beside_a_guard])
 def test_the_line_is_named(work, transform):
     worker = work(on_anomaly="continue")
@@ -75,7 +118,7 @@ def test_the_line_is_named(work, transform):
     assert (look.outcome, look.source, look.phase, look.step) == ("found", "op", "data", BAD // 4)
     assert (look.site.op, look.site.function) == (None, transform.__name__)
     assert look.site.source.endswith("# the line")
-    assert (look.facts["numpy"], look.facts["dataset_index"]) == ("invalid value", BAD)
+    assert (look.facts["numpy"], look.facts["dataset_index"]) == ("invalid value encountered in divide", BAD)
     assert look.outputs[0].nan == 6
 
 

@@ -1,6 +1,7 @@
 """Tables that numpy made before training, and whether the infinities in them are meant as a mask."""
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -58,3 +59,81 @@ def test_a_table_is_not_blamed_on_a_line_whose_value_goes_elsewhere(work, silent
     look = worker.looked[0]
     assert look.site.source.endswith("# the meeting"), look
     assert "heard" not in look.facts
+
+
+def trained(rows):
+    model = nn.Linear(rows.shape[1], 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for start in range(0, len(rows), 6):
+        model(rows[start : start + 6]).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def counts():
+    rows = np.random.default_rng(0).poisson(2.0, (24, 5)).astype(np.float32) + 1
+    rows[7] = 0
+    return rows
+
+
+def printed(raw):
+    total = raw.sum(1, keepdims=True)
+    summary = np.log(total)
+    repr(summary.min())
+    return raw / total  # the line
+
+
+def returned(raw):
+    total = raw.sum(1, keepdims=True)
+    level = np.log(total)
+    shares = raw / total  # the line
+    return shares, level
+
+
+def in_turn(raw):
+    level = np.log(raw)  # the line
+    return level - level.mean(1, keepdims=True)
+
+
+@pytest.mark.parametrize("make", [printed, returned, in_turn])
+def test_nan_alone_is_told_of_the_line_that_makes_nan_unless_another_leads_there(work, silent, make):
+    worker = work(on_anomaly="continue")
+    made = make(counts())
+    trained(torch.from_numpy(made[0] if isinstance(made, tuple) else made))
+    look = worker.looked[0]
+    assert look.facts["heard"] is True
+    assert look.site.source.endswith("# the line"), look
+    assert ("heard_also" in look.facts) is (make is not printed)
+
+
+def test_a_line_whose_infinities_were_taken_away_has_made_no_nan(work, silent):
+    worker = work(on_anomaly="continue")
+    rows = counts()
+    ratio = rows[:, :1] / np.zeros((len(rows), 1), np.float32)
+    rows = np.concatenate([rows, np.nan_to_num(ratio, posinf=0)], 1)
+    rows[9, 2] = np.nan  # as it was read
+    trained(torch.from_numpy(rows))
+    look = worker.looked[0]
+    assert not {"heard", "heard_only"} & look.facts.keys(), look
+
+
+def weights_of(counts):
+    weights = counts.sum() / counts  # the line
+    return torch.tensor(weights / len(counts), dtype=torch.float32)
+
+
+@pytest.mark.parametrize("kind", ["buffer", "parameter"])
+def test_a_weight_that_is_bad_by_an_array_of_numpys_has_its_line(work, silent, kind):
+    worker = work(on_anomaly="continue")
+    model = nn.Linear(3, 4)
+    weights = weights_of(np.array([5.0, 3.0, 0.0, 2.0]))
+    loss = nn.CrossEntropyLoss(weight=weights if kind == "buffer" else None)
+    if kind == "parameter":
+        model.bias = nn.Parameter(weights)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        loss(model(torch.ones(4, 3)), torch.arange(4)).backward()
+        optimizer.step()
+    look = worker.looked[0]
+    assert look.site.source.endswith("# the line"), look
+    assert (look.phase, look.facts["weight_is"], look.facts["heard"]) == ("init", kind, True)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from nandiag.events import Armed, Finished, History, ProbeDark, Skipped
+from nandiag.events import Armed, Finished, History, ProbeDark, Skipped, Trainer
 from nandiag.runtime.watch.judge import learning_rate
 from tests.unit.runtime.watch.looping import Loop, at, bad_gradient, told
 
@@ -297,3 +297,18 @@ def test_replays_are_bounded(work):
     Loop(lr=0.0).run(9, loss_of=lambda loop, out: out.mean() * 0 + (math.inf if loop.step % 2 else 0))
     assert len(worker.looked) == 2
     assert len(worker.harms) == 4
+
+
+def test_several_optimizers_are_told_by_what_the_script_calls_them_and_their_models(work):
+    worker = work(on_anomaly="continue")
+    actor, critic = nn.Linear(2, 1), nn.Linear(2, 1)
+    by_actor = torch.optim.SGD(actor.parameters(), lr=0.1)
+    by_critic = torch.optim.Adam(critic.parameters(), lr=0.1)
+    for step in range(3):
+        for model, optimizer in ((critic, by_critic), (actor, by_actor)):
+            (model(torch.ones(1, 2)).sum() * (math.nan if step == 2 else 1.0)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    told = worker.events(History)[-1]
+    assert told.trainers == (Trainer("Adam", "by_critic", "critic"), Trainer("SGD", "by_actor", "actor"))
+    assert told.optimizer[:2] == (0, 1)

@@ -31,12 +31,23 @@ def is_one(facts: Facts, divisor: TensorFact) -> bool:
     ends = (divisor.min, divisor.max)
     whole = all(end is not None and end >= 0 and end == int(end) for end in ends)
     below = quotients.below(facts.origin) or divisor.name or ""
-    meaning = facts.meaning(below)
-    sizes = meaning is not None and _SIZES.search(meaning.text) is not None  # n may stand for a norm as well
+    made = facts.kind(below)
     infinite = any(fact.posinf or fact.neginf for fact in facts.origin.outputs)
-    if meaning is None and not divisor.max and "int" not in dtype_of(divisor) and not infinite:
+    if not made and not divisor.max and "int" not in dtype_of(divisor) and not infinite:
         below = _EITHER.sub("", below)  # nothing says which: a small number does for 0/0 of both
-    return whole and not sizes and is_called(below)
+    return whole and not is_size(facts, below) and is_called(below)
+
+
+def is_size(facts: Facts, text: str) -> bool:
+    """Whether a name stands for a norm, or another size: n may be one as well as a count."""
+    return _SIZES.search(facts.kind(text)) is not None
+
+
+def least(facts: Facts, usual: str) -> str:
+    """Return the ``usual`` guard, or less for a norm of gradients: near a minimum that is small, and no less honest."""
+    below = quotients.below(facts.origin) or ""
+    text = facts.kind(below) or below
+    return "1e-12" if usual == "1e-6" and "norm" in text and "grad" in text else usual
 
 
 def is_called(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Lengths of 0: what divides by them further on, correlations, and ratios of two of them (reader side)."""
+"""Lengths, and quotients, of 0: what divides by them further on, correlations, and ratios of lengths (reader side)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,39 @@ _NORMS = ("norm", "vector_norm")
 
 
 def next_of(facts: Facts) -> list[Suggestion]:
-    """Return the statements behind the line that divide its result by the norm of that, guarded: 0/0 comes there next.
+    """Return the statement behind the line that divides by its result, or by the norm of that, guarded.
 
-    Only where it was 0/0 here: with a guard the quotient is 0 then.
+    Only where it was 0/0 here: with a guard the quotient is 0 then, and it breaks there next.
     """
     name = (facts.origin.source or "").partition("=")[0].strip()
     if not facts.outputs_nan or not name.isidentifier():
         return []
-    found = [(use, mended) for use in facts.uses if (mended := _guarded(use, name)) is not None]
-    text = "What is 0 then is divided by its own norm further on: guard that as well."
-    return [Suggestion(text, mended) for _, mended in found[:1]]
+    normed = [mended for use in facts.uses if (mended := _guarded(use, name)) is not None]
+    if normed:
+        return [Suggestion("What is 0 then is divided by its own norm further on: guard that as well.", normed[0])]
+    broken = [mended for use in facts.uses if (mended := _kept(facts, use, name)) is not None]
+    text = "What is 0 then is divided by, or its root is taken, further on: guard that as well."
+    return [Suggestion(text, broken[0])] if broken else []
+
+
+def _kept(facts: Facts, line: str, name: str) -> str | None:
+    """Return a statement with the name kept above 0 where that is divided by, or where its root has no gradient."""
+    places = [at for node in fitting.nodes_of(line) if line.isascii() for at in _broken_at(facts, node)]
+    least = "1e-30" if facts.in_update else "1e-12"
+    for at in sorted({at.end_col_offset or 0 for at in places if ast.unparse(at) == name}, reverse=True):
+        line = f"{line[:at]}.clamp_min({least}){line[at:]}"
+    return line if any(ast.unparse(at) == name for at in places) else None
+
+
+def _broken_at(facts: Facts, node: ast.AST) -> list[ast.expr]:
+    """Return what a node of a statement cannot take as 0."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        return [quotients.root_of(node.right) or node.right]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and isinstance(node.right, ast.UnaryOp):
+        return [node.left] if isinstance(node.right.op, ast.USub) else []
+    differentiated = facts.extra.get("of_weights") is True and not facts.in_update
+    ops = ("rsqrt", "reciprocal", *(["sqrt"] if differentiated else []))
+    return [part for op in ops if isinstance(node, ast.Call) and (part := fitting.target(node, op)) is not None]
 
 
 def correlated(facts: Facts) -> Suggestion | None:

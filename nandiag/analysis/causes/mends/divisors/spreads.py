@@ -10,6 +10,7 @@ from nandiag.analysis.report import Suggestion
 
 _PAIRS = ({"max", "min"}, {"amax", "amin"}, {"quantile"}, {"kthvalue"}, {"nanquantile"})
 _OF_ONE = "Of one value there is no spread yet: take 1 until there are two."
+_OF_PRODUCTS = "Of one value there is no covariance yet: it is 0, which a divisor of at least 1 leaves."
 _SPREADS = ("std", "var", "norm")
 _LEAST, _LARGE = "1e-2", 1e4
 
@@ -25,6 +26,9 @@ def not_yet(facts: Facts) -> Suggestion | None:
     one_less = isinstance(less, ast.BinOp) and isinstance(less.op, ast.Sub) and ast.unparse(less.right) in {"1", "1.0"}
     if not one_less or not isinstance(less, ast.BinOp) or given[0].zeros != given[0].numel:
         return None
+    if any(isinstance(one, ast.BinOp) and isinstance(one.op, ast.MatMult) for one in ast.walk(node.left)):
+        least = "max({}, 1)" if "arg1" in facts.extra else "({}).clamp_min(1)"
+        return Suggestion(_OF_PRODUCTS, quotients.divisor(facts.origin, lambda _: least.format(ast.unparse(less))))
     count, total = ast.unparse(less.left), ast.unparse(node.left)
     code = f"torch.where({count} > 1, {total} / ({count} - 1).clamp_min(1), 1.0)"
     if "arg1" in facts.extra:  # the count is a number of Python's
