@@ -54,12 +54,17 @@ class Made:
     def taken(self) -> bool:
         """Whether the tensor is taken as it is, and the call that made it is not made again for it.
 
-        What was read off another one (a gradient that is kept from step to step) is read again if it was written since.
+        What was read off another one (a gradient that is kept from step to step) is read again if it was written since,
+        and a gradient behind a backward of the step in any case: that makes it again.
         """
-        if isinstance(self.tensor, weakref.ref):
+        if isinstance(self.tensor, weakref.ref) or self._follows_backward():
             return False
         tensor = self.tensor() if self.entry.name == "__get__" else None
         return tensor is None or self.version in {None, version_of(tensor)}
+
+    def _follows_backward(self) -> bool:
+        read = getattr(self.entry.function, "__self__", None) if self.entry.name == "__get__" else None
+        return self.entry.micro_step > 0 and getattr(read, "__name__", "") == "grad"
 
     def hold(self) -> bool:
         """Make the reference strong, for the call that made it cannot be made again; False where that is too late."""

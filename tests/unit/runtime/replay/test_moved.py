@@ -118,3 +118,36 @@ def test_what_an_op_was_given_of_a_weight_is_told_as_it_was_when_the_op_ran(work
     assert (looked.site.op, looked.step) == ("aten.log.default", 2), looked
     assert (looked.inputs[0].zeros, looked.inputs[0].max) == (1, 1.0)
     assert "float64_finite" not in looked.facts or looked.facts["float64_finite"] is not True
+
+
+def by_new_memory(weight, change):
+    weight.data = weight.data + change
+
+
+def in_place(weight, change):
+    with torch.no_grad():
+        weight.add_(change)
+
+
+@pytest.mark.parametrize("change", [by_new_memory, in_place])
+def test_a_first_pass_that_made_the_gradients_bad_has_its_line(work, change):
+    """The weights were moved by these gradients, which were dropped since."""
+    worker, model = work(), nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(5):
+        inputs = torch.randn(4, 3)
+        output = model(inputs) * (torch.tensor([[0.0], [1.0], [1.0], [1.0]]) if step == 3 else 1.0)
+        optimizer.zero_grad()
+        output.square().sum(1).sqrt().mean().backward()  # of zeros
+        norm = torch.stack([one.grad.norm() for one in model.parameters()]).norm()
+        changes = [0.05 * one.grad / (norm + 1e-12) for one in model.parameters()]
+        for one, by in zip(model.parameters(), changes, strict=True):
+            change(one, by)
+        optimizer.zero_grad()
+        model(inputs).square().sum(1).sqrt().mean().backward()
+        for one, by in zip(model.parameters(), changes, strict=True):
+            change(one, -by)
+        optimizer.step()
+    looked = worker.looked[0]
+    assert (looked.step, looked.site.forward_op) == (3, "aten.sqrt.default"), looked
+    assert looked.site.source.rstrip().endswith("# of zeros")
