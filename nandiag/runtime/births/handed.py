@@ -150,11 +150,12 @@ class Handed:
     def _as_taped(self, tensor: Tensor) -> Tensor:
         """Return what a call of this step has made, where ``tensor`` is it by another name: detached in a function."""
         tape = self._capture.tape
-        if tape.maker(tensor) is not None:
-            return tensor
-        tape.jots.settle()
-        made = (one.tensor() for one in tape._made.values())
-        return next((one for one in made if one is not None and _is_same(one, tensor)), tensor)
+        with quiet():
+            if tape.maker(tensor) is not None:
+                return tensor
+            tape.jots.settle()
+            made = (one.tensor() for one in tape._made.values())
+            return next((one for one in made if one is not None and _is_same(one, tensor)), tensor)
 
     @staticmethod
     def _born(births: Births, bad: Tensor, step: int) -> Looked | None:
