@@ -51,7 +51,8 @@ def explain(facts: Facts) -> Cause | None:
     of = f" of {words.few([str(name) for name in named])}" if isinstance(named, list) and named else ""
     called = is_called(facts)
     of_zeros = "" if facts.extra.get("began_of_zeros") else ", as that of a gradient of zeros is"
-    what = "a number that is 0" if by_number else f"a quantity that is 0{of_zeros}"
+    counted = by_number or corrections.mended(facts, infinite=True) is not None
+    what = "a number that is 0" if counted else f"a quantity that is 0{of_zeros}"
     return Cause(
         slug="optimizer_division",
         evidence=(f"The update{of} divides by {what}.",),

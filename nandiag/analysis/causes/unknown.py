@@ -94,8 +94,13 @@ def explain(facts: Facts) -> Cause | None:
 
 
 def _not_run_again(facts: Facts) -> bool:
-    """Whether the step could not be run again, or what made the bad values was not."""
-    return facts.source == "outside" or (facts.look is not None and facts.look.outcome in {"failed", "refused"})
+    """Whether the step could not be run again, or what made the bad values was not: an update came out finite."""
+    known = () if facts.look is None else (facts.look.outcome,)
+    return facts.source == "outside" or not {"failed", "refused", *_of_update(facts)}.isdisjoint(known)
+
+
+def _of_update(facts: Facts) -> tuple[str, ...]:
+    return ("finite",) if facts.basis == "state" else ()
 
 
 def _by_update(facts: Facts) -> bool:

@@ -376,12 +376,13 @@ def _state_evidence(claim: Claim, at: list[Seen[Harm]]) -> Iterable[str]:
     elif harm.behind or (look is not None and look.facts.get("began_bad")):
         yield "What wrote into it is the script's own code behind that step: no update was made since."
     elif harm.phase == "optimizer" and not any(one.event.what in {"loss", "gradient"} for one in at):
+        beside = look is not None and look.facts.get("beside_update") is True
         again = claim.look is not None and claim.look.event.outcome == "finite"
         yield "The losses and gradients of this step were finite" + (
             ". The update, made again on stand-ins for what it had overwritten, is finite too; on the real values it "
             "need not have been."
             if again
-            else ": the update itself made it."
+            else f": the {'script wrote it, beside the update' if beside else 'update itself made it'}."
         )
 
 

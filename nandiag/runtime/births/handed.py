@@ -23,6 +23,7 @@ from nandiag.runtime.collectives.ring import RING, Call
 from nandiag.runtime.evidence.exchanged import OPS
 from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.heard import taken_with_heard, with_heard
+from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import TORCH, kind_of, stack
 from nandiag.runtime.guard import guarded
@@ -109,14 +110,14 @@ class Handed:
 
     def _tell_computed(self, message: Message, bad: Tensor, caller: FrameType) -> None:
         """What may be meant is told only where the step, run again, shows that it was computed."""
-        looked = self._again(bad, mask=True)
+        looked = self._again(message, bad, mask=True)
         made = looked is not None and (looked.outcome, looked.source) == ("found", "op") and looked.site is not None
         if looked is None or not made or _is_laid(looked) or not self._may_tell(caller):
             return
         self._emit(message, looked)
 
     def _tell(self, births: Births, message: Message, bad: Tensor, caller: FrameType) -> None:
-        looked = self._again(bad)
+        looked = self._again(message, bad)
         if looked is None or looked.outcome != "found":
             reason = None if looked is None else looked.reason
             born = self._born(births, bad, self._capture.tape.step)
@@ -127,22 +128,34 @@ class Handed:
         looked = replace(looked, step=self._capture.tape.step)
         RECORDER.emit(Sent(message.kind, message.ranks, message.number, message.group, looked), urgent=True)
 
-    def _again(self, bad: Tensor, *, mask: bool = False) -> Looked | None:
+    def _again(self, message: Message, bad: Tensor, *, mask: bool = False) -> Looked | None:
         """Return what running the step again, as far as it has come, showed; None where there is no time for it.
 
-        What may be a ``mask`` takes none of the first few looks from what is none.
+        What may be a ``mask`` takes none of the first few looks from what is none. Where models communicate all ranks
+        are needed for that, but for what comes before the first message.
         """
         capture = self._capture
-        taped = not (capture.idle or capture.depth or capture.in_step or capture.communicates)
+        needs_all = capture.communicates and message.kind in ALL_GIVE
+        taped = not (capture.idle or capture.depth or capture.in_step or needs_all)
         passed = time.perf_counter() - self._began
         late = self._looks[mask] >= _FREE[mask] and self._spent > _SHARE * passed
         if late or not (taped or capture.window.shut):
             return None
         self._looks[mask] += 1
         began = time.perf_counter()
-        looked = self._examine(bad)
+        looked = self._examine(self._as_taped(bad))
         self._spent += time.perf_counter() - began
         return looked
+
+    def _as_taped(self, tensor: Tensor) -> Tensor:
+        """Return what a call of this step has made, where ``tensor`` is it by another name: detached in a function."""
+        tape = self._capture.tape
+        with quiet():
+            if tape.maker(tensor) is not None:
+                return tensor
+            tape.jots.settle()
+            made = (one.tensor() for one in tape._made.values())
+            return next((one for one in made if one is not None and _is_same(one, tensor)), tensor)
 
     @staticmethod
     def _born(births: Births, bad: Tensor, step: int) -> Looked | None:
@@ -159,6 +172,12 @@ class Handed:
                 source="outside", site=site_of(spot, f"c10d::{OPS[message.kind]}.default"), inputs=(fact(bad),),
                 reason=reason,
             )  # fmt: skip
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are of the same memory, all of it in the same order."""
+    alike = type(one) is Tensor and (one.shape, one.stride()) == (other.shape, other.stride())
+    return alike and storage(one) == storage(other) and one.storage_offset() == other.storage_offset()
 
 
 def _is_of_torch(caller: FrameType) -> bool:

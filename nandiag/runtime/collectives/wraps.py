@@ -51,6 +51,7 @@ _SENDS = {"send": True, "isend": True, "send_object_list": True}
 _MESSAGES = {**_SENDS, "recv": False, "irecv": False, "recv_object_list": False}
 _BATCH = "batch_isend_irecv"
 _WORKS = frozenset({"isend", "irecv", _BATCH})
+_STOOD_IN = _WORKS | {"send", "recv"}
 _PEERS = ("src", "dst", "group_src", "group_dst")
 _FUNCTIONAL_MODULE = "torch.distributed._functional_collectives"
 _UNKNOWN = object()
@@ -155,10 +156,13 @@ def alone(arrives: Callable[[torch.Tensor], None] | None = None) -> Iterator[Alo
 
 
 @contextlib.contextmanager
-def uncounted() -> Iterator[None]:
-    """Leave what this thread calls out of the ring: a replay's calls are none of the script's."""
+def uncounted(mail: Any = None) -> Iterator[None]:
+    """Leave what this thread calls out of the ring: a replay's calls are none of the script's.
+
+    ``mail``: its ``stand_in`` is called in the place of what sends or receives a message.
+    """
     before = getattr(_depth, "inside", False)
-    _depth.inside = before or True  # :func:`alone` goes on within
+    _depth.inside = before or mail or True  # :func:`alone` goes on within
     try:
         yield
     finally:
@@ -224,6 +228,8 @@ def _wrapped(original: Callable[..., Any], shape: _Shape) -> Callable[..., Any]:
         if torch.compiler.is_compiling() or RECORDER.mute or inside:
             if shape.left_out and type(inside) is Alone:
                 return inside.leave_out(shape, args, kwargs)
+            if shape.op in _STOOD_IN and hasattr(inside, "stand_in"):
+                return inside.stand_in(shape.op, args, kwargs)
             return original(*args, **kwargs)
         caller = sys._getframe(1)
         calls = _begin(shape, args, kwargs, caller)

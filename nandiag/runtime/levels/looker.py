@@ -144,7 +144,8 @@ class Looker:
             self._examiner.examine_update(optimizer, bad, step, first=first, ends=ends)
         else:
             looked = self.live.explain(Case(step, [], joint=False), list(bad.values()))
-            self._saw(replace(looked, facts={**looked.facts, "parameters": list(bad)[:8]}))
+            names = {} if "beside_update" in looked.facts else {"parameters": list(bad)[:8]}
+            self._saw(replace(looked, facts={**looked.facts, **names}))
 
     def _saw(self, looked: Looked) -> Looked:
         if looked.outcome == "found":

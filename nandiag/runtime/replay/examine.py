@@ -58,7 +58,7 @@ from nandiag.runtime.replay.update.again import BY_HAND, GONE, last_write, left_
 from nandiag.runtime.replay.update.instead import is_rewritten
 from nandiag.runtime.replay.update.moved import as_begun, given_memory
 from nandiag.runtime.replay.update.rates import bad_tensors, by_tensor, rates_used
-from nandiag.runtime.replay.update.weights import before_update, of_given, of_weights
+from nandiag.runtime.replay.update.weights import before_update, beside_update, of_given, of_weights
 from nandiag.runtime.tape.calls.strangers import is_not_all_kept
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import Entry
@@ -256,8 +256,10 @@ class Examiner:
             looked = of_rate(looked, self._rate)
         except Refused as refusal:
             looked = Looked("refused", "replay", step, reason=str(refusal))
-        if looked.outcome in NOT_RUN and self._capture.between.goes_on:
-            looked = self._behind_closure(list(bad.values()), step, ends=ends) or looked
+        written = "written_in_place" in looked.facts
+        if written or (looked.outcome in NOT_RUN and self._capture.between.goes_on):
+            again = self._behind_closure(list(bad.values()), step, ends=ends)
+            looked = beside_update(looked, again) if written else again or looked
         RECORDER.emit(timed(with_heard(looked), time.perf_counter() - began), urgent=True)
 
     @postponed()
@@ -273,7 +275,7 @@ class Examiner:
         return looked.outcome == "finite" and looked.facts.get("complete") is True
 
     def _behind_closure(self, bad: list[Tensor], step: int, *, ends: bool) -> Looked | None:
-        """Run the last evaluation of a closure again, and what the script's own optimizer made of the gradients."""
+        """Run the last evaluation of a closure again, and what the script's own code wrote into the weights since."""
         entries, self._partial = still_held(self._capture.tape.whole())
         case = Case(step, bad, joint=False, suspects=tuple(bad), weights_were_finite=True, ends=ends)
         looked = self._refusal(case, entries) or self._replay(case, entries)

@@ -18,6 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.runtime.frames import Frame, Place, Trail, places_on
 from nandiag.runtime.leaves import BUILT_IN, is_leaf, unseen
+from nandiag.runtime.memory.later.offspring import Offspring
 from nandiag.runtime.tape.calls.contents import Content
 from nandiag.runtime.tape.calls.sides import Side
 from nandiag.runtime.tape.calls.swaps import Swapped
@@ -118,6 +119,7 @@ class Tape:
         self._most_made = _FEW_MADE
         self._copies: dict[int, tuple[StorageWeakRef, Entry]] = {}
         self.carried = Carried()
+        self.offspring = Offspring()
         self._words: list[Made | Given] = []
         self._number = self._cleared = 0
         self._roots, self._most_roots = 0, _FEW_ROOTS
@@ -323,6 +325,7 @@ class Tape:
         self.bytes = self._updates = 0
 
     def _let_go(self) -> None:
+        self.offspring.step_ends(self._made.values())
         for entry in self.loose:
             if not entry.held:  # else a graph that lives on may refer to it, and nothing else does: a GAN's noise
                 entry.forget()

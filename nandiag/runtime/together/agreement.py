@@ -125,7 +125,7 @@ class Agreement:
     def _disarm(self, why: str) -> None:
         self._disarmed = True
         self._ours, self._joined = None, False
-        RECORDER.emit(Note(f"The ranks do not step together ({why}); from here on each rank judges alone."))
+        RECORDER.emit(Note(f"The ranks do not judge their steps together ({why}); from here on each judges alone."))
 
     def close(self) -> None:
         """Let go of the group, before its threads meet the interpreter's teardown."""

@@ -69,7 +69,7 @@ def all_joined(store: Any, who: Members, seconds: float | None = None) -> tuple[
     store.add(_JOINED, 1)
     answer = store.compare_set(_ANSWER, "", _wait(store, who.world, seconds)).decode()
     reasons = {
-        _NO: "not every rank takes the same optimizer steps",
+        _NO: "not every rank needs the others within its steps",
         _LATE: f"after {seconds:.3g} s a rank had not said that it does as the others",
     }
     return answer == _YES, reasons.get(answer, "")

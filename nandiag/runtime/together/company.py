@@ -11,6 +11,7 @@ from torch import nn
 from nandiag.events import Looked
 from nandiag.runtime.collectives.wraps import uncounted
 from nandiag.runtime.replay.case import Case
+from nandiag.runtime.replay.exchanges.mail import MAIL
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.unfinished import can_break_off, groups_of
 from nandiag.runtime.together.census import all_come
@@ -44,7 +45,7 @@ def in_company(case: Case, roots: list[nn.Module], seconds: float, replay: Calla
 def met(case: Case, roots: list[nn.Module], tracer: Tracer, seconds: float) -> Iterator[Callable[[], None]]:
     """Meet the other ranks where the replay is a joint one; yields what waits until all are through with it."""
     if not case.joint:
-        with uncounted(), SHARDS.gathered(roots) if case.asks else contextlib.nullcontext():
+        with uncounted(MAIL.of_step()), SHARDS.gathered(roots) if case.asks else contextlib.nullcontext():
             yield lambda: None  # there is no other rank to wait for
         return
     with together(case.step, seconds) as joined:

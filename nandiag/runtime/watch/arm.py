@@ -38,6 +38,7 @@ from nandiag.runtime.numeric.made import watch_fetches
 from nandiag.runtime.numeric.taken import watch_taken
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.exchanges.hooked import watch_hooks
+from nandiag.runtime.replay.exchanges.mail import MAIL
 from nandiag.runtime.selftest.gpus import driver
 from nandiag.runtime.steady.backwards import Backwards
 from nandiag.runtime.tape import wraps
@@ -105,7 +106,8 @@ def _watch_batches(sentinel: Sentinel, capture: Capture) -> None:
 
 
 def _hear_numpy(capture: Capture) -> None:
-    """Remember what numpy complains of, in which step, and numbers in objects that are handed over; in no replay."""
+    """Remember what numpy complains of, numbers in objects that are handed over, and messages; in no replay."""
+    MAIL.watch(capture)
 
     def step() -> int | None:
         if capture.off:

@@ -22,7 +22,7 @@ def test_ranks_that_differ_end_as_under_torchrun(how, policy, nandiag, tmp_path)
     assert done.returncode == 0, done.stderr
     assert report["verdict"]["anomaly"] is False
     assert not [note for note in report["notes"] if "switched off" in note], report["notes"]
-    disarmed = [note for note in report["notes"] if "do not step together" in note]
+    disarmed = [note for note in report["notes"] if "do not judge their steps together" in note]
     assert bool(disarmed) is (how == "leaves" and policy != "auto"), report["notes"]
     # A rank that leaves costs the others one patience of three seconds; on a busy machine everything takes longer.
     assert max(map(float, re.findall(r"took ([\d.]+)", done.stdout))) < 20

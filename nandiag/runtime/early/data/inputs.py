@@ -165,7 +165,7 @@ class Inputs:
         far = usual.count >= _ENOUGH and size > limits.batch * usual.largest
         if far and usual.score(size) > limits.deviations:
             self._far.append((batch, size))
-        self._compare(usual, size)
+        self._compare(batch, usual, size)
         self._fresh.append((self._capture.tape.step, usual, size, batch))
 
     def looked(self) -> None:
@@ -174,9 +174,12 @@ class Inputs:
         for batch, size in far:
             self._say(batch, size, at_harm=False)
 
-    def _compare(self, usual: Usual, size: float) -> None:
+    def _compare(self, batch: Batch, usual: Usual, size: float) -> None:
         """Note whether what this step was given is no larger than what the steps before were."""
         if usual.count >= _FEW_AFTER and not usual.mask:
+            entry = batch.entry() if size > usual.largest else None
+            if entry is not None and self._is_computed(batch, entry):
+                return  # a carried state that grows says nothing of the batch
             step = self._capture.tape.step
             self._as_before[step] = self._as_before.get(step, True) and size <= usual.largest
             if len(self._as_before) > _MOST_COMPARED:
@@ -200,7 +203,7 @@ class Inputs:
         if entry is None or (step, batch.path) in self._told_at:
             return
         self._capture.tape.jots.settle()  # what the call was given is asked for
-        if is_computed(batch.tensor(), entry) or self._outgrown(usual, size):
+        if self._is_computed(batch, entry) or self._outgrown(usual, size):
             return
         data = data_of(batch.tensor(), entry)
         usual.mask = not at_harm and data is not None and is_mask(data)
@@ -220,7 +223,10 @@ class Inputs:
         """Whether the loop computed a far larger one in this step, in the same place: then this one began it."""
         larger = [batch for _, one, other, batch in self._fresh if one is usual and other > _OUTGROWN * size]
         calls = [(batch, entry) for batch in larger if (entry := batch.entry()) is not None]
-        return any(is_computed(batch.tensor(), entry) for batch, entry in calls)
+        return any(self._is_computed(batch, entry) for batch, entry in calls)
+
+    def _is_computed(self, batch: Batch, entry: Entry) -> bool:
+        return is_computed(batch.tensor(), entry, self._capture.tape)
 
     def _say_longer(self, batch: Batch, usual: Usual) -> None:
         entry, step = batch.entry(), self._capture.tape.step
@@ -279,7 +285,7 @@ class Inputs:
         if at_harm and tensor.numel() > _TIMES_LONGER * usual.longest.numel() > 0:
             self._say_longer(batch, usual)
         size = max(abs(float(end)) for end in extent(tensor))
-        self._compare(usual, size)
+        self._compare(batch, usual, size)
         times = _TIMES_AFTER if usual.count >= _ENOUGH_AFTER else _TIMES_OF_FEW
         if times * usual.largest < size < math.inf and usual.score(size) > _DEVIATIONS_AFTER:
             self._say(batch, size, at_harm=at_harm)

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from nandiag.runtime.look.finite import local
 from nandiag.runtime.names import is_wrapper
-from nandiag.runtime.tape.entries import ROOT, Entry
-from nandiag.runtime.tape.packed.descent import ancestors
+from nandiag.runtime.tape.entries import Entry, Tape
 from nandiag.runtime.tape.packed.words import Given, Made
 
 _MOST_CHANNELS = 4096
@@ -36,11 +35,12 @@ def data_of(tensor: Tensor | None, entry: Entry) -> Tensor | None:
     return next((data for one in _sources(entry) if one.dim() and (data := local(one)) is not None), None)
 
 
-def is_computed(tensor: Tensor | None, entry: Entry) -> bool:
-    """Whether what ``entry`` was given was made of what a model that is trained returned in this step: no data."""
-    made = [word for word in entry.words if type(word) is Made]
-    own = [word.entry for word in made if tensor is None or word.tensor() is tensor]
-    return any(one.kind == ROOT and one.grad for one in ancestors(own))
+def is_computed(tensor: Tensor | None, entry: Entry, tape: Tape) -> bool:
+    """Whether what ``entry`` was given came of the weights, in this step or an earlier one: no data."""
+    if tensor is None:
+        return tape.offspring.leads_to(word.entry for word in entry.words if type(word) is Made)
+    known = tape.maker(tensor)
+    return tape.offspring.has(tensor) or (known is not None and tape.offspring.leads_to((known[0],)))
 
 
 def sample_of(data: Tensor, entry: Entry, batches: Any, largest: float = math.inf) -> dict[str, object]:

@@ -67,6 +67,8 @@ def _way_back(watch: OpWatch, evidence: Evidence, case: Case, ends: list[Op]) ->
     if isinstance(found.op, Watched):
         looked = replace(looked, facts={**looked.facts, **found.op.remembered})
     looked = with_heard(looked)
+    if looked.phase == "optimizer" and looked.source == OP and watch.marks.is_before_update(found.op.index):
+        looked = replace(looked, facts={**looked.facts, "beside_update": True})
     made = found.op.step if isinstance(found.op, Watched) else watch.step
     return looked if made == watch.step else replace(looked, facts={**looked.facts, "made_at_step": made})
 

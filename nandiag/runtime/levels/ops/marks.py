@@ -41,6 +41,10 @@ class Marks:
         """The number of the first op after the newest backward began, else of the step."""
         return self._backwards[-1] if self._backwards else self._begins
 
+    def is_before_update(self, index: int) -> bool:
+        """Whether an op ran before the update that is under way, or was just made."""
+        return self._update is not None and index < self._update
+
     def phase(self, index: int) -> str:
         """Return the phase of an op outside of modules and of backward."""
         if self._update is not None and index >= self._update:

@@ -81,7 +81,8 @@ def look_again(
         for attempt in attempts(made, counts, zeros=zeros):
             if attempt.theirs == 0.0 and not asks:
                 continue  # nobody was asked for anything
-            with _as_before(optimizer, made, others, attempt, first=first), contextlib.closing(overwritten):
+            before = _as_before(optimizer, made, others, attempt, first=first)
+            with contextlib.closing(counts), before, contextlib.closing(overwritten):
                 counts.begin(back=attempt.back)
                 found = _made_bad(optimizer, made, spot, overwritten, attempt.theirs)
                 counts.end()

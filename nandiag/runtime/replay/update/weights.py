@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from torch import Tensor
+from torch import Tensor, isfinite, strided
 
 from nandiag.events import Looked
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.look.finite import is_bad, is_blank
+from nandiag.runtime.memory.there import held_of
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.ready import began_bad
 from nandiag.runtime.replay.update.again import BY_HAND, GONE, STOOD_IN, last_write
@@ -41,11 +42,29 @@ def of_given(case: Case, looked: Looked, moved: Iterable[Entry], examine: Callab
 def before_update(bad: list[Tensor], step: int, writes: list[Entry]) -> Looked | None:
     """Return the last write into weights that an update left bad and is finite when made again; None where none was.
 
-    What a forward took that gave finite losses and gradients, not all 0, was finite: only writes behind it count.
+    What a forward took that gave a finite loss and a gradient other than 0 was finite: only writes behind it count.
     """
     last = max((at for at, entry in enumerate(writes) if entry.kind is ROOT), default=-1)
-    taken = all(one.grad is not None and not is_bad(one.grad) and not is_blank(one.grad) for one in bad)
-    return last_write(bad, step, writes[last + 1 :] if taken else writes)
+    return last_write(bad, step, writes[last + 1 :] if all(map(_was_taken, bad)) else writes)
+
+
+def _was_taken(weight: Tensor) -> bool:
+    """Whether a gradient came of what is bad of a weight by now: where it is 0, as behind softplus(-inf), none did."""
+    if weight.grad is None or is_bad(weight.grad):
+        return False
+    data, gradient = held_of(weight.detach()), held_of(weight.grad)
+    if gradient.shape != data.shape or gradient.layout is not strided:
+        return not is_blank(weight.grad)
+    return bool(gradient[~isfinite(data)].any())
+
+
+def beside_update(write: Looked, again: Looked | None) -> Looked:
+    """Return the last ``write`` into weights that the update left as bad as they were, or what made what was written.
+
+    ``again``: what running the step again has shown.
+    """
+    looked = write if again is None or again.method != "replay" else again
+    return replace(looked, phase="optimizer", facts={**looked.facts, "beside_update": True})
 
 
 def of_weights(case: Case, entries: list[Entry], writes: list[Entry], looked: Looked, *, midway: bool) -> Looked:

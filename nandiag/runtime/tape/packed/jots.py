@@ -317,6 +317,7 @@ class Jots:
         """
         if self._unused or self.dense or self.shelves or not self.on or seconds >= _SHORT or self._packed_in_vain:
             return False
+        self._tape.offspring.were_noted(self.many, {})
         self.many = []
         self._more = self._packed = self._in_a_row = self._many_in_a_row = self._in_vain = 0
         return True
@@ -335,6 +336,7 @@ class Jots:
         for known in [made[key] for key in used & made.keys()]:
             if known.entry.grad and known.tensor() is not None:  # else that number is another's by now
                 forget_consumed(known.entry)
+        self._tape.offspring.were_noted(self.every, made)
         self._taken()
         self._in_vain = 0
 

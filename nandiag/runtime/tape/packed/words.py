@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor, device, dtype, layout, strided
 
-from nandiag.runtime.leaves import BUILT_IN, unseen
+from nandiag.runtime.leaves import BUILT_IN, is_leaf, unseen
 
 if TYPE_CHECKING:
     from nandiag.runtime.tape.entries import Entry
@@ -77,14 +77,18 @@ class Made:
 
 
 class Given:
-    """A tensor from outside the tape, with its version counter when it was used; weak where ``strong`` is False."""
+    """A tensor from outside the tape, with its version counter when it was used; weak where ``strong`` is False.
 
-    __slots__ = ("_tensor", "version", "written")
+    ``of_graph``: of a weak one, which may be gone by the time that it is asked, whether it was one of a graph.
+    """
+
+    __slots__ = ("_tensor", "of_graph", "version", "written")
 
     def __init__(self, tensor: Tensor, strong: bool) -> None:  # noqa: FBT001 - made for most words of taped calls
         self._tensor: Any = tensor if strong else weakref.ref(tensor)
         self.version = version_of(tensor)
         self.written = False
+        self.of_graph = not strong and tensor.requires_grad and not is_leaf(tensor)
 
     def used(self, version: int, after: int) -> None:
         """Take the versions that the tensor had when it was used, and when the call was over."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from nandiag.analysis import analyse
 from nandiag.analysis.causes import explain
 from nandiag.analysis.causes.facts import LIKELY
 from tests.unit.analysis.mends.told import on as around
@@ -141,3 +142,19 @@ def test_weights_in_float32_are_called_with_float32(at, by_hand):
     told = explain(facts)[0].suggestions[0]
     assert told.code == "net.float()"
     assert "what the model is called with" in told.text
+
+
+def test_a_correction_by_a_count_that_a_tensor_holds_has_nothing_to_do_with_gradients(at, by_hand):
+    line = 'hat = s["m"] / (1 - b1 ** self.t)'
+    given = (by_hand.fact(shape=(4, 4)), by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0, absmax=0.0))
+    extra = {"reconstructed": True, "parameters": ["weight"]}
+    facts = at("div", given, (by_hand.fact(posinf=16),), extra=extra,
+               **{**placed(line, line[6:]), "phase": "optimizer"})  # fmt: skip
+    story, mechanism = explain(facts)
+    assert story.evidence == ("The update of weight divides by a number that is 0.",)
+    assert mechanism.suggestions[0].code == 'hat = s["m"] / (1 - b1 ** (self.t + 1))'
+
+
+def test_where_an_update_made_again_is_finite_every_op_may_be_watched(by_hand):
+    report = analyse(by_hand.run(by_hand.rank(0, by_hand.state(6, since=5), by_hand.finite(6), world=1)))
+    assert report.verdict.suggestions[-1].code == "nandiag run --level op"

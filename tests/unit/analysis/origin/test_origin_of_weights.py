@@ -29,6 +29,14 @@ def test_a_parameter_gone_bad_with_finite_gradients_is_the_update(by_hand):
     assert "The losses and gradients of this step were finite: the update itself made it." in verdict.evidence
 
 
+def test_what_the_script_wrote_beside_the_update_is_none_of_that(by_hand):
+    look = by_hand.found(7, phase="optimizer", facts={"reconstructed": True, "beside_update": True})
+    look = replace(look, site=replace(look.site, module=None, module_class=None))
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.state(7, since=6), look, world=1))).verdict
+    assert verdict.summary == "-Inf born on rank 0 at step 7 in code around the optimizer's step"
+    assert any(one.endswith("were finite: the script wrote it, beside the update.") for one in verdict.evidence)
+
+
 def test_a_parameter_written_bad_behind_the_last_update_is_no_update_s(by_hand):
     record = by_hand.run(by_hand.rank(0, replace(by_hand.state(7, since=6), behind=True)))
     verdict = analyse(record).verdict

@@ -64,6 +64,38 @@ def test_what_was_made_in_this_step_is_run_again(work, alone):
     assert worker.harms == worker.looked == []
 
 
+class Hand(torch.autograd.Function):
+    """Hands on what it is given, and is handed its gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        hand(x.detach().contiguous())
+        return x.new_zeros(())
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * torch.ones_like(ctx.saved_tensors[0])
+
+
+@pytest.mark.parametrize("between", [lambda x: x, lambda x: x * 2.0])
+def test_what_a_function_of_the_scripts_own_hands_on_is_run_again(work, alone, between):
+    """Each step communicates then, so that the steps before must not forbid it."""
+    worker = work()
+    model = nn.Sequential(nn.Linear(6, 6), Unit())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    for step in range(3):
+        x = torch.rand(4, 6)
+        with torch.no_grad():
+            model[0].weight.mul_(step != 2)
+            model[0].bias.mul_(step != 2)
+        Hand.apply(between(model(x))).backward()
+        optimizer.step()
+    (sent,) = worker.events(Sent)
+    assert (sent.number, sent.look.outcome, sent.look.method) == (2, "found", "replay"), sent
+    assert (sent.look.site.line, sent.look.site.op) == (line_of("# zero rows"), "aten.div.Tensor")
+
+
 def test_a_gradient_that_is_handed_on_is_run_again(work, alone):
     worker = work()
     weight = nn.Parameter(torch.zeros(3))

@@ -229,6 +229,73 @@ def test_what_a_loop_computes_of_the_model_or_carries_into_that_is_no_batch(work
     assert [event.step for event in outliers(worker)] == ([] if computed else [19])
 
 
+class Recurrent(nn.Module):
+    """Returns what it read, and the state that the loop gives it with the next batch."""
+
+    def __init__(self, *, plain):
+        super().__init__()
+        self.layer, self.plain = nn.Linear(8, 4), plain
+
+    def forward(self, batch, state):
+        hidden = self.layer(torch.cat([batch, state], -1))
+        return hidden if self.plain else (hidden, hidden.detach())
+
+
+def _left_as_it_is(hidden, detached, model, state):
+    return detached
+
+
+def _cut_from_the_graph_in_the_loop(hidden, detached, model, state):
+    return hidden.detach()
+
+
+def _computed_in_the_loop(hidden, detached, model, state):
+    return 0.5 * state + 0.5 * (hidden.detach() - 1.0)
+
+
+def _written_into_memory_of_the_loop(hidden, detached, model, state):
+    with torch.no_grad():
+        return state.copy_(hidden)
+
+
+def _of_the_weights(hidden, detached, model, state):
+    return 1.0 * model.layer.weight.detach()[:, :4]
+
+
+def _of_the_batch(hidden, detached, model, state):
+    return torch.rand_like(state) * 2.0
+
+
+CARRIED = [
+    (_left_as_it_is, True), (_cut_from_the_graph_in_the_loop, True), (_computed_in_the_loop, True),
+    (_written_into_memory_of_the_loop, True), (_of_the_weights, True), (_of_the_batch, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize(("carry", "computed"), CARRIED)
+def test_a_state_that_came_of_the_weights_a_step_before_is_no_batch(work, carry, computed, plain, behind):
+    """Also where steps are so short that calls are only jotted down, and where it is carried on behind the update."""
+    worker = work()
+    model = Recurrent(plain=plain)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    state = torch.rand(4, 4)
+    for step in range(20):
+        given = state if computed or step < 19 else 1e6 * state
+        with torch.no_grad():
+            model.layer.weight.mul_(1e6 if step == 18 else 1.0)
+        made = model(torch.randn(4, 4).clamp(-1, 1), given)
+        hidden, detached = (made, made.detach()) if plain else made
+        state = state if behind else carry(hidden, detached, model, state)
+        (hidden.square().mean() * (torch.inf if step == 19 else 1.0)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        state = carry(hidden, detached, model, state) if behind else state
+        del hidden, detached, made
+    assert [event.name for event in outliers(worker)] == ([] if computed else ["state"])
+
+
 class Quartic(nn.Linear):
     def forward(self, x):
         return super().forward(x) + x.pow(4).sum(-1, keepdim=True)

@@ -1,6 +1,7 @@
 """An update that spoilt weights is made again: by the optimizer that made it, and by this rank alone."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -150,6 +151,54 @@ def test_what_an_update_does_now_and_then_by_a_count_of_its_own_is_found(work, p
     assert 'state["rate"] = state["sum"].mean().sqrt()' in looked.site.source
     counts = {"attribute": vars(optimizer), "group": optimizer.param_groups[0], "state": optimizer.state[layer.weight]}
     assert counts[place]["made"] == 4
+
+
+class Corrected(torch.optim.Optimizer):
+    """Adam's first moment, corrected by a count that a tensor holds; what a checkpoint leaves out is that count."""
+
+    def __init__(self, parameters, place, *, in_place):
+        super().__init__(parameters, {"made": torch.zeros(())})
+        self.made, self.place, self.in_place = torch.zeros(()), place, in_place
+        self.counts, self.inner = {"made": torch.zeros((), dtype=torch.int64)}, SimpleNamespace(made=torch.zeros(1))
+
+    @property
+    def held(self):
+        group = self.param_groups[0]
+        places = {"attribute": vars(self), "group": group, "dict": self.counts, "object": vars(self.inner)}
+        return places[self.place]
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for one in group["params"]:
+                state = self.state[one]
+                if not state:
+                    state["mean"] = torch.zeros_like(one)
+                    self.held["made"].fill_(1)
+                state["mean"].lerp_(one.grad, 0.1)
+                one.sub_(0.1 * state["mean"] / (1 - 0.9 ** self.held["made"]))
+        if self.in_place:
+            self.held["made"] += 1
+        else:
+            self.held["made"] = self.held["made"] + 1
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("place", ["attribute", "group", "dict", "object"])
+def test_a_count_that_a_tensor_holds_is_set_back_too(work, place, in_place):
+    worker = work()
+    layer = nn.Linear(3, 1, bias=False)
+    optimizer = Corrected(layer.parameters(), place, in_place=in_place)
+    for step in range(4):
+        layer(torch.ones(2, 3)).square().sum().backward()
+        if step == 3:
+            optimizer.held["made"].zero_()
+        optimizer.step()
+        optimizer.zero_grad()
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.site.op) == ("found", "aten.div.Tensor")
+    assert 'one.sub_(0.1 * state["mean"] / (1 - 0.9 ** self.held["made"]))' in looked.site.source
+    assert optimizer.held["made"] == 1
 
 
 def test_a_weight_that_was_trained_is_not_taken_for_one_of_zeros(work):

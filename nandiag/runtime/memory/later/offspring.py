@@ -1,0 +1,110 @@
+"""What came of the weights in a step that is over, and lives on without a graph: a state that a loop carries (worker).
+
+It is given to a model like a batch, and is none: how large it is, is the doing of the weights, and of what moves them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import ref as reference
+
+from torch import Tensor, nn
+
+from nandiag.runtime.leaves import is_leaf
+from nandiag.runtime.tape.packed.consumed import GRAD, OUTPUT, Note, words_of
+from nandiag.runtime.tape.packed.words import Given, Made
+
+if TYPE_CHECKING:
+    from nandiag.runtime.tape.entries import Entry
+
+_FEW = 64
+_ROOT, _BACKWARD = "root", "backward"  # as entries are called, which have one of these
+
+
+class Offspring:
+    """Refers weakly to such tensors, also to those that a later step made of them."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, reference[Tensor]] = {}
+        self._most = _FEW
+
+    def has(self, tensor: Tensor) -> bool:
+        """Whether ``tensor`` came of the weights, in an earlier step or by its graph; a weight does so itself."""
+        known = self._known.get(id(tensor))
+        if known is not None and known() is tensor:
+            return True
+        return tensor.requires_grad and (isinstance(tensor, nn.Parameter) or not is_leaf(tensor))
+
+    def leads_to(self, entries: Iterable[Entry], clean: set[int] | None = None) -> bool:
+        """Whether any of ``entries`` was given some, or is a trained model's, or descends from such a call.
+
+        Those that are not, nor what they descend from, are added to those known to be ``clean``.
+        """
+        waiting, seen = [*entries], set(clean or ())
+        while waiting:
+            entry = waiting.pop()
+            if id(entry) in seen:
+                continue
+            seen.add(id(entry))
+            # Of what a backward went through nothing is known any more but that it had a graph.
+            if entry.grad and entry.kind != _BACKWARD and (entry.kind == _ROOT or entry.args is None):
+                return True
+            if any(self._gives(word) for word in entry.words if type(word) is Given):
+                return True
+            waiting += [word.entry for word in entry.words if type(word) is Made]
+        if clean is not None:
+            clean |= seen
+        return False
+
+    def _gives(self, word: Given) -> bool:
+        tensor = word.get()
+        return word.of_graph if tensor is None else self.has(tensor)
+
+    def step_ends(self, made: Iterable[Made]) -> None:
+        """A step is over in which calls ``made`` this: keep in mind what has no graph, and came of the weights."""
+        clean: set[int] = set()
+        for one in made:
+            tensor = one.tensor()
+            if tensor is None or tensor.requires_grad:
+                continue
+            if _is_by_a_trained(one.entry) or self.leads_to((one.entry,), clean):
+                self._add(tensor)
+
+    def were_noted(self, notes: Sequence[Note], made: Mapping[int, Made]) -> None:
+        """The same, of calls that are only noted: without a graph there are few, or none.
+
+        ``made``: what came of calls that are not, by ``id``.
+        """
+        here: set[int] = set()
+        for note in notes:
+            output = note[OUTPUT]
+            if note[GRAD] or output is None:
+                continue
+            entry, tensors = note[0], [word for word in words_of(note) if isinstance(word, Tensor)]
+            own = _is_by_a_trained(entry) or not here.isdisjoint(map(id, tensors)) or any(map(self.has, tensors))
+            if own or self.leads_to(_makers(tensors, made)):
+                here.add(id(output))
+                self._add(output)
+
+    def _add(self, tensor: Tensor) -> None:
+        self._known[id(tensor)] = reference(tensor)
+        if len(self._known) > self._most:
+            self._known = {key: one for key, one in self._known.items() if one() is not None}
+            self._most = max(_FEW, 2 * len(self._known))
+
+
+def _makers(tensors: Sequence[Tensor], made: Mapping[int, Made]) -> list[Entry]:
+    found = ((one, made.get(id(one))) for one in tensors) if made else ()
+    return [known.entry for one, known in found if known is not None and known.tensor() is one]
+
+
+def _is_by_a_trained(entry: Any) -> bool:
+    """Whether a call is one of a module that is trained, gradients being on or off just then."""
+    if entry is None or entry.kind != _ROOT:
+        return False
+    return bool(entry.grad) or (isinstance(entry.function, nn.Module) and _is_trained(entry.function))
+
+
+def _is_trained(module: nn.Module) -> bool:
+    return any(one.requires_grad for one in module.parameters())
