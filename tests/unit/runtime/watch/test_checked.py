@@ -70,3 +70,26 @@ def test_another_error_in_a_backward_is_no_harm(work):
         train(model)
     worker.sentinel.last.take(raised.value)
     assert (worker.harms, worker.looked) == ([], [])
+
+
+def scaled(model, overflows):
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.01), torch.amp.GradScaler("cpu", init_scale=2.0)
+    for step in range(5):
+        with torch.autocast("cpu", torch.float16):
+            given = model(100 * torch.randn(3, 2))
+            loss = (torch.softmax(given, -1) * given).float().square().mean()
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update(2.0**24 if step == overflows else None)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("overflows", [0, 2])
+def test_an_overflow_that_a_scaler_would_leave_out_is_told_as_the_check_tells_it(work, overflows):
+    """Its scale is looked for, and the check makes an error of what is no harm."""
+    worker, model = work(), nn.Linear(2, 2)
+    with pytest.raises(RuntimeError, match="returned nan values") as raised:
+        scaled(model, overflows)
+    worker.sentinel.last.take(raised.value)
+    assert (worker.harms, worker.looked) == ([], [])

@@ -205,6 +205,51 @@ def test_what_is_not_finite_without_the_scale_either_is_harm_at_once(work):
     assert worker.looked[0].site.forward_op == "aten.sqrt.default"
 
 
+def does_not_repeat(net, steps):
+    """A weight of 2 is no loss scale, and the gradient is bad by what is gone when the step is run again."""
+    for step in range(steps):
+        loss = backward(net, 1.0)
+        net.zero_grad()
+        spoil = next(net.parameters()).register_hook(lambda one: one * float("inf")) if step == 5 else None
+        x = torch.randn(16, 16)
+        ((net(x.half()).float() - x[:, :1]).square().mean() * 2.0).backward()
+        if spoil is not None:
+            spoil.remove()
+        if all_finite(net):
+            update(net, 2.0)
+    return loss
+
+
+def test_what_does_not_show_again_is_no_matter_of_a_small_factor(work):
+    worker = work()
+    train(does_not_repeat)
+    assert len(worker.harms) == 1
+    assert not [one for one in worker.events(Skipped) if one.of == "scaled gradient"]
+
+
+def goes_bad_for_good(net, steps, scale=OVERFLOWS):
+    """The search has ended; from step 26 on each third gradient is not finite whatever the scale."""
+    for step in range(40):
+        x = torch.randn(16, 16)
+        given = net(x.half()).float()
+        apart = given - (given.detach() if step >= 26 and step % 3 == 2 else x[:, :1])
+        net.zero_grad()
+        (apart.square().sum(1).sqrt().mean() * scale).backward()
+        if all_finite(net):
+            update(net, scale)
+            scale *= 2.0 if step in {12, 16, 20} else 1.0
+        else:
+            scale *= 0.5
+
+
+def test_at_a_scale_that_has_worked_it_is_looked_at_again(work):
+    worker = work()
+    train(goes_bad_for_good)
+    first = worker.harms[0]
+    assert (first.step, first.phase) == (26, "backward")
+    assert worker.looked[0].site.forward_op == "aten.sqrt.default"
+
+
 def in_parts(net, steps, parts=4):
     scale = OVERFLOWS
     for _ in range(steps):

@@ -14,11 +14,13 @@ from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.look.losses import factors_of
 from nandiag.runtime.look.sight import Sight
 from nandiag.runtime.replay.case import NOT_RUN
+from nandiag.runtime.together.census import has_peers
 
 if TYPE_CHECKING:
     from nandiag.runtime.watch.judge import Border
 
-# How often a run is it seen whether gradients are finite without the scale: two more runs of a step each time.
+# How often a run is it seen whether gradients are finite without the scale, two more runs of a step each time: where a
+# series begins, and at a scale that has worked.
 _MOST_LOOKS = 3
 # Where that cannot be seen, a factor of this size is taken for a loss scale.
 _LARGE = 128.0
@@ -35,7 +37,8 @@ class InSearch:
         self._scale, self._factors = 1.0, list[tuple[Tensor, int]]()
         self._step = self._in_a_row = 0
         self._norm = self._left_out = math.nan
-        self._looks, self._of_scale = _MOST_LOOKS, False
+        self._looks, self._more, self._of_scale = _MOST_LOOKS, _MOST_LOOKS, False
+        self._worked = 0.0
         self._held: Border | None = None
         self._shown: Looked | None = None
 
@@ -66,31 +69,51 @@ class InSearch:
         """
         if not (border.harms and self._is_scaled(sight) and self._is_of_scale(look)):
             self._in_a_row = 0
+            if not border.harms:
+                self._works()
             return False
         self._in_a_row += 1
         self._norm, self._held = sight.grad_norm or 0.0, border
         return True
 
-    def _is_scaled(self, sight: Sight) -> bool:
+    def _works(self) -> None:
+        """The gradients are finite: remember at which scale, unless the host had to wait for it."""
+        self._left_out = math.nan
+        if self._factors and all(number.is_cpu for number, _ in self._factors):
+            self._worked = abs(self._product())
+
+    def _product(self) -> float:
         with quiet():
-            self._scale = math.prod(float(number) ** power for number, power in self._factors)
+            return math.prod(float(number) ** power for number, power in self._factors)
+
+    def _is_scaled(self, sight: Sight) -> bool:
+        self._scale = self._product()
         scaled = math.isfinite(self._scale) and abs(self._scale) > 1.0 and all(map(math.isfinite, sight.losses))
         return scaled and self._in_a_row < MANY_IN_A_ROW
 
     def _is_of_scale(self, look: Callable[[float], Looked | None]) -> bool:
-        """Whether it is the scale: looked at where a series begins, a few times; later ones are taken to be as these.
+        """Whether it is the scale: looked at a few times; others are taken to be as the newest of these.
 
         What the step itself shows is kept, for the case that the script uses the gradients all the same.
         """
-        if self._in_a_row == 0 and self._looks > 0:
-            self._looks -= 1
+        if self._is_due():
             without = look(self._scale)
             if without is None or without.outcome in NOT_RUN:
                 self._of_scale = abs(self._scale) >= _LARGE
                 return self._of_scale
-            self._of_scale = without.outcome == "finite"
-            self._shown = look(1.0) if self._of_scale else None
+            self._shown = look(1.0) if without.outcome == "finite" else None
+            # What is finite with it too did not come back; or it came of a sum, over ranks or earlier micro-batches.
+            again = self._shown is not None and self._shown.outcome == "found"
+            self._of_scale = without.outcome == "finite" and (again or has_peers() or abs(self._scale) >= _LARGE)
         return self._of_scale
+
+    def _is_due(self) -> bool:
+        if self._more and abs(self._scale) <= self._worked:
+            self._more -= 1
+            return True
+        begins = self._in_a_row == 0 and self._looks > 0
+        self._looks -= begins
+        return begins
 
     def ends(self, border: Border) -> None:
         """Weights were looked at: before harm in their ``border`` comes that of the gradients, which else is none."""
