@@ -210,6 +210,14 @@ def work(recording):
 
 
 @pytest.fixture
+def group(tmp_path):
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
 def as_it_was():
     """The context that undoes an arming, for tests of this fixture itself."""
     return put_back

@@ -119,13 +119,6 @@ def test_modules_within_modules_cost_one_call_each(loop):
     assert more <= 14  # each wrap passes straight on
 
 
-@pytest.fixture
-def group(tmp_path):
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 class ByHand(Loop):
     """Reduces its gradients itself, one call for each."""
 
@@ -138,7 +131,7 @@ class ByHand(Loop):
         self.optimizer.step()
 
 
-@pytest.mark.parametrize(("others", "most"), [(False, 107), (True, 141)])
+@pytest.mark.parametrize(("others", "most"), [(False, 108), (True, 148)])
 def test_a_reduction_of_a_gradient_makes_few_calls_of_ours(others, most, loop, group, monkeypatch):
     """What is plain passes straight on: nothing that it leads to is asked before somebody wants to know.
 
@@ -154,5 +147,6 @@ def test_a_reduction_of_a_gradient_makes_few_calls_of_ours(others, most, loop, g
     assert counts["runtime/tape/window.py", "__torch_function__"] <= (many + 1) * STEPS  # each gradient, and the loss
     more = (sum(counts.values()) - sum(plain.values())) / STEPS / many
     # More than a plain step, whose borders and calls are noted in straight lines, which these are not.
+    # One hears of messages; where there are others, what is reduced is asked whether it came of the weights.
     # A few of them for what may be a count or a norm that goes with the gradients, which small ones are asked for.
     assert more <= most, (counts - plain).most_common(40)

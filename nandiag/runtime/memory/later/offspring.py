@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.tape.packed.consumed import GRAD, OUTPUT, Note, words_of
-from nandiag.runtime.tape.packed.words import Given, Made
+from nandiag.runtime.tape.packed.words import READ_GRADIENT, Given, Made
 
 if TYPE_CHECKING:
     from nandiag.runtime.tape.entries import Entry
@@ -66,7 +66,8 @@ class Offspring:
         clean: set[int] = set()
         for one in made:
             tensor = one.tensor()
-            if tensor is None or tensor.requires_grad:
+            # Gradients that are read are many, and no input.
+            if tensor is None or tensor.requires_grad or one.entry.function == READ_GRADIENT:
                 continue
             if _is_by_a_trained(one.entry) or self.leads_to((one.entry,), clean):
                 self._add(tensor)

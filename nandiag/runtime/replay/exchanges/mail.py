@@ -41,12 +41,18 @@ class Mail:
     def watch(self, capture: Capture) -> None:
         """Begin to listen."""
         self._capture = capture
-        RING.ended.append(guarded("exchanges")(self._ended))
+        came = guarded("exchanges")(self._came)
 
-    def _ended(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> None:
-        del caller
+        def ended(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> None:
+            del caller
+            if name in _ASKS:
+                came(name, args, kwargs)
+
+        RING.ended.append(ended)
+
+    def _came(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         capture = self._capture
-        if name not in _ASKS or capture is None or capture.off:
+        if capture is None or capture.off:
             return
         if not (capture.in_function or capture.depth or torch._C._current_graph_task_id() != -1):
             return

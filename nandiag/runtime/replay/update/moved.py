@@ -64,9 +64,12 @@ def _can_be_done(tape: Tape, moved: list[Entry]) -> bool:
     if not known or any(one.before is None or not one.words for one, _ in known):
         return False
     first = min(one.number for one, _ in known)
-    before = {storage(one.before[1]) for one, _ in known if one.before is not None}
+    before, weights = (
+        {storage(one.before[1]) for one, _ in known if one.before is not None},
+        {id(one) for _, one in known},
+    )
     early = [entry for entry in tape.entries if entry.step == tape.step and entry.number < first]
-    return not any(storage(one) in before for _, one in written_by(early))
+    return not any(id(one) in weights or storage(one) in before for _, one in written_by(early))
 
 
 def _again(tape: Tape, moved: Entry, target: Tensor) -> Entry:

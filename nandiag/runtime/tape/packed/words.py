@@ -27,6 +27,9 @@ HANDS_ON = frozenset({
 # Older releases of torch (2.6) free a tensor that came of a weak reference with the gradient that it was, though it is
 # held, and warn, unless it is told.
 _own: Callable[[Tensor], object] = getattr(Tensor, "_fix_weakref", lambda _: None)
+_GRADIENT: Any = Tensor.grad
+# What ``p.grad`` calls: it is equal for all, and asked for without a call.
+READ_GRADIENT = _GRADIENT.__get__
 
 
 class Made:
@@ -57,14 +60,11 @@ class Made:
         What was read off another one (a gradient that is kept from step to step) is read again if it was written since,
         and a gradient behind a backward of the step in any case: that makes it again.
         """
-        if isinstance(self.tensor, weakref.ref) or self._follows_backward():
+        entry = self.entry
+        if isinstance(self.tensor, weakref.ref) or (entry.micro_step > 0 and entry.function == READ_GRADIENT):
             return False
-        tensor = self.tensor() if self.entry.name == "__get__" else None
+        tensor = self.tensor() if entry.name == "__get__" else None
         return tensor is None or self.version in {None, version_of(tensor)}
-
-    def _follows_backward(self) -> bool:
-        read = getattr(self.entry.function, "__self__", None) if self.entry.name == "__get__" else None
-        return self.entry.micro_step > 0 and getattr(read, "__name__", "") == "grad"
 
     def hold(self) -> bool:
         """Make the reference strong, for the call that made it cannot be made again; False where that is too late."""

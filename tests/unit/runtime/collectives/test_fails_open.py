@@ -18,13 +18,6 @@ from tests.faults.breaking import Breaker, Seer, is_sealed, is_wrap, raises
 ROOMS = ("runtime/collectives/", "runtime/births/handed.py", "runtime/tape/exchange.py")
 
 
-@pytest.fixture
-def group(tmp_path):
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 def train():
     """Exchange what is finite, and what is not, in each way; returns what came out."""
     torch.manual_seed(0)

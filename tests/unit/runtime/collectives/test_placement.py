@@ -23,13 +23,6 @@ def told(monkeypatch):
     return events
 
 
-@pytest.fixture
-def group(tmp_path):
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 def test_a_rank_without_group_and_cuda_has_nothing_to_say(told):
     Placement(list).tell()
     assert told == []

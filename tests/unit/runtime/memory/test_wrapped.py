@@ -195,13 +195,6 @@ def test_what_is_cast_into_what_would_not_hold_it_either_is_not_told(work, take)
     assert (looked.outcome, looked.source, looked.facts.get("lost", {})) == ("found", "op", {}), looked
 
 
-@pytest.fixture
-def group(tmp_path):
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 @pytest.mark.parametrize("sent", [False, True])
 def test_what_wrapped_is_not_told_of_what_others_have_written_there_since(group, sent):
     tracer = Tracer({}, joint=True)

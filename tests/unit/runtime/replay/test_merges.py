@@ -15,13 +15,6 @@ from nandiag.runtime.evidence.walk import beside, origin
 from nandiag.runtime.replay.trace import Tracer
 
 
-@pytest.fixture
-def group(tmp_path):
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 @torch.no_grad()
 def merge(model, done):
     """Average the weights; a rank that has done more counts for more."""

@@ -44,6 +44,29 @@ def train(model, keep, back, bad=3):
         optimizer.step()
 
 
+def test_weights_that_were_written_in_place_before_do_not_begin_with_that(work):
+    """What they had before they were given back their own memory was spoilt by then."""
+    worker, model = work(), nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(5):
+        inputs = torch.randn(4, 3)
+        optimizer.zero_grad()
+        torch.relu(model(inputs).abs() - (50.0 if step == 3 else 0.0)).mean().backward()
+        norm = torch.stack([one.grad.norm() for one in model.parameters()]).norm()
+        old = [copied(one) for one in model.parameters()]
+        with torch.no_grad():
+            for one in model.parameters():
+                one.add_(0.05 * one.grad / norm)  # the line
+        optimizer.zero_grad()
+        model(inputs).abs().mean().backward()
+        for one, value in zip(model.parameters(), old, strict=True):
+            one.data = value
+        optimizer.step()
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.step) == ("found", 3), looked
+    assert looked.site.source.rstrip().endswith("# the line")
+
+
 @pytest.mark.parametrize(("keep", "back"), [(kept, back_by_data), (copied, back_by_copy)])
 def test_what_the_weights_were_moved_by_within_the_step_has_its_line(work, keep, back):
     worker, model = work(), nn.Linear(3, 2)

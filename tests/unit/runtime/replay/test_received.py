@@ -10,13 +10,6 @@ from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.replay.trace import Tracer
 
 
-@pytest.fixture
-def group(tmp_path):
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 def spoil(name):
     """Return what is called in place of a collective's words: another rank put NaN into the one of that ``name``."""
 

@@ -44,13 +44,6 @@ class Averaged(torch.optim.Optimizer):
                 one.sub_(1e-3 * one.grad / one.grad.square().sqrt())
 
 
-@pytest.fixture
-def group(tmp_path):
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 def trained(make):
     """Train a table whose second row is never looked up: its gradient is 0, and 0/0 the update."""
     table = nn.Embedding(3, 2)
