@@ -13,7 +13,7 @@ import torch
 from nandiag.runtime.public import told_step
 
 _graph_task = torch._C._current_graph_task_id
-_MOST = 64
+_MOST, _BESIDE = 64, sys.maxsize
 
 
 class Count:
@@ -93,7 +93,7 @@ class Clock:
             self._go_back(known.number)
         known.updates += 1
         if beside:
-            known.number = sys.maxsize  # nothing goes on from what it has counted
+            known.number = _BESIDE  # nothing goes on from what it has counted
             return self.step
         self.updated_in = self.step
         reached = max(self.step, known.updates + known.before)
@@ -145,7 +145,7 @@ class Clock:
 
         Several did (the tasks of meta-learning), and went on from each other as folds do, for it had counted nothing.
         """
-        within = [one for one in self._newest_counts if one.number > number]
+        within = [one for one in self._newest_counts if number < one.number < _BESIDE]
         if any(one.before for one in within):
             self.step = max(one.updates for one in within)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref as reference
 
 from torch import Tensor, nn
+from torch._C import DisableTorchFunction
 
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.tape.packed.consumed import GRAD, OUTPUT, Note, words_of
@@ -64,13 +65,14 @@ class Offspring:
     def step_ends(self, made: Iterable[Made]) -> None:
         """A step is over in which calls ``made`` this: keep in mind what has no graph, and came of the weights."""
         clean: set[int] = set()
-        for one in made:
-            tensor = one.tensor()
-            # Gradients that are read are many, and no input.
-            if tensor is None or tensor.requires_grad or one.entry.function == READ_GRADIENT:
-                continue
-            if _is_by_a_trained(one.entry) or self.leads_to((one.entry,), clean):
-                self._add(tensor)
+        with DisableTorchFunction():  # a class of tensors of the script's own sees no call of ours
+            for one in made:
+                tensor = one.tensor()
+                # Gradients that are read are many, and no input.
+                if tensor is None or tensor.requires_grad or one.entry.function == READ_GRADIENT:
+                    continue
+                if _is_by_a_trained(one.entry) or self.leads_to((one.entry,), clean):
+                    self._add(tensor)
 
     def were_noted(self, notes: Sequence[Note], made: Mapping[int, Made]) -> None:
         """The same, of calls that are only noted: without a graph there are few, or none.
