@@ -289,3 +289,15 @@ def test_nothing_waits_for_ever_where_weights_were_lost_before(work):
         assert all_finite(net) is False
     backward(net, 1.0)
     assert not worker.sentinel.bare.waits
+
+
+def test_a_loss_that_is_divided_by_a_count_of_0_is_harm(work):
+    worker, net = work(), nn.Linear(4, 1)
+    for count in (3.0, 3.0, 0.0):
+        net.zero_grad()
+        (net(torch.ones(3, 4)).square().sum() / torch.tensor(count)).backward()  # of nothing
+        with torch.no_grad():
+            for one in net.parameters():
+                one.sub_(0.01 * one.grad)
+    assert (worker.harms[0].what, worker.harms[0].step) == ("loss", 2)
+    assert worker.looked[0].site.source.rstrip().endswith("# of nothing")

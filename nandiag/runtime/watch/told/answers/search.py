@@ -84,7 +84,8 @@ class InSearch:
 
     def _product(self) -> float:
         with quiet():
-            return math.prod(float(number) ** power for number, power in self._factors)
+            known = [(float(number), power) for number, power in self._factors]
+        return math.nan if (0.0, -1) in known else math.prod(number**power for number, power in known)
 
     def _is_scaled(self, sight: Sight) -> bool:
         self._scale = self._product()
