@@ -152,7 +152,8 @@ def factors_of(loss: Tensor) -> list[tuple[Tensor, int]]:
 
 
 def _number(node: Any) -> Tensor | None:
-    names = ("_saved_other", "_saved_self")[: 1 if node.name().startswith("Div") else 2]  # what is divided is no divisor
+    # What is divided is no divisor.
+    names = ("_saved_other",) if node.name().startswith("Div") else ("_saved_other", "_saved_self")
     saved = [getattr(node, name, None) for name in names]
     return next((one for one in saved if isinstance(one, Tensor) and one.numel() == 1 and not one.requires_grad), None)
 
