@@ -319,9 +319,8 @@ def _begin_one(shape: _Shape, args: tuple[Any, ...], kwargs: dict[str, Any], fra
     alone = bool(kwargs.get("use_local_synchronization"))
     known = None if alone else RING.group(shape.resolve(group) if shape.resolve else group)
     call = Call(shape.op, known, user_frame(frame))
-    given = _describe(call, _taken(args, kwargs, shape.tensors))
-    if shape.resolve is not None:  # those of c10d write in place, past autograd
-        call.differentiable = torch.is_grad_enabled() and any(one.requires_grad for one in given)
+    _describe(call, _taken(args, kwargs, shape.tensors))
+    call.functional = shape.resolve is not None
     call.reduce = _taken(args, kwargs, shape.reduce)
     if shape.peers:
         call.peer = _peer(call, [(name, _taken(args, kwargs, (at, name))) for at, name in shape.peers])
@@ -341,13 +340,12 @@ def _taken(args: tuple[Any, ...], kwargs: dict[str, Any], place: tuple[int, str]
     return None if place is None else argument(args, kwargs, *place)
 
 
-def _describe(call: Call, value: Any) -> Sequence[torch.Tensor]:
-    """Note what the tensors are that were put in; returns the first few."""
+def _describe(call: Call, value: Any) -> None:
+    """Note what the tensors are that were put in: the first few."""
     given = value if isinstance(value, tuple | list) else (value,)
     few = [one for one in given[:MOST_SHAPES] if isinstance(one, torch.Tensor)]
     call.shapes = tuple(one.shape for one in few)
     call.dtype = few[0].dtype if few else None
-    return few
 
 
 def _parts(given: Any, count: int) -> Sequence[torch.Tensor]:

@@ -211,7 +211,10 @@ def after_backward(capture: Capture) -> bool:
 
 
 def _between(capture: Capture, call: Call) -> None:
-    """A collective begins: where the loss or a gradient is made of it, the ranks have to replay together."""
+    """A collective begins: where the loss or a gradient is made of it, the ranks have to replay together.
+
+    A functional one in the loop is a call like others, and is made again with them.
+    """
     if capture.communicates or capture.off:
         return
     if capture.depth:
@@ -219,7 +222,7 @@ def _between(capture: Capture, call: Call) -> None:
     elif _graph_task() != -1:
         capture.communicates = capture.comm_hooks is None  # those are called again by themselves
     else:
-        capture.communicates = capture.in_function or (call.differentiable and not capture.idle)
+        capture.communicates = capture.in_function or (call.functional and not capture.idle)
 
 
 def _in_model() -> bool:

@@ -12,7 +12,7 @@ OWN_DATA = (
     "ddp", "ddp_static", "ddp_hook", "ddp_power", "ddp_no_sync", "join", "zero", "sharded_adam", "fsdp1", "fsdp1_flat",
     "fsdp2", "fsdp2_keep", "fsdp2_half", "sp", "experts", "context", "context_plain", "gpipe", "one_f_one_b", "by_hand",
     "contrast_own", "contrast_gather", "contrast_functional", "own_hooks", "fsdp1_narrow",
-    "frozen_by_hand", "scattered",
+    "frozen_by_hand", "scattered", "functional_loop",
 )  # fmt: skip
 ON_FOUR = ("hsdp", "hsdp1")
 SPLIT = ("tp", "lossp")

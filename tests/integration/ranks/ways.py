@@ -439,6 +439,21 @@ def contrast_gather():
     contrast(lambda x: torch.cat(with_grad.all_gather(x)))
 
 
+def functional_loop():
+    """The loop averages what it makes over the ranks, and gradients, by collectives that return what they make."""
+    model = net()
+    model.spare = None
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for step in range(STEPS):
+        output = model(batch(step))
+        middle = functional.all_reduce(output.detach(), "sum", dist.group.WORLD) / WORLD
+        optimizer.zero_grad()
+        (output - middle + 1).square().mean().backward()
+        for one in model.parameters():
+            one.grad = functional.all_reduce(one.grad, "sum", dist.group.WORLD) / WORLD
+        optimizer.step()
+
+
 def contrast_functional():
     contrast(lambda x: functional.all_gather_tensor_autograd(x.contiguous(), 0, dist.group.WORLD))
 

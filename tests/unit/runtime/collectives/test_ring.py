@@ -93,16 +93,16 @@ def test_who_listens_hears_of_a_call_that_returned_with_its_words_and_caller(rin
     assert heard == [("all_reduce", (tensor,), {"group": handle}, sys._getframe().f_code.co_name)]
 
 
-def test_autograd_goes_through_the_functional_ones_alone(ring):
+def test_the_functional_ones_are_told_from_those_that_write(ring):
     """A stage of a pipeline receives into tensors that want a gradient; to send it on is the stage's own work."""
     tensor, handle = torch.ones(1, requires_grad=True), Handle()
     wrapped(all_reduce)(tensor, group=handle)
-    assert not ring.newest().differentiable
+    assert not ring.newest().functional
     wrapped(batch_isend_irecv, "")([SimpleNamespace(op=irecv, tensor=tensor, peer=2, group=handle)])
-    assert (ring.newest().op, ring.newest().differentiable) == ("irecv", False)
+    assert (ring.newest().op, ring.newest().functional) == ("irecv", False)
     functional = wraps._shape("all_reduce", all_reduce, "tensor", lambda group: group)
-    wraps._wrapped(all_reduce, functional)(tensor, group=handle)
-    assert ring.newest().differentiable
+    wraps._wrapped(all_reduce, functional)(tensor.detach(), group=handle)
+    assert ring.newest().functional
 
 
 def test_messages_are_counted_for_each_peer_and_are_no_collectives(ring):

@@ -175,3 +175,10 @@ def test_parts_of_sizes_of_their_own_are_all_taken_for_received(opened, second_o
     second_of_two("all_to_all_single")
     ended(opened, "all_to_all_single", *given, [2, 4], [2, 4])
     assert opened.capture.tape.maker(given[0]) is None
+
+
+@pytest.mark.parametrize("functional", [False, True])
+def test_what_a_functional_collective_returns_in_the_loop_is_made_again_by_all_ranks(opened, functional):
+    """Whether a gradient goes back through it or not: it is a call of the loop's, as any other."""
+    exchange._between(opened.capture, SimpleNamespace(functional=functional))
+    assert opened.capture.communicates is functional
