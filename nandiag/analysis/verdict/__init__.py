@@ -77,7 +77,14 @@ def _facts(claim: Claim, origin: Origin, timeline: Timeline, background: Backgro
         strikes=_strikes(claim, timeline),
         trained=_trained(claim, timeline),
         compared=_compared(claim, timeline),
+        unharmed=_is_unharmed(claim, timeline),
     )
+
+
+def _is_unharmed(claim: Claim, timeline: Timeline) -> bool:
+    """Whether a rank of the claim that torch's own NaN check ended ran that step again without it, to its finite end."""
+    of = (one for one in timeline.looks if one.attempt == claim.attempt and one.rank in claim.ranks)
+    return any(one.event.step == claim.step and one.event.facts.get("unchecked") is True for one in of)
 
 
 def _compared(claim: Claim, timeline: Timeline) -> Compared | None:

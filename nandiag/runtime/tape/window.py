@@ -26,7 +26,7 @@ from nandiag.runtime.leaves import unseen
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.memory.laid import laid_by
 from nandiag.runtime.memory.later.handed_out import HandedOut
-from nandiag.runtime.memory.later.moved import Moved
+from nandiag.runtime.memory.later.moved import Moved, is_given_alike, laid_in
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.memory.unwritten import EMPTY
 from nandiag.runtime.tape.calls.outputs import shards_of
@@ -174,7 +174,7 @@ class Window(Beneath):
         if type(output) is Tensor and what.simple and self._is_noted(func, (args, kwargs), output):
             return output
         # Also the named tuples of max, topk, eigh and the like; but a shape, which is a tuple too, holds no tensor.
-        if what.mutates or (isinstance(output, _KINDS) and type(output) is not torch.Size):
+        if what.mutates or what.gives_data or (isinstance(output, _KINDS) and type(output) is not torch.Size):
             self._take_it(types, (func, (args, kwargs), output, kept))
         return output
 
@@ -219,6 +219,9 @@ class Window(Beneath):
     def _take(self, func: Any, words: tuple[Any, Any], output: Any, kept: _Kept | None) -> None:
         """Take a call as it is where it may be put on the tape later, else put it there."""
         frame, jots, what = sys._getframe(3), self.tape.jots, traits(func)
+        if what.gives_data:
+            self._gave(words[0], kept, frame)
+            return
         if type(output) in _NUMBERS:
             self._read(output, words[0], frame)
             return
@@ -243,13 +246,39 @@ class Window(Beneath):
             self.tape.jots.make_way(tensors_in(args[:1] if writes else args), writes=writes)
         self.writes += what.in_place
         if what.gives_data:
-            self.moved.note(args[0], args[1], sys._getframe(1))
+            return None, self._gives(args[0], args[1])
         if what.exposes and args and isinstance(args[0], Tensor):
             self.handed_out.forget(args[0])
             self.exposed.append(reference(base_of(args[0])))
         own = kwargs.get("generator") if kwargs else None
         states = generators(full=False, private=[own] if own is not None else ()) if what.random or own else None
         return states, self._before(what, args, kwargs) if what.in_place else None
+
+    def _gives(self, target: Tensor, value: Tensor) -> tuple[Tensor, Tensor] | None:
+        """``target.data = value`` is about to be done: keep what a tensor without gradients held, where that is little.
+
+        That of a leaf is kept by itself, for it is given other memory again.
+        """
+        if target.requires_grad:
+            self.moved.note(target, value, sys._getframe(2))
+        if not is_given_alike(target, value) or target.numel() > _SMALL:
+            return None
+        return target, target.detach()
+
+    def _gave(self, args: tuple[Any, ...], kept: _Kept | None, frame: Any) -> None:
+        """``target.data = value`` was done; where no gradient is gathered, a replay writes the value there."""
+        target, value = args
+        if target.requires_grad:
+            return
+        if not is_given_alike(target, value):
+            self.tape.unmake(target)
+            return
+        if self.wrote is not None:
+            with quiet():
+                self.wrote(target, value)
+        entry = self.tape_call(laid_in, (args, {}), target, frame, traits(Tensor.copy_))
+        if entry is not None and kept is not None:
+            entry.before = kept[1]
 
     def _before(self, what: Traits, args: tuple[Any, ...], kwargs: Any) -> tuple[Tensor, Tensor] | None:
         # A small tensor from outside that is written into, perhaps through a view: what it held is kept, so that the

@@ -7,7 +7,7 @@ import inspect
 import os
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -281,6 +281,8 @@ def _wrap_grad(sentinel: Sentinel) -> None:
 
     @functools.wraps(original)
     def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(outputs, Iterator):
+            outputs = tuple(outputs)  # torch goes through them too, and can but once
         if not sentinel.clock.has_optimizer:
             sees(outputs)
         try:

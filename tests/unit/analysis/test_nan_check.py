@@ -45,3 +45,11 @@ def test_a_loss_that_was_bad_already_points_to_the_forward(by_hand):
 def test_a_replay_of_the_same_step_goes_before_the_check(by_hand):
     verdict = of_two(by_hand, by_hand.found(3)).verdict
     assert (verdict.origin.op, verdict.confidence) == ("aten.log.default", "reproduced")
+
+
+def test_a_step_that_is_finite_without_the_check_came_to_no_harm(by_hand):
+    again = Looked("finite", "replay", 3, reason="run again, the step is finite", facts={"unchecked": True})
+    verdict = of_two(by_hand, again).verdict
+    assert (verdict.origin.line, verdict.origin.node, verdict.cause) == (15, "SqrtBackward0", "unknown")
+    assert "the step was finite" in verdict.evidence[0]
+    assert "by one that goes no further" in verdict.suggestions[0].text

@@ -23,7 +23,12 @@ def by_data(tensor: Tensor, value: Tensor) -> None:
     tensor.data = value
 
 
-by_data.__name__ = ".data"
+def laid_in(tensor: Tensor, value: Tensor) -> None:
+    """Do what ``x.data = value`` comes to where ``x`` has other names in a replay."""
+    tensor.copy_(value)
+
+
+by_data.__name__ = laid_in.__name__ = ".data"
 
 
 class Moved:
@@ -66,3 +71,9 @@ class Moved:
 def is_leaf_of_script(target: Tensor) -> bool:
     """Whether it is a weight, or a plain tensor that gradients are gathered for."""
     return type(target) in {Tensor, nn.Parameter} and target.requires_grad
+
+
+def is_given_alike(target: Tensor, value: Tensor) -> bool:
+    """Whether what ``target`` is given could be written into it as well, with the same values left there."""
+    plain = type(target) in {Tensor, nn.Parameter} and type(value) in {Tensor, nn.Parameter}
+    return plain and (target.shape, target.dtype, target.device) == (value.shape, value.dtype, value.device)

@@ -190,6 +190,8 @@ class LastLook:
         looked = sentinel.looker.examine(case)
         if looked is not None and looked.outcome == "found":
             RECORDER.emit(sentinel.judge.checked(optimizer, looked), urgent=True)
+        elif looked is not None and looked.outcome == "finite" and looked.facts.get("complete") is True:
+            RECORDER.emit(replace(looked, facts={**looked.facts, "unchecked": True}), urgent=True)
 
     def at_weights(self) -> None:
         """Look at the weights as they are now; those that the last update left finite were written into since.

@@ -150,6 +150,57 @@ def test_a_frozen_weight_that_is_given_bad_memory_has_the_line_that_gave_it(work
     assert looked.site.source.endswith("# an average of none")
 
 
+class Centred(nn.Module):
+    """Takes an average off its input, which lies in a buffer or in a weight that is not trained."""
+
+    def __init__(self, kind, width):
+        super().__init__()
+        self.inner = nn.Linear(width, 2)
+        if kind == "buffer":
+            self.register_buffer("middle", torch.zeros(width))
+        else:
+            self.middle = nn.Parameter(torch.zeros(width), requires_grad=False)
+
+    def forward(self, x):
+        return self.inner(x - self.middle)
+
+
+@pytest.mark.parametrize("kind", ["buffer", "frozen"])
+@pytest.mark.parametrize("width", [4, 20_000])  # what is large is not kept as it was
+def test_memory_that_is_given_to_what_is_not_trained_has_the_line_that_made_it(work, kind, width):
+    worker, model = work(), Centred(kind, width)
+    optimizer = torch.optim.SGD(model.inner.parameters(), lr=0.01)
+    for step in range(7):
+        x = torch.rand(2, width)
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        before = model.middle.data_ptr(), model.middle.clone()
+        optimizer.step()
+        assert model.middle.data_ptr() == before[0]  # whatever was run again
+        torch.testing.assert_close(model.middle, before[1], rtol=0, atol=0, equal_nan=True)
+        few = x[: 2 * (step != 4)]
+        model.middle.data = 0.5 * model.middle.data + few.mean(0)  # of no rows
+    looked = worker.looked[0]
+    op = "aten.mean.dim" if width == 4 else ".data"
+    assert (looked.outcome, looked.step, looked.site.op) == ("found", 5, op), looked
+    assert looked.site.source.endswith("# of no rows")
+
+
+def test_a_table_of_the_loop_that_is_given_memory_has_the_line_that_made_it(work):
+    worker, model, table = work(), nn.Linear(4, 2), torch.zeros(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(7):
+        loss = (model(torch.rand(2, 4)) - table[torch.tensor([0, 2])]).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        table.data = table.data + 1.0 / torch.tensor([2.0, 1.0, float(step != 4)]).unsqueeze(1)  # a count of 0
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.step, looked.site.op) == ("found", 5, "aten.reciprocal.default"), looked
+    assert looked.site.source.endswith("# a count of 0")
+
+
 def test_state_that_is_loaded_from_memory_has_the_line_that_made_it(work):
     worker, model = work(), nn.Linear(4, 1)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

@@ -1,5 +1,7 @@
 """A backward that torch's own NaN check (anomaly mode) ended: without the check it runs again, to its end."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -93,3 +95,32 @@ def test_an_overflow_that_a_scaler_would_leave_out_is_told_as_the_check_tells_it
         scaled(model, overflows)
     worker.sentinel.last.take(raised.value)
     assert (worker.harms, worker.looked) == ([], [])
+
+
+class Masked(nn.Module):
+    """The root of what a relu made 0: its gradient is 0 * inf there, and the relu takes none of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.inner(x).relu().sqrt()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_step_that_is_finite_without_the_check_is_told_as_that(work, monkeypatch, complete):
+    worker, model = work(), Masked()
+    nn.init.constant_(model.inner.bias, -9.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loss = (0.0 * model(torch.ones(3, 2))).sum()
+    optimizer.zero_grad()
+    with pytest.raises(RuntimeError, match="returned nan values") as raised:
+        loss.backward()
+    if not complete:  # so that nothing is known of the rest of the step
+        examine = worker.sentinel.looker.examine
+        monkeypatch.setattr(worker.sentinel.looker, "examine", lambda case: replace(examine(case), facts={}))
+    worker.sentinel.last.take(raised.value)
+    assert [(one.outcome, one.facts.get("unchecked")) for one in worker.looked] == [("finite", True)] * complete
+    assert worker.harms == []
