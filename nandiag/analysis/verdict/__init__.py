@@ -82,7 +82,7 @@ def _facts(claim: Claim, origin: Origin, timeline: Timeline, background: Backgro
 
 
 def _is_unharmed(claim: Claim, timeline: Timeline) -> bool:
-    """Whether a rank of the claim that torch's own NaN check ended ran that step again without it, to its finite end."""
+    """Whether a rank that torch's own NaN check ended ran its step again without the check, and it was finite."""
     of = (one for one in timeline.looks if one.attempt == claim.attempt and one.rank in claim.ranks)
     return any(one.event.step == claim.step and one.event.facts.get("unchecked") is True for one in of)
 

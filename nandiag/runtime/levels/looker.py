@@ -101,6 +101,11 @@ class Looker:
         case = Case(step, [], joint=False, unfinished=True, spoken=at, suspects=at, handed=True, seconds=seconds)
         return self.live.explain(case, [tensor]) if self.live.here else self._examiner.examine_handed(case)
 
+    def asks(self) -> int | None:
+        """Return how often the script asked something of its numbers behind a forward; None where that is not seen."""
+        seen = not (self._capture.narrow or self._capture.window.shut or self.live.here)
+        return self._capture.window.asks if seen else None
+
     def examine_quietly(self, case: Case) -> Looked | None:
         """Look at a step of which it is not known yet whether it is harmful; nobody is told of it here."""
         return None if self.live.here else self._examiner.examine_handed(replace(case, handed=True))

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import local, quiet
 from nandiag.runtime.memory.there import is_there
 
 _MANY = 4096
 _stacked, _dispatched = torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+Factor: TypeAlias = tuple[Tensor, int]
 
 
 class Loss(NamedTuple):
@@ -132,23 +133,62 @@ def factor_of(loss: Tensor) -> float:
     return 1.0
 
 
-def factors_of(loss: Tensor) -> list[tuple[Tensor, int]]:
-    """Return the numbers that the last ops before ``loss`` multiply by (with 1) or divide by (with -1), unread.
+def factors_of(roots: Sequence[Tensor], given: Any = None) -> list[Factor]:
+    """Return the numbers that each of ``roots`` was multiplied by (with 1) or divided by (with -1) at last, unread.
 
+    Of a sum they are those that all addends have. ``given`` is what a backward begins with, where that is not 1.
     Before its backward, which lets go of what it needs. A number on a device is read by no one here.
     """
-    found: list[tuple[Tensor, int]] = []
-    node: Any = loss.grad_fn
+    gradients = list(given) if isinstance(given, list | tuple) else [given] * len(roots)
     with suppress(RuntimeError), quiet():
-        for _ in range(_MOST_FACTORS):
-            following = [] if node is None else [one for one, _ in node.next_functions if one is not None]
-            name = "" if node is None else node.name()
-            number = _number(node) if name.startswith(_PRODUCTS) else None
-            if len(following) != 1 or (number is None and not name.startswith(_LINEAR)):
-                break
-            found += [] if number is None else [(number, -1 if name.startswith("Div") else 1)]
-            node = following[0]
+        pairs = zip(roots, gradients, strict=False)
+        return _common([[*_of_gradient(gradient), *_of_node(root.grad_fn, [_MOST_NODES])] for root, gradient in pairs])
+    return []
+
+
+def _of_gradient(given: Any) -> list[Factor]:
+    one_number = isinstance(given, Tensor) and given.numel() == 1 and not given.requires_grad
+    return [(given, 1)] if one_number else []
+
+
+def _of_node(node: Any, left: list[int]) -> list[Factor]:
+    """Return the factors behind ``node``, of so many nodes that are ``left`` to be gone through."""
+    found: list[Factor] = []
+    while node is not None and left[0] > 0:
+        left[0] -= 1
+        following = [one for one, _ in node.next_functions if one is not None]
+        name = node.name()
+        number = _number(node) if name.startswith(_PRODUCTS) else None
+        if name.startswith(_SUMS) and getattr(node, "_saved_alpha", 1) == 1 and len(following) > 1:
+            return found + _common([_of_node(one, left) for one in following])
+        if len(following) != 1 or (number is None and not name.startswith((*_LINEAR, *_SUMS))):
+            break
+        found += [] if number is None else [(number, -1 if name.startswith("Div") else 1)]
+        node = following[0]
     return found
+
+
+def _common(lists: list[list[Factor]]) -> list[Factor]:
+    """Return what stands in each of the ``lists``, as often as in all of them."""
+    first, *others = lists or [[]]
+    for other in others:
+        rest, shared = list(other), []
+        for one in first:
+            same = next((place for place, each in enumerate(rest) if _is_same(one, each)), None)
+            if same is not None:
+                rest.pop(same)
+                shared.append(one)
+        first = shared
+    return first
+
+
+def _is_same(one: Factor, other: Factor) -> bool:
+    (number, power), (second, power_of_second) = one, other
+    if power != power_of_second:
+        return False
+    if number.is_cpu and second.is_cpu:
+        return float(number) == float(second)
+    return number.device == second.device and number.data_ptr() == second.data_ptr()
 
 
 def _number(node: Any) -> Tensor | None:
@@ -160,15 +200,19 @@ def _number(node: Any) -> Tensor | None:
 
 _PRODUCTS = ("MulBackward", "DivBackward")
 _LINEAR = ("MeanBackward", "SumBackward", "ToCopyBackward", "NegBackward")
-_MOST_FACTORS = 8
+_SUMS = ("AddBackward", "SubBackward", "StackBackward", "CatBackward")
+_MOST_NODES = 64
 
 
-def divided(args: tuple[Any, ...], kwargs: dict[str, Any], factor: float) -> tuple[Any, ...]:
-    """Return the arguments of a backward from one loss with a gradient to begin with that takes ``factor`` away.
+def divided(args: tuple[Any, ...], kwargs: dict[str, Any], factor: float) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the words of a backward with gradients to begin with that take ``factor`` away."""
+    words = dict(zip(("tensors", "grad_tensors", "retain_graph", "create_graph"), args, strict=False)) | kwargs
+    roots, given = words["tensors"], words.get("grad_tensors")
+    if isinstance(roots, Tensor):
+        return (), {**words, "grad_tensors": _over(roots, given, factor)}
+    begun = [None] * len(roots) if given is None else list(given)
+    return (), {**words, "grad_tensors": [_over(*pair, factor) for pair in zip(roots, begun, strict=True)]}
 
-    Raises Refused where it is not one loss, or begins with a gradient of the script's.
-    """
-    given = [*args[1:2], kwargs.get("grad_tensors")]
-    if not args or not isinstance(args[0], Tensor) or any(one is not None for one in given):
-        raise Refused("a backward that begins with a gradient of the script's is not run without a factor")
-    return args[0], torch.full_like(args[0], 1.0 / factor), *args[2:]
+
+def _over(root: Tensor, given: Any, factor: float) -> Tensor:
+    return torch.full_like(root, 1.0 / factor) if given is None else given / factor

@@ -228,7 +228,7 @@ class Player:
                 raise Refused("a loss was made by code that the tape did not see")
             self.result.losses.append((root, entry.micro_step))
             self.result.factors.append(factor_of(root))
-        args = args if self._factor == 1.0 else divided(args, kwargs, self._factor)
+        args, kwargs = (args, kwargs) if self._factor == 1.0 else divided(args, kwargs, self._factor)
         _backward(*args, **kwargs)
         with self.tracer.still():
             # Now, before the script divides or clips them: what an exchange between ranks would be given.

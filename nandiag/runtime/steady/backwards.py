@@ -38,13 +38,13 @@ class Backwards:
         self._ended = guarded_alone("sentinel")(sentinel.backward_ended)
         self._trains = guarded("tape")(capture.trains)
 
-    def begins(self, tensors: Any) -> bool:
-        """Any other call of it is about to be made; returns whether it is the outermost one."""
+    def begins(self, tensors: Any, given: Any = None) -> bool:
+        """Any other call of it is about to be made, ``given`` gradients; returns whether it is the outermost one."""
         try:
             if not self._capture.settled:
                 self._trains()
             self._capture.training()
-            return bool(self._begins(tensors))
+            return bool(self._begins(tensors, given))
         except Exception as error:
             disarm("sentinel", error)
             return False

@@ -30,7 +30,7 @@ from nandiag.runtime.memory.later.moved import Moved, is_given_alike, laid_in
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.memory.unwritten import EMPTY
 from nandiag.runtime.tape.calls.outputs import shards_of
-from nandiag.runtime.tape.entries import CALL, Entry, Tape
+from nandiag.runtime.tape.entries import CALL, ROOT, Entry, Tape
 from nandiag.runtime.tape.packed.descent import is_of_little
 from nandiag.runtime.tape.packed.jots import LARGEST
 from nandiag.runtime.tape.packed.nested import tensors_in
@@ -133,6 +133,7 @@ traits = functools.lru_cache(maxsize=4096)(_traits)
 class Window(Beneath):
     """Tapes calls while it is open; ``calls`` counts them, for the budget; once ``shut`` it opens no more.
 
+    ``asks``: how often the script asked something of numbers that no gradient goes through, outside of its forwards.
     ``numbers`` are those that the script read off tensors in this step and that are not finite, each with its tensor
     and what made that; ``stored`` is what is not finite of what it laid into memory that lives on, each with a key of
     that memory. What is ``exposed`` may have been written by others than torch since it was made.
@@ -141,7 +142,7 @@ class Window(Beneath):
     def __init__(self, tape: Tape) -> None:
         super().__init__()
         self.tape = tape
-        self.calls = self.writes = 0
+        self.calls = self.writes = self.asks = 0
         self.numbers: deque[tuple[float, Tensor, Entry]] = deque(maxlen=_MOST_NUMBERS)
         self.stored: list[tuple[int, Tensor]] = []
         self.handed_out = HandedOut()
@@ -199,6 +200,7 @@ class Window(Beneath):
     def _read(self, number: float | bool, args: tuple[Any, ...], frame: Any) -> None:  # noqa: FBT001 - as it is read
         """The script reads a number off a tensor, which may go into a learning rate, say; or a truth value."""
         asked = self.asked
+        self._count_question(args[0] if args else None)
         if math.isfinite(number):
             if asked is not None:
                 asked.answered(bool(number), frame)
@@ -210,6 +212,10 @@ class Window(Beneath):
         maker = self.tape.maker(args[0]) if args and isinstance(args[0], Tensor) else None
         if maker is not None and is_of_little(maker[0]) and self.tape.hold(maker[0]):
             self.numbers.append((number, args[0], maker[0]))
+
+    def _count_question(self, tensor: Any) -> None:
+        if isinstance(tensor, Tensor) and self.tape.border is not ROOT and not tensor.requires_grad:
+            self.asks += tensor.is_floating_point() or tensor.dtype is torch.bool
 
     def _pass_on(self, error: BaseException, words: Any) -> None:
         pass_on(error)
@@ -226,6 +232,7 @@ class Window(Beneath):
             self._read(output, words[0], frame)
             return
         if what.asks and self.asked is not None:
+            self._count_question(_asked_of(*words))
             self.asked.of(_asked_of(*words), frame)
         if self.handed_out.doubts and what.in_place:
             self.handed_out.wrote(words[0][0])
@@ -246,24 +253,13 @@ class Window(Beneath):
             self.tape.jots.make_way(tensors_in(args[:1] if writes else args), writes=writes)
         self.writes += what.in_place
         if what.gives_data:
-            return None, self._gives(args[0], args[1])
+            return None, self.moved.gives(args[0], args[1], sys._getframe(1))
         if what.exposes and args and isinstance(args[0], Tensor):
             self.handed_out.forget(args[0])
             self.exposed.append(reference(base_of(args[0])))
         own = kwargs.get("generator") if kwargs else None
         states = generators(full=False, private=[own] if own is not None else ()) if what.random or own else None
         return states, self._before(what, args, kwargs) if what.in_place else None
-
-    def _gives(self, target: Tensor, value: Tensor) -> tuple[Tensor, Tensor] | None:
-        """``target.data = value`` is about to be done: keep what a tensor without gradients held, where that is little.
-
-        That of a leaf is kept by itself, for it is given other memory again.
-        """
-        if target.requires_grad:
-            self.moved.note(target, value, sys._getframe(2))
-        if not is_given_alike(target, value) or target.numel() > _SMALL:
-            return None
-        return target, target.detach()
 
     def _gave(self, args: tuple[Any, ...], kept: _Kept | None, frame: Any) -> None:
         """``target.data = value`` was done; where no gradient is gathered, a replay writes the value there."""

@@ -258,7 +258,7 @@ def _wrap_backward(sentinel: Sentinel, capture: Capture) -> None:
         if not isinstance(tensors, torch.Tensor | tuple | list):
             tensors = tuple(tensors)  # torch takes any iterable; it can be read only once
         plain = backwards.begins_plainly(tensors, args, kwargs)
-        outermost = not plain and backwards.begins(tensors)
+        outermost = not plain and backwards.begins(tensors, args[0] if args else kwargs.get("grad_tensors"))
         taped = outermost and not capture.idle
         if taped:
             capture.backward_begins(((tensors, *args), kwargs), sys._getframe(1))
@@ -281,8 +281,7 @@ def _wrap_grad(sentinel: Sentinel) -> None:
 
     @functools.wraps(original)
     def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(outputs, Iterator):
-            outputs = tuple(outputs)  # torch goes through them too, and can but once
+        outputs = tuple(outputs) if isinstance(outputs, Iterator) else outputs  # it can be gone through but once
         if not sentinel.clock.has_optimizer:
             sees(outputs)
         try:

@@ -47,16 +47,17 @@ class Bare:
         self._settle = settle
         self._finite: dict[int, weakref.ref[Tensor]] = {}
         self._gathered = Gathered()
-        self._in_search = InSearch(skipped)
+        self._known: tuple[list[int], list[float]] = [], []  # of which weights, and their norm
+        self._in_search = InSearch(skipped, looker.asks)
 
-    def begins(self, roots: list[Tensor]) -> None:
-        """A backward call from ``roots`` begins: look at what the last update by hand has left."""
-        self.sees(roots)
+    def begins(self, roots: list[Tensor], given: Any = None) -> None:
+        """A backward call from ``roots`` begins, ``given`` gradients: look at what the last update by hand has left."""
+        self.sees(roots, given)
         self._begins(roots)
 
-    def sees(self, roots: Any) -> None:
+    def sees(self, roots: Any, given: Any = None) -> None:
         """Gradients of ``roots`` are about to be computed, by a backward call or ``autograd.grad``."""
-        self._in_search.sees(roots_of(roots))
+        self._in_search.sees(roots_of(roots), given)
 
     def _begins(self, roots: list[Tensor]) -> None:
         self._judge.leaves = self._gathered.parts(leaves_of(roots))
@@ -130,8 +131,11 @@ class Bare:
             return
         border = Border()
         with quiet():
-            finite = all(map(math.isfinite, read(norms(leaves))))
-            if finite:
+            values, which = read(norms(leaves)), list(map(id, leaves))
+            if all(map(math.isfinite, values)):
+                if self._known[0] == which and self._known[1] != values:
+                    self._in_search.updated()
+                self._known = which, values
                 self._finite = {id(one): weakref.ref(one) for one in leaves}
                 self._in_search.ends(border)
                 return

@@ -293,8 +293,8 @@ class Sentinel:
 
     # ------------------------------------------------------------------ other borders
 
-    def backward_begins(self, tensors: Any) -> bool:
-        """Take the roots of a backward call; returns whether it is the outermost one."""
+    def backward_begins(self, tensors: Any, given: Any = None) -> bool:
+        """Take the roots of a backward call, and gradients it is ``given``; returns whether it is the outermost one."""
         if torch._C._current_graph_task_id() != -1 or self.capture.off or capturing():
             return False
         roots = roots_of(tensors)
@@ -307,7 +307,7 @@ class Sentinel:
             self.left_out.backward_begins(roots)
         self.losses.take(roots, self.clock.micro_step)
         if not self.clock.has_optimizer:
-            self.bare.begins(roots)
+            self.bare.begins(roots, given)
         self.looker.backward_begins(roots)
         return True
 

@@ -38,6 +38,15 @@ class Moved:
         self._tape = tape
         self._entries: deque[Entry] = deque(maxlen=_MOST)
 
+    def gives(self, target: Tensor, value: Tensor, frame: Any) -> tuple[Tensor, Tensor] | None:
+        """``target.data = value`` is about to be done: return what a tensor without gradients held, where it is little.
+
+        A leaf is given other memory again by itself.
+        """
+        if target.requires_grad:
+            self.note(target, value, frame)
+        return (target, target.detach()) if is_given_alike(target, value) and target.numel() <= _SMALL else None
+
     def note(self, target: Tensor, value: Tensor, frame: Any) -> None:
         """``target.data = value`` is about to be done by the script in ``frame``."""
         tape, entry = self._tape, Entry(CALL, by_data, grad=False, modes=modes())

@@ -111,7 +111,9 @@ class LeftOut:
         sentinel, losses = self._sentinel, self._sentinel.losses
         self.asked.finish()
         for one in self.asked.known:
-            if one.step == sentinel.clock.step and (one.norm or is_passed_over(one)):
+            # While gradients wait, it was these that the script asked of.
+            here = one.step == sentinel.clock.step and not sentinel.bare.waits
+            if here and (one.norm or is_passed_over(one)):
                 self._set_apart(one)
         with quiet():
             pairs = [(one, one.value.item()) for one in losses.dropped if one.exact]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -14,14 +14,15 @@ from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.look.losses import factors_of
 from nandiag.runtime.look.sight import Sight
 from nandiag.runtime.replay.case import NOT_RUN
-from nandiag.runtime.together.census import has_peers
 
 if TYPE_CHECKING:
     from nandiag.runtime.watch.judge import Border
 
 # How often a run is it seen whether gradients are finite without the scale, two more runs of a step each time: where a
-# series begins, and at a scale that has worked.
-_MOST_LOOKS = 3
+# series begins, at a scale that has worked, and far below one that has.
+_MOST_LOOKS, _FAR, _VERY_FAR = 3, 4.0, 16.0
+# After so many backwards in a row that were finite it may be seen once more.
+_CALM = 100
 # Where that cannot be seen, a factor of this size is taken for a loss scale.
 _LARGE = 128.0
 
@@ -29,16 +30,19 @@ _LARGE = 128.0
 class InSearch:
     """Holds back the harm of gradients that the scale alone made infinite until it is seen that they were not used.
 
-    ``skipped`` is told of those that were not.
+    ``skipped`` is told of those that were not; ``asks`` counts what the script asks of its numbers behind its
+    backward calls, or is None where that is not seen. A script that makes an update without asking searches nothing.
     """
 
-    def __init__(self, skipped: Callable[[Skipped], object]) -> None:
-        self._skipped = skipped
+    def __init__(self, skipped: Callable[[Skipped], object], asks: Callable[[], int | None]) -> None:
+        self._skipped, self._asks = skipped, asks
+        self._updated_unasked = False
         self._scale, self._factors = 1.0, list[tuple[Tensor, int]]()
         self._step = self._in_a_row = 0
         self._norm = self._left_out = math.nan
-        self._looks, self._more, self._of_scale = _MOST_LOOKS, _MOST_LOOKS, False
-        self._worked = 0.0
+        self._looks = self._more = self._below = _MOST_LOOKS
+        self._of_scale: bool | None = None
+        self._worked, self._calm = 0.0, 0
         self._held: Border | None = None
         self._shown: Looked | None = None
 
@@ -52,9 +56,12 @@ class InSearch:
         """What a look at the newest backward has shown, where it is held back."""
         return self._shown if self._shown is not None and self._shown.step == self._step else None
 
-    def sees(self, roots: list[Tensor]) -> None:
-        """Gradients of ``roots`` are about to be computed: see what these were multiplied by, while that is there."""
-        self._factors = factors_of(roots[0]) if len(roots) == 1 else []
+    def sees(self, roots: list[Tensor], given: Any = None) -> None:
+        """Gradients of ``roots`` are about to be computed: see what these were multiplied by, while that is there.
+
+        ``given`` is what the backward begins with, if anything.
+        """
+        self._factors = factors_of(roots, given)
 
     def begins(self, step: int) -> None:
         """The backward of a ``step`` begins; nothing waits any more, as where weights were lost before."""
@@ -67,7 +74,7 @@ class InSearch:
         runs the step again without it, shows gradients that are not finite without the scale either. Where that was
         lowered many times in vain it is no matter of the scale.
         """
-        if not (border.harms and self._is_scaled(sight) and self._is_of_scale(look)):
+        if not (border.harms and self._is_scaled(sight) and self._may_ask() and self._is_of_scale(look)):
             self._in_a_row = 0
             if not border.harms:
                 self._works()
@@ -76,9 +83,18 @@ class InSearch:
         self._norm, self._held = sight.grad_norm or 0.0, border
         return True
 
+    def _may_ask(self) -> bool:
+        """Whether the script may find out that they are not finite: it did ask, or has made no update yet."""
+        return not self._updated_unasked or self._asks() != 0
+
+    def updated(self) -> None:
+        """The script has changed its weights."""
+        self._updated_unasked = True
+
     def _works(self) -> None:
         """The gradients are finite: remember at which scale, unless the host had to wait for it."""
         self._left_out = math.nan
+        self._calm += 1
         if self._factors and all(number.is_cpu for number, _ in self._factors):
             self._worked = abs(self._product())
 
@@ -95,26 +111,41 @@ class InSearch:
     def _is_of_scale(self, look: Callable[[float], Looked | None]) -> bool:
         """Whether it is the scale: looked at a few times; others are taken to be as the newest of these.
 
-        What the step itself shows is kept, for the case that the script uses the gradients all the same.
+        Where that cannot be seen it is one of some size, and not far below one that has worked.
         """
         if self._is_due():
-            without = look(self._scale)
-            if without is None or without.outcome in NOT_RUN:
-                self._of_scale = abs(self._scale) >= _LARGE
-                return self._of_scale
-            self._shown = look(1.0) if without.outcome == "finite" else None
-            # What is finite with it too did not come back; or it came of a sum, over ranks or earlier micro-batches.
-            again = self._shown is not None and self._shown.outcome == "found"
-            self._of_scale = without.outcome == "finite" and (again or has_peers() or abs(self._scale) >= _LARGE)
+            self._of_scale = self._seen(look)
+        if self._of_scale is None:
+            return abs(self._scale) >= _LARGE and abs(self._scale) * _VERY_FAR > self._worked
         return self._of_scale
 
+    def _seen(self, look: Callable[[float], Looked | None]) -> bool | None:
+        """Return what running the step again without the scale shows, None where it cannot be.
+
+        What the step itself shows is kept, for the case that the script uses the gradients all the same.
+        """
+        self._calm = 0
+        without = look(self._scale)
+        if without is None or without.outcome in NOT_RUN:
+            return None
+        self._shown = look(1.0) if without.outcome == "finite" else None
+        # What is finite with it too did not come back; or it came of a sum, over ranks or earlier micro-batches.
+        again = self._shown is not None and self._shown.outcome == "found"
+        return without.outcome == "finite" and (again or abs(self._scale) >= _LARGE)
+
     def _is_due(self) -> bool:
-        if self._more and abs(self._scale) <= self._worked:
+        scale, begins = abs(self._scale), self._in_a_row == 0
+        if begins and self._calm >= _CALM:
+            return True
+        if scale * _FAR <= self._worked and scale != self._left_out and self._below:
+            self._below -= 1
+            return True
+        if scale <= self._worked and self._more:
             self._more -= 1
             return True
-        begins = self._in_a_row == 0 and self._looks > 0
-        self._looks -= begins
-        return begins
+        due = begins and self._looks > 0
+        self._looks -= due
+        return due
 
     def ends(self, border: Border) -> None:
         """Weights were looked at: before harm in their ``border`` comes that of the gradients, which else is none."""
