@@ -19,13 +19,14 @@ _MOST, _BESIDE = 64, sys.maxsize
 class Count:
     """How many updates one optimizer has made, of what class it is, and how many steps there were before its first.
 
-    ``number``: how many optimizers were made before it.
+    ``number``: how many optimizers were made before it, and ``first``: before its first update.
     """
 
-    __slots__ = ("before", "kind", "number", "updates")
+    __slots__ = ("before", "first", "kind", "number", "updates")
 
-    def __init__(self, before: int, kind: str | None, number: int = 0) -> None:
+    def __init__(self, before: int, kind: str | None, number: int = 0, first: int = 0) -> None:
         self.before = before
+        self.first = first
         self.kind = kind
         self.number = number
         self.updates = 0
@@ -45,6 +46,8 @@ class Clock:
         # How many were made before each, and in which step it was made.
         self._made: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[int, int]] = weakref.WeakKeyDictionary()
         self._makes = 0
+        self._within: tuple[int, int] = (0, 0)  # from which on they live within a step, and updates each makes at most
+        self.on_back: Callable[[], object] = _nothing  # the step that was told so far was too high
         self._newest_counts: deque[Count] = deque(maxlen=_MOST)
         self._newest: tuple[Callable[[], object], Count] = (_nothing, Count(0, None))
 
@@ -94,6 +97,7 @@ class Clock:
         known.updates += 1
         if beside:
             known.number = _BESIDE  # nothing goes on from what it has counted
+        if beside or (known.number >= self._within[0] and known.updates <= self._within[1]):
             return self.step
         self.updated_in = self.step
         reached = max(self.step, known.updates + known.before)
@@ -107,7 +111,7 @@ class Clock:
         known = self._updates.get(optimizer)
         if known is None:
             number, made_in = self._made.get(optimizer, (self._makes, self.step))
-            known = Count(self._first(number, made_in), type(optimizer).__name__, number)
+            known = Count(self._first(number, made_in), type(optimizer).__name__, number, self._makes)
             self._updates[optimizer] = known
             self._newest_counts.append(known)
         return known
@@ -141,13 +145,17 @@ class Clock:
         return max(made_in, *(one.before + one.updates for one in self._newest_counts if one.number < number), 0)
 
     def _go_back(self, number: int) -> None:
-        """One that was made as that ``number`` updates for the first time: those made since lived within its step.
+        """One that was made as that ``number`` updates for the first time: it may live within a step, as others did.
 
-        Several did (the tasks of meta-learning), and went on from each other as folds do, for it had counted nothing.
+        So it is (a task of meta-learning, or an evaluation that trains) where an optimizer has made its first update
+        just now, others were made and updated before that, and this one was made behind it. In phases that follow each
+        other an optimizer that was made ahead makes many.
         """
-        within = [one for one in self._newest_counts if number < one.number < _BESIDE]
-        if any(one.before for one in within):
-            self.step = max(one.updates for one in within)
+        for one in [one for one in self._newest_counts if one.updates == 1 and one.first <= number < _BESIDE]:
+            within = [each.updates for each in self._newest_counts if one.number < each.number < one.first]
+            if within:
+                self._within, self.step = (one.first, max(within)), one.updates + one.before
+                self.on_back()
 
     def backward_begins(self) -> None:
         """A backward call begins in the thread that trains."""

@@ -64,6 +64,7 @@ class Sentinel:
         self.judge = Judge(self.clock, self.losses, self.weights)
         self.agreement = Agreement()
         self.teller = Teller(self._compare)
+        self.clock.on_back = self.teller.history.clear
         self.skips = Skips()
         examiner = Examiner(capture, self.agreement, settings.max_replays)
         self.looker = Looker(examiner, capture, settings.level, self.clock, self._settle)

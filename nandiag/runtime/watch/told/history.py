@@ -59,6 +59,11 @@ class Ring:
         clipped = clips if any(one is not None for one in clips) else ()
         return replace(History(*columns), optimizer=whose, clip=clipped, trainers=self._trainers)
 
+    def clear(self) -> None:
+        """Forget all steps."""
+        self.waiting()
+        self._rows.clear()
+
     def __len__(self) -> int:
         """Return how many steps are kept."""
         self.waiting()

@@ -160,3 +160,36 @@ def test_a_phase_goes_on_from_the_one_before_though_all_optimizers_were_made_at_
     del first
     second.run(4, spoil=at(2, bad_gradient))
     assert told(worker)[0] == ("gradient", 6, "backward")
+
+
+def adapts(updates, *, bad=False):
+    """A task of meta-learning: a weight and an optimizer of its own, which are gone when it is over."""
+    weight = torch.ones(2, requires_grad=True)
+    inner = torch.optim.SGD([weight], lr=0.1)
+    for part in range(updates):
+        inner.zero_grad()
+        (weight.square().sum() * (math.nan if bad and part == updates - 1 else 1.0)).backward()
+        inner.step()
+
+
+@pytest.mark.parametrize("bad", [1, 3])
+def test_tasks_that_make_more_updates_than_there_were_steps_move_no_step_on(work, bad):
+    worker, loop = work(), Loop()
+    for step in range(5):
+        for task in range(2):
+            adapts(4, bad=(step, task) == (bad, 1))
+        loop.run(1)
+    assert told(worker)[0][1] == bad
+    assert [step for step in worker.sentinel.teller.history.event().step if step > 4] == []
+
+
+def test_phases_that_are_over_are_no_tasks_of_an_optimizer_that_was_made_ahead_of_them(work):
+    """Layers are trained one by one, then all together: no step is counted twice."""
+    worker, final = work(), Loop()
+    for _ in range(2):
+        adapts(6)
+    final.run(8, spoil=at(5, bad_gradient))
+    steps = worker.sentinel.teller.history.event().step
+    assert list(steps) == sorted(steps)
+    assert steps[-1] >= 12
+    assert told(worker)[0][1] >= 12
