@@ -331,6 +331,8 @@ class Window(Beneath):
         if what.in_place:
             entry.in_place = True
         entry.trail = trail(frame)
+        if what.name == "__get__" and any(id(one) in self.tape._made for one in outputs):
+            self.tape.jots.make_way(outputs, writes=True)  # what was made of it was not made of what it is by now
         # The memo that a copy is given has the copy in it by now, as the script goes on to write into it.
         self.tape.add(entry, (args[0], {}) if what.name == "__deepcopy__" else args, kwargs)
         if what.in_place and not entry.grad:

@@ -96,3 +96,25 @@ def test_a_gradient_that_is_read_between_two_backwards_is_read_again(work, anew)
     looked = worker.looked[0]
     assert (looked.outcome, looked.source, looked.step) == ("found", "op", 2), looked
     assert looked.site.source.rstrip().endswith("# the line")
+
+
+def test_a_gradient_that_is_gathered_by_hand_between_two_backwards_is_made_of_what_it_was(work):
+    """Each micro-batch's gradient is brought to norm 1 before it is added; weights of some size, read twice each."""
+    torch.manual_seed(0)
+    worker, layer = work(), nn.Linear(10, 20)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.05)
+    for step in range(5):
+        held = [torch.zeros_like(one) for one in layer.parameters()]
+        for micro in range(3):
+            weights = torch.ones(8, 1) * float((step, micro) != (3, 1))
+            layer.zero_grad()
+            (weights * layer(torch.randn(8, 10)).square()).sum().backward()
+            total = torch.sqrt(sum((one.grad**2).sum() for one in layer.parameters()))
+            for sums, one in zip(held, layer.parameters(), strict=True):
+                sums += one.grad / total  # nothing is labelled
+        for sums, one in zip(held, layer.parameters(), strict=True):
+            one.grad = sums / 3
+        optimizer.step()
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source, looked.site.op) == ("found", "op", "aten.div.Tensor"), looked
+    assert looked.site.source.rstrip().endswith("# nothing is labelled")
