@@ -8,8 +8,7 @@ break: an optimizer's first, those by which a setting changes, and what is far l
 from __future__ import annotations
 
 import math
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from numbers import Real
@@ -18,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from nandiag.runtime.look.sight import Sight
 from nandiag.runtime.look.weights import Optimizer, Weights, is_of_torch, parameters
@@ -72,7 +72,7 @@ class Wary:
 
     def __init__(self, updates: Callable[[Optimizer], int], weights: Weights) -> None:
         self._updates, self._weights = updates, weights
-        self._known: weakref.WeakKeyDictionary[Optimizer, _Known] = weakref.WeakKeyDictionary()
+        self._known: MutableMapping[Optimizer, _Known] = WeakIdKeyDictionary()
         self._norm: float | None = None
         self._weight: float | None = None
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from nandiag.runtime.leaves import names_in_script
 from nandiag.runtime.look.finite import is_bad, is_blank, local, norms, zeros_in
@@ -98,19 +99,19 @@ class Weights:
         self.owners: dict[int, Owner] = {}
         self._excused: dict[int, weakref.ref[Tensor]] = {}
         self._masked: dict[int, weakref.ref[Tensor]] = {}
-        self._sharded: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
-        self._met: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self._begun: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._sharded: MutableMapping[Optimizer, bool] = WeakIdKeyDictionary()
+        self._met: MutableMapping[Optimizer, None] = WeakIdKeyDictionary()
+        self._begun: MutableMapping[Optimizer, None] = WeakIdKeyDictionary()
         self.newest: Callable[[], Optimizer | None] = _none
         self.on_begun: Callable[[Optimizer], object] = _none_of
-        self._filled: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self._began: weakref.WeakKeyDictionary[Optimizer, Began] = weakref.WeakKeyDictionary()
+        self._filled: MutableMapping[Optimizer, None] = WeakIdKeyDictionary()
+        self._began: MutableMapping[Optimizer, Began] = WeakIdKeyDictionary()
         self._frozen = Frozen()
         self.masks = Masks()
         self._variables = Variables()
         self._renewals = _TRIES
         self._turn = 0
-        self._whole: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._whole: MutableMapping[Optimizer, int] = WeakIdKeyDictionary()
         self.in_turns = self.in_parts = False
         self.loads = 0
         self._fsdp = False
@@ -118,7 +119,7 @@ class Weights:
 
     def met(self, optimizer: Optimizer) -> None:
         """An optimizer is being made."""
-        self._met.add(optimizer)
+        self._met[optimizer] = None
 
     def known(self) -> list[Optimizer]:
         """Return the optimizers that were made and still live."""
@@ -146,7 +147,7 @@ class Weights:
         self.newest = weakref.ref(optimizer)
         if optimizer in self._begun:
             return []
-        self._begun.add(optimizer)
+        self._begun[optimizer] = None
         self.on_begun(optimizer)
         self.take_stock(optimizer)
         self._began[optimizer] = Began.of(optimizer, made)
@@ -158,9 +159,9 @@ class Weights:
     def loaded(self, optimizer: Optimizer) -> None:
         """Its state was loaded from somewhere: it is looked at before the next update."""
         self.loads += 1
-        self._begun.discard(optimizer)
+        self._begun.pop(optimizer, None)
         self.newest = _none
-        self._filled.add(optimizer)
+        self._filled[optimizer] = None
 
     def filled(self, optimizer: Optimizer) -> bool:
         """Whether its state came from elsewhere: then even its first update here found some."""

@@ -6,9 +6,10 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from nandiag.runtime.public import told_step
 
@@ -42,9 +43,9 @@ class Clock:
         self._reached = self._left = 0
         self.updated_in = -1  # the step in which the newest update was made
         self.has_optimizer = self.trains = False
-        self._updates: weakref.WeakKeyDictionary[torch.optim.Optimizer, Count] = weakref.WeakKeyDictionary()
+        self._updates: MutableMapping[torch.optim.Optimizer, Count] = WeakIdKeyDictionary()
         # How many were made before each, and in which step it was made.
-        self._made: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[int, int]] = weakref.WeakKeyDictionary()
+        self._made: MutableMapping[torch.optim.Optimizer, tuple[int, int]] = WeakIdKeyDictionary()
         self._makes = 0
         self._within: tuple[int, int] = (0, 0)  # from which on they live within a step, and updates each makes at most
         self.on_back: Callable[[], object] = _nothing  # the step that was told so far was too high

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.weights import Optimizer
@@ -27,7 +28,7 @@ class Departures:
 
     def __init__(self, look: Callable[[Any], object]) -> None:
         self._look = look
-        self._followed: weakref.WeakKeyDictionary[Optimizer, Any] = weakref.WeakKeyDictionary()
+        self._followed: MutableMapping[Optimizer, Any] = WeakIdKeyDictionary()
 
     def follow(self, optimizer: Optimizer) -> None:
         """Have the end of ``optimizer`` heard, with the parameters that it has now."""

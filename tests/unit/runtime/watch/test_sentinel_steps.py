@@ -7,6 +7,7 @@ import torch
 
 from nandiag.events import Stopping
 from nandiag.runtime.public import AnomalyStop
+from nandiag.runtime.recorder import RECORDER
 from tests.unit.runtime.watch.looping import Loop, at, bad_gradient, told
 
 
@@ -193,3 +194,23 @@ def test_phases_that_are_over_are_no_tasks_of_an_optimizer_that_was_made_ahead_o
     assert list(steps) == sorted(steps)
     assert steps[-1] >= 12
     assert told(worker)[0][1] >= 12
+
+
+class Compared(torch.optim.SGD):
+    """Has an ``__eq__`` of its own, as a dataclass has, and so no hash."""
+
+    __hash__ = None
+
+    def __eq__(self, other):
+        raise TypeError("not to be compared")
+
+
+def test_an_optimizer_that_has_no_hash_is_watched_as_any_other(work):
+    worker, weight = work(), torch.nn.Parameter(torch.ones(2))
+    optimizer = Compared([weight], lr=0.1)
+    for step in range(5):
+        optimizer.zero_grad()
+        (weight.square().sum() * (math.nan if step == 3 else 1.0)).backward()
+        optimizer.step()
+    assert told(worker)[0][1] == 3
+    assert not RECORDER.darkened
