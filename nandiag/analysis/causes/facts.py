@@ -49,7 +49,7 @@ class Facts:
     each, where the origin has several.
     ``born_bad`` are facts on the weight that was bad from birth: those of ``origin`` are on the op that made it so.
     ``compared`` says how the step compares with those before.
-    ``unharmed``: without torch's own NaN check the step was finite.
+    ``unharmed``: without torch's own NaN check the step was finite; ``unscaled``: without a GradScaler's scale, too.
     ``trained`` are the variables that a script without an optimizer updates by hand, where all are known.
     """
 
@@ -70,6 +70,7 @@ class Facts:
     born_bad: TensorFact | None = None
     compared: Compared | None = None
     unharmed: bool = False
+    unscaled: bool = False
 
     @property
     def node(self) -> str | None:

@@ -57,6 +57,7 @@ def of_claim(claim: Claim, origin: Origin, timeline: Timeline, background: Backg
 def _facts(claim: Claim, origin: Origin, timeline: Timeline, background: Background) -> Facts:
     """Return what causes are found by."""
     look = claim.look.event if claim.look and claim.later is None else claim.shown
+    unchecked = _unchecked(claim, timeline)
     weight, warned = _weight(look, origin), _warned(claim, origin, timeline)
     return Facts(
         origin=_on_one_line(
@@ -77,14 +78,15 @@ def _facts(claim: Claim, origin: Origin, timeline: Timeline, background: Backgro
         strikes=_strikes(claim, timeline),
         trained=_trained(claim, timeline),
         compared=_compared(claim, timeline),
-        unharmed=_is_unharmed(claim, timeline),
+        unharmed=unchecked is not None,
+        unscaled=unchecked is not None and unchecked.facts.get("unscaled") is True,
     )
 
 
-def _is_unharmed(claim: Claim, timeline: Timeline) -> bool:
-    """Whether a rank that torch's own NaN check ended ran its step again without the check, and it was finite."""
-    of = (one for one in timeline.looks if one.attempt == claim.attempt and one.rank in claim.ranks)
-    return any(one.event.step == claim.step and one.event.facts.get("unchecked") is True for one in of)
+def _unchecked(claim: Claim, timeline: Timeline) -> Looked | None:
+    """Return how a rank that torch's own NaN check ended ran its step again without the check, where it was finite."""
+    of = (one.event for one in timeline.looks if one.attempt == claim.attempt and one.rank in claim.ranks)
+    return next((one for one in of if one.step == claim.step and one.facts.get("unchecked") is True), None)
 
 
 def _compared(claim: Claim, timeline: Timeline) -> Compared | None:

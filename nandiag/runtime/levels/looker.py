@@ -94,6 +94,13 @@ class Looker:
         named = self.modules.explain(case.step)
         return looked if named is None else self._saw(named)
 
+    def examine_checked(self, case: Case) -> Looked | None:
+        """Look at a backward that torch's own NaN check has ended; returns what was found, and has written it down."""
+        if not self.live.here:
+            return self.examine(case)
+        looked = self.live.explain_nan(case)
+        return self._saw(looked) if looked.outcome == "found" else looked
+
     def examine_handed(self, tensor: Tensor, seconds: float | None = None) -> Looked | None:
         """Look at how this rank made what it hands to others, in ten steps' time; nobody is told of it here."""
         at, step = (tensor,), self._clock.step

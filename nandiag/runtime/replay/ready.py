@@ -52,9 +52,16 @@ def to_play(tape: Tape, case: Case, copies: list[Entry]) -> list[Entry]:
     """Return what harm may descend from, with ``copies``, but for the updates that were made before."""
     wanted = (*case.gradients, *case.spoken)
     known = [entry for entry in tape.whole(wanted, also=copies) if entry.step == tape.step]
-    entries = tape.whole(wanted, without=updates_by_hand(known, alone=case.by_hand), also=copies)
+    without = [*updates_by_hand(known, alone=case.by_hand), *_of_scale(tape, case)]
+    entries = tape.whole(wanted, without=without, also=copies)
     made = [*copies, *(maker[0] for maker in map(tape.maker, wanted) if maker is not None)]
     return entries if case.joint else without_gone(entries, made)
+
+
+def _of_scale(tape: Tape, case: Case) -> list[Entry]:
+    """Return what made the loss scale, in whose place another number stands: ``GradScaler.update``, say."""
+    maker = None if case.scale is None else tape.maker(case.scale)
+    return [] if maker is None else [maker[0]]
 
 
 def without_gone(entries: list[Entry], wanted: list[Entry]) -> list[Entry]:

@@ -177,6 +177,13 @@ class Live:
         reason = "none of the ops that were watched wrote the bad values"
         return looked or Looked("failed", "watch", case.step, reason=reason)
 
+    def explain_nan(self, case: Case) -> Looked:
+        """Return whence the NaN came that was written last, where torch's own check has ended a backward by it."""
+        with quiet(), self.watch.still(), torch.no_grad():
+            self.watch.read()
+            made = [op for op in self.watch.bad_ops() if any(one is not None and one.nan for one in op.outputs)]
+        return self.explain(case, max(made, key=lambda op: op.index) if made else [])
+
     def maker(self, tensor: Tensor) -> Op | None:
         """Return the op that made ``tensor`` bad of finite values, None where none was seen."""
         if not self.here:

@@ -7,7 +7,7 @@ may have written into.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, strided
@@ -15,7 +15,7 @@ from torch import Tensor, strided
 from nandiag.runtime.leaves import BUILT_IN
 from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.memory.there import all_there, storage_of
-from nandiag.runtime.tape.packed.words import Made, base_of
+from nandiag.runtime.tape.packed.words import Given, Made, base_of
 
 if TYPE_CHECKING:
     from nandiag.runtime.tape.entries import Entry
@@ -96,15 +96,24 @@ def _can_be_compared(real: Tensor, again: Tensor) -> bool:
     return plain and real.shape == again.shape and real.dtype is again.dtype and all_there((real, again))
 
 
-def came_otherwise(entries: Sequence[Entry], outputs: Mapping[int, Sequence[Tensor]]) -> bool:
+def came_otherwise(
+    entries: Sequence[Entry], outputs: Mapping[int, Sequence[Tensor]], scale: Tensor | None = None
+) -> bool:
     """Whether what calls made with a graph, and what of it is still there, is finite and another than was made again.
 
-    Something went in then that nobody has kept: the state of a generator, say, that a forward draws from.
+    Something went in then that nobody has kept: the state of a generator, say, that a forward draws from. What was
+    multiplied by a loss ``scale`` is made again without it.
     """
     newest = max((entry.step for entry in entries), default=0)
     words = {id(word.tensor()): word for entry in entries for word in entry.words if type(word) is Made}
-    own = (word for word in words.values() if word.entry.step == newest and word.entry.grad and not word.entry.in_place)
+    own = [word for word in words.values() if word.entry.step == newest and word.entry.grad and not word.entry.in_place]
+    if scale is not None:
+        own = [word for word in own if not any(_stands_for(one) is scale for one in word.entry.words)]
     return any(_is_another(word, outputs.get(id(word.entry), ())) for word in own)
+
+
+def _stands_for(word: Any) -> Tensor | None:
+    return word.tensor() if type(word) is Made else word.get() if type(word) is Given else None
 
 
 def _is_another(word: Made, outputs: Sequence[Tensor]) -> bool:

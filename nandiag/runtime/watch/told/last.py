@@ -176,22 +176,20 @@ class LastLook:
     def _in_backward(self, optimizer: Optimizer | None) -> None:
         """Torch's own NaN check ended a backward on a finite loss: without the check it runs to its end again.
 
-        And without a scaler's scale, which may be all there is to it; where that was made in this step, nothing else
-        can stand in for it.
+        And without a scaler's scale, which may be all there is to it.
         """
         sentinel, known = self._sentinel, [] if optimizer is None else parameters(optimizer)
-        if sentinel._scale is not None and sentinel.capture.tape.maker(sentinel._scale) is not None:
-            return
         roots = roots_of(sentinel.capture.tape.whole())
         if threading.current_thread() is threading.main_thread():  # else others may train on
             let_go_of_hooks(roots)
             reset_sharding(roots)
         case = Case(sentinel.clock.step, known, joint=False, scale=sentinel._scale, unfinished=True, ends=True)
-        looked = sentinel.looker.examine(case)
+        looked = sentinel.looker.examine_checked(case)
         if looked is not None and looked.outcome == "found":
             RECORDER.emit(sentinel.judge.checked(optimizer, looked), urgent=True)
         elif looked is not None and looked.outcome == "finite" and looked.facts.get("complete") is True:
-            RECORDER.emit(replace(looked, facts={**looked.facts, "unchecked": True}), urgent=True)
+            facts = {**looked.facts, "unchecked": True, "unscaled": sentinel._scale is not None}
+            RECORDER.emit(replace(looked, facts=facts), urgent=True)
 
     def at_weights(self) -> None:
         """Look at the weights as they are now; those that the last update left finite were written into since.

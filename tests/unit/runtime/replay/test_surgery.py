@@ -111,7 +111,7 @@ def test_a_gradient_that_is_gathered_by_hand_between_two_backwards_is_made_of_wh
             (weights * layer(torch.randn(8, 10)).square()).sum().backward()
             total = torch.sqrt(sum((one.grad**2).sum() for one in layer.parameters()))
             for sums, one in zip(held, layer.parameters(), strict=True):
-                sums += one.grad / total  # nothing is labelled
+                sums.add_(one.grad / total)  # nothing is labelled
         for sums, one in zip(held, layer.parameters(), strict=True):
             one.grad = sums / 3
         optimizer.step()

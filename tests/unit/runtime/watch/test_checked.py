@@ -78,7 +78,7 @@ def scaled(model, overflows):
     optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.01), torch.amp.GradScaler("cpu", init_scale=2.0)
     for step in range(5):
         with torch.autocast("cpu", torch.float16):
-            given = model(100 * torch.randn(3, 2))
+            given = model(torch.randn(3, 2))
             loss = (torch.softmax(given, -1) * given).float().square().mean()
         optimizer.zero_grad()
         scaler.scale(loss).backward()
@@ -88,13 +88,38 @@ def scaled(model, overflows):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("overflows", [0, 2])
-def test_an_overflow_that_a_scaler_would_leave_out_is_told_as_the_check_tells_it(work, overflows):
+def test_an_overflow_that_a_scaler_would_leave_out_is_told_as_that(work, overflows):
     """Its scale is looked for, and the check makes an error of what is no harm."""
     worker, model = work(), nn.Linear(2, 2)
     with pytest.raises(RuntimeError, match="returned nan values") as raised:
         scaled(model, overflows)
     worker.sentinel.last.take(raised.value)
-    assert (worker.harms, worker.looked) == ([], [])
+    looked = worker.looked[-1]
+    assert (looked.outcome, looked.facts["unchecked"], looked.facts["unscaled"]) == ("finite", True, True), looked
+    assert worker.harms == []
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def of_zeros(model):
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.01), torch.amp.GradScaler("cpu", init_scale=2.0)
+    for step in range(5):
+        with torch.autocast("cpu", torch.float16):
+            given = model(torch.randn(3, 2)).float()
+        target = given.detach() if step == 3 else torch.zeros(3, 2)
+        loss = torch.sqrt((given - target).square().sum(1)).mean()  # of zeros
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_fault_under_a_scaler_is_told_by_the_op_that_made_it(work):
+    worker = work()
+    with pytest.raises(RuntimeError, match="returned nan values") as raised:
+        of_zeros(nn.Linear(2, 2))
+    worker.sentinel.last.take(raised.value)
+    told(worker, worker.looked[-1])
 
 
 class Masked(nn.Module):
@@ -124,3 +149,11 @@ def test_a_step_that_is_finite_without_the_check_is_told_as_that(work, monkeypat
     worker.sentinel.last.take(raised.value)
     assert [(one.outcome, one.facts.get("unchecked")) for one in worker.looked] == [("finite", True)] * complete
     assert worker.harms == []
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_where_ops_are_watched_the_one_that_made_it_is_told(work):
+    worker = work(level="op")
+    looked = ended(worker, nn.Linear(2, 2))
+    assert (looked.method, looked.step, looked.site.forward_op) == ("watch", 3, "aten.sqrt.default"), looked
+    assert [(one.what, one.step, one.phase) for one in worker.harms] == [("gradient", 3, "backward")]
