@@ -53,6 +53,7 @@ _REMAKERS = frozenset({"set_", "resize_", "resize_as_", "share_memory_"})
 _NO_WRITERS = frozenset({"requires_grad_", "detach_"})
 _FILLS = frozenset({"zero_", "fill_"})
 _QUESTIONS = frozenset({"isfinite", "isnan", "isinf", "ne", "__ne__"})
+_READS = frozenset({"item", "tolist", "__bool__", "__float__", "is_nonzero", "equal", "allclose"})
 _COPIES = frozenset({"clone", "__deepcopy__"})
 _SMALL, _SMALL_DATA = 1 << 14, 1024
 _FROM_DATA = frozenset({"from_numpy", "as_tensor", "tensor", "frombuffer", "asarray", "from_dlpack"})
@@ -200,7 +201,6 @@ class Window(Beneath):
     def _read(self, number: float | bool, args: tuple[Any, ...], frame: Any) -> None:  # noqa: FBT001 - as it is read
         """The script reads a number off a tensor, which may go into a learning rate, say; or a truth value."""
         asked = self.asked
-        self._count_question(args[0] if args else None)
         if math.isfinite(number):
             if asked is not None:
                 asked.answered(bool(number), frame)
@@ -228,6 +228,7 @@ class Window(Beneath):
         if what.gives_data:
             self._gave(words[0], kept, frame)
             return
+        self._count_question(words[0][0] if what.name in _READS and words[0] else None)
         if type(output) in _NUMBERS:
             self._read(output, words[0], frame)
             return
@@ -255,6 +256,7 @@ class Window(Beneath):
         if what.gives_data:
             return None, self.moved.gives(args[0], args[1], sys._getframe(1))
         if what.exposes and args and isinstance(args[0], Tensor):
+            self._count_question(args[0])
             self.handed_out.forget(args[0])
             self.exposed.append(reference(base_of(args[0])))
         own = kwargs.get("generator") if kwargs else None

@@ -1,7 +1,9 @@
 """A loss scale that a script without an optimizer searches by itself: what it leaves out is no harm."""
 
 import contextlib
+import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -147,7 +149,30 @@ SCALED = [
     lambda each, scale: (scale * each).mean(),
     lambda each, scale: -(-each.mean() * scale),
 ]
-LOOPS = [in_the_loop, in_a_function, by_a_method, *map(after, SCALED), by_grad]
+
+
+def by(finite):
+    """Return a loop that asks in this way, of each gradient."""
+
+    def loop(net, steps, scale=OVERFLOWS):
+        for _ in range(steps):
+            backward(net, scale)
+            if all(finite(one.grad) for one in net.parameters()):
+                update(net, scale)
+            else:
+                scale *= 0.5
+
+    return loop
+
+
+ASKED = [
+    lambda gradient: bool(np.isfinite(gradient.numpy()).all()),
+    lambda gradient: all(map(math.isfinite, gradient.flatten().tolist())),
+    lambda gradient: math.isfinite(gradient.float().norm()),
+    lambda gradient: bool((gradient.abs() < float("inf")).all()),
+    lambda gradient: gradient.float().abs().max().item() < 1e9,
+]
+LOOPS = [*map(by, ASKED), in_the_loop, in_a_function, by_a_method, *map(after, SCALED), by_grad]
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -165,12 +190,15 @@ def test_what_the_script_leaves_out_is_no_harm_and_is_counted(work, loop):
 
 @pytest.mark.parametrize("loop", [unasked, asked_of_the_loss_alone, asked_in_vain])
 @pytest.mark.parametrize("steps", [6, 20])
-def test_what_was_used_is_harm_of_the_backward_and_of_the_update_and_has_its_op(work, loop, steps):
+def test_what_was_used_is_harm_of_the_backward_and_has_its_op(work, loop, steps):
+    """Of the update as well, where it is seen by that alone: the script asked, and might have left it out."""
     worker = work()
     net = train(loop, steps=steps)
     worker.sentinel.finish()
     assert not all(torch.isfinite(one).all() for one in net.parameters())
-    assert [(one.step, one.phase) for one in worker.harms[:2]] == [(5, "backward"), (5, "optimizer")]
+    assert (worker.harms[0].step, worker.harms[0].phase) == (5, "backward")
+    updates = [(one.step, one.phase) for one in worker.harms if one.phase == "optimizer"]
+    assert loop is not asked_in_vain or updates == [(5, "optimizer")]
     first = worker.looked[0]
     assert (first.step, first.method, first.site.op) == (5, "replay", "aten._to_copy.default")
 
@@ -301,3 +329,62 @@ def test_a_loss_that_is_divided_by_a_count_of_0_is_harm(work):
                 one.sub_(0.01 * one.grad)
     assert (worker.harms[0].what, worker.harms[0].step) == ("loss", 2)
     assert worker.looked[0].site.source.rstrip().endswith("# of nothing")
+
+
+def two_terms(net, given, wanted, scale):
+    (given.square().mean() * scale + scale * (given - wanted).square().mean()).backward()
+
+
+def two_losses(net, given, wanted, scale):
+    torch.autograd.backward([given.square().mean() * scale, (given - wanted).square().mean() * scale])
+
+
+def as_a_gradient(net, given, wanted, scale):
+    (given - wanted).square().mean().backward(gradient=torch.tensor(scale))
+
+
+@pytest.mark.parametrize("goes_back", [two_terms, two_losses, as_a_gradient])
+def test_the_scale_is_seen_through_sums_in_several_losses_and_in_the_gradient_that_is_given(work, goes_back):
+    worker, net, scale = work(), model(), OVERFLOWS
+    for _ in range(20):
+        x = torch.randn(16, 16)
+        net.zero_grad()
+        goes_back(net, net(x.half()).float(), x[:, :1], scale)
+        if all_finite(net):
+            update(net, scale)
+        else:
+            scale *= 0.5
+    worker.sentinel.finish()
+    assert not worker.harms
+    assert [one for one in worker.events(Skipped) if one.of == "scaled gradient"]
+
+
+def test_terms_of_other_factors_are_no_loss_scale(work):
+    """A weight of one of two terms scales no loss."""
+    worker, net = work(), model()
+    for step in range(6):
+        given = net(torch.randn(16, 16).half()).float()
+        net.zero_grad()
+        (given.square().mean() + (OVERFLOWS if step == 4 else 2.0) * given.square().mean()).backward()
+        if all_finite(net):
+            update(net, 1.0)
+    assert [(one.step, one.phase) for one in worker.harms[:1]] == [(4, "backward")]
+
+
+def test_a_script_that_updates_and_asks_nothing_is_stopped_before_its_weights_change(work):
+    worker, net = work(on_anomaly="stop"), model()
+    with pytest.raises(AnomalyStop):
+        unasked(net, 20)
+    assert [(one.step, one.phase) for one in worker.harms] == [(5, "backward")]
+    assert all(torch.isfinite(one).all() for one in net.parameters())
+
+
+def test_the_last_step_that_was_left_out_is_no_loss_that_was(work):
+    worker, net = work(), model()
+    for step in range(6):
+        backward(net, OVERFLOWS if step == 5 else 2.0)
+        if all_finite(net):
+            update(net, 2.0)
+    worker.sentinel.last.take()
+    worker.sentinel.finish()
+    assert not [one for one in worker.events(Skipped) if one.of != "scaled gradient"]
