@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nandiag.analysis.report import Origin, Suggestion
 from nandiag.events import (
@@ -160,6 +160,13 @@ class Facts:
         """What the script's text says around the underlined expression."""
         site = self.look.site if self.source is not None and self.look is not None else None
         return site.around if site is not None else None
+
+    def without_text(self) -> Facts:
+        """Return the same without the underlined line, and without what the script says around it."""
+        site = self.look.site if self.look is not None else None
+        bare = None if site is None else replace(site, around=None)
+        look = None if self.look is None else replace(self.look, site=bare)
+        return replace(self, origin=replace(self.origin, source=None, column=None), look=look)
 
     def left_if(self, condition: str) -> str | None:
         """Return the line that leaves the origin's function early, where it is known what that hands back."""
