@@ -9,7 +9,7 @@ from nandiag.analysis.causes.divergence import CALM_ENOUGH, is_elsewhere, sudden
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
 from nandiag.analysis.causes.init_scale import new_weights
 from nandiag.analysis.causes.mends import states
-from nandiag.analysis.causes.mends.exponentials import decays, overflowing, recurrences
+from nandiag.analysis.causes.mends.exponentials import decays, overflowing, positions, recurrences
 from nandiag.analysis.causes.overflow import overflows
 from nandiag.analysis.early.texts import shape_of, told
 from nandiag.analysis.explained.explanation import Explanation
@@ -125,8 +125,8 @@ def _broke_at_once(facts: Facts, found: tuple[Course, ...]) -> bool:
 
 
 def _grows_by_itself(facts: Facts) -> bool:
-    """Whether no batch is to blame: for a weight, a decay that goes both ways, or a loop's product."""
-    if facts.overgrown is not None or decays.both_ways(facts) is not None:
+    """Whether no batch is to blame: for a weight, a decay that goes both ways, positions, or a loop's product."""
+    if facts.overgrown is not None or decays.both_ways(facts) is not None or positions.alone(facts) is not None:
         return True
     return recurrences.scaled(facts) is not None or states.is_kept(facts)
 
