@@ -358,10 +358,10 @@ def _made_of(facts: Facts, text: str) -> str:
 
 
 def _where_set(facts: Facts, text: str | None) -> str:
-    lines = facts.written(text or "")
-    if not lines:
+    alias = facts.alias(text or "")
+    if not (lines := facts.written(alias or text or "")):
         return "where it is set, updated or restored"
-    return f"where it is set: {words.lines(lines)}"
+    return f"where it{f' ({alias})' if alias else ''} is set: {words.lines(lines)}"
 
 
 def _where_made(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:

@@ -134,6 +134,11 @@ class Facts:
         found = self.around.written if self.around is not None else ()
         return next((one.lines for one in found if one.name == name), ())
 
+    def alias(self, name: str) -> str:
+        """Return the attribute (``self.temp.t``) that ``name`` only is another name for; empty where it is none."""
+        text = known.text if (known := self.meaning(name)) is not None else ""
+        return text if "." in text and self.written(text) else ""
+
     @property
     def uses(self) -> tuple[str, ...]:
         """Statements behind the underlined one that use what it is assigned to."""
