@@ -9,7 +9,8 @@ from nandiag.analysis.causes.divergence import CALM_ENOUGH, is_elsewhere, sudden
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
 from nandiag.analysis.causes.init_scale import new_weights
 from nandiag.analysis.causes.mends import states
-from nandiag.analysis.causes.mends.exponentials import decays, overflowing, positions, recurrences
+from nandiag.analysis.causes.mends.counts import positions
+from nandiag.analysis.causes.mends.exponentials import decays, overflowing, recurrences
 from nandiag.analysis.causes.overflow import overflows
 from nandiag.analysis.early.texts import shape_of, told
 from nandiag.analysis.explained.explanation import Explanation
