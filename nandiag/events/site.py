@@ -66,12 +66,12 @@ class Around:
     multiply from step to step. ``ends`` is what the function hands back, wherever it ends: empty for nothing, ``None``
     where that is not known ahead. ``block`` are the statements that run one behind the other with the expression's own,
     from the first that takes an exponential on, where any does and all are short; ``outlive`` are the names that these
-    give something and that what stands elsewhere in the function reads. Where the expression is handed back at once,
-    and its function is called in one list of statements alone, these are ``block``, behind the ``return``, and
-    ``handed`` is what they call: ``score`` or ``self.score``. ``kinds`` are names that one line of the function alone
-    binds, where it is not known that they stand for its text still: what may have been written into that since is of
-    the same kind. ``torch`` is the name that the file has torch by, empty
-    where it has none, ``None`` where that is not known.
+    give something and that what stands elsewhere in the function, or a loop's next pass, reads. Where the expression is
+    handed back at once, and its function is called in one list of statements alone, these are ``block``, behind the
+    ``return``, and ``handed`` is what they call: ``score`` or ``self.score``. ``kinds`` are names of its statement
+    that one line of the function alone binds, where it is not known that they stand for its text still: what may have
+    been written into that since is of the same kind. ``torch`` is the name that the file has torch by, empty where it
+    has none, ``None`` where that is not known.
     """
 
     names: tuple[Meaning, ...] = ()

@@ -35,10 +35,11 @@ def explain(facts: Facts, others: tuple[Explain, ...] = ()) -> tuple[Cause | Non
     """Return the best founded story and the best founded mechanism, each ``None`` when no cause fits.
 
     ``others`` are asked first: where a cause of theirs is founded as well as one of the catalogue, theirs is meant.
-    One of the catalogue that fails costs its own say alone; the evidence of the mechanism tells of it.
+    One of the catalogue that fails costs its own say alone, or the help for the script's own line alone; the evidence
+    of the mechanism tells of it.
     """
     failed: list[str] = []
-    asked: tuple[Explain, ...] = (*others, *(partial(_answer, one, failed=failed) for one in _catalogue()))
+    asked: tuple[Explain, ...] = (*others, *(partial(_judged, one, failed=failed) for one in _catalogue()))
     causes = [cause for one in asked if (cause := one(facts)) is not None]
     story, mechanism = (_best(causes, story=one) for one in (True, False))
     if mechanism is not None:
@@ -47,6 +48,19 @@ def explain(facts: Facts, others: tuple[Explain, ...] = ()) -> tuple[Cause | Non
     if mechanism is not None and failed:
         mechanism = replace(mechanism, evidence=(*mechanism.evidence, *failed))
     return story, mechanism
+
+
+def _judged(one: Explain, facts: Facts, *, failed: list[str]) -> Cause | None:
+    """Return what a cause answers; where it fails, a mechanism is judged by the numbers alone, without the text.
+
+    A story is none then: what would speak against it may stand in the text.
+    """
+    before = len(failed)
+    found = _answer(one, facts, failed=failed)
+    if len(failed) == before:
+        return found
+    bare = _answer(one, facts.without_text(), failed=[])
+    return None if bare is None or bare.story else bare
 
 
 def _answer(one: Explain, facts: Facts, *, failed: list[str]) -> Cause | None:

@@ -9,6 +9,7 @@ from nandiag.analysis.causes.divergence import CALM_ENOUGH, is_elsewhere, sudden
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
 from nandiag.analysis.causes.init_scale import new_weights
 from nandiag.analysis.causes.mends import states
+from nandiag.analysis.causes.mends.counts import positions
 from nandiag.analysis.causes.mends.exponentials import decays, overflowing, recurrences
 from nandiag.analysis.causes.overflow import overflows
 from nandiag.analysis.early.texts import shape_of, told
@@ -65,10 +66,16 @@ def explain(facts: Facts) -> Cause | None:
     seen = next((one for one in reversed(facts.warned) if _is_near(one, facts.origin.step)), None)
     if seen is not None:
         return _seen(facts, seen, LIKELY if _only_size(facts) or _explains(facts, seen) else POSSIBLE)
-    longer = next((one for one in reversed(facts.warned) if _is_longer(one, facts)), None)
+    longer = _longer(facts, facts.origin.step)
     if longer is not None:
         return _of_length(facts, longer)
     return _by_course(facts)
+
+
+def _longer(facts: Facts, step: int) -> Warned | None:
+    """Return what says that the batch of ``step`` is far longer than all before; what overflowed may grow with it."""
+    found = (one for one in facts.warned if (one.slug, one.step) == ("batch_longer", step))
+    return next(found, None) if overflows(facts) and _only_size(facts) else None
 
 
 def _by_course(facts: Facts) -> Cause | None:
@@ -93,6 +100,10 @@ def _was_as_before(facts: Facts, step: int) -> bool:
 
 def _by_jump(facts: Facts, course: Course) -> Cause | None:
     step = course.onset.step
+    longer = _longer(facts, step)
+    if longer is not None:
+        known = _of_length(facts, longer)
+        return replace(known, evidence=(*known.evidence, f"{_jumped(course)}."))
     if not _was_as_before(facts, step):
         return _of(_jumped(course) + ": that points at the batch of this step, not at the updates.", step)
     return _of_targets(facts, f"{_jumped(course)}.", step)
@@ -115,8 +126,8 @@ def _broke_at_once(facts: Facts, found: tuple[Course, ...]) -> bool:
 
 
 def _grows_by_itself(facts: Facts) -> bool:
-    """Whether no batch is to blame: for a weight, a decay that goes both ways, or a loop's product."""
-    if facts.overgrown is not None or decays.both_ways(facts) is not None:
+    """Whether no batch is to blame: for a weight, a decay that goes both ways, positions, or a loop's product."""
+    if facts.overgrown is not None or decays.both_ways(facts) is not None or positions.alone(facts) is not None:
         return True
     return recurrences.scaled(facts) is not None or states.is_kept(facts)
 
@@ -157,11 +168,6 @@ def _calm(course: Course) -> str:
 def _is_near(warned: Warned, step: int) -> bool:
     """Whether a batch unlike the others was seen in the step of the harm, or in one whose update led to it."""
     return warned.slug == "batch_outlier" and step - _STEPS_BEFORE <= warned.step <= step
-
-
-def _is_longer(warned: Warned, facts: Facts) -> bool:
-    """Whether the batch of this very step is far longer than all before, and what left the range may grow with it."""
-    return warned.slug == "batch_longer" and warned.step == facts.origin.step and overflows(facts) and _only_size(facts)
 
 
 def _of_length(facts: Facts, warned: Warned) -> Cause:

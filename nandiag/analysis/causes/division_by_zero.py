@@ -77,7 +77,6 @@ _RATE = (
     "Bound what comes of it by the most that the rate is to be."
 )
 _KEPT = "y = a / torch.where(b != 0, b, torch.inf)"
-_DRAWS = ("Categorical", "Multinomial")
 _WHAT = "a scale, a variance or a count"
 _KEEP = "Keep the divisor away from zero."
 
@@ -182,6 +181,7 @@ def _in_pass(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
         scalings.in_logarithms(facts, divisor)
         or scans.of_product(facts)
         or spreads.not_yet(facts)
+        or corrections.in_line(facts)
         or powers.counted(facts)
         or peaks.instead(facts)
         or norms.correlated(facts)
@@ -262,7 +262,7 @@ def _elsewhere(facts: Facts, divisor: TensorFact, *, in_root: bool) -> tuple[Sug
     made = roots.forward(facts) or roots.of_length(facts) or densities.of_scale(facts) if callee is not None else None
     if made is not None:
         return (made,)
-    if callee is not None and callee.rpartition(".")[2].endswith(_DRAWS):
+    if callee is not None and callee.rpartition(".")[2].endswith(("Categorical", "Multinomial")):
         return (shares.floored(facts),)
     if callee is not None:
         text = f"The division is in {callee}: keep what that divides by above zero where it is made, {_WHAT}."
@@ -358,10 +358,10 @@ def _made_of(facts: Facts, text: str) -> str:
 
 
 def _where_set(facts: Facts, text: str | None) -> str:
-    lines = facts.written(text or "")
-    if not lines:
+    alias = facts.alias(text or "")
+    if not (lines := facts.written(alias or text or "")):
         return "where it is set, updated or restored"
-    return f"where it is set: {words.lines(lines)}"
+    return f"where it{f' ({alias})' if alias else ''} is set: {words.lines(lines)}"
 
 
 def _where_made(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:

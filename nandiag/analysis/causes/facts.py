@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nandiag.analysis.report import Origin, Suggestion
 from nandiag.events import (
@@ -135,6 +135,11 @@ class Facts:
         found = self.around.written if self.around is not None else ()
         return next((one.lines for one in found if one.name == name), ())
 
+    def alias(self, name: str) -> str:
+        """Return the attribute (``self.temp.t``) that ``name`` only is another name for; empty where it is none."""
+        text = known.text if (known := self.meaning(name)) is not None else ""
+        return text if "." in text and self.written(text) else ""
+
     @property
     def uses(self) -> tuple[str, ...]:
         """Statements behind the underlined one that use what it is assigned to."""
@@ -161,6 +166,13 @@ class Facts:
         """What the script's text says around the underlined expression."""
         site = self.look.site if self.source is not None and self.look is not None else None
         return site.around if site is not None else None
+
+    def without_text(self) -> Facts:
+        """Return the same without the underlined line, and without what the script says around it."""
+        site = self.look.site if self.look is not None else None
+        bare = None if site is None else replace(site, around=None)
+        look = None if self.look is None else replace(self.look, site=bare)
+        return replace(self, origin=replace(self.origin, source=None, column=None), look=look)
 
     def left_if(self, condition: str) -> str | None:
         """Return the line that leaves the origin's function early, where it is known what that hands back."""

@@ -115,14 +115,25 @@ def _gradient(facts: Facts, arguments: tuple[TensorFact, ...]) -> Cause | None:
 def _least_of_table(facts: Facts, given: TensorFact) -> str | None:
     """Return a bound next to the least of the others, of a table that is made once: far below them it would rule all.
 
+    That is what is made before training, and shares that an index looks up, of whatever was counted.
     None where few of its values are above 0.
     """
     absmin = given.absmin
     few = given.zeros * _FEW <= given.numel
-    if facts.extra.get("birth") != "op" or given.min != 0.0 or not absmin or not few:
+    made_once = facts.extra.get("birth") == "op" or (_is_looked_up(facts) and (given.max or 0.0) <= 1.0)
+    if not made_once or given.min != 0.0 or not absmin or not few:
         return None
     power = math.floor(math.log10(absmin))
     return f"{math.floor(absmin / 10.0 ** (power - 1)) / 10}e{power}"
+
+
+def _is_looked_up(facts: Facts) -> bool:
+    """Whether it is the logarithm of ``table[index]``, which is not trained."""
+    found = fitting.parsed(facts.origin)
+    given = None if found is None else fitting.target(found[1], facts.op or "log")
+    if not isinstance(given, ast.Subscript) or facts.extra.get("of_weights") is not False:
+        return False
+    return all(isinstance(one, ast.Name | ast.Attribute) for one in (given.value, given.slice))
 
 
 def _single(fact: TensorFact | None) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from nandiag.analysis.causes.course import courses
 from nandiag.analysis.causes.facts import HALF, LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends import multipliers, overgrown, states
+from nandiag.analysis.causes.mends.counts import positions
 from nandiag.analysis.causes.mends.divisors import spreads
 from nandiag.analysis.causes.mends.exponentials import decays, overflowing, recurrences, scalings, scans
 from nandiag.analysis.causes.mends.script import fitting, quotients, widening
@@ -152,7 +153,9 @@ def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
     product = recurrences.scaled(facts) or (scans.as_loop(facts.origin) if facts.op == "exp" else None)
     product = product or (scans.of_product(facts) if facts.op == "div" else None)
     product = multipliers.outgrown(facts) or product or states.mended(facts)
-    product = product or decays.both_ways(facts) or (_mask(facts) if dtype == "bfloat16" else None)
+    product = (
+        product or decays.both_ways(facts) or positions.alone(facts) or (_mask(facts) if dtype == "bfloat16" else None)
+    )
     if product is not None:
         return Cause("overflow", (text,), (product,), strength, leads=True)
     general = dtype not in {"float16", *_EIGHTHS} and facts.op not in overflowing.OPS

@@ -126,9 +126,9 @@ EXPLAIN = (
     ),
     Explanation(
         slug="batch_longer",
-        what="Where a step went wrong, its batch has three times as many values as any before it, or more. A "
-        "recurrence, a sum or a product over them grows with their number, and may leave the range that all shorter "
-        "ones kept to.",
+        what="Where a step went wrong, or its loss or gradients left their usual range, its batch has three times as "
+        "many values as any before it, or more. A recurrence, a sum or a product over them grows with their number, "
+        "and may leave the range that all shorter ones kept to.",
         fix=(
             Suggestion("Cut long samples into pieces while loading, or drop what is longer than a bound."),
             Suggestion("Divide a sum by its count, and multiply probabilities as sums of logarithms."),

@@ -3,7 +3,7 @@
 import pytest
 
 from nandiag.analysis import analyse, causes
-from nandiag.analysis.causes import Facts, explain
+from nandiag.analysis.causes import Cause, Facts, explain, overflow
 from nandiag.analysis.causes.facts import LIKELY, PROVEN
 from nandiag.analysis.report import Origin
 from nandiag.events import Harm, Skipped
@@ -227,6 +227,24 @@ def test_a_cause_that_fails_costs_its_own_say_alone(at, by_hand, monkeypatch):
     story, mechanism = explain(at("log", (by_hand.fact(zeros=3),), (by_hand.fact(neginf=3),)))
     assert (story, mechanism.slug) == (None, "log_of_zero")
     assert mechanism.evidence[-1] == f"{causes.BUG}: overflow failed (ValueError: no such pattern)"
+
+
+def test_a_help_that_fails_leaves_the_mechanism_and_a_story_is_not_told_without_the_text(at, by_hand, monkeypatch):
+    def by_text(facts):
+        assert facts.origin.source is None, "a text that cannot be read"
+        return overflow.explain(facts)
+
+    def story(facts):
+        assert facts.origin.source is None, "a text that cannot be read"
+        return Cause("data_outlier", ("It was the batch.",), story=True)
+
+    big = by_hand.fact(max=90.0, absmax=90.0)
+    facts = at("exp", (big,), (by_hand.fact(posinf=1),), text="y = torch.exp(z)", column=(4, 16))
+    monkeypatch.setattr(causes, "_catalogue", lambda: (by_text, story))
+    told, mechanism = explain(facts)
+    assert (told, mechanism.slug) == (None, "overflow")
+    assert "torch.exp(x.clamp(max=20))" in [one.code for one in mechanism.suggestions]
+    assert [text.startswith(causes.BUG) for text in mechanism.evidence[-2:]] == [True, True]
 
 
 def test_what_changed_a_buffer_is_no_optimizer():

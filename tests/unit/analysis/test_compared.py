@@ -8,7 +8,7 @@ import pytest
 from nandiag.analysis import analyse
 from nandiag.analysis.causes import Facts, explain
 from nandiag.analysis.report import Origin
-from nandiag.events import Argument, Compared, Harm, History, Looked, Setting
+from nandiag.events import Argument, Compared, Harm, History, Looked, Setting, Warned
 
 CALM = [1.0, 1.3, 0.8, 1.1, 0.9, 1.2, 0.7, 1.0, 1.1, 0.9, 0.8, 1.0]
 UP = [3.0, 9.0, 80.0, 900.0, 2e4, 1e7]
@@ -39,6 +39,17 @@ def test_a_batch_that_was_as_before_is_not_blamed(by_hand, batches, slug):
     found = story(by_hand, Compared(12, batches), history(CALM))
     assert (found and found.slug) == slug
     assert found is None or found.evidence[0].endswith("that speaks for the batch of step 12.")
+
+
+@pytest.mark.parametrize(("step", "longer"), [(12, True), (14, False)])
+def test_where_the_loss_jumped_with_a_far_longer_batch_its_length_is_told(by_hand, step, longer):
+    past = history([*CALM, 4e20, 5e20, 8e20, 2e21], [*CALM, 4e20, 5e20, 8e20, 2e21])
+    warned = Warned("batch_longer", step, {"shape": [4, 3500], "longest": [4, 128], "batches": 12}, "x")
+    told = explain(replace(facts(by_hand, Compared(16, (12,)), past), warned=(warned,)))[0]
+    assert told.slug == "data_outlier"
+    assert told.evidence[0].startswith("At step 12 x is [4x3500]: 27 times" if longer else "At step 12 the loss jumped")
+    assert (told.suggestions[0].code == "x = x[:, :128]") is longer
+    assert "the loss jumped" in told.evidence[-1]
 
 
 def test_what_is_made_of_the_model_and_of_a_target_does_not_tell_which_was_large(by_hand):

@@ -228,13 +228,18 @@ class Inputs:
     def _is_computed(self, batch: Batch, entry: Entry) -> bool:
         return is_computed(batch.tensor(), entry, self._capture.tape)
 
-    def _say_longer(self, batch: Batch, usual: Usual) -> None:
+    def _judge_length(self, batch: Batch, usual: Usual, *, at_harm: bool) -> None:
+        enough = usual.count >= _few(at_harm=at_harm) and not usual.mask
+        if enough and batch.shape.numel() > _TIMES_LONGER * usual.longest.numel() > 0:
+            self._say_longer(batch, usual, at_harm=at_harm)
+
+    def _say_longer(self, batch: Batch, usual: Usual, *, at_harm: bool) -> None:
         entry, step = batch.entry(), self._capture.tape.step
         if entry is None or (step, batch.path) in self._longer_at:
             return
         self._longer_at.add((step, batch.path))
         facts: dict[str, object] = {"shape": [*batch.shape], "longest": [*usual.longest], "batches": usual.count}
-        self._warner.say(("batch_longer", facts), step, name_of(entry.function, batch.path[1]), at_harm=True)
+        self._warner.say(("batch_longer", facts), step, name_of(entry.function, batch.path[1]), at_harm=at_harm)
 
     # ------------------------------------------------------------------ channels
 
@@ -263,6 +268,8 @@ class Inputs:
     def hold_against(self, *, at_harm: bool) -> None:
         """Hold the batches of a step that went wrong against those before, sampled or not; reads the host."""
         self._take_in()
+        for _, usual, _, batch in self._fresh:  # of what was looked at, the shape is known though it is gone
+            self._judge_length(batch, usual, at_harm=at_harm)
         with quiet():
             for entry in [one for one in self._capture.tape.entries if one.kind == ROOT and one.grad]:
                 for key, tensor in data_in(*given(entry)):
@@ -277,18 +284,20 @@ class Inputs:
 
     def _judge(self, batch: Batch, tensor: Tensor, *, at_harm: bool) -> None:
         usual = self._usual.get(batch.path)
-        few = _FEW_AFTER if at_harm else _ENOUGH_AFTER
-        if usual is None or usual.mask or usual.count < few or not is_there(tensor):
+        if usual is None or usual.mask or usual.count < _few(at_harm=at_harm) or not is_there(tensor):
             return
+        self._judge_length(batch, usual, at_harm=at_harm)
         if not at_harm and any(one is usual for _, one, *_ in self._fresh):
             return  # it was looked at as it went in, and is not unusual enough for a word without harm
-        if at_harm and tensor.numel() > _TIMES_LONGER * usual.longest.numel() > 0:
-            self._say_longer(batch, usual)
         size = max(abs(float(end)) for end in extent(tensor))
         self._compare(batch, usual, size)
         times = _TIMES_AFTER if usual.count >= _ENOUGH_AFTER else _TIMES_OF_FEW
         if times * usual.largest < size < math.inf and usual.score(size) > _DEVIATIONS_AFTER:
             self._say(batch, size, at_harm=at_harm)
+
+
+def _few(*, at_harm: bool) -> int:
+    return _FEW_AFTER if at_harm else _ENOUGH_AFTER
 
 
 def data_in(args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[tuple[int | str, Tensor]]:

@@ -85,9 +85,10 @@ def _meanings(place: Place, at: Place, callers: tuple[Frame, ...], depth: int = 
 
 
 def _kinds(place: Place, known: set[str]) -> Iterator[Meaning]:
-    """Yield the other names in the expression that one assignment of its function binds, and nothing else there."""
+    """Yield the other names in the expression's statement that one assignment of the function alone binds."""
     nodes = list(ast.walk(place.scope))
-    for name in loaded(place.nodes[-1]):
+    line = loaded(place.statement) if isinstance(place.statement, _SIMPLE) else ()
+    for name in dict.fromkeys((*loaded(place.nodes[-1]), *line)):
         values = [value for one in nodes if isinstance(one, ast.stmt) and (value := _value(one, name)) is not None]
         if name not in known and len(values) == 1 and sum(name in bound(one) for one in nodes) == 1:
             yield Meaning(name, _text(values[0]), place.file, values[0].lineno)

@@ -10,12 +10,13 @@ import ast
 from typing import TypeAlias
 
 from nandiag.events.site import Statement
-from nandiag.runtime.evidence.around.place import Place, place_of
+from nandiag.runtime.evidence.around.place import Place, loaded, place_of
 from nandiag.runtime.evidence.around.unchanged import bound
 from nandiag.runtime.frames import Frame
 
 _MOST, _LONGEST = 24, 240
 _LOGS = ("log", "log2", "log10")
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
 Beside: TypeAlias = tuple[tuple[Statement, ...], tuple[str, ...], str | None]
@@ -23,7 +24,10 @@ _NOTHING: Beside = ((), (), None)
 
 
 def beside(place: Place, callers: tuple[Frame, ...] = ()) -> Beside:
-    """Return the statements, the names that they give something and that others of the function read, and the call."""
+    """Return the statements, the names that they give something and that others of the function read, and the call.
+
+    In a loop these may be they themselves, in its next pass.
+    """
     statements = _with(place)
     takes = [_takes_exponential(one) for one in statements]
     if place.statement not in statements:
@@ -72,7 +76,22 @@ def _told(place: Place, told: list[ast.stmt]) -> Beside:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and id(node) not in inside
     }
     given = {name for one in told for node in ast.walk(one) for name in bound(node)}
-    return tuple(texts), tuple(sorted(read & given)), None
+    return tuple(texts), tuple(sorted((read | _carried(place, told)) & given)), None
+
+
+def _carried(place: Place, told: list[ast.stmt]) -> set[str]:
+    """Return the names that a loop's statements read before they bind them: what the pass before has left in them."""
+    found: set[str] = set()
+    known: set[str] = set()
+    for one in told if any(isinstance(node, _LOOPS) for node in place.within) else ():
+        found |= {*loaded(one), *_updated(one)} - known
+        known |= {name for node in ast.walk(one) for name in bound(node) if isinstance(one, ast.Assign)}
+    return found
+
+
+def _updated(statement: ast.stmt) -> list[str]:
+    target = statement.target if isinstance(statement, ast.AugAssign) else None
+    return [target.id] if isinstance(target, ast.Name) else []
 
 
 def _with(place: Place) -> list[ast.stmt]:

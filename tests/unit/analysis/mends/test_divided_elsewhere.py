@@ -102,6 +102,19 @@ def test_the_lines_that_set_a_divisor_of_one_number_are_told(at, by_hand, lines,
 
 
 @pytest.mark.parametrize(
+    ("made", "told"),
+    [("self.temp.t", "it (self.temp.t) is set: lines 8 and 11."), ("self.other", "it is set: line 18."),
+     ("self.f(x)", "it is set: line 18.")],
+)  # fmt: skip
+def test_of_another_name_for_an_attribute_the_lines_that_set_that_are_told(at, by_hand, made, told):
+    facts = at("div", (by_hand.fact(),), (by_hand.fact(posinf=4),), **on("z = logits / T", "logits / T"))
+    lines = Written("T", (18,)), Written("self.temp.t", (8, 11))
+    around = Around((Meaning("T", made, "train.py", 18),), written=lines)
+    look = Looked("found", "replay", 1, source="op", site=Site(around=around), facts={"arg1": 0.0})
+    assert explain(replace(facts, look=look))[1].suggestions[-1].text.endswith(f"look at where {told}")
+
+
+@pytest.mark.parametrize(
     ("line", "divided", "code"),
     [
         ("p = torch.softmax(a / t, -1)", "a / t", "p = torch.softmax(a / t.clamp_min(1e-3), -1)"),

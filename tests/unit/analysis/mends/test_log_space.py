@@ -64,6 +64,10 @@ DENSITY = (
     "loss = -torch.log(total).mean()"
 )
 IWAE = "weight = torch.exp(z - h)\nloss = -weight.mean(dim=0).log().sum()"
+PICKED = (
+    "risk = torch.exp(z)\nown = risk.gather(1, eye.long()[:, 2:3])[:, 0]\n"
+    "loss = -torch.log(risk.cumsum(1)[:, 1:].gather(1, eye.long()[:, 2:3])[:, 0] / own).mean()"
+)
 HANDED = (
     "def score(a, b):\n    return torch.exp(a * b / 0.5)\npos = score(z[0], h)\nneg = score(z[1:], h).sum(0)\n"
     "loss = -torch.log(pos / (pos + neg)).mean()"
@@ -73,7 +77,7 @@ HANDED = (
 @pytest.mark.parametrize(
     ("text", "line"),
     [(INFONCE, 1), (INFONCE, 4), (PAIRED, 1), (PAIRED, 2), (APART, 1), (APART, 2), (APART, 3), (COX, 1), (COX, 3),
-     (MASKED, 1), (DENSITY, 3), (IWAE, 1), (HANDED, 2)],
+     (MASKED, 1), (DENSITY, 3), (IWAE, 1), (PICKED, 1), (PICKED, 3), (HANDED, 2)],
 )  # fmt: skip
 def test_the_lines_in_logarithms_give_the_same_loss_and_the_same_gradient(at, by_hand, text, line):
     told = mends.mended(facts_on(at, by_hand, text, line))

@@ -326,3 +326,18 @@ def test_a_zero_of_a_table_comes_next_to_the_least_of_the_others(at, by_hand, gi
     line = "self.log_var = torch.log(var)"
     facts = at("log", (table,), (by_hand.fact(neginf=1),), extra=extra, **placed(line, "torch.log(var)"))
     assert advice(facts)[0].code == code
+
+
+@pytest.mark.parametrize(
+    ("line", "most", "of_weights", "bound"),
+    [
+        ("q = torch.log(self.p[items])", 0.19, False, "1.6e-3"),
+        ("q = torch.log(self.p[items])", 0.19, True, "1e-12"),
+        ("q = torch.log(self.p[items])", 19.0, False, "1e-12"),
+        ("q = torch.log(power[:, 1:])", 0.19, False, "1e-12"),
+    ],
+)
+def test_of_shares_that_an_index_looks_up_the_bound_lies_next_to_the_least(at, by_hand, line, most, of_weights, bound):
+    given = by_hand.fact(zeros=2, min=0.0, max=most, absmax=most, absmin=1.6667e-3)
+    facts = at("log", (given,), (by_hand.fact(neginf=2),), **placed(line, line[4:]), extra={"of_weights": of_weights})
+    assert advice(facts)[0].code == f"{line[:-1]}.clamp_min({bound}))"

@@ -1,6 +1,7 @@
 """Updates that divide by 0 or take steps that are no numbers."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from nandiag.analysis import analyse
 from nandiag.analysis.causes import explain
 from nandiag.analysis.causes.facts import LIKELY
+from nandiag.events import Around, Meaning, Site
 from tests.unit.analysis.mends.told import on as around
 from tests.unit.analysis.mends.told import placed
 from tests.unit.analysis.ops.told import codes, on
@@ -153,6 +155,35 @@ def test_a_correction_by_a_count_that_a_tensor_holds_has_nothing_to_do_with_grad
     story, mechanism = explain(facts)
     assert story.evidence == ("The update of weight divides by a number that is 0.",)
     assert mechanism.suggestions[0].code == 'hat = s["m"] / (1 - b1 ** (self.t + 1))'
+
+
+KINDS = {"c1": "1 - self.b1 ** torch.tensor(float(self.t))", "c2": "1 - b2 ** self.t"}
+
+
+@pytest.mark.parametrize("extra", [{"reconstructed": True}, {"reconstructed": True, "parameters": ["weight"]}])
+def test_corrections_of_a_line_that_are_0_together_are_kept_from_0_together(at, by_hand, extra):
+    line = "p -= self.lr * (m / c1) / ((v / c2).sqrt() + self.eps)"
+    given = (by_hand.fact(shape=(4, 4)), by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0, absmax=0.0))
+    facts = at("div", given, (by_hand.fact(posinf=16),), extra=extra,
+               **{**placed(line, "m / c1"), "phase": "optimizer"})  # fmt: skip
+    kinds = tuple(Meaning(name, text, "train.py", 3) for name, text in KINDS.items())
+    facts = replace(facts, look=replace(facts.look, site=Site(around=Around(kinds=kinds))))
+    told = explain(facts)[1].suggestions[0]
+    assert "c1 is 1 - self.b1 ** torch.tensor(float(self.t)), which is 0 while self.t is, and so is c2" in told.text
+    names = {"m": torch.ones(3), "v": torch.ones(3), "p": torch.zeros(3), "torch": torch, "b2": 0.99}
+    names |= {"c1": torch.tensor(0.0), "c2": torch.tensor(0.0), "self": SimpleNamespace(lr=1.0, b1=0.9, eps=1e-8)}
+    exec(told.code, names)  # noqa: S102
+    assert torch.allclose(names["p"], torch.full((3,), -1.0))  # as the first update would be
+
+
+def test_each_correction_of_a_line_counts_from_one(at, by_hand):
+    line = "p -= lr * (m / (1 - b1 ** t)) / ((v / (1 - b2 ** t)).sqrt() + eps)"
+    given = (by_hand.fact(), by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0, absmax=0.0))
+    extra = {"reconstructed": True, "parameters": ["weight"]}
+    facts = at("div", given, (by_hand.fact(posinf=16),), extra=extra,
+               **{**placed(line, "m / (1 - b1 ** t)"), "phase": "optimizer"})  # fmt: skip
+    code = "p -= lr * (m / (1 - b1 ** (t + 1))) / ((v / (1 - b2 ** (t + 1))).sqrt() + eps)"
+    assert explain(facts)[1].suggestions[0].code == code
 
 
 def test_where_an_update_made_again_is_finite_every_op_may_be_watched(by_hand):

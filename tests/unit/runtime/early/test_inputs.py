@@ -205,6 +205,21 @@ def test_at_a_harm_a_batch_far_longer_than_all_before_is_named(work, length, nam
         assert (one.step, one.at_harm, one.facts["shape"], one.facts["longest"]) == (5, True, [2, 40, 3], [2, 6, 3])
 
 
+@pytest.mark.parametrize(("length", "by", "named"), [(40, 1e9, True), (40, 1.0, False), (6, 1e9, False)])
+def test_where_the_loss_leaps_a_batch_far_longer_than_all_before_is_named_in_its_own_step(work, length, by, named):
+    worker = work()
+    model = nn.GRU(3, 4, batch_first=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-12)
+    for step in range(44):
+        long = step >= 40
+        loss = model(torch.randn(2, length if long else 6, 3))[0].square().mean() * (by if long else 1.0)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    found = [(one.step, one.at_harm) for one in worker.events(Warned) if one.slug == "batch_longer"]
+    assert found == ([(40, False)] if named else [])
+
+
 @pytest.mark.parametrize("computed", [True, False])
 def test_what_a_loop_computes_of_the_model_or_carries_into_that_is_no_batch(work, computed):
     """A chain that is carried from step to step and runs away, against a batch that is as large."""

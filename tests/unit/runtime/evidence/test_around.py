@@ -63,9 +63,10 @@ def test_the_forward_of_a_module_is_called_by_the_module(run):
 
 
 def test_what_one_line_alone_makes_is_of_that_kind_though_it_may_have_been_written_into(run):
-    text = "def f(x, box):\n    n = abs(x)\n    m = 1\n    m = 2\n    box[0] = 5\n    return probe(n, m, x)\n"
-    found = run(f"{text}found = f(3, [0])\n")
-    assert (texts(found), [(one.name, one.text, one.line) for one in found.kinds]) == ({}, [("n", "abs(x)", 2)])
+    text = "def f(x, box):\n    n, k = abs(x), 2\n    m = 1\n    m = 2\n    box[0] = 5\n"
+    found = run(f"{text}    return probe(n, m, x) if k else 0\nfound = f(3, [0])\n")
+    kinds = [(one.name, one.text, one.line) for one in found.kinds]
+    assert (texts(found), kinds) == ({}, [("n", "abs(x)", 2), ("k", "2", 2)])
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,13 @@ def test_names_that_are_read_elsewhere_in_the_function_are_told():
     assert beside(Place("train.py", (tree, block, own, own.value)))[1] == ("e", "loss")
 
 
+@pytest.mark.parametrize(("loop", "names"), [("for x in xs", ("n", "s")), ("while True", ("n", "s")), ("if xs", ())])
+def test_names_that_the_next_pass_of_a_loop_reads_are_told(loop, names):
+    tree = ast.parse(f"{loop}:\n    e = torch.exp(x)\n    s = s * e\n    n += 1\n    out = s.log()\n")
+    own = tree.body[0].body[0]
+    assert beside(Place("train.py", (tree, tree.body[0], own, own.value)))[1] == names
+
+
 def test_long_ones_or_many_are_not_told():
     assert told(TEXT + "    x = 0\n" * 30) == ((), (), None)
     assert told(TEXT + f"    x = {'a + ' * 90}a\n") == ((), (), None)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 
 from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.causes.mends.script import fitting, parsing, quotients
 from nandiag.analysis.report import Suggestion
+from nandiag.events import words
 
 _ONES = ("1", "1.0")
 _SAFE = 0.999
@@ -22,7 +24,7 @@ def mended(facts: Facts, *, infinite: bool) -> Suggestion | None:
     text = meaning.text if meaning is not None else name
     power = _power(text)
     if power is None:
-        return None
+        return in_line(facts)
     endless = of_one(facts) if not isinstance(power.left, ast.Constant) else None
     if endless is not None:
         return endless
@@ -32,9 +34,78 @@ def mended(facts: Facts, *, infinite: bool) -> Suggestion | None:
         instead = "." if leave is None else ", or leave the function without reading it."
         why = f"{text} is 0 while {count} is: nothing was averaged yet. Update the average before it is read{instead}"
         return Suggestion(why, leave)
-    code = f"{name} = {_later(text)}" if name != text else quotients.divisor(facts.origin, _later)
+    made = [f"{one} = {_later(told)}" for one, told in {name: text, **_beside(facts)}.items()]
+    code = "; ".join(made) if name != text else _all_later(facts)
     why = f"{text} is 0 while {count} is: let it count from 1 on, here and wherever else it corrects."
     return Suggestion(why, code)
+
+
+def in_line(facts: Facts) -> Suggestion | None:
+    """Return the line itself with its corrections kept from 0, where what made them may have run long before.
+
+    The first update has 1 - beta for 1 - beta ** t: that of a count of 0 is taken for it.
+    """
+    name = quotients.below(facts.origin) or ""
+    text = facts.kind(name) if facts.meaning(name) is None else ""
+    power = _power(text)
+    if power is None or not _is_plain(power.left):
+        return None
+    count, others = ast.unparse(_counted(power.right)), _beside(facts)
+    also = f", and so {'are' if len(others) > 1 else 'is'} {words.few(list(others))}" if others else ""
+    why = (
+        f"{name} is {text}, which is 0 while {count} is{also}: let {count} count from 1 on, and save and load it with "
+        "the averages that are corrected by it. The line takes 0 for the first count."
+    )
+    return Suggestion(why, _put(facts, lambda node, shown: _first(facts, node, shown)))
+
+
+def _beside(facts: Facts) -> dict[str, str]:
+    """Return the other names that the line divides by and that are such corrections, with what made them."""
+    own, nodes = quotients.below(facts.origin), fitting.nodes_of((facts.origin.source or "").strip())
+    below = [one.right for one in nodes if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Div)]
+    names = dict.fromkeys(one.id for one in below if isinstance(one, ast.Name) and one.id != own)
+    return {name: facts.kind(name) for name in names if _power(facts.kind(name)) is not None}
+
+
+def _first(facts: Facts, node: ast.expr, shown: str) -> str | None:
+    """Return a correction with that of the first update in the place of 0."""
+    power = _power(facts.kind(shown)) if isinstance(node, ast.Name) else None
+    if power is None or not _is_plain(power.left):
+        return None
+    first = f"1 - {ast.unparse(power.left)}"
+    number = facts.number("arg1") is not None
+    return f"({shown} or {first})" if number else f"torch.where({shown} == 0, {first}, {shown})"
+
+
+def _all_later(facts: Facts) -> str | None:
+    """Return the line with each correction that it divides by counting from one later on."""
+    line = _put(facts, lambda _, shown: _later(shown) if _power(shown) is not None else None)
+    return line or quotients.divisor(facts.origin, _later)
+
+
+def _put(facts: Facts, form: Callable[[ast.expr, str], str | None]) -> str | None:
+    """Return the line with ``form`` of each divisor in its place; ``None`` where there is none."""
+    line = text = (facts.origin.source or "").strip()
+    nodes = fitting.nodes_of(line) if line.isascii() else []
+    below = [one.right for one in nodes if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Div)]
+    for node in sorted(below, key=lambda one: -one.col_offset):
+        new = form(node, line[node.col_offset : node.end_col_offset])
+        text = text if new is None else text[: node.col_offset] + new + text[node.end_col_offset or 0 :]
+    return text if text != line else None
+
+
+def _is_plain(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant | ast.Name | ast.Attribute)
+
+
+def _counted(node: ast.expr) -> ast.expr:
+    """Return the count itself where it is made a tensor, or a float, of."""
+    while isinstance(node, ast.Call) and len(node.args) == 1 and ast.unparse(node.func) in _MADE:
+        node = node.args[0]
+    return node
+
+
+_MADE = frozenset({"float", "int", "torch.tensor", "torch.as_tensor"})
 
 
 def of_one(facts: Facts) -> Suggestion | None:

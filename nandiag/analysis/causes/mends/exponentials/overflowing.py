@@ -7,7 +7,7 @@ import math
 
 from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.causes.mends import scales
-from nandiag.analysis.causes.mends.exponentials import forms
+from nandiag.analysis.causes.mends.exponentials import forms, totals
 from nandiag.analysis.causes.mends.logarithms import log_space
 from nandiag.analysis.causes.mends.logarithms.logarithm import Logarithm
 from nandiag.analysis.causes.mends.script import fitting, meanings, parsing, quotients
@@ -71,7 +71,9 @@ def _shared(facts: Facts) -> Suggestion | None:
         text = "It is divided by its own sum below, and so it is a softmax: torch's subtracts the maximum first."
         return Suggestion(text, share)
     logged = forms.logged(facts.origin, facts.uses) if facts.op == "exp" else None
-    return None if logged is None else Suggestion(_LOGGED[logged.name], logged.code)
+    if logged is not None:
+        return Suggestion(_LOGGED[logged.name], logged.code)
+    return totals.divided(facts) if facts.op == "exp" else None
 
 
 def _weighed(facts: Facts) -> str | None:

@@ -138,7 +138,7 @@ class Logarithm:
     def _picked(self, node: ast.expr, depth: int) -> str | None:
         if isinstance(node, ast.Subscript):
             text = self._of_exponentials(node.value, depth)
-            return None if text is None else f"{bracketed(text)}[{ast.unparse(node.slice)}]"
+            return None if text is None else fitting.picked(text, node.slice)
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in _PICKS:
             return None
         inner = node.args[0] if fitting.is_module(node.func.value) and node.args else node.func.value

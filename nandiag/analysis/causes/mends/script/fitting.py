@@ -74,6 +74,11 @@ def bracketed(node: ast.expr) -> str:
     return ast.unparse(node) if isinstance(node, _WHOLE) else f"({ast.unparse(node)})"
 
 
+def picked(text: str, index: ast.expr) -> str:
+    """Return ``text`` with a subscript; that of several dimensions is no expression by itself: ``x[:, 0]``."""
+    return ast.unparse(ast.Subscript(ast.parse(text, mode="eval").body, index, ast.Load()))
+
+
 def added(origin: Origin, op: str, keyword: str, more: str = "") -> str | None:
     """Return the user's line with ``keyword`` (``unbiased=False``) added to the underlined call of ``op``.
 

@@ -83,7 +83,7 @@ def swapped(facts: Facts, node: ast.expr, form: Callable[[ast.expr], str | None]
         return None if inner is None else swapped(facts, inner, form, depth + 1)
     if isinstance(node, ast.Subscript):
         text = swapped(facts, node.value, form, depth + 1)
-        return None if text is None else f"{text}[{ast.unparse(node.slice)}]"
+        return None if text is None else fitting.picked(text, node.slice)
     return _picked(facts, node, form, depth + 1) if isinstance(node, ast.Call) else None
 
 

@@ -1,0 +1,65 @@
+"""An exponential that its own total divides some lines on: the largest exponent is subtracted, and cancels."""
+
+import ast
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from nandiag.analysis.causes import explain
+from nandiag.events import Around, Site, Statement
+from tests.unit.analysis.mends.told import placed
+
+LINE, CALL = "Q = torch.exp(out / eps).t()", "torch.exp(out / eps)"
+TOTAL = "s = Q.sum()\nQ /= s"
+
+
+def told(at, by_hand, rest, line=LINE, call=CALL, of_weights=False, outlive=()):
+    tree = ast.parse(f"{line}\n{rest}").body
+    around = Around(block=tuple(Statement(one.lineno, ast.unparse(one)) for one in tree), outlive=outlive)
+    big = by_hand.fact(max=130.0, absmax=130.0)
+    facts = at("exp", (big,), (by_hand.fact(posinf=1),), extra={"of_weights": of_weights}, **placed(line, call))
+    return explain(replace(facts, look=replace(facts.look, site=Site(around=around))))[1].suggestions
+
+
+@pytest.mark.parametrize(
+    ("rest", "line", "call"),
+    [
+        (TOTAL, LINE, CALL),
+        ("K = Q.shape[0]\nQ = Q / Q.sum()\nfor i in range(3):\n    Q /= Q.sum(0)", LINE, CALL),
+        (TOTAL, "Q = f(out).exp()", "f(out).exp()"),
+        ("s = Q.sum()\ndist.all_reduce(s)\nQ /= s", LINE, CALL),
+    ],
+)
+@pytest.mark.parametrize("of_weights", [True, False])
+def test_the_largest_exponent_is_subtracted_first_and_the_quotient_is_the_same(
+    at, by_hand, rest, line, call, of_weights
+):
+    first = told(at, by_hand, rest, line, call, of_weights)[0]
+    assert "divided by its own sum" in first.text
+    assert ("clamp_min(-60)" in first.code) is ("for i" in rest)
+    assert ("op=dist.ReduceOp.MAX" in first.code) is ("all_reduce" in rest)
+    found = []
+    for text in (line, first.code):
+        dist = SimpleNamespace(all_reduce=lambda *_, **__: None, ReduceOp=SimpleNamespace(MAX="max"))
+        names = {"torch": torch, "dist": dist, "out": torch.arange(12.0).view(3, 4), "eps": 0.5, "f": lambda x: 2 * x}
+        exec(f"{text}\n{rest}", names)  # noqa: S102
+        found.append(names["Q"])
+    assert torch.allclose(*found)
+
+
+@pytest.mark.parametrize(
+    ("rest", "outlive"),
+    [
+        ("m = Q.mean()\ns = Q.sum()\nQ /= s", ()),
+        ("s = Q.sum() + 1\nQ /= s", ()),
+        ("s = Q.sum()\ns += 1\nQ /= s", ()),
+        ("s = Q.sum()\nP = Q / s\nprint(Q)", ()),
+        (TOTAL, ("Q",)),
+    ],
+)
+def test_what_more_is_made_of_is_told_as_before(at, by_hand, rest, outlive):
+    assert not any(
+        "divided by its own sum below: subtract" in one.text for one in told(at, by_hand, rest, outlive=outlive)
+    )
