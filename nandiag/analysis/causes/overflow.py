@@ -194,8 +194,9 @@ def _advice(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
 
 _DOWN = "Bring the values down before this op: normalise, clamp, or clip the gradients of earlier steps."
 _WITHIN = (
-    "The steps before were calm: bring the values down within this one, normalise or clamp them before this op. Where "
-    "a loop of this step made them (a solver, a recurrence) take smaller steps there, or bound its state."
+    "Neither loss nor gradients grew before: bring the values down within this step, normalise or clamp them before "
+    "this op. Where a loop made them (a solver, a recurrence, a state that is carried on) take smaller steps there, or "
+    "bound its state."
 )
 
 
