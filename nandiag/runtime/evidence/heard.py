@@ -104,7 +104,7 @@ def in_numpy(fetched: Fetched, looked: Looked, bad: TensorFact) -> Looked:
     """Return ``looked``, as the dataset's own arithmetic in numpy made the sample ``bad``, now or when it was made."""
     known = replace(looked, phase="data", source="op", outputs=(bad,))
     if fetched.numpy is not None:
-        said, frames = fetched.numpy
+        said, frames = fetched.numpy.said, fetched.numpy.frames
         return replace(
             known, site=site_of(Spot(None, None, frames, "data", 0), None), facts={**looked.facts, "numpy": said}
         )

@@ -11,6 +11,12 @@ from functools import lru_cache
 _OF_UFUNCS = {"reduce": 3, "accumulate": 3, "reduceat": 4}
 
 
+def given(call: ast.Call) -> list[ast.expr]:
+    """Return what a call is given to read: neither what it writes into, nor what chooses among its values."""
+    words = [one.value for one in call.keywords if one.arg not in {"out", "where"}]
+    return [*call.args[: place_of_out(called(call))], *words]
+
+
 def outs(call: ast.Call) -> list[ast.expr]:
     """Return what a call is known to write into."""
     place = place_of_out(called(call))

@@ -1,0 +1,104 @@
+"""A sample is traced to the line whose infinities began it, not to those that made NaN of them."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from nandiag.runtime.numeric.made import MADE
+
+BAD = 5
+
+
+class Waves(Dataset):
+    def __init__(self, transform, mark=None):
+        self.rows = np.random.default_rng(0).random((16, 6)) + 0.5
+        self.rows[BAD, 2] = 0
+        self.transform, self.mark = transform, mark
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        row = self.rows[index]
+        if self.mark is not None and index == BAD:  # by chance, once
+            row = row + self.mark.exists()
+            self.mark.touch()
+        return torch.from_numpy(self.transform(row).astype(np.float32))
+
+
+def logs(row):
+    return np.log10(row)  # the line
+
+
+def of_their_mean(row):
+    f = np.log10(row)  # the line
+    return (f - f.mean(0)) / 10
+
+
+def in_place(row):
+    f = np.log10(row)  # the line
+    f -= f.mean()
+    f /= f.std()
+    return f
+
+
+def of_a_helper(row):
+    f = logs(row)
+    low, high = f.min(), f.max()
+    return (f - low) / (high - low)
+
+
+def by_steps(row):
+    return np.diff(np.log10(row * [1, 1, 0, row[2], 1, 1])) if row[2] == 0 else row[1:]  # the line
+
+
+def shares(row):
+    e = np.exp(row * (1000 if row[2] == 0 else 1))  # the line
+    return e / e.sum()
+
+
+def run(loader):
+    model = nn.Linear(len(loader.dataset[0]), 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in loader:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("transform", [of_their_mean, in_place, of_a_helper, by_steps, shares])
+def test_the_first_line_is_told(work, silent, transform):
+    worker = work(on_anomaly="continue")
+    run(DataLoader(Waves(transform), batch_size=4))
+    look = worker.looked[0]
+    assert (look.source, look.facts["dataset_index"]) == ("op", BAD), look
+    assert look.site.source.endswith("# the line")
+
+
+def together(samples):
+    x = np.stack([one.numpy() for one in samples])
+    return torch.from_numpy((x - x.mean(0)) / (x.std(0) + 1))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_first_line_is_told_of_what_a_collate_fn_made_worse(work, silent, workers):
+    worker = work(on_anomaly="continue")
+    run(DataLoader(Waves(logs), batch_size=4, collate_fn=together, num_workers=workers))
+    look = worker.looked[0]
+    assert look.site.source.endswith("# the line"), look
+    assert look.facts["dataset_index"] == BAD
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_first_line_is_told_of_a_sample_that_came_so_by_chance(work, silent, tmp_path, workers):
+    MADE.clear()
+    worker = work(on_anomaly="continue")
+    loader = DataLoader(Waves(in_place, tmp_path / "mark"), batch_size=4, num_workers=workers)
+    run(loader)
+    look = worker.looked[0]
+    assert look.site.source.endswith("# the line"), look
+    assert look.facts["made_once"] is True
