@@ -13,6 +13,7 @@ from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import Frame, best
 from nandiag.runtime.numeric.ended import ends
+from nandiag.runtime.numeric.fed import began
 from nandiag.runtime.numeric.lineage import leads, lines_of
 from nandiag.runtime.numeric.warned import BEFORE, HEARD, Heard
 
@@ -37,7 +38,7 @@ def with_heard(looked: Looked) -> Looked:
     if looked.facts.get("dataset_index") is not None and not (_came_before(looked) or _is_held(looked)):
         return looked
     able = [one for one in HEARD.all() if _can_make(one, looked) and _can_come(one, looked)]
-    found = _likeliest_first(_places(looked, able), looked)
+    found = _likeliest_first(_begun(_places(looked, able)), looked)
     frames = tuple(map(Frame._make, found[0].places)) if found else ()
     if best(frames) is None:
         return _with_only(_arrived(looked), able)
@@ -140,6 +141,11 @@ def _places(looked: Looked, heard: list[Heard]) -> list[Heard]:
     if near or not came:
         return [one for one in near if one.step == near[-1].step]
     return heard if len({_line(one) for one in heard}) == 1 else []
+
+
+def _begun(found: list[Heard]) -> list[Heard]:
+    """Return the places without those that only went on with what was bad, where another began it."""
+    return began([(one, best(tuple(map(Frame._make, one.places))), one.fed) for one in found])
 
 
 def _as_it_was_made(heard: list[Heard], looked: Looked) -> list[Heard]:

@@ -7,6 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from nandiag.runtime.numeric.made import MADE
+from nandiag.runtime.numeric.warned import HEARD
 
 BAD = 5
 
@@ -102,3 +103,39 @@ def test_the_first_line_is_told_of_a_sample_that_came_so_by_chance(work, silent,
     look = worker.looked[0]
     assert look.site.source.endswith("# the line"), look
     assert look.facts["made_once"] is True
+
+
+class Scaler:
+    """Welford's, which goes wrong with each row that comes behind a bad one."""
+
+    def __init__(self):
+        self.n, self.mean, self.m2 = 0, np.zeros(6), np.zeros(6)
+
+    def update(self, x):
+        for row in x:
+            self.n += 1
+            dlt = row - self.mean
+            self.mean += dlt / self.n
+            self.m2 += dlt * (row - self.mean)
+
+    def transform(self, x):
+        return (x - self.mean) / np.sqrt(self.m2 / self.n + 1e-8)
+
+
+def test_what_only_went_on_with_it_is_not_told_beside_the_first_line(work, silent):
+    HEARD.clear()
+    worker, scaler, model = work(on_anomaly="continue"), Scaler(), nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        rows = np.random.default_rng(step).random((4, 6)) + (step != 2)
+        rows[1, 3] *= step != 2
+        x = logs(rows)
+        scaler.update(x)
+        loss = model(torch.tensor(scaler.transform(x), dtype=torch.float32)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    look = worker.looked[0]
+    assert look.site.source.endswith("# the line"), look
+    assert look.facts["heard"] is True
+    assert "heard_also" not in look.facts
