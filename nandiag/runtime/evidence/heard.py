@@ -14,7 +14,7 @@ from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import Frame, best
 from nandiag.runtime.numeric.ended import ends
 from nandiag.runtime.numeric.fed import began
-from nandiag.runtime.numeric.lineage import leads, lines_of
+from nandiag.runtime.numeric.lineage import Line, leads, lines_of
 from nandiag.runtime.numeric.warned import BEFORE, HEARD, Heard
 
 _NUMBERS = ("arg0", "arg1", "arg2", "arg3", "value", "alpha")
@@ -68,14 +68,19 @@ def with_heard(looked: Looked) -> Looked:
 def _with_only(looked: Looked, heard: list[Heard]) -> Looked:
     """Return ``looked`` with the only line that numpy ever complained of, however long ago: to be told, not blamed.
 
-    What a memory of the script's kept (of transitions, say) is used at any time.
+    What a memory of the script's kept (of transitions, say), or a table of rates, is used at any time. Of several lines
+    the one that the text shows to lead to an update is told of a number that the update was given.
     """
+    setting, led = looked.phase == "optimizer", {}
+    if setting and len({_line(one) for one in heard} - {""}) > 1:
+        heard = [one for one in heard if leads(lines_of(one.places), _used_at(looked))]
+        led = {"heard_led": True}
     lines = {_line(one) for one in heard} - {""}
     usual = any(one.steps > 1 and _is_usual(one, looked.step) for one in heard)
-    if len(lines) != 1 or looked.source not in _SOURCES or usual:
+    if len(lines) != 1 or not (looked.source in _SOURCES or setting) or usual:
         return looked
     only = [lines.pop(), heard[-1].said, _when(looked.step, heard[-1].step)]
-    return replace(looked, facts={**looked.facts, "heard_only": only})
+    return replace(looked, facts={**looked.facts, "heard_only": only, **led})
 
 
 def taken_with_heard(born: Looked) -> Looked:
@@ -202,11 +207,16 @@ def _can_come(heard: Heard, looked: Looked) -> bool:
     """Whether the text does not rule out that what came in is what was made there: only printed, say."""
     if ends([Frame._make(one) for one in heard.places]):
         return False
+    return leads(lines_of(heard.places), _used_at(looked)) is not False
+
+
+def _used_at(looked: Looked) -> list[Line]:
+    """Return the line by which the values came into torch, else that of the look."""
     came, site = looked.facts.get("came_in"), looked.site
     file, _, line = str(came).rpartition(":")
-    at = [(file, int(line))] if isinstance(came, str) and line.isdigit() else []
-    at += [(site.file, site.line)] if not at and site is not None and site.file and site.line else []
-    return leads(lines_of(heard.places), at) is not False
+    if isinstance(came, str) and line.isdigit():
+        return [(file, int(line))]
+    return [(site.file, site.line)] if site is not None and site.file and site.line else []
 
 
 def numbers_in(looked: Looked) -> list[float]:

@@ -105,6 +105,30 @@ def test_the_first_line_is_told_of_a_sample_that_came_so_by_chance(work, silent,
     assert look.facts["made_once"] is True
 
 
+@pytest.mark.parametrize("setting", ["lr", "weight_decay"])
+@pytest.mark.parametrize("others", ["none", "apart", "as well"])
+def test_the_line_that_numpy_complained_of_is_told_of_a_setting_that_is_bad(work, silent, setting, others):
+    HEARD.clear()
+    worker, model = work(on_anomaly="continue"), nn.Linear(6, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    table = 1e-3 * (1 - np.arange(30) / 24) ** 0.9
+    spread = logs(np.full(int(others == "apart"), 0.0))  # of which it is not known who has it
+    table = table + 0 * np.isinf(1 / np.full(int(others == "as well"), 0.0)).sum()
+    for step in range(26):
+        for group in optimizer.param_groups:
+            group[setting] = float(table[step])
+        optimizer.zero_grad()
+        model(torch.ones(2, 6)).square().mean().backward()
+        optimizer.step()
+    look = worker.looked[0]
+    assert (look.step, look.phase, spread.ndim) == (25, "optimizer", 1)
+    told = look.facts.get("heard_only", [None] * 3)[1:]
+    assert told == (
+        ["invalid value encountered in power", "before the first step"] if others != "as well" else [None] * 2
+    )
+    assert look.facts.get("heard_led", False) == (others == "apart")
+
+
 class Scaler:
     """Welford's, which goes wrong with each row that comes behind a bad one."""
 
