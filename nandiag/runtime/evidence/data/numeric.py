@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from nandiag.runtime.numeric.fed import began, is_fed
 from nandiag.runtime.numeric.warned import is_of_nothing
 
 _FRAMES = 8
+_MOST_OF_A_PLACE = 32
 
 
 class Complaint(NamedTuple):
@@ -37,6 +39,7 @@ class Hearing:
         self.sample: object = None
         self._heard: list[Complaint] = []
         self._asked: dict[str, str] = {}
+        self._met: Counter[tuple[object, ...]] = Counter()
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -77,7 +80,11 @@ class Hearing:
         self._note(said, sys._getframe(1))
 
     def _note(self, said: str, frame: FrameType) -> None:
-        self._heard.append(Complaint(self.sample, said, stack(frame, _FRAMES)[0], is_fed(said, frame)))
+        frames = stack(frame, _FRAMES)[0]
+        place = id(self.sample), *[(id(one.code), one.instruction) for one in frames]
+        self._met[place] += 1
+        if self._met[place] <= _MOST_OF_A_PLACE:  # a loop over single numbers may come by without end
+            self._heard.append(Complaint(self.sample, said, frames, is_fed(said, frame)))
 
     def place(self, sample: object, bad: Sequence[object] = ()) -> Complaint | None:
         """Return where ``sample`` and no good one of the batch went bad; None where that is not one place.
