@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from nandiag.runtime.frames import Frame, best, stack
 from nandiag.runtime.numeric.ear import KINDS, kind_of_error, words_of
+from nandiag.runtime.numeric.ended import ends
 from nandiag.runtime.numeric.fed import began, is_fed
 from nandiag.runtime.numeric.warned import is_of_nothing
 
@@ -91,10 +92,12 @@ class Hearing:
 
         ``bad`` are the other samples of the batch that are bad as well: of one of them, where what put the batch
         together spread what was bad in that one. A place that went wrong with what was bad before is none, where
-        another began it.
+        another began it; nor is one whose values the text shows to come to nothing.
         """
         good = {best(one.frames) for one in self._heard if one.sample not in (sample, None, *bad)}
-        heard = [one for one in self._heard if best(one.frames) not in {None, *good}]
+        places = {best(one.frames): one.frames for one in self._heard}
+        able = {at for at, frames in places.items() if at is not None and at not in good and not ends(frames)}
+        heard = [one for one in self._heard if best(one.frames) in able]
         own = [one for one in heard if one.sample in (sample, None)]
         spread = bool(own) and all(one.fed and one.sample is None for one in own)
         left = _began([one for one in heard if one.sample in (sample, None, *bad)] if spread else own)
