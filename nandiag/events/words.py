@@ -150,6 +150,19 @@ def made_kind(outputs: Iterable[TensorFact], inputs: Iterable[TensorFact]) -> st
     return _kind(*(0 if there else amount for amount, there in zip(out, into, strict=True))) or bad_kind(outputs)
 
 
+_FROM_ABOVE = frozenset({"exp", "exp2", "expm1", "square", "cosh"})
+
+
+def numpy_kind(said: str) -> str | None:
+    """Return what numpy made where it ``said`` so: the sign is not known of most functions, whatever came of it."""
+    kind, _, name = said.partition(" encountered in ")
+    if kind == "divide by zero":
+        return "-Inf" if name.startswith("log") else "Inf"
+    if kind == "overflow":
+        return "+Inf" if name in _FROM_ABOVE else "Inf"
+    return "NaN" if kind == "invalid value" and name != "cast" else None
+
+
 def tensor(fact: TensorFact) -> str:
     """Return one line on a tensor: dtype and shape, what is bad in it, and the range of the finite part."""
     shape = "x".join(str(size) for size in fact.shape) or "scalar"

@@ -29,7 +29,7 @@ from nandiag.events import (
     Warned,
 )
 from nandiag.events.visible import clean
-from nandiag.events.words import bad_kind, made_kind, module, op, ranks
+from nandiag.events.words import bad_kind, made_kind, module, numpy_kind, op, ranks
 from nandiag.launch.hang import HangWatch, Workers, waited_in_vain
 from nandiag.launch.nodes import presence
 from nandiag.store.layout import RunFolder
@@ -190,7 +190,8 @@ def _of_look(rank: int, look: Looked) -> str:
     elif look.source == "outside":
         what = f"{kind} was read; what made it is not known yet"
     else:
-        what = f"{where} made {made_kind(look.outputs, look.inputs) or kind}"
+        said = numpy_kind(str(look.facts.get("numpy")))
+        what = f"{where} made {said or made_kind(look.outputs, look.inputs) or kind}"
     if look.facts.get("birth") == "op" and look.source == "op" and not {"saved_at", "thread"} & look.facts.keys():
         return f"{ranks([rank])}, before the first step: {what}{f', used at step {look.step}' if look.step else ''}"
     return f"{ranks([rank])}, step {look.step}, {look.phase or 'phase unknown'}: {what}"

@@ -205,7 +205,7 @@ def _look_facts(claim: Claim) -> Iterable[str]:
     yield from _how_seen(look)
     yield from _by_which_way(look)
     yield from _round_library(facts)
-    yield from _heard_also(facts)
+    yield from _heard_also(look)
     if isinstance(facts.get("came_in"), str):
         yield f"They came into torch at {facts['came_in']}."
     if facts.get("recompute") is True:
@@ -226,13 +226,14 @@ def _round_library(facts: Mapping[str, object]) -> Iterable[str]:
         yield f"The script comes to this line of a library from {facts['called_at']}."
 
 
-def _heard_also(facts: Mapping[str, object]) -> Iterable[str]:
-    also = facts.get("heard_also")
+def _heard_also(look: Looked) -> Iterable[str]:
+    also, only = look.facts.get("heard_also"), look.facts.get("heard_only")
     if isinstance(also, list) and also:
         yield f"numpy complained of {', '.join(map(str, also))} as well: which of these made it is not known."
-    only = facts.get("heard_only")
     if isinstance(only, list) and len(only) == len(("line", "said", "when")):
-        yield f"numpy complained at {only[0]}, {only[2]} ({only[1]}), and nowhere else: they may come from there."
+        why = "and the text leads from there to here" if look.facts.get("heard_led") is True else "and nowhere else"
+        what = "the number" if look.source == "op" else "they"
+        yield f"numpy complained at {only[0]}, {only[2]} ({only[1]}), {why}: {what} may come from there."
 
 
 def _recorded(look: Looked) -> Iterable[str]:

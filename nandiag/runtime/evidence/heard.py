@@ -13,7 +13,8 @@ from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import Frame, best
 from nandiag.runtime.numeric.ended import ends
-from nandiag.runtime.numeric.lineage import leads, lines_of
+from nandiag.runtime.numeric.fed import began
+from nandiag.runtime.numeric.lineage import Line, leads, lines_of
 from nandiag.runtime.numeric.warned import BEFORE, HEARD, Heard
 
 _NUMBERS = ("arg0", "arg1", "arg2", "arg3", "value", "alpha")
@@ -37,7 +38,7 @@ def with_heard(looked: Looked) -> Looked:
     if looked.facts.get("dataset_index") is not None and not (_came_before(looked) or _is_held(looked)):
         return looked
     able = [one for one in HEARD.all() if _can_make(one, looked) and _can_come(one, looked)]
-    found = _likeliest_first(_places(looked, able), looked)
+    found = _likeliest_first(_begun(_places(looked, able)), looked)
     frames = tuple(map(Frame._make, found[0].places)) if found else ()
     if best(frames) is None:
         return _with_only(_arrived(looked), able)
@@ -67,14 +68,19 @@ def with_heard(looked: Looked) -> Looked:
 def _with_only(looked: Looked, heard: list[Heard]) -> Looked:
     """Return ``looked`` with the only line that numpy ever complained of, however long ago: to be told, not blamed.
 
-    What a memory of the script's kept (of transitions, say) is used at any time.
+    What a memory of the script's kept (of transitions, say), or a table of rates, is used at any time. Of several lines
+    the one that the text shows to lead to an update is told of a number that the update was given.
     """
+    setting, led = looked.phase == "optimizer", {}
+    if setting and len({_line(one) for one in heard} - {""}) > 1:
+        heard = [one for one in heard if leads(lines_of(one.places), _used_at(looked))]
+        led = {"heard_led": True}
     lines = {_line(one) for one in heard} - {""}
     usual = any(one.steps > 1 and _is_usual(one, looked.step) for one in heard)
-    if len(lines) != 1 or looked.source not in _SOURCES or usual:
+    if len(lines) != 1 or not (looked.source in _SOURCES or setting) or usual:
         return looked
     only = [lines.pop(), heard[-1].said, _when(looked.step, heard[-1].step)]
-    return replace(looked, facts={**looked.facts, "heard_only": only})
+    return replace(looked, facts={**looked.facts, "heard_only": only, **led})
 
 
 def taken_with_heard(born: Looked) -> Looked:
@@ -104,7 +110,7 @@ def in_numpy(fetched: Fetched, looked: Looked, bad: TensorFact) -> Looked:
     """Return ``looked``, as the dataset's own arithmetic in numpy made the sample ``bad``, now or when it was made."""
     known = replace(looked, phase="data", source="op", outputs=(bad,))
     if fetched.numpy is not None:
-        said, frames = fetched.numpy
+        said, frames = fetched.numpy.said, fetched.numpy.frames
         return replace(
             known, site=site_of(Spot(None, None, frames, "data", 0), None), facts={**looked.facts, "numpy": said}
         )
@@ -140,6 +146,11 @@ def _places(looked: Looked, heard: list[Heard]) -> list[Heard]:
     if near or not came:
         return [one for one in near if one.step == near[-1].step]
     return heard if len({_line(one) for one in heard}) == 1 else []
+
+
+def _begun(found: list[Heard]) -> list[Heard]:
+    """Return the places without those that only went on with what was bad, where another began it."""
+    return began([(one, best(tuple(map(Frame._make, one.places))), one.fed) for one in found])
 
 
 def _as_it_was_made(heard: list[Heard], looked: Looked) -> list[Heard]:
@@ -196,11 +207,16 @@ def _can_come(heard: Heard, looked: Looked) -> bool:
     """Whether the text does not rule out that what came in is what was made there: only printed, say."""
     if ends([Frame._make(one) for one in heard.places]):
         return False
+    return leads(lines_of(heard.places), _used_at(looked)) is not False
+
+
+def _used_at(looked: Looked) -> list[Line]:
+    """Return the line by which the values came into torch, else that of the look."""
     came, site = looked.facts.get("came_in"), looked.site
     file, _, line = str(came).rpartition(":")
-    at = [(file, int(line))] if isinstance(came, str) and line.isdigit() else []
-    at += [(site.file, site.line)] if not at and site is not None and site.file and site.line else []
-    return leads(lines_of(heard.places), at) is not False
+    if isinstance(came, str) and line.isdigit():
+        return [(file, int(line))]
+    return [(site.file, site.line)] if site is not None and site.file and site.line else []
 
 
 def numbers_in(looked: Looked) -> list[float]:

@@ -14,6 +14,7 @@ from nandiag.runtime.evidence.around.place import Function, Place, imported, pla
 from nandiag.runtime.evidence.around.unchanged import bound
 from nandiag.runtime.frames import USER, Frame
 from nandiag.runtime.numeric.lineage import Flow, flows_in, is_plain, reads, scope_of
+from nandiag.runtime.numeric.outs import writes
 
 _DECIDES = (ast.If, ast.While, ast.For, ast.Assert, ast.Raise, ast.Delete)
 # In these, what is taken is handed out, or used at another time.
@@ -85,7 +86,7 @@ def _declared(flows: list[Flow]) -> set[str]:
 def _keeps_none(flow: Flow, held: set[str], numpys: set[str]) -> bool:
     """Whether the statement only binds, reads or decides by what it takes."""
     calls = [one for one in _nodes(flow) if isinstance(one, ast.Call) and not reads(one)]
-    if any(isinstance(one, _LEAVES) for one in _nodes(flow)) or any(map(_writes, calls)):
+    if any(isinstance(one, _LEAVES) for one in _nodes(flow)) or any(map(writes, calls)):
         return False
     if any(root(one.func) not in numpys | held for one in calls if held & _taken([one])):
         return False
@@ -94,10 +95,6 @@ def _keeps_none(flow: Flow, held: set[str], numpys: set[str]) -> bool:
     targets = getattr(flow.node, "targets", [])
     binds = isinstance(flow.node, ast.Assign) and all(is_plain(one) or root(one) in held for one in targets)
     return binds or isinstance(flow.node, _DECIDES)
-
-
-def _writes(call: ast.Call) -> bool:
-    return any(word.arg == "out" for word in call.keywords)
 
 
 def _nodes(flow: Flow) -> list[ast.AST]:

@@ -25,6 +25,7 @@ from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import stack
 from nandiag.runtime.guard import disarm
+from nandiag.runtime.numeric.fed import is_fed
 from nandiag.runtime.tracebacks import pass_on
 
 _FRAMES, _MOST, _MOST_OF_A_PLACE = 8, 256, 32
@@ -33,12 +34,16 @@ _FETCH = fetch._MapDatasetFetcher
 
 
 class Noted(NamedTuple):
-    """Numpy ``said`` so at ``site`` as ``sample`` (None: not known which) of a ``batch`` was made."""
+    """Numpy ``said`` so at ``site`` as ``sample`` (None: not known which) of a ``batch`` was made.
+
+    ``fed``: what it went wrong with there was bad before.
+    """
 
     batch: int
     sample: int | str | None
     said: str
     site: Site
+    fed: bool = False
 
     @property
     def where(self) -> tuple[object, ...]:
@@ -78,7 +83,7 @@ class Made:
             self._met[place] += 1
             if self._met[place] <= _MOST_OF_A_PLACE:  # a place of which it complains all the time is no news
                 site = site_of(Spot(None, None, stack(frame, _FRAMES)[0], "data", 0), None)
-                self._keep(Noted(_key(self.asked), _sample(frame), said, site))
+                self._keep(Noted(_key(self.asked), _sample(frame), said, site, is_fed(said, frame)))
         except Exception as error:
             self._off = True
             disarm("numpy", error)
@@ -108,8 +113,9 @@ class Made:
         batch = _key(asked)
         own = [one for one in self._notes if one.batch == batch]
         good = {one.where for one in own if one.sample not in (sample, None, *bad)}
-        left = {one.where: one for one in own if one.sample in (sample, None) and one.where not in good}
-        return next(iter(left.values())) if len(left) == 1 else None
+        left = [one for one in own if one.sample in (sample, None) and one.where not in good]
+        left = [one for one in left if not one.fed] or left
+        return left[-1] if len({one.where for one in left}) == 1 else None
 
 
 MADE = Made()
@@ -154,11 +160,12 @@ def _key(asked: Any) -> int:
 
 
 def _line(noted: Noted) -> bytes:
-    facts: dict[str, object] = {"batch": noted.batch, "sample": noted.sample, "said": noted.said}
+    facts: dict[str, object] = {"batch": noted.batch, "sample": noted.sample, "said": noted.said, "fed": noted.fed}
     looked = Looked("found", "tape", 0, site=noted.site, facts=facts)
     return encode(Record(0, 0.0, looked)).rstrip("\n").encode() + b"\n"
 
 
 def _noted(line: bytes) -> Noted:
     looked: Any = decode(line).event
-    return Noted(looked.facts["batch"], looked.facts["sample"], looked.facts["said"], looked.site)
+    facts = looked.facts
+    return Noted(facts["batch"], facts["sample"], facts["said"], looked.site, facts["fed"])

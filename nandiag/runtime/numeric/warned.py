@@ -15,10 +15,13 @@ from types import FrameType
 from typing import Any
 
 from nandiag.runtime.frames import LIBRARY, USER, Place, kind_of, places, stack
+from nandiag.runtime.frames.text import tree_of
 from nandiag.runtime.guard import guarded
+from nandiag.runtime.numeric.fed import is_fed
 
 _FRAMES = 8
 _MOST = 256
+_MOST_LOOKS = 32
 _SHARE, _CREDIT, _REST = 0.005, 0.02, 0.5
 BEFORE = -1
 # What functions that leave NaN out (``np.nanmean``) warn of where nothing is left: NaN is what they give.
@@ -32,7 +35,8 @@ class Heard:
     """What numpy said of its arithmetic (``divide by zero encountered in log``), and where.
 
     ``first`` and ``step`` are the first and the newest step in which it did (``BEFORE``: before any began), ``steps``
-    in how many. ``fetching``: that was, once at least, as a dataset was asked for a batch.
+    in how many. ``fetching``: that was, once at least, as a dataset was asked for a batch. ``fed``: what it went wrong
+    with in the newest step was bad before, each of the ``looks`` that were had at it.
     """
 
     said: str
@@ -41,6 +45,20 @@ class Heard:
     places: tuple[Place, ...]
     steps: int = 1
     fetching: bool = False
+    fed: bool = False
+    looks: int = 0
+
+    def again(self, step: int, *, fetching: bool) -> None:
+        """It is heard once more, in ``step``."""
+        if step != self.step:
+            self.steps, self.step, self.looks = self.steps + 1, step, 0
+        self.fetching |= fetching
+
+    def look(self, frame: FrameType | None) -> None:
+        """Look at what it went wrong with."""
+        if self.looks < _MOST_LOOKS:
+            self.fed = is_fed(self.said, frame) and (self.fed or not self.looks)
+            self.looks += 1
 
 
 def is_of_nothing(message: object) -> bool:
@@ -84,12 +102,21 @@ class Hearsay:
         code, instruction, _ = next((one for one in found if kind_of(one[0].co_filename) == USER), (None, 0, False))
         known = self._known.get((said, id(code), instruction))
         if known is not None:
-            known.steps += known.step != step
-            known.step = step
-            known.fetching |= fetching
+            known.again(step, fetching=fetching)
         elif code is not None and len(self._known) < _MOST:
-            self._known[said, id(code), instruction] = Heard(said, step, step, found, fetching=fetching)
+            known = Heard(said, step, step, found, fetching=fetching)
+            self._known[said, id(code), instruction] = known
+            began += _read(code.co_filename)
+        if known is not None:
+            known.look(frame)
         self._spent += time.perf_counter() - began
+
+
+def _read(file: str) -> float:
+    """Read the text of a file, which is done once; return the time that it took."""
+    began = time.perf_counter()
+    tree_of(file)
+    return time.perf_counter() - began
 
 
 HEARD = Hearsay()

@@ -103,6 +103,22 @@ def test_an_op_that_nobody_writes_is_called_by_what_the_script_wrote():
     assert seen((0, look)).line() == "rank 0, step 3, data: torch.tensor made +Inf"
 
 
+@pytest.mark.parametrize(
+    ("said", "made"),
+    [
+        ("divide by zero encountered in log10", "-Inf"),
+        ("divide by zero encountered in scalar divide", "Inf"),
+        ("overflow encountered in exp", "+Inf"),
+        ("overflow encountered in multiply", "Inf"),
+        ("invalid value encountered in divide", "NaN"),
+        ("Mean of empty slice", "+Inf"),
+    ],
+)
+def test_the_sign_of_what_came_of_it_is_not_said_to_be_that_of_what_numpy_made(said, made):
+    look = Looked("found", "replay", 3, phase="data", source="op", outputs=(INF,), facts={"numpy": said})
+    assert seen((0, look)).line() == f"rank 0, step 3, data: numpy made {made}"
+
+
 def test_an_op_outside_all_modules():
     look = Looked("found", "replay", 3, phase="loss", source="op", site=Site(op="aten.log.default"), outputs=(INF,))
     assert seen((0, look)).line() == "rank 0, step 3, loss: log made +Inf"

@@ -9,15 +9,28 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from nandiag.runtime.frames import Frame, best, stack
 from nandiag.runtime.numeric.ear import KINDS, kind_of_error, words_of
+from nandiag.runtime.numeric.ended import ends
+from nandiag.runtime.numeric.fed import began, is_fed
 from nandiag.runtime.numeric.warned import is_of_nothing
 
 _FRAMES = 8
+_MOST_OF_A_PLACE = 32
+
+
+class Complaint(NamedTuple):
+    """Numpy ``said`` so at these ``frames`` as ``sample`` was made; ``fed``: what it went wrong with was bad before."""
+
+    sample: object
+    said: str
+    frames: tuple[Frame, ...]
+    fed: bool
 
 
 class Hearing:
@@ -25,8 +38,9 @@ class Hearing:
 
     def __init__(self) -> None:
         self.sample: object = None
-        self._heard: list[tuple[object, str, tuple[Frame, ...]]] = []
+        self._heard: list[Complaint] = []
         self._asked: dict[str, str] = {}
+        self._met: Counter[tuple[object, ...]] = Counter()
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -67,14 +81,28 @@ class Hearing:
         self._note(said, sys._getframe(1))
 
     def _note(self, said: str, frame: FrameType) -> None:
-        self._heard.append((self.sample, said, stack(frame, _FRAMES)[0]))
+        frames = stack(frame, _FRAMES)[0]
+        place = id(self.sample), *[(id(one.code), one.instruction) for one in frames]
+        self._met[place] += 1
+        if self._met[place] <= _MOST_OF_A_PLACE:  # a loop over single numbers may come by without end
+            self._heard.append(Complaint(self.sample, said, frames, is_fed(said, frame)))
 
-    def place(self, sample: object, bad: Sequence[object] = ()) -> tuple[str, tuple[Frame, ...]] | None:
-        """Return what numpy said and the frames where ``sample`` and no good one went bad; None where that is not one.
+    def place(self, sample: object, bad: Sequence[object] = ()) -> Complaint | None:
+        """Return where ``sample`` and no good one of the batch went bad; None where that is not one place.
 
-        ``bad`` are the other samples of the batch that are bad as well.
+        ``bad`` are the other samples of the batch that are bad as well: of one of them, where what put the batch
+        together spread what was bad in that one. A place that went wrong with what was bad before is none, where
+        another began it; nor is one whose values the text shows to come to nothing.
         """
-        good = {best(frames) for other, _, frames in self._heard if other not in (sample, None, *bad)}
-        own = {best(frames): (kind, frames) for other, kind, frames in self._heard if other in (sample, None)}
-        left = [found for frame, found in own.items() if frame is not None and frame not in good]
-        return left[0] if len(left) == 1 else None
+        good = {best(one.frames) for one in self._heard if one.sample not in (sample, None, *bad)}
+        places = {best(one.frames): one.frames for one in self._heard}
+        able = {at for at, frames in places.items() if at is not None and at not in good and not ends(frames)}
+        heard = [one for one in self._heard if best(one.frames) in able]
+        own = [one for one in heard if one.sample in (sample, None)]
+        spread = bool(own) and all(one.fed and one.sample is None for one in own)
+        left = _began([one for one in heard if one.sample in (sample, None, *bad)] if spread else own)
+        return left[-1] if len({best(one.frames) for one in left}) == 1 else None
+
+
+def _began(heard: list[Complaint]) -> list[Complaint]:
+    return began([(one, best(one.frames), one.fed) for one in heard])

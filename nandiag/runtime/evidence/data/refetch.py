@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.utils.data import Subset
 
 from nandiag.events import Looked
-from nandiag.runtime.evidence.data.numeric import Hearing
+from nandiag.runtime.evidence.data.numeric import Complaint, Hearing
 from nandiag.runtime.evidence.data.stream import ask_stream
 from nandiag.runtime.evidence.op import Op, Spot
 from nandiag.runtime.evidence.walk import is_brought, origin
-from nandiag.runtime.frames import BOUNDARIES, Frame
+from nandiag.runtime.frames import BOUNDARIES
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.memory.overwritten import Overwritten
@@ -38,7 +38,7 @@ class Fetched:
     dataset: str
     index: int | str | None
     op: Op | None
-    numpy: tuple[str, tuple[Frame, ...]] | None = None
+    numpy: Complaint | None = None
     streamed: Looked | None = None
     made: Noted | None = None
     held: bool = False
@@ -75,6 +75,8 @@ def fetch_again(batch: Batch, bad: Tensor, overwritten: Overwritten | None) -> F
     numpy = hearing.place(index, others) if brought and again and index is not None else None
     made = MADE.place(batch.indices, index, others) if op is None and numpy is None and index is not None else None
     held = brought and again and numpy is None and _holds(inner, shown)
+    if numpy is not None and numpy.sample is not None:
+        shown = beneath(batch.dataset, numpy.sample)[1]
     shown = shown if isinstance(shown, int | str) else None
     return Fetched(name, shown, op, numpy, made=made, held=held, rows=len(positions))
 

@@ -107,8 +107,8 @@ def _look(batch: Batch, streamed: Streamed, bad: Tensor) -> Looked | None:
     said = hearing.place(rows[0], rows[1:])
     if said is None:
         return None
-    site = site_of(Spot(None, None, said[1], "data", 0), None)
-    return _looked(site=site, outputs=(fact(bad),), facts={"numpy": said[0]})
+    site = site_of(Spot(None, None, said.frames, "data", 0), None)
+    return _looked(site=site, outputs=(fact(bad),), facts={"numpy": said.said})
 
 
 def _of_op(op: Op) -> Looked:

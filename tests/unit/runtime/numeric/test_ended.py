@@ -46,6 +46,8 @@ def told(tmp_path):
         "s = 1 / a\nreturn np.where(np.isfinite(s), s, 0)",
         "s = np.log(a)\ns[s < 0] = 0\nreturn a",
         "s = (1 / a).clip(0, 1)\nreturn a",
+        "s = np.divide(1, a)\nreturn a",
+        "s = np.add.reduce(1 / a, 0)\nreturn a",
     ],
 )
 def test_what_is_asked_of_or_made_finite_ends(told, body):
@@ -72,6 +74,12 @@ def test_what_is_asked_of_or_made_finite_ends(told, body):
         "s = np.log(a)\nreturn locals()",
         "global s\ns = np.log(a)",
         "s = np.log(a, out=a)\nreturn a",
+        "s = np.log(a, a)\nreturn a",
+        "s = np.divide(1, a, a)\nreturn a",
+        "s = np.add.reduce(1 / a[None], 0, None, a)\nreturn a",
+        "s = np.cumsum(1 / a, 0, None, a)\nreturn a",
+        "s = np.log(*[a, a])\nreturn a",
+        "s = np.log(a, **{'out': a})\nreturn a",
         "np.log(a, out=a)\nreturn a",
         "a /= a\nreturn a",
         "v = a\nv /= v\nreturn a",

@@ -103,7 +103,7 @@ def test_nan_alone_is_told_of_the_line_that_makes_nan_unless_another_leads_there
     look = worker.looked[0]
     assert look.facts["heard"] is True
     assert look.site.source.endswith("# the line"), look
-    assert ("heard_also" in look.facts) is (make is not printed)
+    assert ("heard_also" in look.facts) is (make is returned)
 
 
 def test_a_line_whose_infinities_were_taken_away_has_made_no_nan(work, silent):
