@@ -7,9 +7,11 @@ When numpy complains, the values that it was given can still be looked at where 
 from __future__ import annotations
 
 import ast
+import inspect
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType, FrameType, ModuleType
 from typing import Any, TypeVar
 
@@ -21,6 +23,8 @@ from nandiag.runtime.numeric.outs import called, given, outs
 Kept = TypeVar("Kept")
 _LARGEST = 1 << 22
 _MOST_FRAMES = 8
+# Who holds the names of a frame: itself, the function that asks, and the question how many there are.
+_OURS = 3
 _UNKNOWN = object()
 # What these give need not be what they are given: bounds, choices, and what leaves NaN out.
 _CHOOSE = frozenset({
@@ -89,7 +93,7 @@ def _given(frame: FrameType | None) -> Iterator[Any]:
         if kind_of(frame.f_code.co_filename) == USER:
             yield from _taken(frame)
             return
-        values = frame.f_locals
+        values = _names_of(frame)
         yield from (values.get(name) for name in _arguments(frame.f_code))
         frame = frame.f_back
 
@@ -103,9 +107,25 @@ def _taken(frame: FrameType) -> Iterator[Any]:
     if node is None:
         return
     written = [ast.unparse(one) for one in _written(node)]  # bad by now
+    names = ChainMap(_names_of(frame), frame.f_globals)
     for one in _operands(node):
         if not any(_overlap(ast.unparse(one), into) for into in written):
-            yield _value(one, frame)
+            yield _value(one, names)
+
+
+def _names_of(frame: FrameType) -> dict[str, Any]:
+    """Return the names of a frame, which goes on to hold nothing for that.
+
+    Before Python 3.13 what a function's frame gives is a copy of its names, that lives as long as it does: a batch in
+    it, or a loss with its graph, would too. A script that holds it itself (``locals()``) keeps what it has.
+    """
+    found = frame.f_locals
+    if sys.version_info >= (3, 13) or not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        return found
+    names = dict(found)
+    if sys.getrefcount(found) <= _OURS:
+        found.clear()
+    return names
 
 
 def _written(node: ast.AST) -> list[ast.expr]:
@@ -138,14 +158,14 @@ def _chooses(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and called(node) in _CHOOSE
 
 
-def _value(node: ast.AST | None, frame: FrameType) -> Any:
+def _value(node: ast.AST | None, names: Mapping[str, Any]) -> Any:
     """Return what plain text stands for, without a call of the script's code: names, attributes, elements of arrays."""
     if isinstance(node, ast.Name):
-        return frame.f_locals.get(node.id, frame.f_globals.get(node.id, _UNKNOWN))
+        return names.get(node.id, _UNKNOWN)
     if isinstance(node, ast.Attribute):
-        return _attribute(_value(node.value, frame), node.attr)
+        return _attribute(_value(node.value, names), node.attr)
     return (
-        _element(_value(node.value, frame), _index(node.slice, frame)) if isinstance(node, ast.Subscript) else _UNKNOWN
+        _element(_value(node.value, names), _index(node.slice, names)) if isinstance(node, ast.Subscript) else _UNKNOWN
     )
 
 
@@ -167,20 +187,20 @@ def _element(owner: Any, index: Any) -> Any:
         return _UNKNOWN
 
 
-def _index(node: ast.AST | None, frame: FrameType) -> Any:
+def _index(node: ast.AST | None, names: Mapping[str, Any]) -> Any:
     """Return the index that plain text stands for."""
     if node is None:
         return None
     if isinstance(node, ast.Tuple):
-        parts = [_index(one, frame) for one in node.elts]
+        parts = [_index(one, names) for one in node.elts]
         return _UNKNOWN if any(one is _UNKNOWN for one in parts) else tuple(parts)
     if isinstance(node, ast.Slice):
-        ends = [_index(one, frame) for one in (node.lower, node.upper, node.step)]
+        ends = [_index(one, names) for one in (node.lower, node.upper, node.step)]
         return _UNKNOWN if any(one is _UNKNOWN for one in ends) else slice(*ends)
     try:
         return ast.literal_eval(node)
     except ValueError:
-        found = _value(node, frame)
+        found = _value(node, names)
         return found if type(found) in (int, str, slice) or _is_array(found) else _UNKNOWN
 
 

@@ -1,8 +1,10 @@
 """Which of the places that numpy complained of began it, and which went on with what was bad."""
 
+import math
 import re
 import runpy
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -79,3 +81,27 @@ def test_of_two_that_are_given_finite_values_both_did(lines, body):
 
 def test_where_all_were_given_what_is_bad_all_are_left(lines):
     assert lines("v = np.array([np.inf, 1])\na = v - v[0]\nb = v * 0\nreturn a + b") == [2, 3]
+
+
+class Large:
+    """Stands for a batch, or a loss with its graph."""
+
+
+def test_a_function_that_numpy_complains_in_holds_nothing_longer_for_that():
+    def goes_on():
+        batch, values = Large(), np.array([1.0, math.inf])
+        gone = weakref.ref(batch)
+        assert is_fed("invalid value encountered in divide", sys._getframe()) is False
+        del batch
+        return gone() is None, values
+
+    assert goes_on()[0]
+
+
+def test_names_that_the_script_holds_itself_stay_there():
+    def goes_on():
+        batch, mine = Large(), locals()
+        is_fed("invalid value encountered in divide", sys._getframe())
+        return mine["batch"] is batch
+
+    assert goes_on()
