@@ -59,8 +59,11 @@ def to_play(tape: Tape, case: Case, copies: list[Entry]) -> list[Entry]:
 
 
 def _of_scale(tape: Tape, case: Case) -> list[Entry]:
-    """Return what made the loss scale, in whose place another number stands: ``GradScaler.update``, say."""
-    maker = None if case.scale is None else tape.maker(case.scale)
+    """Return what made the loss scale of a step that was broken off, for it is run again without that scale.
+
+    Of one that was run to its end an overflow by the scale is to show again.
+    """
+    maker = None if case.scale is None or not case.unfinished else tape.maker(case.scale)
     return [] if maker is None else [maker[0]]
 
 

@@ -26,7 +26,7 @@ from nandiag.runtime.leaves import unseen
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.memory.laid import laid_by
 from nandiag.runtime.memory.later.handed_out import HandedOut
-from nandiag.runtime.memory.later.moved import Moved, is_given_alike, laid_in
+from nandiag.runtime.memory.later.moved import Laid, Moved
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.memory.unwritten import EMPTY
 from nandiag.runtime.tape.calls.outputs import shards_of
@@ -266,15 +266,12 @@ class Window(Beneath):
     def _gave(self, args: tuple[Any, ...], kept: _Kept | None, frame: Any) -> None:
         """``target.data = value`` was done; where no gradient is gathered, a replay writes the value there."""
         target, value = args
-        if target.requires_grad:
-            return
-        if not is_given_alike(target, value):
-            self.tape.unmake(target)
+        if target.requires_grad or not self.moved.is_alone(value):
             return
         if self.wrote is not None:
             with quiet():
                 self.wrote(target, value)
-        entry = self.tape_call(laid_in, (args, {}), target, frame, traits(Tensor.copy_))
+        entry = self.tape_call(Laid(target), (args, {}), target, frame, traits(Tensor.copy_))
         if entry is not None and kept is not None:
             entry.before = kept[1]
 

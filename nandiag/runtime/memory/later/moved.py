@@ -6,6 +6,7 @@ from collections import deque
 from typing import Any
 from weakref import ref as reference
 
+import torch
 from torch import Tensor, nn, strided
 
 from nandiag.runtime.frames import trail
@@ -23,12 +24,27 @@ def by_data(tensor: Tensor, value: Tensor) -> None:
     tensor.data = value
 
 
-def laid_in(tensor: Tensor, value: Tensor) -> None:
-    """Do what ``x.data = value`` comes to where ``x`` has other names in a replay."""
-    tensor.copy_(value)
+by_data.__name__ = ".data"
 
 
-by_data.__name__ = laid_in.__name__ = ".data"
+class Laid:
+    """``x.data = value`` once more: what stands for ``x`` is given that memory, for views of the old one stay.
+
+    Where nothing stands for it, it keeps its own, and what it holds is put back behind the replay.
+    """
+
+    __name__ = ".data"
+
+    def __init__(self, target: Tensor) -> None:
+        self._real = id(target)
+
+    def __call__(self, tensor: Tensor, value: Tensor) -> None:
+        """Do it, past autograd."""
+        with torch.no_grad():
+            if id(tensor) == self._real:
+                tensor.copy_(value)
+            else:
+                tensor.data = value.detach()
 
 
 class Moved:
@@ -37,15 +53,23 @@ class Moved:
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
         self._entries: deque[Entry] = deque(maxlen=_MOST)
+        self.alike = False
 
     def gives(self, target: Tensor, value: Tensor, frame: Any) -> tuple[Tensor, Tensor] | None:
         """``target.data = value`` is about to be done: return what a tensor without gradients held, where it is little.
 
         A leaf is given other memory again by itself.
         """
+        self.alike = False
         if target.requires_grad:
             self.note(target, value, frame)
-        return (target, target.detach()) if is_given_alike(target, value) and target.numel() <= _SMALL else None
+            return None
+        self.alike = is_given_alike(target, value)
+        return (target, target.detach()) if self.alike and target.numel() <= _SMALL else None
+
+    def is_alone(self, value: Tensor) -> bool:
+        """Whether the ``value`` that was given newest fits, and nothing else lies in its memory."""
+        return self.alike and _owners(value) == len(("value", "target"))
 
     def note(self, target: Tensor, value: Tensor, frame: Any) -> None:
         """``target.data = value`` is about to be done by the script in ``frame``."""
@@ -80,6 +104,12 @@ class Moved:
 def is_leaf_of_script(target: Tensor) -> bool:
     """Whether it is a weight, or a plain tensor that gradients are gathered for."""
     return type(target) in {Tensor, nn.Parameter} and target.requires_grad
+
+
+def _owners(tensor: Tensor) -> int:
+    """Return how many tensors lie in its memory."""
+    storage = tensor.untyped_storage()
+    return int(torch._C._storage_Use_Count(storage._cdata)) - 1  # but for what was asked here
 
 
 def is_given_alike(target: Tensor, value: Tensor) -> bool:
