@@ -201,6 +201,49 @@ def test_a_table_of_the_loop_that_is_given_memory_has_the_line_that_made_it(work
     assert looked.site.source.endswith("# a count of 0")
 
 
+def with_average(table, h):
+    """The average before is another name for its memory, and stays what it was."""
+    before = table.data
+    table.data = 0.9 * table.data + 0.1 * h.detach()
+    return (table - before).norm()
+
+
+def with_view(table, h):
+    part = table[:2]
+    table.data = torch.zeros(3)
+    return 1.0 / part.sum()
+
+
+def with_graph(table, h):
+    table.data = torch.sqrt(h.square())  # steep at 0, and cut off here
+    return table.sum().detach()
+
+
+def with_alias(table, h):
+    other = torch.ones(3)
+    table.data = other.data
+    other[0] = 2.0
+    return table[0]
+
+
+@pytest.mark.parametrize("gives", [with_average, with_view, with_graph, with_alias])
+def test_what_a_tensor_was_before_it_was_given_other_memory_is_no_origin(work, gives):
+    worker, model, table = work(), nn.Linear(4, 3), torch.ones(3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(7):
+        h = model(torch.rand(2, 4)).sum(0)
+        factor = gives(table, h)
+        loss = (h / factor).square().mean() * torch.sqrt(torch.tensor(1.0 - 2.0 * (step == 5)))  # the line
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with torch._C.DisableTorchFunction():
+            table.data = torch.ones(3)
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.step, looked.site.op) == ("found", 5, "aten.sqrt.default"), looked
+    assert looked.site.source.endswith("# the line")
+
+
 def test_state_that_is_loaded_from_memory_has_the_line_that_made_it(work):
     worker, model = work(), nn.Linear(4, 1)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
