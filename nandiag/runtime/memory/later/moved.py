@@ -115,4 +115,5 @@ def _owners(tensor: Tensor) -> int:
 def is_given_alike(target: Tensor, value: Tensor) -> bool:
     """Whether what ``target`` is given could be written into it as well, with the same values left there."""
     plain = type(target) in {Tensor, nn.Parameter} and type(value) in {Tensor, nn.Parameter}
-    return plain and (target.shape, target.dtype, target.device) == (value.shape, value.dtype, value.device)
+    alike = (target.shape, target.dtype, target.device) == (value.shape, value.dtype, value.device)
+    return plain and alike and target.layout is strided and value.layout is strided
