@@ -42,6 +42,8 @@ def explain(facts: Facts, others: tuple[Explain, ...] = ()) -> tuple[Cause | Non
     asked: tuple[Explain, ...] = (*others, *(partial(_judged, one, failed=failed) for one in _catalogue()))
     causes = [cause for one in asked if (cause := one(facts)) is not None]
     story, mechanism = (_best(causes, story=one) for one in (True, False))
+    if facts.scale_alone is not None:  # what went in was no matter without the scale, however large it was
+        story = None
     if mechanism is not None:
         own = mechanism
         mechanism = _answer(lambda given: digits.instead(given, own), facts, failed=failed) or own

@@ -7,6 +7,7 @@ import re
 
 from nandiag.analysis.causes import overflow
 from nandiag.analysis.causes.facts import HALF, LARGEST, LIKELY, POSSIBLE, PROVEN, Cause, Facts, dtype_of
+from nandiag.analysis.causes.mends import loss_scales
 from nandiag.analysis.causes.mends.script import fitting, parsing
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -208,7 +209,7 @@ def _advice(facts: Facts, name: str) -> tuple[Suggestion, ...]:
             wide,
             Suggestion(f"Or leave {name} out, or bring the loss down: its gradients are larger than float16 holds."),
         )
-    scale = overflow.scaled_loss(facts, max(facts.exchanged.values(), default=0.0) * facts.world)
+    scale = loss_scales.too_high(facts, max(facts.exchanged.values(), default=0.0) * facts.world)
     scaled = () if scale is None else (Suggestion(scale),)
     if called is not None:
         return (*scaled, *_in_its_line(name, called))

@@ -49,7 +49,7 @@ class Facts:
     each, where the origin has several.
     ``born_bad`` are facts on the weight that was bad from birth: those of ``origin`` are on the op that made it so.
     ``compared`` says how the step compares with those before.
-    ``unharmed``: without torch's own NaN check the step was finite; ``unscaled``: without a GradScaler's scale, too.
+    ``unharmed``: without torch's own NaN check the step was finite.
     ``trained`` are the variables that a script without an optimizer updates by hand, where all are known.
     """
 
@@ -70,7 +70,6 @@ class Facts:
     born_bad: TensorFact | None = None
     compared: Compared | None = None
     unharmed: bool = False
-    unscaled: bool = False
 
     @property
     def node(self) -> str | None:
@@ -99,6 +98,11 @@ class Facts:
     def extra(self) -> dict[str, object]:
         """What the second look noted besides: scalar arguments (``arg1``), the op's result in float64, the library."""
         return self.look.facts if self.source is not None and self.look is not None else {}
+
+    @property
+    def scale_alone(self) -> float | None:
+        """The scale of a GradScaler without which the step was finite when it was run again."""
+        return self.number("scale_alone")
 
     def read_from(self, name: str | None = None) -> str | None:
         """Say where the script read a weight or a buffer, or a state, that went into the op: the first without a name.

@@ -14,11 +14,6 @@ _NO_HARM = (
     "keep what goes into that op where its gradient is finite, and mask it before and not behind."
 )
 _AGAIN = "Run again without the check, the step was finite: what takes that NaN in leaves it out (a relu, a mask)."
-_LEFT_OUT = (
-    "Leave detect_anomaly away: the check makes an error of an overflow that GradScaler leaves out by itself, while it "
-    "looks for its scale."
-)
-_UNSCALED = "Run again without the check and without the loss scale, the step was finite."
 
 
 def explain(facts: Facts) -> Cause | None:
@@ -26,6 +21,5 @@ def explain(facts: Facts) -> Cause | None:
     if facts.look is None or facts.look.method != "check":
         return None
     if facts.unharmed:
-        again, mend = (_UNSCALED, _LEFT_OUT) if facts.unscaled else (_AGAIN, _NO_HARM)
-        return Cause("unknown", (again,), (Suggestion(mend),), strength=0)
+        return Cause("unknown", (_AGAIN,), (Suggestion(_NO_HARM),), strength=0)
     return Cause("unknown", (), (Suggestion(_LEAVE_AWAY),), strength=0)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from nandiag.analysis.causes.course import courses
 from nandiag.analysis.causes.facts import HALF, LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
-from nandiag.analysis.causes.mends import multipliers, overgrown, states
+from nandiag.analysis.causes.mends import loss_scales, multipliers, overgrown, states
 from nandiag.analysis.causes.mends.counts import positions
 from nandiag.analysis.causes.mends.divisors import spreads
 from nandiag.analysis.causes.mends.exponentials import decays, overflowing, recurrences, scalings, scans
@@ -70,6 +70,7 @@ _BY_HAND = frozenset({
 ARITHMETIC = PRODUCTS | CONVOLUTIONS | _BY_HAND
 LINEAR_MODULES = frozenset({"Linear", "Conv1d", "Conv2d", "Conv3d", "Bilinear", "ConvTranspose2d", "LazyLinear"})
 _NEXT_TO_NOTHING = 1e-9
+_WITHOUT_SCALE = "GradScaler multiplied the loss by {}; run again without that, the step is finite."
 _LOOPED = "What the model was given here the loop itself had made in this step, of what the model gave before: at {}."
 _SMALLER = Suggestion(
     "Look at that line: take smaller steps there, or bound what it makes; what it began with may be far out already."
@@ -148,6 +149,9 @@ def _widened(facts: Facts, dtype: str, limit: float) -> str:
 
 
 def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
+    if (scaled := loss_scales.alone(facts)) is not None:
+        without = _WITHOUT_SCALE.format(words.number(facts.scale_alone))
+        return Cause("overflow", (text, without), (scaled, _bfloat16(facts)), strength, leads=True)
     if facts.overgrown is not None:
         return overgrown.of_a_weight(facts, facts.overgrown, text, strength)
     product = recurrences.scaled(facts) or (scans.as_loop(facts.origin) if facts.op == "exp" else None)
@@ -258,17 +262,21 @@ def _half(facts: Facts) -> tuple[Suggestion, ...]:
 
 def _of_the_loss(facts: Facts, wide: Suggestion) -> tuple[Suggestion, ...]:
     """Say what the loss makes a gradient too large by: no line of the script's makes the operands of one."""
-    scaled, summed = _loss_scale(facts), facts.extra.get("loss_summed") is True
+    scaled, summed = loss_scales.by_script(facts), facts.extra.get("loss_summed") is True
     if scaled is not None:
         return (scaled, wide)
     if facts.node is None or facts.op not in {*PRODUCTS, *CONVOLUTIONS, "sum"}:
         return ()
-    return (wide, _MEAN) if summed else (wide,) if not _under_autocast(facts) else ()
+    return (wide, _MEAN) if summed else (wide,) if not loss_scales.under_autocast(facts) else ()
 
 
 def _own_half(facts: Facts) -> Suggestion | None:
     """Say how to bring to float32 what the script itself had made half, of the batch, under an autocast."""
-    if not _under_autocast(facts) or facts.extra.get("of_weights") is not False or facts.op not in _BY_HAND | {"pow"}:
+    if (
+        not loss_scales.under_autocast(facts)
+        or facts.extra.get("of_weights") is not False
+        or facts.op not in _BY_HAND | {"pow"}
+    ):
         return None
     text = f"Run {facts.op} in float32: what came in was half already, whatever autocast computes in."
     return replace(_lifted(facts), text=text)
@@ -309,44 +317,6 @@ def _saturated(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
     bound = Suggestion(f"End at the largest that {dtype} holds.", code or f"x.clamp(-{end}, {end}).to(torch.{dtype})")
     scale = f"scale = {end} / x.detach().abs().amax().clamp_min(1e-12)"
     return bound, Suggestion("Or choose the scale by the largest value, so that nothing is cut.", scale)
-
-
-def _loss_scale(facts: Facts) -> Suggestion | None:
-    """A gradient that is too large by the factor alone which the script multiplies its loss by."""
-    text = None if facts.node is None else scaled_loss(facts, facts.number("float64_absmax"))
-    if text is None:
-        return None
-    if not _under_autocast(facts):
-        return Suggestion(text)
-    code = f"scaler.scale(loss).backward(); scaler.step({facts.called('optimizer')}); scaler.update()"
-    return Suggestion(text, f'scaler = torch.amp.GradScaler("{_device(facts)}"); {code}')
-
-
-def _under_autocast(facts: Facts) -> bool:
-    """Whether the weights are in float32, as a rule: GradScaler takes no gradients in float16."""
-    return facts.look is not None and facts.look.facts.get("autocast") is True
-
-
-def scaled_loss(facts: Facts, largest: float | None) -> str | None:
-    """Return what to do about the number which the loss is multiplied by, ``None`` if they are not too large by it.
-
-    ``largest`` is the largest magnitude among the gradients, or of a sum of them.
-    """
-    known = facts.look.facts if facts.look is not None else {}
-    factor, at = words.as_number(known.get("loss_factor")), known.get("loss_factor_at")
-    if factor is None or largest is None or abs(factor) <= 1.0 or not isinstance(at, list):
-        return None
-    without = largest / abs(factor)
-    if without > LARGEST["float16"]:
-        return None
-    where = "" if at[0] is None else f" at {str(at[0]).replace(chr(92), '/').rpartition('/')[2]}:{at[1]}"
-    mend = "or let GradScaler choose it, which leaves out the update where it was too high."
-    if not _under_autocast(facts):
-        mend = "and leave out the update where a gradient is not finite, as GradScaler does."
-    return (
-        f"The script multiplies its loss by {words.number(factor)} before backward(){where}; without that the gradient "
-        f"goes to {words.number(without)}. Lower that number, {mend}"
-    )
 
 
 def _mask(facts: Facts) -> Suggestion | None:

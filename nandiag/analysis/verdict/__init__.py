@@ -79,7 +79,6 @@ def _facts(claim: Claim, origin: Origin, timeline: Timeline, background: Backgro
         trained=_trained(claim, timeline),
         compared=_compared(claim, timeline),
         unharmed=unchecked is not None,
-        unscaled=unchecked is not None and unchecked.facts.get("unscaled") is True,
     )
 
 

@@ -43,8 +43,9 @@ from nandiag.runtime.memory.laid import left_finite
 from nandiag.runtime.memory.masks import is_added
 from nandiag.runtime.memory.unwritten import as_filled
 from nandiag.runtime.replay.case import Case
-from nandiag.runtime.replay.rerun import Rerun, written_by
+from nandiag.runtime.replay.rerun import Rerun
 from nandiag.runtime.replay.trace import Tracer
+from nandiag.runtime.replay.written import written_by
 from nandiag.runtime.tape.batches import Batch, Batches
 from nandiag.runtime.tape.entries import BACKWARD, Entry
 from nandiag.runtime.together.census import has_peers

@@ -47,6 +47,8 @@ class Case:
     ``shares``: all ranks exchange the gradients once more that they have exchanged behind the backward.
     ``by_hand``: no optimizer made the updates, so that the tape begins with the one before this step.
     ``factor``: the backward is run without this number, by which the script multiplies its loss.
+    ``left``: the script has ended by itself before an update could be made.
+    ``scaled``: it is run with the loss ``scale`` of a GradScaler, which has 1 in its place else.
     """
 
     step: int
@@ -72,6 +74,8 @@ class Case:
     seconds: float = math.inf
     forgets: frozenset[tuple[int, object]] | None = None
     factor: float = 1.0
+    left: bool = False
+    scaled: bool = False
 
     @property
     def seen_finite(self) -> list[Tensor]:
@@ -89,9 +93,14 @@ class Case:
         return (self.within or left or self.by_hand) and self.ends and not self.joint
 
     @property
-    def scales(self) -> dict[int, Tensor]:
-        """What stands in for the loss scale, by its ``id``: a replay is not to overflow by that."""
-        return {} if self.scale is None else {id(self.scale): torch.ones_like(self.scale)}
+    def instead(self) -> dict[int, Tensor]:
+        """What stands in for tensors, by their ``id``: 1 for the loss scale, by which a replay is not to overflow.
+
+        Of one that is ``scaled`` it is the scale as it is by now: a scaler writes into it behind an update.
+        """
+        if self.scale is None:
+            return {}
+        return {id(self.scale): self.scale.clone() if self.scaled else torch.ones_like(self.scale)}
 
     def nothing(self, outcome: str, reason: str) -> Looked:
         """Return that running the step again showed no origin, and why."""

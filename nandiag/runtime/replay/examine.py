@@ -34,7 +34,8 @@ from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import NOT_RUN, Case, is_made_here, on_reconstructed, timed
 from nandiag.runtime.replay.exchanges.hooked import Hooks
 from nandiag.runtime.replay.exchanges.others import stay_away, with_others, with_own
-from nandiag.runtime.replay.finite import finite
+from nandiag.runtime.replay.finite.missed import finite
+from nandiag.runtime.replay.finite.terms import at_scale, on_zeros
 from nandiag.runtime.replay.mended import Mended, further
 from nandiag.runtime.replay.phases import phases_of
 from nandiag.runtime.replay.ready import (
@@ -51,7 +52,7 @@ from nandiag.runtime.replay.ready import (
     tracer_for,
     without_models,
 )
-from nandiag.runtime.replay.rerun import Player, written_by
+from nandiag.runtime.replay.rerun import Player
 from nandiag.runtime.replay.trace import Communicates, Tracer
 from nandiag.runtime.replay.unfinished import groups_of, reset_sharding
 from nandiag.runtime.replay.update.again import BY_HAND, GONE, last_write, left_bad, look_again
@@ -59,6 +60,7 @@ from nandiag.runtime.replay.update.instead import is_rewritten
 from nandiag.runtime.replay.update.moved import as_begun, given_memory
 from nandiag.runtime.replay.update.rates import bad_tensors, by_tensor, rates_used
 from nandiag.runtime.replay.update.weights import before_update, beside_update, of_given, of_weights
+from nandiag.runtime.replay.written import written_by
 from nandiag.runtime.tape.calls.strangers import is_not_all_kept
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import Entry
@@ -129,8 +131,8 @@ class Examiner:
 
     def _shown(self, case: Case, entries: list[Entry]) -> Looked:
         looked = self._refusal(case, entries) or self._as_set_anew(case, entries, self._run(case, entries))
-        looked = self._on_zeros(case, entries, looked)
         run = functools.partial(self._replay, entries=entries)
+        looked = on_zeros(case, looked, run)
         looked = with_others(case, looked, entries, self._capture, run)
         # The loop may have made a bad loss of what models gave, which is there.
         with quiet():
@@ -299,7 +301,9 @@ class Examiner:
 
     def _run(self, case: Case, entries: list[Entry]) -> Looked:
         """Replay the step; with all ranks, where it needs them and the run ends after it."""
-        return in_company(case, roots_of(entries), self._capture.step_seconds, lambda one: self._replay(one, entries))
+        run = functools.partial(self._replay, entries=entries)
+        looked = in_company(case, roots_of(entries), self._capture.step_seconds, run)
+        return at_scale(case, looked, run, self.agreement)
 
     def _replay(
         self, case: Case, entries: list[Entry], mended: Mended | None = None, among: list[Entry] | None = None
@@ -320,7 +324,7 @@ class Examiner:
                 self._traced(tracer, case.seconds, entries),
             ):
                 held_by_script.forget(case.forgets)
-                player = Player(tracer, case.scales, held, case, capture.window.exposed)
+                player = Player(tracer, case.instead, held, case, capture.window.exposed)
                 spoiled = stand_in_for_spoiled(case, entries, tracer) or capture.half_updated
                 # In a context of its own, for what the step sets in context variables.
                 with contextlib.nullcontext() if case.joint else patience(SHORT if case.handed else None):
@@ -360,13 +364,6 @@ class Examiner:
         reason = "; ".join([looked.reason or "", _SET_ANEW if anew else _NOT_KEPT])
         doubtful = (anew or is_not_all_kept(entries)) and looked.outcome == "finite"
         return replace(looked, facts={**looked.facts, "complete": False}, reason=reason) if doubtful else looked
-
-    def _on_zeros(self, case: Case, entries: list[Entry], looked: Looked) -> Looked:
-        """Return ``looked``, or what shows when zeros stand in for weights that the script's own writes made bad."""
-        if looked.outcome != "finite" or case.joint or looked.facts.get("reconstructed") is not True:
-            return looked
-        again = self._replay(replace(case, zeros=True), entries)
-        return again if is_made_here(again) else looked
 
     @contextlib.contextmanager
     def _traced(self, tracer: Tracer, seconds: float, entries: list[Entry]) -> Iterator[None]:

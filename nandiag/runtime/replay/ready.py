@@ -19,10 +19,10 @@ from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.names import names_of
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.mended import Mended
-from nandiag.runtime.replay.rerun import getter, written_by
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.unfinished import can_break_off
 from nandiag.runtime.replay.update.instead import stand_in
+from nandiag.runtime.replay.written import getter, written_by
 from nandiag.runtime.tape.calls.contents import tensors_of
 from nandiag.runtime.tape.calls.habits import Habit
 from nandiag.runtime.tape.capture import Capture
@@ -52,19 +52,9 @@ def to_play(tape: Tape, case: Case, copies: list[Entry]) -> list[Entry]:
     """Return what harm may descend from, with ``copies``, but for the updates that were made before."""
     wanted = (*case.gradients, *case.spoken)
     known = [entry for entry in tape.whole(wanted, also=copies) if entry.step == tape.step]
-    without = [*updates_by_hand(known, alone=case.by_hand), *_of_scale(tape, case)]
-    entries = tape.whole(wanted, without=without, also=copies)
+    entries = tape.whole(wanted, without=updates_by_hand(known, alone=case.by_hand), also=copies)
     made = [*copies, *(maker[0] for maker in map(tape.maker, wanted) if maker is not None)]
     return entries if case.joint else without_gone(entries, made)
-
-
-def _of_scale(tape: Tape, case: Case) -> list[Entry]:
-    """Return what made the loss scale of a step that was broken off, for it is run again without that scale.
-
-    Of one that was run to its end an overflow by the scale is to show again.
-    """
-    maker = None if case.scale is None or not case.unfinished else tape.maker(case.scale)
-    return [] if maker is None else [maker[0]]
 
 
 def without_gone(entries: list[Entry], wanted: list[Entry]) -> list[Entry]:

@@ -25,6 +25,7 @@ from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.exchanges.shared import Shared
 from nandiag.runtime.replay.trace import Communicates, Tracer, key_of
 from nandiag.runtime.replay.update import views
+from nandiag.runtime.replay.written import getter, targets_of, written_by
 from nandiag.runtime.tape.calls import setting
 from nandiag.runtime.tape.calls.outputs import given_out, shards_of
 from nandiag.runtime.tape.calls.sides import left_at
@@ -72,14 +73,14 @@ class _Gone(Exception):  # noqa: N818 - no error: the script let go of it
 
 
 class Player:
-    """Plays entries in order under a tracer; ``scales`` maps ``id`` of a loss-scale tensor to what stands in for it.
+    """Plays entries in order under a tracer; ``instead`` maps the ``id`` of a tensor to what stands in for it.
 
     Where the ``case`` is apart some entries are not played, and what they made is taken as it is; what is gone with
     them is left out.
     """
 
     def __init__(
-        self, tracer: Tracer, scales: dict[int, Tensor], leaves: list[Tensor], case: Case | None = None,
+        self, tracer: Tracer, instead: dict[int, Tensor], leaves: list[Tensor], case: Case | None = None,
         exposed: Iterable[Callable[[], Tensor | None]] = (),
     ) -> None:  # fmt: skip
         self.tracer, self._exposed = tracer, exposed
@@ -96,7 +97,7 @@ class Player:
         self._outputs = self.result.outputs
         self._left: dict[tuple[int, str], Any] = {}
         self._bindings = setting.Bindings(_Gone)
-        self._stand_ins: dict[int, Tensor] = dict(scales)
+        self._instead, self._stand_ins = instead, dict(instead)
         self._last_writes: dict[int, Entry] = {}  # by the id of what they write into
         self._lasting = Lasting([])
 
@@ -251,7 +252,7 @@ class Player:
         """What a write needs is gone: where nothing has written there since, what it left is there all the same."""
         if entry.kind != CALL or not entry.in_place or not entry.args:
             return
-        targets = _targets(entry, self._outputs)
+        targets = targets_of(entry, self._outputs)
         if not targets or not all(
             id(one) in self._stand_ins and self._last_writes[id(one)] is entry for one in targets
         ):
@@ -264,11 +265,16 @@ class Player:
                 self.result.unmade.append((entry, stand_in))
 
     def _left_as_it_is(self, entry: Entry) -> bool:
-        """Whether an in-place write into a tensor from outside is not made again, its result being there already."""
-        if not entry.in_place or entry.grad or entry.before is not None or not entry.args:
+        """Whether an in-place write into a tensor from outside is not made again, its result being there already.
+
+        Nor is one into a tensor that another stands in for.
+        """
+        if not entry.in_place or entry.grad or not entry.args:
             return False
-        targets = _targets(entry, self._outputs)
-        if not targets or any(one.requires_grad for one in targets):
+        targets = targets_of(entry, self._outputs)
+        if self._instead and any(id(one) in self._instead for one in targets):
+            return True
+        if entry.before is not None or not targets or any(one.requires_grad for one in targets):
             return False
         self.result.unmade += [(entry, one) for one in targets]
         return True
@@ -287,10 +293,11 @@ class Player:
 
     def _again(self, word: Made | Given) -> Tensor:
         if isinstance(word, Made):
-            outputs = self._outputs.get(id(word.entry))
+            outputs, made = self._outputs.get(id(word.entry)), word.tensor()
+            if self._instead and id(made) in self._instead:  # also where this step has made it
+                return self._instead[id(made)]
             if outputs is not None and word.index < len(outputs):
                 return outputs[word.index]
-            made = word.tensor()
             if made is not None and word.version not in {None, version_of(made)} and id(made) not in self._stand_ins:
                 if outputs is not None and getter(word.entry) == "grad":
                     raise _Gone("a gradient that the step used holds other numbers by now")
@@ -333,47 +340,6 @@ def _of_numpy(args: Any) -> bool:
     first = args[0] if isinstance(args, tuple) and args else None
     some = first[:1] if isinstance(first, list | tuple) else [first]
     return any(type(one).__module__ == "numpy" for one in some)
-
-
-def written_by(entries: list[Entry]) -> list[tuple[Entry, Tensor]]:
-    """Return the in-place calls among ``entries`` with each tensor from outside that they write into."""
-    return [(entry, one) for entry in entries if entry.in_place and entry.args for one in _targets(entry)]
-
-
-def _targets(entry: Entry, again: Mapping[int, list[Tensor]] | None = None) -> list[Tensor]:
-    """Return the tensors from outside the tape that an in-place call writes into; ``torch._foreach_*`` takes many.
-
-    Where it is known which entries, by ``id``, could be made ``again``, what others made is taken for one from outside.
-    """
-    first = entry.args[0]
-    words = first if isinstance(first, list | tuple) else (first,)
-    return [one for word in words if (one := _written(word, again)) is not None]
-
-
-def _written(word: Any, again: Mapping[int, list[Tensor]] | None) -> Tensor | None:
-    """Return the tensor from outside that is written into where ``word`` is, itself or through views of it."""
-    while type(word) is Made:
-        maker = word.entry
-        if again is not None and not again.get(id(maker)):  # nothing, too: there is no gradient yet in a replay
-            return word.tensor()
-        # A write gives back what it was given, for the next one; of what was made again that is told one by one.
-        passes_on = maker.name in _VIEWS or (again is None and maker.in_place)
-        if not passes_on or not maker.args or getter(maker) == "grad":
-            return None
-        word = maker.args[0]
-    return word.get() if type(word) is Given else None
-
-
-_VIEWS = frozenset({
-    "__getitem__", "__get__", "view", "view_as", "reshape", "select", "narrow", "squeeze", "unsqueeze", "transpose",
-    "permute", "flatten", "unflatten", "diagonal", "detach", "t", "expand", "swapaxes", "movedim", "unbind",
-    "split", "chunk",
-})  # fmt: skip
-
-
-def getter(entry: Entry) -> str:
-    """Return which property an entry read, ``""`` when it read none."""
-    return str(getattr(getattr(entry.function, "__self__", None), "__name__", "")) if entry.name == "__get__" else ""
 
 
 BOUNDARIES.add(id(Player._play.__code__))

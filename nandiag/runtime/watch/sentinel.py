@@ -206,7 +206,7 @@ class Sentinel:
         if action is Action.SKIP and not closure and optimizer is not None:
             self._under_way.hide(parameters(optimizer))
 
-    def _examine(self, optimizer: Optimizer | None, *, joint: bool, ends: bool = False) -> None:
+    def _examine(self, optimizer: Optimizer | None, *, joint: bool, ends: bool = False, left: bool = False) -> None:
         if self.judge.lost:
             return
         trained = [] if optimizer is None else parameters(optimizer)
@@ -215,7 +215,7 @@ class Sentinel:
         finite = finite and not self.weights.in_parts  # of some of them it is not known
         with quiet():
             gradients = tuple(one.grad for one in trained if one.grad is not None)
-        case = Case(self.clock.step, trained, joint, self._scale, suspects, finite, gradients, ends=ends)
+        case = Case(self.clock.step, trained, joint, self._scale, suspects, finite, gradients, ends=ends, left=left)
         self.looker.examine(case)
 
     def _joint(self, optimizer: Optimizer | None) -> bool:

@@ -53,11 +53,3 @@ def test_a_step_that_is_finite_without_the_check_came_to_no_harm(by_hand):
     assert (verdict.origin.line, verdict.origin.node, verdict.cause) == (15, "SqrtBackward0", "unknown")
     assert "the step was finite" in verdict.evidence[0]
     assert "by one that goes no further" in verdict.suggestions[0].text
-
-
-def test_what_a_scaler_leaves_out_is_told_to_be_no_harm(by_hand):
-    facts = {"unchecked": True, "unscaled": True}
-    again = Looked("finite", "replay", 3, reason="run again, the step is finite", facts=facts)
-    verdict = of_two(by_hand, again).verdict
-    assert "without the loss scale" in verdict.evidence[0]
-    assert "GradScaler leaves out" in verdict.suggestions[0].text

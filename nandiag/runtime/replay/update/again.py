@@ -36,7 +36,6 @@ from nandiag.runtime.look.weights import Began, is_of_torch
 from nandiag.runtime.memory.laid import is_finite, laid_by
 from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.memory.there import demand, held_of
-from nandiag.runtime.replay.rerun import written_by
 from nandiag.runtime.replay.update.counts import Counts
 from nandiag.runtime.replay.update.instead import (
     MADE_UP,
@@ -48,6 +47,7 @@ from nandiag.runtime.replay.update.instead import (
     stand_in,
 )
 from nandiag.runtime.replay.update.tracer import UpdateTracer
+from nandiag.runtime.replay.written import written_by
 from nandiag.runtime.tape.entries import Entry
 from nandiag.runtime.tape.packed.words import version_of
 from nandiag.runtime.tape.traceless import undo_all, versions_of

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.memory.later.moved import by_data
 from nandiag.runtime.replay.case import Case
-from nandiag.runtime.replay.rerun import written_by
+from nandiag.runtime.replay.written import written_by
 from nandiag.runtime.tape.entries import CALL, Entry, Tape
 from nandiag.runtime.tape.packed.words import Given, Made
 

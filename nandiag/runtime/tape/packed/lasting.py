@@ -97,22 +97,30 @@ def _can_be_compared(real: Tensor, again: Tensor) -> bool:
 
 
 def came_otherwise(
-    entries: Sequence[Entry], outputs: Mapping[int, Sequence[Tensor]], scale: Tensor | None = None
+    entries: Sequence[Entry], outputs: Mapping[int, Sequence[Tensor]], instead: Mapping[int, object] | None = None
 ) -> bool:
     """Whether what calls made with a graph, and what of it is still there, is finite and another than was made again.
 
-    Something went in then that nobody has kept: the state of a generator, say, that a forward draws from. What was
-    multiplied by a loss ``scale`` is made again without it.
+    Something went in then that nobody has kept: the state of a generator, say, that a forward draws from. What was made
+    of a tensor that another stands in for, by its ``id``, is another by that: the loss with its scale, say.
     """
     newest = max((entry.step for entry in entries), default=0)
     words = {id(word.tensor()): word for entry in entries for word in entry.words if type(word) is Made}
     own = [word for word in words.values() if word.entry.step == newest and word.entry.grad and not word.entry.in_place]
-    if scale is not None:
-        own = [word for word in own if not any(_stands_for(one) is scale for one in word.entry.words)]
-    return any(_is_another(word, outputs.get(id(word.entry), ())) for word in own)
+    other = _made_of(entries, instead) if own and instead else set[int]()
+    return any(_is_another(word, outputs.get(id(word.entry), ())) for word in own if id(word.entry) not in other)
 
 
-def _stands_for(word: Any) -> Tensor | None:
+def _made_of(entries: Sequence[Entry], tensors: Container[int]) -> set[int]:
+    """Return which ``entries``, by ``id``, were given one of the ``tensors``, or what was made of them."""
+    made: set[int] = set()
+    for entry in entries:
+        if any((type(word) is Made and id(word.entry) in made) or id(_held(word)) in tensors for word in entry.words):
+            made.add(id(entry))
+    return made
+
+
+def _held(word: Any) -> Tensor | None:
     return word.tensor() if type(word) is Made else word.get() if type(word) is Given else None
 
 

@@ -168,28 +168,26 @@ class LastLook:
                 sentinel.judge.losses_of(optimizer, sight, border)
                 sentinel.judge.gradients_of(optimizer, sight, border)
         if sentinel.teller.tell(border):
-            sentinel._examine(optimizer, joint=False, ends=True)
+            sentinel._examine(optimizer, joint=False, ends=True, left=True)
         elif error is not None and is_of_check(error):
             self._in_backward(optimizer)
         sentinel.losses.clear()
 
     def _in_backward(self, optimizer: Optimizer | None) -> None:
-        """Torch's own NaN check ended a backward on a finite loss: without the check it runs to its end again.
-
-        And without a scaler's scale, which may be all there is to it.
-        """
+        """Torch's own NaN check ended a backward on a finite loss: without the check it runs to its end again."""
         sentinel, known = self._sentinel, [] if optimizer is None else parameters(optimizer)
         roots = roots_of(sentinel.capture.tape.whole())
         if threading.current_thread() is threading.main_thread():  # else others may train on
             let_go_of_hooks(roots)
             reset_sharding(roots)
-        case = Case(sentinel.clock.step, known, joint=False, scale=sentinel._scale, unfinished=True, ends=True)
+        case = Case(
+            sentinel.clock.step, known, joint=False, scale=sentinel._scale, unfinished=True, ends=True, left=True
+        )
         looked = sentinel.looker.examine_checked(case)
         if looked is not None and looked.outcome == "found":
             RECORDER.emit(sentinel.judge.checked(optimizer, looked), urgent=True)
         elif looked is not None and looked.outcome == "finite" and looked.facts.get("complete") is True:
-            facts = {**looked.facts, "unchecked": True, "unscaled": sentinel._scale is not None}
-            RECORDER.emit(replace(looked, facts=facts), urgent=True)
+            RECORDER.emit(replace(looked, facts={**looked.facts, "unchecked": True}), urgent=True)
 
     def at_weights(self) -> None:
         """Look at the weights as they are now; those that the last update left finite were written into since.

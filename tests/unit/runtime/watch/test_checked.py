@@ -88,15 +88,15 @@ def scaled(model, overflows):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("overflows", [0, 2])
-def test_an_overflow_that_a_scaler_would_leave_out_is_told_as_that(work, overflows):
-    """Its scale is looked for, and the check makes an error of what is no harm."""
+def test_an_overflow_that_a_scaler_would_leave_out_is_told_by_its_op_and_the_scale(work, overflows):
+    """Its scale is looked for, and the check makes an error of it before the scaler can leave it out."""
     worker, model = work(), nn.Linear(2, 2)
     with pytest.raises(RuntimeError, match="returned nan values") as raised:
         scaled(model, overflows)
     worker.sentinel.last.take(raised.value)
     looked = worker.looked[-1]
-    assert (looked.outcome, looked.facts["unchecked"], looked.facts["unscaled"]) == ("finite", True, True), looked
-    assert worker.harms == []
+    assert (looked.outcome, looked.source, looked.step) == ("found", "op", overflows + 1), looked
+    assert (looked.facts["scale_alone"], looked.facts["script_ended"]) == (2.0**24, True)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

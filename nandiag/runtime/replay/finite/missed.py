@@ -38,7 +38,7 @@ def finite(case: Case, seen: Evidence, capture: Capture, *, partial: bool) -> Lo
         doubts.append("earlier micro-batches of the step were too large to keep")
     if left_alone(seen.entries, capture.window.moved.in_step(case.step)):
         doubts.append(_OTHER_MEMORY)
-    if came_otherwise(seen.entries, seen.result.outputs, case.scale):
+    if came_otherwise(seen.entries, seen.result.outputs, case.instead):
         doubts.append(ANEW)
     if seen.tracer.overwritten is not None and seen.tracer.overwritten.drew:
         doubts.append(_DROPPED)

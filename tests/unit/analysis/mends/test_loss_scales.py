@@ -1,0 +1,50 @@
+"""A GradScaler's scale that alone makes a gradient too large: the scaler is to leave such an update out."""
+
+from dataclasses import replace
+
+import pytest
+
+from nandiag.analysis.causes import explain
+from nandiag.events import Warned
+from tests.unit.analysis.ops.told import on
+
+
+@pytest.fixture
+def overflowing(at, by_hand):
+    def build(**facts):
+        given, bad = by_hand.fact(max=1.87e6, absmax=1.87e6), by_hand.fact(posinf=3, dtype="float16")
+        extra = {
+            "scale_alone": 1024.0, "loss_factor": 1024.0, "loss_factor_at": ["train.py", 19], "float64_finite": True,
+            "float64_absmax": 1.87e6, "autocast": True, **facts,
+        }  # fmt: skip
+        line = on("loss = (out - y).pow(2).mean()", "out - y")
+        made = at("_to_copy", (given,), (bad,), node="SubBackward0", forward_op="aten.sub.Tensor", extra=extra, **line)
+        return replace(made, harm=replace(by_hand.gradient(3), names={"optimizer": "self.opt", "model": "net"}))
+
+    return build
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_the_update_is_left_to_the_scaler(overflowing, ended):
+    story, found = explain(overflowing(script_ended=ended))
+    first = found.suggestions[0]
+    assert (story, found.slug) == (None, "overflow")
+    assert "by 1024; run again without that, the step is finite" in found.evidence[1]
+    assert first.code == "scaler.step(self.opt)\nscaler.update()"
+    assert ("raise nothing by a gradient" in first.text) is ended
+    assert not any("torch.amp.GradScaler" in (one.code or "") for one in found.suggestions)  # it has one
+
+
+def test_weights_in_float16_are_none_for_a_scaler(overflowing):
+    _, found = explain(overflowing(autocast=False, script_ended=True))
+    assert "keep the weights in float32" in found.suggestions[0].text
+    assert found.suggestions[0].code == "net.float()"
+
+
+@pytest.mark.parametrize(("scale", "slug"), [(1024.0, None), (None, "data_outlier")])
+def test_a_large_batch_is_no_story_where_the_scale_alone_was_too_much(overflowing, scale, slug):
+    facts = {"size": 1807.0, "largest": 4.2, "batches": 44, "deviations": 50.6, "sample": 9, "samples": 32}
+    known = overflowing(scale_alone=scale)
+    outlier = Warned("batch_outlier", known.origin.step, facts, "x")
+    story, found = explain(replace(known, warned=(outlier,)))
+    assert (story and story.slug, found.slug) == (slug, "overflow")
