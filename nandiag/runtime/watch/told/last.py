@@ -62,7 +62,7 @@ class LastLook:
         self.taken = True
         looker = sentinel.looker
         looker.script_ends()
-        sentinel.left_out.at_end()
+        sentinel.left_out.at_end(by_error=error is not None)
         optimizer = sentinel.optimizer
         midway = bool(sentinel.losses.pending) or sentinel.capture.tape.unfinished()
         if sentinel.losses.pending and (optimizer is not None or sentinel.clock.has_optimizer):

@@ -146,6 +146,26 @@ def test_gradients_that_are_bad_behind_a_loss_that_is_not_are_led_back_too(work)
     assert (told[0].look.phase, told[0].look.site.forward_op) == ("backward", "aten.sqrt.default")
 
 
+def test_a_script_that_ends_by_an_error_on_a_norm_has_left_nothing_out(work):
+    worker, loop = work(), Loop()
+    loop.optimizer.register_step_pre_hook(lambda *_: pytest.fail("no update is made of such gradients"))
+    with pytest.raises(FloatingPointError) as raised:
+        ends_on(loop)
+    worker.sentinel.last.take(raised.value)
+    assert skips(worker) == []
+    assert [harm.what for harm in worker.harms] == ["gradient"]
+    assert worker.looked[-1].site.forward_op == "aten.sqrt.default"
+
+
+def ends_on(loop):
+    out = loop.net(torch.rand(3, 4))
+    loss = torch.sqrt((out - out.detach()).square().sum(1)).mean()
+    loss.backward()
+    if not torch.isfinite(nn.utils.clip_grad_norm_(loop.net.parameters(), 1.0)):
+        raise FloatingPointError
+    loop.optimizer.step()
+
+
 def test_a_loss_that_was_asked_of_and_is_used_all_the_same_is_harm_and_nothing_left_out(work):
     worker, loop = work(), Loop()
     for step in range(4):

@@ -106,14 +106,14 @@ class LeftOut:
         return sight._replace(losses=(*(value for _, value in called), *sight.losses[:there]))
 
     @guarded("questions")
-    def at_end(self) -> None:
-        """The script ends: no border will see what it dropped last."""
+    def at_end(self, *, by_error: bool) -> None:
+        """The script ends: no border will see what it dropped last; by an error on a norm it has left out nothing."""
         sentinel, losses = self._sentinel, self._sentinel.losses
         self.asked.finish()
         for one in self.asked.known:
             # While gradients wait, it was these that the script asked of.
             here = one.step == sentinel.clock.step and not sentinel.bare.waits
-            if here and (one.norm or is_passed_over(one)):
+            if here and ((one.norm and not by_error) or is_passed_over(one)):
                 self._set_apart(one)
         with quiet():
             pairs = [(one, one.value.item()) for one in losses.dropped if one.exact]
