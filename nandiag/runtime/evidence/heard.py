@@ -24,6 +24,7 @@ _KNOWN = ("birth", "written_in_place")
 _CAME = frozenset({"came_in", "brought", "by_object"})
 _OF_BIRTH = frozenset({"birth", "call"})
 _MOST_TOLD = 4
+_ASKED_AGAIN = "numpy complained there when this sample was asked for again, and what it made there was not looked at"
 _MAKE_INFINITIES = ("divide by zero", "overflow")
 
 
@@ -111,9 +112,13 @@ def in_numpy(fetched: Fetched, looked: Looked, bad: TensorFact) -> Looked:
     known = replace(looked, phase="data", source="op", outputs=(bad,))
     if fetched.numpy is not None:
         said, frames = fetched.numpy.said, fetched.numpy.frames
-        return replace(
-            known, site=site_of(Spot(None, None, frames, "data", 0), None), facts={**looked.facts, "numpy": said}
-        )
+        site = site_of(Spot(None, None, frames, "data", 0), None)
+        site = site if fetched.numpy.alone else replace(site, column=None)
+        facts = {**looked.facts, "numpy": said}
+        if not fetched.numpy.also:
+            return replace(known, site=site, facts=facts)
+        facts["heard_also"] = list(fetched.numpy.also)
+        return replace(known, method="tape", site=site, facts=facts, reason=_ASKED_AGAIN)
     if fetched.made is None:
         return looked
     reason = "numpy complained there when this sample was made; asked for again, it did not come out bad"

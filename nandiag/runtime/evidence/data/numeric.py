@@ -1,7 +1,7 @@
 """Where numpy's arithmetic went bad while a batch was fetched again: by numpy's own error state (worker).
 
 No dispatch mode sees numpy. A place counts only where it went bad for the bad sample and for no good one, so that a
-guarded logarithm is not blamed, and only where it is the one such place.
+guarded logarithm is not blamed; of several such lines one is told with the others.
 """
 
 from __future__ import annotations
@@ -22,15 +22,21 @@ from nandiag.runtime.numeric.warned import is_of_nothing
 
 _FRAMES = 8
 _MOST_OF_A_PLACE = 32
+_MOST_TOLD = 3
 
 
 class Complaint(NamedTuple):
-    """Numpy ``said`` so at these ``frames`` as ``sample`` was made; ``fed``: what it went wrong with was bad before."""
+    """Numpy ``said`` so at these ``frames`` as ``sample`` was made; ``fed``: what it went wrong with was bad before.
+
+    ``alone``: it complained of nothing else on the line that could have made it; ``also``: of other lines that could.
+    """
 
     sample: object
     said: str
     frames: tuple[Frame, ...]
     fed: bool
+    alone: bool = True
+    also: tuple[str, ...] = ()
 
 
 class Hearing:
@@ -87,12 +93,13 @@ class Hearing:
         if self._met[place] <= _MOST_OF_A_PLACE:  # a loop over single numbers may come by without end
             self._heard.append(Complaint(self.sample, said, frames, is_fed(said, frame)))
 
-    def place(self, sample: object, bad: Sequence[object] = ()) -> Complaint | None:
-        """Return where ``sample`` and no good one of the batch went bad; None where that is not one place.
+    def place(self, sample: object, bad: Sequence[object] = (), *, nan: bool = False) -> Complaint | None:
+        """Return where ``sample`` and no good one of the batch went bad; None where that is nowhere.
 
         ``bad`` are the other samples of the batch that are bad as well: of one of them, where what put the batch
         together spread what was bad in that one. A place that went wrong with what was bad before is none, where
-        another began it; nor is one whose values the text shows to come to nothing.
+        another began it; nor is one whose values the text shows to come to nothing. Of several those are meant that
+        make NaN at once where ``nan``, all that is bad is that.
         """
         good = {best(one.frames) for one in self._heard if one.sample not in (sample, None, *bad)}
         places = {best(one.frames): one.frames for one in self._heard}
@@ -101,7 +108,20 @@ class Hearing:
         own = [one for one in heard if one.sample in (sample, None)]
         spread = bool(own) and all(one.fed and one.sample is None for one in own)
         left = _began([one for one in heard if one.sample in (sample, None, *bad)] if spread else own)
-        return left[-1] if len({best(one.frames) for one in left}) == 1 else None
+        return _likeliest(left, nan=nan) if left else None
+
+
+def _likeliest(heard: list[Complaint], *, nan: bool) -> Complaint:
+    """Return the first that makes NaN at once where that alone is bad, else the first; with the lines of the others."""
+    found = next((one for one in heard if nan and one.said.startswith("invalid")), heard[0])
+    beside = [one for one in heard if _line(one) == _line(found) and one.said.startswith("invalid") >= nan]
+    lines = dict.fromkeys(line for one in heard if (line := _line(one)) not in {_line(found), ""})
+    return found._replace(alone=len({best(one.frames) for one in beside}) <= 1, also=tuple(lines)[:_MOST_TOLD])
+
+
+def _line(one: Complaint) -> str:
+    frame = best(one.frames)
+    return "" if frame is None else f"{frame.file}:{frame.line}"
 
 
 def _began(heard: list[Complaint]) -> list[Complaint]:

@@ -72,7 +72,8 @@ def fetch_again(batch: Batch, bad: Tensor, overwritten: Overwritten | None) -> F
         states.put_back()
     brought = op is None or is_brought(op)
     others = [_index(batch, position) for position in positions[1:]]
-    numpy = hearing.place(index, others) if brought and again and index is not None else None
+    nan = not bad.isinf().any()
+    numpy = hearing.place(index, others, nan=nan) if brought and again and index is not None else None
     made = MADE.place(batch.indices, index, others) if op is None and numpy is None and index is not None else None
     held = brought and again and numpy is None and _holds(inner, shown)
     if numpy is not None and numpy.sample is not None:

@@ -131,10 +131,37 @@ def test_the_line_is_named_where_other_samples_of_the_batch_are_bad_as_well(work
     assert (look.site.function, look.facts["dataset_index"]) == ("scaled", BAD)
 
 
-def test_two_places_are_none(work):
+def on_two_lines(row):
+    spread = (row - row.mean()) / row.std()
+    return spread + np.log(row.std())
+
+
+def test_of_two_lines_the_one_is_told_that_makes_nan_at_once_with_the_other(work):
+    worker = work(on_anomaly="continue")
+    train(Series(on_two_lines))
+    look = worker.looked[0]
+    assert look.site.source.strip() == "spread = (row - row.mean()) / row.std()"
+    assert look.facts["heard_also"] == [f"{look.site.file}:{look.site.line + 1}"]
+    assert (look.method, look.facts["dataset_index"]) == ("tape", BAD)  # which of them made it is not known
+
+
+def test_of_two_places_on_a_line_the_one_is_told_that_makes_nan_at_once(work):
     worker = work(on_anomaly="continue")
     train(Series(in_two_places))
-    assert "numpy" not in worker.looked[0].facts
+    look = worker.looked[0]
+    assert (look.facts["numpy"], look.site.source[slice(*look.site.column)]) == (
+        "invalid value encountered in divide", "(row - row.mean()) / row.std()",
+    )  # fmt: skip
+
+
+def alike(row):
+    return (row - row.mean()) / row.std() + (row - row.max()) / row.std()
+
+
+def test_of_two_places_on_a_line_that_are_alike_the_line_is_told(work):
+    worker = work(on_anomaly="continue")
+    train(Series(alike))
+    assert (worker.looked[0].site.function, worker.looked[0].site.column) == ("alike", None)
 
 
 def test_numpys_own_settings_are_put_back(work):
