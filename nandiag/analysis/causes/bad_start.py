@@ -122,6 +122,11 @@ _WRITE = Suggestion(
     "torch.nn.init.normal_(p, std=0.02)",
 )
 
+_AGAIN = (
+    "Compute {0} again behind this line, as {1} does: to_empty leaves buffers unwritten too, and one that is not "
+    "persistent is in no state_dict, so that no checkpoint fills it."
+)
+
 
 def explain(facts: Facts) -> Cause | None:
     """Tell a bad checkpoint, unwritten memory and a bad initialisation apart, as far as the values do."""
@@ -291,8 +296,10 @@ def _reset(facts: Facts) -> list[Suggestion]:
 
 def _write(facts: Facts) -> Suggestion:
     """Name the tensor as its own module does."""
-    name, owner = facts.bad_state.name if facts.bad_state is not None else None, facts.origin.module_class
-    last = (name or "").rpartition(".")[2]
+    name, owner = str(facts.weight or ""), facts.origin.module_class
+    last = name.rpartition(".")[2]
+    if facts.extra.get("weight_is") == "buffer" and _EMPTIED.search(facts.origin.source or ""):
+        return Suggestion(_AGAIN.format(last, f"the __init__ of {owner}" if owner else "its module's __init__"))
     if not owner or not last.isidentifier():
         return _WRITE
     text = f"Write every element after torch.empty or to_empty: initialise it in {owner}."

@@ -7,7 +7,7 @@ import re
 
 from nandiag.analysis.causes import overflow
 from nandiag.analysis.causes.facts import HALF, LARGEST, LIKELY, POSSIBLE, PROVEN, Cause, Facts, dtype_of
-from nandiag.analysis.causes.mends import loss_scales
+from nandiag.analysis.causes.mends.scales import losses as loss_scales
 from nandiag.analysis.causes.mends.script import fitting, parsing
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from nandiag.analysis.causes.course import courses
 from nandiag.analysis.causes.facts import HALF, LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
-from nandiag.analysis.causes.mends import loss_scales, multipliers, overgrown, states
+from nandiag.analysis.causes.mends import multipliers, overgrown, states
 from nandiag.analysis.causes.mends.counts import positions
 from nandiag.analysis.causes.mends.divisors import spreads
 from nandiag.analysis.causes.mends.exponentials import decays, overflowing, recurrences, scalings, scans
+from nandiag.analysis.causes.mends.scales import losses as loss_scales
 from nandiag.analysis.causes.mends.script import fitting, quotients, widening
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion

@@ -212,15 +212,21 @@ class Births:
             looked = next((one for one in found if one is not None), None)
         return None if looked is None else replace(looked, step=step)
 
-    def of_loop(self, tensor: Tensor, looked: Looked, op: str) -> Looked:
-        """Return ``looked``, or the line of the loop that was handed this memory, a part of which nothing wrote."""
+    def of_loop(
+        self, tensor: Tensor, looked: Looked, op: str, held: Held | None = None, version: int | None = None
+    ) -> Looked:
+        """Return ``looked``, or the line of the loop that was handed this memory, a part of which nothing wrote.
+
+        ``held``: it is a weight or a buffer, of a model that was made when training had begun; of ``version`` it was
+        before it was written into to run the step again.
+        """
         stored = None if self.stored is None else self.stored.of(tensor)
         if stored is not None:
             return replace(stored, step=looked.step, facts={**stored.facts, "first_used_by": op})
-        known = self.handed_out.of(tensor)
+        known = self.handed_out.of(tensor, version)
         if known is None or (has_peers() and not as_filled(tensor)):
             return looked  # a buffer to receive into may be filled where no call of torch is seen to write
-        left = self._unwritten(tensor, None, known, looked.step)
+        left = self._unwritten(tensor, held, known, looked.step)
         return replace(left, facts={**left.facts, "first_used_by": op})
 
     def written(self, tensor: Tensor, laid: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nandiag.events import Site, TensorFact
+from nandiag.events import Looked, Site, TensorFact
 from nandiag.runtime.look.finite import fact, local
 from nandiag.runtime.memory.there import storage_of
 from nandiag.runtime.names import class_name, walk
@@ -71,6 +71,13 @@ def whole_fact(whole: Tensor, used: TensorFact, named: Label | None) -> TensorFa
 def at_module(site: Site, named: Label) -> Site:
     """Return the site with the module that what is named belongs to."""
     return replace(site, module=named.module, module_class=named.module_class)
+
+
+def in_module(looked: Looked, held: object, named: Label | None) -> Looked:
+    """Return ``looked`` at the module that what is ``named`` belongs to, where one ``held`` it."""
+    if held is None or named is None or looked.site is None:
+        return looked
+    return replace(looked, site=at_module(looked.site, named))
 
 
 def _put(found: dict[int, Label], one: Label) -> None:

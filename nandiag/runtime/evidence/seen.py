@@ -34,7 +34,7 @@ from nandiag.runtime.evidence.explain import (
     vanished_at,
 )
 from nandiag.runtime.evidence.heard import in_numpy
-from nandiag.runtime.evidence.labels import Label, at_module, label, labels_of, storage, whole_fact
+from nandiag.runtime.evidence.labels import Label, at_module, in_module, label, labels_of, storage, whole_fact
 from nandiag.runtime.evidence.op import Op, Outside, Spot
 from nandiag.runtime.evidence.walk import Finding, ancestors, beside, is_brought, origin, picked, raised
 from nandiag.runtime.look.finite import fact, is_bad
@@ -298,10 +298,10 @@ class Evidence:
         with self.tracer.still():
             own = self.result.originals.get(storage(tensor), tensor)
             birth = self.births.of(own) or self.births.of_sample(self._batch(tensor))
-            if birth is None:
-                is_own = named is not None and named.what in _OWN
-                return looked if is_own else self.births.of_loop(own, looked, str(op.func))
             held = Held(named.name, named.what, tensor) if named is not None and named.what in _OWN else None
+            if birth is None:
+                version = self.tracer.versions.get(id(own))
+                return in_module(self.births.of_loop(own, looked, str(op.func), held, version), held, named)
             bare = birth.how == UNWRITTEN and held is None
             filled = bare and as_filled(tensor)
             if bare and has_peers() and not filled:
@@ -309,14 +309,8 @@ class Evidence:
             born = tell(tensor, held, birth, looked.step)
         if (brought := brought_by(birth, born, looked)) is not None:
             return brought
-        site = born.site if named is None or held is None or born.site is None else at_module(born.site, named)
-        facts = {
-            **born.facts,
-            **came_as(looked),
-            "first_used_by": str(op.func),
-            **({"as_filled": True} if filled else {}),
-        }
-        return replace(born, site=site, facts=facts)
+        facts = {**born.facts, **came_as(looked), "first_used_by": str(op.func)}
+        return in_module(replace(born, facts=facts | ({"as_filled": True} if filled else {})), held, named)
 
     def _end_of_forward(self) -> list[Op]:
         """The script ended before it called backward: its loss was the last single number that could be one."""

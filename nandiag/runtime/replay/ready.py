@@ -52,9 +52,23 @@ def to_play(tape: Tape, case: Case, copies: list[Entry]) -> list[Entry]:
     """Return what harm may descend from, with ``copies``, but for the updates that were made before."""
     wanted = (*case.gradients, *case.spoken)
     known = [entry for entry in tape.whole(wanted, also=copies) if entry.step == tape.step]
-    entries = tape.whole(wanted, without=updates_by_hand(known, alone=case.by_hand), also=copies)
+    entries = _with_values(tape.whole(wanted, without=updates_by_hand(known, alone=case.by_hand), also=copies))
     made = [*copies, *(maker[0] for maker in map(tape.maker, wanted) if maker is not None)]
     return entries if case.joint else without_gone(entries, made)
+
+
+def _with_values(entries: list[Entry]) -> list[Entry]:
+    """Return the entries without those on the meta device: a model that is laid out there has no values yet."""
+    without: set[int] = set()
+    for entry in entries:
+        if any((type(word) is Made and id(word.entry) in without) or _is_meta(word) for word in entry.words):
+            without.add(id(entry))
+    return [entry for entry in entries if id(entry) not in without]
+
+
+def _is_meta(word: Made | Given) -> bool:
+    tensor = word.tensor() if type(word) is Made else word.get() if type(word) is Given else None
+    return tensor is not None and tensor.is_meta
 
 
 def without_gone(entries: list[Entry], wanted: list[Entry]) -> list[Entry]:
@@ -155,6 +169,7 @@ def tracer_for(case: Case, entries: list[Entry], mended: Mended | None, leaves: 
     roots = roots_of(entries)
     tracer = Tracer(names_of(roots), joint=case.joint, mended=mended)
     tracer.brought = set(labels_of(roots, entries)) | memory_of(entries)
+    tracer.versions = {id(one): version_of(one) for root in roots for one in (*root.parameters(), *root.buffers())}
     tracer.gathered = [(one, one.grad) for one in leaves if one.grad is not None]
     tracer.at_stake = partial(_at_stake, [gradient for _, gradient in tracer.gathered], entries)
     return tracer

@@ -86,6 +86,7 @@ class Tracer(TorchDispatchMode):
         self._collected: Op | None = None
         self._made: dict[int, StorageWeakRef] = {}
         self.brought: set[int] = set()
+        self.versions: dict[int, int] = {}  # of weights and buffers as they were, by their id
         self._task = torch._C._current_graph_task_id()  # of the backward in which it was made, if in any
         self.sent: list[Op] = []
         self.mended = mended  # whose results are made finite

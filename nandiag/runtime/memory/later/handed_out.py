@@ -96,11 +96,11 @@ class HandedOut:
         if self._made:
             self._made.pop(storage_of(tensor), None)
 
-    def of(self, tensor: Tensor) -> Out | None:
-        """Return who handed out the memory of ``tensor``, where all writes since were seen; None else."""
+    def of(self, tensor: Tensor, version: int | None = None) -> Out | None:
+        """Return who handed out the memory of ``tensor``, where all writes up to ``version`` were seen; None else."""
         self._settle()
-        known = self.known(tensor)
-        return known if known is not None and version_of(tensor) == known.version else None
+        known, version = self.known(tensor), version_of(tensor) if version is None else version
+        return known if known is not None and version == known.version else None
 
     def known(self, tensor: Tensor) -> Out | None:
         """Return who handed it out, whatever has written there since."""

@@ -1,6 +1,7 @@
 """That a run went on with bad values, and why."""
 
 import math
+from dataclasses import replace
 
 from nandiag.analysis import analyse
 from nandiag.events import Site, Skipped, Stopping
@@ -69,3 +70,11 @@ def test_nothing_is_said_of_the_machine_of_a_rank_that_left_no_word(by_hand):
     assert report.verdict.origin.rank == 1
     assert (report.verdict.origin.host, report.verdict.origin.device) == (None, None)
     assert sum("ran the step again with finite values" in text for text in report.verdict.evidence) == 1
+
+
+def test_what_stays_bad_from_turn_to_turn_is_told_of_a_loop_that_passes_over_all(by_hand):
+    look = by_hand.found(24)
+    look = replace(look, facts={**look.facts, "kept_bad": ["a/rewards/normaliser.py:9", "a/rewards/normaliser.py:10"]})
+    skip = Skipped(24, None, 36, 36, math.nan, by="script", look=look, of="unused loss", last=True)
+    told = analyse(by_hand.run(by_hand.rank(0, skip, world=1), ends=[by_hand.ended(0, 0)], world=1)).left_out.evidence
+    assert any(text.startswith("What is written at normaliser.py:9, normaliser.py:10 stays") for text in told), told

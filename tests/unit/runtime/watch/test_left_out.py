@@ -1,6 +1,7 @@
 """Steps that the script leaves out by itself behind a bad loss, or bad gradients: counted, and led back to the line."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -318,3 +319,43 @@ def test_what_was_asked_of_may_be_more_than_one_number(work, spoilt):
     assert worker.events(ProbeDark) == []
     assert (sum(one.in_a_row for one in skips(worker)), worker.harms) == (len(spoilt), [])
     assert skips(worker)[0].look.site.function == "shares"
+
+
+class Running:
+    """Scales by what it keeps from turn to turn, as rewards are: once that is bad, it stays so."""
+
+    def __init__(self):
+        self.mean = torch.ones(())
+
+    def __call__(self, x):
+        self.mean.mul_(0.9).add_(x.mean(), alpha=0.1)  # the state
+        return x - self.mean
+
+
+def of_running(loop, scale, step):
+    x = torch.rand(3, 4)
+    if step == 3:
+        x[1, 1] = 0.0
+    return loop.net(scale(-torch.log(x))).square().mean()
+
+
+@pytest.mark.parametrize("steps", [20, 200])
+def test_where_all_are_left_out_from_a_step_on_the_first_has_its_line_before_the_end(work, steps):
+    worker, loop, scale = work(), Loop(), Running()
+    for step in range(steps):
+        loss = of_running(loop, scale, step)
+        if not torch.isfinite(loss):
+            continue
+        loop.update(loss)
+    assert skips(worker)[0].look.site.op == "aten.log.default"
+    assert skips(worker)[0].look.facts["kept_bad"] == [f"{__file__}:{line_of('# the state')}"]
+    worker.sentinel.finish()
+    told = skips(worker)
+    assert told[-1].total == steps - 3
+    assert [one.last for one in told] == [False] * (len(told) - 1) + [True]
+    assert worker.harms == []
+
+
+def line_of(words):
+    lines = Path(__file__).read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.endswith(f"  {words}"))

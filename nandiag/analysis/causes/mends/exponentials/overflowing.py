@@ -6,10 +6,10 @@ import ast
 import math
 
 from nandiag.analysis.causes.facts import Facts
-from nandiag.analysis.causes.mends import scales
 from nandiag.analysis.causes.mends.exponentials import forms, totals
 from nandiag.analysis.causes.mends.logarithms import log_space
 from nandiag.analysis.causes.mends.logarithms.logarithm import Logarithm
+from nandiag.analysis.causes.mends.scales import logged
 from nandiag.analysis.causes.mends.script import fitting, meanings, parsing, quotients
 from nandiag.analysis.report import Origin, Suggestion
 
@@ -34,7 +34,7 @@ def suggestions(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
     halved = _halved(facts, op) if known is None and dtype != "float16" else None
     if known is not None or halved is not None:
         return tuple(one for one in (known, halved) if one is not None)
-    scale = scales.bounded(facts) or scales.weighed(facts)
+    scale = logged.bounded(facts) or logged.weighed(facts)
     if scale is not None:
         return (scale,)
     if _all_above(facts) and facts.extra.get("of_weights") is True and facts.origin.inputs[0].numel > 1:

@@ -26,6 +26,7 @@ from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.watch.clock import Clock
 
 _MOST, _LARGEST, _FRAMES = 16, 1 << 10, 6
+_MANY = 8
 _PAUSE = 0.02  # seconds: sixteen questions cost less than half a percent of that
 _MOST_LINES, _MOST_TURNS, _MOST_KNOWN, _LITTLE = 64, 512, 256, 1 << 14
 
@@ -65,6 +66,7 @@ class Asked:
         self._step, self._count, self._unusual = -1, 0, -1
         self._since = 0.0
         self.known: list[Question] = []
+        self.on_many: Callable[[], object] = lambda: None  # so many are known that they are not to wait for a border
 
     @guarded("questions")
     def of(self, tensor: Any, frame: Any) -> None:
@@ -157,6 +159,8 @@ class Asked:
             if maker is not None and len(self.known) < _MOST_KNOWN and not self._is_known(one):
                 self._tape.made(maker, [one.tensor])
                 self.known.append(one._replace(norm=maker.name in CLIPS))
+        if len(self.known) >= _MANY:
+            self.on_many()
         return bool(bad)
 
     def _is_known(self, question: Question) -> bool:

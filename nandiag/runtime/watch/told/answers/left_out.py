@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from nandiag.events import Looked, Skipped
 from nandiag.runtime.births.known import CLIPS
+from nandiag.runtime.evidence.explain import site_of
+from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.look.finite import fact, is_bad, quiet
@@ -21,6 +24,7 @@ from nandiag.runtime.look.losses import Loss
 from nandiag.runtime.look.sight import Sight
 from nandiag.runtime.look.weights import Optimizer
 from nandiag.runtime.replay.ready import gradients_used
+from nandiag.runtime.replay.written import written_by
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import BACKWARD, Entry
 from nandiag.runtime.tape.packed.descent import ancestors
@@ -32,7 +36,7 @@ from nandiag.runtime.watch.told.answers.passed_over import is_passed_over
 if TYPE_CHECKING:
     from nandiag.runtime.watch.sentinel import Sentinel
 
-_MOST_LOOKS = 2
+_MOST_LOOKS, _MOST_KEPT = 2, 3
 
 
 class LeftOut:
@@ -40,7 +44,8 @@ class LeftOut:
 
     def __init__(self, sentinel: Sentinel, asked: Asked) -> None:
         self._sentinel, self.asked = sentinel, asked
-        self._looks = 0
+        self._looks, self._passed_in = 0, -1
+        asked.on_many = self._many
 
     @guarded("questions")
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
@@ -108,31 +113,58 @@ class LeftOut:
     @guarded("questions")
     def at_end(self, *, by_error: bool) -> None:
         """The script ends: no border will see what it dropped last; by an error on a norm it has left out nothing."""
-        sentinel, losses = self._sentinel, self._sentinel.losses
+        sentinel = self._sentinel
         self.asked.finish()
-        for one in self.asked.known:
-            # While gradients wait, it was these that the script asked of.
-            here = one.step == sentinel.clock.step and not sentinel.bare.waits
-            if here and ((one.norm and not by_error) or is_passed_over(one)):
+        for one in self._here():
+            if (one.norm and not by_error) or is_passed_over(one):
                 self._set_apart(one)
+        self._tell_dropped(last=True)
+        sentinel.skips.last_words()
+
+    def _many(self) -> None:
+        """The script passes over one bad loss after the other: they are told as it next calls a model.
+
+        What a loop keeps from turn to turn may be bad for good, and then no border ever comes.
+        """
+        capture = self._sentinel.capture
+        if capture.on_first_root is None:
+            capture.on_first_root = self._passed
+
+    @guarded("questions")
+    def _passed(self) -> None:
+        passed = [one for one in self._here() if not one.norm and is_passed_over(one)]
+        self.asked.known = [one for one in self.asked.known if one not in passed]
+        self._passed_in = self._sentinel.clock.step
+        for one in passed:
+            self._set_apart(one)
+        self._tell_dropped()
+
+    def _here(self) -> list[Question]:
+        """Return the questions of this step; while gradients wait, it was these that the script asked of."""
+        sentinel = self._sentinel
+        return [one for one in self.asked.known if one.step == sentinel.clock.step and not sentinel.bare.waits]
+
+    def _tell_dropped(self, *, last: bool = False) -> None:
+        losses = self._sentinel.losses
+        told = [one for one in losses.dropped if last or one.unused]  # others may still turn out to be used
         with quiet():
-            pairs = [(one, one.value.item()) for one in losses.dropped if one.exact]
+            pairs = [(one, one.value.item()) for one in told if one.exact]
         bad = [(one, value) for one, value in pairs if not math.isfinite(value)]
         if bad:
-            self._tell(bad, last=True)
-        sentinel.skips.last_words()
-        losses.dropped.clear()
+            self._tell(bad, last=last)
+        losses.dropped = [one for one in losses.dropped if one not in told]
 
     @guarded("questions")
     def _tell(self, bad: Sequence[tuple[Loss, float]], *, last: bool = False) -> None:
         tape = self._sentinel.capture.tape
         made = [(known := tape.maker(one.value)) is not None and known[0].name in CLIPS for one, _ in bad]
         first, value = bad[0]
+        last = last and (len(bad) > 1 or self._passed_in == self._sentinel.clock.step)
         if all(made):
-            self._emit(value, "gradient norm", len(bad), self._look(first), last=last and len(bad) > 1)
+            self._emit(value, "gradient norm", len(bad), self._look(first), last=last)
             return
         of = "unused loss" if all(one.unused for one, _ in bad) else "loss"
-        self._emit(value, of, len(bad) - sum(made), self._look(first), last=last and len(bad) > 1)
+        self._emit(value, of, len(bad) - sum(made), self._look(first), last=last)
 
     def _emit(self, value: float, of: str, count: int, looked: Looked | None, *, last: bool = False) -> None:
         step = self._sentinel.clock.step
@@ -151,7 +183,16 @@ class LeftOut:
         if looked is None or looked.outcome != "found":
             return None
         self._looks = _MOST_LOOKS
-        return looked
+        with quiet():
+            kept = kept_bad(tape.entries)
+        return replace(looked, facts={**looked.facts, "kept_bad": kept}) if kept else looked
+
+
+def kept_bad(entries: Sequence[Entry]) -> list[str]:
+    """Return the lines that wrote in place into what the script keeps, and that is bad by now: later turns read it."""
+    written = [(entry, one) for entry, one in written_by(list(entries)) if not entry.grad and not one.requires_grad]
+    sites = [site_of(Spot(None, None, entry.frames, "loss", 0), None) for entry, one in written if is_bad(one)]
+    return list(dict.fromkeys(f"{one.file}:{one.line}" for one in sites if one.file is not None))[:_MOST_KEPT]
 
 
 def _are_used(capture: Capture) -> bool:
