@@ -175,7 +175,7 @@ def _of_squares(facts: Facts, squares: Suggestion, first: Suggestion, *, own_eps
 def _by_rounding(facts: Facts, squares: Suggestion) -> bool:
     """Whether rounding alone led below 0, and no line of the script's own is known that would avoid it."""
     least = facts.origin.inputs[0].min
-    return squares.code == variances.GENERAL and least is not None and least >= _ROUNDED
+    return squares.code in {None, variances.GENERAL} and least is not None and least >= _ROUNDED
 
 
 def _alone(facts: Facts, op: str) -> Suggestion | None:
