@@ -364,7 +364,9 @@ _PARTS = [("parametrizations.weight.original1", "parametrizations.weight.origina
 
 
 @pytest.mark.parametrize(("step", "lengths", "told"), [
-    (0, 4, "Let the direction of"), (30, 4, "If it is new, made of zeros: let the direction of"), (30, 3, "Rows of the direction were set to 0"),
+    (0, 4, "Let the direction of"),
+    (30, 4, "If it is new, made of zeros: let the direction of"),
+    (30, 3, "Rows of the direction were set to 0"),
 ])  # fmt: skip
 @pytest.mark.parametrize("parts", _PARTS)
 def test_a_layer_that_is_zeros_since_training_began_may_be_new(at, by_hand, parts, step, lengths, told):
