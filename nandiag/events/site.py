@@ -70,8 +70,9 @@ class Around:
     handed back at once, and its function is called in one list of statements alone, these are ``block``, behind the
     ``return``, and ``handed`` is what they call: ``score`` or ``self.score``. ``kinds`` are names of its statement
     that one line of the function alone binds, where it is not known that they stand for its text still: what may have
-    been written into that since is of the same kind. ``torch`` is the name that the file has torch by, empty where it
-    has none, ``None`` where that is not known.
+    been written into that since is of the same kind. ``restored`` is what functions of the file that load a state give
+    an attribute or a key of the expression, or one that its names stand for: ``s.get('step', 0)``. ``torch`` is the
+    name that the file has torch by, empty where it has none, ``None`` where that is not known.
     """
 
     names: tuple[Meaning, ...] = ()
@@ -88,6 +89,7 @@ class Around:
     handed: str | None = None
     torch: str | None = None
     kinds: tuple[Meaning, ...] = ()
+    restored: tuple[Meaning, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

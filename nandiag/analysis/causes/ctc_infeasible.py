@@ -16,7 +16,7 @@ EXPLAIN = Explanation(
     "two that are equal. No alignment exists, and the loss is infinite.",
     looks=(
         "error[ctc_infeasible]: +Inf born on rank 0 at step 13 in loss of CTCLoss",
-        "1 of 8 targets cannot be aligned: longer than the input",
+        "1 of 8 targets cannot be aligned: longer than the input allows",
     ),
     fix=(
         Suggestion(
@@ -49,16 +49,27 @@ def explain(facts: Facts) -> Cause | None:
     if not loss.posinf:
         return None
     many = "the target is" if loss.numel == 1 else f"{loss.posinf} of {words.count(loss.numel, 'target')} cannot be"
-    text = f"{many} aligned: longer than the input" if loss.numel > 1 else f"{many} longer than the input allows"
+    text = f"{many} aligned: longer than the input allows" if loss.numel > 1 else f"{many} longer than the input allows"
+    needs = "A target needs one frame for each symbol, and one more between two that are equal."
+    if _by_repeats(facts):
+        needs += " No target has more symbols than its input has frames: it is the repeats that do not fit."
     fitted = fitting.added(facts.origin, "ctc_loss", "zero_infinity=True") or _set(facts)
     return Cause(
         slug="ctc_infeasible",
-        evidence=(text, "A target needs one frame for each symbol, and one more between two that are equal."),
+        evidence=(text, needs),
         suggestions=(
             Suggestion("Let such samples count as zero.", fitted or "nn.CTCLoss(zero_infinity=True)"),
             Suggestion("Or check the lengths, and drop samples whose input is too short.", _fits(facts)),
         ),
     )
+
+
+def _by_repeats(facts: Facts) -> bool:
+    """Whether the longest target has no more symbols than the shortest input has frames."""
+    frames, symbols = facts.origin.inputs[2:] if len(facts.origin.inputs) == len(_PARAMETERS) else (None, None)
+    if frames is None or symbols is None or frames.min is None or symbols.max is None:
+        return False
+    return symbols.max <= frames.min
 
 
 def _set(facts: Facts) -> str | None:

@@ -11,6 +11,7 @@ from nandiag.analysis.causes.init_scale import new_weights
 from nandiag.analysis.causes.mends import states
 from nandiag.analysis.causes.mends.counts import positions
 from nandiag.analysis.causes.mends.exponentials import decays, overflowing, recurrences
+from nandiag.analysis.causes.mends.logarithms import signs
 from nandiag.analysis.causes.overflow import overflows
 from nandiag.analysis.early.texts import shape_of, told
 from nandiag.analysis.explained.explanation import Explanation
@@ -195,6 +196,9 @@ def _seen(facts: Facts, warned: Warned, strength: int) -> Cause:
     dataset, index = warned.facts.get("dataset"), warned.facts.get("index")
     known = None if dataset is None or index is None else f"{dataset}[{index}]{facts.on_rank(warned)}"
     text = f"At step {warned.step}{facts.on_rank(warned)} {told(warned)}."
+    if signs.by_batch(facts) is not None:
+        signed = replace(_of(text, warned.step), suggestions=(_of_a_sign(warned, known),))
+        return replace(signed, strength=strength, leads=True)
     if _is_all_of_it(warned):
         return replace(_of(text, warned.step), suggestions=(_SCALED,), strength=strength)
     return replace(_of(text, warned.step, known, _clipped(facts, warned.step)), strength=strength)
@@ -210,6 +214,15 @@ _SCALED = Suggestion(
     "All of the batch is as large: look at why its scale is another than that of those before (other units, or not "
     "normalised as they were), and bring it to theirs while loading."
 )
+
+
+def _of_a_sign(warned: Warned, known: str | None) -> Suggestion:
+    """Say to mend the batch that went below zero where none before did: clipped by its size it would stay there."""
+    whose = "All of the batch is" if _is_all_of_it(warned) else f"{known or 'A sample of it'} is"
+    return Suggestion(
+        f"{whose} unlike those before, and goes into this: look at what {_name(warned)} holds there (a number that "
+        "stands for what is missing, another unit), and mend it, or leave it out, while loading."
+    )
 
 
 def _clipped(facts: Facts, step: int) -> str | None:

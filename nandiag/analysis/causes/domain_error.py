@@ -9,6 +9,7 @@ from dataclasses import replace
 from nandiag.analysis.causes import second_moments
 from nandiag.analysis.causes.facts import Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends import determinants, learnt, variances
+from nandiag.analysis.causes.mends.logarithms import signs
 from nandiag.analysis.causes.mends.script import bounding, fitting, guards, meanings, parsing
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -89,9 +90,6 @@ _ROUNDS_AWAY = 1e-6
 _ROUNDED = -1e-4
 # Of use as the spread of what is learnt, and one over its square is no huge number.
 _OF_SCALES = "1e-3"
-_LEARNT = Suggestion(
-    f"It is made of weights that nothing keeps above zero: learn its logarithm, or let {_SOFTPLUS} make it positive."
-)
 _PARAMETRISED = Suggestion(
     f"Where the model itself makes it, let it make a number that is positive by construction, by {_SOFTPLUS}."
 )
@@ -155,10 +153,17 @@ def _suggestions(facts: Facts, op: str, guard: str) -> tuple[Suggestion, ...]:
         return (made, first)
     if op not in _LOGS:
         return (first,)
+    return _of_logarithm(facts, op, first)
+
+
+def _of_logarithm(facts: Facts, op: str, first: Suggestion) -> tuple[Suggestion, ...]:
+    """Return what is to be done where the argument is made beside the line with it clamped."""
     given = facts.origin.inputs[0].min
-    trained = facts.extra.get("of_weights") is True and given is not None and given < _ROUNDED
+    if facts.extra.get("of_weights") is True and given is not None and given < _ROUNDED:
+        made = signs.of_trained(facts, op)
+        return (first,) if made is None else (made, first)
     loaded = facts.origin.phase == "data" or "dataset" in facts.extra or facts.extra.get("of_weights") is False
-    return (_LEARNT, first) if trained else (first, *([] if loaded else [_PARAMETRISED]))
+    return (first, *([] if loaded else [_PARAMETRISED]))
 
 
 def _of_squares(facts: Facts, squares: Suggestion, first: Suggestion, *, own_eps: bool) -> tuple[Suggestion, ...]:
@@ -170,7 +175,7 @@ def _of_squares(facts: Facts, squares: Suggestion, first: Suggestion, *, own_eps
 def _by_rounding(facts: Facts, squares: Suggestion) -> bool:
     """Whether rounding alone led below 0, and no line of the script's own is known that would avoid it."""
     least = facts.origin.inputs[0].min
-    return squares.code == variances.GENERAL and least is not None and least >= _ROUNDED
+    return squares.code in {None, variances.GENERAL} and least is not None and least >= _ROUNDED
 
 
 def _alone(facts: Facts, op: str) -> Suggestion | None:

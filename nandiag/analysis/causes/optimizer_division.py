@@ -51,17 +51,18 @@ def explain(facts: Facts) -> Cause | None:
     of = f" of {words.few([str(name) for name in named])}" if isinstance(named, list) and named else ""
     called = is_called(facts)
     of_zeros = "" if facts.extra.get("began_of_zeros") else ", as that of a gradient of zeros is"
+    restored = corrections.restored(facts)
     counted = by_number or corrections.mended(facts, infinite=True) is not None
     what = "a number that is 0" if counted else f"a quantity that is 0{of_zeros}"
     return Cause(
         slug="optimizer_division",
         evidence=(f"The update{of} divides by {what}.",),
         # Where the script's own line divides, the mend is there: an eps that the optimizer has may stand elsewhere.
-        suggestions=(_set(facts, by_number=by_number),) if called else (),
+        suggestions=(_set(facts, by_number=by_number),) if called else () if restored is None else (restored,),
         strength=LIKELY,
         story=True,
-        leads=called,
-        follows=not called,
+        leads=called or restored is not None,
+        follows=not called and restored is None,
     )
 
 

@@ -27,7 +27,18 @@ def of_squares(facts: Facts, op: str) -> Suggestion | None:
         where = "" if made.meaning.file == facts.origin.file else f" of {posixpath.basename(made.meaning.file)}"
         told = f"{made.meaning.name}, of line {made.meaning.line}{where}, is the difference of two squares, and"
     text = f"{told} loses its digits: if it is a variance, take the mean off before squaring."
+    own = averaged_by(facts, node.left)
+    if own is not None:
+        return Suggestion(f"{text.removesuffix('.')}, over the same part that {own} averages.")
     return Suggestion(text, _taken(facts, made, node) or GENERAL)
+
+
+def averaged_by(facts: Facts, node: ast.expr) -> str | None:
+    """Return the function by which squares are averaged, where it is none of torch's means: nobody knows over what."""
+    call = meanings.behind(facts, node).node
+    if not isinstance(call, ast.Call) or fitting.target(call, "mean") is not None:
+        return None
+    return ast.unparse(call.func) if any(squared(one) for one in call.args) else None
 
 
 def in_two_passes(facts: Facts, node: ast.BinOp) -> str | None:

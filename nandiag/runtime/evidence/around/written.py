@@ -8,11 +8,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-from nandiag.events.site import Written
+from nandiag.events.site import Meaning, Written
 from nandiag.runtime.evidence.around.place import Function, Place
 from nandiag.runtime.evidence.around.unchanged import bound, called
 
 _MOST_NAMES, _MOST_LINES = 6, 6
+_LOADS, _LONGEST = ("load", "restore", "resume", "setstate", "state_from"), 120
 _NOT_VALUES = (*Function.__args__, ast.ClassDef, ast.alias)
 
 
@@ -97,3 +98,46 @@ def _registers(node: ast.AST, name: str) -> bool:
 
 def _line(node: ast.AST) -> int:
     return getattr(node, "lineno", 0)
+
+
+def restored(place: Place, texts: Iterable[str]) -> Iterator[Meaning]:
+    """Yield what functions that load a state, by their name, give an attribute or a key that the expression names.
+
+    ``texts`` are those that its names stand for: ``t`` for ``state['step']``.
+    """
+    named = [node for node in ast.walk(place.nodes[-1]) if isinstance(node, ast.Attribute | ast.Subscript)]
+    keys = {text: key for text in (*map(ast.unparse, named), *texts) if (key := _key(text)) is not None}
+    functions = [node for node in ast.walk(place.nodes[0]) if isinstance(node, Function) and node is not place.scope]
+    loading = [one for one in functions if any(word in one.name.lower() for word in _LOADS)]
+    found = [
+        Meaning(name, text, place.file, value.lineno, inside=False)
+        for name, key in keys.items()
+        for function in loading
+        for node in ast.walk(function)
+        for value in _given_to(node, key)
+        if len(text := ast.unparse(value)) <= _LONGEST
+    ]
+    yield from found[:_MOST_LINES]
+
+
+def _key(text: str) -> str | None:
+    """Return the last name of a chain of attributes and keys: ``step`` of ``self.state[p]["step"]``."""
+    try:
+        node = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    constant = node.slice if isinstance(node, ast.Subscript) else None
+    return constant.value if isinstance(constant, ast.Constant) and isinstance(constant.value, str) else None
+
+
+def _given_to(node: ast.AST, key: str) -> Iterator[ast.expr]:
+    """Yield what a node gives ``key``: ``self.key = v``, ``s["key"] = v``, ``s.update(key=v)``, ``{"key": v}``."""
+    if isinstance(node, ast.Assign) and any(_key(ast.unparse(one)) == key for one in node.targets):
+        yield node.value
+    elif isinstance(node, ast.Call) and called(node) in {"update", "dict"}:
+        yield from (one.value for one in node.keywords if one.arg == key)
+    elif isinstance(node, ast.Dict):
+        pairs = zip(node.keys, node.values, strict=True)
+        yield from (value for one, value in pairs if isinstance(one, ast.Constant) and one.value == key)

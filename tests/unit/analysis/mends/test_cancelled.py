@@ -61,6 +61,23 @@ def test_running_moments_are_told_to_be_taken_about_the_mean(at, by_hand):
     assert "two passes" in explain(facts)[1].suggestions[1].text
 
 
+@pytest.mark.parametrize("rows", [True, False])
+def test_the_spread_of_groups_is_taken_over_these_and_bounded_where_a_group_is_of_one(at, by_hand, rows):
+    """A mean over all would be another number, and of one value the root is 0 however its square is made."""
+    text = "var = scatter_mean(x * x, index, n) - mean * mean"
+    lost = broken(at, by_hand, text, text[6:], ("mean", "scatter_mean(x, index, n)"), of=0.17).look.facts["lost"]
+    given = (by_hand.fact(shape=(6, 12)), by_hand.fact(zeros=12 if rows else 5, min=0.0, shape=(6, 12)))
+    bad = by_hand.fact(posinf=4, neginf=8, shape=(6, 12), first_bad=(4, 0))
+    line = "return torch.sqrt(var.clamp(min=0))"
+    facts = at("div", given, (bad,), text=line, column=(7, len(line)), file="train.py", line=10,
+               node="SqrtBackward0", forward_op="aten.sqrt.default", extra={"lost": lost})  # fmt: skip
+    found = explain(facts)[1]
+    assert found.suggestions[1].code is None
+    assert "over the same part that scatter_mean averages" in found.suggestions[1].text
+    assert "Keep the bound" in found.suggestions[1].text
+    assert any("of one alone" in text for text in found.evidence) is rows
+
+
 def test_equal_numbers_have_lost_nothing(at, by_hand):
     facts = broken(at, by_hand, "v = sq - m * m", "sq - m * m", kind="nan")
     assert len(explain(facts)[1].evidence) == 1

@@ -175,6 +175,26 @@ def test_a_line_in_float32(line, expression, outside, plain):
     assert widening.outside_autocast(at(line, expression), "cuda") == expected
 
 
+@pytest.mark.parametrize(
+    ("line", "expression", "widened"),
+    [
+        ("return self.out(h @ h.transpose(1, 2) @ h / 256).mean(1)", "h @ h.transpose(1, 2)",
+         "return self.out(h.float() @ h.transpose(1, 2).float() @ h.float() / 256).mean(1)"),
+        ("y = w @ (q @ k) + b", "q @ k", "y = w.float() @ (q.float() @ k.float()) + b"),
+        ("y = torch.bmm(F.softmax(q @ k, -1), v)", "q @ k",
+         "y = torch.bmm(F.softmax(q.float() @ k.float(), -1), v.float())"),
+        ("y = q @ k + a @ b", "q @ k", "y = q.float() @ k.float() + a.float() @ b.float()"),
+        ("y = (q @ k / math.sqrt(d)) @ v", "q @ k", "y = (q.float() @ k.float() / math.sqrt(d)) @ v.float()"),
+        ("y = q @ k @ self.v(x)", "q @ k", None),  # what the module gives is half, and what it is given may be
+        ("y = q @ k + self.v(x)", "q @ k", None),
+    ],
+)  # fmt: skip
+def test_no_product_takes_a_float_beside_a_half(line, expression, widened):
+    code = widening.outside_autocast(at(line, expression), "cpu")
+    assert code is widened is None or code.split(":", 1)[1].strip() == widened
+    assert code is None or all(len(one) <= fitting.LONGEST_LINE for one in code.splitlines())
+
+
 @pytest.mark.parametrize("expression", ["self.proj(x)", "torch.cat([a, b])", "f(*x)", "x"])
 def test_what_cannot_be_lifted_for_sure_is_left(expression):
     assert widening.operands(at(f"y = {expression}", expression)) is None

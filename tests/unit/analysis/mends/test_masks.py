@@ -248,6 +248,30 @@ def test_zeros_of_a_masked_softmax_made_elsewhere_are_bounded_too(at, by_hand):
 
 
 @pytest.mark.parametrize(
+    ("seen", "left_out"),
+    [({"max": 0.9955, "absmin": 9.8e-5}, True), ({"max": 1.0, "absmin": 9.8e-5}, False), ({"max": 0.9955}, False)],
+)
+def test_a_teacher_whose_scores_are_masked_has_its_terms_left_out(at, by_hand, seen, left_out):
+    line = "return (p * (p.log() - F.log_softmax(student / t, -1))).sum(-1).mean() * t * t"
+    given = by_hand.fact(shape=(16, 6), zeros=32, min=0.0, **{"absmin": 1e-30, **seen})
+    facts = at("log", (given,), (by_hand.fact(neginf=32),), extra={"of_weights": False}, **placed(line, "p.log()"))
+    told = advice(on(facts, ("p", "F.softmax(teacher / t, -1)")))
+    assert (".masked_fill(p == 0, 0.0)" in told[0].code) is left_out
+    if not left_out:
+        assert "which is finite where the scores are" in told[0].text
+        return
+    teacher = torch.randn(16, 6).masked_fill(torch.arange(6) > 3, -math.inf)
+    student = teacher.clone().requires_grad_()
+    share = teacher.requires_grad_().softmax(-1)
+    names = {"p": share, "student": student, "t": 2.0, "torch": torch, "F": torch.nn.functional}
+    loss = eval(told[0].code.removeprefix("return "), names)  # noqa: S307
+    loss.backward()
+    assert loss.isfinite()
+    assert student.grad.isfinite().all()
+    assert teacher.grad.isfinite().all()
+
+
+@pytest.mark.parametrize(
     ("line", "expression", "code"),
     [
         ("loss = nn.functional.cross_entropy(z, y)", "nn.functional.cross_entropy(z, y)",

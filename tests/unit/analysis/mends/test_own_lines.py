@@ -363,6 +363,24 @@ def test_both_ends_of_one_number_are_bounded(at, by_hand, op, line, expression, 
 _PARTS = [("parametrizations.weight.original1", "parametrizations.weight.original0"), ("weight_v", "weight_g")]
 
 
+@pytest.mark.parametrize(("step", "lengths", "told"), [
+    (0, 4, "Let the direction of"),
+    (30, 4, "If it is new, made of zeros: let the direction of"),
+    (30, 3, "Rows of the direction were set to 0"),
+])  # fmt: skip
+@pytest.mark.parametrize("parts", _PARTS)
+def test_a_layer_that_is_zeros_since_training_began_may_be_new(at, by_hand, parts, step, lengths, told):
+    """Of a weight of zeros weight_norm makes a length of zeros; what was pruned keeps its length, as a rule."""
+    names = [f"blocks.1.c2.{one}" for one in parts]
+    given = by_hand.fact(names[0], zeros=16, min=0.0, max=0.0), by_hand.fact(names[1], zeros=lengths, shape=(4, 1))
+    line = on("return x + self.c2(h)", "self.c2(h)")
+    (mend,) = explain(at("_weight_norm_interface", given, (by_hand.fact(nan=16),), step=step, **line))[1].suggestions
+    assert mend.text.startswith(told)
+    assert (mend.code is None) is (lengths == 3)
+    assert "new" in mend.text or step == 0
+    assert "pruning does" not in mend.text
+
+
 @pytest.mark.parametrize("parts", _PARTS)
 def test_a_layer_whose_weight_is_normalised_is_called_as_the_line_calls_it(at, by_hand, parts):
     names = [f"blocks.1.c2.{one}" for one in parts]

@@ -15,8 +15,19 @@ def test_ctc(at, by_hand):
     facts = at("_ctc_loss", (by_hand.fact(),), (loss, by_hand.fact(neginf=9)))
     found = mechanism(facts)
     assert found.slug == "ctc_infeasible"
-    assert found.evidence[0] == "1 of 8 targets cannot be aligned: longer than the input"
+    assert found.evidence[0] == "1 of 8 targets cannot be aligned: longer than the input allows"
     assert mechanism(at("_ctc_loss", (by_hand.fact(),), (by_hand.fact(nan=1), by_hand.fact()))).slug == "unknown"
+
+
+@pytest.mark.parametrize(("frames", "symbols", "repeats"), [((6, 16), (2, 6), True), ((6, 16), (2, 7), False)])
+def test_targets_that_are_no_longer_than_their_input_hold_repeats(at, by_hand, frames, symbols, repeats):
+    """The blank between two that are equal takes a frame as well."""
+    lengths = [by_hand.fact(dtype="int64", shape=(4,), min=low, max=high) for low, high in (frames, symbols)]
+    given = (by_hand.fact(), by_hand.fact(dtype="int64", shape=(15,)), *lengths)
+    loss = by_hand.fact(shape=(4,), posinf=1)
+    told = mechanism(at("_ctc_loss", given, (loss,))).evidence
+    assert told[0] == "1 of 4 targets cannot be aligned: longer than the input allows"
+    assert any("No target has more symbols than its input has frames" in text for text in told) is repeats
 
 
 def one_value(by_hand, **rest):

@@ -189,3 +189,28 @@ def test_each_correction_of_a_line_counts_from_one(at, by_hand):
 def test_where_an_update_made_again_is_finite_every_op_may_be_watched(by_hand):
     report = analyse(by_hand.run(by_hand.rank(0, by_hand.state(6, since=5), by_hand.finite(6), world=1)))
     assert report.verdict.suggestions[-1].code == "nandiag run --level op"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("s.get('step', 0)", "s['step']  # in the place of s.get('step', 0), line 35"),
+        ("int(s.get('step', 0))", "s['step']  # in the place of s.get('step', 0), line 35"),
+        ("saved['t']", None),
+    ],
+)
+def test_a_count_that_came_out_of_a_loaded_state_is_looked_for_there_first(at, by_hand, text, code):
+    """One more would let the update run, and correct averages of many steps as if they were new."""
+    line = 'm_hat = state["m"] / (1 - b1**t)'
+    extra = {"reconstructed": True, "parameters": ["weight"], "arg1": 0.0}
+    facts = at("div", (by_hand.fact(),), (by_hand.fact(posinf=16),), extra=extra,
+               **{**placed(line, line[8:]), "phase": "optimizer"})  # fmt: skip
+    kinds = (Meaning("t", "state['step']", "optim.py", 20),)
+    around = Around(kinds=kinds, restored=(Meaning("state['step']", text, "lib/optim.py", 35, inside=False),))
+    story, mechanism = explain(replace(facts, look=replace(facts.look, site=Site(around=around))))
+    assert story.leads
+    assert "at optim.py:35" in story.suggestions[0].text
+    assert ("It is 0 where" in story.suggestions[0].text) is (code is not None)
+    assert story.suggestions[0].code == code
+    assert mechanism.suggestions[0].text.startswith("Where nothing was loaded: ")
+    assert mechanism.suggestions[0].code == 'm_hat = state["m"] / (1 - b1**(t + 1))'

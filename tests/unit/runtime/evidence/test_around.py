@@ -311,3 +311,24 @@ def test_what_a_comprehension_goes_through_is_no_name_behind_it(run, made, told)
     text = f"def f(ps, p):\n    n = {made}\n    return [probe(p / n) for p in ps][0]\nfound = f(g(), g())\n"
     found = run(f"def g():\n    return [1.0]\n{text}")
     assert {name: text for name, text in texts(found).items() if name == "n"} == told
+
+
+@pytest.mark.parametrize(
+    ("load", "told"),
+    [
+        ("def restore(self, s):\n        self.state.update(m=1, step=s.get('step', 0))", ["s.get('step', 0)"]),
+        ("def load_state_dict(self, s):\n        self.state['step'] = s['t']", ["s['t']"]),
+        ("def __setstate__(self, s):\n        self.state = {'step': s}", ["s"]),
+        ("def reset(self, s):\n        self.state['step'] = s['t']", []),
+        ("def load(self, s):\n        self.state['other'] = s['t']", []),
+    ],
+)
+def test_what_a_loaded_state_gives_a_key_that_a_name_stands_for(run, load, told):
+    text = (
+        "class A:\n    def __init__(self):\n        self.state = {'step': 3}\n    def step(self):\n"
+        "        state = self.state\n        t = state['step']; return probe(1 - 0.9 ** t)\n"
+        f"    {load}\nfound = A().step()\n"
+    )
+    found = [one for one in run(text).restored if one.name == "state['step']"]
+    assert [one.text for one in found] == told
+    assert all(one.line == 8 for one in found)

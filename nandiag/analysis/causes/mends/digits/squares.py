@@ -24,7 +24,10 @@ _WELFORD = Suggestion(
     "m2 += x.var(0, unbiased=False) * len(x) + delta**2 * count * len(x) / seen\n"
     "mean += delta * len(x) / seen; count = seen  # the variance is m2 / count",
 )
-_TWO_PASSES = Suggestion("Better: take it in two passes, with the mean off before squaring.", variances.GENERAL)
+_TWO_PASSES = "Better: take it in two passes, with the mean off before squaring"
+_EQUAL = "of equal values, or of one alone, it is 0 by itself"
+# A row of so few values may be 0 throughout by chance.
+_ROW = 4
 
 
 def told(loss: Loss) -> tuple[tuple[str, ...], tuple[Suggestion, ...]] | None:
@@ -41,12 +44,15 @@ def told(loss: Loss) -> tuple[tuple[str, ...], tuple[Suggestion, ...]] | None:
         return None
     step = f"of numbers up to {words.number(of)} {loss.dtype} knows only steps of about {words.number(of * eps)}"
     seen = f"{loss.line} takes a square off a number that is nearly the same: {step}; a smaller difference is lost"
+    if _are_whole_rows(loss):
+        seen = f"{loss.line} takes a square off what may be the same: the zeros fill whole rows. If it is a variance, "
+        seen += f"{_EQUAL}; else {step}, and a smaller difference is lost"
     return (seen,), _mends(loss, node, eps, of)
 
 
 def _mends(loss: Loss, node: ast.BinOp, eps: float, of: float) -> tuple[Suggestion, ...]:
     if fitting.assigned_to(_shown(loss)) is not None:
-        return (_TWO_PASSES,)
+        return (_two_passes(loss, node),)
     code = variances.in_two_passes(loss.facts, node)
     if code is not None:
         text = "Take the mean off before squaring, as torch's own variance does: the difference of two squares loses "
@@ -59,7 +65,28 @@ def _mends(loss: Loss, node: ast.BinOp, eps: float, of: float) -> tuple[Suggesti
     right = _shown(loss)[node.right.col_offset : node.right.end_col_offset]
     text = "Keep it above what rounding leaves of it, which may as well be below 0: a guard of 0 alone is none."
     bounded = _put(loss, text, f"({_shown(loss)}).clamp_min({bound} * {right} + 1e-12)")
-    return (bounded, _WELFORD if _is_kept(node.left) else _TWO_PASSES)
+    return (bounded, _WELFORD if _is_kept(node.left) else _two_passes(loss, node))
+
+
+def _two_passes(loss: Loss, node: ast.BinOp) -> Suggestion:
+    """Say to take the mean off first; behind a function of the script's own nobody knows over what part it is taken.
+
+    The gradient of a root needs its bound then, too.
+    """
+    own = variances.averaged_by(loss.facts, node.left)
+    bound = f" Keep the bound: {_EQUAL}." if loss.facts.node is not None else ""
+    if own is not None:
+        return Suggestion(f"{_TWO_PASSES}, over the same part that {own} averages.{bound}")
+    return Suggestion(f"{_TWO_PASSES}.{bound}", variances.GENERAL + (" + 1e-12" if bound else ""))
+
+
+def _are_whole_rows(loss: Loss) -> bool:
+    """Whether the zeros that were divided by are those of whole rows: rounding alone would leave some of each."""
+    given, seen = loss.facts.origin.inputs, loss.facts.origin.outputs
+    zeros, bad = given[-1] if given else None, seen[0].first_bad if seen else None
+    if zeros is None or not zeros.zeros or bad is None or len(zeros.shape) < 2 or len(bad) != len(zeros.shape):
+        return False
+    return zeros.shape[-1] >= _ROW and zeros.zeros % zeros.shape[-1] == 0 and bad[-1] == 0
 
 
 def _noise(eps: float, of: float) -> str:

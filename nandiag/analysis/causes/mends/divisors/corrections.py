@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import posixpath
 from collections.abc import Callable
 
 from nandiag.analysis.causes.facts import Facts
@@ -37,7 +38,45 @@ def mended(facts: Facts, *, infinite: bool) -> Suggestion | None:
     made = [f"{one} = {_later(told)}" for one, told in {name: text, **_beside(facts)}.items()]
     code = "; ".join(made) if name != text else _all_later(facts)
     why = f"{text} is 0 while {count} is: let it count from 1 on, here and wherever else it corrects."
-    return Suggestion(why, code)
+    return Suggestion(why if restored(facts) is None else f"Where nothing was loaded: {why}", code)
+
+
+def restored(facts: Facts) -> Suggestion | None:
+    """Say to look at the line by which the count came out of a state that was loaded; None where there is none.
+
+    Averages that are corrected as if they were new are far too large: to count one later hides what was lost.
+    """
+    power = _power(quotients.below(facts.origin) or "")
+    known = facts.around.restored if facts.around is not None else ()
+    if power is None or not known or of_one(facts) is not None:
+        return None
+    count = ast.unparse(_counted(power.right))
+    made = next((one for one in known if one.name in {count, facts.kind(count)}), None)
+    if made is None:
+        return None
+    where = f"{posixpath.basename(made.file)}:{made.line}"
+    text = f"{count} is 0, and it comes out of a state that is loaded, at {where}, as {made.text}: look there first."
+    default = _default(made.text)
+    if default is None:
+        return Suggestion(f"{text} Averages that were loaded need the count that they were saved with.")
+    asked, key, given = default
+    return Suggestion(
+        f"{text} It is {given} where what was saved holds no {key}: look by which name it was saved, and take it "
+        "without a default, so that a state without it raises.",
+        f"{asked}[{key}]  # in the place of {asked}.get({key}, {given}), line {made.line}",
+    )
+
+
+def _default(text: str) -> tuple[str, str, str] | None:
+    """Return what is asked in ``s.get("step", 0)``, for which key, and the default, where that is 0."""
+    node = parsing.expression(text)
+    while isinstance(node, ast.Call) and len(node.args) == 1:
+        node = node.args[0]
+    asked = None if node is None else fitting.target(node, "get")
+    if asked is None or not isinstance(node, ast.Call) or len(node.args) != 2:
+        return None
+    key, given = (ast.unparse(one) for one in node.args)
+    return (fitting.bracketed(asked), key, given) if given in {"0", "0.0"} else None
 
 
 def in_line(facts: Facts) -> Suggestion | None:

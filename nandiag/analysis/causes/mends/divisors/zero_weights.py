@@ -85,16 +85,19 @@ def _are_gradients_of_zeros(facts: Facts) -> bool:
 
 def of_direction(facts: Facts) -> Suggestion:
     """Say what to do about the zeros of a direction that weight normalisation divides by its length."""
-    if facts.origin.step:
-        text = "Rows of the direction were set to 0 since training began, as pruning does: set their length to 0, "
-        return Suggestion(f"{text}and leave the direction as it was.")
+    if facts.origin.step and not _is_as_made(facts):
+        text = (
+            "Rows of the direction were set to 0 since training began, by pruning, say, or where a new layer was made: "
+        )
+        return Suggestion(f"{text}set their length to 0, and leave the direction as it was.")
     direction, length = ((one.name or "") for one in (*facts.origin.inputs, *facts.origin.inputs)[:2])
     layer = direction.partition(_PARAMETRIZED)[0] if _PARAMETRIZED in direction else direction.rpartition(".")[0]
     text = f"Let the direction of {layer or 'the layer'} begin with numbers, and its length at 0 where the layer is to "
     text += "begin so"
+    text, pruned = (f"If it is new, made of zeros: let{text[3:]}", _PRUNED) if facts.origin.step else (text, "")
     called, own = _called(facts), layer.rpartition(".")[2]
     if not layer or called.rpartition(".")[2] != own or not length.startswith(layer):
-        return Suggestion(f"{text}, behind the line that makes it.")
+        return Suggestion(f"{text}, behind the line that makes it.{pruned}")
     lines = facts.written(called)
     where = f", behind {words.lines(lines)}" if lines else ", behind the line that makes it"
     tag = f"  # behind {words.lines(lines)}" if len(lines) == 1 else ""
@@ -102,9 +105,16 @@ def of_direction(facts: Facts) -> Suggestion:
         f"torch.nn.init.normal_({called}{direction[len(layer) :]}, std=0.02); "
         f"torch.nn.init.zeros_({called}{length[len(layer) :]}){tag}"
     )
-    return Suggestion(f"{text}{where}.", code)
+    return Suggestion(f"{text}{where}.{pruned}", code)
 
 
+def _is_as_made(facts: Facts) -> bool:
+    """Whether direction and length are zeros throughout: so are those that weight_norm makes of a weight of zeros."""
+    parts = facts.origin.inputs[:2]
+    return len(parts) > 1 and all(one.zeros == one.numel for one in parts)
+
+
+_PRUNED = " If it was pruned: set its length to 0, and leave the direction as it was."
 _PARAMETRIZED = ".parametrizations"
 
 

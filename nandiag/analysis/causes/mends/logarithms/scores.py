@@ -14,7 +14,7 @@ from nandiag.analysis.causes.mends.script import bounding, fitting, meanings, pa
 from nandiag.analysis.report import Origin, Suggestion
 from nandiag.events import Meaning, Statement
 
-_ONE = "Take both in one step, which stays finite: the logarithm has the scores before it."
+_ONE = "Take both in one step, which is finite where the scores are: the logarithm has the scores before it."
 _ITSELF = "It is taken of an exponential that vanished: take the number itself that this is of."
 SIGMOIDS, SOFTMAX = ("sigmoid", "expit"), ("softmax",)
 _ONES = ("1", "1.0")

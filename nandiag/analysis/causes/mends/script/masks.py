@@ -12,6 +12,7 @@ from nandiag.events import TensorFact
 
 _ENDLESS = re.compile(r"""-\s*(?:\w+\.)*inf\b|["']-inf|-\s*float\(["']inf""", re.IGNORECASE)
 _SHARE, _NEXT_TO_NOTHING = 0.9, 1e-12
+_SEVERAL, _FEW = 4, 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,15 @@ def is_laid(facts: Facts) -> bool:
 def left_out_of(shares: TensorFact) -> bool:
     """Whether the zeros of a softmax are far below its other shares, of which no row has one alone.
 
-    Scores that are only small leave shares of all sizes down to the least that the dtype holds.
+    Scores that are only small leave shares of all sizes down to the least that the dtype holds. Of several rows one
+    would have all, to the last digit, were it the others' size alone that made them vanish.
     """
-    if not shares.zeros or shares.absmin is None or dtype_of(shares) == "float16":
+    if not shares.zeros or shares.absmin is None or shares.max is None or dtype_of(shares) == "float16":
         return False
-    return (shares.max or 1.0) < _SHARE and shares.absmin > _NEXT_TO_NOTHING
+    several = shares.numel >= _SEVERAL * (shares.shape[-1] if shares.shape else 1)
+    if several and shares.max < 1.0 and shares.absmin > _FEW:
+        return True
+    return shares.max < _SHARE and shares.absmin > _NEXT_TO_NOTHING
 
 
 def mask_in(text: str) -> Mask | None:

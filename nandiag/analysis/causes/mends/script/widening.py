@@ -21,6 +21,13 @@ _VIEWS = frozenset(
 )
 
 
+_OF_TENSORS = frozenset(
+    {"sum", "mean", "size", "norm", "square", "pow", "sqrt", "exp", "abs", "relu", "tanh", "sigmoid", "softmax"}
+    | {"clamp", "clamp_min", "clamp_max", "masked_fill", "amax", "max", "min", "log_softmax", "item", "float"}
+)
+_PRODUCTS = frozenset({"bmm", "matmul", "mm", "einsum", "baddbmm", "dot"})
+
+
 class WithEps(NamedTuple):
     """A function of torch's that divides by what it keeps above zero by an ``eps`` of its own.
 
@@ -52,13 +59,63 @@ def operands(origin: Origin) -> str | None:
 
 
 def outside_autocast(origin: Origin, device: str) -> str | None:
-    """Return the same behind ``with torch.autocast(device, enabled=False):``, where nothing in it is a module."""
+    """Return the same behind ``with torch.autocast(device, enabled=False):``, where no module in it is given half.
+
+    No product of matrices in the line then takes a float beside a half: what goes into the others is lifted as well.
+    """
     found = fitting.parsed(origin)
     parts = [] if found is None else _operands(found[1])
     if found is None or not parts or not all(map(_is_plain, parts)):
         return None
-    line = f'with torch.autocast("{device}", enabled=False): {fitting.whole(origin, _lifted(found[0], parts))}'
-    return line if len(line) <= fitting.LONGEST_LINE else None
+    lifted = _line_in_float(origin, found[1])
+    if lifted is None or len(lifted) > fitting.LONGEST_LINE:
+        return None
+    outside = f'with torch.autocast("{device}", enabled=False):'
+    whole = f"{outside} {lifted}"
+    return whole if len(whole) <= fitting.LONGEST_LINE else f"{outside}\n    {lifted}"
+
+
+def _line_in_float(origin: Origin, own: ast.expr) -> str | None:
+    """Return the user's line with the operands of all its products lifted, ``own`` among them.
+
+    ``None`` where one cannot be, or where something beside the underlined may be a module: its weights are float32.
+    """
+    source, line = origin.source or "", (origin.source or "").strip()
+    nodes = [one for one in fitting.nodes_of(line) if isinstance(one, ast.expr)] if line.isascii() else []
+    ends = tuple(at - (len(source) - len(source.lstrip())) for at in origin.column or (0, 0))
+    same = (one for one in nodes if (one.col_offset, one.end_col_offset) == ends and ast.dump(one) == ast.dump(own))
+    under = next(same, None)
+    if under is None or any(one.lineno != 1 or one.end_lineno != 1 for one in nodes):
+        return None
+    inside = {id(one) for one in ast.walk(under)}
+    around = {id(one) for one in nodes if any(part is under for part in ast.walk(one))}
+    beside = [one for one in nodes if id(one) not in inside]
+    if any(isinstance(one, ast.Call) and id(one) not in around and not _is_safe(one) for one in beside):
+        return None
+    multiplied = [part for one in beside if _multiplies(one) for part in _operands(one) if id(part) not in around]
+    given = [one for one in multiplied if not any(map(_multiplies, ast.walk(one)))]
+    parts = _operands(under) + given
+    apart = [one for one in parts if not any(one is not two and one in ast.walk(two) for two in parts)]
+    return _lifted(line, apart) if all(map(_is_plain, given)) else None
+
+
+def _multiplies(node: ast.AST) -> bool:
+    """Whether it is a product of matrices, which takes operands of one dtype alone."""
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.MatMult)
+    name = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
+    return name in _PRODUCTS and isinstance(node, ast.Call) and bool(_operands(node))
+
+
+def _is_safe(call: ast.Call) -> bool:
+    """Whether what is called has no weights: a function of torch's or of math, or a tensor's own."""
+    if _multiplies(call):
+        return True
+    if not isinstance(call.func, ast.Attribute):
+        return isinstance(call.func, ast.Name) and call.func.id in {"len", "float", "int", "max", "min"}
+    if fitting.is_module(call.func.value) or ast.unparse(call.func.value) == "math":
+        return not call.func.attr.startswith(("linear", "conv", "bilinear"))
+    return call.func.attr in _VIEWS | _OF_TENSORS
 
 
 def brought_to(origin: Origin, dtype: str) -> str | None:
@@ -88,7 +145,7 @@ def _operands(node: ast.expr) -> list[ast.expr]:
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
     if name in WITH_EPS:
         return given[: WITH_EPS[name].tensors] if len(given) <= WITH_EPS[name].most else []
-    return given if name in {"bmm", "matmul", "mm", "einsum", "baddbmm", "linear", "dot", "square", "sum"} else []
+    return given if name in _PRODUCTS | {"linear", "square", "sum"} else []
 
 
 def _is_number(node: ast.expr) -> bool:

@@ -1,0 +1,111 @@
+"""What leads the argument of a logarithm below zero: weights that nothing keeps above it, or data (reader side)."""
+
+from __future__ import annotations
+
+import ast
+
+from nandiag.analysis.causes.facts import Facts
+from nandiag.analysis.causes.mends.script import fitting, meanings, parsing
+from nandiag.analysis.report import Suggestion
+from nandiag.events import Warned, words
+
+# Functions that are above zero whatever they are given.
+_POSITIVE = ("exp", "exp2", "softplus", "sigmoid", "softmax")
+_NODES = ("Exp", "Exp2", "Softplus", "Sigmoid", "Softmax")
+_OF_POSITIVE = frozenset({"log", "log2", "log10", "log1p", "sqrt", "rsqrt"})
+_FULL = "torch.nn.functional.softplus"
+_DEEPEST, _MOST = 4, 4
+_LEARNT = Suggestion(
+    f"It is made of weights: where nothing keeps these above zero, learn their logarithm, or let {_FULL} make it "
+    "positive."
+)
+
+
+def of_trained(facts: Facts, op: str) -> Suggestion | None:
+    """Say what to do about weights that the argument of the underlined ``op`` is made of; None where it is data.
+
+    What an exponential or the like makes is above zero by itself: then it is something beside it that is not.
+    """
+    if by_batch(facts) is not None:
+        return None
+    kept, rest = _parts(facts, _given(facts, op))
+    if not kept and not _of_positive(facts):
+        return _LEARNT
+    if not kept or not rest or len(rest) > _MOST:
+        return None
+    several = len(kept) > 1
+    above = f"{words.few(kept)} {'are' if several else 'is'} above zero by {'themselves' if several else 'itself'}"
+    found = f"{above}: look at {words.few(rest)}" + ("." if len(rest) == 1 else ", which of them goes below.")
+    return Suggestion(
+        f"{found} What comes with the data is to be mended while it is loaded; of a weight learn the logarithm."
+    )
+
+
+def by_batch(facts: Facts) -> Warned | None:
+    """Return what says that the batch of this very step is unlike those before, where it made what is below zero.
+
+    It is the script's own text that leads from the logarithm, or the root, to it.
+    """
+    if not facts.outputs_nan or not facts.finite_inputs or facts.op not in _OF_POSITIVE or facts.node is not None:
+        return None
+    names = {name for part in _reached(facts, _given(facts, facts.op), 0) for name in _names(part)}
+    seen = (one for one in facts.warned if (one.slug, one.step) == ("batch_outlier", facts.origin.step))
+    return next((one for one in seen if one.name in names), None)
+
+
+def _given(facts: Facts, op: str) -> ast.expr | None:
+    found = fitting.parsed(facts.origin)
+    return None if found is None else fitting.target(found[1], op)
+
+
+def _of_positive(facts: Facts) -> bool:
+    """Whether autograd is known to have taken the like of an exponential on the way, though the text shows none."""
+    nodes = facts.extra.get("made_by")
+    return isinstance(nodes, list) and any(str(node).partition("Backward")[0] in _NODES for node in nodes)
+
+
+def _reached(facts: Facts, node: ast.expr | None, depth: int) -> list[ast.expr]:
+    """Return an expression, and those that the names in it stand for."""
+    if node is None or depth > _DEEPEST:
+        return []
+    made = [meaning for name in sorted(_names(node)) if (meaning := facts.meaning(name)) is not None]
+    inner = [parsing.expression(one.text) for one in made]
+    return [node, *(part for one in inner for part in _reached(facts, one, depth + 1))]
+
+
+def _names(node: ast.expr) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def _parts(facts: Facts, node: ast.expr | None) -> tuple[list[str], list[str]]:
+    """Return what an expression is made of by sums, products and quotients: what is above zero by itself, and the rest.
+
+    Both are told as they stand in the line, and where a name stands for more than a number, in what it stands for.
+    """
+    kept: dict[str, None] = {}
+    rest: dict[str, None] = {}
+    _sort(facts, node, kept, rest, 0)
+    return list(kept), list(rest)
+
+
+def _sort(facts: Facts, node: ast.expr | None, kept: dict[str, None], rest: dict[str, None], depth: int) -> None:
+    if node is None or isinstance(node, ast.Constant):
+        return
+    if isinstance(node, ast.BinOp):
+        for side in (node.left, node.right):
+            _sort(facts, side, kept, rest, depth)
+        return
+    made = meanings.behind(facts, node)
+    if any(fitting.target(made.node, one) is not None for one in _POSITIVE):
+        kept[ast.unparse(node)] = None
+    elif isinstance(made.node, ast.BinOp) and made.inside and depth < _DEEPEST:
+        _sort(facts, made.node, kept, rest, depth + 1)
+    else:
+        rest[ast.unparse(_looked_at(node))] = None
+
+
+def _looked_at(node: ast.expr) -> ast.expr:
+    """Return what an index picks a part of."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return node

@@ -1,0 +1,64 @@
+"""What leads the argument of a logarithm below zero: weights, or what came with the data."""
+
+from dataclasses import replace
+
+import pytest
+
+from nandiag.analysis import analyse
+from nandiag.analysis.causes import explain
+from nandiag.events import Around, Meaning, Site, Warned
+from tests.unit.analysis.mends.told import on, placed
+
+LINE = "nll = nll + 0.5 * (torch.log(s) + v**2 / s)"
+NAMES = (("s", "p + r * var_scale[:, t]"), ("r", "self.log_r.exp()"))
+
+
+def below(at, by_hand, line, expression, *names, made_by=(), warned=()):
+    facts = at("log", (by_hand.fact(min=-5.1, max=-5.0),), (by_hand.fact(nan=1),), **placed(line, expression),
+               extra={"of_weights": True, "made_by": list(made_by)})  # fmt: skip
+    return replace(on(facts, *names), warned=warned)
+
+
+def texts(facts):
+    return [one.text for one in explain(facts)[1].suggestions]
+
+
+@pytest.mark.parametrize(
+    ("names", "made_by", "first"),
+    [
+        (NAMES, ("AddBackward0",), "r is above zero by itself: look at p, var_scale, which of them goes below."),
+        (NAMES[:1], ("AddBackward0",), "It is made of weights: where nothing keeps these above zero"),
+        (NAMES[:1], ("AddBackward0", "ExpBackward0"), "Find out why the value leaves the domain"),
+        ((("s", "a.exp() - b.exp()"),), ("SubBackward0",), "Find out why the value leaves the domain"),
+        ((("s", "F.softplus(a) * x"),), ("MulBackward0",), "F.softplus(a) is above zero by itself: look at x."),
+    ],
+)
+def test_weights_are_not_told_to_lack_an_exponential_that_they_have(at, by_hand, names, made_by, first):
+    assert texts(below(at, by_hand, LINE, "torch.log(s)", *names, made_by=made_by))[0].startswith(first)
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "others", "first"),
+    [
+        ("var_scale", 5, 7, "All of the batch is unlike those before, and goes into this: look at what var_scale"),
+        ("var_scale", 5, 0, "Sensors[11] is unlike those before"),
+        ("var_scale", 4, 7, "r is above zero"),
+        ("y", 5, 7, "r is above zero"),
+    ],
+)
+def test_a_batch_that_made_what_is_below_zero_leads_and_is_not_clipped(by_hand, name, step, others, first):
+    """The bound on its size would leave it where it is: below zero."""
+    facts = {"size": 9.0, "largest": 2.0, "batches": 5, "samples": 8, "sample": 0, "others": others,
+             "dataset": "Sensors", "index": 11}  # fmt: skip
+    at = LINE.index("torch.log(s)")
+    around = Around(tuple(Meaning(one, text, "kf.py", 3) for one, text in NAMES))
+    site = Site("", "KalmanFilter", "aten.log.default", file="kf.py", line=22, column=(at, at + 12), source=LINE,
+                around=around)  # fmt: skip
+    look = by_hand.found(
+        5, phase="forward", site=site, inputs=(by_hand.fact(min=-5.1, max=-5.0),), outputs=(by_hand.fact(nan=8),),
+        facts={"of_weights": True, "made_by": ["AddBackward0"]},
+    )  # fmt: skip
+    log = by_hand.rank(0, Warned("batch_outlier", step, facts, name), by_hand.loss(5), look, world=1)
+    told = analyse(by_hand.run(log, world=1)).verdict.suggestions
+    assert told[0].text.startswith(first)
+    assert step == 4 or name == "y" or not any("var_scale = var_scale.clamp" in (one.code or "") for one in told)
