@@ -20,7 +20,7 @@ from nandiag.events import Looked, Sent, words
 from nandiag.runtime.births.told import tell
 from nandiag.runtime.collectives.messages import ALL_GIVE, ARRIVALS, Message, Post, given_to
 from nandiag.runtime.collectives.ring import RING, Call
-from nandiag.runtime.evidence.exchanged import OPS
+from nandiag.runtime.evidence.exchange.exchanged import OPS
 from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.heard import taken_with_heard, with_heard
 from nandiag.runtime.evidence.labels import storage

@@ -17,8 +17,9 @@ from nandiag.events import Looked, Next
 from nandiag.runtime.belongings.signals import postponed
 from nandiag.runtime.belongings.world.patience import SHORT, patience
 from nandiag.runtime.births.known import LAST
-from nandiag.runtime.evidence.buckets import with_buckets
-from nandiag.runtime.evidence.exchanged import of_rate
+from nandiag.runtime.evidence.evaluated import by_call, that_wrote
+from nandiag.runtime.evidence.exchange.buckets import with_buckets
+from nandiag.runtime.evidence.exchange.exchanged import of_rate
 from nandiag.runtime.evidence.given import read_before, with_number
 from nandiag.runtime.evidence.heard import with_heard
 from nandiag.runtime.evidence.labels import storage
@@ -102,7 +103,8 @@ class Examiner:
         self._left -= 1
         tape = self._capture.tape
         with quiet():
-            copies = kept_as_buffers(tape) + ([] if case.broken is None else [case.broken.entry])
+            wrote = that_wrote(tape, case.suspects)
+            copies = kept_as_buffers(tape) + wrote + ([] if case.broken is None else [case.broken.entry])
             copies += [entry for one in case.parameters if (entry := tape.copier(storage(one))) is not None]
             copies += given_memory(tape, case, self._capture.window.moved.in_step(tape.step))
         entries, self._partial = still_held(to_play(tape, case, copies))
@@ -121,6 +123,7 @@ class Examiner:
             looked = with_buckets(looked, roots_of(entries))
         with quiet():
             looked = self._from_file(case, entries, self._of_weights(case, entries, looked))
+            looked = by_call(looked, self._capture.known.values(), tape, case.suspects)
         looked = of_given(case, looked, self._capture.window.moved.all(), self.examine_handed)
         looked = with_number(case, looked, self._capture, functools.partial(self.examine_number, case.step))
         looked = timed(looked, time.perf_counter() - began)

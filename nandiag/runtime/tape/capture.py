@@ -214,7 +214,7 @@ class Capture:
         grad = known[0]
         entry = Entry(ROOT, module, grad=grad, modes=known)
         frame = sys._getframe(_WRAPPED)
-        entry.trail = trail(frame.f_back)
+        entry.step, entry.trail = self.tape.step, trail(frame.f_back)
         habit = self._habit(module)
         swapped = swapped_by(frame.f_back, module)
         if swapped is None:

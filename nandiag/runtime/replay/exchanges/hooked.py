@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from nandiag.events import Looked
 from nandiag.runtime.belongings.keeping import keeper
 from nandiag.runtime.belongings.reach import content, is_followed, is_object
-from nandiag.runtime.evidence.exchanged import hook_of
+from nandiag.runtime.evidence.exchange.exchanged import hook_of
 from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.evidence.walk import origin

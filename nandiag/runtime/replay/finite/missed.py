@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nandiag.events import Looked
-from nandiag.runtime.evidence.exchanged import with_exchange
+from nandiag.runtime.evidence.exchange.exchanged import with_exchange
 from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.evidence.op import Spot

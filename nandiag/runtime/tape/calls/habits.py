@@ -5,11 +5,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import CodeType
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from nandiag.runtime.frames import Trail
 from nandiag.runtime.guard import disarm
 from nandiag.runtime.memory.silent import SILENT
 from nandiag.runtime.memory.there import is_there
@@ -29,6 +31,7 @@ _EVERY = 64
 _EARLY, _EVER_LATER = 1, 4
 # Elements of all that modules hold beside buffers that are copied before a call.
 _MOST_HELD = 1 << 22
+_TRAINING_WITHOUT, _MOST_PLACES = (True, False), 8
 
 
 class _Known(NamedTuple):
@@ -53,6 +56,13 @@ class _Known(NamedTuple):
         return self._replace(shelves=Shelves([*self.buffers, *few]), inner=[*map(weakref.ref, few)], holds=holds)
 
 
+class Untrained(NamedTuple):
+    """Where a module was called in a ``step`` without a gradient, but in training mode: it then writes its buffers."""
+
+    step: int
+    places: dict[tuple[CodeType, int], Trail]
+
+
 class Habit:
     """What a root module is known to change when it runs: buffers and plain attributes.
 
@@ -74,11 +84,14 @@ class Habit:
         self._held: Stock | None = None
         self._marks: dict[tuple[int, str], Mark] = {}
         self._calls, self._every = 0, _EARLY
+        self._without: Untrained | None = None
 
     def begin(self, entry: Entry) -> None:
         """Keep in ``entry`` what the call is about to change."""
         module = entry.function
         self._first, self._manner, self.holds = None, (module.training, entry.grad), True
+        if self._manner == _TRAINING_WITHOUT:
+            self._note(entry)
         self.sides.begin(self._manner)
         known = self._known.get(self._manner)
         self._calls += 1
@@ -101,6 +114,18 @@ class Habit:
             entry.buffers = shelves.copies()
         if modules:
             entry.attributes = keep_attributes(_there(modules))
+
+    def _note(self, entry: Entry) -> None:
+        if self._without is None or self._without.step != entry.step:
+            self._without = Untrained(entry.step, {})
+        places = self._without.places
+        if len(places) < _MOST_PLACES or entry.trail[0] in places:
+            places[entry.trail[0]] = entry.trail
+
+    def untrained(self, step: int) -> list[Trail]:
+        """Return where it was called in ``step`` without a gradient and in training mode, each place once."""
+        found = self._without
+        return list(found.places.values()) if found is not None and found.step == step else []
 
     def passes(self, module: nn.Module) -> bool:
         """Begin a call of ``module`` with gradients, where none of its calls changes anything; else do nothing.

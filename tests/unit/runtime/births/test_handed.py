@@ -15,7 +15,7 @@ from nandiag.runtime.births import record
 from nandiag.runtime.collectives import messages
 from nandiag.runtime.collectives.messages import Message, Post
 from nandiag.runtime.collectives.ring import Call, Group
-from nandiag.runtime.evidence.exchanged import with_exchange
+from nandiag.runtime.evidence.exchange.exchanged import with_exchange
 from nandiag.runtime.numeric.warned import HEARD
 from nandiag.runtime.tape.exchange import Exchange
 

@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from nandiag.runtime.evidence.buckets import Bucket, buckets_of
+from nandiag.runtime.evidence.exchange.buckets import Bucket, buckets_of
 
 
 class Told:

@@ -1,0 +1,47 @@
+"""A call of a model without a gradient that wrote into its buffers: ``eval()`` was forgotten (reader side)."""
+
+from __future__ import annotations
+
+from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, Cause, Facts
+from nandiag.analysis.explained.explanation import Explanation
+from nandiag.analysis.report import Suggestion
+
+EXPLAIN = Explanation(
+    slug="evaluation_in_training",
+    what="A model was called without a gradient, to evaluate it, say, and was still in training mode: then BatchNorm "
+    "mixes what it is given into its running statistics, and one NaN or Inf there stays. Training goes on by the "
+    "statistics of each batch and shows nothing; the next evaluation, or the model that is saved, is bad.",
+    looks=(
+        "error[evaluation_in_training]: Inf in buffer 1.running_mean and 1 more on rank 0 at step 30",
+        "The model was called here without a gradient and in training mode, and wrote this buffer.",
+    ),
+    fix=(
+        Suggestion(
+            "Set evaluation mode before such a call, and training mode behind it.",
+            "model.eval()\nwith torch.no_grad():\n    y = model(x)\nmodel.train()",
+        ),
+        Suggestion("Look at what was evaluated: it held, or led to, a value that is not finite."),
+    ),
+    pages=(
+        "generated/torch.nn.BatchNorm1d.html",
+        "notes/autograd.html",
+    ),
+)
+
+_WROTE = "The model was called here without a gradient and in training mode, and wrote this buffer."
+_THROUGH = "It came into the buffer by a call of the model without a gradient, in training mode, at {}:{}."
+_EVAL = "Call {0}.eval() before the model is evaluated, and {0}.train() behind it: then running statistics stay."
+_GIVEN = Suggestion("Look at what this call was given: it held, or led to, a value that is not finite.")
+
+
+def explain(facts: Facts) -> Cause | None:
+    """Name the mode where buffers were written by a call that nothing was trained by."""
+    at = facts.look.facts.get("wrote_by_call") if facts.look is not None else None
+    if facts.look is None or not isinstance(at, list):
+        return None
+    model = facts.called("model")
+    mend = Suggestion(_EVAL.format(model), f"{model}.eval()")
+    if facts.source == "buffer":
+        return Cause("evaluation_in_training", (_WROTE,), (mend, _GIVEN), LIKELY, story=True)
+    file = str(at[0]).replace(chr(92), "/").rpartition("/")[2]
+    return Cause("evaluation_in_training", (_THROUGH.format(file, at[1]),), (mend,), POSSIBLE, story=True)

@@ -1,0 +1,65 @@
+"""Calls of models without a gradient that write into buffers: an evaluation that forgot ``eval()``, say (worker).
+
+They are no part of the step, and what they were given is gone as a rule; what their buffers held before each is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from torch import Tensor
+
+from nandiag.events import Looked
+from nandiag.runtime.evidence.explain import site_of
+from nandiag.runtime.evidence.op import Spot
+from nandiag.runtime.frames import Frame, places_on
+from nandiag.runtime.look.finite import fact, is_bad
+from nandiag.runtime.tape.calls.habits import Habit
+from nandiag.runtime.tape.entries import ROOT, Entry, Tape
+
+_FRAMES = 6
+_GONE = "what it was given is gone"
+
+
+def that_wrote(tape: Tape, suspects: Iterable[Tensor]) -> list[Entry]:
+    """Return the step's calls of models without a gradient that may have written into bad buffers, in their order."""
+    bad = {id(one) for one in suspects if is_bad(one)}
+    calls = (entry for entry in tape.loose if entry.kind == ROOT and entry.step == tape.step) if bad else ()
+    return [entry for entry in calls if entry.args is not None and any(id(one) in bad for one, _ in entry.buffers)]
+
+
+def by_call(looked: Looked, habits: Iterable[Habit], tape: Tape, suspects: Iterable[Tensor]) -> Looked:
+    """Return ``looked`` with the call by which bad buffers were written, or that call as the nearest that is known.
+
+    It is that where the step, run again, took the buffer as it came, or could not be run again. Where calls of several
+    lines may have done it none is told.
+    """
+    bad = {id(one): one for one in suspects if is_bad(one)}
+    places = [(one, at) for one in habits if bad for at in one.untrained(looked.step) if _came_bad(one, tape, bad)]
+    if len(places) != 1:
+        return looked
+    ((habit, at),) = places
+    site = site_of(Spot(None, None, tuple(map(Frame._make, places_on(at, _FRAMES)[0])), "forward", 0), None)
+    facts: dict[str, object] = {"wrote_by_call": [site.file, site.line]}
+    if looked.outcome == "found" and looked.source != "buffer":
+        return replace(looked, facts={**looked.facts, **facts})
+    found = (pair for pair in _buffers(habit) if id(pair[1]) in bad)
+    return Looked(
+        outcome="found", method="tape", step=looked.step, phase="forward", source="buffer", site=site,
+        inputs=tuple(fact(one, name) for name, one in found)[:1], facts=facts, reason=_GONE,
+    )  # fmt: skip
+
+
+def _came_bad(habit: Habit, tape: Tape, bad: Mapping[int, Tensor]) -> bool:
+    """Whether the module holds such a buffer, and that was bad before the step first called it with a gradient."""
+    if not any(id(one) in bad for _, one in _buffers(habit)):
+        return False
+    calls = (one for one in tape.entries if one.kind == ROOT and one.grad and one.function is habit.module())
+    first = next(calls, None)
+    return first is None or any(is_bad(held) for one, held in first.buffers if id(one) in bad)
+
+
+def _buffers(habit: Habit) -> list[tuple[str, Tensor]]:
+    module = habit.module()
+    return [] if module is None else list(module.named_buffers())
