@@ -27,7 +27,7 @@ from tests.faults.training import in_children, leave, modes_off, train, warm_up,
 # Each ends a context: broken at its first line nothing has been ended, and there is no second one to do it.
 ENDS = {("runtime/look/finite.py", "__exit__"), ("runtime/tape/traceless.py", "undo_all")}
 # It runs the script's own iterator: an error in it is the script's.
-THEIRS = {("runtime/tape/wraps.py", "_listed")}
+THEIRS = {("runtime/tape/wraps/one_call.py", "_listed")}
 # A number less in a report that is right without it, an event that has nothing to say, or what may raise by design.
 QUIET = {
     "_stat_of", "last_words", "_stop", "__len__", "close", "local", "_wide", "in_float64", "_started_from", "number_of",

@@ -18,3 +18,54 @@ def test_a_module_that_is_first_called_within_vmap_darkens_nothing(work, level):
     optimizer.step()
     assert worker.events(ProbeDark) == []
     assert worker.looked[0].site.op == "aten.div.Tensor"
+
+
+def field(net, x):
+    return net(x) * (x * x).sum(-1, keepdim=True).sqrt()  # singular
+
+
+def forwards(net, x):
+    return torch.func.jvp(lambda y: field(net, y), (x,), (torch.ones_like(x),))[1]
+
+
+def backwards(net, x):
+    out, pull = torch.func.vjp(lambda y: field(net, y), x)
+    return pull(torch.ones_like(out))[0]
+
+
+def backwards_with_more(net, x):
+    out, pull, more = torch.func.vjp(lambda y: (field(net, y), y.sum()), x, has_aux=True)
+    assert more == x.sum()
+    return pull(torch.ones_like(out), retain_graph=False)[0]
+
+
+def train(way, bad=3):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for step in range(5):
+        x = torch.randn(5, 3)
+        if step == bad:
+            x[2] = 0.0
+        loss = way(net, x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return [one.detach().clone() for one in net.parameters()]
+
+
+@pytest.mark.parametrize("way", [forwards, backwards, backwards_with_more])
+def test_a_derivative_that_is_asked_for_at_once_is_run_again(work, way):
+    worker = work()
+    train(way)
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source, looked.step) == ("found", "op", 3), looked
+    assert looked.site.source.strip().endswith("# singular")
+
+
+@pytest.mark.parametrize("way", [forwards, backwards, backwards_with_more])
+def test_a_derivative_comes_out_as_without(work, way):
+    plain = train(way, bad=None)
+    worker = work()
+    assert all(map(torch.equal, plain, train(way, bad=None)))
+    assert (worker.harms, worker.events(ProbeDark)) == ([], [])

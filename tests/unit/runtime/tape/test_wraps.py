@@ -6,7 +6,8 @@ from torch import nn
 
 from nandiag.events import ProbeDark
 from nandiag.runtime.tape.window import Window
-from nandiag.runtime.tape.wraps import _as_compiled, on_class
+from nandiag.runtime.tape.wraps import on_class
+from nandiag.runtime.tape.wraps.one_call import as_compiled
 
 
 class Doubled(torch.autograd.Function):
@@ -55,7 +56,7 @@ def test_a_window_that_fails_is_the_scripts_affair_nowhere(name, work, monkeypat
     worker = work()
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    rate, compiled = torch.optim.lr_scheduler.StepLR(optimizer, 1), _as_compiled(worker.capture, torch.exp)
+    rate, compiled = torch.optim.lr_scheduler.StepLR(optimizer, 1), as_compiled(worker.capture, torch.exp)
     with monkeypatch.context() as broken:
         broken.setattr(Window, name, fails)
         for _ in range(2):

@@ -19,11 +19,10 @@ from nandiag.runtime.steady.roots import Roots
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import CALL, Entry
 from nandiag.runtime.tape.state import modes
+from nandiag.runtime.tape.wraps.one_call import WRAPPED, as_compiled, as_one_call, made_one_call, pulled_back, tape_one
 from nandiag.runtime.tracebacks import pass_on
 
 _stacked, _is_traced = torch._C._len_torch_function_stack, torch.compiler.is_dynamo_compiling
-# What is guarded here is called by its guard, that by the wrap of what the script called.
-_WRAPPED = 3
 
 
 def install(capture: Capture) -> None:
@@ -37,13 +36,14 @@ def install(capture: Capture) -> None:
     _wrap_scripted(capture)
     leave_ours_alone()
     watch_packing()
-    torch.autograd.grad = _as_one_call(capture, torch.autograd.grad)
+    torch.autograd.grad = as_one_call(capture, torch.autograd.grad)
     for name in ("grad", "grad_and_value", "jacrev", "jacfwd", "hessian", "vmap"):
-        setattr(torch.func, name, _made_one_call(capture, getattr(torch.func, name)))
+        setattr(torch.func, name, made_one_call(capture, getattr(torch.func, name)))
     torch.vmap = torch.func.vmap
+    torch.func.jvp, torch.func.vjp = as_one_call(capture, torch.func.jvp), pulled_back(capture, torch.func.vjp)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         original = getattr(torch.nn.utils, name)
-        setattr(torch.nn.utils, name, _as_one_call(capture, original))
+        setattr(torch.nn.utils, name, as_one_call(capture, original))
 
 
 def begins_early(capture: Capture) -> Callable[[Any, tuple[Any, Any], Any, Any], None]:
@@ -204,7 +204,7 @@ def dropping(capture: Capture, original: Callable[..., Any], first: Callable[...
         if not capture.tape.micro_step or capture.idle or capture.narrow:
             return
         entry = Entry(CALL, _Dropped(original, reference(owner), words, options), grad=False, modes=modes())
-        entry.in_place, entry.trail = True, trail(sys._getframe(_WRAPPED + 1))
+        entry.in_place, entry.trail = True, trail(sys._getframe(WRAPPED + 1))
         capture.tape.add(entry, (), {})
 
     def begins(owner: Any, *words: Any, **options: Any) -> None:
@@ -242,7 +242,7 @@ def _wrap_function_apply(capture: Capture) -> None:
         try:
             output = original(cls, *args, **kwargs)
             if taped:
-                _tape(capture, cls.apply, (args, kwargs), output)
+                tape_one(capture, cls.apply, (args, kwargs), output)
         except BaseException as error:
             pass_on(error)
             raise
@@ -265,16 +265,16 @@ def _wrap_compile(capture: Capture) -> None:
         compiled = original(model, **kwargs)
         if isinstance(compiled, nn.Module) or isinstance(model, type):
             return compiled
-        return _as_compiled(capture, compiled)
+        return as_compiled(capture, compiled)
 
     torch.compile = compile_
 
 
 def _wrap_scripted(capture: Capture) -> None:
     """Tape what ``torch.jit`` made of functions and methods, which no function mode sees."""
-    torch._C.ScriptFunction.__call__ = _as_one_call(capture, scripted.call, traced=False)  # type: ignore[method-assign]
+    torch._C.ScriptFunction.__call__ = as_one_call(capture, scripted.call, traced=False)  # type: ignore[method-assign]
     method = torch._C.ScriptMethod.__call__
-    torch._C.ScriptMethod.__call__ = _as_one_call(capture, method, traced=False)  # type: ignore[method-assign]
+    torch._C.ScriptMethod.__call__ = as_one_call(capture, method, traced=False)  # type: ignore[method-assign]
     for name in ("trace", "trace_module"):
         setattr(torch.jit, name, _out_of_sight(capture, getattr(torch.jit, name)))
 
@@ -297,90 +297,3 @@ def _out_of_sight(capture: Capture, original: Callable[..., Any]) -> Callable[..
                 prelude.resume()
 
     return call
-
-
-def _as_one_call(capture: Capture, original: Callable[..., Any], *, traced: bool = True) -> Callable[..., Any]:
-    """Return a wrap of ``original``, which may be ``traced`` when it is called first, that tapes it as one entry."""
-
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        # Dynamo takes the first word for true and traces no further into ours.
-        if torch.compiler.is_compiling():
-            return original(*args, **kwargs)
-        if traced:
-            _pause_prelude(capture)
-        taped = not capture.idle and capture.window.on
-        try:
-            if taped:
-                # What can be read only once (``net.parameters()``) is read here.
-                args = tuple(map(_listed, args))
-                kwargs = dict(zip(kwargs, map(_listed, kwargs.values()), strict=True))
-                safely("window", capture.window.close)
-            output = original(*args, **kwargs)
-            if taped:
-                _tape(capture, original, (args, kwargs), output)
-        except BaseException as error:
-            pass_on(error)
-            raise
-        finally:
-            if taped:
-                safely("window", capture.window.open)
-        return output
-
-    return wrapper
-
-
-def _as_compiled(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a wrap of what ``torch.compile`` made of a function: one entry, as what ``_as_one_call`` wraps.
-
-    What it calls as Python between two graphs (a model, say) opens no window, for Dynamo would trace that too.
-    """
-    one_call = _as_one_call(capture, original)
-
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return original(*args, **kwargs)
-        window = capture.window
-        if capture.idle or window.passes_by:
-            return one_call(*args, **kwargs)
-        _pause_prelude(capture)
-        seen = safely("window", window.pass_by)
-        try:
-            output = original(*args, **kwargs)
-            if seen or window.wanted:
-                _tape(capture, original, (args, kwargs), output)
-        except BaseException as error:
-            pass_on(error)
-            raise
-        finally:
-            safely("window", window.go_on, seen)
-        return output
-
-    return wrapper
-
-
-def _pause_prelude(capture: Capture) -> None:
-    """Before training it is a compiled function that is called: no more of it is seen."""
-    if capture.births is not None and capture.births.prelude.on:
-        capture.births.prelude.pause()
-
-
-def _listed(word: Any) -> Any:
-    return list(word) if isinstance(word, Iterator) else word
-
-
-def _made_one_call(capture: Capture, transform: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a wrap of a ``torch.func`` transform whose result is taped as one entry when it is called."""
-
-    @functools.wraps(transform)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        transformed = transform(*args, **kwargs)
-        return transformed if torch.compiler.is_compiling() else _as_one_call(capture, transformed)
-
-    return wrapper
-
-
-@guarded("window")
-def _tape(capture: Capture, function: Any, words: tuple[Any, Any], output: Any) -> None:
-    capture.window.tape_call(function, words, output, sys._getframe(_WRAPPED))

@@ -1,0 +1,130 @@
+"""Functions that are taped as one entry: ``autograd.grad``, clips, what was compiled, transforms of ``torch.func``."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from nandiag.runtime.guard import guarded, safely
+from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.tracebacks import pass_on
+
+# What is guarded here is called by its guard, that by the wrap of what the script called.
+WRAPPED = 3
+
+
+def as_one_call(
+    capture: Capture, original: Callable[..., Any], *, traced: bool = True, again: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
+    """Return a wrap of ``original``, which may be ``traced`` when it is called first, that tapes it as one entry.
+
+    ``again`` is what is called in its place when the step is run again.
+    """
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        # Dynamo takes the first word for true and traces no further into ours.
+        if torch.compiler.is_compiling():
+            return original(*args, **kwargs)
+        if traced:
+            _pause_prelude(capture)
+        taped = not capture.idle and capture.window.on
+        try:
+            if taped:
+                # What can be read only once (``net.parameters()``) is read here.
+                args = tuple(map(_listed, args))
+                kwargs = dict(zip(kwargs, map(_listed, kwargs.values()), strict=True))
+                safely("window", capture.window.close)
+            output = original(*args, **kwargs)
+            if taped:
+                tape_one(capture, again or original, (args, kwargs), output)
+        except BaseException as error:
+            pass_on(error)
+            raise
+        finally:
+            if taped:
+                safely("window", capture.window.open)
+        return output
+
+    return wrapper
+
+
+def as_compiled(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a wrap of what ``torch.compile`` made of a function: one entry, as what ``as_one_call`` wraps.
+
+    What it calls as Python between two graphs (a model, say) opens no window, for Dynamo would trace that too.
+    """
+    one_call = as_one_call(capture, original)
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return original(*args, **kwargs)
+        window = capture.window
+        if capture.idle or window.passes_by:
+            return one_call(*args, **kwargs)
+        _pause_prelude(capture)
+        seen = safely("window", window.pass_by)
+        try:
+            output = original(*args, **kwargs)
+            if seen or window.wanted:
+                tape_one(capture, original, (args, kwargs), output)
+        except BaseException as error:
+            pass_on(error)
+            raise
+        finally:
+            safely("window", window.go_on, seen)
+        return output
+
+    return wrapper
+
+
+def _pause_prelude(capture: Capture) -> None:
+    """Before training it is a compiled function that is called: no more of it is seen."""
+    if capture.births is not None and capture.births.prelude.on:
+        capture.births.prelude.pause()
+
+
+def _listed(word: Any) -> Any:
+    return list(word) if isinstance(word, Iterator) else word
+
+
+def made_one_call(capture: Capture, transform: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a wrap of a ``torch.func`` transform whose result is taped as one entry when it is called."""
+
+    @functools.wraps(transform)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        transformed = transform(*args, **kwargs)
+        return transformed if torch.compiler.is_compiling() else as_one_call(capture, transformed)
+
+    return wrapper
+
+
+def pulled_back(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a wrap of ``torch.func.vjp``: what its second result gives is run again with the forward that it is of."""
+    forward = as_one_call(capture, original)
+
+    @functools.wraps(original)
+    def vjp(function: Any, *primals: Any, **options: Any) -> Any:
+        output, pull, *aux = forward(function, *primals, **options)
+
+        def again(primals: Any, given: Any, words: Any) -> Any:
+            return original(function, *primals, **options)[1](*given, **words)
+
+        def only(_: Any, given: Any, words: Any) -> Any:
+            return pull(*given, **words)
+
+        one_call = as_one_call(capture, only, again=functools.wraps(original)(again))
+        return (output, functools.wraps(pull)(lambda *given, **words: one_call(primals, given, words)), *aux)
+
+    return vjp
+
+
+@guarded("window")
+def tape_one(capture: Capture, function: Any, words: tuple[Any, Any], output: Any) -> None:
+    """Put a call that is over on the tape, of ``words`` (positional, by name), called by the wrap of what is taped."""
+    capture.window.tape_call(function, words, output, sys._getframe(WRAPPED))
