@@ -151,12 +151,23 @@ _HANDED_OUT = {
 }  # fmt: skip
 
 
+_EVERY = "Or write every element before it is used: look at what the lines behind this one leave out."
+_READ = "Or read no more than was written: {}:{} is the first to read what was not. Zeros there may hide a wrong index."
+
+
+def _first_read(facts: Facts) -> str | None:
+    at = facts.extra.get("read_at")
+    if not isinstance(at, list) or len(at) != len(("file", "line")) or at[1] == facts.origin.line:
+        return None
+    return _READ.format(str(at[0]).replace(chr(92), "/").rpartition("/")[2], at[1])
+
+
 def _left_unwritten(facts: Facts, op: str) -> Cause:
     """Memory was used of which a part was left as it was handed out."""
     fitted = (fitting.renamed(facts.origin, name, other) for name, other in _HANDED_OUT.items() if other)
     code = next((line for line in fitted if line is not None), "torch.zeros_like(x)")
     zeros = Suggestion("Begin with zeros, where nothing is to stand in what is left out.", code)
-    every = Suggestion("Or write every element before it is used: look at what the lines behind this one leave out.")
+    every = Suggestion(_first_read(facts) or _EVERY)
     # What was seen of torch's calls may leave out what numpy wrote.
     sure = "as_filled" in facts.extra or "birth" not in facts.extra
     wrote = "nothing wrote" if sure else "no call of torch's was seen to write"

@@ -30,7 +30,10 @@ EXPLAIN = Explanation(
 
 _WROTE = "The model was called here without a gradient and in training mode, and wrote this buffer."
 _THROUGH = "It came into the buffer by a call of the model without a gradient, in training mode, at {}:{}."
-_EVAL = "Call {0}.eval() before the model is evaluated, and {0}.train() behind it: then running statistics stay."
+_EVAL = (
+    "Where it is only evaluated here, call {0}.eval() before, and {0}.train() behind: a model in training mode writes "
+    "its running statistics in each call, also where nothing is trained by it."
+)
 _GIVEN = Suggestion("Look at what this call was given: it held, or led to, a value that is not finite.")
 
 

@@ -41,7 +41,7 @@ from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.look.weights import Held
 from nandiag.runtime.memory.laid import left_finite
 from nandiag.runtime.memory.masks import is_added
-from nandiag.runtime.memory.unwritten import as_filled
+from nandiag.runtime.memory.unwritten import as_filled, hands_out, read_at
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.rerun import Rerun
 from nandiag.runtime.replay.trace import Tracer
@@ -181,6 +181,7 @@ class Evidence:
             facts |= {**self._fed(op), **lost_on_the_way(op), **of_given(self.entries, self.result.outputs)}
             facts |= {**few_weights(op, self._name()), **(masked_at(op) if op.sums or op.born_nan else {})}
             facts |= self.births.record.files.told(named_inputs(op, self._name())) if self.births is not None else {}
+            facts |= read_at(op, ancestors(self.ends(case))) if hands_out(op) else {}
             facts |= {**self.multiplied(), **summed(losses)} if op.spot.node is not None else {}
         number = (
             name_of_number(op.spot.frames)

@@ -78,3 +78,19 @@ def as_filled(tensor: Tensor) -> bool:
 def hands_out(op: Op) -> bool:
     """Whether an op handed out memory: what is bad there is what nobody wrote."""
     return op.func._schema.name.partition("::")[2] in EMPTY
+
+
+def read_at(first: Op, chain: Iterable[Op]) -> dict[str, object]:
+    """Return where what ``first`` handed out and nobody wrote was first read, of what harm descends from by ``chain``.
+
+    What only hands it on, a view or a write into a part of it, has not read it.
+    """
+    handed = {first.index}
+    for op in chain:
+        if op.index in handed or handed.isdisjoint(parent.index for parent in op.parents):
+            continue
+        if not any(word.alias_info is not None for word in op.func._schema.arguments):
+            frame = next((one for one in op.spot.frames if one.kind == USER), None)
+            return {} if frame is None else {"read_at": [frame.file, frame.line]}
+        handed.add(op.index)
+    return {}

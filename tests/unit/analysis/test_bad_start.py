@@ -1,5 +1,7 @@
 """Weights that were bad from their start, by what left them so."""
 
+from dataclasses import replace
+
 import pytest
 
 from nandiag.analysis.causes import Facts, explain
@@ -97,3 +99,12 @@ def test_a_weight_that_numpy_made_bad_has_its_line_mended(by_hand):
     assert story.slug == "init_nonfinite"
     assert story.evidence[0] == "numpy says: divide by zero encountered in divide"
     assert story.suggestions[0].code == "weights = counts.sum() / np.maximum(counts, 1)"
+
+
+@pytest.mark.parametrize(("line", "told"), [(15, True), (6, False)])
+def test_the_first_to_read_what_was_not_written_is_named(at, by_hand, line, told):
+    facts = at("empty", (), (by_hand.fact(nan=4),), extra={"read_at": ["a/pool.py", line]})
+    facts = replace(facts, origin=replace(facts.origin, line=6, source="out = torch.empty(3, 4)", column=(6, 23)))
+    _, found = explain(facts)
+    assert found.suggestions[0].code == "out = torch.zeros(3, 4)"
+    assert ("pool.py:15 is the first to read what was not" in found.suggestions[1].text) is told
