@@ -17,7 +17,7 @@ from nandiag.events import Looked, Next
 from nandiag.runtime.belongings.signals import postponed
 from nandiag.runtime.belongings.world.patience import SHORT, patience
 from nandiag.runtime.births.known import LAST
-from nandiag.runtime.evidence.evaluated import by_call, that_wrote
+from nandiag.runtime.evidence.evaluated import by_call
 from nandiag.runtime.evidence.exchange.buckets import with_buckets
 from nandiag.runtime.evidence.exchange.exchanged import of_rate
 from nandiag.runtime.evidence.given import read_before, with_number
@@ -42,7 +42,7 @@ from nandiag.runtime.replay.phases import phases_of
 from nandiag.runtime.replay.ready import (
     all_that_gather,
     as_before_set_anew,
-    kept_as_buffers,
+    beside_step,
     losses_of,
     may_write_weights,
     reason_against,
@@ -58,7 +58,7 @@ from nandiag.runtime.replay.trace import Communicates, Tracer
 from nandiag.runtime.replay.unfinished import groups_of, reset_sharding
 from nandiag.runtime.replay.update.again import BY_HAND, GONE, last_write, left_bad, look_again
 from nandiag.runtime.replay.update.instead import is_rewritten
-from nandiag.runtime.replay.update.moved import as_begun, given_memory
+from nandiag.runtime.replay.update.moved import as_begun
 from nandiag.runtime.replay.update.rates import bad_tensors, by_tensor, rates_used
 from nandiag.runtime.replay.update.weights import before_update, beside_update, of_given, of_weights
 from nandiag.runtime.replay.written import written_by
@@ -103,11 +103,8 @@ class Examiner:
         self._left -= 1
         tape = self._capture.tape
         with quiet():
-            wrote = that_wrote(tape, case.suspects)
-            copies = kept_as_buffers(tape) + wrote + ([] if case.broken is None else [case.broken.entry])
-            copies += [entry for one in case.parameters if (entry := tape.copier(storage(one))) is not None]
-            copies += given_memory(tape, case, self._capture.window.moved.in_step(tape.step))
-        entries, self._partial = still_held(to_play(tape, case, copies))
+            copies = beside_step(tape, case, self._capture.window.moved.in_step(tape.step))
+            entries, self._partial = still_held(to_play(tape, case, copies))
         self._mended, self._beside = Mended(), []
         began = time.perf_counter()
         looked = self._shown(case, entries)

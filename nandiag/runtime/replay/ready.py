@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nandiag.runtime.births.known import CLIPS
+from nandiag.runtime.evidence.evaluated import that_wrote
 from nandiag.runtime.evidence.labels import label, labels_of, storage
 from nandiag.runtime.frames import USER, kind_of
 from nandiag.runtime.kernels.graphs import in_pools
@@ -22,6 +23,7 @@ from nandiag.runtime.replay.mended import Mended
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.unfinished import can_break_off
 from nandiag.runtime.replay.update.instead import stand_in
+from nandiag.runtime.replay.update.moved import given_memory
 from nandiag.runtime.replay.written import getter, written_by
 from nandiag.runtime.tape.calls.contents import tensors_of
 from nandiag.runtime.tape.calls.habits import Habit
@@ -110,6 +112,17 @@ def _begins(entry: Entry, *, alone: bool) -> bool:
 def _written_weights(entries: list[Entry]) -> list[tuple[Entry, Tensor]]:
     """Return the calls without a gradient that write into weights, with each of these."""
     return [(entry, one) for entry, one in written_by(entries) if not entry.grad and is_leaf(one) and one.requires_grad]
+
+
+def beside_step(tape: Tape, case: Case, moved: list[Entry]) -> list[Entry]:
+    """Return what is to be made again beside the step's own calls: what made copies, and bad buffers, and what broke.
+
+    ``moved`` are the calls that gave tensors other memory in this step.
+    """
+    copies = kept_as_buffers(tape) + that_wrote(tape, case.suspects)
+    copies += [] if case.broken is None else [case.broken.entry]
+    copies += [entry for one in case.parameters if (entry := tape.copier(storage(one))) is not None]
+    return copies + given_memory(tape, case, moved)
 
 
 def kept_as_buffers(tape: Tape) -> list[Entry]:
