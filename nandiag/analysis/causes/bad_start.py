@@ -6,9 +6,9 @@ import ast
 import re
 from math import prod
 
-from nandiag.analysis.causes.data_nonfinite import guard
 from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, PROVEN, Cause, Facts
 from nandiag.analysis.causes.log_of_zero import LOGS
+from nandiag.analysis.causes.mends import numpys
 from nandiag.analysis.causes.mends.script import fitting
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -195,7 +195,8 @@ def _as_seen(facts: Facts) -> Cause:
     found = (check,) if above is None else (above, check)
     said = facts.extra.get("numpy")
     if isinstance(said, str):
-        return Cause("init_nonfinite", (f"numpy says: {said}", seen), (guard(facts, said), check), POSSIBLE, story=True)
+        told = (f"numpy says: {said}", seen)
+        return Cause("init_nonfinite", told, (numpys.guard(facts, said), check), POSSIBLE, story=True)
     return Cause("init_nonfinite", (seen,), found, POSSIBLE, story=True, general=True)
 
 
