@@ -12,7 +12,7 @@ from nandiag.analysis.causes import binary
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
 from nandiag.analysis.causes.mends import by_hand, densities, determinants
 from nandiag.analysis.causes.mends.exponentials import recurrences
-from nandiag.analysis.causes.mends.logarithms import handed, log_space, probabilities, scores
+from nandiag.analysis.causes.mends.logarithms import handed, log_space, probabilities, scores, shared
 from nandiag.analysis.causes.mends.script import bounding, fitting, masks, meanings
 from nandiag.analysis.causes.mends.script.guards import least
 from nandiag.analysis.explained.explanation import Explanation
@@ -170,7 +170,8 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     added = added if known is None or masked else known
     if added is not None:
         return Cause("log_of_zero", (text,), (added, keep))
-    if (scale := by_hand.scale(facts)) is not None:
+    ahead = None if narrow else shared.where_made(facts, op, "", ahead=True)  # too late for that before this line
+    if (scale := ahead or by_hand.scale(facts)) is not None:
         return Cause("log_of_zero", (text,), (scale,))
     kept = (keep, *bounded)
     return Cause("log_of_zero", (text,), kept if masked else _beside(facts, op, kept, forms, fitted=fitted is not None))
