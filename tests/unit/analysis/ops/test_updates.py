@@ -9,7 +9,7 @@ import torch
 from nandiag.analysis import analyse
 from nandiag.analysis.causes import explain
 from nandiag.analysis.causes.facts import LIKELY
-from nandiag.events import Around, Harm, Meaning, Site
+from nandiag.events import Around, Harm, Looked, Meaning, Site
 from tests.unit.analysis.mends.told import on as around
 from tests.unit.analysis.mends.told import placed
 from tests.unit.analysis.ops.told import codes, on
@@ -193,3 +193,13 @@ def test_each_correction_of_a_line_counts_from_one(at, by_hand):
 def test_where_an_update_made_again_is_finite_every_op_may_be_watched(by_hand):
     report = analyse(by_hand.run(by_hand.rank(0, by_hand.state(6, since=5), by_hand.finite(6), world=1)))
     assert report.verdict.suggestions[-1].code == "nandiag run --level op"
+
+
+@pytest.mark.parametrize("guessed", [True, False])
+def test_what_stands_in_for_lost_weights_is_told_where_the_op_was_given_it(by_hand, guessed):
+    facts = {"reconstructed": True, "parameters": ["0.weight"], **({"made_up": 0.02} if guessed else {})}
+    look = Looked("found", "replay", 8, phase="optimizer", source="op", site=Site(op="aten.div.Tensor"), facts=facts,
+                  inputs=(by_hand.fact(), by_hand.fact(zeros=1)), outputs=(by_hand.fact(posinf=1),))  # fmt: skip
+    verdict = analyse(by_hand.run(by_hand.rank(0, look, by_hand.state(8, "0.weight"), world=1), world=1)).verdict
+    told = "Nothing finite was left of the weights: the input above comes of 0.02 in their place, a guess."
+    assert (told in verdict.evidence) is guessed
