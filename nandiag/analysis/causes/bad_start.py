@@ -297,7 +297,8 @@ def _reset(facts: Facts) -> list[Suggestion]:
 
 def _write(facts: Facts) -> Suggestion:
     """Name the tensor as its own module does."""
-    name, owner = str(facts.weight or ""), facts.origin.module_class
+    state, owner = facts.bad_state, facts.origin.module_class
+    name = facts.weight or (state.name if state is not None else None) or ""
     last = name.rpartition(".")[2]
     if facts.extra.get("weight_is") == "buffer" and _EMPTIED.search(facts.origin.source or ""):
         return Suggestion(_AGAIN.format(last, f"the __init__ of {owner}" if owner else "its module's __init__"))
