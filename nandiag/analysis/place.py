@@ -8,9 +8,10 @@ from dataclasses import fields
 from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Origin
 from nandiag.analysis.timeline import STATE, phase_of
-from nandiag.events import Armed, Harm, Looked, Placed, Site, Skipped, TensorFact
+from nandiag.events import Armed, Harm, Looked, Placed, Site, Skipped, TensorFact, words
 from nandiag.store.reader import RankLog
 
+_OUTPUT = "output"
 _HELD = ("parameter", "buffer", "frozen")
 
 
@@ -26,7 +27,9 @@ def origin_of(claim: Claim, logs: tuple[RankLog, ...]) -> Origin:
     log = _log(logs, claim, rank) if claim.known else None
     attached = log.attached if log else None
     return Origin(
-        kind=_kind(_first_bad(look, outputs) or facts, harm) if claim.skip is None else _kind_of_skip(claim.skip.event),
+        kind=_kind_by_numpy(look) or _kind(_first_bad(look, outputs) or facts, harm)
+        if claim.skip is None
+        else _kind_of_skip(claim.skip.event),
         rank=rank,
         ranks=claim.ranks,
         step=claim.step,
@@ -41,6 +44,7 @@ def origin_of(claim: Claim, logs: tuple[RankLog, ...]) -> Origin:
         pid=attached.pid if attached else None,
         device=_device(claim, facts) if attached else None,
         gpu_uuid=_gpu(log),
+        outputs_are=_outputs_are(look),
     )
 
 
@@ -91,6 +95,19 @@ def _kind(facts: tuple[TensorFact, ...], harm: Harm | None) -> str:
     if not kinds - {None} and harm is not None and harm.loss is not None:
         return "nan" if harm.loss != harm.loss else "inf"
     return "inf" if kinds - {None} == {"inf"} else "nan"
+
+
+def _kind_by_numpy(look: Looked | None) -> str | None:
+    """Return the kind that numpy says that its line made; what came of it in torch may be another."""
+    made = None if _outputs_are(look) == _OUTPUT or look is None else words.numpy_kind(str(look.facts.get("numpy")))
+    return None if made is None else "nan" if made == "NaN" else "inf"
+
+
+def _outputs_are(look: Looked | None) -> str:
+    """Return what the outputs of a look are: of a line of numpy's it is seen only what came of it in torch."""
+    if look is None or look.source != "op" or not isinstance(look.facts.get("numpy"), str):
+        return _OUTPUT
+    return "made of it in torch" if look.facts.get("number") is True else "came into torch"
 
 
 def _kind_of_skip(skip: Skipped) -> str:

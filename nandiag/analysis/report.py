@@ -39,7 +39,8 @@ class Origin:
 
     ``kind`` is ``nan`` or ``inf``. ``rank`` is the lowest of ``ranks``. ``module`` is the fully qualified name without
     wrapper prefixes (``""``: the root; ``None``: outside all modules, or not known). ``column`` is a half-open range
-    of characters in ``source``. ``time`` is in seconds since the epoch.
+    of characters in ``source``. ``time`` is in seconds since the epoch. ``outputs_are`` is ``output``, or says
+    what else they are, where the line is numpy's and what it made was not looked at.
     """
 
     kind: str
@@ -66,6 +67,7 @@ class Origin:
     pid: int | None = None
     device: str | None = None
     gpu_uuid: str | None = None
+    outputs_are: str = "output"
 
 
 @dataclass(frozen=True, slots=True)

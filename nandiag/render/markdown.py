@@ -63,7 +63,7 @@ def _place(origin: Origin | None) -> Iterable[str]:
         ("host", origin.host),
         ("device", origin.device),
         *(("input", words.named_tensor(fact, "input")) for fact in origin.inputs[:MOST]),
-        *(("output", words.named_tensor(fact, "output")) for fact in origin.outputs[:MOST]),
+        *((origin.outputs_are, words.named_tensor(fact, "output")) for fact in origin.outputs[:MOST]),
     ]
     yield _table([(name, text) for name, text in rows if text])
     if origin.source:

@@ -289,7 +289,7 @@ def _facts(origin: Origin, frame: Frame) -> Iterable[Text]:
     inputs = dict.fromkeys(words.named_tensor(fact, "input") for fact in origin.inputs)
     yield from frame.notes(inputs, MOST["tensors"], "input")
     outputs = [words.named_tensor(fact, "output") for fact in origin.outputs]
-    yield from frame.notes(outputs, MOST["tensors"], "output")
+    yield from frame.notes(outputs, MOST["tensors"], origin.outputs_are)
 
 
 def _machine(origin: Origin | None) -> list[str]:

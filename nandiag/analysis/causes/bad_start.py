@@ -6,9 +6,9 @@ import ast
 import re
 from math import prod
 
-from nandiag.analysis.causes.data_nonfinite import guard
 from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, PROVEN, Cause, Facts
 from nandiag.analysis.causes.log_of_zero import LOGS
+from nandiag.analysis.causes.mends import numpys
 from nandiag.analysis.causes.mends.script import fitting
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -206,7 +206,8 @@ def _as_seen(facts: Facts) -> Cause:
     found = (check,) if above is None else (above, check)
     said = facts.extra.get("numpy")
     if isinstance(said, str):
-        return Cause("init_nonfinite", (f"numpy says: {said}", seen), (guard(facts, said), check), POSSIBLE, story=True)
+        told = (f"numpy says: {said}", seen)
+        return Cause("init_nonfinite", told, (numpys.guard(facts, said), check), POSSIBLE, story=True)
     return Cause("init_nonfinite", (seen,), found, POSSIBLE, story=True, general=True)
 
 
@@ -307,7 +308,8 @@ def _reset(facts: Facts) -> list[Suggestion]:
 
 def _write(facts: Facts) -> Suggestion:
     """Name the tensor as its own module does."""
-    name, owner = str(facts.weight or ""), facts.origin.module_class
+    state, owner = facts.bad_state, facts.origin.module_class
+    name = facts.weight or (state.name if state is not None else None) or ""
     last = name.rpartition(".")[2]
     if facts.extra.get("weight_is") == "buffer" and _EMPTIED.search(facts.origin.source or ""):
         return Suggestion(_AGAIN.format(last, f"the __init__ of {owner}" if owner else "its module's __init__"))

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from nandiag.analysis.causes.facts import LIKELY, PROVEN, Cause, Facts
-from nandiag.analysis.causes.mends.counts.names import is_called
-from nandiag.analysis.causes.mends.script import bounding, fitting, quotients
+from nandiag.analysis.causes.mends import numpys
+from nandiag.analysis.causes.mends.script import fitting
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
@@ -141,7 +141,7 @@ def _in_dataset(facts: Facts, sample: str | None) -> Cause:
     told, mend = (sample,) if sample else (), _repair(facts)
     said = facts.extra.get("numpy")
     if isinstance(said, str):
-        own = guard(facts, said)
+        own = numpys.guard(facts, said)
         once = facts.extra.get("made_once") is True
         mends = (own, _DROP) if once else (own, _or(mend)) if own.code else (mend, own)
         return Cause("data_nonfinite", (f"numpy says: {said}", *told), mends, LIKELY, story=True)
@@ -158,8 +158,8 @@ def _heard(facts: Facts, said: str) -> Cause:
     if facts.extra.get("number") is not True:
         sample = _sample(facts, in_dataset=False)
         told = (f"numpy says: {said}", *([] if sample is None else [sample]))
-        return Cause("data_nonfinite", told, (guard(facts, said), _DROP), LIKELY, story=True)
-    return Cause(_slug(said), (f"numpy says: {said}",), (guard(facts, said),), LIKELY)
+        return Cause("data_nonfinite", told, (numpys.guard(facts, said), _DROP), LIKELY, story=True)
+    return Cause(_slug(said), (f"numpy says: {said}",), (numpys.guard(facts, said),), LIKELY)
 
 
 def _slug(said: str) -> str:
@@ -170,64 +170,6 @@ def _slug(said: str) -> str:
     if "log" in op:
         return "log_of_zero" if kind.startswith("divide") else "domain_error"
     return "division_by_zero" if "divide" in op or kind.startswith("divide") else "domain_error"
-
-
-def guard(facts: Facts, said: str) -> Suggestion:
-    """Return the user's line of numpy guarded, where its text shows what broke."""
-    code = None if said.startswith("overflow") else _guarded(facts, said)
-    only = facts.extra.get("heard") is True or facts.extra.get("made_once") is True
-    or_ = "Guard" if code is not None else "Or guard"
-    text = "Guard this arithmetic against such values." if only else f"{or_} this arithmetic against such a sample."
-    return Suggestion(text, code)
-
-
-def _guarded(facts: Facts, said: str) -> str | None:
-    rate = "rate_set_at" in facts.extra
-    if rate and said.startswith("invalid") and "power" in said:  # of less than 0: behind the end of a schedule
-        end = fitting.argument(facts.origin, "power", lambda text: _at_least(text, "0"))
-        return end or bounding.base(facts.origin, lambda text: _at_least(text, "0"))
-    for op, low in _POLES:
-        least = "1e-12" if op == "sqrt" and quotients.is_divided_by(facts.origin) else low
-        least = "1" if rate and (op == "power" or least == "1e-12") else least
-        code = fitting.argument(facts.origin, op, lambda text, least=least: _at_least(text, least))  # type: ignore[misc]
-        if code is not None:
-            return code
-    left = _with_nothing_left(facts)
-    if left is not None:
-        return left
-    # A rate that is made of a number next to 0 would be huge: of steps, which it is made of as a rule, there is one.
-    low = "1" if rate or is_called(quotients.below(facts.origin) or "") else "1e-6"
-    divisor = quotients.divisor(facts.origin, lambda text: _at_least(text, low)) or _of_nothing(facts, said)
-    return divisor or bounding.base(facts.origin, lambda text: _at_least(text, low))
-
-
-def _with_nothing_left(facts: Facts) -> str | None:
-    """Return the line with 0 for what ``np.nanmean`` and its like give where all is NaN."""
-    found = fitting.parsed(facts.origin)
-    call = None if found is None else found[1]
-    name = ast.unparse(call.func) if isinstance(call, ast.Call) else ""
-    is_numpys = name.startswith(("np.nan", "numpy.nan")) and not name.endswith("nan_to_num")
-    return (
-        fitting.whole(facts.origin, f"np.nan_to_num({ast.unparse(call)})") if call is not None and is_numpys else None
-    )
-
-
-def _of_nothing(facts: Facts, said: str) -> str | None:
-    """Return the line with 0 for the mean of an array without elements: numpy divides by their number."""
-    found = fitting.parsed(facts.origin)
-    given = None if found is None else fitting.target(found[1], "mean")
-    if found is None or given is None or not said.startswith("invalid value"):
-        return None
-    array, whole = ast.unparse(given), ast.unparse(found[1])
-    alone = whole in {f"{array}.mean()", f"np.mean({array})", f"numpy.mean({array})"}
-    return fitting.whole(facts.origin, f"({whole} if len({array}) else 0.0)") if alone else None
-
-
-_POLES = (("log", "1e-12"), ("log2", "1e-12"), ("log10", "1e-12"), ("sqrt", "0"), ("power", "1e-6"))
-
-
-def _at_least(text: str, least: str) -> str:
-    return f"np.maximum({fitting.unbracketed(text)}, {least})"
 
 
 def _repair(facts: Facts) -> Suggestion:

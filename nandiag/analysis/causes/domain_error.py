@@ -9,7 +9,7 @@ from dataclasses import replace
 from nandiag.analysis.causes import second_moments
 from nandiag.analysis.causes.facts import Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends import determinants, learnt, variances
-from nandiag.analysis.causes.mends.logarithms import signs
+from nandiag.analysis.causes.mends.logarithms import shared, signs
 from nandiag.analysis.causes.mends.script import bounding, fitting, guards, meanings, parsing
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -90,6 +90,7 @@ _ROUNDS_AWAY = 1e-6
 _ROUNDED = -1e-4
 # Of use as the spread of what is learnt, and one over its square is no huge number.
 _OF_SCALES = "1e-3"
+_WHY = "Find out why the value leaves the domain, and where rounding alone does it, clamp it:"
 _PARAMETRISED = Suggestion(
     f"Where the model itself makes it, let it make a number that is positive by construction, by {_SOFTPLUS}."
 )
@@ -151,6 +152,7 @@ def _suggestions(facts: Facts, op: str, guard: str) -> tuple[Suggestion, ...]:
     made = _positive(facts, op) if op in _POSITIVE else None
     if made is not None:
         return (made, first)
+    first = (shared.where_made(facts, op, _WHY) if op in _POSITIVE else None) or first
     if op not in _LOGS:
         return (first,)
     return _of_logarithm(facts, op, first)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+
 from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
 from nandiag.analysis.causes.mends import determinants
-from nandiag.analysis.causes.mends.script import fitting
+from nandiag.analysis.causes.mends.script import fitting, parsing
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 
@@ -46,7 +48,8 @@ _NOISE = "{0} + torch.diag(1e-4 * torch.rand({0}.shape[-1], device={0}.device))"
 _ROUNDED = "the determinant is negative by rounding: of a product with its own transpose it is 0 or more"
 _FEWER = "The matrix is singular, as of fewer samples than columns: add a little to its diagonal."
 _ALSO = {"inv": "inverse", "inverse": "inv", "slogdet": "logdet"}
-_VALUES = {"svd": "svdvals", "eig": "eigvals"}
+# Of a factorisation: what gives its values alone, and where it hands them back itself.
+_VALUES = {"svd": ("svdvals", 1), "eig": ("eigvals", 0), "eigh": ("eigvalsh", 0)}
 
 
 def explain(facts: Facts) -> Cause | None:
@@ -75,26 +78,39 @@ def explain(facts: Facts) -> Cause | None:
 
 
 def _gradient(facts: Facts) -> Cause:
-    name = (facts.forward_op or "the factorisation").lstrip("_")
+    name = _factorisation(facts) or "the factorisation"
     text = f"the gradient of {name} divides by differences of eigenvalues, or singular values: two are equal"
-    return Cause(
-        slug="linalg_degenerate",
-        evidence=(text,),
-        suggestions=(
-            Suggestion(
-                "Tell equal values apart by a little noise on the diagonal; the same number on all of it does not.",
-                _fitted(facts, facts.forward_op, _NOISE) or _NOISE.format("A"),
-            ),
-            Suggestion("Or use the values alone, whose gradient has no such division.", _values_alone(facts)),
-        ),
-        strength=LIKELY,
+    noise = Suggestion(
+        "Tell equal values apart by a little noise on the diagonal; the same number on all of it does not.",
+        _fitted(facts, facts.forward_op, _NOISE) or _NOISE.format("A"),
     )
+    alone = _values_alone(facts)
+    return Cause("linalg_degenerate", (text,), (noise, *([] if alone is None else [alone])), LIKELY)
 
 
-def _values_alone(facts: Facts) -> str:
-    """Return the function that gives the values of the same factorisation without its vectors."""
-    name = (facts.forward_op or "").lstrip("_").removeprefix("linalg_")
-    return f"torch.linalg.{_VALUES.get(name, 'eigvalsh')}(A)"
+def _factorisation(facts: Facts) -> str:
+    return (facts.forward_op or "").lstrip("_")
+
+
+def _values_alone(facts: Facts) -> Suggestion | None:
+    """Return the line that gives the values of the same factorisation alone; ``None`` where it is of no use.
+
+    So it is where there are no values, and where the script throws them away.
+    """
+    values, at = _VALUES.get(_factorisation(facts).removeprefix("linalg_"), (None, 0))
+    if values is None:
+        return None
+    found, line = fitting.parsed(facts.origin), parsing.statement((facts.origin.source or "").strip())
+    given = [] if found is None else [one for op in _VALUES if (one := fitting.target(found[1], op)) is not None]
+    code = f"torch.linalg.{values}({ast.unparse(given[0])})" if given else None
+    names = line.targets[0] if isinstance(line, ast.Assign) else None
+    if isinstance(names, ast.Tuple) and at < len(names.elts) and code is not None:
+        kept = ast.unparse(names.elts[at])
+        code = None if kept.startswith("_") else f"{kept} = {code}"
+        if code is None:
+            return None
+    text = "Or, where nothing needs the vectors, use the values alone, whose gradient has no such division"
+    return Suggestion(f"{text}." if code is not None else f"{text}: torch.linalg.{values}.", code)
 
 
 def _fitted(facts: Facts, op: str | None, guard: str) -> str | None:

@@ -12,7 +12,7 @@ from nandiag.analysis.causes import binary
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
 from nandiag.analysis.causes.mends import by_hand, densities, determinants
 from nandiag.analysis.causes.mends.exponentials import recurrences
-from nandiag.analysis.causes.mends.logarithms import left_out, log_space, probabilities, scores
+from nandiag.analysis.causes.mends.logarithms import handed, left_out, log_space, probabilities, scores, shared
 from nandiag.analysis.causes.mends.script import bounding, fitting, masks, meanings
 from nandiag.analysis.causes.mends.script.guards import least
 from nandiag.analysis.explained.explanation import Explanation
@@ -170,7 +170,8 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     added = added if known is None or masked else known
     if added is not None:
         return Cause("log_of_zero", (text,), (added, keep))
-    if (scale := by_hand.scale(facts)) is not None:
+    ahead = None if narrow else shared.where_made(facts, op, "", ahead=True)  # too late for that before this line
+    if (scale := ahead or by_hand.scale(facts)) is not None:
         return Cause("log_of_zero", (text,), (scale,))
     kept = (left_out.terms(facts, op, keep) if masked else keep, *bounded)
     return Cause("log_of_zero", (text,), kept if masked else _beside(facts, op, kept, forms, fitted=fitted is not None))
@@ -306,26 +307,6 @@ def _cross_entropy(origin: Origin) -> str | None:
     return None if target is None else f"torch.nn.functional.binary_cross_entropy_with_logits(scores, {target})"
 
 
-def _of_model(facts: Facts, code: str) -> Suggestion | None:
-    """Return the user's line with the logarithm of what a model hands back, where that is a sigmoid of its scores."""
-    found = fitting.parsed(facts.origin)
-    part = None if found is None or not code.startswith("F.logsigmoid(scores") else fitting.target(found[1], "log")
-    if not isinstance(part, ast.Call) or not part.args or not _is_model(part.func):
-        return None
-    name = ast.unparse(part.func)
-    text = (
-        f"What it is taken of is a sigmoid: let {name} hand back the scores, wherever it is called, and take both here."
-    )
-    return Suggestion(text, fitting.whole(facts.origin, f"torch.nn.functional.logsigmoid({ast.unparse(part)})"))
-
-
-def _is_model(called: ast.expr) -> bool:
-    """Whether it is called as a model is: by a name, or an attribute of ``self``."""
-    if isinstance(called, ast.Attribute):
-        return isinstance(called.value, ast.Name) and called.value.id == "self"
-    return isinstance(called, ast.Name) and called.id not in {*scores.SIGMOIDS, *scores.SOFTMAX}
-
-
 def _in_one_step(facts: Facts) -> tuple[Suggestion, ...]:
     """Return the form that has the logarithm in it, where what made its input was seen."""
     nodes = facts.extra.get("made_by")
@@ -336,7 +317,7 @@ def _in_one_step(facts: Facts) -> tuple[Suggestion, ...]:
         return (Suggestion(_BOTH, both),)
     for form, text, code in _FORMS:
         if len(made) >= len(form) and all(node.startswith(names) for node, names in zip(made, form, strict=False)):
-            return (_of_model(facts, code) or Suggestion(text, code),)
+            return (handed.back(facts, text, code),)
     shown = (facts.origin.source or "")[slice(*(facts.origin.column or (0, 0)))]
     squashed = not made and _SQUASHED.search(shown)
     return (

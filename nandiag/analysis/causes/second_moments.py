@@ -15,7 +15,7 @@ _LOOK = (
     "Look at how the optimizer's state was loaded or converted: moments in each other's place, or interpolated beyond "
     "their ends. Check it right after it was loaded."
 )
-_OF_ADAM = "assert all((state['exp_avg_sq'] >= 0).all() for state in optimizer.state.values())"
+_OF_ADAM = "assert all((state['exp_avg_sq'] >= 0).all() for state in {}.state.values())"
 
 
 def explain(facts: Facts) -> Cause | None:
@@ -30,7 +30,8 @@ def explain(facts: Facts) -> Cause | None:
     of = f" of {words.few([str(name) for name in named], most=2)}" if isinstance(named, list) and named else ""
     told = f"what should be a mean of squares{of} goes down to {words.number(lowest)}"
     settings = facts.extra.get("settings")
-    check = Suggestion(_LOOK, _OF_ADAM if isinstance(settings, dict) and "betas" in settings else None)
+    of_adam = _OF_ADAM.format(facts.called("optimizer"))
+    check = Suggestion(_LOOK, of_adam if isinstance(settings, dict) and "betas" in settings else None)
     why = "A mean of squares is never negative, and no update makes it so: it was written, or loaded, as it is."
     read = facts.read_from("exp_avg_sq") or facts.read_from()
     came = () if read is None else (f"This state was {read}.",)

@@ -121,7 +121,8 @@ def _first_place(claim: Claim, origin: Origin) -> Iterable[str]:
     if bad is not None and len(bad.first_bad or ()) < 2 and not made and "dataset" in claim.look.event.facts:
         return  # the cause tells which sample it is, and there is nothing more to the place
     if bad is not None and bad.first_bad and bad.bad < bad.numel:
-        whose = "the output" if made else bad.name or "the input"
+        given = "the output" if origin.outputs_are == "output" else f"what {origin.outputs_are}"
+        whose = given if made else bad.name or "the input"
         yield f"The first non-finite value of {whose} is at [{', '.join(map(str, bad.first_bad))}]."
 
 

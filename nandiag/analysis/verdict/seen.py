@@ -131,8 +131,8 @@ def _on_what(look: Looked) -> Iterable[str]:
     if facts.get("gradients_of_zeros") is True:
         yield "It left its own gradients bad, and fails so where they were 0 before; on what is left it is finite."
     if isinstance(facts.get("made_up"), float) and look.inputs:
-        guess = f"{words.number(words.as_number(facts['made_up']))} stands here for each of their values, as a guess"
-        yield f"Nothing finite was left of the weights: {guess}, and the input above is of that where weights went in."
+        guess = words.number(words.as_number(facts["made_up"]))
+        yield f"Nothing finite was left of the weights: the input above comes of {guess} in their place, a guess."
 
 
 def _sent(look: Looked) -> Iterable[str]:

@@ -18,7 +18,7 @@ VERDICT = (
 )
 ORIGIN = (
     "kind rank ranks step global_step micro_step phase module module_class op node forward_op file line column "
-    "function source inputs outputs time host pid device gpu_uuid"
+    "function source inputs outputs time host pid device gpu_uuid outputs_are"
 )
 FACT = "dtype shape numel nan posinf neginf zeros min max absmax device placement"
 RANK = "state last_step attached attempt events exit_code signal"

@@ -71,7 +71,7 @@ def look_again(
     ``first``: what it found, where it was the optimizer's first one, or the first since it was loaded.
     """
     bad = list(named.values())
-    lost = any(is_lost(one) for one in bad if first is None or id(one) not in first.blank)
+    lost = [one for one in bad if (first is None or id(one) not in first.blank) and is_lost(one)]
     spot = Spot(None, None, stack(sys._getframe(1))[0], "optimizer", 0)
     try:
         others = _beside(optimizer, bad)
@@ -84,13 +84,13 @@ def look_again(
             before = _as_before(optimizer, made, others, attempt, first=first)
             with contextlib.closing(counts), before, contextlib.closing(overwritten):
                 counts.begin(back=attempt.back)
-                found = _made_bad(optimizer, made, spot, overwritten, attempt.theirs)
+                found = _made_bad(optimizer, made, lost, UpdateTracer(attempt.theirs, spot, overwritten))
                 counts.end()
             asks |= found.asks
             if found.given:
                 return _given(step, spot, list(named))
             if found.op is not None:
-                looked = _found(found.op, step, list(named), _stood_in(attempt, lost=lost, asked=found.asks))
+                looked = _found(found.op, step, list(named), _stood_in(attempt, found))
                 looked = _with_schedule(_with_settings(looked, optimizer, bad), optimizer)
                 return _with_state(looked, bad, first)
     except Refused as refusal:
@@ -123,14 +123,12 @@ class _Made(NamedTuple):
     op: Op | None
     given: bool
     asks: bool = False
+    guessed: bool = False
 
 
-def _made_bad(
-    optimizer: torch.optim.Optimizer, bad: list[Tensor], spot: Spot, overwritten: Overwritten, theirs: float
-) -> _Made:
-    """Make the update again."""
-    tracer = UpdateTracer(theirs)
-    tracer.spot, tracer.overwritten = spot, overwritten
+def _made_bad(optimizer: torch.optim.Optimizer, bad: list[Tensor], lost: list[Tensor], tracer: UpdateTracer) -> _Made:
+    """Make the update again; of the ``lost`` weights nothing is left but what stands in for them."""
+    tracer.made_up = {key for one in lost if (key := storage(one)) is not None}
     tracer.own |= {key for one in _started(optimizer, bad) if (key := storage(one)) is not None}
     given = {storage(one) for one in _step(optimizer, tracer)}
     if all(storage(one) in given for one in bad):
@@ -139,7 +137,7 @@ def _made_bad(
     read = None if found is None or not found.op.born else tracer.read_before(found.op)
     found = found if read is None else origin([read])
     op = found.op if found is not None and found.source == "op" else None
-    return _Made(op, given=False, asks=tracer.asks)
+    return _Made(op, given=False, asks=tracer.asks, guessed=op is not None and tracer.is_of_made_up(op))
 
 
 def _step(optimizer: torch.optim.Optimizer, tracer: UpdateTracer) -> list[Tensor]:
@@ -292,13 +290,13 @@ def _put_back_all(states: Any, before: list[tuple[Any, Any]]) -> None:
         states.update(before)
 
 
-def _stood_in(attempt: Attempt, *, lost: bool, asked: bool) -> dict[str, object]:
-    """Say what stood in for what in an ``attempt``; ``lost``: nothing was left of a weight, ``asked``: others were."""
-    made_up: dict[str, object] = {"made_up": MADE_UP} if lost else {}
+def _stood_in(attempt: Attempt, found: _Made) -> dict[str, object]:
+    """Say what stood in for what in an ``attempt``; a guess only where what was ``found`` was given any of it."""
+    made_up: dict[str, object] = {"made_up": MADE_UP} if found.guessed else {}
     return {
         **({"of_zeros": True} if attempt.size == 0 else made_up),
         **({"gradients_of_zeros": True} if attempt.blank else {}),
-        **({"without_peers": "zeros" if attempt.theirs == 0.0 else "any"} if asked else {}),
+        **({"without_peers": "zeros" if attempt.theirs == 0.0 else "any"} if found.asks else {}),
     }
 
 

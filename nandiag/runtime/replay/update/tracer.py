@@ -10,9 +10,12 @@ import torch
 
 from nandiag.events import words
 from nandiag.runtime.evidence.explain import scalars_of
-from nandiag.runtime.evidence.op import Op
+from nandiag.runtime.evidence.labels import storage
+from nandiag.runtime.evidence.op import Op, Spot
+from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.replay.trace import Communicates, Tracer
 from nandiag.runtime.replay.update.peers import by_itself
+from nandiag.runtime.tape.packed.nested import tensors_in
 
 # Seconds; more than any update takes.
 _LONGEST = 20.0
@@ -21,15 +24,20 @@ _LONGEST = 20.0
 class UpdateTracer(Tracer):
     """A tracer that knows of what op the numbers are that the update reads to Python and hands to an op again.
 
+    ``made_up`` is the memory of what stands in for weights of which nothing is left, and of all that was made of it;
     ``asks``: the update asks the other ranks, which are not there: ``theirs`` stands for each of their numbers.
     """
 
     too_long = f"to make the update again takes too long: more than {_LONGEST:.0f} s"
 
-    def __init__(self, theirs: float) -> None:
+    def __init__(self, theirs: float, spot: Spot, overwritten: Overwritten) -> None:
         super().__init__({}, joint=False)
+        self.spot, self.overwritten = spot, overwritten
         self.asks, self._theirs = False, theirs
         self.until = time.perf_counter() + _LONGEST  # an update may go on until all ranks agree
+        self.made_up: set[int | None] = set()
+        self._of_made_up: set[int] = set()
+        self._all_of_made_up = False
         self._reads: list[Op] = []
         self._read_at: list[int] = []
 
@@ -39,13 +47,29 @@ class UpdateTracer(Tracer):
             raise Communicates(
                 "the update goes on by what other ranks hold, and not every rank takes part in this replay"
             )
+        given = tensors_in((args, kwargs or {}))
+        guessed = self._all_of_made_up or (bool(self.made_up) and any(storage(one) in self.made_up for one in given))
         output = super().__torch_dispatch__(func, types, args, kwargs)
+        if guessed:
+            self._goes_on(func, tensors_in(args[:1]), tensors_in(output))
         if func is torch.ops.aten._local_scalar_dense.default and type(output) is float and not math.isfinite(output):
             writer = self.writer(args[0])
             if writer is not None:
                 self._reads.append(writer)
                 self._read_at.append(self.ops)
         return output
+
+    def _goes_on(self, func: Any, first: list[torch.Tensor], made: list[torch.Tensor]) -> None:
+        """Note an op that was given a guess: what it makes, or writes into, is one, and all behind a number it read."""
+        self._of_made_up.add(self.ops)
+        if func is torch.ops.aten._local_scalar_dense.default:
+            self._all_of_made_up = True
+        written = any(one.alias_info is not None and one.alias_info.is_write for one in func._schema.arguments)
+        self.made_up.update(map(storage, [*made, *(first if written else ())]))
+
+    def is_of_made_up(self, op: Op) -> bool:
+        """Whether what ``op`` was given came of what stood in for weights of which nothing is left."""
+        return op.index in self._of_made_up
 
     def _collective(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         instead = by_itself(func, self._theirs)

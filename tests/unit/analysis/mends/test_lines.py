@@ -89,6 +89,36 @@ def test_a_model_that_ends_in_a_sigmoid_is_to_hand_back_its_scores(at, by_hand):
     assert second.code == "g = -torch.log(self.D(fake).clamp_min(1e-12)).mean()"
 
 
+_SIG, _ONE_LESS = ["SliceBackward0", "SigmoidBackward0"], ["RsubBackward1", "SigmoidBackward0"]
+
+
+@pytest.mark.parametrize(("line", "shown", "made_by", "code"), [
+    ("return -(torch.log(real) + torch.log(1 - fake)).mean()", "torch.log(real)", _SIG,
+     "return -(torch.nn.functional.logsigmoid(real) + torch.nn.functional.logsigmoid(-fake)).mean()"),
+    ("return -(torch.log(real) + torch.log(1 - fake)).mean()", "torch.log(1 - fake)", _ONE_LESS,
+     "return -(torch.nn.functional.logsigmoid(real) + torch.nn.functional.logsigmoid(-fake)).mean()"),
+    ("y = torch.log(p) - torch.log(width)", "torch.log(p)", _SIG,
+     "y = torch.nn.functional.logsigmoid(p) - torch.log(width)"),
+    ("y = D(a).log() + (1 - D(b)).log() + c.log()", "D(a).log()", _SIG,
+     "y = torch.nn.functional.logsigmoid(D(a)) + torch.nn.functional.logsigmoid(-D(b)) + c.log()"),
+    ("y = -torch.log(p[rows, y]).mean()", "torch.log(p[rows, y])", ["IndexBackward0", "SoftmaxBackward0"],
+     "y = -torch.log_softmax(p, dim=-1)[rows, y].mean()"),
+    ("y = torch.log(q)", "torch.log(q)", _ONE_LESS, None),
+    ("y = torch.log(p * w)", "torch.log(p * w)", _SIG, None),
+])  # fmt: skip
+def test_a_sigmoid_that_is_made_elsewhere_is_told_in_the_names_of_the_line(at, by_hand, line, shown, made_by, code):
+    given = (by_hand.fact(zeros=16, shape=(16,), min=0.0, max=0.0),)
+    facts = at("log", given, (by_hand.fact(neginf=16),), extra={"of_weights": True, "made_by": made_by},
+               **placed(line, shown))  # fmt: skip
+    name = shown.removesuffix(")").partition("log(")[2].removeprefix("1 - ").partition(" ")[0].partition("[")[0]
+    meaning = Meaning(name, "both[:16]", "gan/trainer.py", 20, inside=False)
+    told = advice(replace(facts, look=replace(facts.look, site=Site(around=Around((meaning,))))))
+    assert told[0].code == code
+    assert all("scores" not in (one.code or "") for one in told)
+    if "D(" not in line:
+        assert "trainer.py:20" in told[0].text
+
+
 @pytest.mark.parametrize(("names", "least", "text"), [
     (["kf.q", "kf.r"], -0.3, "kf.q, kf.r are below 0"), (["q"], -0.3, "q is below 0"), (["q"], -1e-9, None),
 ])  # fmt: skip

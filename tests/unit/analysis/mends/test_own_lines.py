@@ -318,19 +318,25 @@ def test_a_number_that_is_bad_has_the_scripts_name_and_the_lines_that_set_it(at,
     assert found[0].text == "factor is nan: look at where it is set, line 12. Torch was given it as it is."
 
 
-def test_the_values_alone_are_those_of_the_same_factorisation(at, by_hand):
-    line = on("u, s, v = torch.linalg.svd(a)", "torch.linalg.svd(a)")
+@pytest.mark.parametrize(("line", "op", "code"), [
+    ("u, s, v = torch.linalg.svd(a)", "svd", "s = torch.linalg.svdvals(a)"),
+    ("lam, vec = torch.linalg.eigh(h.mT @ h)", "eigh", "lam = torch.linalg.eigvalsh(h.mT @ h)"),
+    ("vec = torch.linalg.eigh(h)[1]", "eigh", "torch.linalg.eigvalsh(h)"),
+    ("_, vec = torch.linalg.eigh(h)", "eigh", None), ("q, r = torch.linalg.qr(h)", "qr", None),
+])  # fmt: skip
+def test_the_values_alone_are_those_of_the_same_factorisation(at, by_hand, line, op, code):
+    shown = line.partition(" = ")[2].removesuffix("[1]")
     given, bad = by_hand.fact(zeros=2), by_hand.fact(nan=2)
     facts = at(
         "div",
         (given,),
         (bad,),
-        node="LinalgSvdBackward0",
-        forward_op="aten._linalg_svd.default",
+        node=f"Linalg{op.title()}Backward0",
+        forward_op=f"aten._linalg_{op}.default",
         phase="backward",
-        **line,
+        **on(line, shown),
     )
-    assert "torch.linalg.svdvals(A)" in [one.code for one in explain(facts)[1].suggestions]
+    assert [one.code for one in explain(facts)[1].suggestions][1:] == ([] if code is None else [code])
 
 
 def test_the_matrix_of_a_determinants_logarithm_is_guarded_in_its_own_line(at, by_hand):

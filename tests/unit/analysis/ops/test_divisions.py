@@ -139,7 +139,7 @@ def test_a_bound_at_zero_is_raised(at, by_hand):
          "x = np.log(np.maximum(prices, 1e-12))"),
         ("invalid value encountered in divide", "x = (x - m) / s", "(x - m) / s", "x = (x - m) / np.maximum(s, 1e-6)"),
         ("divide by zero encountered in power", "w = (n * p[i]) ** -b", "(n * p[i]) ** -b",
-         "w = np.maximum(n * p[i], 1e-6) ** -b"),
+         "w = np.where(n * p[i] != 0, n * p[i], np.inf) ** -b"),
         ("invalid value encountered in power", "lr = top * np.power(left, 0.9)", "np.power(left, 0.9)",
          "lr = top * np.power(np.maximum(left, 1e-6), 0.9)"),
         ("overflow encountered in exp", "w = np.exp(z)", "np.exp(z)", None),

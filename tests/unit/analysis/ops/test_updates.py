@@ -9,7 +9,7 @@ import torch
 from nandiag.analysis import analyse
 from nandiag.analysis.causes import explain
 from nandiag.analysis.causes.facts import LIKELY
-from nandiag.events import Around, Meaning, Site
+from nandiag.events import Around, Harm, Looked, Meaning, Site
 from tests.unit.analysis.mends.told import on as around
 from tests.unit.analysis.mends.told import placed
 from tests.unit.analysis.ops.told import codes, on
@@ -88,10 +88,14 @@ def test_the_ratio_of_two_lengths_is_1_where_one_is_0(at, by_hand, line, names, 
 def test_a_mean_of_squares_below_zero_was_loaded_so(at, by_hand, text, called):
     extra = {"reconstructed": True, "parameters": ["fc.weight"], "settings": {"eps": 1e-8, "betas": [0.9, 0.999]}}
     place = {"text": text, "column": (text.index(text.strip()), len(text.rstrip())), "phase": "optimizer"}
-    story, found = explain(at("sqrt", (by_hand.fact(min=-0.2),), (by_hand.fact(nan=3),), extra=extra, **place))
+    facts = at("sqrt", (by_hand.fact(min=-0.2),), (by_hand.fact(nan=3),), extra=extra, **place)
+    story, found = explain(facts)
     assert found.slug == "domain_error"
     assert (story is not None and story.slug == "checkpoint_corruption") is called
     if called:
+        assert story.suggestions[0].code.endswith("for state in optimizer.state.values())")
+        harm = Harm("parameter", 0, "optimizer", (by_hand.fact(nan=3),), 1, 1, names={"optimizer": "opt"})
+        assert explain(replace(facts, harm=harm))[0].suggestions[0].code.endswith("for state in opt.state.values())")
         assert (story.leads, "exp_avg_sq" in story.suggestions[0].code) == (True, True)
         assert "fc.weight goes down to -0.2" in story.evidence[0]
     fine = at("sqrt", (by_hand.fact(min=0.0),), (by_hand.fact(nan=3),), extra=extra, **place)
@@ -214,3 +218,13 @@ def test_a_count_that_came_out_of_a_loaded_state_is_looked_for_there_first(at, b
     assert story.suggestions[0].code == code
     assert mechanism.suggestions[0].text.startswith("Where nothing was loaded: ")
     assert mechanism.suggestions[0].code == 'm_hat = state["m"] / (1 - b1**(t + 1))'
+
+
+@pytest.mark.parametrize("guessed", [True, False])
+def test_what_stands_in_for_lost_weights_is_told_where_the_op_was_given_it(by_hand, guessed):
+    facts = {"reconstructed": True, "parameters": ["0.weight"], **({"made_up": 0.02} if guessed else {})}
+    look = Looked("found", "replay", 8, phase="optimizer", source="op", site=Site(op="aten.div.Tensor"), facts=facts,
+                  inputs=(by_hand.fact(), by_hand.fact(zeros=1)), outputs=(by_hand.fact(posinf=1),))  # fmt: skip
+    verdict = analyse(by_hand.run(by_hand.rank(0, look, by_hand.state(8, "0.weight"), world=1), world=1)).verdict
+    told = "Nothing finite was left of the weights: the input above comes of 0.02 in their place, a guess."
+    assert (told in verdict.evidence) is guessed

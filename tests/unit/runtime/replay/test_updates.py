@@ -427,6 +427,49 @@ def test_what_stands_for_a_weight_of_which_nothing_is_left_is_said_to_be_a_guess
     assert worker.looked[0].facts["made_up"] == 0.02
 
 
+class Uncounted(torch.optim.Optimizer):
+    """Divides the gradient by 0; the length of the weight is taken, and goes into the update behind that."""
+
+    @torch.no_grad()
+    def step(self):
+        for one in self.param_groups[0]["params"]:
+            length = one.norm()
+            torch._foreach_mul_([one], [0.9])
+            one.sub_((one.grad / torch.zeros(())) * length)
+
+
+def test_nothing_is_said_of_a_guess_that_what_broke_did_not_come_of(work):
+    worker = work()
+    model = nn.Linear(2, 1, bias=False)
+    optimizer = Uncounted(model.parameters(), {})
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.site.op) == ("found", "aten.div.Tensor")
+    assert not model.weight.isfinite().any()
+    assert "made_up" not in looked.facts
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_a_guess_is_told_of_what_is_made_of_it_by_way_of_lists_and_of_numbers(work, read):
+    class Listed(torch.optim.Optimizer):
+        @torch.no_grad()
+        def step(self):
+            for one in self.param_groups[0]["params"]:
+                size = torch.zeros(2, 2)
+                torch._foreach_add_([size], [one])
+                size = torch.full((2, 2), float(size.sum())) if read else size
+                one.sub_(size / torch.zeros(()))
+
+    worker = work()
+    model = nn.Linear(2, 2, bias=False)
+    optimizer = Listed(model.parameters(), {})
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert worker.looked[0].outcome == "found"
+    assert worker.looked[0].facts["made_up"] == 0.02
+
+
 def test_a_weight_that_began_at_0_is_0_again_where_nothing_of_it_is_left(work):
     worker = work()
     model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 1, bias=False))

@@ -1,0 +1,253 @@
+"""A line of numpy's arithmetic guarded, as numpy's words and the line's own text tell what broke (reader side)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import replace
+
+from nandiag.analysis.causes.facts import Facts
+from nandiag.analysis.causes.mends.counts.names import is_called
+from nandiag.analysis.causes.mends.script import bounding, fitting, naming, parsing, quotients
+from nandiag.analysis.report import Origin, Suggestion
+
+_LOGS = ("log", "log2", "log10")
+_POLES = (*((op, "1e-12") for op in _LOGS), ("sqrt", "0"), ("power", "1e-6"))
+_HUGE = "a small number in its place would make"
+_LONGEST_TWICE = 60
+
+
+def guard(facts: Facts, said: str) -> Suggestion:
+    """Return the user's line of numpy guarded, where its text shows what broke."""
+    rate = "rate_set_at" in facts.extra
+    left = _left_out(facts, said) if said.startswith("divide by zero") and not rate else None
+    if left is not None:
+        return left
+    code = None if said.startswith("overflow") else _guarded(facts, said)
+    only = facts.extra.get("heard") is True or facts.extra.get("made_once") is True
+    or_ = "Guard" if code is not None else "Or guard"
+    text = "Guard this arithmetic against such values." if only else f"{or_} this arithmetic against such a sample."
+    return Suggestion(text, code)
+
+
+def _guarded(facts: Facts, said: str) -> str | None:
+    rate = "rate_set_at" in facts.extra
+    if rate and said.startswith("invalid") and "power" in said:  # of less than 0: behind the end of a schedule
+        end = fitting.argument(facts.origin, "power", lambda text: _at_least(text, "0"))
+        return end or bounding.base(facts.origin, lambda text: _at_least(text, "0"))
+    for op, low in _POLES:
+        least = "1e-12" if op == "sqrt" and quotients.is_divided_by(facts.origin) else low
+        least = "1" if rate and (op == "power" or least == "1e-12") else least
+        code = fitting.argument(facts.origin, op, lambda text, least=least: _at_least(text, least))  # type: ignore[misc]
+        if code is not None:
+            return code
+    left = _with_nothing_left(facts)
+    if left is not None:
+        return left
+    # A rate that is made of a number next to 0 would be huge: of steps, which it is made of as a rule, there is one.
+    low = "1" if rate or is_called(quotients.below(facts.origin) or "") else "1e-6"
+    divisor = quotients.divisor(facts.origin, lambda text: _at_least(text, low)) or _of_nothing(facts, said)
+    return divisor or bounding.base(facts.origin, lambda text: _at_least(text, low))
+
+
+def _with_nothing_left(facts: Facts) -> str | None:
+    """Return the line with 0 for what ``np.nanmean`` and its like give where all is NaN."""
+    found = fitting.parsed(facts.origin)
+    call = None if found is None else found[1]
+    name = ast.unparse(call.func) if isinstance(call, ast.Call) else ""
+    is_numpys = name.startswith(("np.nan", "numpy.nan")) and not name.endswith("nan_to_num")
+    return (
+        fitting.whole(facts.origin, f"np.nan_to_num({ast.unparse(call)})") if call is not None and is_numpys else None
+    )
+
+
+def _of_nothing(facts: Facts, said: str) -> str | None:
+    """Return the line with 0 for the mean of an array without elements: numpy divides by their number."""
+    found = fitting.parsed(facts.origin)
+    given = None if found is None else fitting.target(found[1], "mean")
+    if found is None or given is None or not said.startswith("invalid value"):
+        return None
+    array, whole = ast.unparse(given), ast.unparse(found[1])
+    alone = whole in {f"{array}.mean()", f"np.mean({array})", f"numpy.mean({array})"}
+    return fitting.whole(facts.origin, f"({whole} if len({array}) else 0.0)") if alone else None
+
+
+def _at_least(text: str, least: str) -> str:
+    return f"np.maximum({fitting.unbracketed(text)}, {least})"
+
+
+def _left_out(facts: Facts, said: str) -> Suggestion | None:
+    """Return the line without what numpy made infinite: what is divided there is not 0, and by next to 0 it is huge.
+
+    Of 0/0 numpy says otherwise: there a small number gives 0.
+    """
+    op = said.rpartition(" encountered in ")[2]
+    if "log" in op:
+        return _difference(facts)
+    if "power" in op:
+        return _inverse_power(facts.origin)
+    if "divide" not in op or is_called(quotients.below(facts.origin) or ""):
+        return None
+    return _ratio(facts.origin) or _quotient(facts.origin)
+
+
+def _quotient(origin: Origin) -> Suggestion | None:
+    """Return the line with 0 for the quotient where the divisor is 0."""
+    found = fitting.parsed(origin)
+    divided = None if found is None else quotients.divided_by(found[1])
+    if divided is None:
+        return None
+    below = ast.unparse(divided)
+    text = f"Where {below} is 0, give 0: {_HUGE} the quotient huge."
+    return _suggested(text, origin, below, lambda name: quotients.divisor(origin, lambda _: _or_infinity(name)))
+
+
+def _inverse_power(origin: Origin) -> Suggestion | None:
+    """Return the line with 0 where what is 0 is raised to less than 0."""
+    found = fitting.parsed(origin)
+    power = None if found is None else found[1]
+    raised = power.left if isinstance(power, ast.BinOp) and isinstance(power.op, ast.Pow) else None
+    raised = raised or (None if power is None else fitting.target(power, "power"))
+    if raised is None:
+        return None
+    base = ast.unparse(raised)
+    text = f"Where {base} is 0, give 0: {_HUGE} the power huge."
+
+    def put(name: str) -> str | None:
+        instead = _or_infinity(name)
+        return bounding.base(origin, lambda _: instead) or fitting.argument(origin, "power", lambda _: instead)
+
+    return _suggested(text, origin, base, put)
+
+
+def _or_infinity(text: str) -> str:
+    return f"np.where({text} != 0, {text}, np.inf)"
+
+
+def _suggested(text: str, origin: Origin, part: str, put: Callable[[str], str | None]) -> Suggestion | None:
+    """Return the line that ``put`` makes of what stands for ``part`` there twice: a name, where it takes its time."""
+    node = parsing.expression(part)
+    code = None if node is None or naming.is_cheap(node) else naming.before(origin, "below", part, put("below"))
+    if code is None and len(part) <= _LONGEST_TWICE:
+        code = put(part)
+    return None if code is None else Suggestion(text, code)
+
+
+def _ratio(origin: Origin) -> Suggestion | None:
+    """Return the line with 1 for a quotient that is a growth, or whose logarithm is taken: 0 is far from the others.
+
+    In a logarithm what is 0 below may be 0 above next.
+    """
+    found, outer = fitting.parsed(origin), _around(origin)
+    node = None if found is None else found[1]
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div) or not naming.is_cheap(node):
+        return None
+    above, below = ast.unparse(node.left), ast.unparse(node.right)
+    grown = isinstance(outer, ast.BinOp) and isinstance(outer.op, ast.Sub) and ast.unparse(outer.right) in {"1", "1.0"}
+    if grown:
+        sound, told = f"{below} != 0", "which is no growth"
+    elif outer is not None and any(fitting.target(outer, op) is not None for op in _LOGS):
+        sound, told = f"({above} > 0) & ({below} > 0)", "whose logarithm is 0"
+    else:
+        return None
+    code = fitting.whole(origin, f"np.where({sound}, {above}, 1) / np.where({sound}, {below}, 1)")
+    text = f"Where {below} is 0, give 1, {told}: {_HUGE} the quotient huge."
+    return None if code is None else Suggestion(text, code)
+
+
+def _difference(facts: Facts) -> Suggestion | None:
+    """Return the line with 0 for the differences of logarithms that one of 0 goes into: by next to 0 they are huge."""
+    origin, outer = facts.origin, _around(facts.origin)
+    found = fitting.parsed(origin)
+    inner = None if found is None else _logged(found[1])
+    if found is None or inner is None:
+        return None
+    text = f"Where {ast.unparse(inner)} is 0, give 0 as the difference: {_HUGE} it huge."
+    if outer is not None and _is_difference(outer):
+        code = fitting.whole(_at(origin, outer), f"np.nan_to_num({_with_gaps(outer)})")
+        return None if code is None else Suggestion(text, code)
+    if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Div) and naming.is_cheap(inner):
+        return _ratio(replace(origin, column=_place(origin, inner)))
+    return _used(facts, text)
+
+
+def _used(facts: Facts, text: str) -> Suggestion | None:
+    """Return the line that names the logarithms, and the one behind it that takes their differences."""
+    own, found = parsing.statement((facts.origin.source or "").strip()), fitting.parsed(facts.origin)
+    alone = isinstance(own, ast.Assign) and found is not None and ast.dump(own.value) == ast.dump(found[1])
+    name = own.targets[0] if alone and isinstance(own, ast.Assign) else None
+    if found is None or not isinstance(name, ast.Name):
+        return None
+    for use in facts.uses:
+        nodes = [one for one in fitting.nodes_of(use) if isinstance(one, ast.expr) and _is_difference_of(one, name.id)]
+        if nodes and parsing.statement(use) is not None and use.isascii():
+            first, last = nodes[0].col_offset, nodes[0].end_col_offset or 0
+            behind = f"{use[:first]}np.nan_to_num({use[first:last]}){use[last:]}"
+            return Suggestion(text, f"{name.id} = {_with_gaps(found[1])}\n{behind}")
+    return None
+
+
+def _with_gaps(node: ast.expr) -> str:
+    """Return the expression with NaN in the place of what is not above 0 in each logarithm, which numpy takes."""
+    return ast.unparse(_Gaps().visit(ast.parse(ast.unparse(node), mode="eval")))
+
+
+class _Gaps(ast.NodeTransformer):
+    """Put ``np.where(x > 0, x, np.nan)`` for the x of each logarithm."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Guard what a logarithm is taken of."""
+        self.generic_visit(node)
+        inner = _logged(node)
+        if inner is not None and node.args:
+            text = ast.unparse(inner)
+            node.args[0] = ast.parse(f"np.where({fitting.bracketed(inner)} > 0, {text}, np.nan)", mode="eval").body
+        return node
+
+
+def _logged(node: ast.expr) -> ast.expr | None:
+    """Return the x of ``np.log(x)``."""
+    return next((one for op in _LOGS if (one := fitting.target(node, op)) is not None), None)
+
+
+def _is_difference(node: ast.AST) -> bool:
+    """Whether it is ``np.diff(np.log(x))``, or a logarithm less another."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+        return _logged(node.left) is not None and _logged(node.right) is not None
+    given = fitting.target(node, "diff") if isinstance(node, ast.expr) else None
+    return given is not None and _logged(given) is not None
+
+
+def _is_difference_of(node: ast.expr, name: str) -> bool:
+    """Whether it is ``np.diff(name)``, or a slice of it less another."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+        sides = [one.value for one in (node.left, node.right) if isinstance(one, ast.Subscript)]
+        return len(sides) == 2 and all(isinstance(one, ast.Name) and one.id == name for one in sides)
+    given = fitting.target(node, "diff")
+    return isinstance(given, ast.Name) and given.id == name
+
+
+def _around(origin: Origin) -> ast.expr | None:
+    """Return the expression of the line that the underlined one is handed to."""
+    source, column = origin.source or "", origin.column or (0, 0)
+    indent = len(source) - len(source.lstrip())
+    place = column[0] - indent, column[1] - indent
+    nodes = [node for node in fitting.nodes_of(source) if isinstance(node, ast.expr)] if source.isascii() else []
+    for node in nodes:
+        inner = [one for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr) and one.lineno == 1]
+        if any((one.col_offset, one.end_col_offset) == place for one in inner):
+            return node
+    return None
+
+
+def _at(origin: Origin, node: ast.expr) -> Origin:
+    """Return the origin with an expression of its line underlined."""
+    source = origin.source or ""
+    indent = len(source) - len(source.lstrip())
+    return replace(origin, column=(node.col_offset + indent, (node.end_col_offset or 0) + indent))
+
+
+def _place(origin: Origin, node: ast.expr) -> tuple[int, int]:
+    """Return where a part of the underlined expression stands in the line."""
+    first = (origin.column or (0, 0))[0]
+    return first + node.col_offset, first + (node.end_col_offset or 0)

@@ -1,0 +1,74 @@
+"""The line of numpy's arithmetic that is told in the place of the one that broke, and what it gives."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from nandiag.analysis.causes import explain
+from nandiag.events import Around, Site
+from tests.unit.analysis.mends.placing import on
+
+_DIVIDE, _LOG = "divide by zero encountered in divide", "divide by zero encountered in log"
+# Line, what is underlined, what numpy says of it, and the line that mends it.
+_LEFT_OUT = [
+    ("r = a / b", "a / b", _DIVIDE, "r = a / np.where(b != 0, b, np.inf)"),
+    ("r = (a - b) / b", "(a - b) / b", _DIVIDE, "r = (a - b) / np.where(b != 0, b, np.inf)"),
+    ("r = np.divide(a, b)", "np.divide(a, b)", _DIVIDE, "r = np.divide(a, np.where(b != 0, b, np.inf))"),
+    ("r = a / b.min()", "a / b.min()", _DIVIDE, "below = b.min()\nr = a / np.where(below != 0, below, np.inf)"),
+    ("r = [x / b.min() for x in (a, a)]", "x / b.min()", "divide by zero encountered in scalar divide",
+     "r = [x / np.where(b.min() != 0, b.min(), np.inf) for x in (a, a)]"),
+    ("r = a[1:] / a[:-1] - 1", "a[1:] / a[:-1]", _DIVIDE,
+     "r = np.where(a[:-1] != 0, a[1:], 1) / np.where(a[:-1] != 0, a[:-1], 1) - 1"),
+    ("r = np.log(a / b)", "a / b", _DIVIDE,
+     "r = np.log(np.where((a > 0) & (b > 0), a, 1) / np.where((a > 0) & (b > 0), b, 1))"),
+    ("r = np.log(b / a)", "np.log(b / a)", _LOG,
+     "r = np.log(np.where((b > 0) & (a > 0), b, 1) / np.where((b > 0) & (a > 0), a, 1))"),
+    ("r = np.diff(np.log(b)) * 100", "np.log(b)", _LOG,
+     "r = np.nan_to_num(np.diff(np.log(np.where(b > 0, b, np.nan)))) * 100"),
+    ("r = np.log(a[1:]) - np.log(a[:-1])", "np.log(a[:-1])", _LOG,
+     "r = np.nan_to_num(np.log(np.where(a[1:] > 0, a[1:], np.nan)) - np.log(np.where(a[:-1] > 0, a[:-1], np.nan)))"),
+    ("r = b ** -0.4", "b ** -0.4", "divide by zero encountered in power", "r = np.where(b != 0, b, np.inf) ** -0.4"),
+    ("r = np.power(b, -0.4)", "np.power(b, -0.4)", "divide by zero encountered in power",
+     "r = np.power(np.where(b != 0, b, np.inf), -0.4)"),
+]  # fmt: skip
+
+
+def _advice(at, line, expression, said, uses=(), **extra):
+    facts = at(None, (), (), extra={"numpy": said, "heard": True, **extra}, phase="data", **on(line, expression))
+    if uses:
+        object.__setattr__(facts.look, "site", Site(around=Around(uses=uses)))
+    return explain(facts)[0].suggestions[0]
+
+
+@pytest.mark.parametrize(("line", "expression", "said", "code"), _LEFT_OUT)
+def test_what_is_divided_by_0_is_left_out_and_nothing_is_huge(at, line, expression, said, code):
+    told = _advice(at, line, expression, said)
+    assert told.code == code
+    assert "huge" in told.text
+    names = {"np": np, "a": np.array([3.0, 5.0, 0.0, 4.0, 6.0]), "b": np.array([2.0, 0.0, 4.0, 5.0, 0.0])}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        exec(code, names)  # noqa: S102
+    assert np.isfinite(names["r"]).all()
+    assert np.abs(names["r"]).max() < 200
+
+
+def test_what_are_differences_of_logarithms_in_the_next_line_are_left_out_as_well(at):
+    told = _advice(at, "y = np.log(price)", "np.log(price)", _LOG, uses=("x = y.mean()", "r = 100 * np.diff(y)"))
+    assert told.code == "y = np.log(np.where(price > 0, price, np.nan))\nr = 100 * np.nan_to_num(np.diff(y))"
+    assert _advice(at, "y = np.log(price)", "np.log(price)", _LOG, uses=("x = y * 2",)).code == (
+        "y = np.log(np.maximum(price, 1e-12))"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "said", "more", "code"),
+    [
+        ("r = (x - mean) / std", "invalid value encountered in divide", {}, "r = (x - mean) / np.maximum(std, 1e-6)"),
+        ("r = total / counts", _DIVIDE, {}, "r = total / np.maximum(counts, 1)"),
+        ("r = base / step", _DIVIDE, {"rate_set_at": ["train.py:3: g['lr'] = r"]}, "r = base / np.maximum(step, 1)"),
+    ],
+)
+def test_of_0_by_0_of_counts_and_of_a_rate_a_bound_is_right(at, line, said, more, code):
+    assert _advice(at, line, line[4:], said, **more).code == code
