@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+
 from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, Cause, Facts
+from nandiag.analysis.causes.mends.script import parsing
 from nandiag.analysis.explained.explanation import Explanation
-from nandiag.analysis.report import Suggestion
+from nandiag.analysis.report import Origin, Suggestion
 
 EXPLAIN = Explanation(
     slug="evaluation_in_training",
@@ -31,7 +34,7 @@ EXPLAIN = Explanation(
 _WROTE = "The model was called here without a gradient and in training mode, and wrote this buffer."
 _THROUGH = "It came into the buffer by a call of the model without a gradient, in training mode, at {}:{}."
 _EVAL = (
-    "Where it is only evaluated here, call {0}.eval() before, and {0}.train() behind: a model in training mode writes "
+    "Where it is only evaluated there, call {0}.eval() before, and {0}.train() behind: a model in training mode writes "
     "its running statistics in each call, also where nothing is trained by it."
 )
 _GIVEN = Suggestion("Look at what this call was given: it held, or led to, a value that is not finite.")
@@ -42,9 +45,22 @@ def explain(facts: Facts) -> Cause | None:
     at = facts.look.facts.get("wrote_by_call") if facts.look is not None else None
     if facts.look is None or not isinstance(at, list):
         return None
-    model = facts.called("model")
-    mend = Suggestion(_EVAL.format(model), f"{model}.eval()")
-    if facts.source == "buffer":
-        return Cause("evaluation_in_training", (_WROTE,), (mend, _GIVEN), LIKELY, story=True)
+    here, used = facts.source == "buffer", facts.look.facts.get("used") is True
     file = str(at[0]).replace(chr(92), "/").rpartition("/")[2]
-    return Cause("evaluation_in_training", (_THROUGH.format(file, at[1]),), (mend,), POSSIBLE, story=True)
+    text = _WROTE if here else _THROUGH.format(file, at[1])
+    if used:  # something is trained by what it gave: it may be meant to be in that mode
+        return Cause("unknown", (text,), (_GIVEN,) if here else (), POSSIBLE, story=True)
+    mend = _mend(_called(facts.origin) if here else None)
+    return Cause("evaluation_in_training", (text,), (mend, _GIVEN) if here else (mend,), LIKELY if here else POSSIBLE,
+                 story=True)  # fmt: skip
+
+
+def _mend(model: str | None) -> Suggestion:
+    return Suggestion(_EVAL.format(model or "it", model or "it"), None if model is None else f"{model}.eval()")
+
+
+def _called(origin: Origin) -> str | None:
+    """Return what the line calls the model by, where that is plain."""
+    node = parsing.expression((origin.source or "")[slice(*(origin.column or (0, 0)))])
+    plain = isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute)
+    return ast.unparse(node.func) if plain and isinstance(node, ast.Call) else None

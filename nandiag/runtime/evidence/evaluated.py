@@ -13,10 +13,12 @@ from torch import Tensor
 from nandiag.events import Looked
 from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.op import Spot
-from nandiag.runtime.frames import Frame, places_on
+from nandiag.runtime.frames import Frame, Trail, places_on
 from nandiag.runtime.look.finite import fact, is_bad
+from nandiag.runtime.replay.written import written_by
 from nandiag.runtime.tape.calls.habits import Habit
-from nandiag.runtime.tape.entries import ROOT, Entry, Tape
+from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Tape
+from nandiag.runtime.tape.packed.descent import ancestors
 
 _FRAMES = 6
 _GONE = "what it was given is gone"
@@ -33,15 +35,15 @@ def by_call(looked: Looked, habits: Iterable[Habit], tape: Tape, suspects: Itera
     """Return ``looked`` with the call by which bad buffers were written, or that call as the nearest that is known.
 
     It is that where the step, run again, took the buffer as it came, or could not be run again. Where calls of several
-    lines may have done it none is told.
+    lines may have done it, or a write of the script's own, none is told.
     """
     bad = {id(one): one for one in suspects if is_bad(one)}
     places = [(one, at) for one in habits if bad for at in one.untrained(looked.step) if _came_bad(one, tape, bad)]
-    if len(places) != 1:
+    if len(places) != 1 or any(id(one) in bad for _, one in written_by(tape.entries)):
         return looked
     ((habit, at),) = places
     site = site_of(Spot(None, None, tuple(map(Frame._make, places_on(at, _FRAMES)[0])), "forward", 0), None)
-    facts: dict[str, object] = {"wrote_by_call": [site.file, site.line]}
+    facts: dict[str, object] = {"wrote_by_call": [site.file, site.line], "used": _is_used(at, tape)}
     if looked.outcome == "found" and looked.source != "buffer":
         return replace(looked, facts={**looked.facts, **facts})
     found = (pair for pair in _buffers(habit) if id(pair[1]) in bad)
@@ -49,6 +51,12 @@ def by_call(looked: Looked, habits: Iterable[Habit], tape: Tape, suspects: Itera
         outcome="found", method="tape", step=looked.step, phase="forward", source="buffer", site=site,
         inputs=tuple(fact(one, name) for name, one in found)[:1], facts=facts, reason=_GONE,
     )  # fmt: skip
+
+
+def _is_used(at: Trail, tape: Tape) -> bool:
+    """Whether something is trained by what calls there gave: a momentum encoder, or a generator, is in its own mode."""
+    trained = ancestors([one for one in tape.entries if one.grad or one.kind == BACKWARD])
+    return any(one.kind == ROOT and not one.grad and list(one.trail[:1]) == at[:1] for one in trained)
 
 
 def _came_bad(habit: Habit, tape: Tape, bad: Mapping[int, Tensor]) -> bool:

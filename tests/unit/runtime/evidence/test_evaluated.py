@@ -105,3 +105,33 @@ def test_an_evaluation_that_spoils_nothing_is_no_harm(work, evaluate):
     worker = work()
     Loop().train(evaluate)
     assert (worker.harms, worker.looked) == ([], [])
+
+
+@torch.no_grad()
+def evaluates_and_writes(loop):
+    loop.net(torch.randn(5, 4))
+    loop.net[1].running_var.div_(torch.zeros(8))
+
+
+def test_what_the_script_writes_there_itself_is_laid_to_no_call(work):
+    worker = work()
+    Loop().train(evaluates_and_writes)
+    looked = told(worker)
+    assert looked.site.op == "aten.div_.Tensor"
+    assert "wrote_by_call" not in looked.facts
+
+
+def test_an_encoder_that_something_is_trained_by_is_told_to_be_used(work):
+    """It is meant to be in training mode, as of momentum contrast."""
+    worker, held = work(), batches(bad=3, count=6)
+    query, key = (nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8)) for _ in range(2))
+    optimizer = torch.optim.SGD(query.parameters(), lr=0.01)
+    for _ in range(6):
+        x = held.pop(0)
+        with torch.no_grad():
+            wanted = key(x).nan_to_num()
+        loss = (query(x.nan_to_num()) - wanted).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert all(one.facts.get("used") is not False for one in worker.looked), worker.looked

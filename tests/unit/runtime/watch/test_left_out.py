@@ -356,6 +356,33 @@ def test_where_all_are_left_out_from_a_step_on_the_first_has_its_line_before_the
     assert worker.harms == []
 
 
+def kept_in_a_list(loop, scale, losses):
+    for _ in range(20):
+        loss = of_running(loop, scale, 3)
+        losses.append(loss)
+        if not torch.isfinite(loss):
+            continue
+
+
+def summed_up(loop, scale, losses):
+    losses.append(torch.zeros(()))
+    for _ in range(20):
+        loss = of_running(loop, scale, 3)
+        losses[0] = losses[0] + loss
+        if not torch.isfinite(loss):
+            continue
+
+
+@pytest.mark.parametrize("gather", [kept_in_a_list, summed_up])
+def test_losses_that_are_kept_may_be_used_yet_and_are_none_that_are_left_out(work, gather):
+    worker, loop, losses = work(), Loop(), []
+    gather(loop, Running(), losses)
+    loop.update(torch.stack(losses).mean())
+    worker.sentinel.finish()
+    assert skips(worker) == []
+    assert [harm.what for harm in worker.harms[:1]] == ["loss"]
+
+
 def line_of(words):
     lines = Path(__file__).read_text().splitlines()
     return next(number for number, line in enumerate(lines, 1) if line.endswith(f"  {words}"))

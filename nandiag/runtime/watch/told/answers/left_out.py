@@ -132,12 +132,26 @@ class LeftOut:
 
     @guarded("questions")
     def _passed(self) -> None:
-        passed = [one for one in self._here() if not one.norm and is_passed_over(one)]
+        used = self._may_be_used()
+        passed = [one for one in self._here() if not one.norm and self._maker(one) not in used and is_passed_over(one)]
         self.asked.known = [one for one in self.asked.known if one not in passed]
         self._passed_in = self._sentinel.clock.step
         for one in passed:
             self._set_apart(one)
         self._tell_dropped()
+
+    def _may_be_used(self) -> set[int]:
+        """Return which calls, by ``id``, the script still holds something of: a loss that is kept may be summed yet."""
+        tape, known = self._sentinel.capture.tape, self.asked.known
+        held = [one for question in known for one in (question.tensor, question.given()) if one is not None]
+        own = {id(one) for one in held if not one.requires_grad}  # held for the question's sake
+        tape.jots.settle()
+        made = [one.entry for one in tape._made.values() if (of := one.tensor()) is not None and id(of) not in own]
+        return {id(entry) for entry in ancestors(made)}
+
+    def _maker(self, question: Question) -> int | None:
+        known = self._sentinel.capture.tape.maker(question.tensor)
+        return None if known is None else id(known[0])
 
     def _here(self) -> list[Question]:
         """Return the questions of this step; while gradients wait, it was these that the script asked of."""

@@ -1,0 +1,34 @@
+"""A call without a gradient that wrote a buffer: whether eval() was forgotten, and by which name it is to be called."""
+
+import pytest
+
+from nandiag.analysis.causes import Facts, explain
+from nandiag.analysis.report import Origin
+from nandiag.events import Looked
+
+
+def told(by_hand, *, source="buffer", used=False, line="hits += (net.model(x).argmax(1) == y).sum()", column=(9, 21)):
+    facts = {"wrote_by_call": ["a/train.py", 27], "used": used}
+    bad = by_hand.fact(posinf=4, name="1.running_mean")
+    origin = Origin("inf", 0, (0,), 30, phase="forward", inputs=(bad,), source=line, column=column)
+    look = Looked("found", "tape", 30, source=source, inputs=(bad,), facts=facts)
+    return explain(Facts(origin, "look", look=look))
+
+
+def test_the_model_is_called_as_its_line_calls_it(by_hand):
+    story, _ = told(by_hand)
+    assert (story.slug, story.suggestions[0].code) == ("evaluation_in_training", "net.model.eval()")
+
+
+@pytest.mark.parametrize("source", ["buffer", "op"])
+def test_what_something_is_trained_by_is_not_told_to_be_in_the_wrong_mode(by_hand, source):
+    story, _ = told(by_hand, source=source, used=True)
+    assert story.slug == "unknown"
+    assert not any("eval()" in one.text for one in story.suggestions)
+
+
+def test_where_another_line_is_the_origin_no_name_is_guessed(by_hand):
+    story, _ = told(by_hand, source="op", line="x[4, 2] = float('inf')", column=(0, 7))
+    assert story.evidence == ("It came into the buffer by a call of the model without a gradient, in training mode, at "
+                              "train.py:27.",)  # fmt: skip
+    assert [one.code for one in story.suggestions] == [None]
