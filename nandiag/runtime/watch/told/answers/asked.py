@@ -26,7 +26,6 @@ from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.watch.clock import Clock
 
 _MOST, _LARGEST, _FRAMES = 16, 1 << 10, 6
-_MANY = 8
 _PAUSE = 0.02  # seconds: sixteen questions cost less than half a percent of that
 _MOST_LINES, _MOST_TURNS, _MOST_KNOWN, _LITTLE = 64, 512, 256, 1 << 14
 
@@ -66,7 +65,9 @@ class Asked:
         self._step, self._count, self._unusual = -1, 0, -1
         self._since = 0.0
         self.known: list[Question] = []
-        self.on_many: Callable[[], object] = lambda: None  # so many are known that they are not to wait for a border
+        # Where so ``many`` are known they are not to wait for a border.
+        self.many = 8
+        self.on_many: Callable[[], object] = _nothing
 
     @guarded("questions")
     def of(self, tensor: Any, frame: Any) -> None:
@@ -159,7 +160,7 @@ class Asked:
             if maker is not None and len(self.known) < _MOST_KNOWN and not self._is_known(one):
                 self._tape.made(maker, [one.tensor])
                 self.known.append(one._replace(norm=maker.name in CLIPS))
-        if len(self.known) >= _MANY:
+        if len(self.known) >= self.many:
             self.on_many()
         return bool(bad)
 
@@ -193,6 +194,10 @@ class Asked:
         entry = known[0]
         taken = any(type(word) is Made and word.entry.grad for word in entry.words)
         return entry if entry.grad or taken or entry.name in CLIPS else None
+
+
+def _nothing() -> None:
+    """Nobody is to be told."""
 
 
 def _held(tensor: Tensor) -> Callable[[], Tensor | None]:

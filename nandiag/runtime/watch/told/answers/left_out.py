@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from nandiag.runtime.watch.sentinel import Sentinel
 
 _MOST_LOOKS, _MOST_KEPT = 2, 3
+_MORE = 128
 
 
 class LeftOut:
@@ -135,6 +136,7 @@ class LeftOut:
         used = self._may_be_used()
         passed = [one for one in self._here() if not one.norm and self._maker(one) not in used and is_passed_over(one)]
         self.asked.known = [one for one in self.asked.known if one not in passed]
+        self.asked.many = len(self.asked.known) + _MORE  # each time takes as long as the tape is
         self._passed_in = self._sentinel.clock.step
         for one in passed:
             self._set_apart(one)

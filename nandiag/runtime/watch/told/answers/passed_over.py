@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 
 from nandiag.runtime.evidence.around.place import Function, end_of
-from nandiag.runtime.frames import USER, Frame
+from nandiag.runtime.frames import USER
 from nandiag.runtime.frames.text import tree_of
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.watch.told.answers.asked import Question
@@ -21,14 +22,19 @@ def is_passed_over(question: Question) -> bool:
 
     It is that of the line itself, of one behind it that has the answer by name, or of the call that asks.
     """
-    conditions = (_condition(frame) for frame in question.spot(0).frames if frame.kind == USER)
-    answers = (_goes_on(one) for one in conditions if one is not None)
+    answers = (_answer(frame.file, frame.line) for frame in question.spot(0).frames if frame.kind == USER)
     return next((one for one in answers if one is not None), False)
 
 
-def _condition(frame: Frame) -> ast.If | None:
-    """Return the ``if`` whose condition stands in the line of the frame, or has by name what that line makes."""
-    tree, line = tree_of(frame.file), frame.line
+@functools.lru_cache(maxsize=256)
+def _answer(file: str, line: int) -> bool | None:
+    condition = _condition(file, line)
+    return None if condition is None else _goes_on(condition)
+
+
+def _condition(file: str, line: int) -> ast.If | None:
+    """Return the ``if`` whose condition stands in the line, or has by name what that line makes."""
+    tree = tree_of(file)
     scope = None if tree is None else _innermost(tree, line)
     many = [] if scope is None else [one for one in ast.walk(scope) if isinstance(one, ast.If)]
     there = next((one for one in many if one.test.lineno <= line <= end_of(one.test)[0]), None)
