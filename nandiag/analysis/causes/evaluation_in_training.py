@@ -34,7 +34,7 @@ EXPLAIN = Explanation(
 _WROTE = "The model was called here without a gradient and in training mode, and wrote this buffer."
 _THROUGH = "It came into the buffer by a call of the model without a gradient, in training mode, at {}:{}."
 _EVAL = (
-    "Where it is only evaluated there, call {0}.eval() before, and {0}.train() behind: a model in training mode writes "
+    "Where it is only evaluated there, call {0} before, and {1} behind: a model in training mode writes "
     "its running statistics in each call, also where nothing is trained by it."
 )
 _GIVEN = Suggestion("Look at what this call was given: it held, or led to, a value that is not finite.")
@@ -56,7 +56,9 @@ def explain(facts: Facts) -> Cause | None:
 
 
 def _mend(model: str | None) -> Suggestion:
-    return Suggestion(_EVAL.format(model or "it", model or "it"), None if model is None else f"{model}.eval()")
+    if model is None:
+        return Suggestion(_EVAL.format("its eval()", "its train()"))
+    return Suggestion(_EVAL.format(f"{model}.eval()", f"{model}.train()"), f"{model}.eval()")
 
 
 def _called(origin: Origin) -> str | None:
