@@ -119,8 +119,9 @@ class Habit:
         if self._without is None or self._without.step != entry.step:
             self._without = Untrained(entry.step, {})
         places = self._without.places
-        if len(places) < _MOST_PLACES or entry.trail[0] in places:
-            places[entry.trail[0]] = entry.trail
+        place = next(iter(entry.trail), None)  # none where C++ calls it with no frame of Python's around
+        if place is not None and (len(places) < _MOST_PLACES or place in places):
+            places[place] = entry.trail
 
     def untrained(self, step: int) -> list[Trail]:
         """Return where it was called in ``step`` without a gradient and in training mode, each place once."""

@@ -8,6 +8,9 @@ import torch
 from torch import nn
 
 from nandiag.runtime.tape.calls.contents import Contents
+from nandiag.runtime.tape.calls.habits import Habit
+from nandiag.runtime.tape.entries import ROOT, Entry
+from nandiag.runtime.tape.state import modes
 
 BAD = 4
 
@@ -167,3 +170,11 @@ def test_a_long_list_that_no_call_changes_is_not_kept_for_each(changes):
         model.many[7] = object()
     assert contents.end() is changes
     assert contents.change_in("manner") is changes
+
+
+def test_a_call_that_no_frame_of_pythons_is_around_has_no_place():
+    module = nn.BatchNorm1d(2)
+    entry = Entry(ROOT, module, grad=False, modes=modes())
+    habit = Habit(module)
+    habit.begin(entry)
+    assert habit.untrained(entry.step) == []
