@@ -30,7 +30,8 @@ from nandiag.runtime.memory.later.stored import Stored
 from nandiag.runtime.memory.unwritten import as_filled
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.batches import Batch
-from nandiag.runtime.tape.entries import Entry, Tape
+from nandiag.runtime.tape.entries import Tape
+from nandiag.runtime.tape.entry import Entry
 from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.together.census import has_peers
 

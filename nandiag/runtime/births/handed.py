@@ -153,9 +153,7 @@ class Handed:
         with quiet():
             if tape.maker(tensor) is not None:
                 return tensor
-            tape.jots.settle()
-            made = (one.tensor() for one in tape._made.values())
-            return next((one for one in made if one is not None and _is_same(one, tensor)), tensor)
+            return next((made for _, made in tape.living() if _is_same(made, tensor)), tensor)
 
     @staticmethod
     def _born(births: Births, bad: Tensor, step: int) -> Looked | None:

@@ -19,7 +19,7 @@ from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.look.sight import Sight
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import Entry
+from nandiag.runtime.tape.entry import Entry
 from nandiag.settings import Settings
 
 

@@ -17,7 +17,8 @@ from nandiag.runtime.frames import Frame, Trail, places_on
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.replay.written import written_by
 from nandiag.runtime.tape.calls.habits import Habit
-from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Tape
+from nandiag.runtime.tape.entries import Tape
+from nandiag.runtime.tape.entry import BACKWARD, ROOT, Entry
 from nandiag.runtime.tape.packed.descent import ancestors
 
 _FRAMES = 6

@@ -14,7 +14,7 @@ from nandiag.events import Looked, Site, TensorFact
 from nandiag.runtime.look.finite import fact, local
 from nandiag.runtime.memory.there import storage_of
 from nandiag.runtime.names import class_name, walk
-from nandiag.runtime.tape.entries import ROOT, Entry
+from nandiag.runtime.tape.entry import ROOT, Entry
 from nandiag.runtime.tape.packed.words import Given
 
 

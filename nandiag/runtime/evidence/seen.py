@@ -47,7 +47,7 @@ from nandiag.runtime.replay.rerun import Rerun
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.written import written_by
 from nandiag.runtime.tape.batches import Batch, Batches
-from nandiag.runtime.tape.entries import BACKWARD, Entry
+from nandiag.runtime.tape.entry import BACKWARD, Entry
 from nandiag.runtime.together.census import has_peers
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from torch import Tensor
 from nandiag.events import Looked
 from nandiag.runtime.births.known import OP, Birth
 from nandiag.runtime.births.told import tell
-from nandiag.runtime.tape.entries import Entry
+from nandiag.runtime.tape.entry import Entry
 
 _MOST = 8
 # How often a step's own calls are run again for that, though it did no harm so far: metrics may be NaN for ever.

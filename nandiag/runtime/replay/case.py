@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nandiag.events import Looked, words
-from nandiag.runtime.tape.entries import Entry
+from nandiag.runtime.tape.entry import Entry
 from nandiag.runtime.tape.packed.lasting import OTHERWISE
 
 NOT_RUN = frozenset({"refused", "failed"})

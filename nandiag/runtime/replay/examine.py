@@ -64,7 +64,7 @@ from nandiag.runtime.replay.update.weights import before_update, beside_update, 
 from nandiag.runtime.replay.written import written_by
 from nandiag.runtime.tape.calls.strangers import is_not_all_kept
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import Entry
+from nandiag.runtime.tape.entry import Entry
 from nandiag.runtime.tape.traceless import roots_of, traceless
 from nandiag.runtime.together.agreement import Agreement
 from nandiag.runtime.together.company import in_company, met

@@ -7,7 +7,7 @@ from torch import nn
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.memory.later.moved import by_data
 from nandiag.runtime.replay.written import getter, written_by
-from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry
+from nandiag.runtime.tape.entry import BACKWARD, ROOT, Entry
 from nandiag.runtime.tape.packed.descent import ancestors
 from nandiag.runtime.tape.packed.words import Made
 

@@ -28,7 +28,8 @@ from nandiag.runtime.replay.written import getter, written_by
 from nandiag.runtime.tape.calls.contents import tensors_of
 from nandiag.runtime.tape.calls.habits import Habit
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Tape
+from nandiag.runtime.tape.entries import Tape
+from nandiag.runtime.tape.entry import BACKWARD, CALL, ROOT, Entry
 from nandiag.runtime.tape.packed.descent import ancestors
 from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.packed.words import Given, Made, version_of

@@ -30,7 +30,8 @@ from nandiag.runtime.tape.calls import setting
 from nandiag.runtime.tape.calls.outputs import given_out, shards_of
 from nandiag.runtime.tape.calls.sides import left_at
 from nandiag.runtime.tape.calls.swaps import Swapped
-from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry, Tape
+from nandiag.runtime.tape.entries import Tape
+from nandiag.runtime.tape.entry import BACKWARD, CALL, ROOT, Entry
 from nandiag.runtime.tape.packed.lasting import Lasting
 from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.packed.words import Given, Made, Rebuilt, base_of, version_of

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from nandiag.runtime.tape.entries import Entry
+from nandiag.runtime.tape.entry import Entry
 from nandiag.runtime.tape.packed.words import Given, Made
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from nandiag.runtime.tape.window import FEW_CALLS
+from nandiag.runtime.tape.loop.budget import FEW_CALLS
 
 if TYPE_CHECKING:
     from nandiag.runtime.tape.capture import Capture

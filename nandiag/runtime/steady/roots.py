@@ -16,7 +16,7 @@ from nandiag.runtime.frames import trail
 from nandiag.runtime.guard import disarm
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.calls.swaps import SWAPS
-from nandiag.runtime.tape.entries import ROOT, Entry
+from nandiag.runtime.tape.entry import ROOT, Entry
 from nandiag.runtime.tape.packed.jots import MOST, versions_of
 from nandiag.runtime.tape.state import capturing, generators, modes
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nandiag.runtime.look.weights import Optimizer, is_of_torch
-from nandiag.runtime.tape.entries import BACKWARD, Entry
+from nandiag.runtime.tape.entry import BACKWARD, Entry
 from nandiag.runtime.tape.packed.descent import ancestors
 
 if TYPE_CHECKING:

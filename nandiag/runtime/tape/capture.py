@@ -32,10 +32,12 @@ from nandiag.runtime.tape.calls.habits import Habit
 from nandiag.runtime.tape.calls.outputs import given_out
 from nandiag.runtime.tape.calls.sides import Sides
 from nandiag.runtime.tape.calls.swaps import swapped_by
-from nandiag.runtime.tape.entries import BACKWARD, ROOT, Entry, Tape
+from nandiag.runtime.tape.entries import Tape
+from nandiag.runtime.tape.entry import BACKWARD, ROOT, Entry
+from nandiag.runtime.tape.loop.budget import FEW_CALLS, Budget
+from nandiag.runtime.tape.loop.window import Window
 from nandiag.runtime.tape.packed.words import Given
 from nandiag.runtime.tape.state import capturing, generators, modes, python_used
-from nandiag.runtime.tape.window import FEW_CALLS, Budget, Window
 
 F = TypeVar("F", bound=Callable[..., Any])
 

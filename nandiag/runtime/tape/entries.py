@@ -8,26 +8,21 @@ Only what is small, and was given to a call outside of modules, is held for as l
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from weakref import ref as reference
 
 from torch import Tensor, strided
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from nandiag.runtime.frames import Frame, Place, Trail, places_on
 from nandiag.runtime.leaves import BUILT_IN, is_leaf, unseen
 from nandiag.runtime.memory.later.offspring import Offspring
-from nandiag.runtime.tape.calls.contents import Content
-from nandiag.runtime.tape.calls.sides import Side
-from nandiag.runtime.tape.calls.swaps import Swapped
+from nandiag.runtime.tape.entry import BACKWARD, CALL, ROOT, Entry
 from nandiag.runtime.tape.packed.carried import Carried
 from nandiag.runtime.tape.packed.descent import ancestors, forget_consumed, lasts, part, unheld
 from nandiag.runtime.tape.packed.jots import Jots
 from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.packed.words import PLAIN, Given, Made, Rebuilt, version_of
-from nandiag.runtime.tape.state import Generators, Modes
 
 MOST_ENTRIES = 4096
 MOST_BYTES = 64 * 1024 * 1024
@@ -38,72 +33,6 @@ _FEW_ENTRIES = 256
 _FEW_BYTES = 16 * 1024 * 1024
 # The gradient, and what a line makes of it on the way to the weight.
 _PER_UPDATE = 4
-_FRAMES = 6
-_NO_WORDS: Mapping[str, Any] = MappingProxyType({})
-ROOT, CALL, BACKWARD = "root", "call", "backward"
-
-
-class Entry:
-    """One thing the step did: the call of a root module, a torch function outside of modules, or a backward."""
-
-    # What most entries have not; no slots, for then each would be set in each entry of each step.
-    args: Any = ()
-    kwargs: Any = _NO_WORDS
-    words: Sequence[Made | Given] = ()
-    trail: Trail = ()
-    generators: Generators | None = None
-    buffers: Iterable[tuple[Tensor, Tensor]] = ()
-    attributes: Sequence[tuple[dict[str, Any], dict[str, Any]]] = ()
-    left: Sequence[tuple[dict[str, Any], dict[str, Any]]] = ()
-    sides: Sequence[Side] = ()
-    contents: Sequence[Content] = ()
-    inner: Sequence[reference[Tensor]] = ()  # what its modules hold and it writes into, but for weights and buffers
-    before: tuple[Tensor, Tensor] | None = None
-    swapped: Swapped | None = None
-    in_place = held = lost = split = False  # the last two: as what its modules held could be packed
-    number = step = micro_step = first_side = 0  # the index of the first side among the outputs
-
-    def __init__(self, kind: str, function: Any, *, grad: bool, modes: Modes) -> None:
-        self.kind = kind
-        self.function = function
-        self.grad = grad
-        self.modes = modes
-
-    @property
-    def mutates(self) -> bool:
-        """Whether it matters though what it returns is gone: it wrote into something, or hooked itself to it."""
-        return self.in_place or self.name.startswith("__set") or self.name in {"register_hook", "retain_grad"}
-
-    @property
-    def places(self) -> Sequence[Place]:
-        """Where it was called, the user's and libraries' places only, innermost first, in a Frame's order."""
-        return places_on(self.trail, _FRAMES)[0]
-
-    @property
-    def frames(self) -> tuple[Frame, ...]:
-        """The user's and libraries' frames that called it, innermost first."""
-        return tuple(map(Frame._make, self.places))
-
-    @property
-    def makers(self) -> Iterator[Entry]:
-        """The entries that are to be made again first, for it was given their outputs."""
-        return (word.entry for word in self.words if type(word) is Made and not word.taken)
-
-    @property
-    def retains(self) -> bool:
-        """Whether a backward call leaves the graph that it went through as it is."""
-        words = (*self.args, *self.kwargs.values()) if self.kwargs else self.args or ()
-        return bool([word for word in words if word is True])
-
-    def forget(self) -> None:
-        """Let go of everything: this call will not be made again."""
-        self.args = self.kwargs = self.before = self.swapped = self.generators = None
-        self.words = self.buffers = self.attributes = self.left = self.sides = self.contents = ()
-
-    @property
-    def name(self) -> str:
-        """The name of the function called."""
-        return str(getattr(self.function, "__name__", type(self.function).__name__))
 
 
 class Tape:
@@ -213,6 +142,15 @@ class Tape:
             for key, made in self._made.items()
             if made.entry.args is not None and made.tensor() is not None
         }  # fmt: skip
+
+    def living(self) -> list[tuple[Entry, Tensor]]:
+        """Return what calls have made that is there yet, each with its call."""
+        self.jots.settle()
+        return [(made.entry, tensor) for made in self._made.values() if (tensor := made.tensor()) is not None]
+
+    def knows(self, tensors: Iterable[Tensor]) -> bool:
+        """Whether a call that is on the tape by now has made one of ``tensors``."""
+        return not self._made.keys().isdisjoint(map(id, tensors))
 
     def copied(self, entry: Entry, copy: Tensor) -> None:
         """Remember by its memory what a call copied without gradients: a parameter may be made of it."""

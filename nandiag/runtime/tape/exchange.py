@@ -24,10 +24,10 @@ from nandiag.runtime.frames import Frame, Place, places
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.tape.calls.exchanged import Exchanged, Mingled, is_weight
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import BACKWARD, CALL, Entry
+from nandiag.runtime.tape.entry import BACKWARD, CALL, Entry
+from nandiag.runtime.tape.loop.traits import traits
 from nandiag.runtime.tape.packed.descent import ancestors
 from nandiag.runtime.tape.packed.nested import tensors_in
-from nandiag.runtime.tape.window import traits
 
 _NAMES = frozenset({
     "all_reduce", "all_gather", "all_gather_into_tensor", "reduce", "reduce_scatter", "reduce_scatter_tensor",

@@ -21,7 +21,7 @@ from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import ROOT, Entry
+from nandiag.runtime.tape.entry import ROOT, Entry
 from nandiag.runtime.tape.state import Contents, equal, generators
 
 

@@ -18,7 +18,7 @@ from nandiag.runtime.look.losses import Losses
 from nandiag.runtime.look.weights import Weights
 from nandiag.runtime.replay.examine import Examiner
 from nandiag.runtime.tape.entries import Tape
-from nandiag.runtime.tape.window import Window
+from nandiag.runtime.tape.loop.window import Window
 from nandiag.runtime.watch.arm import arm
 from nandiag.runtime.watch.judge import Judge
 from tests.faults.breaking import Breaker, BrokenError, Seer, is_sealed, is_wrap, raises, takes_long

@@ -11,7 +11,7 @@ from nandiag.runtime.births.record import Record
 from nandiag.runtime.look.losses import Losses
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import Tape
-from nandiag.runtime.tape.window import Window
+from nandiag.runtime.tape.loop.window import Window
 from nandiag.runtime.together import agreement
 from nandiag.runtime.together.agreement import Agreement
 from nandiag.runtime.watch.judge import Judge

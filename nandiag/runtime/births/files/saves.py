@@ -29,7 +29,7 @@ from nandiag.runtime.look.finite import fact, is_bad, local
 from nandiag.runtime.replay.phases import phases_of
 from nandiag.runtime.replay.rerun import Player
 from nandiag.runtime.replay.trace import Tracer
-from nandiag.runtime.tape.entries import CALL, Entry
+from nandiag.runtime.tape.entry import CALL, Entry
 from nandiag.runtime.tape.packed.descent import ancestors
 from nandiag.runtime.tape.state import generators
 

@@ -23,7 +23,7 @@ from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import extent, quiet
 from nandiag.runtime.memory.there import is_there
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import ROOT, Entry
+from nandiag.runtime.tape.entry import ROOT, Entry
 from nandiag.runtime.tape.packed.words import Given
 
 # Steps, in seconds, and of how many short and shorter ones each is looked at.

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from nandiag.runtime.look.finite import local
 from nandiag.runtime.names import is_wrapper
-from nandiag.runtime.tape.entries import Entry, Tape
+from nandiag.runtime.tape.entries import Tape
+from nandiag.runtime.tape.entry import Entry
 from nandiag.runtime.tape.packed.words import Given, Made
 
 _MOST_CHANNELS = 4096

@@ -16,7 +16,7 @@ from nandiag.runtime.early.half.headroom import LARGEST, Headroom
 from nandiag.runtime.early.warner import Warner
 from nandiag.runtime.guard import disarm, guarded
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import Entry
+from nandiag.runtime.tape.entry import Entry
 from nandiag.runtime.tape.state import capturing
 
 _FIRST = 10

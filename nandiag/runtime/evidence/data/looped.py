@@ -10,7 +10,7 @@ from torch import Tensor
 from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.look.finite import fact, is_bad
-from nandiag.runtime.tape.entries import ROOT, Entry
+from nandiag.runtime.tape.entry import ROOT, Entry
 from nandiag.runtime.tape.packed.descent import ancestors
 from nandiag.runtime.tape.packed.words import Made
 

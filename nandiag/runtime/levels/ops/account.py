@@ -21,7 +21,7 @@ from nandiag.runtime.levels.ops.watch import OpWatch
 from nandiag.runtime.levels.ops.watched import Watched
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.rerun import Rerun
-from nandiag.runtime.tape.entries import Entry
+from nandiag.runtime.tape.entry import Entry
 
 
 @dataclass(slots=True)

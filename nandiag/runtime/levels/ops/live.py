@@ -25,7 +25,8 @@ from nandiag.runtime.levels.ops.watched import Watched
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import ROOT, Entry, Tape
+from nandiag.runtime.tape.entries import Tape
+from nandiag.runtime.tape.entry import ROOT, Entry
 from nandiag.runtime.tape.state import modes
 from nandiag.runtime.tape.traceless import roots_of
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, strided
 
 from nandiag.runtime.leaves import is_leaf
-from nandiag.runtime.tape.entries import ROOT, Tape
+from nandiag.runtime.tape.entries import Tape
+from nandiag.runtime.tape.entry import ROOT
 from nandiag.runtime.tape.packed.consumed import ARGS, GRAD, KWARGS, OUTPUT, Note
 from nandiag.runtime.tape.packed.words import Given, Made
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn, strided
 
 from nandiag.runtime.frames import trail
-from nandiag.runtime.tape.entries import CALL, Entry, Tape
+from nandiag.runtime.tape.entries import Tape
+from nandiag.runtime.tape.entry import CALL, Entry
 from nandiag.runtime.tape.packed.descent import LITTLE, is_of_little
 from nandiag.runtime.tape.packed.words import Given, Made
 from nandiag.runtime.tape.state import modes

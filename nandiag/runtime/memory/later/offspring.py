@@ -17,7 +17,7 @@ from nandiag.runtime.tape.packed.consumed import GRAD, OUTPUT, Note, words_of
 from nandiag.runtime.tape.packed.words import READ_GRADIENT, Given, Made
 
 if TYPE_CHECKING:
-    from nandiag.runtime.tape.entries import Entry
+    from nandiag.runtime.tape.entry import Entry
 
 _FEW = 64
 _ROOT, _BACKWARD = "root", "backward"  # as entries are called, which have one of these

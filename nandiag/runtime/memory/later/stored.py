@@ -28,14 +28,14 @@ from nandiag.runtime.memory.laid import is_finite
 from nandiag.runtime.memory.later.lasting import lasting, written_within
 from nandiag.runtime.memory.there import storage_of
 from nandiag.runtime.tape.calls.strangers import has_strangers
-from nandiag.runtime.tape.entries import ROOT
+from nandiag.runtime.tape.entry import ROOT
 from nandiag.runtime.tape.packed.consumed import GRAD, OUTPUT
 from nandiag.runtime.tape.packed.descent import ancestors, is_of_little
 from nandiag.runtime.tape.packed.words import Given
 
 if TYPE_CHECKING:
     from nandiag.runtime.tape.capture import Capture
-    from nandiag.runtime.tape.entries import Entry
+    from nandiag.runtime.tape.entry import Entry
 
 _SHARE, _CREDIT, _CREDIT_AGAIN, _FREE = 0.01, 0.003, 0.5, 2
 _SMALL, _MOST = 1 << 14, 64

@@ -14,7 +14,7 @@ from nandiag.runtime.evidence.op import Op
 from nandiag.runtime.replay.case import NOT_RUN, Case
 from nandiag.runtime.replay.exchanges.shared import Shared, has_hooks, may_break_behind
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import Entry
+from nandiag.runtime.tape.entry import Entry
 from nandiag.runtime.tape.exchange import MOST, Exchange
 from nandiag.runtime.together.census import all_come, has_peers, stays_away
 from nandiag.runtime.together.company import patience

@@ -14,7 +14,7 @@ from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.update.moved import left_alone
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import BACKWARD
+from nandiag.runtime.tape.entry import BACKWARD
 from nandiag.runtime.tape.packed.lasting import ANEW, came_otherwise
 from nandiag.runtime.tape.packed.words import Made
 

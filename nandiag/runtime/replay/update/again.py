@@ -48,7 +48,7 @@ from nandiag.runtime.replay.update.instead import (
 )
 from nandiag.runtime.replay.update.tracer import UpdateTracer
 from nandiag.runtime.replay.written import written_by
-from nandiag.runtime.tape.entries import Entry
+from nandiag.runtime.tape.entry import Entry
 from nandiag.runtime.tape.packed.words import version_of
 from nandiag.runtime.tape.traceless import undo_all, versions_of
 

@@ -12,7 +12,8 @@ from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.memory.later.moved import by_data
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.written import written_by
-from nandiag.runtime.tape.entries import CALL, Entry, Tape
+from nandiag.runtime.tape.entries import Tape
+from nandiag.runtime.tape.entry import CALL, Entry
 from nandiag.runtime.tape.packed.words import Given, Made
 
 _Before = tuple[Tensor, Tensor]

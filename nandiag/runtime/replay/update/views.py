@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from torch import Tensor
 
 from nandiag.runtime.evidence.labels import storage
-from nandiag.runtime.tape.entries import BACKWARD, Entry
+from nandiag.runtime.tape.entry import BACKWARD, Entry
 
 Gathered = Iterable[tuple[Tensor, Tensor]]  # leaves, each with the gradient that it had before the replay
 

@@ -14,7 +14,7 @@ from nandiag.runtime.memory.there import held_of
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.ready import began_bad
 from nandiag.runtime.replay.update.again import BY_HAND, GONE, STOOD_IN, last_write
-from nandiag.runtime.tape.entries import ROOT, Entry
+from nandiag.runtime.tape.entry import ROOT, Entry
 
 _MOST = 4
 

@@ -23,7 +23,8 @@ from nandiag.runtime.tape.packed.words import version_of
 from nandiag.runtime.tape.state import Attributes, Names, Stock, equal, keep_attributes
 
 if TYPE_CHECKING:
-    from nandiag.runtime.tape.entries import Entry, Tape
+    from nandiag.runtime.tape.entries import Tape
+    from nandiag.runtime.tape.entry import Entry
 
 _LARGEST_BUFFER = 1 << 24
 # So many calls, or as many as the module has parts, between two looks at what all of them hold.

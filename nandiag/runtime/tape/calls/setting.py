@@ -10,7 +10,7 @@ from torch import Tensor
 from nandiag.runtime.belongings.bystanders import Bystanders
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.tape.calls.contents import Content
-from nandiag.runtime.tape.entries import Entry
+from nandiag.runtime.tape.entry import Entry
 from nandiag.runtime.tape.packed.words import Given
 from nandiag.runtime.tape.state import set_attributes
 

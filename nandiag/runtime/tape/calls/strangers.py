@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from nandiag.runtime.belongings.reach import content, is_array, is_generator, is_mapped, is_of_script
 from nandiag.runtime.frames import USER, kind_of
 from nandiag.runtime.tape.calls.holdings import INNER, LISTS, MAPS, is_plain_object
-from nandiag.runtime.tape.entries import ROOT, Entry
+from nandiag.runtime.tape.entry import ROOT, Entry
 
 _NUMBERS = (int, float, bool, complex, str, bytes, type(None), range, slice, type(Ellipsis), type(NotImplemented))
 _OF_TORCH = (torch.dtype, torch.device, torch.layout, torch.Size, torch.memory_format, torch.Generator)

@@ -11,7 +11,7 @@ from torch import Tensor, strided
 from nandiag.runtime.tape.packed.words import Given, Made
 
 if TYPE_CHECKING:
-    from nandiag.runtime.tape.entries import Entry
+    from nandiag.runtime.tape.entry import Entry
 
 
 # Bytes that may be held for a call to be made again.

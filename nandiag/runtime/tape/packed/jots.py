@@ -23,6 +23,7 @@ from torch.nn import Parameter
 
 from nandiag.runtime.frames import trail
 from nandiag.runtime.memory.packing import HOOKS
+from nandiag.runtime.tape.entry import BACKWARD, CALL, Entry
 from nandiag.runtime.tape.packed.consumed import OUTPUT, RETAINS, Note, consumed, words_of
 from nandiag.runtime.tape.packed.descent import forget_consumed
 from nandiag.runtime.tape.packed.shelves import Shelf
@@ -30,7 +31,7 @@ from nandiag.runtime.tape.packed.words import HANDS_ON, PLAIN, Made, is_handed_o
 from nandiag.runtime.tape.state import any_autocast, modes, plain_modes
 
 if TYPE_CHECKING:
-    from nandiag.runtime.tape.entries import Entry, Tape
+    from nandiag.runtime.tape.entries import Tape
 
 MOST, MOST_SMALL, MOST_DENSE = 24, 384, 4096
 LARGEST, _SMALL = 1 << 16, 1 << 10
@@ -262,8 +263,6 @@ class Jots:
             self._put(note)
 
     def _put(self, note: Note) -> None:
-        from nandiag.runtime.tape.entries import BACKWARD, CALL, Entry  # which have jots of their own
-
         entry, function, grad, known, where, args, kwargs, versions, after, output, _ = note
         if entry is None:
             known = plain_modes(grad=known) if type(known) is bool else known

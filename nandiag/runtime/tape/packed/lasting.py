@@ -18,7 +18,7 @@ from nandiag.runtime.memory.there import all_there, storage_of
 from nandiag.runtime.tape.packed.words import Given, Made, base_of
 
 if TYPE_CHECKING:
-    from nandiag.runtime.tape.entries import Entry
+    from nandiag.runtime.tape.entry import Entry
 
 GONE = "what was made before an earlier update is gone, and could not be compared with what was made again"
 OTHERWISE = "what was made before an earlier update did not come out as it had been"

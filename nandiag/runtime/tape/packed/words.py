@@ -15,7 +15,7 @@ from torch import Tensor, device, dtype, layout, strided
 from nandiag.runtime.leaves import BUILT_IN, is_leaf, unseen
 
 if TYPE_CHECKING:
-    from nandiag.runtime.tape.entries import Entry
+    from nandiag.runtime.tape.entry import Entry
 
 # What an argument may be that is kept as it is.
 PLAIN = frozenset({int, float, bool, str, type(None), dtype, device, layout})

@@ -17,7 +17,7 @@ from nandiag.runtime.guard import guarded, safely
 from nandiag.runtime.memory.packing import watch_packing
 from nandiag.runtime.steady.roots import Roots
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import CALL, Entry
+from nandiag.runtime.tape.entry import CALL, Entry
 from nandiag.runtime.tape.state import modes
 from nandiag.runtime.tape.wraps.one_call import WRAPPED, as_compiled, as_one_call, made_one_call, pulled_back, tape_one
 from nandiag.runtime.tracebacks import pass_on

@@ -19,7 +19,7 @@ from torch import Tensor
 from nandiag.runtime.frames import USER, kind_of
 from nandiag.runtime.look.finite import fact, is_bad, quiet
 from nandiag.runtime.replay.case import Broken
-from nandiag.runtime.tape.entries import Entry
+from nandiag.runtime.tape.entry import Entry
 from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.watch.told.meant import Meant, meant
 

@@ -25,8 +25,9 @@ from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.update.again import _as_before
 from nandiag.runtime.replay.update.instead import Attempt, stand_in
 from nandiag.runtime.tape.entries import Given, Tape
+from nandiag.runtime.tape.loop.traits import traits
+from nandiag.runtime.tape.loop.window import Window
 from nandiag.runtime.tape.state import Contents, equal
-from nandiag.runtime.tape.window import Window, traits
 from nandiag.runtime.together.replicas import _sum
 
 SPOT = Spot(None, None, (), "forward", 0)

@@ -14,7 +14,7 @@ from nandiag.runtime.replay.exchanges import others, shared
 from nandiag.runtime.replay.exchanges.others import with_others, with_own
 from nandiag.runtime.replay.exchanges.shared import Shared, may_break_behind
 from nandiag.runtime.tape.calls.exchanged import Mingled
-from nandiag.runtime.tape.entries import BACKWARD, CALL, ROOT, Entry
+from nandiag.runtime.tape.entry import BACKWARD, CALL, ROOT, Entry
 from nandiag.runtime.tape.packed.words import Given, Made
 
 CASE = Case(3, [], joint=False, ends=True)

@@ -12,7 +12,8 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.update.again import last_write
-from nandiag.runtime.tape.entries import CALL, Entry, Tape
+from nandiag.runtime.tape.entries import Tape
+from nandiag.runtime.tape.entry import CALL, Entry
 
 
 class Outer(torch.optim.Optimizer):

@@ -9,7 +9,8 @@ import torch
 
 from nandiag.runtime.tape import entries
 from nandiag.runtime.tape.batches import Batches
-from nandiag.runtime.tape.entries import ROOT, Entry, Tape
+from nandiag.runtime.tape.entries import Tape
+from nandiag.runtime.tape.entry import ROOT, Entry
 
 SIZE = 1_000
 

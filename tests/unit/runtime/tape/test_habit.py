@@ -9,7 +9,7 @@ from torch import nn
 
 from nandiag.runtime.tape.calls.contents import Contents
 from nandiag.runtime.tape.calls.habits import Habit
-from nandiag.runtime.tape.entries import ROOT, Entry
+from nandiag.runtime.tape.entry import ROOT, Entry
 from nandiag.runtime.tape.state import modes
 
 BAD = 4

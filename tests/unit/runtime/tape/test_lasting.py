@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nandiag.runtime.memory.there import storage_of
-from nandiag.runtime.tape.entries import CALL, Entry
+from nandiag.runtime.tape.entry import CALL, Entry
 from nandiag.runtime.tape.packed.lasting import GONE, OTHERWISE, Lasting
 from nandiag.runtime.tape.packed.words import Made
 from nandiag.runtime.tape.state import modes

@@ -10,10 +10,12 @@ import torch
 from torch import nn
 from torch.overrides import _get_current_function_mode_stack
 
+from nandiag.runtime.births.known import is_in_place
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.tape import window
 from nandiag.runtime.tape.entries import Tape
-from nandiag.runtime.tape.window import Window, is_in_place, traits
+from nandiag.runtime.tape.loop import budget
+from nandiag.runtime.tape.loop.traits import traits
+from nandiag.runtime.tape.loop.window import Window
 from tests.unit.runtime.tape.opening import depth, names
 
 # ---------------------------------------------------------------------- before the first step
@@ -173,14 +175,14 @@ def test_the_line_of_each_call_is_kept(opened):
 @pytest.fixture
 def calls_are_dear(monkeypatch):
     """A step that lasts long, as any does on a busy machine, is allowed more calls than this loop makes."""
-    monkeypatch.setattr(window, "_SHARE", 0.0)
-    monkeypatch.setattr(window, "_ALLOWED", 0.0)
+    monkeypatch.setattr(budget, "_SHARE", 0.0)
+    monkeypatch.setattr(budget, "_ALLOWED", 0.0)
 
 
 def test_the_start_of_a_run_is_taped_whole(work, model, monkeypatch):
     """What is left out to save time is left out of runs that last."""
-    monkeypatch.setattr(window, "_SHARE", 0.0)
-    monkeypatch.setattr(window, "_ALLOWED", 20 * 400 * window._CALL_SECONDS)
+    monkeypatch.setattr(budget, "_SHARE", 0.0)
+    monkeypatch.setattr(budget, "_ALLOWED", 20 * 400 * budget._CALL_SECONDS)
     worker = work()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     narrow = []

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from nandiag.events import ProbeDark
-from nandiag.runtime.tape.window import Window
+from nandiag.runtime.tape.loop.window import Window
 from nandiag.runtime.tape.wraps import on_class
 from nandiag.runtime.tape.wraps.one_call import as_compiled
 

@@ -33,7 +33,7 @@ def test_a_fault_in_any_hook_of_ours_leaves_the_training_as_it_is(name, work, mo
     if name == "root_ends":
         monkeypatch.setattr("nandiag.runtime.tape.entries.Tape.made", breaks)
     elif name == "backward_ends":
-        monkeypatch.setattr("nandiag.runtime.tape.window.Window.open", breaks)
+        monkeypatch.setattr("nandiag.runtime.tape.loop.window.Window.open", breaks)
     else:
         monkeypatch.setattr(PROBES[name], inner.get(name, name), breaks)
     worker = work()

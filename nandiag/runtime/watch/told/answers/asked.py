@@ -20,7 +20,8 @@ from nandiag.runtime.frames import Frame, Trail, is_ours, places_on, trail
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.leaves import BUILT_IN, is_leaf
 from nandiag.runtime.look.finite import fact, is_bad, local, quiet
-from nandiag.runtime.tape.entries import Entry, Tape
+from nandiag.runtime.tape.entries import Tape
+from nandiag.runtime.tape.entry import Entry
 from nandiag.runtime.tape.packed.words import Given, Made
 from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.watch.clock import Clock

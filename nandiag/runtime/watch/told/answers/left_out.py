@@ -26,7 +26,7 @@ from nandiag.runtime.look.weights import Optimizer
 from nandiag.runtime.replay.ready import gradients_used
 from nandiag.runtime.replay.written import written_by
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entries import BACKWARD, Entry
+from nandiag.runtime.tape.entry import BACKWARD, Entry
 from nandiag.runtime.tape.packed.descent import ancestors
 from nandiag.runtime.tape.packed.words import Given, Made
 from nandiag.runtime.watch.judge import left_out_by_script
@@ -147,9 +147,7 @@ class LeftOut:
         tape, known = self._sentinel.capture.tape, self.asked.known
         held = [one for question in known for one in (question.tensor, question.given()) if one is not None]
         own = {id(one) for one in held if not one.requires_grad}  # held for the question's sake
-        tape.jots.settle()
-        made = [one.entry for one in tape._made.values() if (of := one.tensor()) is not None and id(of) not in own]
-        return {id(entry) for entry in ancestors(made)}
+        return {id(entry) for entry in ancestors([entry for entry, made in tape.living() if id(made) not in own])}
 
     def _maker(self, question: Question) -> int | None:
         known = self._sentinel.capture.tape.maker(question.tensor)

@@ -6,20 +6,18 @@ optimizer step or a compiled region. It lies below the script's modes, for ``wit
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from threading import get_ident as _ident
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 from weakref import ref as reference
 
 import torch
 from torch import Tensor
 
 from nandiag.runtime.births.beneath import Beneath
-from nandiag.runtime.births.known import EXPOSES, is_in_place
 from nandiag.runtime.frames import trail
 from nandiag.runtime.guard import disarm
 from nandiag.runtime.leaves import unseen
@@ -28,9 +26,10 @@ from nandiag.runtime.memory.laid import laid_by
 from nandiag.runtime.memory.later.handed_out import HandedOut
 from nandiag.runtime.memory.later.moved import Laid, Moved
 from nandiag.runtime.memory.there import all_there
-from nandiag.runtime.memory.unwritten import EMPTY
 from nandiag.runtime.tape.calls.outputs import shards_of
-from nandiag.runtime.tape.entries import CALL, ROOT, Entry, Tape
+from nandiag.runtime.tape.entries import Tape
+from nandiag.runtime.tape.entry import CALL, ROOT, Entry
+from nandiag.runtime.tape.loop.traits import COPIES, Traits, traits, traits_of
 from nandiag.runtime.tape.packed.descent import is_of_little
 from nandiag.runtime.tape.packed.jots import LARGEST
 from nandiag.runtime.tape.packed.nested import tensors_in
@@ -38,39 +37,13 @@ from nandiag.runtime.tape.packed.words import HANDS_ON, base_of, is_handed_on
 from nandiag.runtime.tape.state import Generators, generators, modes
 from nandiag.runtime.tracebacks import pass_on
 
-# These return no tensor that needs a gradient, or change one in place, and still matter.
-_MUTATORS = frozenset({"__setitem__", "register_hook", "retain_grad", "grad"})
-_RANDOM = frozenset({
-    "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "dropout", "dropout1d",
-    "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "bernoulli", "bernoulli_", "multinomial",
-    "normal", "normal_", "uniform_", "gumbel_softmax", "poisson", "exponential_", "random_", "rrelu", "cauchy_",
-    "log_normal_", "geometric_", "scaled_dot_product_attention", "multi_head_attention_forward",
-})  # fmt: skip
-# After these a tensor lies in other memory, as when one is loaded: it is taken as it is then.
-_INITIALISERS = "torch.nn.init"
-_REMAKERS = frozenset({"set_", "resize_", "resize_as_", "share_memory_"})
-# These end like functions that write into their first argument, and leave its values alone.
-_NO_WRITERS = frozenset({"requires_grad_", "detach_"})
-_FILLS = frozenset({"zero_", "fill_"})
-_QUESTIONS = frozenset({"isfinite", "isnan", "isinf", "ne", "__ne__"})
 _READS = frozenset({"item", "tolist", "__bool__", "__float__", "is_nonzero", "equal", "allclose"})
-_COPIES = frozenset({"clone", "__deepcopy__"})
 _SMALL, _SMALL_DATA = 1 << 14, 1024
-_FROM_DATA = frozenset({"from_numpy", "as_tensor", "tensor", "frombuffer", "asarray", "from_dlpack"})
 _Kept = tuple[Generators | None, tuple[Tensor, Tensor] | None]
 _NUMBERS = frozenset({float, bool, int})
 _KINDS = (Tensor, tuple, list, float, int)
 _MOST_NUMBERS = 8
 _MOST_EXPOSED = 64
-FEW_CALLS, _CALL_SECONDS, _SHARE = 128, 6e-6, 0.01
-# Where no optimizer was made the update is among these calls, and may be what makes the weights bad.
-_CALLS_BY_HAND, _SHARE_BY_HAND = 256, 0.02
-# Where no module was called the loss is among them.
-_CALLS_ALONE = 1024
-# Steps in a row, and seconds of the run in all, before any is left out: the start of a run is taped whole.
-_OVER, _ALLOWED = 3, 0.5
-# So many steps a loop is taped in part before all of it is again: it may have made its many calls for a while only.
-_SHUT, _MOST_SHUT = 16, 1024
 
 _functorch = torch._C._functorch.peek_interpreter_stack
 _stacked = torch._C._len_torch_function_stack
@@ -87,48 +60,6 @@ class Questions(Protocol):
 
     def answered(self, answer: bool, frame: Any) -> None:  # noqa: FBT001 - as it is read
         """It reads a truth value off a tensor."""
-
-
-class Traits(NamedTuple):
-    """What a torch function does besides returning something, and whether it takes memory or data from elsewhere."""
-
-    name: str
-    mutates: bool
-    in_place: bool
-    random: bool
-    remakes: bool
-    from_data: bool
-    careful: bool  # something is done before the call is made
-    moves: bool  # what is known of a tensor may be so no more when the call has been made
-    plain: bool  # it may be noted now and put on the tape later
-    fills: bool  # nothing is left of what stood there
-    gives_data: bool  # it is ``p.data = value``
-    hands_out: bool  # it returns memory of which nothing is written yet
-    exposes: bool  # others than torch may write there from now on
-    asks: bool  # whether what it is given is finite
-    simple: bool  # nothing but its name and its words need be known
-
-
-def _traits(function: Any) -> Traits:
-    """Tell by its name what a function does."""
-    name = getattr(function, "__name__", "")
-    sets = getattr(getattr(function, "__self__", None), "__name__", "") if name == "__set__" else ""
-    gradient_set = sets == "grad"
-    remakes = name in _REMAKERS or getattr(function, "__module__", "") == _INITIALISERS
-    in_place, random = is_in_place(name), name in _RANDOM
-    mutates, from_data = gradient_set or name in _MUTATORS, name in _FROM_DATA
-    moves = mutates or in_place or remakes or name in _NO_WRITERS or name == "__set__"
-    plain = not (moves or random or from_data or name in _COPIES or name == "__get__")
-    simple = plain and not (name in EXPOSES or name in EMPTY or name in _QUESTIONS)
-    return Traits(
-        name, mutates, in_place, random, remakes, from_data, moves or random or name in EXPOSES, moves, plain,
-        name in _FILLS, sets == "data", name in EMPTY, name in EXPOSES, name in _QUESTIONS,
-        simple,
-    )  # fmt: skip
-
-
-# Of torch's own functions alone: one of the script's may hold a batch, and there is a new one each step.
-traits = functools.lru_cache(maxsize=4096)(_traits)
 
 
 class Window(Beneath):
@@ -319,7 +250,7 @@ class Window(Beneath):
     ) -> Entry | None:
         """Put one call and what it returned on the tape; ``frame`` is where the walk to the user's line starts."""
         args, kwargs = words
-        what = _traits(func) if what is None else what
+        what = traits_of(func) if what is None else what
         if (what.remakes or what.from_data) and self._is_given(what, words, output):
             return None
         outputs = [output] if isinstance(output, Tensor) else tensors_in(output)
@@ -330,7 +261,7 @@ class Window(Beneath):
         if what.in_place:
             entry.in_place = True
         entry.trail = trail(frame)
-        if what.name == "__get__" and any(id(one) in self.tape._made for one in outputs):
+        if what.name == "__get__" and self.tape.knows(outputs):
             self.tape.jots.make_way(outputs, writes=True)  # what was made of it was not made of what it is by now
         # The memo that a copy is given has the copy in it by now, as the script goes on to write into it.
         self.tape.add(entry, (args[0], {}) if what.name == "__deepcopy__" else args, kwargs)
@@ -338,7 +269,7 @@ class Window(Beneath):
             self.tape.hold_update(entry, args)
         if what.name not in HANDS_ON or not is_handed_on(output, args):
             self.tape.made(entry, [*outputs, *shards_of(outputs), *(self._written(args[0]) if what.in_place else ())])
-        if not entry.grad and entry.name in _COPIES and isinstance(output, Tensor) and output.layout is torch.strided:
+        if not entry.grad and entry.name in COPIES and isinstance(output, Tensor) and output.layout is torch.strided:
             self.tape.copied(entry, output)
         return entry
 
@@ -357,37 +288,3 @@ def _has_gradient(what: Traits, args: tuple[Any, ...], outputs: Sequence[Tensor]
         return True
     touched = outputs if outputs or not what.in_place else tensors_in(args[:1])
     return True in [tensor.requires_grad for tensor in touched]
-
-
-class Budget:
-    """Whether what lies outside of forward-to-backward makes too many calls for all of it to be taped.
-
-    ``counts`` is how many steps in a row did: a step with few calls need not be asked about where none did before.
-    """
-
-    def __init__(self) -> None:
-        self.counts = self._shut = 0
-        self._spent, self._shut_for = 0.0, _SHUT
-
-    def narrows(self, narrow: bool, calls: int, seconds: float, *, by_hand: bool, alone: bool) -> bool:  # noqa: FBT001
-        """A step of ``seconds`` made so many ``calls``, or was taped in part: whether the next one is to be.
-
-        ``alone``: it called no module, so that these calls are all that there is of it.
-        """
-        few, share = (_CALLS_BY_HAND, _SHARE_BY_HAND) if by_hand else (FEW_CALLS, _SHARE)
-        few = _CALLS_ALONE if alone else few
-        self.counts = self.counts + 1 if calls > max(few, seconds * share / _CALL_SECONDS) else 0
-        self._spent += calls * _CALL_SECONDS
-        return not self._tries_again() if narrow else self.counts >= _OVER and self._spent >= _ALLOWED
-
-    def lift(self) -> None:
-        """Let the loop be taped whole from now on: what was left out to save time is where the harm must be."""
-        self.counts = -(1 << 30)
-
-    def _tries_again(self) -> bool:
-        self._shut += 1
-        if self._shut < self._shut_for:
-            return False
-        self.counts, self._shut = _OVER - 1, 0
-        self._shut_for = min(2 * self._shut_for, _MOST_SHUT)
-        return True
