@@ -32,7 +32,9 @@ EXPLAIN = Explanation(
 )
 
 _WROTE = "The model was called here without a gradient and in training mode, and wrote this buffer."
+_IN_ANY_MODE = "The model was called here without a gradient, and wrote this buffer."
 _THROUGH = "It came into the buffer by a call of the model without a gradient, in training mode, at {}:{}."
+_THROUGH_ANY = "It came into the buffer by a call of the model without a gradient at {}:{}."
 _EVAL = (
     "Where it is only evaluated there, call {0} before, and {1} behind: a model in training mode writes "
     "its running statistics in each call, also where nothing is trained by it."
@@ -47,8 +49,10 @@ def explain(facts: Facts) -> Cause | None:
         return None
     here, used = facts.source == "buffer", facts.look.facts.get("used") is True
     file = str(at[0]).replace(chr(92), "/").rpartition("/")[2]
-    text = _WROTE if here else _THROUGH.format(file, at[1])
-    if used:  # something is trained by what it gave: it may be meant to be in that mode
+    by_mode = facts.look.facts.get("by_mode") is not False
+    wrote = _WROTE if by_mode else _IN_ANY_MODE
+    text = wrote if here else (_THROUGH if by_mode else _THROUGH_ANY).format(file, at[1])
+    if used or not by_mode:  # it may be meant to be in that mode: something is trained by what it gave, say
         return Cause("unknown", (text,), (_GIVEN,) if here else (), POSSIBLE, story=True)
     mend = _mend(_called(facts.origin) if here else None)
     return Cause("evaluation_in_training", (text,), (mend, _GIVEN) if here else (mend,), LIKELY if here else POSSIBLE,

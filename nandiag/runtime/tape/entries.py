@@ -36,14 +36,17 @@ _PER_UPDATE = 4
 
 
 class Tape:
-    """The entries since the last optimizer step, and who made which live tensor."""
+    """The entries since the last optimizer step, and who made which live tensor.
+
+    ``shortened``: calls of modules with gradients were taken off in this step.
+    """
 
     def __init__(self) -> None:
         self.jots = Jots(self)
         self._entries: list[Entry] = []
         self.border: str | None = None  # the newest of root calls and backward calls in this step
         self.loose: deque[Entry] = deque(maxlen=_MOST_LOOSE)
-        self.overflow = False
+        self.overflow = self.shortened = False
         self._made: dict[int, Made] = {}
         self._most_made = _FEW_MADE
         self._copies: dict[int, tuple[StorageWeakRef, Entry]] = {}
@@ -123,6 +126,7 @@ class Tape:
         alive = {id(made.entry) for made in self._made.values()}
         kept = [entry for entry in every if entry.kind == BACKWARD or entry.mutates or id(entry) in alive]
         needed = {id(entry) for entry in ancestors(kept)}
+        self.shortened |= any(one.kind is ROOT and id(one) not in needed for one in self.entries)
         self.entries = [entry for entry in self.entries if id(entry) in needed]
         self.loose = deque((entry for entry in self.loose if id(entry) in needed), _MOST_LOOSE)
 
@@ -258,7 +262,7 @@ class Tape:
         self._cleared = self._number
         self._roots, self._most_roots = 0, _FEW_ROOTS
         self._most_entries, self._most_bytes = _FEW_ENTRIES, _FEW_BYTES
-        self.overflow, self.border = False, None
+        self.overflow, self.border, self.shortened = False, None, False
         self.step = step
         self.bytes = self._updates = 0
 
@@ -321,6 +325,7 @@ class Tape:
 
     def cut(self, mark: int) -> None:
         """Take the entries before ``mark`` off: nothing that follows descends from them."""
+        self.shortened |= any(one.kind is ROOT for one in self.entries[:mark])
         del self.entries[:mark]
 
     def whole(

@@ -7,8 +7,16 @@ from nandiag.analysis.report import Origin
 from nandiag.events import Looked
 
 
-def told(by_hand, *, source="buffer", used=False, line="hits += (net.model(x).argmax(1) == y).sum()", column=(9, 21)):
-    facts = {"wrote_by_call": ["a/train.py", 27], "used": used}
+def told(
+    by_hand,
+    *,
+    source="buffer",
+    used=False,
+    by_mode=True,
+    line="hits += (net.model(x).argmax(1) == y).sum()",
+    column=(9, 21),
+):
+    facts = {"wrote_by_call": ["a/train.py", 27], "used": used, "by_mode": by_mode}
     bad = by_hand.fact(posinf=4, name="1.running_mean")
     origin = Origin("inf", 0, (0,), 30, phase="forward", inputs=(bad,), source=line, column=column)
     look = Looked("found", "tape", 30, source=source, inputs=(bad,), facts=facts)
@@ -24,6 +32,15 @@ def test_the_model_is_called_as_its_line_calls_it(by_hand):
 def test_what_something_is_trained_by_is_not_told_to_be_in_the_wrong_mode(by_hand, source):
     story, _ = told(by_hand, source=source, used=True)
     assert story.slug == "unknown"
+    assert not any("eval()" in one.text for one in story.suggestions)
+
+
+def test_what_is_written_in_any_mode_is_not_told_to_be_in_the_wrong_one(by_hand):
+    story, _ = told(by_hand, by_mode=False)
+    assert (story.slug, story.evidence) == (
+        "unknown",
+        ("The model was called here without a gradient, and wrote this buffer.",),
+    )
     assert not any("eval()" in one.text for one in story.suggestions)
 
 

@@ -57,11 +57,13 @@ class _Known(NamedTuple):
         return self._replace(shelves=Shelves([*self.buffers, *few]), inner=[*map(weakref.ref, few)], holds=holds)
 
 
-class Untrained(NamedTuple):
-    """Where a module was called in a ``step`` without a gradient, but in training mode: it then writes its buffers."""
+@dataclass(slots=True)
+class Untrained:
+    """Where, and how often, a module was called in a ``step`` without a gradient, but in training mode."""
 
     step: int
     places: dict[tuple[CodeType, int], Trail]
+    calls: int = 0
 
 
 class Habit:
@@ -119,15 +121,16 @@ class Habit:
     def _note(self, entry: Entry) -> None:
         if self._without is None or self._without.step != entry.step:
             self._without = Untrained(entry.step, {})
+        self._without.calls += 1
         places = self._without.places
         place = next(iter(entry.trail), None)  # none where C++ calls it with no frame of Python's around
         if place is not None and (len(places) < _MOST_PLACES or place in places):
             places[place] = entry.trail
 
-    def untrained(self, step: int) -> list[Trail]:
-        """Return where it was called in ``step`` without a gradient and in training mode, each place once."""
+    def untrained(self, step: int) -> Untrained:
+        """Return where it was called in ``step`` without a gradient and in training mode: it then writes buffers."""
         found = self._without
-        return list(found.places.values()) if found is not None and found.step == step else []
+        return found if found is not None and found.step == step else Untrained(step, {})
 
     def passes(self, module: nn.Module) -> bool:
         """Begin a call of ``module`` with gradients, where none of its calls changes anything; else do nothing.

@@ -135,3 +135,108 @@ def test_an_encoder_that_something_is_trained_by_is_told_to_be_used(work):
         loss.backward()
         optimizer.step()
     assert all(one.facts.get("used") is not False for one in worker.looked), worker.looked
+
+
+class WithLoss(nn.Module):
+    """What is trained by calls it, and gives the loss."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x):
+        return self.net(x).square().mean()
+
+
+def passes_over(net, called, bad, steps=12, several=1):
+    """Train by ``called``; batches from step ``bad`` on are bad, and their losses passed over; a metric is taken."""
+    optimizer, good, done = torch.optim.SGD(net.parameters(), lr=0.01), torch.randn(5, 4), 0
+    while done < steps:
+        x = torch.randn(5, 4)
+        if done == bad and several:
+            several -= 1
+            x = x / (x[:, :1] - x[:, :1])  # the fault
+        loss = called(x)
+        with torch.no_grad():
+            net(good)  # the metric
+        if not torch.isfinite(loss):
+            continue
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        done += 1
+
+
+@pytest.mark.parametrize("several", [1, 12])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_metric_is_not_blamed_for_a_batch_that_training_passed_over(work, wrapped, several):
+    """Also where training calls what the model is a part of, and where its bad calls are no more on the tape."""
+    worker = work(on_anomaly="continue")
+    net = Loop().net
+    called = WithLoss(net) if wrapped else lambda x: net(x).square().mean()
+    passes_over(net, called, bad=6, several=several)
+    assert worker.events(ProbeDark) == []
+    assert worker.looked
+    assert all("wrote_by_call" not in one.facts for one in worker.looked), worker.looked
+
+
+@torch.no_grad()
+def re_estimates(loop):
+    loop.net[1].reset_running_stats()
+    for x in batches(bad=3, count=4):
+        loop.net(x)  # the evaluation
+
+
+def test_statistics_that_are_counted_anew_are_meant_to_be_written(work):
+    """As torch.optim.swa_utils.update_bn does: what they were counted of is at fault, not the mode."""
+    worker = work()
+    Loop().train(re_estimates)
+    looked = told(worker)
+    assert looked.facts["used"] is True
+    assert looked.site.source.strip().endswith("# the evaluation")
+
+
+class Scaled(nn.Module):
+    """Writes its buffer whatever mode it is in."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("largest", torch.ones(4))
+
+    def forward(self, x):
+        self.largest.mul_(0.9).add_(x.detach().abs().mean(0), alpha=0.1)
+        return x / self.largest
+
+
+def test_of_what_is_written_in_any_mode_the_mode_is_not_told(work):
+    worker, loop = work(), Loop()
+    loop.net[1] = nn.Sequential(nn.Linear(8, 4), Scaled(), nn.Linear(4, 8))
+    loop.optimizer = torch.optim.SGD(loop.net.parameters(), lr=0.01)
+    loop.train(evaluates(batches()))
+    looked = told(worker)
+    assert (looked.inputs[0].name, looked.facts["by_mode"]) == ("1.1.largest", False)
+
+
+def _instances():
+    return nn.Sequential(nn.Unflatten(1, (4, 2)), nn.InstanceNorm1d(4, track_running_stats=True), nn.Flatten())
+
+
+@pytest.mark.parametrize("layer", [nn.BatchNorm1d(8), _instances()])
+def test_what_torch_writes_in_training_mode_alone_is_written_by_mode(work, layer):
+    worker, loop = work(), Loop()
+    loop.net[1] = layer
+    loop.train(evaluates(batches()))
+    assert told(worker).facts["by_mode"] is True
+
+
+@torch.no_grad()
+def evaluates_behind_a_write(loop):
+    loop.net[1].running_mean.numpy()[:] = float("nan")
+    loop.net(torch.ones(5, 4))
+
+
+def test_what_was_bad_before_the_call_is_not_laid_to_it(work):
+    """The script writes by way of numpy, which no call of torch shows."""
+    worker = work()
+    Loop().train(evaluates_behind_a_write)
+    assert "wrote_by_call" not in told(worker).facts

@@ -177,4 +177,4 @@ def test_a_call_that_no_frame_of_pythons_is_around_has_no_place():
     entry = Entry(ROOT, module, grad=False, modes=modes())
     habit = Habit(module)
     habit.begin(entry)
-    assert habit.untrained(entry.step) == []
+    assert habit.untrained(entry.step).places == {}
