@@ -110,6 +110,8 @@ def pulled_back(capture: Capture, original: Callable[..., Any]) -> Callable[...,
 
     @functools.wraps(original)
     def vjp(function: Any, *primals: Any, **options: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return original(function, *primals, **options)
         output, pull, *aux = forward(function, *primals, **options)
 
         def again(primals: Any, given: Any, words: Any) -> Any:

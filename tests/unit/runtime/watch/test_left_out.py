@@ -304,10 +304,10 @@ def test_all_that_is_left_out_to_the_end_is_counted(work):
     assert sum(one.in_a_row for one in skips(worker)) == 58
 
 
-@pytest.mark.parametrize("spoilt", [(3, 5), (5, 6, 7)])
+@pytest.mark.parametrize("spoilt", [(3, 5), (5, 6, 7), range(3, 40)])
 def test_what_was_asked_of_may_be_more_than_one_number(work, spoilt):
     worker, loop = work(), Loop(spoilt=spoilt)
-    for step in range(9):
+    for step in range(42):
         x = torch.rand(3, 4)
         if step in spoilt:
             x[1] = 0.0
@@ -337,6 +337,40 @@ def of_running(loop, scale, step):
     if step == 3:
         x[1, 1] = 0.0
     return loop.net(scale(-torch.log(x))).square().mean()
+
+
+class Assigned(Running):
+    """Makes it anew in each turn."""
+
+    def __call__(self, x):
+        self.mean = self.mean * 0.9 + 0.1 * x.mean()  # made anew
+        return x - self.mean
+
+
+class Smoothed(Running):
+    """Scales by a loss that it smooths."""
+
+    def __call__(self, x):
+        self.mean = torch.lerp(self.mean, x.mean(), 0.1)  # smoothed
+        return x / self.mean
+
+
+@pytest.mark.parametrize(("scale", "words"), [(Assigned, "# made anew"), (Smoothed, "# smoothed")])
+def test_what_is_made_anew_of_what_it_was_keeps_the_losses_bad(work, scale, words):
+    worker, loop, scale = work(), Loop(), scale()
+    for step in range(30):
+        loss = of_running(loop, scale, step)
+        if not torch.isfinite(loss):
+            continue
+        loop.update(loss)
+    assert skips(worker)[0].look.facts["kept_bad"] == [f"{__file__}:{line_of(words)}"]
+
+
+def test_what_is_bad_in_each_turn_by_itself_is_not_kept(work):
+    worker, loop = work(), Loop(spoilt=range(3, 30))
+    for step in range(30):
+        loop.continues(step)
+    assert "kept_bad" not in skips(worker)[0].look.facts
 
 
 @pytest.mark.parametrize("steps", [20, 200])

@@ -34,7 +34,8 @@ _MOST_LINES, _MOST_TURNS, _MOST_KNOWN, _LITTLE = 64, 512, 256, 1 << 14
 class Question(NamedTuple):
     """A copy of the tensor that was ``given`` to a question, as it was then, where and in which step.
 
-    ``number`` is the ``id`` of what was given; ``norm``: it is known to be the norm of the gradients.
+    ``number`` is the ``id`` of what was given; ``norm``: it is known to be the norm of the gradients; ``loss`` is the
+    number of the call that made it, or what it was taken off.
     """
 
     tensor: Tensor
@@ -43,6 +44,7 @@ class Question(NamedTuple):
     trail: Trail
     step: int
     norm: bool = False
+    loss: int = 0
 
     def spot(self, micro_step: int) -> Spot:
         """Return the place in the script, by its and libraries' frames."""
@@ -158,28 +160,16 @@ class Asked:
             bad = [one for one in asked if is_bad(one.tensor) and is_sure(one.tensor)]
         for one in bad:
             maker = self._maker(one)
-            if maker is not None and len(self.known) < _MOST_KNOWN and not self._is_known(one):
+            if maker is not None and len(self.known) < _MOST_KNOWN and not self._is_known(one, loss := _loss_of(maker)):
                 self._tape.made(maker, [one.tensor])
-                self.known.append(one._replace(norm=maker.name in CLIPS))
+                self.known.append(one._replace(norm=maker.name in CLIPS, loss=loss))
         if len(self.known) >= self.many:
             self.on_many()
         return bool(bad)
 
-    def _is_known(self, question: Question) -> bool:
+    def _is_known(self, question: Question, loss: int) -> bool:
         """Whether the script asked of it before, or of the same in another way: what is behind ``detach``, say."""
-        loss = self._made_of(self._known(question))
-        return any(one.step == question.step and self.loss_of(one.tensor) is loss for one in self.known)
-
-    def loss_of(self, tensor: Tensor | None) -> Any:
-        """Return what made ``tensor``, or what that was made of where it has no graph any more."""
-        return self._made_of(None if tensor is None else self._tape.maker(tensor))
-
-    @staticmethod
-    def _made_of(known: tuple[Entry, int] | None) -> Any:
-        if known is None:
-            return object()
-        entry = known[0]
-        return entry if entry.grad else next((one.entry for one in entry.words if type(one) is Made), entry)
+        return any(one.loss == loss and one.step == question.step for one in self.known)
 
     def _known(self, question: Question) -> tuple[Entry, int] | None:
         """Return what made what was given, which may be gone with the function that the loop was in."""
@@ -195,6 +185,11 @@ class Asked:
         entry = known[0]
         taken = any(type(word) is Made and word.entry.grad for word in entry.words)
         return entry if entry.grad or taken or entry.name in CLIPS else None
+
+
+def _loss_of(maker: Entry) -> int:
+    """Return the number of what made it, or of what that was made of where it has no graph any more."""
+    return maker.number if maker.grad else next((one.entry for one in maker.words if type(one) is Made), maker).number
 
 
 def _nothing() -> None:

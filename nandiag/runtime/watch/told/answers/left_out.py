@@ -26,6 +26,7 @@ from nandiag.runtime.look.weights import Optimizer
 from nandiag.runtime.replay.ready import gradients_used
 from nandiag.runtime.replay.written import written_by
 from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.tape.entry import BACKWARD, Entry
 from nandiag.runtime.tape.packed.descent import ancestors
 from nandiag.runtime.tape.packed.words import Given, Made
@@ -135,7 +136,8 @@ class LeftOut:
     def _passed(self) -> None:
         used = self._may_be_used()
         passed = [one for one in self._here() if not one.norm and self._maker(one) not in used and is_passed_over(one)]
-        self.asked.known = [one for one in self.asked.known if one not in passed]
+        here = set(map(id, passed))
+        self.asked.known = [one for one in self.asked.known if id(one) not in here]
         self.asked.many = len(self.asked.known) + _MORE  # each time takes as long as the tape is
         self._passed_in = self._sentinel.clock.step
         for one in passed:
@@ -166,7 +168,7 @@ class LeftOut:
         bad = [(one, value) for one, value in pairs if not math.isfinite(value)]
         if bad:
             self._tell(bad, last=last)
-        losses.dropped = [one for one in losses.dropped if one not in told]
+        losses.dropped = [one for one in losses.dropped if not (last or one.unused)]
 
     @guarded("questions")
     def _tell(self, bad: Sequence[tuple[Loss, float]], *, last: bool = False) -> None:
@@ -198,15 +200,27 @@ class LeftOut:
             return None
         self._looks = _MOST_LOOKS
         with quiet():
-            kept = kept_bad(tape.entries)
+            kept = kept_bad(tape)
         return replace(looked, facts={**looked.facts, "kept_bad": kept}) if kept else looked
 
 
-def kept_bad(entries: Sequence[Entry]) -> list[str]:
-    """Return the lines that wrote in place into what the script keeps, and that is bad by now: later turns read it."""
-    written = [(entry, one) for entry, one in written_by(list(entries)) if not entry.grad and not one.requires_grad]
-    sites = [site_of(Spot(None, None, entry.frames, "loss", 0), None) for entry, one in written if is_bad(one)]
+def kept_bad(tape: Tape) -> list[str]:
+    """Return the lines that made what the script keeps from turn to turn, and that is bad by now.
+
+    They wrote into it in place, or made it anew of what they had made of it in an earlier turn.
+    """
+    written = written_by(list(tape.entries)) + [pair for pair in tape.living() if _is_of_itself(pair[0])]
+    bad = [entry for entry, one in written if not entry.grad and not one.requires_grad and is_bad(one)]
+    sites = [site_of(Spot(None, None, entry.frames, "loss", 0), None) for entry in bad]
     return list(dict.fromkeys(f"{one.file}:{one.line}" for one in sites if one.file is not None))[:_MOST_KEPT]
+
+
+def _is_of_itself(entry: Entry) -> bool:
+    """Whether what it made goes into itself: the same line made, in an earlier turn, what it was made of."""
+    place, before = entry.trail[:1], ancestors([entry])
+    return bool(place) and any(
+        one.trail[:1] == place and one.function is entry.function and one is not entry for one in before
+    )
 
 
 def _are_used(capture: Capture) -> bool:
