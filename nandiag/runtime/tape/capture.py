@@ -51,8 +51,6 @@ _dispatched = torch._C._len_torch_dispatch_stack
 _traced = torch._C._get_tracing_state
 _functorch = torch._C._functorch.peek_interpreter_stack
 _graph_task = torch._C._current_graph_task_id
-
-
 _nothing: contextlib.nullcontext[None] = contextlib.nullcontext()
 
 # A method below is called by its guard, that by the wrap of what the script called.
