@@ -14,7 +14,8 @@ _WHERE = f"torch.where does not stop the backward of the branch that it does not
 _FILLED = f"masked_fill does not stop the backward of what it fills over: {_MEETS}"
 _TIMES = f"A product with a mask does not stop the backward of what the mask makes 0: {_MEETS}"
 _FILLS = ("masked_fill", "masked_fill_")
-_MASK = re.compile(r"(?:^|_)(?:mask|valid|keep|padding|pad)(?:$|_|s$)", re.IGNORECASE)
+# A ``keep_prob`` is none, nor a ``valid_loss``.
+_MASK = re.compile(r"(?:^|_)masks?(?:$|_)|(?:^|_)(?:valid|keep|padding|pad)s?$", re.IGNORECASE)
 
 
 def with_branch(facts: Facts, cause: Cause) -> Cause:
@@ -38,21 +39,21 @@ def _told(facts: Facts) -> str | None:
     source, found = facts.origin.source or "", fitting.parsed(facts.origin)
     if found is None:
         return None
-    own = _left_out(source, ast.dump(found[1]))
+    own = _left_out(facts, source, ast.dump(found[1]))
     if own:
         return own[0]
     line = parsing.statement(source.strip())
     names = [one for one in line.targets if isinstance(one, ast.Name)] if isinstance(line, ast.Assign) else []
     dumped = [ast.dump(ast.Name(one.id, ast.Load())) for one in names]
-    return next((told for use in facts.uses for one in dumped for told in _left_out(use, one)), None)
+    return next((told for use in facts.uses for one in dumped for told in _left_out(facts, use, one)), None)
 
 
-def _left_out(text: str, dumped: str) -> list[str]:
+def _left_out(facts: Facts, text: str, dumped: str) -> list[str]:
     """Return what leaves an expression of a line out in places, said of its backward."""
     found: list[str] = []
     for node in fitting.nodes_of(text):
         parts = [(_WHERE, one) for one in _branches(node)] + [(_FILLED, one) for one in _filled(node)]
-        parts += [(_TIMES, one) for one in _masked(node)]
+        parts += [(_TIMES, one) for one in _masked(facts, node)]
         found += [told for told, part in parts if any(ast.dump(one) == dumped for one in ast.walk(part))]
     return found
 
@@ -72,19 +73,21 @@ def _filled(node: ast.AST) -> list[ast.expr]:
     return [] if part is None else [part]
 
 
-def _masked(node: ast.AST) -> list[ast.expr]:
+def _masked(facts: Facts, node: ast.AST) -> list[ast.expr]:
     """Return the x of ``x * mask``."""
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
         return []
-    return [one for one, other in ((node.left, node.right), (node.right, node.left)) if _is_mask(other)]
+    return [one for one, other in ((node.left, node.right), (node.right, node.left)) if _is_mask(facts, other)]
 
 
-def _is_mask(node: ast.expr) -> bool:
-    """Whether it is a comparison as numbers, or called a mask."""
+def _is_mask(facts: Facts, node: ast.expr) -> bool:
+    """Whether it is a comparison as numbers, or called a mask and no number."""
     if isinstance(node, ast.Compare):
         return True
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return _is_mask(node.func.value)
+        return _is_mask(facts, node.func.value)
     if isinstance(node, ast.Subscript):
-        return _is_mask(node.value)
+        return _is_mask(facts, node.value)
+    if isinstance(node, ast.Name) and isinstance(parsing.expression(facts.kind(node.id)), ast.Constant):
+        return False
     return isinstance(node, ast.Name | ast.Attribute) and bool(_MASK.search(ast.unparse(node).rpartition(".")[2]))

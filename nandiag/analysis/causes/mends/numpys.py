@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
 from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.causes.mends.counts.names import is_called
+from nandiag.analysis.causes.mends.logarithms import chances
 from nandiag.analysis.causes.mends.script import bounding, fitting, naming, parsing, quotients
 from nandiag.analysis.report import Origin, Suggestion
 
@@ -15,6 +17,7 @@ _LOGS = ("log", "log2", "log10")
 _POLES = (*((op, "1e-12") for op in _LOGS), ("sqrt", "0"), ("power", "1e-6"))
 _HUGE = "a small number in its place would make"
 _LONGEST_TWICE = 60
+_BEFORE = re.compile(r"(?:^|_)(?:prev(?:ious)?|last|lag(?:ged)?|old|before|yesterday|shift(?:ed)?)(?:$|_|\d)")
 
 
 def guard(facts: Facts, said: str) -> Suggestion:
@@ -45,7 +48,8 @@ def _guarded(facts: Facts, said: str) -> str | None:
     if left is not None:
         return left
     # A rate that is made of a number next to 0 would be huge: of steps, which it is made of as a rule, there is one.
-    low = "1" if rate or is_called(quotients.below(facts.origin) or "") else "1e-6"
+    counts = rate or is_called(quotients.below(facts.origin) or "") or said.endswith("remainder")
+    low = "1" if counts else "1e-6"
     divisor = quotients.divisor(facts.origin, lambda text: _at_least(text, low)) or _of_nothing(facts, said)
     return divisor or bounding.base(facts.origin, lambda text: _at_least(text, low))
 
@@ -82,6 +86,9 @@ def _left_out(facts: Facts, said: str) -> Suggestion | None:
     Of 0/0 numpy says otherwise: there a small number gives 0.
     """
     op = said.rpartition(" encountered in ")[2]
+    chance = _chance(facts.origin)
+    if chance is not None:
+        return chance
     if "log" in op:
         return _difference(facts)
     if "power" in op:
@@ -89,6 +96,20 @@ def _left_out(facts: Facts, said: str) -> Suggestion | None:
     if "divide" not in op or is_called(quotients.below(facts.origin) or ""):
         return None
     return _ratio(facts.origin) or _quotient(facts.origin)
+
+
+def _chance(origin: Origin) -> Suggestion | None:
+    """Return the line with a chance kept off 0 and 1 whose logarithm, over that of what is left of it, is taken."""
+    found, outer = fitting.parsed(origin), _around(origin)
+    logarithms = outer is not None and (_logged(outer) is not None or isinstance(outer, ast.BinOp))
+    nodes = [] if found is None else [(origin, found[1])] if _logged(found[1]) is not None or logarithms else []
+    nodes += [(_at(origin, outer), outer)] if outer is not None and nodes else []
+    for place, node in nodes:
+        told = chances.kept(node, _logged)
+        code = None if told is None else fitting.whole(place, told[1])
+        if told is not None and code is not None:
+            return Suggestion(f"Keep {told[0]} off 0 and 1, where the logarithm has no end.", code)
+    return None
 
 
 def _quotient(origin: Origin) -> Suggestion | None:
@@ -155,6 +176,12 @@ def _ratio(origin: Origin) -> Suggestion | None:
     return None if code is None else Suggestion(text, code)
 
 
+def _are_alike(node: ast.expr, other: ast.expr) -> bool:
+    """Whether two are of one kind: slices of one array, or what is called the one before; a share is of its whole."""
+    names, others = ({one.id for one in ast.walk(side) if isinstance(one, ast.Name)} for side in (node, other))
+    return bool((names & others) - {"np", "numpy"}) or any(_BEFORE.search(name) for name in names ^ others)
+
+
 def _difference(facts: Facts) -> Suggestion | None:
     """Return the line with 0 for the differences of logarithms that one of 0 goes into: by next to 0 they are huge."""
     origin, outer = facts.origin, _around(facts.origin)
@@ -164,9 +191,13 @@ def _difference(facts: Facts) -> Suggestion | None:
         return None
     text = f"Where {ast.unparse(inner)} is 0, give 0 as the difference: {_HUGE} it huge."
     if outer is not None and _is_difference(outer):
+        if isinstance(outer, ast.BinOp) and not _are_alike(outer.left, outer.right):
+            return None
         code = fitting.whole(_at(origin, outer), f"np.nan_to_num({_with_gaps(outer)})")
         return None if code is None else Suggestion(text, code)
     if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Div) and naming.is_cheap(inner):
+        if not _are_alike(inner.left, inner.right):
+            return None
         return _ratio(replace(origin, column=_place(origin, inner)))
     return _used(facts, text)
 

@@ -11,8 +11,8 @@ from tests.unit.analysis.ops.told import on
 
 @pytest.fixture
 def overflowing(at, by_hand):
-    def build(**facts):
-        given, bad = by_hand.fact(max=1.87e6, absmax=1.87e6), by_hand.fact(posinf=3, dtype="float16")
+    def build(dtype="float16", **facts):
+        given, bad = by_hand.fact(max=1.87e6, absmax=1.87e6), by_hand.fact(posinf=3, dtype=dtype)
         extra = {
             "scale_alone": 1024.0, "loss_factor": 1024.0, "loss_factor_at": ["train.py", 19], "float64_finite": True,
             "float64_absmax": 1.87e6, "autocast": True, **facts,
@@ -39,6 +39,13 @@ def test_weights_in_float16_are_none_for_a_scaler(overflowing):
     _, found = explain(overflowing(autocast=False, script_ended=True))
     assert "keep the weights in float32" in found.suggestions[0].text
     assert found.suggestions[0].code == "net.float()"
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_of_weights_in_float32_nothing_is_said_of_half_precision(overflowing, ended):
+    _, found = explain(overflowing(dtype="float32", autocast=False, script_ended=ended, float64_absmax=5.1e38))
+    assert found.suggestions[0].code == "scaler.step(self.opt)\nscaler.update()"
+    assert not any("float16" in one.text for one in found.suggestions), found.suggestions
 
 
 @pytest.mark.parametrize(("scale", "slug"), [(1024.0, None), (None, "data_outlier")])

@@ -22,8 +22,10 @@ _LEFT_OUT = [
      "r = np.where(a[:-1] != 0, a[1:], 1) / np.where(a[:-1] != 0, a[:-1], 1) - 1"),
     ("r = np.log(a / b)", "a / b", _DIVIDE,
      "r = np.log(np.where((a > 0) & (b > 0), a, 1) / np.where((a > 0) & (b > 0), b, 1))"),
-    ("r = np.log(b / a)", "np.log(b / a)", _LOG,
-     "r = np.log(np.where((b > 0) & (a > 0), b, 1) / np.where((b > 0) & (a > 0), a, 1))"),
+    ("r = np.log(b / prev_b)", "np.log(b / prev_b)", _LOG,
+     "r = np.log(np.where((b > 0) & (prev_b > 0), b, 1) / np.where((b > 0) & (prev_b > 0), prev_b, 1))"),
+    ("r = np.log(a[1:] / a[:-1])", "np.log(a[1:] / a[:-1])", _LOG,
+     "r = np.log(np.where((a[1:] > 0) & (a[:-1] > 0), a[1:], 1) / np.where((a[1:] > 0) & (a[:-1] > 0), a[:-1], 1))"),
     ("r = np.diff(np.log(b)) * 100", "np.log(b)", _LOG,
      "r = np.nan_to_num(np.diff(np.log(np.where(b > 0, b, np.nan)))) * 100"),
     ("r = np.log(a[1:]) - np.log(a[:-1])", "np.log(a[:-1])", _LOG,
@@ -46,7 +48,12 @@ def test_what_is_divided_by_0_is_left_out_and_nothing_is_huge(at, line, expressi
     told = _advice(at, line, expression, said)
     assert told.code == code
     assert "huge" in told.text
-    names = {"np": np, "a": np.array([3.0, 5.0, 0.0, 4.0, 6.0]), "b": np.array([2.0, 0.0, 4.0, 5.0, 0.0])}
+    names = {
+        "np": np,
+        "prev_b": np.array([4.0, 2.0, 0.0, 4.0, 5.0]),
+        "a": np.array([3.0, 5.0, 0.0, 4.0, 6.0]),
+        "b": np.array([2.0, 0.0, 4.0, 5.0, 0.0]),
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         exec(code, names)  # noqa: S102
@@ -72,3 +79,38 @@ def test_what_are_differences_of_logarithms_in_the_next_line_are_left_out_as_wel
 )
 def test_of_0_by_0_of_counts_and_of_a_rate_a_bound_is_right(at, line, said, more, code):
     assert _advice(at, line, line[4:], said, **more).code == code
+
+
+@pytest.mark.parametrize(
+    ("line", "expression", "said", "code"),
+    [
+        ("r = np.log(counts / total)", "np.log(counts / total)", _LOG, "r = np.log(np.maximum(counts / total, 1e-12))"),
+        ("r = np.log(counts) - np.log(total)", "np.log(counts)", _LOG,
+         "r = np.log(np.maximum(counts, 1e-12)) - np.log(total)"),
+        ("r = np.log(p / (1 - p))", "np.log(p / (1 - p))", _LOG,
+         "r = np.log(np.clip(p, 1e-06, 1 - 1e-06) / (1 - np.clip(p, 1e-06, 1 - 1e-06)))"),
+        ("r = np.log(p / (1 - p))", "p / (1 - p)", _DIVIDE,
+         "r = np.log(np.clip(p, 1e-06, 1 - 1e-06) / (1 - np.clip(p, 1e-06, 1 - 1e-06)))"),
+        ("r = np.log(p) - np.log(1.0 - p)", "np.log(p)", _LOG,
+         "r = np.log(np.clip(p, 1e-06, 1 - 1e-06)) - np.log(1.0 - np.clip(p, 1e-06, 1 - 1e-06))"),
+    ],
+)  # fmt: skip
+def test_a_share_or_a_chance_of_0_is_small_and_not_as_large_as_the_others(at, line, expression, said, code):
+    """A class that does not occur has no logarithm of 0, which is that of a certain one."""
+    told = _advice(at, line, expression, said)
+    assert told.code == code
+    assert "give 1" not in told.text
+    names = {"np": np, "counts": np.array([3, 0, 61]), "total": 64, "p": np.array([0.0, 0.5, 1.0])}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        exec(code, names)  # noqa: S102
+    assert np.isfinite(names["r"]).all()
+    assert names["r"].argmin() == names["counts" if "counts" in line else "p"].argmin()
+
+
+def test_a_remainder_is_of_whole_numbers_still(at):
+    line = "r = a % sizes"
+    code = _advice(at, line, "a % sizes", "divide by zero encountered in remainder").code
+    names = {"np": np, "a": np.array([7, 8]), "sizes": np.array([0, 3])}
+    exec(code, names)  # noqa: S102
+    assert (names["r"].dtype.kind, list(names["r"])) == ("i", [0, 2])

@@ -6,11 +6,11 @@ from nandiag.analysis.causes import explain
 from tests.unit.analysis.mends.told import on, placed
 
 
-def _evidence(at, by_hand, line, shown, uses=(), zeros=5, node="LogBackward0"):
+def _evidence(at, by_hand, line, shown, uses=(), zeros=5, node="LogBackward0", names=()):
     given = (by_hand.fact(zeros=zeros), by_hand.fact(zeros=5, min=0.0))
     op = f"aten.{node.removesuffix('Backward0').lower()}.default"
     place = {**placed(line, shown), "phase": "backward", "node": node, "forward_op": op}
-    facts = on(at("div", given, (by_hand.fact(nan=5),), **place), uses=uses)
+    facts = on(at("div", given, (by_hand.fact(nan=5),), **place), *names, uses=uses)
     mechanism = explain(facts)[1]
     return " ".join((*mechanism.evidence, *(one.text for one in mechanism.suggestions)))
 
@@ -37,10 +37,13 @@ def test_what_a_mask_leaves_out_has_a_gradient_all_the_same(at, by_hand, line, u
         ("d = torch.where(pred.log() > 0, a, b)", ()),
         ("d = pred.log() * scale", ()),
         ("d = pred.log()", ("return torch.where(gt > 0, e, 0.0)", "masks = d + 1")),
+        ("d = pred.log() * keep_prob", ()),
+        ("d = pred.log() * (valid_loss + pad_weight)", ()),
+        ("d = pred.log() * keep", ()),
     ],
 )
 def test_what_no_mask_leaves_out_is_told_as_it_was(at, by_hand, line, uses):
-    assert "does not stop" not in _evidence(at, by_hand, line, "pred.log()", uses)
+    assert "does not stop" not in _evidence(at, by_hand, line, "pred.log()", uses, names=(("keep", "0.9"),))
 
 
 def test_it_is_said_once(at, by_hand):

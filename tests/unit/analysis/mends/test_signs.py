@@ -30,6 +30,11 @@ def texts(facts):
         (NAMES[:1], ("AddBackward0",), "It is made of weights: where nothing keeps these above zero"),
         (NAMES[:1], ("AddBackward0", "ExpBackward0"), "Find out why the value leaves the domain"),
         ((("s", "a.exp() - b.exp()"),), ("SubBackward0",), "Find out why the value leaves the domain"),
+        (
+            (("s", "gap.clamp_min(-1) + 0.6 - i * 0.02"), ("gap", "torch.exp(h) - margin")),
+            ("SubBackward0",),
+            "Find out why the value leaves the domain",
+        ),
         ((("s", "F.softplus(a) * x"),), ("MulBackward0",), "F.softplus(a) is above zero by itself: look at x."),
     ],
 )

@@ -28,8 +28,9 @@ def of_trained(facts: Facts, op: str) -> Suggestion | None:
     """
     if by_batch(facts) is not None:
         return None
-    kept, rest = _parts(facts, _given(facts, op))
-    if not kept and not _of_positive(facts):
+    given = _given(facts, op)
+    kept, rest = _parts(facts, given)
+    if not kept and not _of_positive(facts) and not any(map(_has_positive, _reached(facts, given, 0))):
         return _LEARNT
     if not kept or not rest or len(rest) > _MOST:
         return None
@@ -62,6 +63,11 @@ def _of_positive(facts: Facts) -> bool:
     """Whether autograd is known to have taken the like of an exponential on the way, though the text shows none."""
     nodes = facts.extra.get("made_by")
     return isinstance(nodes, list) and any(str(node).partition("Backward")[0] in _NODES for node in nodes)
+
+
+def _has_positive(node: ast.expr) -> bool:
+    parts = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
+    return any(fitting.target(part, one) is not None for part in parts for one in _POSITIVE)
 
 
 def _reached(facts: Facts, node: ast.expr | None, depth: int) -> list[ast.expr]:

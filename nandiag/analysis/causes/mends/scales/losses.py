@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nandiag.analysis.causes.facts import LARGEST, Facts
+from nandiag.analysis.causes.facts import LARGEST, Facts, dtype_of
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
 
@@ -25,7 +25,7 @@ def alone(facts: Facts) -> Suggestion | None:
     """Return how the update is left out that a GradScaler's scale alone overflows in; ``None`` of any other."""
     if facts.scale_alone is None:
         return None
-    if not under_autocast(facts):
+    if not under_autocast(facts) and any(dtype_of(one) == "float16" for one in facts.origin.outputs):
         return Suggestion(_IN_HALF, f"{facts.called('model')}.float()")
     optimizer = facts.called("optimizer")
     text = _ENDED if facts.extra.get("script_ended") is True else _USED
