@@ -152,8 +152,8 @@ def _widened(facts: Facts, dtype: str, limit: float) -> str:
 def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
     if (scaled := loss_scales.alone(facts)) is not None:
         without = _WITHOUT_SCALE.format(words.number(facts.scale_alone))
-        wide = (_bfloat16(facts),) if dtype == "float16" else ()
-        return Cause("overflow", (text, without), (scaled, *wide), strength, leads=True)
+        range_of_float32 = (_bfloat16(facts),) if dtype == "float16" else ()
+        return Cause("overflow", (text, without), (scaled, *range_of_float32), strength, leads=True)
     if facts.overgrown is not None:
         return overgrown.of_a_weight(facts, facts.overgrown, text, strength)
     product = recurrences.scaled(facts) or (scans.as_loop(facts.origin) if facts.op == "exp" else None)

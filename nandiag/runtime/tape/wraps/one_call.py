@@ -112,18 +112,39 @@ def pulled_back(capture: Capture, original: Callable[..., Any]) -> Callable[...,
     def vjp(function: Any, *primals: Any, **options: Any) -> Any:
         if torch.compiler.is_compiling():
             return original(function, *primals, **options)
-        output, pull, *aux = forward(function, *primals, **options)
+        try:
+            output, pull, *aux = forward(function, *primals, **options)
+        except BaseException as error:
+            pass_on(error)
+            raise
 
         def again(primals: Any, given: Any, words: Any) -> Any:
             return original(function, *primals, **options)[1](*given, **words)
 
-        def only(_: Any, given: Any, words: Any) -> Any:
-            return pull(*given, **words)
-
-        one_call = as_one_call(capture, only, again=functools.wraps(original)(again))
-        return (output, functools.wraps(pull)(lambda *given, **words: one_call(primals, given, words)), *aux)
+        return (output, _pulling(capture, pull, primals, functools.wraps(original)(again)), *aux)
 
     return vjp
+
+
+def _pulling(
+    capture: Capture, pull: Callable[..., Any], primals: tuple[Any, ...], again: Callable[..., Any]
+) -> Callable[..., Any]:
+    def only(_: Any, given: Any, words: Any) -> Any:
+        return pull(*given, **words)
+
+    one_call = as_one_call(capture, only, again=again)
+
+    @functools.wraps(pull)
+    def pulled(*given: Any, **words: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return pull(*given, **words)
+        try:
+            return one_call(primals, given, words)
+        except BaseException as error:
+            pass_on(error)
+            raise
+
+    return pulled
 
 
 @guarded("window")

@@ -1,5 +1,7 @@
 """Models that are called within transforms of torch.func from the first call on."""
 
+import traceback
+
 import pytest
 import torch
 from torch import nn
@@ -69,3 +71,37 @@ def test_a_derivative_comes_out_as_without(work, way):
     worker = work()
     assert all(map(torch.equal, plain, train(way, bad=None)))
     assert (worker.harms, worker.events(ProbeDark)) == ([], [])
+
+
+@pytest.mark.parametrize("way", [forwards, backwards])
+def test_a_derivative_within_a_graph_is_torchs_own(work, way):
+    """Dynamo would trace what wraps it."""
+    import torch._dynamo
+
+    work()
+    net = nn.Linear(3, 3)
+    with torch.compiler.set_stance("default"):  # a test that watched ops has left that nothing be compiled
+        compiled = torch.compile(lambda x: way(net, x), backend="eager", fullgraph=True)
+        assert torch.equal(compiled(torch.ones(2, 3)), way(net, torch.ones(2, 3)))
+    torch._dynamo.reset()
+
+
+def fails(_):
+    raise KeyError("a word of the script")
+
+
+def pulls(_):
+    _, pull = torch.func.vjp(torch.sin, torch.ones(2))
+    pull(torch.ones(3))
+
+
+@pytest.mark.parametrize("raises", [lambda: torch.func.vjp(fails, torch.ones(2)), lambda: pulls(None)])
+def test_an_error_within_a_derivative_shows_no_frame_of_ours(work, raises):
+    def frames():
+        with pytest.raises((KeyError, RuntimeError)) as caught:
+            raises()
+        return [(one.filename, one.name) for one in traceback.extract_tb(caught.value.__traceback__)]
+
+    plain = frames()
+    work()
+    assert frames() == plain
