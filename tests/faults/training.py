@@ -137,17 +137,18 @@ def written(run):
     return {"dark": dark, "says": bool(dark) or failed or any(isinstance(one, Note) for one in events)}
 
 
-def in_children(tasks, at_once=AT_ONCE):
+def in_children(tasks, at_once=AT_ONCE, *, last=False):
     """Run each of ``tasks`` (name, function) in a child of its own, a few at once; yields (name, what it returned).
 
-    That is None with the words of its traceback, or of its death, where it did not return.
+    That is None with the words of its traceback, or of its death, where it did not return. One that ran out of time is
+    run once more by itself: what hangs does so again, and what was slow on a busy machine does not.
     """
-    waiting, running, pipes = list(reversed(tasks)), {}, selectors.DefaultSelector()
+    waiting, running, pipes, late = list(reversed(tasks)), {}, selectors.DefaultSelector(), []
     while waiting or running:
         while waiting and len(running) < at_once:
             name, function = waiting.pop()
             child, pipe = _fork(function)
-            running[pipe] = name, child, bytearray(), time.monotonic() + SECONDS
+            running[pipe] = (name, function), child, bytearray(), time.monotonic() + SECONDS
             pipes.register(pipe, selectors.EVENT_READ)
         for key, _ in pipes.select(1.0):
             data = os.read(key.fd, 1 << 16)
@@ -155,12 +156,19 @@ def in_children(tasks, at_once=AT_ONCE):
             if not data:
                 yield _ended(pipes, running, key.fd)
         for pipe in [one for one, kept in running.items() if time.monotonic() > kept[3]]:
-            os.kill(running[pipe][1], signal.SIGKILL)
-            yield _ended(pipes, running, pipe)
+            task, child, *_ = running[pipe]
+            os.kill(child, signal.SIGKILL)
+            told = _ended(pipes, running, pipe)
+            if last:
+                yield *told[:2], f"took more than {SECONDS} s, twice"
+            else:
+                late.append(task)
+    if late:
+        yield from in_children(late, at_once=1, last=True)
 
 
 def _ended(pipes, running, pipe):
-    name, child, data, _ = running.pop(pipe)
+    (name, _), child, data, _ = running.pop(pipe)
     pipes.unregister(pipe)
     os.close(pipe)
     _, status = os.waitpid(child, 0)
