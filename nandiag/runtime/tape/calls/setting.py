@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from nandiag.runtime.belongings.bystanders import Bystanders
@@ -13,6 +15,8 @@ from nandiag.runtime.tape.calls.contents import Content
 from nandiag.runtime.tape.entry import Entry
 from nandiag.runtime.tape.packed.words import Given
 from nandiag.runtime.tape.state import set_attributes
+
+_at_its_version: Any = torch.autograd.grad_mode._unsafe_preserve_version_counter
 
 
 class Bindings:
@@ -52,7 +56,7 @@ def put_in(entry: Entry, left: dict[tuple[int, str], Any]) -> None:
     foreign = swapped_in(entry)
     for buffer, value in _there(entry.buffers):
         if id(buffer) not in foreign:
-            buffer.detach().copy_(value)
+            _lay(buffer, value)
     for names, values in entry.attributes:
         set_attributes([(names, {name: one for name, one in values.items() if not _stays(one, left, names, name)})])
     if entry.generators is not None:
@@ -66,8 +70,15 @@ def put_in_first(entries: list[Entry]) -> None:
         foreign = swapped_in(entry)
         for buffer, value in _there(entry.buffers):
             if id(buffer) not in seen and id(buffer) not in foreign:
-                buffer.detach().copy_(value)
+                _lay(buffer, value)
             seen.add(id(buffer))
+
+
+def _lay(buffer: Tensor, value: Tensor) -> None:
+    """Have ``buffer`` hold ``value`` at its version: nothing wrote there in the step, and a graph may have saved it."""
+    kept = nullcontext() if buffer.is_inference() else _at_its_version(buffer)
+    with kept:
+        buffer.detach().copy_(value)
 
 
 def _stays(value: Any, left: dict[tuple[int, str], Any], names: dict[str, Any], name: str) -> bool:

@@ -178,6 +178,8 @@ def test_a_metric_is_not_blamed_for_a_batch_that_training_passed_over(work, wrap
     assert worker.events(ProbeDark) == []
     assert worker.looked
     assert all("wrote_by_call" not in one.facts for one in worker.looked), worker.looked
+    if several == 1:
+        assert worker.looked[0].site.source.strip().endswith("# the fault"), worker.looked[0]
 
 
 @torch.no_grad()
