@@ -393,6 +393,18 @@ def test_where_all_are_left_out_from_a_step_on_the_first_has_its_line_before_the
     assert worker.harms == []
 
 
+def test_the_last_of_many_that_are_left_out_is_what_the_script_ends_on(work):
+    """The eight before it were told already, in the same step."""
+    worker, loop, scale = work(), Loop(), Running()
+    for step in range(12):
+        if not torch.isfinite(of_running(loop, scale, step)):
+            continue
+        loop.update(loop.net(torch.rand(3, 4)).square().mean())
+    assert sum(one.in_a_row for one in skips(worker)) == 8
+    worker.sentinel.finish()
+    assert [(one.in_a_row, one.last) for one in skips(worker)] == [(8, False), (1, True)]
+
+
 def kept_in_a_list(loop, scale, losses):
     for _ in range(20):
         loss = of_running(loop, scale, 3)
