@@ -238,13 +238,15 @@ class Tracer(TorchDispatchMode):
         return output
 
     def _parents(self, op: Op, given: list[Tensor]) -> None:
-        for tensor, stat in zip(given, op.inputs, strict=True):
+        # What an op writes in place is told as it was before.
+        before = given if op.words is None else tensors_in((op.words[0], list(op.words[1].values())))
+        for tensor, stat, held in zip(given, op.inputs, before, strict=True):
             writer = self._writer.get(key_of(tensor))
             if stat is None and not (writer is not None and op.collective and self._may_write(writer, tensor)):
                 continue
             writer = writer or self._backend(tensor)
             if writer is None:
-                op.outside.append(Outside(tensor, fact(tensor), self._own(tensor)))
+                op.outside.append(Outside(tensor, fact(held), self._own(tensor)))
             elif writer not in op.parents:
                 op.parents.append(writer)
                 if not writer.outputs and hands_out(writer):
