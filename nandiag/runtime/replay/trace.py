@@ -27,6 +27,7 @@ from nandiag.runtime.frames.nodes import Maker, Nodes
 from nandiag.runtime.frames.scripted import begins_node, scripted
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.kernels.unmoded import unmoded
+from nandiag.runtime.kernels.written import targets_of
 from nandiag.runtime.look.finite import fact, local
 from nandiag.runtime.memory.kept import Kept, copies
 from nandiag.runtime.memory.lost.shadows import Shadows
@@ -165,7 +166,7 @@ class Tracer(TorchDispatchMode):
             self._forget(outputs, set())
             return output
         op = Op(self.ops, func, spot, [], stats, words=words, apart=func is self._apart)
-        written = _targets(name, given, outputs or outs, mutable=mutable)
+        written = targets_of(name, given, outputs or outs, mutable=mutable)
         with self.still():
             self._vanishing.ran(op, _by_key(given), _by_key(written))
         self._written(op, given, written, mutable=mutable)
@@ -387,13 +388,3 @@ def _stat_of(data: Tensor) -> Stat | None:
     if math.isfinite(low.item()) and math.isfinite(high.item()):
         return None
     return Stat(bool(data.isnan().any()), bool((data == math.inf).any()), bool((data == -math.inf).any()))
-
-
-def _targets(name: str, given: list[Tensor], outputs: list[Tensor], *, mutable: bool) -> list[Tensor]:
-    """Return the tensors that an op has written."""
-    written = outputs if outputs or not mutable else given
-    if "batch_norm" in name and "backward" not in name:
-        return [*written, *given[1:]]  # running statistics are written without the schema saying so
-    if name == "all_gather_copy_in":
-        return outputs[:1]  # FSDP's own: this rank's part of a buffer that the others fill
-    return written

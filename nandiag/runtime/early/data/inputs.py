@@ -279,7 +279,7 @@ class Inputs:
 
     @staticmethod
     def _before(usual: Usual, size: float, *, at_harm: bool) -> Spread | None:
-        """Return what was before, where ``size`` is far beyond it; at a harm what came seldom and was as far is none."""
+        """Return what was before, where ``size`` is far beyond it; at a harm what came seldom is none."""
         times = _TIMES_AFTER if usual.count >= _ENOUGH_AFTER else _TIMES_OF_FEW
         if size > times * usual.largest and (known := usual.spread()).score(size) > _DEVIATIONS_AFTER:
             return known

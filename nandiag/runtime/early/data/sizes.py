@@ -64,7 +64,7 @@ class Sizes:
         return Spread(max(kept, default=0.0), math.exp(mean), math.sqrt(squares / max(many - 1, 1)), aside)
 
     def without_far(self, size: float) -> Spread | None:
-        """Return how the sizes lie but for a few far from the others, where ``size`` is as far; None where it is not."""
+        """Return how the sizes lie but for a few far from the others, where ``size`` is as far; else None."""
         ordered = sorted(self._largest, reverse=True)
         most = min(self.count // _RARE, len(ordered) - 1)
         apart = (aside for aside in range(1, most + 1) if ordered[aside - 1] > _APART * ordered[aside])
