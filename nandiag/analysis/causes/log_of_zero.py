@@ -10,9 +10,10 @@ from dataclasses import replace
 
 from nandiag.analysis.causes import binary
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
-from nandiag.analysis.causes.mends import by_hand, densities, determinants
+from nandiag.analysis.causes.mends import by_hand, densities
 from nandiag.analysis.causes.mends.exponentials import recurrences
 from nandiag.analysis.causes.mends.logarithms import handed, left_out, log_space, probabilities, scores, shared
+from nandiag.analysis.causes.mends.matrices import determinants
 from nandiag.analysis.causes.mends.script import bounding, fitting, masks, meanings
 from nandiag.analysis.causes.mends.script.guards import least
 from nandiag.analysis.explained.explanation import Explanation

@@ -26,6 +26,7 @@ from nandiag.runtime.frames import stack
 from nandiag.runtime.frames.nodes import Maker, Nodes
 from nandiag.runtime.frames.scripted import begins_node, scripted
 from nandiag.runtime.guard import Refused
+from nandiag.runtime.kernels.determinants import Determinants
 from nandiag.runtime.kernels.unmoded import unmoded
 from nandiag.runtime.kernels.written import targets_of
 from nandiag.runtime.look.finite import fact, local
@@ -75,6 +76,7 @@ class Tracer(TorchDispatchMode):
         self._garbage = Unwritten()
         self._vanishing = Vanishing()
         self._shadows = Shadows()
+        self._determinants = Determinants()
         self._nodes: Nodes[Spot] = Nodes()
         self._modules: list[tuple[str | None, str, bool]] = []
         self._called: list[nn.Module] = []
@@ -167,6 +169,7 @@ class Tracer(TorchDispatchMode):
             return output
         op = Op(self.ops, func, spot, [], stats, words=words, apart=func is self._apart)
         written = targets_of(name, given, outputs or outs, mutable=mutable)
+        self._determinants.ran(op)
         with self.still():
             self._vanishing.ran(op, _by_key(given), _by_key(written))
         self._written(op, given, written, mutable=mutable)
@@ -184,6 +187,7 @@ class Tracer(TorchDispatchMode):
             self._forget(written, inside)
             return
         self._parents(op, given)
+        self._determinants.laid(op)
         op.constant = is_constant(op)
         self._keep_facts(op, written, inside, mutable=mutable)
         for tensor, stat in zip(written, op.outputs, strict=True):
