@@ -66,9 +66,8 @@ _FORMS: tuple[tuple[tuple[tuple[str, ...], ...], str, str], ...] = (
      "F.logsigmoid(-scores)"),
     ((("Rsub",), ("Pow", "Mul"), ("Tanh",)),
      "It is taken of 1 - tanh(u)**2: there is a form that is exact, of the u that tanh is given.", _TANH),
-    ((("Sum",), ("Mul", "Exp", "Div")), 
-     "Where it is taken of a sum of probabilities, add them as logarithms: log_p is that of each, written without its "
-     "exponential.",
+    ((("Sum",), ("Mul", "Exp", "Div")),
+     "Where it is taken of a sum of probabilities, add logarithms: log_p is that of each, without its exponential.",
      "torch.logsumexp(log_p, dim=-1)"),
 )  # fmt: skip
 
