@@ -34,8 +34,9 @@ class Determinants:
 
 
 def _lays_nan(op: Op) -> bool:
-    args = op.words[0] if op.words is not None and op.func._schema.name == "aten::scalar_tensor" else ()
-    return bool(args) and isinstance(args[0], float) and math.isnan(args[0])
+    args: tuple[Any, ...] = () if op.words is None else op.words[0]
+    lays = op.func._schema.name == "aten::scalar_tensor" and len(args) > 0
+    return lays and isinstance(args[0], float) and math.isnan(args[0])
 
 
 def of_matrix(op: Op) -> dict[str, object]:
