@@ -107,7 +107,9 @@ def _outputs_are(look: Looked | None) -> str:
     """Return what the outputs of a look are: of a line of numpy's it is seen only what came of it in torch."""
     if look is None or look.source != "op" or not isinstance(look.facts.get("numpy"), str):
         return _OUTPUT
-    return "made of it in torch" if look.facts.get("number") is True else "came into torch"
+    if look.facts.get("number") is not True:
+        return "came into torch"
+    return "came of it in the update" if look.phase == "optimizer" else "came of it in torch"
 
 
 def _kind_of_skip(skip: Skipped) -> str:

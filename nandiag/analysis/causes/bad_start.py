@@ -12,7 +12,7 @@ from nandiag.analysis.causes.mends import numpys
 from nandiag.analysis.causes.mends.script import fitting
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
-from nandiag.events import TensorFact
+from nandiag.events import TensorFact, words
 
 EXPLAIN = (
     Explanation(
@@ -167,12 +167,30 @@ def _left_unwritten(facts: Facts, op: str) -> Cause:
     fitted = (fitting.renamed(facts.origin, name, other) for name, other in _HANDED_OUT.items() if other)
     code = next((line for line in fitted if line is not None), "torch.zeros_like(x)")
     zeros = Suggestion("Begin with zeros, where nothing is to stand in what is left out.", code)
+    begin = _copied(facts, op) or zeros
     every = Suggestion(_first_read(facts) or _EVERY)
     # What was seen of torch's calls may leave out what numpy wrote.
     sure = "as_filled" in facts.extra or "birth" not in facts.extra
     wrote = "nothing wrote" if sure else "no call of torch's was seen to write"
     text = f"{op} hands out memory as it lies; a part that {wrote} was used"
-    return Cause("uninitialised_memory", (text,), (zeros, every), PROVEN if sure else LIKELY)
+    return Cause("uninitialised_memory", (text,), (begin, every), PROVEN if sure else LIKELY)
+
+
+_STATE = re.compile(r"\b(?:state_dict|named_buffers|named_parameters|buffers|parameters)\(")
+_BEGIN = "Begin with a copy: it stands for a weight or a buffer of a model, of which zeros may be no sound value."
+
+
+def _copied(facts: Facts, op: str) -> Suggestion | None:
+    """Return the line with a copy of what it was made like, where that is a model's and it was copied back as it is.
+
+    A sum or a momentum, which begins with zeros, is changed before it is used.
+    """
+    used = words.op(str(facts.extra.get("first_used_by") or ""))
+    found = fitting.parsed(facts.origin)
+    like = None if found is None or op != "empty_like" or used != "copy_" else fitting.target(found[1], op)
+    if like is None or _STATE.search(facts.origin.source or "") is None:
+        return None
+    return Suggestion(_BEGIN, fitting.whole(facts.origin, f"{fitting.bracketed(like)}.detach().clone()"))
 
 
 def _by_values(facts: Facts, bad: TensorFact) -> Cause:

@@ -96,15 +96,29 @@ def _fits(facts: Facts) -> str:
     else:
         each = f"(one[:n].diff() == 0).sum() for one, n in zip({targets}, {lengths})"
     frames = frames if are_tensors else f"torch.as_tensor({frames})"
-    return f"repeats = {counted}.new_tensor([{each}])\nfits = {frames} >= {counted} + repeats  # keep these alone"
+    repeats = f"{_named(facts)}repeats = {counted}.new_tensor([{each}])"
+    return f"{repeats}\nfits = {frames} >= {counted} + repeats  # keep these alone"
 
 
 def _name(facts: Facts, place: int) -> str:
     """Return what the call is given there, where that is a name; else what torch calls it."""
-    call = _call(facts)
-    words_of = {} if call is None else {one.arg: one.value for one in call.keywords}
-    given = call.args[place] if call is not None and place < len(call.args) else words_of.get(_PARAMETERS[place])
+    given = _given(facts, place)
     return ast.unparse(given) if isinstance(given, ast.Name | ast.Attribute) else _PARAMETERS[place]
+
+
+def _named(facts: Facts) -> str:
+    """Return the lines that give what is no name in the call the name that torch calls it by."""
+    given = ((_PARAMETERS[place], _given(facts, place)) for place in (1, 2, 3))
+    made = ((name, node) for name, node in given if not isinstance(node, ast.Name | ast.Attribute | None))
+    return "".join(f"{name} = {ast.unparse(node)}\n" for name, node in made)
+
+
+def _given(facts: Facts, place: int) -> ast.expr | None:
+    call = _call(facts)
+    if call is None or any(isinstance(one, ast.Starred) for one in call.args):
+        return None
+    words_of = {one.arg: one.value for one in call.keywords}
+    return call.args[place] if place < len(call.args) else words_of.get(_PARAMETERS[place])
 
 
 def _call(facts: Facts) -> ast.Call | None:

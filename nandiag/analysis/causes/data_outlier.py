@@ -74,9 +74,13 @@ def explain(facts: Facts) -> Cause | None:
 
 
 def _longer(facts: Facts, step: int) -> Warned | None:
-    """Return what says that the batch of ``step`` is far longer than all before; what overflowed may grow with it."""
+    """Return what says that the batch of ``step`` is far longer than all before; what overflowed may grow with it.
+
+    A state whose decay is above 1 throughout is to be mended itself: it only has more turns to grow in.
+    """
     found = (one for one in facts.warned if (one.slug, one.step) == ("batch_longer", step))
-    return next(found, None) if overflows(facts) and _only_size(facts) else None
+    by_length = overflows(facts) and _only_size(facts) and states.undecayed(facts) is None
+    return next(found, None) if by_length else None
 
 
 def _by_course(facts: Facts) -> Cause | None:

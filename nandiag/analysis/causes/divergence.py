@@ -11,6 +11,7 @@ from collections.abc import Collection
 from nandiag.analysis.causes.course import Course, Row, courses, shown
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends import multipliers
+from nandiag.analysis.causes.mends.scales import rates
 from nandiag.analysis.causes.overflow import overflows
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -307,7 +308,8 @@ def _slower(facts: Facts, course: Course, strength: int) -> tuple[Suggestion, ..
     elif high is None:
         first = Suggestion("Lower the learning rate.")
     elif course.rate_rose and low and course.calm > CALM_ENOUGH:
-        first = _with_lines(facts, f"{_peak(course, low)} Check what the schedule counts.")
+        text, most = rates.peak(course, low)
+        first = _with_lines(facts, f"{text} Check what the schedule counts.", most)
     else:
         first = _lower(facts, course, high, strength)
     scale = Suggestion("Check what scales the loss: a sum in the place of a mean multiplies the learning rate.")
@@ -339,22 +341,14 @@ def _is_scheduled(facts: Facts) -> bool:
     return facts.compared is not None and bool(facts.compared.rate_set_at)
 
 
-def _with_lines(facts: Facts, text: str) -> Suggestion:
-    """Show the lines that set the learning rate, where the script's text has few."""
+def _with_lines(facts: Facts, text: str, most: float | None = None) -> Suggestion:
+    """Show the lines that set the learning rate, where the script's text has few; of one it is told how to bound it."""
     lines = () if facts.compared is None else facts.compared.rate_set_at
+    own = None if most is None else rates.bounded(lines, most)
+    if own is not None:
+        return Suggestion(text, own)
     here = "The script sets it here." if len(lines) == 1 else "The script sets it in these lines."
     return Suggestion(f"{text} {here}", "\n".join(lines)) if lines else Suggestion(text)
-
-
-def _peak(course: Course, low: float) -> str:
-    """Say how high the rate may go: what the steps held is a peak, what they only passed on the way up is none."""
-    number = words.number(low)
-    if course.held(low):
-        return f"Lower the peak learning rate: up to {number} nothing grew."
-    tenth = f"{words.number(low / 10)} is a first try"
-    if course.is_all_at(low):
-        return f"Lower the peak learning rate: nothing grew at {number}, but in few steps; where it does, {tenth}."
-    return f"Lower the peak learning rate: nothing grew up to {number}, but that was only passed; {tenth}."
 
 
 def _first_try(name: str, course: Course, high: float) -> float:

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from nandiag.analysis.causes import second_moments
 from nandiag.analysis.causes.facts import Cause, Facts, dtype_of
-from nandiag.analysis.causes.mends import determinants, learnt, variances
+from nandiag.analysis.causes.mends import learnt, variances
 from nandiag.analysis.causes.mends.logarithms import shared, signs
+from nandiag.analysis.causes.mends.matrices import covariances, determinants
 from nandiag.analysis.causes.mends.script import bounding, fitting, guards, meanings, parsing
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -101,7 +102,10 @@ def explain(facts: Facts) -> Cause | None:
     turned = determinants.turned_over(facts)
     if turned is None:
         return _of_argument(facts)
-    return Cause("domain_error", ("the determinant is negative, and logdet is NaN there",), (turned,))
+    short, lost = "the determinant is negative, and logdet is NaN there", covariances.told(facts)
+    if lost is None:
+        return Cause("domain_error", (short,), (turned,))
+    return Cause("domain_error", (short, lost), covariances.mends(facts))
 
 
 def _of_argument(facts: Facts) -> Cause | None:

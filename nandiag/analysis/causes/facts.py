@@ -128,10 +128,14 @@ class Facts:
         names = self.around.names if self.around is not None else ()
         return next((one for one in names if one.name == name), None)
 
+    def made(self, name: str) -> Meaning | None:
+        """Return what made what a name stands for, or stood for once."""
+        kinds = self.around.kinds if self.around is not None else ()
+        return self.meaning(name) or next((one for one in kinds if one.name == name), None)
+
     def kind(self, name: str) -> str:
         """Return the text that made what a name stands for, or stood for once; empty where it is not known."""
-        kinds = self.around.kinds if self.around is not None else ()
-        known = self.meaning(name) or next((one for one in kinds if one.name == name), None)
+        known = self.made(name)
         return "" if known is None else known.text
 
     def written(self, name: str) -> tuple[int, ...]:

@@ -200,9 +200,12 @@ def _finite(facts: Facts) -> str | None:
     found = fitting.parsed(facts.origin)
     if found is None or not isinstance(found[1], ast.BinOp) or facts.op == "rsub":
         return None
-    if len(facts.origin.inputs) != 2:
+    nodes = [found[1].left, found[1].right]
+    if len(facts.origin.inputs) == 1:  # the other side is a number
+        nodes = [node for node in nodes if not fitting.is_constant(node)]
+    if len(facts.origin.inputs) != len(nodes):
         return None
-    sides = zip((found[1].left, found[1].right), facts.origin.inputs, strict=True)
+    sides = zip(nodes, facts.origin.inputs, strict=True)
     bounds = [(node, _bound(fact)) for node, fact in sides if _infinities(fact)]
     return bounding.guarded(facts.origin, bounds)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
-from nandiag.analysis.causes.mends import determinants
+from nandiag.analysis.causes.mends.matrices import determinants
 from nandiag.analysis.causes.mends.script import fitting, parsing
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion

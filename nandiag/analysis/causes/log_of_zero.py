@@ -10,9 +10,10 @@ from dataclasses import replace
 
 from nandiag.analysis.causes import binary
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
-from nandiag.analysis.causes.mends import by_hand, densities, determinants
+from nandiag.analysis.causes.mends import by_hand, densities
 from nandiag.analysis.causes.mends.exponentials import recurrences
 from nandiag.analysis.causes.mends.logarithms import handed, left_out, log_space, probabilities, scores, shared
+from nandiag.analysis.causes.mends.matrices import determinants
 from nandiag.analysis.causes.mends.script import bounding, fitting, masks, meanings
 from nandiag.analysis.causes.mends.script.guards import least
 from nandiag.analysis.explained.explanation import Explanation
@@ -65,7 +66,8 @@ _FORMS: tuple[tuple[tuple[tuple[str, ...], ...], str, str], ...] = (
      "F.logsigmoid(-scores)"),
     ((("Rsub",), ("Pow", "Mul"), ("Tanh",)),
      "It is taken of 1 - tanh(u)**2: there is a form that is exact, of the u that tanh is given.", _TANH),
-    ((("Sum",), ("Mul", "Exp", "Div")), "Where it is taken of a sum of probabilities, add them as logarithms.",
+    ((("Sum",), ("Mul", "Exp", "Div")),
+     "Where it is taken of a sum of probabilities, add logarithms: log_p is that of each, without its exponential.",
      "torch.logsumexp(log_p, dim=-1)"),
 )  # fmt: skip
 

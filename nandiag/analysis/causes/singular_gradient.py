@@ -164,8 +164,19 @@ def _code(facts: Facts, name: str, point: _Point) -> str:
     guard = point.guard
     if name == "sqrt" and facts.op in _QUOTIENTS and len(facts.origin.inputs) > 1:
         guard = f"clamp_min(1e{under_root(facts.origin.inputs[1])})"  # it divides by twice the root
-    fitted = fitting.argument(facts.origin, name, lambda text: f"{text}.{guard}")
+    own = _within_ends(facts, name) if guard == _UNIT.guard else None
+    fitted = fitting.argument(facts.origin, name, lambda text: f"{own or text}.{guard}")
     return fitted or (f"x.{guard} ** p" if name == "pow" else f"torch.{name}(x.{guard})")
+
+
+def _within_ends(facts: Facts, name: str) -> str | None:
+    """Return the x where ``x.clamp(-1, 1)`` goes into the underlined call: one bound takes the place of that."""
+    found = fitting.parsed(facts.origin)
+    part = None if found is None else fitting.target(found[1], name)
+    given = [*part.args, *(one.value for one in part.keywords)] if isinstance(part, ast.Call) else []
+    inner = None if part is None else fitting.within_clamp(part)
+    ends = {ast.unparse(one).removesuffix(".0") for one in given} - {fitting.unbracketed(inner or "")}
+    return inner if ends == {"-1", "1"} else None
 
 
 def _of_two(facts: Facts, name: str, code: str) -> str | None:

@@ -92,7 +92,9 @@ def _batch_outlier(warned: Warned) -> str:
     where = f", {_index(warned)}," if _index(warned) else ""
     others = int(_value(warned, "others") or 0)
     more = f", and {words.count(others, 'other')} {'holds' if others == 1 else 'hold'} such" if others else ""
-    before = f"the largest of {_number(warned, 'batches')} batches before was {_number(warned, 'largest')}"
+    aside = int(_value(warned, "aside") or 0)
+    but = f"but for {aside} such, " if aside else ""
+    before = f"{but}the largest of {_number(warned, 'batches')} batches before was {_number(warned, 'largest')}"
     score = f"{_number(warned, 'deviations')} deviations above the mean, on a logarithmic scale"
     return f"{who}{where} holds a value of size {_number(warned, 'size')}{more}; {before} ({score})"
 

@@ -141,7 +141,7 @@ class Examiner:
 
     def _further(self, case: Case, entries: list[Entry], looked: Looked) -> None:
         """Tell where the step goes bad next when its origin is mended: whoever mends one line wants to know of all."""
-        if not is_made_here(looked):
+        if not is_made_here(looked) or looked.method != "replay":  # what was made outside of it is not mended there
             return
         for number, found in enumerate(self._beside):
             RECORDER.emit(Next(number, found), urgent=True)

@@ -26,7 +26,9 @@ from nandiag.runtime.frames import stack
 from nandiag.runtime.frames.nodes import Maker, Nodes
 from nandiag.runtime.frames.scripted import begins_node, scripted
 from nandiag.runtime.guard import Refused
+from nandiag.runtime.kernels.determinants import Determinants
 from nandiag.runtime.kernels.unmoded import unmoded
+from nandiag.runtime.kernels.written import targets_of
 from nandiag.runtime.look.finite import fact, local
 from nandiag.runtime.memory.kept import Kept, copies
 from nandiag.runtime.memory.lost.shadows import Shadows
@@ -74,6 +76,7 @@ class Tracer(TorchDispatchMode):
         self._garbage = Unwritten()
         self._vanishing = Vanishing()
         self._shadows = Shadows()
+        self._determinants = Determinants()
         self._nodes: Nodes[Spot] = Nodes()
         self._modules: list[tuple[str | None, str, bool]] = []
         self._called: list[nn.Module] = []
@@ -165,7 +168,8 @@ class Tracer(TorchDispatchMode):
             self._forget(outputs, set())
             return output
         op = Op(self.ops, func, spot, [], stats, words=words, apart=func is self._apart)
-        written = _targets(name, given, outputs or outs, mutable=mutable)
+        written = targets_of(name, given, outputs or outs, mutable=mutable)
+        self._determinants.ran(op)
         with self.still():
             self._vanishing.ran(op, _by_key(given), _by_key(written))
         self._written(op, given, written, mutable=mutable)
@@ -183,6 +187,7 @@ class Tracer(TorchDispatchMode):
             self._forget(written, inside)
             return
         self._parents(op, given)
+        self._determinants.laid(op)
         op.constant = is_constant(op)
         self._keep_facts(op, written, inside, mutable=mutable)
         for tensor, stat in zip(written, op.outputs, strict=True):
@@ -238,13 +243,15 @@ class Tracer(TorchDispatchMode):
         return output
 
     def _parents(self, op: Op, given: list[Tensor]) -> None:
-        for tensor, stat in zip(given, op.inputs, strict=True):
+        # What an op writes in place is told as it was before.
+        before = given if op.words is None else tensors_in((op.words[0], list(op.words[1].values())))
+        for tensor, stat, held in zip(given, op.inputs, before, strict=True):
             writer = self._writer.get(key_of(tensor))
             if stat is None and not (writer is not None and op.collective and self._may_write(writer, tensor)):
                 continue
             writer = writer or self._backend(tensor)
             if writer is None:
-                op.outside.append(Outside(tensor, fact(tensor), self._own(tensor)))
+                op.outside.append(Outside(tensor, fact(held), self._own(tensor)))
             elif writer not in op.parents:
                 op.parents.append(writer)
                 if not writer.outputs and hands_out(writer):
@@ -385,13 +392,3 @@ def _stat_of(data: Tensor) -> Stat | None:
     if math.isfinite(low.item()) and math.isfinite(high.item()):
         return None
     return Stat(bool(data.isnan().any()), bool((data == math.inf).any()), bool((data == -math.inf).any()))
-
-
-def _targets(name: str, given: list[Tensor], outputs: list[Tensor], *, mutable: bool) -> list[Tensor]:
-    """Return the tensors that an op has written."""
-    written = outputs if outputs or not mutable else given
-    if "batch_norm" in name and "backward" not in name:
-        return [*written, *given[1:]]  # running statistics are written without the schema saying so
-    if name == "all_gather_copy_in":
-        return outputs[:1]  # FSDP's own: this rank's part of a buffer that the others fill
-    return written

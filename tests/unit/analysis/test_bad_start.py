@@ -108,3 +108,23 @@ def test_the_first_to_read_what_was_not_written_is_named(at, by_hand, line, told
     _, found = explain(facts)
     assert found.suggestions[0].code == "out = torch.zeros(3, 4)"
     assert ("pool.py:15 is the first to read what was not" in found.suggestions[1].text) is told
+
+
+@pytest.mark.parametrize(
+    ("used", "line", "code"),
+    [
+        ("copy_", "s = {k: torch.empty_like(v) for k, v in m.state_dict().items()}", "v.detach().clone()"),
+        ("copy_", "s = [torch.empty_like(p) for p in m.parameters()]", "p.detach().clone()"),
+        ("mul_", "s = [torch.empty_like(p) for p in m.parameters()]", "torch.zeros_like(p)"),  # a momentum, say
+        ("copy_", "s = torch.empty_like(v)", "torch.zeros_like(v)"),
+    ],
+)
+def test_what_stands_for_the_state_of_a_model_begins_with_a_copy(at, by_hand, used, line, code):
+    first = line.index("torch")
+    column = (first, line.index(")") + 1)
+    facts = at(
+        "empty_like", (), (by_hand.fact(nan=4),), extra={"first_used_by": f"aten.{used}.default", "as_filled": True}
+    )
+    facts = replace(facts, origin=replace(facts.origin, source=line, column=column))
+    told = explain(facts)[1].suggestions
+    assert [one.code for one in told] == [line[: column[0]] + code + line[column[1] :], None]

@@ -9,6 +9,7 @@ from nandiag.analysis import analyse
 from nandiag.analysis.causes import Facts, divergence, explain
 from nandiag.analysis.causes.course import courses
 from nandiag.analysis.causes.facts import LIKELY, POSSIBLE
+from nandiag.analysis.causes.mends.scales import rates
 from nandiag.analysis.report import Origin
 from nandiag.events import GroupRate, Harm, History, Looked, Trainer
 
@@ -126,6 +127,19 @@ def test_a_rate_that_was_held_is_a_peak_and_one_that_was_passed_is_none(by_hand)
     text = story_of(passed, by_hand).suggestions[0].text
     assert "nothing grew" in text
     assert "only passed" in text
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        (('train.py:12: g["lr"] = base * t / warmup',), 'g["lr"] = min(base * t / warmup, 0.012)  # train.py:12'),
+        (('train.py:12: g["lr"] = base * t', 'train.py:14: g["lr"] = base'), None),
+        (("train.py:12: sched = LambdaLR(opt, f)",), None),
+        ((), None),
+    ],
+)
+def test_the_one_line_that_sets_a_rate_is_bounded(lines, code):
+    assert rates.bounded(lines, 0.012) == code
 
 
 def test_groups_with_rates_of_their_own_are_named_and_no_single_rate_is_advised(by_hand):

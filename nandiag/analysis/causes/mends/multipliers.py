@@ -62,10 +62,20 @@ def _bounded(one: Carried, given: float, dtype: str) -> Suggestion | None:
     if value is None:
         return None
     text = (
-        f"The number {words.number(given)} is more than {dtype} holds: line {one.line} multiplies {one.name} whenever "
+        f"The number {_shown(given)} is more than {dtype} holds: line {one.line} multiplies {one.name} whenever "
         f"it runs. Bound it there; {_FIRST_TRY} is a first try."
     )
     return Suggestion(text, f"{one.name} = min({ast.unparse(value)}, {_FIRST_TRY})")
+
+
+def _shown(given: float) -> str:
+    """Return a power of two as one: the first that is too large is, in few digits, the end of the dtype itself."""
+    mantissa, exponent = math.frexp(given)
+    return f"2**{exponent - 1}" if mantissa == _POWER and exponent > _LONG else words.number(given)
+
+
+# As frexp has the mantissa of a power of two; short ones are told as they are.
+_POWER, _LONG = 0.5, 20
 
 
 def _number(one: Carried) -> ast.expr | None:

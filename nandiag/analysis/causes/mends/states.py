@@ -62,6 +62,12 @@ def mended(facts: Facts) -> Suggestion | None:
     return _divisor(facts, name, value) if isinstance(found[0], ast.Attribute) and _is_tiny(value) else None
 
 
+def undecayed(facts: Facts) -> Suggestion | None:
+    """Say that the state that broke grows with each turn, for its decay is above 1 throughout, and how to mend that."""
+    found = _operand(facts)
+    return _decay(facts, ast.unparse(found[0])) if found is not None and _multiplied(facts, found[0]) else None
+
+
 def _decay(facts: Facts, name: str) -> Suggestion | None:
     """Say that the factor of ``a = factor * a + b`` is above 1 throughout, where it is to be a decay."""
     found = _factor(facts, name)
@@ -159,7 +165,9 @@ def _factor(facts: Facts, name: str) -> tuple[ast.expr, TensorFact] | None:
 def _of_a_negative_rate(facts: Facts, part: ast.expr) -> str | None:
     """Return the line that makes the factor ``part``, by an exponential, with the sign of its rate turned round."""
     names = [one.id for one in ast.walk(part) if isinstance(one, ast.Name)]
-    known = facts.meaning(names[0]) if names else None
+    known = facts.made(names[0]) if names else None
+    if known is not None and known != facts.meaning(known.name) and facts.written(known.name) != (known.line,):
+        return None  # it stood for that once, and may by now stand for what another line has made
     made = parsing.expression(known.text) if known is not None and known.inside else None
     rate = None if made is None else fitting.target(made, "exp")
     if known is None or made is None or rate is None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from nandiag.runtime.early.data.samples import channels_of, data_of, is_computed, is_mask, name_of, sample_of
+from nandiag.runtime.early.data.sizes import Sizes, Spread
 from nandiag.runtime.early.warner import Warner
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import extent, quiet
@@ -68,40 +69,19 @@ class Batch:
         self.tensor = weakref.ref(tensor)
 
 
-class Usual:
-    """How large one tensor of the batch is as a rule: running mean and deviation of the logarithm of its absmax."""
+class Usual(Sizes):
+    """How large, and how long, one tensor of the batch is as a rule."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self.largest = 0.0
+        super().__init__()
         self.longest = torch.Size([0])
         self.mask = False
         self.channels = 0
-        self._mean = self._squares = 0.0
-
-    def add(self, size: float) -> None:
-        """Take the absmax of one more batch (Welford, 1962)."""
-        self.count += 1
-        self.largest = max(self.largest, size)
-        off = math.log(size) - self._mean
-        self._mean += off / self.count
-        self._squares += off * (math.log(size) - self._mean)
 
     def came(self, shape: torch.Size) -> None:
         """Take the shape of one more batch."""
         if shape.numel() > self.longest.numel():
             self.longest = shape
-
-    def score(self, size: float) -> float:
-        """Return how many deviations above the mean ``size`` lies, on the logarithmic scale (its z-score)."""
-        deviation = math.sqrt(self._squares / max(self.count - 1, 1))
-        off = math.log(size) - self._mean
-        return off / max(deviation, 1e-3)
-
-    @property
-    def typical(self) -> float:
-        """The geometric mean."""
-        return math.exp(self._mean)
 
 
 class Inputs:
@@ -163,7 +143,7 @@ class Inputs:
             return
         limits = self._warner.limits
         far = usual.count >= _ENOUGH and size > limits.batch * usual.largest
-        if far and usual.score(size) > limits.deviations:
+        if far and usual.spread().score(size) > limits.deviations:
             self._far.append((batch, size))
         self._compare(batch, usual, size)
         self._fresh.append((self._capture.tape.step, usual, size, batch))
@@ -172,7 +152,7 @@ class Inputs:
         """All that waited was read: tell of what is far off, in the light of what came behind it in the step."""
         far, self._far = self._far, []
         for batch, size in far:
-            self._say(batch, size, at_harm=False)
+            self._say(batch, size, self._usual[batch.path].spread(), at_harm=False)
 
     def _compare(self, batch: Batch, usual: Usual, size: float) -> None:
         """Note whether what this step was given is no larger than what the steps before were."""
@@ -198,7 +178,7 @@ class Inputs:
                 usual.came(batch.shape)
             self._fresh.clear()
 
-    def _say(self, batch: Batch, size: float, *, at_harm: bool) -> None:
+    def _say(self, batch: Batch, size: float, before: Spread, *, at_harm: bool) -> None:
         usual, step, entry = self._usual[batch.path], self._capture.tape.step, batch.entry()
         if entry is None or (step, batch.path) in self._told_at:
             return
@@ -211,11 +191,13 @@ class Inputs:
             return
         self._told_at.add((step, batch.path))
         facts: dict[str, object] = {
-            "size": size, "largest": usual.largest, "typical": usual.typical, "batches": usual.count,
-            "deviations": round(min(usual.score(size), 1e6), 1),
+            "size": size, "largest": before.largest, "typical": before.mean, "batches": usual.count,
+            "deviations": round(min(before.score(size), 1e6), 1),
         }  # fmt: skip
+        if before.aside:
+            facts["aside"], self._as_before[step] = before.aside, False
         if data is not None:
-            facts.update(sample_of(data, entry, self._capture.batches, usual.largest))
+            facts.update(sample_of(data, entry, self._capture.batches, before.largest))
         name = name_of(entry.function, batch.path[1])
         self._warner.say(("batch_outlier", facts), step, name, at_harm=at_harm)
 
@@ -291,9 +273,17 @@ class Inputs:
             return  # it was looked at as it went in, and is not unusual enough for a word without harm
         size = max(abs(float(end)) for end in extent(tensor))
         self._compare(batch, usual, size)
+        before = self._before(usual, size, at_harm=at_harm)
+        if size < math.inf and before is not None:
+            self._say(batch, size, before, at_harm=at_harm)
+
+    @staticmethod
+    def _before(usual: Usual, size: float, *, at_harm: bool) -> Spread | None:
+        """Return what was before, where ``size`` is far beyond it; at a harm what came seldom is none."""
         times = _TIMES_AFTER if usual.count >= _ENOUGH_AFTER else _TIMES_OF_FEW
-        if times * usual.largest < size < math.inf and usual.score(size) > _DEVIATIONS_AFTER:
-            self._say(batch, size, at_harm=at_harm)
+        if size > times * usual.largest and (known := usual.spread()).score(size) > _DEVIATIONS_AFTER:
+            return known
+        return usual.without_far(size) if at_harm else None
 
 
 def _few(*, at_harm: bool) -> int:

@@ -34,6 +34,12 @@ def test_the_number_is_bound_where_the_loop_multiplies_it(at, by_hand, statement
     assert "line 9 multiplies noise" in mechanism.suggestions[0].text
 
 
+@pytest.mark.parametrize(("given", "shown"), [(2.0**128, "2**128"), (3.41e38, "3.41e38"), (1e40, "1e40")])
+def test_the_first_power_of_two_that_is_too_large_is_no_number_that_the_dtype_holds(at, by_hand, given, shown):
+    """In few digits it is 3.4e38, as the end of float32 is."""
+    assert f"The number {shown} is more than" in grown(at, by_hand, "noise *= 16", given=given)[1].suggestions[0].text
+
+
 @pytest.mark.parametrize(
     ("statement", "given"),
     [

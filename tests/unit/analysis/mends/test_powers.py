@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.analysis.mends.told import advice, placed
+from tests.unit.analysis.mends.told import advice, on, placed
 
 
 @pytest.mark.parametrize("phase", ["loss", "optimizer"])
@@ -24,3 +24,22 @@ def test_a_variance_does_not_count(at, by_hand):
     given, out = (by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0),), (by_hand.fact(shape=(), posinf=1),)
     told = advice(at("reciprocal", given, out, **placed("y = a / v.sqrt()", "a / v.sqrt()")))
     assert not any("from 1 on" in one.text for one in told)
+
+
+@pytest.mark.parametrize(
+    ("made", "floor"),
+    [("len(p) * p[i]", True), ("p / p.sum()", True), ("adj.sum(1)", False), (None, False)],
+)
+def test_a_share_of_zero_has_a_floor_and_a_count_of_nothing_gives_nothing(at, by_hand, made, floor):
+    """What is drawn seldom weighs much: 0 would be the least weight of all."""
+    given = by_hand.fact(shape=(32,), zeros=1, min=0.0, absmin=0.33)
+    facts = at(
+        "pow",
+        (given,),
+        (by_hand.fact(shape=(32,), posinf=1),),
+        extra={"arg1": -0.4},
+        **placed("w = b ** -beta", "b ** -beta"),
+    )
+    told = [one.code for one in advice(on(facts, *([] if made is None else [("b", made)])))]
+    zero = "w = torch.where(b != 0, b, torch.inf) ** -beta"
+    assert told == (["w = b.clamp_min(0.03) ** -beta", zero] if floor else [zero, "w = b.clamp_min(1e-6) ** -beta"])

@@ -82,6 +82,22 @@ def test_a_decay_that_is_above_1_throughout_has_lost_its_sign(at, by_hand, line)
     assert explain(recurrent(at, by_hand, line, 1.4, "f(A)"))[1].suggestions[0].code is None
 
 
+@pytest.mark.parametrize(("lines", "code"), [((9,), "a = torch.exp(-(dt * A))  # line 9"), ((9, 12), None)])
+def test_a_decay_that_a_name_stood_for_ahead_of_the_loop_is_turned_round_where_it_is_made(at, by_hand, lines, code):
+    facts = recurrent(at, by_hand, "x = a * x + u", 1.4)
+    around = Around(kinds=(Meaning("a", "torch.exp(dt * A)", "train.py", 9),), written=(Written("a", lines),))
+    facts = replace(facts, look=replace(facts.look, site=Site(around=around)))
+    assert explain(facts)[1].suggestions[0].code == code
+
+
+@pytest.mark.parametrize(("low", "story"), [(1.4, None), (0.2, "data_outlier")])
+def test_a_longer_batch_is_not_to_blame_for_a_decay_above_1(at, by_hand, low, story):
+    facts = recurrent(at, by_hand, "x = a * x + u", low)
+    warned = Warned("batch_longer", 12, {"shape": [8, 400, 1], "longest": [8, 24, 1], "batches": 12}, "x")
+    found = explain(replace(facts, warned=(warned,)))[0]
+    assert (None if found is None else found.slug) == story
+
+
 @pytest.mark.parametrize(("line", "low"), [("x = a * x + u", 0.2), ("x = a * x", 1.4)])
 def test_a_factor_that_is_no_such_decay_is_not_turned_round(at, by_hand, line, low):
     told = explain(recurrent(at, by_hand, line, low))[1]

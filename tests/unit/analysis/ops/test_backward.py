@@ -27,6 +27,22 @@ def test_singular_gradients(at, by_hand, node, forward, op, given, where):
     assert (found.slug, found.strength, found.evidence) == ("singular_gradient", PROVEN, (said,))
 
 
+@pytest.mark.parametrize(
+    ("inside", "code"),
+    [
+        ("(t / 2).clamp(-1, 1)", "(t / 2).clamp(-1 + 1e-6, 1 - 1e-6)"),
+        ("torch.clamp(c, min=-1.0, max=1.0)", "c.clamp(-1 + 1e-6, 1 - 1e-6)"),
+        ("c.clamp(0, 1)", "c.clamp(0, 1).clamp(-1 + 1e-6, 1 - 1e-6)"),
+        ("c", "c.clamp(-1 + 1e-6, 1 - 1e-6)"),
+    ],
+)
+def test_a_bound_at_the_ends_themselves_is_changed_not_followed_by_another(at, by_hand, inside, code):
+    placed = on(f"a = torch.acos({inside}).mean()", f"torch.acos({inside})")
+    given, bad = (by_hand.fact(zeros=1),), (by_hand.fact(posinf=1),)
+    facts = at("rsqrt", given, bad, node="AcosBackward0", forward_op="aten.acos.default", **placed)
+    assert codes(facts)[0] == f"a = torch.acos({code}).mean()"
+
+
 def test_the_angle_of_a_zero_vector_is_no_number(at, by_hand):
     zero = by_hand.fact(zeros=1)
     facts = at("div", (zero, zero), (by_hand.fact(nan=1),), node="HypotBackward0", forward_op="aten.hypot.default")

@@ -71,6 +71,17 @@ def test_infinities_that_have_no_product_sum_or_quotient(at, by_hand, op, given,
     assert own == (["torch.distributions.Categorical(logits=logp).entropy()"] if "exp" in expression else [])
 
 
+@pytest.mark.parametrize(
+    ("expression", "code"),
+    [("0 * a.detach()", "0 * a.detach().clamp_min(-1e30)"), ("a * 0.0", "a.clamp_min(-1e30) * 0.0"), ("a * b", None)],
+)
+def test_the_one_tensor_beside_a_number_is_bounded_by_its_own_name(at, by_hand, expression, code):
+    facts = at("mul", (by_hand.fact(neginf=1),), (by_hand.fact(nan=1),), extra={"arg1": 0.0},
+               **on(f"h = z + {expression}", expression))  # fmt: skip
+    told = mechanism(facts).suggestions[0].code
+    assert told == ("x.clamp(-1e30, 1e30)" if code is None else f"h = z + {code}")
+
+
 def test_an_infinity_that_stands_for_what_is_missing_is_written_as_a_large_number(at, by_hand):
     given = (by_hand.fact(zeros=1), by_hand.fact(posinf=1))
     text = 'r = torch.where(seen, r0, torch.tensor(float("inf")))'

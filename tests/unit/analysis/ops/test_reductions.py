@@ -156,6 +156,7 @@ CTC = {"frames": (4, 5, 1), "lengths": (3, 4, 1)}
 @pytest.mark.parametrize("call", [
     "F.ctc_loss(logp, text, frames, lengths)",
     "self.criterion(logp, text, input_lengths=frames, target_lengths=lengths)",
+    "F.ctc_loss(logp, text[:], frames[:], target_lengths=lengths[:])",
 ])  # fmt: skip
 @pytest.mark.parametrize("text", [PADDED, LINED])
 @pytest.mark.parametrize("listed", [True, False])

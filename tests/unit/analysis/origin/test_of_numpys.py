@@ -36,6 +36,17 @@ def test_what_is_born_is_what_numpy_made_and_what_came_of_it_is_called_so(by_han
     assert "The first non-finite value of what came into torch is at [0, 3]." in text
 
 
+@pytest.mark.parametrize(
+    ("phase", "said"), [("optimizer", "came of it in the update"), ("loss", "came of it in torch")]
+)
+def test_what_came_of_a_number_that_numpy_made_is_called_so(by_hand, phase, said):
+    """A learning rate, say: it is the weights that show it."""
+    bad, facts = by_hand.fact(nan=16), {"numpy": "invalid value encountered in power", "number": True}
+    look = Looked("found", "replay", 8, phase=phase, source="op", outputs=(bad,), facts=facts)
+    report = analyse(by_hand.run(by_hand.rank(0, look, by_hand.gradient(8, "0.weight"), world=1), world=1))
+    assert report.verdict.origin.outputs_are == said
+
+
 def test_the_output_of_an_op_is_called_so(by_hand):
     look = Looked("found", "replay", 8, phase="forward", source="op", outputs=(by_hand.fact(nan=1, first_bad=(0, 3)),))
     report = analyse(by_hand.run(by_hand.rank(0, look, by_hand.gradient(8, "0.weight"), world=1), world=1))

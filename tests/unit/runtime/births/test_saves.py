@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.checkpoint import state_dict_loader as loader
 from torch.distributed.checkpoint import state_dict_saver as saver
 
-from nandiag.events import Looked, ProbeDark
+from nandiag.events import Looked, Next, ProbeDark
 from nandiag.runtime.births.record import Record
 
 
@@ -26,8 +26,14 @@ class Net(nn.Module):
         return self.layer(x) + self.seen / self.seen.sum() + 0 * self.mask.clamp(min=-1)
 
 
-def train(path, compact, steps=6, moved=None):
-    model = Net()
+class Averaging(Net):
+    def forward(self, x):
+        self.seen.lerp_(x.detach().mean(), 1e-6)
+        return super().forward(x)
+
+
+def train(path, compact, steps=6, moved=None, kind=Net):
+    model = kind()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(steps):
         optimizer.zero_grad()
@@ -90,6 +96,16 @@ def test_what_made_a_saved_weight_bad_is_named_when_it_is_loaded(work, tmp_path)
     assert look.facts["weight"] == "seen"
     assert (look.facts["saved_step"], look.facts["file"]) == (2, "last.pt")
     assert look.facts["saved_at"].startswith("test_saves.py:")
+
+
+def test_a_buffer_that_is_averaged_in_place_is_told_as_it_was_loaded(work, tmp_path):
+    """The op was given the file's +Inf; what it made of that, in the same memory, is NaN."""
+    worker = work()
+    train(tmp_path / "last.pt", halved, kind=Averaging)
+    look = found(worker)
+    assert (look.step, look.site.op, look.facts["weight"]) == (4, "aten._to_copy.default", "seen")
+    assert (look.facts["saved_step"], look.facts["loaded_step"]) == (2, 4)
+    assert worker.events(Next) == []  # no line of the step is the one to mend
 
 
 class Scaled(nn.Module):

@@ -150,6 +150,27 @@ def test_at_a_harm_a_batch_far_less_unusual_is_named(work, seconds):
     assert found.step == 100
 
 
+@pytest.mark.parametrize("harm", [True, False])
+def test_at_a_harm_an_outlier_that_had_come_before_is_named_all_the_same(work, harm):
+    """As in a second epoch. Without harm it has come before, and did none."""
+    worker, model = work(), Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-12)
+    for features in with_outlier(40, 20):
+        worker.capture.step_seconds = 1.0
+        model(features).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for step, features in enumerate(with_outlier(21, 20)):
+        loss = model(features).square().mean()
+        (loss * (torch.inf if harm and step == 20 else 1.0)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    found = outliers(worker)
+    assert [(one.step, one.facts["sample"], one.facts["aside"]) for one in found] == ([(60, 5, 1)] if harm else [])
+    assert all(one.facts["largest"] < 10 for one in found)
+    assert not harm or 60 not in worker.sentinel.early._inputs.as_before()
+
+
 def test_no_batch_is_kept(work):
     worker = work()
     model = Net()

@@ -6,12 +6,17 @@ import ast
 
 from nandiag.analysis.causes.facts import Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends.counts import names
-from nandiag.analysis.causes.mends.script import fitting, quotients
+from nandiag.analysis.causes.mends.script import fitting, meanings, quotients
 from nandiag.analysis.causes.mends.script.guards import small
 from nandiag.analysis.report import Suggestion
-from nandiag.events import words
+from nandiag.events import TensorFact, words
 
 _KEEP = "Keep the base away from zero."
+_FLOOR = (
+    "Keep the base away from zero, by a tenth of the least beside, say: the smaller it is the larger is its power, and "
+    "a 0 for that would be the least of all. Or add as much where it is made."
+)
+_NOTHING = "Or give 0 there, where nothing is to come of a base of 0."
 _ZERO = "Where the base is 0, give 0: a small number in its place would make the power huge."
 
 
@@ -30,7 +35,24 @@ def of_zero(facts: Facts) -> Cause | None:
     alone = base.numel == 1 or _has_many(facts)  # of those that are not negative infinity is infinite
     if alone or left is None or "int" in dtype_of(base):
         return Cause("division_by_zero", (text,), (keep,))
+    share = _of_share(facts, base)
+    if share is not None:
+        return Cause("division_by_zero", (text,), (share, Suggestion(_NOTHING, left)))
     return Cause("division_by_zero", (text,), (Suggestion(_ZERO, left), keep))
+
+
+def _of_share(facts: Facts, base: TensorFact) -> Suggestion | None:
+    """Return the floor for a base that the script's text makes by a product or a quotient: 0 is but the least of it.
+
+    What counts, or sums up, has 0 where there is nothing.
+    """
+    made = meanings.into(facts, "pow")
+    node = None if made is None else made.node
+    scaled = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div)
+    if not scaled or not base.absmin or (base.min or 0.0) < 0:
+        return None
+    floor = f"{0.1 * base.absmin:.0e}" if base.absmin < 1e-3 else f"{float(f'{0.1 * base.absmin:.1g}'):g}"
+    return Suggestion(_FLOOR, fitting.argument(facts.origin, "pow", lambda text: f"{text}.clamp_min({floor})"))
 
 
 def counted(facts: Facts) -> Suggestion | None:

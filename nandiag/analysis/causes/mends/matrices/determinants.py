@@ -67,7 +67,7 @@ def turned_over(facts: Facts) -> Suggestion | None:
 
     torch lays NaN into the result where the determinant is negative: no tensor goes into that op.
     """
-    matrix = _below_zero(facts)
+    matrix = below_zero(facts)
     if matrix is None or _is_of_products(facts, matrix):
         return None
     code = f"torch.linalg.slogdet({ast.unparse(matrix)}).logabsdet"
@@ -76,11 +76,11 @@ def turned_over(facts: Facts) -> Suggestion | None:
 
 def is_rounded(facts: Facts) -> bool:
     """Whether ``logdet`` made NaN of ``z.T @ z``, by the script's text: but for rounding that has none below 0."""
-    matrix = _below_zero(facts)
+    matrix = below_zero(facts)
     return matrix is not None and _is_of_products(facts, matrix)
 
 
-def _below_zero(facts: Facts) -> ast.expr | None:
+def below_zero(facts: Facts) -> ast.expr | None:
     """Return the A of the underlined ``torch.logdet(A)`` which made NaN of what is finite."""
     found = fitting.parsed(facts.origin)
     made = facts.node is None and facts.outputs_nan and not any(map(_is_bad, facts.origin.inputs))

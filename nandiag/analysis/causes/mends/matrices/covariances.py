@@ -1,0 +1,97 @@
+"""A symmetric matrix whose determinant is below 0: a covariance, or a kernel, that is none any more (reader side)."""
+
+from __future__ import annotations
+
+import ast
+
+from nandiag.analysis.causes.facts import Facts
+from nandiag.analysis.causes.mends.matrices.determinants import below_zero
+from nandiag.analysis.causes.mends.script import fitting, meanings
+from nandiag.analysis.report import Suggestion
+from nandiag.events import words
+
+# No more than this part of the largest eigenvalue is what float32 rounds away.
+_ROUNDED = 1e-6
+_POSITIVE = ("exp", "exp2", "softplus", "square", "sigmoid")
+_SOFTPLUS = "torch.nn.functional.softplus"
+_DIAGONALS = ("diag", "diag_embed")
+_FACTOR = Suggestion(
+    "The size of the determinant (slogdet) would only hide that. A Cholesky factor gives the logarithm too, and raises "
+    "where the matrix is no covariance."
+)
+
+
+def told(facts: Facts) -> str | None:
+    """Say that the matrix is no covariance any more; None where it is not known to be symmetric."""
+    least, largest = facts.number("least_eigenvalue"), facts.number("largest_eigenvalue")
+    matrix = below_zero(facts)
+    if matrix is None or least is None or largest is None or least >= 0:
+        return None
+    bounds = f"its least eigenvalue is {words.number(least)}, its largest {words.number(largest)}"
+    return f"{_shown(matrix)} is symmetric: {bounds}. A covariance, or a kernel, has none below 0."
+
+
+def mends(facts: Facts) -> tuple[Suggestion, ...]:
+    """Return what keeps the eigenvalues of the matrix above 0, where :func:`told` says that one is below."""
+    matrix, least = below_zero(facts), facts.number("least_eigenvalue") or 0.0
+    if matrix is None:
+        return ()
+    if least > -_ROUNDED * (facts.number("largest_eigenvalue") or 0.0):
+        text = "Rounding alone makes it so small: add a little to the diagonal."
+        jitter = f"{max(1e-6, 10 * abs(least)):.0e} * torch.eye({{0}}.shape[-1], device={{0}}.device)"
+        return (Suggestion(text, fitting.argument(facts.origin, "logdet", f"{{0}} + {jitter}".format)), _FACTOR)
+    added = _added(facts, matrix)
+    return (added or _LOOK, _factored(facts, matrix))
+
+
+_LOOK = Suggestion(
+    "Look at what is added to its diagonal (noise, a variance) and at what multiplies the rest: keep these above 0, by "
+    f"{_SOFTPLUS} or the exponential of what is learnt."
+)
+
+
+def _added(facts: Facts, matrix: ast.expr) -> Suggestion | None:
+    """Return the line that makes the matrix with what it adds to the diagonal kept above 0."""
+    made = meanings.behind(facts, matrix)
+    found = fitting.parsed(facts.origin)
+    if made.meaning is None or not made.inside or found is None:
+        return None
+    name, text = made.meaning.name, made.meaning.text
+    part = next((one for node in ast.walk(made.node) if (one := _scaled(facts, node)) is not None), None)
+    if part is None:
+        return None
+    said = (
+        f"What the script adds to its diagonal, {ast.unparse(part)}, is kept above 0 by nothing: let softplus make it, "
+        "or learn its logarithm. It begins as now where what is learnt begins with log(expm1(v)) of that."
+    )
+    return Suggestion(said, f"{name} = {fitting.put(text, part, lambda inner: f'{_SOFTPLUS}({inner})')}")
+
+
+def _scaled(facts: Facts, node: ast.AST) -> ast.expr | None:
+    """Return the ``s`` of ``s * torch.eye(n)`` and ``torch.diag(s)``, where nothing is known to make it positive."""
+    part = _calls(node, _DIAGONALS)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        sides = (node.left, node.right)
+        part = next((one for one, other in (sides, sides[::-1]) if _calls(other, ("eye",)) is not None), None)
+    if not isinstance(part, ast.Name | ast.Attribute | ast.Subscript):
+        return None
+    return None if _calls(meanings.behind(facts, part).node, _POSITIVE) is not None else part
+
+
+def _calls(node: ast.AST, names: tuple[str, ...]) -> ast.expr | None:
+    """Return what one of the functions of these names is called with, where ``node`` is such a call."""
+    given = (fitting.target(node, name) for name in names if isinstance(node, ast.expr))
+    return next((one for one in given if one is not None), None)
+
+
+def _factored(facts: Facts, matrix: ast.expr) -> Suggestion:
+    code = f"2 * torch.linalg.cholesky({ast.unparse(matrix)}).diagonal(dim1=-2, dim2=-1).log().sum(-1)"
+    return Suggestion(_FACTOR.text, fitting.whole(facts.origin, code))
+
+
+def _shown(matrix: ast.expr) -> str:
+    text = ast.unparse(matrix)
+    return text if len(text) <= _LONGEST else "The matrix"
+
+
+_LONGEST = 40

@@ -1,0 +1,35 @@
+"""The peak of a learning rate that a schedule leads too high: how high it may go, and its own line bounded (reader)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from nandiag.analysis.causes.course import Course
+from nandiag.analysis.causes.mends.script import parsing
+from nandiag.events import words
+
+
+def peak(course: Course, low: float) -> tuple[str, float]:
+    """Say how high the rate may go: what the steps held is a peak, what they only passed on the way up is none."""
+    number = words.number(low)
+    if course.held(low):
+        return f"Lower the peak learning rate: up to {number} nothing grew.", low
+    tenth = f"{words.number(low / 10)} is a first try"
+    if course.is_all_at(low):
+        text = f"Lower the peak learning rate: nothing grew at {number}, but in few steps; where it does, {tenth}."
+        return text, low / 10
+    passed = f"Up to {number} nothing grew, but the rate only passed there on its way up: it may be too high to keep."
+    return f"Lower the peak learning rate: {tenth}. {passed}", low / 10
+
+
+def bounded(lines: Sequence[str], most: float) -> str | None:
+    """Return the one line that sets the rate (``g["lr"] = base * t``), as ``file:number: text``, with a bound."""
+    place, _, text = lines[0].partition(": ") if len(lines) == 1 else ("", "", "")
+    line = parsing.statement(text.strip())
+    target = line.targets[0] if isinstance(line, ast.Assign) and len(line.targets) == 1 else None
+    key = target.slice if isinstance(target, ast.Subscript) else None
+    if not isinstance(line, ast.Assign) or not isinstance(key, ast.Constant) or key.value != "lr":
+        return None
+    written = text.strip().partition("=")[0].rstrip()
+    return f"{written} = min({ast.unparse(line.value)}, {words.number(most)})  # {place}"

@@ -1,0 +1,60 @@
+"""``logdet``, which no dispatcher sees: of a determinant below 0 it lays NaN by an op without a tensor (worker)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nandiag.runtime.evidence.op import Op
+from nandiag.runtime.memory.there import all_there
+
+# Larger ones would take long, and rounding alone makes a symmetric one of no more than so many parts of its size.
+_LARGEST, _MOST, _TURNED = 2048, 256, 1e-5
+
+
+class Determinants:
+    """Tells an op that lays NaN as the ``logdet`` that it is a part of, with the matrix that this was given."""
+
+    def __init__(self) -> None:
+        self._newest: Op | None = None
+
+    def ran(self, op: Op) -> None:
+        """An op of the replay ran: the determinant's sign and size are those that ``logdet`` is made of."""
+        if op.func._schema.name == "aten::_linalg_slogdet":
+            self._newest = op
+
+    def laid(self, op: Op) -> None:
+        """What ``op`` made is bad: within the one call of the script it is what ``logdet`` makes of its matrix."""
+        newest = self._newest
+        if newest is not None and _lays_nan(op) and newest.spot.frames == op.spot.frames:
+            op.func, op.words, self._newest = torch.ops.aten.logdet.default, newest.words, None
+
+
+def _lays_nan(op: Op) -> bool:
+    args: tuple[Any, ...] = () if op.words is None else op.words[0]
+    lays = op.func._schema.name == "aten::scalar_tensor" and len(args) > 0
+    return lays and isinstance(args[0], float) and math.isnan(args[0])
+
+
+def of_matrix(op: Op) -> dict[str, object]:
+    """Return between what the eigenvalues of a symmetric matrix lie whose determinant is below 0."""
+    if op.func._schema.name != "aten::logdet" or op.words is None or not all_there([op.words[0][0]]):
+        return {}
+    matrix: Tensor = op.words[0][0]
+    if not 1 < matrix.shape[-1] <= _LARGEST or matrix.shape[:-2].numel() > _MOST or not matrix.numel():
+        return {}
+    return _spectrum(matrix.detach().reshape(-1, *matrix.shape[-2:]).to("cpu", torch.float64))
+
+
+def _spectrum(many: Tensor) -> dict[str, Any]:
+    most = many.abs().amax((-1, -2))
+    if not bool((many - torch.diag_embed(many.diagonal(dim1=-2, dim2=-1))).any()):
+        return {}  # of scales alone, as a map may have them
+    if bool(((many - many.mT).abs().amax((-1, -2)) > _TURNED * most).any()):
+        return {}
+    values = torch.linalg.eigvalsh(many)
+    worst = values[int(values[:, 0].argmin())]
+    return {"least_eigenvalue": float(worst[0]), "largest_eigenvalue": float(worst[-1])}

@@ -1,0 +1,59 @@
+"""A symmetric matrix whose determinant is below 0: a covariance that is none, and what keeps it one."""
+
+import pytest
+
+from nandiag.analysis.causes import explain
+from tests.unit.analysis.mends import told
+
+LINE = "return -0.5 * torch.logdet(K)"
+_SOFT = "torch.nn.functional.softplus"
+
+
+@pytest.fixture
+def lost(at, by_hand):
+    def lose(made, *names, least=-0.005, largest=34.0):
+        facts = at(
+            "logdet", (by_hand.fact(shape=(30, 30)),), (by_hand.fact(shape=(), nan=1),),
+            **told.placed(LINE, "torch.logdet(K)"),
+            extra={} if least is None else {"least_eigenvalue": least, "largest_eigenvalue": largest},
+        )  # fmt: skip
+        return explain(told.on(facts, ("K", made), *names))[1]
+
+    return lose
+
+
+@pytest.mark.parametrize(
+    ("made", "code"),
+    [
+        ("k(x, x) + self.noise * torch.eye(n)", f"K = k(x, x) + {_SOFT}(self.noise) * torch.eye(n)"),
+        ("k(x, x) + torch.eye(n) * s", f"K = k(x, x) + torch.eye(n) * {_SOFT}(s)"),
+        ("w @ w.mT + torch.diag(d)", None),
+        ("k(x, x) + torch.diag(d)", f"K = k(x, x) + torch.diag({_SOFT}(d))"),
+        ("k(x, x) + 1e-4 * torch.eye(n)", None),
+        ("k(x, x) + v * torch.eye(n)", None),
+        ("k(x, x)", None),
+    ],
+)
+def test_what_is_added_to_the_diagonal_is_kept_above_zero(lost, made, code):
+    found = lost(made, ("v", "self.raw.exp()"))
+    if "w @" in made:
+        assert found.slug == "linalg_degenerate"
+        return
+    assert found.slug == "domain_error"
+    assert "least eigenvalue is -0.005" in found.evidence[1]
+    assert [one.code for one in found.suggestions] == [
+        code,
+        "return -0.5 * (2 * torch.linalg.cholesky(K).diagonal(dim1=-2, dim2=-1).log().sum(-1))",
+    ]
+
+
+def test_rounding_alone_is_mended_by_a_little_on_the_diagonal(lost):
+    found = lost("k(x, x) + self.noise * torch.eye(n)", least=-2e-6)
+    assert (
+        found.suggestions[0].code == "return -0.5 * torch.logdet(K + 2e-05 * torch.eye(K.shape[-1], device=K.device))"
+    )
+
+
+def test_a_matrix_that_is_not_known_to_be_symmetric_is_a_map(lost):
+    found = lost("self.w + self.noise * torch.eye(n)", least=None)
+    assert found.suggestions[0].code == "return -0.5 * torch.linalg.slogdet(K).logabsdet"
