@@ -11,8 +11,8 @@ from torch import Tensor
 from nandiag.runtime.evidence.op import Op
 from nandiag.runtime.memory.there import all_there
 
-# Larger ones would take long, and rounding alone makes a symmetric one of no more than so many parts of its size.
-_LARGEST, _MOST, _TURNED = 2048, 256, 1e-5
+# More elements would take long, and rounding alone turns a symmetric one by no more than so many parts of its size.
+_MOST, _TURNED = 1 << 22, 1e-5
 
 
 class Determinants:
@@ -44,7 +44,7 @@ def of_matrix(op: Op) -> dict[str, object]:
     if op.func._schema.name != "aten::logdet" or op.words is None or not all_there([op.words[0][0]]):
         return {}
     matrix: Tensor = op.words[0][0]
-    if not 1 < matrix.shape[-1] <= _LARGEST or matrix.shape[:-2].numel() > _MOST or not matrix.numel():
+    if matrix.shape[-1] < 2 or not 0 < matrix.numel() <= _MOST:
         return {}
     return _spectrum(matrix.detach().reshape(-1, *matrix.shape[-2:]).to("cpu", torch.float64))
 
