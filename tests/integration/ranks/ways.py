@@ -344,6 +344,12 @@ def sp():
     split_loop(model, data)
 
 
+def sp_checked():
+    """Torch's own NaN check ends all ranks in their backward, for all of them have the bad loss."""
+    with torch.autograd.detect_anomaly():
+        sp()
+
+
 def lossp():
     mesh = init_device_mesh("cpu", (WORLD,))
     model = split_net(FAULTY, WORLD)
