@@ -52,7 +52,6 @@ _traced = torch._C._get_tracing_state
 _functorch = torch._C._functorch.peek_interpreter_stack
 _graph_task = torch._C._current_graph_task_id
 
-
 _nothing: contextlib.nullcontext[None] = contextlib.nullcontext()
 
 # A method below is called by its guard, that by the wrap of what the script called.
@@ -107,9 +106,8 @@ class Capture:
         self.on_root_end: Callable[[], object] | None = None
         self.on_root_raised: Callable[[Entry, BaseException], object] | None = None  # whether it keeps the entry
         self.on_root: Callable[[Entry, tuple[Any, ...], dict[str, Any]], object] | None = None
-        self.roots_passed: Callable[[int], bool] = (
-            bool  # the steps in which those may be left out that noted calls hold
-        )
+        # The steps in which those may be left out that noted calls hold.
+        self.roots_passed: Callable[[int], bool] = bool
         self.depth = self.mark = 0
         self.narrow = False
         self.by_hand = True  # no optimizer was made so far
