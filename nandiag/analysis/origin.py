@@ -171,6 +171,7 @@ def _by_look(scene: Scene) -> Claim | None:
     found = [one for one in found if _is_own(one.event)] or found
     found = [one for one in found if not one.event.facts.get("sent") or _was_received(one, scene)]
     found = [one for one in found if not (is_held_too(one, scene.looks) or is_sent_too(one, scene.looks))]
+    found = [one for one in found if not _is_shown_better(one, scene.looks)]
     if not found:
         return None
     able = [one for one in found if not is_given(one.event)] or found
@@ -200,6 +201,12 @@ def is_given(look: Looked) -> bool:
 def is_laid(look: Looked) -> bool:
     """Whether the op only wrote down a number that is not finite, as the script has it."""
     return look.site is not None and words.laid(look.site.op or "", look.inputs, look.facts) is not None
+
+
+def _is_shown_better(one: Seen[Looked], looks: tuple[Seen[Looked], ...]) -> bool:
+    """Whether torch's own NaN check stopped a rank whose step, run again, shows where that came from."""
+    again = (other for other in looks if other.rank == one.rank and other.event.outcome == "found")
+    return one.event.method == "check" and any(other.event.method == "replay" for other in again)
 
 
 def _was_received(sent: Seen[Looked], scene: Scene) -> bool:

@@ -69,16 +69,17 @@ def _asked(claim: Claim) -> Iterable[str]:
     if look is not None and look.source == "received":
         way = way_of(look)
         yield f"This line was the first to use what came{f' by {way}' if way else ''}: what made it is not known."
-    elif look is not None:
+    elif look is not None and "under_way" not in look.facts:
         yield "On this line the script asked whether it is finite, and ended on the answer: what made it is not known."
 
 
 def _is_by_itself(look: Looked) -> bool:
     """Whether a rank was seen to make what is bad: not of values, or of a number, that came from somewhere.
 
-    An update is made of gradients, which may be those of all ranks.
+    An update is made of gradients, which may be those of all ranks; what was written last may have come from one.
     """
     brought = look.source == "outside" or look.facts.get("brought") is True or _is_update(look)
+    brought = brought or "written_in_place" in look.facts
     return is_laid(look) or not (brought or is_given(look))
 
 
@@ -90,6 +91,9 @@ def _given(look: Looked) -> str:
     dataset, index = look.facts.get("dataset"), look.facts.get("dataset_index")
     if _is_update(look):
         return "in its update"
+    if "written_in_place" in look.facts:
+        line = f" in line {look.site.line}" if look.site is not None and look.site.line is not None else ""
+        return f"by what it wrote{line}: whether that came from another rank is not known"
     known = "by what it was given: from where is not known"
     return known if dataset is None or index is None else f"by what came with {dataset}[{index}]"
 

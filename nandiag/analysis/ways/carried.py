@@ -43,7 +43,7 @@ def way_of(look: Looked) -> str | None:
     if isinstance(handed, list) and len(handed) == 4 and isinstance(handed[1], list):  # the one way, by what ranks gave
         kind, ranks = handed[0], tuple(one for one in handed[1] if isinstance(one, int))
     if not isinstance(kind, str) or not ranks:
-        return None
+        return _of_script(look)
     if kind in {"send", "recv"}:
         return f"the message that rank {ranks[0]} sent to rank {ranks[-1]}"
     buckets, number = look.facts.get("buckets"), look.facts.get("number")
@@ -51,6 +51,14 @@ def way_of(look: Looked) -> str | None:
         return f"the {kind} of {_buckets(look, len(buckets))}{_group(look, ranks)}"
     which = f", collective {number} of the step" if isinstance(number, int) else ""
     return f"{kind}{which}{_group(look, ranks)}"
+
+
+def _of_script(look: Looked) -> str | None:
+    """Return the exchange of gradients that the script makes by itself, which a replay of one rank left out."""
+    name, site = look.facts.get("collective"), look.site
+    if look.facts.get("by") != "script" or not isinstance(name, str) or site is None or site.line is None:
+        return None
+    return f"the script's {name} in line {site.line}"
 
 
 def _group(look: Looked, ranks: tuple[int, ...]) -> str:

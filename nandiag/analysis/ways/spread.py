@@ -16,6 +16,8 @@ BUFFER = "the bad buffer"
 
 BUFFERS = ("buffer", "frozen")
 
+_OF_STEP = frozenset({"loss", "output", "gradient"})
+
 Key = tuple[int, int, str, str, str | None, tuple[str, ...]]
 
 
@@ -23,15 +25,12 @@ def spread_of(claim: Claim, timeline: Timeline) -> tuple[Spread, ...]:
     """Return the harm after the origin, each kind once for a rank, ranks joined; in the order of the run."""
     groups: dict[Key, set[int]] = {}
     hit: set[tuple[int, str]] = set()
-    looks = [one for one in timeline.looks if (one.attempt, one.event.step) == (claim.attempt, claim.step)]
     start = harm_moment(claim.harm) if claim.harm and claim.basis != "look" else (claim.attempt, claim.step, 0, 0)
     for one in timeline.harms:
         what = one.event.what
         if (one.rank, what) in hit or one.attempt != claim.attempt or harm_moment(one) < start:
             continue
-        via = _via(one, claim, hit)
-        if via == EXCHANGE:
-            via = next((way for look in looks if look.rank == one.rank and (way := way_of(look.event))), EXCHANGE)
+        via = _named(one, _via(one, claim, hit), claim, timeline)
         hit.add((one.rank, what))
         # A bad loss of a later step, where nothing bad has reached any weights, is a hit of its own.
         apart = what == "loss" and one.event.step > claim.step and not any(what in STATE for _, what in hit)
@@ -42,6 +41,20 @@ def spread_of(claim: Claim, timeline: Timeline) -> tuple[Spread, ...]:
         Spread(tuple(sorted(ranks)), step, phase, what, via, names)
         for (_, step, what, phase, via, names), ranks in list(groups.items())[:MAX_SPREAD]
     )
+
+
+def _named(one: Seen[Harm], via: str | None, claim: Claim, timeline: Timeline) -> str | None:
+    """Return the collective, or the message, by which a harm came, where a look of its rank at that step names it.
+
+    Else ``via``; but what came bad into the rank's forward came by no exchange of gradients.
+    """
+    here = (one.rank, one.attempt, one.event.step)
+    looks = [look for look in timeline.looks if (look.rank, look.attempt, look.event.step) == here]
+    came = any(look.event.source == "received" for look in looks)
+    if via == EXCHANGE or (via is None and came and one.rank not in claim.ranks and one.event.what in _OF_STEP):
+        known = next((way for look in looks if (way := way_of(look.event))), None)
+        return known or (None if came else via)
+    return via
 
 
 def _names(harm: Harm) -> tuple[str, ...]:

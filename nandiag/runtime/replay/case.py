@@ -87,9 +87,10 @@ class Case:
         """Whether all ranks may run it again together though none was told that all would.
 
         What hooks that communicate leave in weights is as bad on all ranks; where models communicate, so is the loss,
-        and it is what all of them end on. Where no optimizer makes the updates none can tell the others at a border.
+        and it is what all of them end on, before their backward or in it (anomaly mode). Where no optimizer makes the
+        updates none can tell the others at a border.
         """
-        left = self.unfinished and not self.handed and not self.single
+        left = (self.unfinished or self.left) and not self.handed and not self.single
         return (self.within or left or self.by_hand) and self.ends and not self.joint
 
     @property

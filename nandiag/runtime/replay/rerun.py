@@ -87,8 +87,8 @@ class Player:
         self.tracer, self._exposed = tracer, exposed
         self._apart = case is not None and case.apart
         self._broken = None if case is None else case.broken
-        # Without an optimizer a rank waits for the others only where its loss is not bad by then.
-        self._in_company = case is not None and case.may_be_joined and not case.by_hand
+        # Without an optimizer, or left in its backward, a rank waits only where its loss is not bad by then.
+        self._in_company = case is not None and case.may_be_joined and not (case.by_hand or case.left)
         self._alone = case is not None and case.unfinished and case.single
         self._shares = case is not None and case.shares
         self._factor = 1.0 if case is None else case.factor

@@ -37,6 +37,7 @@ from nandiag.runtime.memory.there import storage_of
 from nandiag.runtime.memory.unwritten import EMPTY, Unwritten, hands_out, taken_for_values
 from nandiag.runtime.memory.vanished import Vanishing
 from nandiag.runtime.names import class_name, is_library, is_wrapper, node_name
+from nandiag.runtime.replay.exchanges import carrier as carriers
 from nandiag.runtime.replay.exchanges.carrier import Carriers, filled, is_through, put_in, wait_for, works_of
 from nandiag.runtime.replay.mended import Mended
 from nandiag.runtime.tape.packed.nested import tensors_in
@@ -165,7 +166,7 @@ class Tracer(TorchDispatchMode):
             self.mended.put_in(spot, func, outputs or outs, stats)
         if name in EMPTY:
             self._garbage.handed_out(map(key_of, outputs), Op(self.ops, func, spot, [], []))
-            self._forget(outputs, set())
+            self._forget(outputs, set(), mutable=False)
             return output
         op = Op(self.ops, func, spot, [], stats, words=words, apart=func is self._apart)
         written = targets_of(name, given, outputs or outs, mutable=mutable)
@@ -184,7 +185,7 @@ class Tracer(TorchDispatchMode):
         op.outputs = [self._stat(tensor) for tensor in written]
         inside = {key_of(tensor) for tensor in given}
         if not any(op.outputs):
-            self._forget(written, inside)
+            self._forget(written, inside, mutable=mutable)
             return
         self._parents(op, given)
         self._determinants.laid(op)
@@ -220,7 +221,8 @@ class Tracer(TorchDispatchMode):
         spot = self._where(str(func))
         sent = {id(tensor) for tensor in put_in(func, [*args, *kwargs.values()])}
         stats = [self._stat(tensor) if id(tensor) in sent else None for tensor in given]
-        op = Op(self.ops, func, replace(spot, phase="collective"), [], stats, collective=True)
+        spot = replace(spot, phase="collective")
+        op = Op(self.ops, func, spot, [], stats, collective=True, through=carriers.only_waits(func))
         self._parents(op, given)
         op.outside.clear()
         with self.still():
@@ -305,11 +307,11 @@ class Tracer(TorchDispatchMode):
         """Memory that nobody wrote before is written into: what is left of it comes of whoever handed it out."""
         self._writer.update(self._garbage.written(map(key_of, written)))
 
-    def _forget(self, written: list[Tensor], inside: set[int]) -> None:
+    def _forget(self, written: list[Tensor], inside: set[int], *, mutable: bool) -> None:
         for key in map(key_of, written):
             if key not in inside:
                 self._writer.pop(key, None)
-            elif (writer := self._writer.get(key)) is not None:
+            elif mutable and (writer := self._writer.get(key)) is not None:
                 writer.through = True  # gloo itself writes there when it is waited for, and no script does before
 
     @property

@@ -33,14 +33,14 @@ def _written(word: Any, again: Mapping[int, list[Tensor]] | None) -> Tensor | No
         if again is not None and not again.get(id(maker)):  # nothing, too: there is no gradient yet in a replay
             return word.tensor()
         # A write gives back what it was given, for the next one; of what was made again that is told one by one.
-        passes_on = maker.name in _VIEWS or (again is None and maker.in_place)
+        passes_on = maker.name in VIEWS or (again is None and maker.in_place)
         if not passes_on or not maker.args or getter(maker) == "grad":
             return None
         word = maker.args[0]
     return word.get() if type(word) is Given else None
 
 
-_VIEWS = frozenset({
+VIEWS = frozenset({
     "__getitem__", "__get__", "view", "view_as", "reshape", "select", "narrow", "squeeze", "unsqueeze", "transpose",
     "permute", "flatten", "unflatten", "diagonal", "detach", "t", "expand", "swapaxes", "movedim", "unbind",
     "split", "chunk",

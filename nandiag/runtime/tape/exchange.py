@@ -28,6 +28,7 @@ from nandiag.runtime.tape.entry import BACKWARD, CALL, Entry
 from nandiag.runtime.tape.loop.traits import traits
 from nandiag.runtime.tape.packed.descent import ancestors
 from nandiag.runtime.tape.packed.nested import tensors_in
+from nandiag.runtime.tape.under_way import UnderWay, begins
 
 _NAMES = frozenset({
     "all_reduce", "all_gather", "all_gather_into_tensor", "reduce", "reduce_scatter", "reduce_scatter_tensor",
@@ -47,6 +48,7 @@ _WRITTEN = {
     "all_reduce_coalesced": (0, "tensors"),
 }
 _COUNTED_AS = dict.fromkeys(("recv", "irecv", "batch_isend_irecv"), "send")
+_LATER = frozenset({"irecv", "batch_isend_irecv"})
 MOST = 1024
 _MOST_HELD = 32
 _SMALL, _FEW = 1 << 14, 64
@@ -60,7 +62,7 @@ class Exchange:
     """One call of a collective by the script: its name, the user's places, and after how many backward calls.
 
     ``message`` is what it brought this rank, where both ends count that alike; ``dtype`` that of the tensor that it was
-    given first. ``again``: all ranks could make it again together.
+    given first. ``again``: all ranks could make it again together. ``under_way`` where the script is to wait for it.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Exchange:
     message: Message | None = None
     dtype: torch.dtype | None = None
     again: bool = True
+    under_way: UnderWay | None = None
 
     @property
     def frames(self) -> tuple[Frame, ...]:
@@ -95,7 +98,21 @@ def _ended(capture: Capture, name: str, args: tuple[Any, ...], kwargs: dict[str,
             message = ARRIVALS.newest
             known = message if message is not None and message.kind == _COUNTED_AS.get(name, name) else None
             dtype = getattr(args[0] if args else kwargs.get("tensor"), "dtype", None)
-            capture.exchanges.append(Exchange(name, found, capture.tape.micro_step, known, dtype, again))
+            at = _under_way(capture, call)
+            capture.exchanges.append(Exchange(name, found, capture.tape.micro_step, known, dtype, again, at))
+
+
+def _under_way(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]]) -> UnderWay | None:
+    """Return that the call only began, and what it is to write; what this rank alone gives may be read meanwhile.
+
+    Of a few calls before the backward: what is exchanged behind it, or in its hooks, is a call for each gradient.
+    """
+    name, _, kwargs = call
+    later = name in _LATER or bool(kwargs.get("async_op"))
+    many = len(capture.exchanges) >= _MOST_HELD or after_backward(capture) or _graph_task() != -1
+    if not later or many or _is_source(call):
+        return None
+    return begins(capture.tape, _filled(call, few=False)[0])
 
 
 _MINGLES = traits(Tensor.add_)  # it writes into what it is given, and does nothing besides

@@ -45,6 +45,30 @@ def test_the_origin_is_the_faulty_rank(way, nproc, rank, nandiag, tmp_path):
     assert not [note for note in report["notes"] if "switched off" in note or "could not" in note], done.stderr
 
 
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
+def test_a_rank_that_spoils_its_own_shard_of_the_gradients_has_its_line(rank, nandiag, tmp_path):
+    file = tmp_path / "report.json"
+    words = ("--nproc-per-node", 2, "--log-dir", tmp_path, "--json", file, SCRIPT, "fsdp2_clipped", rank)
+    done = nandiag("run", *words)
+    verdict = json.loads(file.read_text())["verdict"]
+    origin = verdict["origin"]
+    assert (origin["ranks"], origin["step"], origin["op"]) == ([rank], 3, "aten.div.Tensor"), done.stderr
+    assert "in its own unit" in origin["source"], done.stderr
+    assert not [text for text in verdict["evidence"] if "damage" in text], done.stderr
+
+
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
+def test_ranks_that_anomaly_mode_ends_run_the_step_again_together(rank, nandiag, tmp_path):
+    file = tmp_path / "report.json"
+    done = nandiag("run", "--nproc-per-node", 2, "--log-dir", tmp_path, "--json", file, SCRIPT, "sp_checked", rank)
+    verdict = json.loads(file.read_text())["verdict"]
+    origin = verdict["origin"]
+    assert (origin["ranks"], origin["step"], origin["op"]) == ([rank], 3, "aten.div.Tensor"), done.stderr
+    assert "zero rows" in origin["source"], done.stderr
+    assert verdict["cause"] == "division_by_zero", done.stderr
+    assert not [text for text in verdict["evidence"] if "by itself" in text], done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("nproc", [2, 4])
 def test_a_sum_that_no_rank_alone_made_too_large_is_born_in_the_collective(nproc, nandiag, tmp_path):

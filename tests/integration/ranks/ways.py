@@ -312,6 +312,21 @@ def tp():
     split_loop(parallelize_module(split_net(FAULTY, WORLD), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()}))
 
 
+def fsdp2_clipped():
+    """Each rank clips its own shard; the faulty one's holds rows alone that the batch at the bad step does not use."""
+    torch.manual_seed(0)
+    model = fully_shard(nn.Sequential(nn.EmbeddingBag(4 * WORLD, WIDTH), nn.Linear(WIDTH, WIDTH)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for step in range(STEPS):
+        rows = torch.arange(4 * WORLD)
+        rows = rows[rows // 4 != FAULTY] if step == BAD else rows
+        optimizer.zero_grad()
+        model(rows[None]).square().mean().backward()
+        for part in (one.grad.to_local() for one in model.parameters()):
+            part.copy_(part * (part.norm() / part.norm()))  # in its own unit
+        optimizer.step()
+
+
 class Sequence(nn.Module):
     def __init__(self):
         super().__init__()
@@ -342,6 +357,12 @@ def sp():
         return x
 
     split_loop(model, data)
+
+
+def sp_checked():
+    """Torch's own NaN check ends all ranks in their backward, for all of them have the bad loss."""
+    with torch.autograd.detect_anomaly():
+        sp()
 
 
 def lossp():

@@ -53,3 +53,19 @@ def test_a_step_that_is_finite_without_the_check_came_to_no_harm(by_hand):
     assert (verdict.origin.line, verdict.origin.node, verdict.cause) == (15, "SqrtBackward0", "unknown")
     assert "the step was finite" in verdict.evidence[0]
     assert "by one that goes no further" in verdict.suggestions[0].text
+
+
+def test_a_rank_whose_replay_received_the_damage_did_not_go_bad_by_itself(by_hand):
+    """The check stopped both ranks, each in its own backward."""
+    received = {"carried_by": "all_gather", "group_ranks": [0, 1], "number": 3}
+    came = Looked("found", "replay", 3, 0, phase="collective", source="received", facts=received)
+    report = analyse(
+        by_hand.run(
+            by_hand.rank(0, by_hand.loss(3), LOOK, came, SAID, steps=3),
+            by_hand.rank(1, by_hand.loss(3), LOOK, by_hand.found(3), SAID, steps=3),
+            ends=(by_hand.ended(1, code=1), by_hand.ended(0, code=1)),
+        )
+    )
+    assert report.verdict.origin.ranks == (1,)
+    assert any("What rank 0 got from other ranks was bad already" in text for text in report.verdict.evidence)
+    assert not any("by itself" in text for text in report.verdict.evidence)

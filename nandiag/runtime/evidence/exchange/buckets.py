@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from nandiag.events import Looked
+from nandiag.runtime.evidence.exchange.exchanged import hook_of
 from nandiag.runtime.look.finite import is_bad
 
 _MOST_NAMES = 8
@@ -34,14 +35,16 @@ def with_buckets(looked: Looked, roots: list[nn.Module]) -> Looked:
     for root in roots:
         bad = _bad(root)
         if bad:
-            way = {} if "carried_by" in looked.facts else _way(root.process_group)
+            way = {} if "carried_by" in looked.facts else _way(root)
             return replace(looked, facts={**looked.facts, **way, **_facts(bad, len(buckets_of(root)))})
     return looked
 
 
-def _way(group: Any) -> dict[str, object]:
+def _way(root: Any) -> dict[str, object]:
+    """Return what carries the gradients of a DDP root: what a hook sends of a bucket need not be the bucket itself."""
+    hook, group = hook_of([root]), root.process_group
     return {
-        "carried_by": "all_reduce",
+        "carried_by": "all_reduce" if hook is None else f"communication hook {hook}",
         "group": str(getattr(group, "group_desc", "") or group.group_name),
         "group_ranks": list(dist.get_process_group_ranks(group)),
     }

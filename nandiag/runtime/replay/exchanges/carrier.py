@@ -73,7 +73,7 @@ class Carriers:
     def of(self, func: Any, words: list[Any]) -> Carrier | None:
         """Return what the op is; None for what only waits, and where torch does not say which group it is."""
         kind = _kind(func)
-        if kind in _NO_COLLECTIVES:
+        if only_waits(func):
             return None
         try:
             group = _group(func, words)
@@ -93,6 +93,11 @@ class Carriers:
     def _message(self, words: list[Any]) -> Message | None:
         known = map(ARRIVALS.of, tensors_in(words)) if self._live else ()
         return next((one for one in known if one is not None), None)
+
+
+def only_waits(func: Any) -> bool:
+    """Whether an op of a collective's does no more than wait until that has written."""
+    return _kind(func) in _NO_COLLECTIVES
 
 
 def _kind(func: Any) -> str:

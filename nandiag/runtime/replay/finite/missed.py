@@ -12,6 +12,7 @@ from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.replay.case import Case
+from nandiag.runtime.replay.finite.early import with_read_under_way
 from nandiag.runtime.replay.update.moved import left_alone
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entry import BACKWARD
@@ -46,7 +47,8 @@ def finite(case: Case, seen: Evidence, capture: Capture, *, partial: bool) -> Lo
     looked = replace(looked, facts={"complete": not doubts, "joint": case.joint, **seen.multiplied()})
     backwards = sum(entry.kind == BACKWARD for entry in seen.entries)
     own = [one for one in capture.exchanges if one.places and one.micro_step >= backwards]
-    return with_exchange(looked, seen.result.largest_gradient, seen.roots, own)
+    looked = with_exchange(looked, seen.result.largest_gradient, seen.roots, own)
+    return looked if looked.site is not None else with_read_under_way(looked, capture.exchanges, seen.entries)
 
 
 def _brought(case: Case, seen: Evidence) -> Looked | None:

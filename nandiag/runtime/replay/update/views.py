@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from torch import Tensor
 
 from nandiag.runtime.evidence.labels import storage
+from nandiag.runtime.leaves import BUILT_IN
 from nandiag.runtime.tape.entry import BACKWARD, Entry
 
 Gathered = Iterable[tuple[Tensor, Tensor]]  # leaves, each with the gradient that it had before the replay
@@ -33,8 +34,11 @@ def lay(gathered: Gathered, entries: list[Entry], stand_ins: Mapping[int, Tensor
 
 
 def _part(gradient: Tensor, whole: Tensor, stand_in: Tensor) -> Tensor | None:
-    """Return the part of ``stand_in`` that ``gradient`` is of ``whole``, None where the two do not lie alike."""
-    if stand_in.stride() != whole.stride() or gradient.dtype is not stand_in.dtype:
+    """Return the part of ``stand_in`` that ``gradient`` is of ``whole``, None where the two do not lie alike.
+
+    What is written into of a DTensor is what this rank holds of it: that is read of the gradient of the replay as well.
+    """
+    if type(gradient) not in BUILT_IN or stand_in.stride() != whole.stride() or gradient.dtype is not stand_in.dtype:
         return None
     offset = gradient.storage_offset() - whole.storage_offset() + stand_in.storage_offset()
     return stand_in.detach().as_strided(gradient.shape, gradient.stride(), offset)

@@ -324,6 +324,10 @@ def test_the_step_by_the_count_of_its_own_optimizer_is_told_where_another_is_ahe
             "too, by what came with Rows[7]",
         ),
         ({"phase": "optimizer", "facts": {"parameters": ["fc.weight"]}}, "too, in its update"),
+        (
+            {"phase": "optimizer", "method": "tape", "facts": {"written_in_place": ".data"}},
+            "too, by what it wrote in line 30: whether that came from another rank is not known",
+        ),
     ],
 )
 def test_a_rank_is_not_said_to_go_bad_by_itself_of_what_came_from_somewhere(by_hand, more, told):

@@ -121,3 +121,27 @@ def test_a_rank_that_was_clean_in_the_same_replay_took_part_in_the_collective(by
     clean = replace(by_hand.finite(3), facts={"complete": True, "joint": True})
     verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.gradient(3), received), by_hand.rank(1, clean))).verdict
     assert (verdict.cause, verdict.origin.ranks) == ("collective_overflow", (0, 1))
+
+
+def ways(report):
+    return {(one.what, one.via) for one in report.verdict.spread}
+
+
+def test_a_bad_loss_has_the_way_that_it_came_as_bad_gradients_have(by_hand):
+    came = by_hand.found(3, source="received", phase="collective", facts=through(0))
+    logs = by_hand.rank(0, by_hand.loss(3), by_hand.gradient(3), came), by_hand.rank(1, by_hand.found(3))
+    way = "all_reduce, collective 0 of the step in the group of ranks 0-1"
+    assert ways(analyse(by_hand.run(*logs))) == {("loss", way), ("gradient", way)}
+
+
+def test_what_came_by_an_unknown_way_into_the_forward_came_by_no_exchange_of_gradients(by_hand):
+    came = by_hand.found(3, source="received", phase="collective", facts={})
+    logs = by_hand.rank(0, by_hand.loss(3), by_hand.gradient(3), came), by_hand.rank(1, by_hand.found(3))
+    assert ways(analyse(by_hand.run(*logs))) == {("loss", None), ("gradient", None)}
+
+
+def test_gradients_that_the_script_exchanges_by_itself_have_its_line(by_hand):
+    site = Site(op="c10d.allreduce_.default", file="train.py", line=9, source="dist.all_reduce(p.grad)")
+    clean = replace(by_hand.finite(3), site=site, facts={"complete": False, "collective": "all_reduce", "by": "script"})
+    logs = by_hand.rank(0, by_hand.gradient(3), clean), by_hand.rank(1, by_hand.gradient(3), by_hand.found(3))
+    assert ways(analyse(by_hand.run(*logs))) == {("gradient", "the script's all_reduce in line 9")}

@@ -1,9 +1,15 @@
 """DDP's gradient buckets by name, from what DDP tells: only what fits the parameters is believed."""
 
+import math
+from types import SimpleNamespace
+
 import pytest
+import torch
+import torch.distributed as dist
 from torch import nn
 
-from nandiag.runtime.evidence.exchange.buckets import Bucket, buckets_of
+from nandiag.events import Looked
+from nandiag.runtime.evidence.exchange.buckets import Bucket, buckets_of, with_buckets
 
 
 class Told:
@@ -45,3 +51,14 @@ def test_a_parameter_that_is_not_trained_is_in_none():
     told = Told({"bucket_sizes": "40"})
     told.module["up"].weight.requires_grad_(False)
     assert buckets_of(told)[0].names == ("up.bias", "down.weight", "down.bias")
+
+
+@pytest.mark.parametrize("hook", [None, "powerSGD_hook"])
+def test_what_a_hook_sends_is_not_said_to_be_the_bucket_itself(hook, group):
+    told = Told({"bucket_sizes": "40"})
+    told.reducer, told.process_group = None, dist.group.WORLD
+    if hook is not None:
+        told._comm_hooks = [(SimpleNamespace(__qualname__=hook), None)]
+    told.module["up"].bias.grad = torch.full((3,), math.nan)
+    facts = with_buckets(Looked("finite", "replay", 3), [told]).facts
+    assert facts["carried_by"] == ("all_reduce" if hook is None else f"communication hook {hook}")

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 
 from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.replay.trace import Tracer
@@ -46,3 +47,26 @@ def test_a_sum_that_is_still_under_way_may_have_brought_it(group, monkeypatch):
         dist.broadcast(shard, 0)
         dist.all_reduce(shard)
     assert "broadcast" in str(origin([tracer.writer(shard)]).op.func)
+
+
+def test_a_view_of_what_is_under_way_does_not_say_that_it_is_through(group, monkeypatch):
+    """Torch itself views what a collective gives before it waits for it."""
+    monkeypatch.setattr("nandiag.runtime.replay.trace.is_through", lambda works: False)
+    tracer = Tracer({}, joint=True)
+    tracer.instead = spoil("allreduce")
+    shard = torch.ones(4)
+    with tracer:
+        dist.broadcast(shard, 0)
+        shard.view(2, 2)
+        dist.all_reduce(shard)
+    assert "broadcast" in str(origin([tracer.writer(shard)]).op.func)
+
+
+def test_what_was_waited_for_and_is_finite_is_through(group):
+    tracer = Tracer({}, joint=True)
+    tracer.instead = spoil("allreduce_")
+    with tracer:
+        shard = functional.wait_tensor(functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD))
+        whole = shard.view(4)
+        dist.all_reduce(whole)
+    assert "allreduce_" in str(origin([tracer.writer(whole)]).op.func)

@@ -1,0 +1,16 @@
+"""A loss that was made of what a collective had not written yet: its line is told, and no device is blamed."""
+
+from nandiag.analysis import analyse
+from nandiag.events import Looked, Site
+
+
+def test_the_line_that_read_too_early_is_told_and_no_hardware_is(by_hand):
+    site = Site(file="train.py", line=26, source="loss = total / count")
+    facts = {"complete": True, "under_way": "all_reduce", "under_way_at": ["train.py", 23]}
+    look = Looked("finite", "replay", 3, site=site, facts=facts)
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.finite(3)), by_hand.rank(1, by_hand.loss(3), look))).verdict
+    told = " ".join((*verdict.evidence, *(one.text for one in verdict.suggestions)))
+    assert (verdict.origin.ranks, verdict.origin.line) == ((1,), 26)
+    assert "reads what the all_reduce of line 23 writes, which was not waited for by then" in told
+    assert verdict.suggestions[0].code == "work.wait()"
+    assert not any(word in told for word in ("memory of the host", "same device", "asked whether"))
