@@ -293,7 +293,23 @@ def _checkpoint(facts: Facts) -> Cause:
 
 
 def _unwritten(facts: Facts, text: str) -> Cause:
-    return Cause("uninitialised_memory", (text,), (*_reset(facts), _write(facts)), LIKELY, story=True)
+    passed = _passed_over(facts)
+    told = (text,) if passed is None else (text, passed[0])
+    mends = () if passed is None else (passed[1],)
+    return Cause("uninitialised_memory", told, (*mends, *_reset(facts), _write(facts)), LIKELY, story=True)
+
+
+def _passed_over(facts: Facts) -> tuple[str, Suggestion] | None:
+    """Tell of the load that was to fill it, from a checkpoint that holds nothing by its name."""
+    key, file, at = (facts.extra.get(name) for name in ("missing_key", "missing_in", "passed_over_at"))
+    if not isinstance(key, str) or not isinstance(file, str):
+        return None
+    where = f", which line {at[1]} loads," if isinstance(at, list) and at[:1] == [facts.origin.file] else ""
+    mend = f"Look at what {file} has in the place of {key}, under a name of before say, and load that; a planner with "
+    return (
+        f"{file}{where} holds no {key}: a partial load passes over it, and says nothing.",
+        Suggestion(f"{mend}allow_partial_load=False raises where a key is missing."),
+    )
 
 
 def _reset(facts: Facts) -> list[Suggestion]:
