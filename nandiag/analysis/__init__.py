@@ -9,6 +9,7 @@ from nandiag.analysis.causes import Explain
 from nandiag.analysis.findings import findings_of
 from nandiag.analysis.hangs import held
 from nandiag.analysis.hangs.finding import told_of
+from nandiag.analysis.hangs.passed import with_passed
 from nandiag.analysis.nccl.summary import Logs
 from nandiag.analysis.origin import choose
 from nandiag.analysis.place import origin_of
@@ -37,6 +38,8 @@ def analyse(record: RunRecord, nccl: Logs | None = None, causes: tuple[Explain, 
     claim = choose(events, states)
     hang = held.hang_of(record, states, logs, started)
     states = held.victims(states, logs) if hang is not None else states
+    passed = left_out(events, states, record.logs, causes) if claim is None else None
+    hang = with_passed(hang, events, passed)
     if claim is None:
         concluded = verdict.healthy(states, logs, started, hang)
     else:
@@ -54,7 +57,7 @@ def analyse(record: RunRecord, nccl: Logs | None = None, causes: tuple[Explain, 
         history=run.history_of(record, matter),
         activations=run.activations_of(record, matter),
         notes=run.notes_of(record, states),
-        left_out=left_out(events, states, record.logs, causes) if claim is None else None,
+        left_out=passed,
         nccl=nccl,
         hang=hang,
     )

@@ -246,9 +246,6 @@ def _fits_float32(facts: Facts) -> bool:
 
 def _half(facts: Facts) -> tuple[Suggestion, ...]:
     wide = _bfloat16(facts)
-    own_scale = own.outgrown(facts)
-    if own_scale is not None:
-        return (own_scale, wide)
     of_loss = _of_the_loss(facts, wide)
     if of_loss:
         return of_loss
@@ -267,7 +264,7 @@ def _half(facts: Facts) -> tuple[Suggestion, ...]:
 
 def _of_the_loss(facts: Facts, wide: Suggestion) -> tuple[Suggestion, ...]:
     """Say what the loss makes a gradient too large by: no line of the script's makes the operands of one."""
-    scaled, summed = loss_scales.by_script(facts), facts.extra.get("loss_summed") is True
+    scaled, summed = own.outgrown(facts) or loss_scales.by_script(facts), facts.extra.get("loss_summed") is True
     if scaled is not None:
         return (scaled, wide)
     if facts.node is None or facts.op not in {*PRODUCTS, *CONVOLUTIONS, "sum"}:
