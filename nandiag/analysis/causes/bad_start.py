@@ -12,7 +12,7 @@ from nandiag.analysis.causes.mends import numpys
 from nandiag.analysis.causes.mends.script import fitting
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
-from nandiag.events import TensorFact
+from nandiag.events import TensorFact, words
 
 EXPLAIN = (
     Explanation(
@@ -151,6 +151,7 @@ _HANDED_OUT = {
 }  # fmt: skip
 
 
+_BROADCASTS = re.compile(r"\bbroadcast\(\s*(\w+)\b")
 _EVERY = "Or write every element before it is used: look at what the lines behind this one leave out."
 _READ = "Or read no more than was written: {}:{} is the first to read what was not. Zeros there may hide a wrong index."
 
@@ -168,11 +169,24 @@ def _left_unwritten(facts: Facts, op: str) -> Cause:
     code = next((line for line in fitted if line is not None), "torch.zeros_like(x)")
     zeros = Suggestion("Begin with zeros, where nothing is to stand in what is left out.", code)
     every = Suggestion(_first_read(facts) or _EVERY)
+    sent = _sent(facts)
     # What was seen of torch's calls may leave out what numpy wrote.
     sure = "as_filled" in facts.extra or "birth" not in facts.extra
     wrote = "nothing wrote" if sure else "no call of torch's was seen to write"
     text = f"{op} hands out memory as it lies; a part that {wrote} was used"
-    return Cause("uninitialised_memory", (text,), (zeros, every), PROVEN if sure else LIKELY)
+    mends = (zeros, every) if sent is None else (sent,)
+    return Cause("uninitialised_memory", (text,), mends, PROVEN if sure else LIKELY)
+
+
+def _sent(facts: Facts) -> Suggestion | None:
+    """Say who is to send what this rank has sent to others unwritten: zeros would go to them as well."""
+    name = (facts.origin.source or "").partition("=")[0].strip()
+    line = next((use for use in facts.uses if _BROADCASTS.findall(use) == [name]), None)
+    if line is None or not facts.received:
+        return None
+    who = f"{words.ranks(facts.origin.ranks)} sent it to {words.ranks(facts.received)}, and has not written it"
+    text = f"{who}: broadcast it from a rank that fills it (src), or fill it here. The line is {line}."
+    return Suggestion(text[:1].upper() + text[1:])
 
 
 def _by_values(facts: Facts, bad: TensorFact) -> Cause:
