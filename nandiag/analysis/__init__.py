@@ -16,6 +16,7 @@ from nandiag.analysis.place import origin_of
 from nandiag.analysis.report import Report
 from nandiag.analysis.verdict import Background
 from nandiag.analysis.verdict.left_out import left_out
+from nandiag.analysis.verdict.rates import rates_of
 from nandiag.analysis.ways.left import without_orderly
 from nandiag.analysis.ways.messages import with_senders
 from nandiag.store.reader import RunRecord
@@ -44,7 +45,8 @@ def analyse(record: RunRecord, nccl: Logs | None = None, causes: tuple[Explain, 
         concluded = verdict.healthy(states, logs, started, hang)
     else:
         history = run.newest_history(record, logs.get(claim.ranks[0]))
-        concluded = verdict.of_claim(claim, origin_of(claim, record.logs), events, Background(history, causes))
+        rates = rates_of({rank: run.newest_history(record, log) for rank, log in logs.items()}, claim.step)
+        concluded = verdict.of_claim(claim, origin_of(claim, record.logs), events, Background(history, causes, rates))
     unknown = claim is None and concluded.anomaly
     last = None if unknown else verdict.last_finite(events, states, logs, claim)
     where_from = (*verdict.held_bad(claim), *verdict.spoiled_between(claim, last, events))
