@@ -187,6 +187,7 @@ def _by_look(scene: Scene) -> Claim | None:
         harm=_harm_of(scene, best),
         look=best,
         received=tuple(sorted(scene.received - set(ranks))),
+        world=len(scene.present | scene.absent),
         others=tuple(one for one in found if one.rank not in ranks),
     )
 

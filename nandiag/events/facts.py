@@ -56,7 +56,9 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class TensorFact:
-    """Statistics of one tensor (on DTensor: of the local shard); never its values.
+    """Statistics of one tensor (on DTensor: of the local shard, whose ``numel`` it is, with the whole ``shape``).
+
+    Never its values.
 
     ``nan``, ``posinf``, ``neginf`` and ``zeros`` are counts of elements. ``min``, ``max`` and ``absmax`` are over the
     finite elements alone and ``None`` where there are none; ``absmin`` is the least size of those that are not 0,

@@ -167,6 +167,8 @@ def tensor(fact: TensorFact) -> str:
     """Return one line on a tensor: dtype and shape, what is bad in it, and the range of the finite part."""
     shape = "x".join(str(size) for size in fact.shape) or "scalar"
     parts = [f"{fact.dtype.removeprefix('torch.')} [{shape}]"]
+    if fact.numel < math.prod(fact.shape):
+        parts.append(f"a shard of {fact.numel:,} of it")
     for amount, what in ((fact.nan, "NaN"), (fact.posinf, "+Inf"), (fact.neginf, "-Inf")):
         if amount:
             parts.append(f"{amount:,} {what}" if fact.numel > 1 and fact.counted else what)

@@ -105,10 +105,12 @@ def _held(report: Report, hang: Hang, place: Place, width: int) -> Iterable[Text
     """Yield why ranks waited in vain, then what else was seen."""
     frame = Frame(width, 2, place.brief)
     seen = report.verdict.summary.removeprefix(hang.summary).removeprefix("; ")
-    yield from hangs.lines(hang, f"{seen[:1].upper()}{seen[1:]}." if seen else "", width, place.short)
+    yield from hangs.lines(hang, f"Apart from that: {seen}." if seen else "", width, place.short)
     told = [one for one in report.findings if one.severity != "info" and one.slug not in {hang.slug, *SLUGS}]
     yield from frame.notes([one.text for one in told], MOST["findings"], "warning")
     yield from _warnings(report, frame)
+    if report.left_out is not None:
+        yield from _left_out(report.left_out, place, width)
     yield from frame.notes(nccl.lines(report.nccl), MOST["nccl"], "nccl")
     yield from frame.notes([place.short(text) for text in report.notes], MOST["notes"], "note")
     if place.again:

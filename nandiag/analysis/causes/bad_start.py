@@ -151,6 +151,7 @@ _HANDED_OUT = {
 }  # fmt: skip
 
 
+_BROADCASTS = re.compile(r"\bbroadcast\(\s*(\w+)\b")
 _EVERY = "Or write every element before it is used: look at what the lines behind this one leave out."
 _READ = "Or read no more than was written: {}:{} is the first to read what was not. Zeros there may hide a wrong index."
 
@@ -169,11 +170,13 @@ def _left_unwritten(facts: Facts, op: str) -> Cause:
     zeros = Suggestion("Begin with zeros, where nothing is to stand in what is left out.", code)
     begin = _copied(facts, op) or zeros
     every = Suggestion(_first_read(facts) or _EVERY)
+    sent = _sent(facts)
     # What was seen of torch's calls may leave out what numpy wrote.
     sure = "as_filled" in facts.extra or "birth" not in facts.extra
     wrote = "nothing wrote" if sure else "no call of torch's was seen to write"
     text = f"{op} hands out memory as it lies; a part that {wrote} was used"
-    return Cause("uninitialised_memory", (text,), (begin, every), PROVEN if sure else LIKELY)
+    mends = (begin, every) if sent is None else (sent,)
+    return Cause("uninitialised_memory", (text,), mends, PROVEN if sure else LIKELY)
 
 
 _STATE = re.compile(r"\b(?:state_dict|named_buffers|named_parameters|buffers|parameters)\(")
@@ -191,6 +194,17 @@ def _copied(facts: Facts, op: str) -> Suggestion | None:
     if like is None or _STATE.search(facts.origin.source or "") is None:
         return None
     return Suggestion(_BEGIN, fitting.whole(facts.origin, f"{fitting.bracketed(like)}.detach().clone()"))
+
+
+def _sent(facts: Facts) -> Suggestion | None:
+    """Say who is to send what this rank has sent to others unwritten: zeros would go to them as well."""
+    name = (facts.origin.source or "").partition("=")[0].strip()
+    line = next((use for use in facts.uses if _BROADCASTS.findall(use) == [name]), None)
+    if line is None or not facts.received:
+        return None
+    who = f"{words.ranks(facts.origin.ranks)} sent it to {words.ranks(facts.received)}, and has not written it"
+    text = f"{who}: broadcast it from a rank that fills it (src), or fill it here. The line is {line}."
+    return Suggestion(text[:1].upper() + text[1:])
 
 
 def _by_values(facts: Facts, bad: TensorFact) -> Cause:
@@ -311,7 +325,23 @@ def _checkpoint(facts: Facts) -> Cause:
 
 
 def _unwritten(facts: Facts, text: str) -> Cause:
-    return Cause("uninitialised_memory", (text,), (*_reset(facts), _write(facts)), LIKELY, story=True)
+    passed = _passed_over(facts)
+    told = (text,) if passed is None else (text, passed[0])
+    mends = () if passed is None else (passed[1],)
+    return Cause("uninitialised_memory", told, (*mends, *_reset(facts), _write(facts)), LIKELY, story=True)
+
+
+def _passed_over(facts: Facts) -> tuple[str, Suggestion] | None:
+    """Tell of the load that was to fill it, from a checkpoint that holds nothing by its name."""
+    key, file, at = (facts.extra.get(name) for name in ("missing_key", "missing_in", "passed_over_at"))
+    if not isinstance(key, str) or not isinstance(file, str):
+        return None
+    where = f", which line {at[1]} loads," if isinstance(at, list) and at[:1] == [facts.origin.file] else ""
+    mend = f"Look at what {file} has in the place of {key}, under a name of before say, and load that; a planner with "
+    return (
+        f"{file}{where} holds no {key}: a partial load passes over it, and says nothing.",
+        Suggestion(f"{mend}allow_partial_load=False raises where a key is missing."),
+    )
 
 
 def _reset(facts: Facts) -> list[Suggestion]:

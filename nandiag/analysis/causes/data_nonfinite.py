@@ -98,6 +98,7 @@ def _listed(facts: Facts) -> Cause | None:
         return None
     where = f"; the first bad one is at {list(bad.first_bad)}" if bad.first_bad else ""
     what = "Python's numbers" if bad.numel > 1 else "a number of Python's"
+    what = "an array of numpy's" if "from_numpy(" in (facts.origin.source or "") else what
     sample = _sample(facts, in_dataset=True)
     told = (f"torch took it as it is from {what}{where}.", *((sample,) if sample else ()))
     mend = f"Look at where {_read_at(facts, bad)}, and drop or repair such rows there"

@@ -335,7 +335,7 @@ def _of_one_number(facts: Facts, name: str | None, counted: str | None) -> tuple
         return (tempered, Suggestion(f"{why}."))
     counts = names.is_called(text or name or "") and not names.is_size(facts, text or "")
     if not counts and not names.both(facts, text):
-        return (_bound_raised(facts, text) or spreads.of_equals(facts) or Suggestion(f"{why}."),)
+        return (_bound_raised(facts, text) or spreads.of_equals(facts) or norms.kept_above(facts, why),)
     if counted is None:
         return (Suggestion(f"{why}."),)
     if name:  # what is kept from step to step: at least one is a wrong mean, and nobody would see it

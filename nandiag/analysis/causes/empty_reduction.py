@@ -98,11 +98,18 @@ def _divides_by_no_target(facts: Facts) -> bool:
     return ones and _called(found[1]) in {"cross_entropy", "nll_loss"}
 
 
+_LOSSES = frozenset({"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy"})
+_ALIKE = Suggestion(
+    "Or let no rank's share of a batch be empty: leave out a last batch that is too short for all ranks (drop_last), "
+    "on all of them alike; a rank that passes over its step alone holds up the others."
+)
+
+
 def _nothing(facts: Facts) -> Cause:
     return Cause(
         slug="empty_reduction",
         evidence=(f"the input of {facts.op} has no elements; the {facts.op} of nothing is NaN",),
-        suggestions=(_left(facts) or _taken_of_more(facts),),
+        suggestions=_of_nothing(facts),
     )
 
 
@@ -110,7 +117,15 @@ def _taken_of_more(facts: Facts) -> Suggestion:
     if facts.op in SPREADS:
         return spreads.of_nothing(facts, divides=_divides(facts))
     text = "Leave out what is empty, or divide a sum by a count that is at least 1."
-    return Suggestion(text, means.counted(facts.origin) or "x.sum() / max(x.numel(), 1)")
+    code = means.counted(facts.origin) or means.without(facts.origin)
+    return Suggestion(text, code or (None if facts.origin.source else "x.sum() / max(x.numel(), 1)"))
+
+
+def _of_nothing(facts: Facts) -> tuple[Suggestion, ...]:
+    """Where the gradients are exchanged, a rank that leaves out a step by itself holds up the others."""
+    mend = _left(facts) or _taken_of_more(facts)
+    shared = facts.world > 1 and facts.op in _LOSSES and (facts.origin.module_class or "Loss").endswith("Loss")
+    return (mend, _ALIKE) if shared else (mend,)
 
 
 def _left(facts: Facts) -> Suggestion | None:

@@ -120,7 +120,8 @@ class Facts:
     def on_rank(self, warned: Warned) -> str:
         """Return " on rank 1" where the origin's ranks are several, and not all of them gave such a warning."""
         pairs = list(zip(self.warned, self.warned_by, strict=False))
-        ranks = {rank for one, rank in pairs if (one.slug, one.step) == (warned.slug, warned.step)}
+        same = [(one, rank) for one, rank in pairs if (one.slug, one.step) == (warned.slug, warned.step)]
+        ranks = {rank for one, rank in same if one.facts == warned.facts}
         return f" on {words.ranks(ranks)}" if ranks and ranks != set(self.origin.ranks) else ""
 
     def meaning(self, name: str) -> Meaning | None:

@@ -12,6 +12,7 @@ from nandiag.analysis.causes.mends.counts import positions
 from nandiag.analysis.causes.mends.divisors import spreads
 from nandiag.analysis.causes.mends.exponentials import decays, overflowing, recurrences, scalings, scans
 from nandiag.analysis.causes.mends.scales import losses as loss_scales
+from nandiag.analysis.causes.mends.scales import own
 from nandiag.analysis.causes.mends.script import fitting, quotients, widening
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -253,9 +254,9 @@ def _half(facts: Facts) -> tuple[Suggestion, ...]:
         return _cast(facts, wide)
     if facts.origin.phase == "optimizer":
         return (Suggestion(_IN_FLOAT32, f"{facts.called('model')}.float()"), wide)
-    masked, own = _mask(facts), _own_half(facts)
-    if masked is not None or own is not None:
-        return tuple(one for one in (masked, own or wide) if one is not None)
+    masked, lifted = _mask(facts), _own_half(facts)
+    if masked is not None or lifted is not None:
+        return tuple(one for one in (masked, lifted or wide) if one is not None)
     bounds = overflowing.suggestions(facts, "float16") if facts.op in overflowing.OPS else ()
     if bounds and _fits_the_line(facts):
         return (*bounds, wide, _lifted(facts))
@@ -264,7 +265,7 @@ def _half(facts: Facts) -> tuple[Suggestion, ...]:
 
 def _of_the_loss(facts: Facts, wide: Suggestion) -> tuple[Suggestion, ...]:
     """Say what the loss makes a gradient too large by: no line of the script's makes the operands of one."""
-    scaled, summed = loss_scales.by_script(facts), facts.extra.get("loss_summed") is True
+    scaled, summed = own.outgrown(facts) or loss_scales.by_script(facts), facts.extra.get("loss_summed") is True
     if scaled is not None:
         return (scaled, wide)
     if facts.node is None or facts.op not in {*PRODUCTS, *CONVOLUTIONS, "sum"}:
@@ -306,9 +307,9 @@ def _cast(facts: Facts, wide: Suggestion) -> tuple[Suggestion, ...]:
     if "int" in dtype_of(facts.origin.inputs[0]):
         whole = widening.brought_to(facts.origin, "float32")
         return (Suggestion(_WHOLE, whole or "x.float()"),)
-    own = widening.brought_to(facts.origin, "bfloat16")
-    if own is not None:
-        return (Suggestion("Keep this tensor in bfloat16, which has the range of float32, or in float32.", own),)
+    whole = widening.brought_to(facts.origin, "bfloat16")
+    if whole is not None:
+        return (Suggestion("Keep this tensor in bfloat16, which has the range of float32, or in float32.", whole),)
     return Suggestion("Keep this tensor in float32, or bring it to scale first.", "(x / scale).half()"), wide
 
 

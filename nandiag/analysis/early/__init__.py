@@ -21,10 +21,16 @@ def warnings_of(timeline: Timeline) -> Iterable[Finding]:
     for one in timeline.warned:
         groups.setdefault((one.attempt, one.event.slug, one.event.name), []).append(one)
     for (_, slug, _), members in list(groups.items())[:_MOST]:
-        first = members[0]
+        first = _most_of(members)
         ranks = tuple(sorted({one.rank for one in members}))
         text = f"{_where(first.event, ranks)}: {told(first.event)}{_more(members)}."
         yield Finding(slug, "warning", text[:1].upper() + text[1:], ranks, first.event.step)
+
+
+def _most_of(members: list[Seen[Warned]]) -> Seen[Warned]:
+    """Return the warning to tell: of those that ranks gave in the first step that of the largest value."""
+    at = [one for one in members if one.event.step == members[0].event.step]
+    return max(at, key=lambda one: words.as_number(one.event.facts.get("size")) or 0.0)
 
 
 def line(rank: int, warned: Warned) -> str:

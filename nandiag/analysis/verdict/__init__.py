@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from nandiag.analysis.causes import Cause, Explain, Facts, explain
 from nandiag.analysis.causes.facts import LIKELY, dtype_of, is_again, is_whole
@@ -15,6 +15,7 @@ from nandiag.analysis.timeline import Seen, Timeline
 from nandiag.analysis.verdict.evidence import evidence
 from nandiag.analysis.verdict.further import beside, is_told, next_looks, with_next
 from nandiag.analysis.verdict.imported import in_names_of_file
+from nandiag.analysis.verdict.rates import uneven
 from nandiag.analysis.verdict.steady import healthy, held_bad, last_finite, spoiled_between
 from nandiag.analysis.verdict.summary import summary
 from nandiag.analysis.ways.spread import spread_of
@@ -25,10 +26,11 @@ __all__ = ["Background", "healthy", "held_bad", "last_finite", "of_claim", "spoi
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """What the claim does not hold: the history of its rank, and causes beside those of the catalogue."""
+    """What the claim does not hold: the history of its rank, causes beside the catalogue's, and each rank's rate."""
 
     history: History | None = None
     causes: tuple[Explain, ...] = ()
+    rates: dict[int, float] = field(default_factory=dict)
 
 
 def of_claim(claim: Claim, origin: Origin, timeline: Timeline, background: Background) -> Verdict:
@@ -38,7 +40,8 @@ def of_claim(claim: Claim, origin: Origin, timeline: Timeline, background: Backg
     named = [cause for cause in (mechanism, story) if cause is not None]
     chosen = _chosen(story, mechanism)
     advice, after = _advice(facts, mechanism, _suggestions(chosen, named), next_looks(claim, timeline))
-    why = [*(text for cause in named for text in cause.evidence), *after]
+    apart = uneven(background.rates, chosen.slug if chosen else None)
+    why = [*(text for cause in named for text in cause.evidence), *apart, *after]
     return Verdict(
         anomaly=True,
         summary=summary(claim, origin, before(claim, timeline)),

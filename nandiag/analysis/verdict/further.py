@@ -71,8 +71,15 @@ def next_looks(claim: Claim, timeline: Timeline) -> list[Looked]:
     look = claim.look
     of = (look.rank, look.attempt, look.event.step)
     found = [one for one in timeline.nexts if (one.rank, one.attempt, one.event.look.step) == of and one.seq > look.seq]
-    looks = [one.event.look for one in found]
+    looks = [
+        one.event.look for one in found if not _hands_out(look.event) or one.event.look.facts.get("beside") is True
+    ]
     return looks if not _had_grown(look.event) else [one for one in looks if not _had_grown(one)]
+
+
+def _hands_out(look: Looked) -> bool:
+    """Whether the op handed memory out that nothing wrote: what stood in for that is none of the script's numbers."""
+    return look.site is not None and "empty" in words.op(look.site.op or "")
 
 
 def _had_grown(look: Looked) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nandiag.analysis.causes.course import courses
+from nandiag.analysis.causes.course import Course, courses
 from nandiag.analysis.early import texts
 from nandiag.analysis.findings import failures, lost_to
 from nandiag.analysis.hangs.told import Hang
@@ -221,11 +221,15 @@ def _spikes_near(report: Report, last: int) -> list[int]:
 
 def _onset(report: Report) -> tuple[int, ...]:
     """Return the last calm step before loss or gradients grew: its update left the weights by which they did."""
+    away = [one for one in _courses(report)[:1] if one.ran_away and not one.from_the_start]
+    return tuple(one.rows[one.calm - 1].step for one in away if one.calm)
+
+
+def _courses(report: Report) -> tuple[Course, ...]:
+    """Return how loss and gradients went on the first rank of the origin, up to it."""
     origin = report.verdict.origin
     past = report.history.get(str(origin.ranks[0])) if origin is not None and origin.ranks else None
-    found = courses(past, origin.step + (origin.phase == "optimizer")) if origin is not None else ()
-    away = [one for one in found[:1] if one.ran_away and not one.from_the_start]
-    return tuple(one.rows[one.calm - 1].step for one in away if one.calm)
+    return tuple(courses(past, origin.step + (origin.phase == "optimizer"))) if origin is not None else ()
 
 
 def resume_words(report: Report, step: int) -> str:
@@ -241,6 +245,9 @@ def resume_words(report: Report, step: int) -> str:
     if origin is not None and not origin.outputs and any(one.bad and not one.name for one in origin.inputs):
         return from_where
     held = "weights and buffers" if any(one.what in BUFFERS for one in report.verdict.spread) else "weights"
+    if report.verdict.cause in _RAN_AWAY and any(one.ran_away and one.from_the_start for one in _courses(report)[:1]):
+        away = f"the {held} were finite until step {step}, and ran away from the first updates on"
+        return f"from what this run began with: {away}"
     return f"{from_where}; the {held} were finite until then"
 
 

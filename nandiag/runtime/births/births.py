@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from nandiag.events import Looked, Note, Site
-from nandiag.runtime.births.files.saves import Saves
+from nandiag.runtime.births.files.missing import Missing
+from nandiag.runtime.births.files.saves import Saves, name_of
 from nandiag.runtime.births.known import FILE, LAST, RECEIVED, UNWRITTEN, Birth, Call
 from nandiag.runtime.births.prelude import Prelude
 from nandiag.runtime.births.record import Record
@@ -52,6 +53,7 @@ class Births:
         self.read = self.prelude.read
         self.threads = Threads()
         self.saves = Saves(self.record, self.of)
+        self.missing = Missing()
         self.handed_out = HandedOut()
         self.stored: Stored | None = None
         self.known: Looked | None = None
@@ -87,16 +89,19 @@ class Births:
             return any(is_bad(value) for value in values if id(value) in known)
 
     @guarded("births")
-    def loaded(self, file: Any, content: Any, frame: Any, step: int) -> None:
-        """``content`` was read from ``file``, by a call from ``frame`` in ``step``."""
+    def loaded(self, file: Any, content: Any, frame: Any, step: int, planner: Any = None) -> None:
+        """``content`` was read from ``file``, by a call from ``frame`` in ``step``, as ``planner`` says, if given."""
         call = Call("load", places(frame, _FRAMES)[0])
-        if self.prelude.shut:
-            with quiet():
-                self.saves.loaded(file, _named(content), call, step)
-            return
         path = os.fspath(file) if isinstance(file, str | os.PathLike) else None
         with quiet():
-            self.record.read(list(_named(content)), call, path if isinstance(path, str) else None)
+            passed = self.missing.loaded(planner, name_of(file), call)
+            named = [(name, one) for name, one in _named(content) if storage(one) not in passed]
+            for _, one in named:
+                self.handed_out.forget(one)  # what was read is what was written there, though no call was seen
+            if self.prelude.shut:
+                self.saves.loaded(file, named, call, step)
+            else:
+                self.record.read(named, call, path if isinstance(path, str) else None)
 
     @guarded("births")
     def saved(self, file: Any, content: Any, frame: Any, tape: Tape | None, step: int) -> None:
@@ -140,6 +145,8 @@ class Births:
             if not known:
                 return self._handed_out(held, step)
             one, birth = min(known, key=lambda pair: pair[1].how == LAST)
+            if birth.how == UNWRITTEN:
+                birth = replace(birth, facts={**birth.facts, **self.missing.of(one.tensor)})
             return with_heard(tell(one.tensor, one, self.saves.of_own_file(birth), step))
 
     def _handed_out(self, held: Sequence[Held], step: int) -> Looked | None:
@@ -153,7 +160,7 @@ class Births:
         return self.handed_out.of(tensor) or (self.handed_out.known(tensor) if as_filled(tensor) else None)
 
     def _unwritten(self, tensor: Tensor, held: Held | None, known: Out, step: int) -> Looked:
-        left = tell(tensor, held, Birth(UNWRITTEN, known.call, facts={"unsure": True}), step)
+        left = tell(tensor, held, Birth(UNWRITTEN, known.call, facts={"unsure": True, **self.missing.of(tensor)}), step)
         facts = {**left.facts, "handed_at_step": known.step}
         return replace(left, reason="no call was seen to write what is bad there", facts=facts)
 

@@ -35,7 +35,7 @@ from nandiag.runtime.births.known import (
 from nandiag.runtime.collectives.messages import ARRIVALS
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.look.finite import fact, is_bad, local, norms
-from nandiag.runtime.memory.laid import is_finite
+from nandiag.runtime.memory.laid import is_finite, onto_itself
 from nandiag.runtime.memory.there import held_of
 from nandiag.runtime.memory.unwritten import EMPTY
 from nandiag.runtime.tape.packed.nested import tensors_in
@@ -131,7 +131,7 @@ class Record:
         """A call returned ``output``; must run without gradients, and without modes that see what it does itself."""
         if call.name in EXPOSES:
             self._exposed(words)
-        if call.name in SILENT or _onto_itself(call, words):
+        if call.name in SILENT or _is_given_back(call, words):
             return
         began = self._now()
         for target in _written(words, output):
@@ -333,13 +333,8 @@ def _is_whole(call: Call, target: Tensor) -> bool:
     return call.name not in _PARTIAL and data.nbytes >= data.untyped_storage().nbytes()
 
 
-def _onto_itself(call: Call, words: Words) -> bool:
-    """Whether a tensor was copied onto the memory that it lies in: what a state dict was read into is given back so."""
-    source = words.args[1] if call.name == "copy_" and len(words.args) > 1 else None
-    if words.target is None or not isinstance(source, Tensor):
-        return False
-    data, given = local(words.target), local(source)
-    return data is not None and given is not None and data.data_ptr() == given.data_ptr() and data.numel() > 0
+def _is_given_back(call: Call, words: Words) -> bool:
+    return len(words.args) > 1 and onto_itself(call.name, words.target, words.args[1])
 
 
 def _fills(call: Call, target: Tensor) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from nandiag.runtime.look.finite import is_bad
+from nandiag.runtime.look.finite import is_bad, local
 
 # Where each of these functions is given what it lays, counted with the memory that it writes into.
 _PLACES = {
@@ -26,6 +26,14 @@ def laid_by(name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> 
     if len(args) > place:
         return args[place]
     return next((kwargs[word] for word in _WORDS if word in kwargs), None) if kwargs else None
+
+
+def onto_itself(name: str, target: Any, laid: Any) -> bool:
+    """Whether a tensor is copied onto the memory that it lies in: what a state dict was read into is given back so."""
+    if name != "copy_" or not isinstance(target, Tensor) or not isinstance(laid, Tensor):
+        return False
+    data, given = local(target), local(laid)
+    return data is not None and given is not None and data.data_ptr() == given.data_ptr() and data.numel() > 0
 
 
 def is_finite(laid: Any) -> bool:

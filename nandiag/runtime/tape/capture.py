@@ -105,9 +105,8 @@ class Capture:
         self.on_root_end: Callable[[], object] | None = None
         self.on_root_raised: Callable[[Entry, BaseException], object] | None = None  # whether it keeps the entry
         self.on_root: Callable[[Entry, tuple[Any, ...], dict[str, Any]], object] | None = None
-        self.roots_passed: Callable[[int], bool] = (
-            bool  # the steps in which those may be left out that noted calls hold
-        )
+        # The steps in which those may be left out that noted calls hold.
+        self.roots_passed: Callable[[int], bool] = bool
         self.depth = self.mark = 0
         self.narrow = False
         self.by_hand = True  # no optimizer was made so far

@@ -116,3 +116,9 @@ def test_one_number_of_the_scripts_own_arithmetic_is_no_data(at, by_hand):
     bad = by_hand.fact(nan=1, shape=())
     facts = at("lift_fresh", (bad,), (bad,), text="scale = torch.tensor(total / count)", file="train.py", line=7)
     assert "data_nonfinite" not in [one.slug for one in explain(facts) if one is not None]
+
+
+def test_an_array_of_numpys_is_called_so(at, by_hand):
+    bad = by_hand.fact(nan=1, first_bad=(2,))
+    story, *_ = explain(at("lift_fresh", (bad,), (bad,), text="return torch.from_numpy(self.x[i]), int(self.y[i])"))
+    assert story.evidence[0] == "torch took it as it is from an array of numpy's; the first bad one is at [2]."

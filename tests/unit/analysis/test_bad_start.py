@@ -62,6 +62,17 @@ def test_what_to_empty_left_unwritten_is_filled_by_modules_that_know_how(by_hand
     assert explain(facts)[0].suggestions[0].code == code
 
 
+def test_a_load_that_passed_over_it_is_told_with_what_the_checkpoint_lacks(by_hand):
+    bad = by_hand.fact("head.weight", nan=3)
+    origin = Origin("nan", 0, (0,), 4, phase="init", inputs=(bad,), file="train.py", module_class="Linear")
+    told = {"weight": "head.weight", "birth": "unwritten", "call": "empty_like", "handed_at_step": 4,
+            "missing_key": "model.head.weight", "missing_in": "ckpt", "passed_over_at": ["train.py", 57]}  # fmt: skip
+    look = Looked("found", "record", 4, source="parameter", facts=told)
+    story = explain(Facts(origin, "look", harm=Harm("parameter", 4, "init", (bad,), 1, 4), look=look, born_bad=bad))[0]
+    assert story.evidence[1].startswith("ckpt, which line 57 loads, holds no model.head.weight")
+    assert "model.head.weight" in story.suggestions[0].text
+
+
 def test_a_tensor_that_nothing_wrote_to_is_told_from_one_that_was_filled_badly(by_hand):
     bad = by_hand.fact("w", nan=16, first_bad=(0, 0))
     origin = Origin("nan", 0, (0,), 0, phase="init", inputs=(bad,))

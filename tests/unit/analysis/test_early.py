@@ -141,6 +141,21 @@ def test_a_batch_of_one_rank_is_told_with_it_where_all_of_them_broke(by_hand, ra
     assert any("TensorDataset[82] on rank 1," in each.text for each in verdict.suggestions) is one
 
 
+def test_batches_of_several_ranks_are_told_once_by_the_largest(by_hand):
+    facts = {"largest": 1.0, "batches": 4, "samples": 16, "others": 15, "deviations": 881.0}
+    look = by_hand.found(4, outputs=(by_hand.fact(posinf=1),), inputs=(by_hand.fact(max=1e30, absmax=1e30),))
+    logs = [
+        by_hand.rank(
+            rank, Warned("batch_outlier", 4, {**facts, "size": 17000.0 + rank, "sample": 5 * rank + 1}, "input"),
+            by_hand.loss(4, value=float("inf")), look, by_hand.finished(5), world=2,
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    report, found = findings(by_hand, *logs)
+    assert any(text.startswith("At step 4 on rank 1 sample 6 of 16") for text in report.verdict.evidence)
+    assert [text for one in found if "sample 1 of" in (text := one.text)] == []
+
+
 @pytest.mark.parametrize(("step", "told_of"), [(44, True), (43, False)])
 def test_a_batch_far_longer_than_all_before_is_the_story_behind_an_overflow(by_hand, step, told_of):
     look = by_hand.found(

@@ -42,6 +42,14 @@ def test_the_next_line_stands_below_the_first_one(by_hand):
     assert not any("line 14" in each or "Beyond" in each for each in told.evidence)  # the help says so
 
 
+@pytest.mark.parametrize(("op", "told"), [("empty", False), ("div", True)])
+def test_what_stood_in_for_memory_that_nobody_wrote_shows_no_second_fault(by_hand, op, told):
+    bad = {"inputs": (), "outputs": (by_hand.fact(nan=3),)} if op == "empty" else {}
+    origin = look(by_hand, "w = torch.empty(n)" if op == "empty" else "w = a / b", "w", 13, op=op, **bad)
+    seen = verdict(by_hand, origin, look(by_hand, "loss = f(w)", "f(w)", 14))
+    assert any("line 14" in text for text in seen.evidence) is told
+
+
 def test_two_places_of_one_line_are_mended_in_it(by_hand):
     line = "nll = err / scale + p.log()"
     told = verdict(by_hand, look(by_hand, line, "err / scale", 7, op="div"), look(by_hand, line, "p.log()", 7))

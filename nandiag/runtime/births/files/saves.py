@@ -119,7 +119,7 @@ class Saves:
         """These tensors were read from ``file`` in ``step``."""
         key = _inode(file) if self._files else None
         saved = None if key is None else self._files.get(key)
-        path = _name_of(file)
+        path = name_of(file)
         met = 0
         for name, one in named:
             mask = self._mask(name, one, saved)
@@ -199,7 +199,7 @@ def _told(key: str, path: str, call: Call, saved: Saved | None) -> Birth:
     return replace(known, facts={**{name: word for name, word in facts.items() if name != "key"}, **known.facts})
 
 
-def _name_of(file: Any) -> str:
+def name_of(file: Any) -> str:
     """Return the last part of a file's name, or what it is where it has none."""
     name = getattr(file, "name", file)
     return os.path.basename(str(name)) if isinstance(name, str | os.PathLike) else f"a {type(file).__name__}"

@@ -124,7 +124,7 @@ def _load(capture: Capture, call: Heard) -> None:
 
 def _load_shards(capture: Capture, call: Heard) -> None:
     folder, step = _folder(call.word(1, "storage_reader")), capture.tape.step
-    capture.births.loaded(folder, call.word(0, "state_dict"), call.frame, step)
+    capture.births.loaded(folder, call.word(0, "state_dict"), call.frame, step, call.word(5, "planner"))
 
 
 def _read(capture: Capture, file: Any, content: Any, frame: FrameType) -> None:

@@ -7,20 +7,23 @@ all that was written there was finite is what nobody wrote.
 from __future__ import annotations
 
 import sys
+from types import FrameType
 from typing import NamedTuple
 
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.runtime.births.known import Call
-from nandiag.runtime.frames import USER, Frame, places, source
+from nandiag.runtime.frames import TORCH, USER, Frame, kind_of, places, source
 from nandiag.runtime.look.finite import is_bad, quiet
-from nandiag.runtime.memory.laid import is_finite
+from nandiag.runtime.memory.laid import is_finite, onto_itself
 from nandiag.runtime.memory.there import storage_of
 from nandiag.runtime.tape.packed.words import version_of
 
 _MOST, _FRAMES, _LARGEST = 1024, 6, 1 << 20
 _FILLS = frozenset({"copy_", "fill_", "zero_", "uniform_", "normal_", "random_", "bernoulli_", "exponential_"})
+
+_WHERE = frozenset({"data_ptr", "untyped_storage"})
 
 
 class Out(NamedTuple):
@@ -66,8 +69,9 @@ class HandedOut:
         if known is None:
             return
         whole = target.numel() * target.element_size() >= target.untyped_storage().nbytes()
-        kept = self._may_keep(target) if laid is None else is_finite(laid)
-        if (whole and name in _FILLS) or not kept or version_of(target) != known.version:
+        back = onto_itself(name, target, laid)
+        kept = back or (self._may_keep(target) if laid is None else is_finite(laid))
+        if (whole and name in _FILLS and not back) or not kept or version_of(target) != known.version:
             self.forget(target)
         else:
             self._made[storage_of(target)] = known._replace(version=known.version + 1)
@@ -95,6 +99,14 @@ class HandedOut:
         """Something else has written there, or may from now on."""
         if self._made:
             self._made.pop(storage_of(tensor), None)
+
+    def exposed(self, name: str, tensor: Tensor, frame: FrameType) -> None:
+        """A call from ``frame`` hands the memory on: others than torch may write there from now on.
+
+        Where torch itself asks where it lies, to shard a weight say, it only compares that.
+        """
+        if name not in _WHERE or kind_of(frame.f_code.co_filename) != TORCH:
+            self.forget(tensor)
 
     def of(self, tensor: Tensor, version: int | None = None) -> Out | None:
         """Return who handed out the memory of ``tensor``, where all writes up to ``version`` were seen; None else."""

@@ -188,7 +188,7 @@ class Window(Beneath):
             return None, self.moved.gives(args[0], args[1], sys._getframe(1))
         if what.exposes and args and isinstance(args[0], Tensor):
             self._count_question(args[0])
-            self.handed_out.forget(args[0])
+            self.handed_out.exposed(what.name, args[0], sys._getframe(3))
             self.exposed.append(reference(base_of(args[0])))
         own = kwargs.get("generator") if kwargs else None
         states = generators(full=False, private=[own] if own is not None else ()) if what.random or own else None

@@ -55,3 +55,30 @@ def test_a_large_batch_is_no_story_where_the_scale_alone_was_too_much(overflowin
     outlier = Warned("batch_outlier", known.origin.step, facts, "x")
     story, found = explain(replace(known, warned=(outlier,)))
     assert (story and story.slug, found.slug) == (slug, "overflow")
+
+
+LINE = "(loss * scaler.scale).backward()"
+
+
+def scaled_by_hand(at, by_hand, line=LINE, factor=65536.0, shape=()):
+    given, bad = (by_hand.fact(dtype="float16", shape=shape, **values) for values in ({"max": 1.7}, {"posinf": 1}))
+    extra = {"arg1": factor, "float64_finite": True, "float64_absmax": 1.745 * factor, "autocast": False}
+    expression = line[line.index("loss * ") :].split(")")[0]
+    return explain(at("mul", (given,), (bad,), phase="loss", extra=extra, **on(line, expression)))[1].suggestions
+
+
+@pytest.mark.parametrize(("factor", "begins"), [(65536.0, True), (60000.0, False)])
+def test_a_scale_of_the_scripts_own_that_grew_too_large_is_told_first(at, by_hand, factor, begins):
+    first, second = scaled_by_hand(at, by_hand, factor=factor)
+    assert "multiplies its loss by" in first.text
+    assert "without that it is 1.745" in first.text
+    assert "halve it" in first.text
+    assert ("backward begins with the scale" in first.text) is begins
+    assert second.text.startswith("Use bfloat16")
+
+
+def test_a_number_that_is_no_scale_of_the_loss_has_no_method_of_a_tensor(at, by_hand):
+    told = scaled_by_hand(at, by_hand, line="y = loss * self.temperature")
+    assert not any("multiplies its loss" in one.text or ".temperature.float()" in (one.code or "") for one in told)
+    told = scaled_by_hand(at, by_hand, line="y = loss * 65536.0")
+    assert told[-1].code == "y = loss.float() * 65536.0"

@@ -15,10 +15,10 @@ from tests.unit.analysis.mends.placing import first, on
         ("F.cross_entropy(z[m], y[m])", 'F.cross_entropy(z[m], y[m], reduction="sum") / max(y[m].numel(), 1)'),
         ("loss[m].mean()", "loss[m].sum() / max(loss[m].numel(), 1)"),
         ("torch.mean(loss[m])", "loss[m].sum() / max(loss[m].numel(), 1)"),
-        ("F.mse_loss(z, y, reduction='mean')", "x.sum() / max(x.numel(), 1)"),
+        ("F.mse_loss(z, y, reduction='mean')", None),
         ("loss.mean(0)", "loss.sum(0) / max(loss.size(0), 1)"),
         ("loss.mean(dim=-1, keepdim=True)", "loss.sum(dim=-1, keepdim=True) / max(loss.size(-1), 1)"),
-        ("loss.mean((0, 1))", "x.sum() / max(x.numel(), 1)"),
+        ("loss.mean((0, 1))", None),
     ],
 )
 def test_the_mean_of_nothing(at, by_hand, expression, code):
@@ -32,7 +32,7 @@ def test_the_mean_of_nothing(at, by_hand, expression, code):
         ("m = torch.stack([x[k].mean(), (x[k] ** 2).mean()])",
          "m = torch.stack([x[k].sum() / max(x[k].numel(), 1), (x[k] ** 2).sum() / max((x[k] ** 2).numel(), 1)])"),
         ("m = y.mean() / x[k].mean()", "m = y.mean() / (x[k].sum() / max(x[k].numel(), 1))"),
-        ("m, v = x[k].mean(), x[k].var()", "x.sum() / max(x.numel(), 1)"),
+        ("m, v = x[k].mean(), x[k].var()", None),
     ],
 )  # fmt: skip
 def test_each_mean_of_the_same_nothing_in_a_line_is_mended(at, by_hand, line, code):
@@ -44,9 +44,9 @@ def test_each_mean_of_the_same_nothing_in_a_line_is_mended(at, by_hand, line, co
     ("ends", "weights", "code"),
     [
         ("", False, "if not x.numel(): return"),
-        ("self", False, "x.sum() / max(x.numel(), 1)"),
-        (None, False, "x.sum() / max(x.numel(), 1)"),
-        ("", True, "x.sum() / max(x.numel(), 1)"),
+        ("self", False, None),
+        (None, False, None),
+        ("", True, None),
     ],
 )
 def test_statistics_that_only_take_in_are_left_alone_by_an_empty_batch(at, by_hand, ends, weights, code):
@@ -66,8 +66,8 @@ def test_statistics_that_only_take_in_are_left_alone_by_an_empty_batch(at, by_ha
          "values = net(x) - y\nl += values.sum() / max(values.numel(), 1)"),
         ("l = F.mse_loss(net(x), ema(x))", "F.mse_loss(net(x), ema(x))",
          'target = ema(x)\nl = F.mse_loss(net(x), target, reduction="sum") / max(target.numel(), 1)'),
-        ("f = lambda x: net(x).mean()", "net(x).mean()", "x.sum() / max(x.numel(), 1)"),
-        ("l = (a @ b).mean() + values", "(a @ b).mean()", "x.sum() / max(x.numel(), 1)"),
+        ("f = lambda x: net(x).mean()", "net(x).mean()", None),
+        ("l = (a @ b).mean() + values", "(a @ b).mean()", None),
     ],
 )  # fmt: skip
 def test_what_is_averaged_is_not_computed_twice(at, by_hand, line, expression, code):

@@ -338,3 +338,14 @@ def test_a_count_of_few_bits_is_made_wider_where_the_text_makes_it(at, by_hand, 
     facts = replace(facts, look=replace(facts.look, site=Site(around=around)))
     first = mechanism(facts).suggestions[0]
     assert ("256 is 0" in first.text, first.code) == (True, code)
+
+
+def test_a_length_that_is_0_is_kept_above_it_in_the_line(at, by_hand):
+    zero, bad = by_hand.fact(zeros=1, shape=(), min=0.0, max=0.0, absmax=0.0), by_hand.fact(posinf=1, shape=())
+    line = "g = d * (0.5 / norm)"
+    for made in ("torch.sqrt(sum(d.pow(2).sum() for d in deltas))", "sum((d**2).sum() for d in deltas) ** 0.5"):
+        known = at("reciprocal", (zero,), (bad,), phase="forward", **on(line, "0.5 / norm"))
+        around = Around(names=(Meaning("norm", made, "train.py", 7),))
+        look = replace(known.look, site=Site(op="aten.reciprocal.default", around=around))
+        told = explain(replace(known, look=look))[1].suggestions[0]
+        assert told.code == "g = d * (0.5 / norm.clamp_min(1e-6))", told

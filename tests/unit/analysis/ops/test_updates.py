@@ -173,7 +173,7 @@ def test_corrections_of_a_line_that_are_0_together_are_kept_from_0_together(at, 
     kinds = tuple(Meaning(name, text, "train.py", 3) for name, text in KINDS.items())
     facts = replace(facts, look=replace(facts.look, site=Site(around=Around(kinds=kinds))))
     told = explain(facts)[1].suggestions[0]
-    assert "c1 is 1 - self.b1 ** torch.tensor(float(self.t)), which is 0 while self.t is, and so is c2" in told.text
+    assert "c1 is 1 - self.b1 ** torch.tensor(float(self.t)), which is 0 while self.t is 0, and so is c2" in told.text
     names = {"m": torch.ones(3), "v": torch.ones(3), "p": torch.zeros(3), "torch": torch, "b2": 0.99}
     names |= {"c1": torch.tensor(0.0), "c2": torch.tensor(0.0), "self": SimpleNamespace(lr=1.0, b1=0.9, eps=1e-8)}
     exec(told.code, names)  # noqa: S102

@@ -39,6 +39,20 @@ def counted(origin: Origin) -> str | None:
     return line if cheap else naming.before(origin, name, ast.unparse(target), line)
 
 
+def without(origin: Origin) -> str | None:
+    """Return the user's line with 0, of which the gradient is 0, for the loss of no targets that a module takes."""
+    found = fitting.parsed(origin)
+    call = None if found is None else found[1]
+    named = (origin.module_class or "").endswith("Loss")
+    if found is None or not named or not isinstance(call, ast.Call) or len(call.args) != 2 or call.keywords:
+        return None
+    given, target = call.args
+    if not naming.is_cheap(target) or isinstance(given, ast.Starred):
+        return None
+    rest = f"0 * {fitting.bracketed(given)}.sum()"
+    return fitting.whole(origin, f"{found[0]} if {fitting.bracketed(target)}.numel() else {rest}")
+
+
 def _once(origin: Origin, node: ast.expr, line: str | None) -> str | None:
     """Return the line with a name for what stands in it twice, but where that only looks at other values."""
     if line is None or naming.is_cheap(node):

@@ -33,11 +33,11 @@ def mended(facts: Facts, *, infinite: bool) -> Suggestion | None:
     if not infinite:
         leave = facts.left_if(f"{count} == 0")
         instead = "." if leave is None else ", or leave the function without reading it."
-        why = f"{text} is 0 while {count} is: nothing was averaged yet. Update the average before it is read{instead}"
+        why = f"{text} is 0 while {count} is 0: nothing was averaged yet. Update the average before it is read{instead}"
         return Suggestion(why, leave)
     made = [f"{one} = {_later(told)}" for one, told in {name: text, **_beside(facts)}.items()]
     code = "; ".join(made) if name != text else _all_later(facts)
-    why = f"{text} is 0 while {count} is: let it count from 1 on, here and wherever else it corrects."
+    why = f"{text} is 0 while {count} is 0: let it count from 1 on, here and wherever else it corrects."
     return Suggestion(why if restored(facts) is None else f"Where nothing was loaded: {why}", code)
 
 
@@ -92,8 +92,8 @@ def in_line(facts: Facts) -> Suggestion | None:
     count, others = ast.unparse(_counted(power.right)), _beside(facts)
     also = f", and so {'are' if len(others) > 1 else 'is'} {words.few(list(others))}" if others else ""
     why = (
-        f"{name} is {text}, which is 0 while {count} is{also}: let {count} count from 1 on, and save and load it with "
-        "the averages that are corrected by it. The line takes 0 for the first count."
+        f"{name} is {text}, which is 0 while {count} is 0{also}: let {count} count from 1 on, and save and load it "
+        "with the averages that are corrected by it. The line takes 0 for the first count."
     )
     return Suggestion(why, _put(facts, lambda node, shown: _first(facts, node, shown)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from nandiag.analysis.causes.facts import Facts
-from nandiag.analysis.causes.mends.script import fitting, meanings, quotients
+from nandiag.analysis.causes.mends.script import fitting, meanings, parsing, quotients
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact
 
@@ -106,6 +106,18 @@ def ratio(facts: Facts) -> Suggestion | None:
     text = "Where one of the two lengths is 0 take 1 for their ratio, as LAMB does: by 0 the weight would never move."
     code = f"{beside}torch.where(({above} > 0) & ({below} > 0), {above} / {below}, 1.0)"
     return Suggestion(text, fitting.whole(facts.origin, code))
+
+
+def kept_above(facts: Facts, why: str) -> Suggestion:
+    """Say ``why`` a single number is 0, and keep it above that where the script's own text has it as a length."""
+    name = quotients.below(facts.origin) or ""
+    made = parsing.expression(facts.kind(name)) if name.isidentifier() else None
+    root = None if made is None else quotients.root_of(made)
+    squares = root is not None and any(word in ast.unparse(root) for word in ("pow(2)", "** 2", "square("))
+    guarded = quotients.divisor(facts.origin, lambda text: f"{text}.clamp_min({_LEAST})")
+    if guarded is None or not squares:
+        return Suggestion(f"{why}.")
+    return Suggestion(f"{why}. It is a length, of what is 0 throughout: keep it above 0.", guarded)
 
 
 def _is_length(facts: Facts, node: ast.expr) -> bool:

@@ -55,7 +55,15 @@ def operands(origin: Origin) -> str | None:
     """Return the user's line with each operand of the underlined expression followed by ``.float()``, or ``None``."""
     found = fitting.parsed(origin)
     parts = [] if found is None else _operands(found[1])
+    if found is not None and isinstance(found[1], ast.BinOp) and len(parts) > len(origin.inputs) > 0:
+        parts = [part for part in parts if _is_made(part)]  # one is a number of Python's, which has no .float()
+        parts = parts if len(parts) == len(origin.inputs) else []
     return None if found is None or not parts else fitting.whole(origin, _lifted(found[0], parts))
+
+
+def _is_made(node: ast.expr) -> bool:
+    """Whether an operand is a tensor by its text: torch made it."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and fitting.is_module(node.func.value)
 
 
 def outside_autocast(origin: Origin, device: str) -> str | None:

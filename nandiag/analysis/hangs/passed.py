@@ -1,0 +1,57 @@
+"""A step that some ranks left out by themselves, as what made their calls part from the others' (reader side)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nandiag.analysis.hangs.told import Hang
+from nandiag.analysis.report import Verdict
+from nandiag.analysis.timeline import Timeline
+from nandiag.events import Skipped, words
+
+_OF = frozenset({"loss", "unused loss", "gradient norm"})
+_PARTED = frozenset({"collective_mismatch", "collective_missing"})
+_ALONE = (
+    "{} by {} made no step of {} at step {}{}, and {} did: the calls of that step it left out, and from there on each "
+    "of its calls met a later one of theirs."
+)
+_TOGETHER = (
+    "Let the ranks decide together whether a step is left out, before the backward: ok = torch.isfinite(loss).float(); "
+    "dist.all_reduce(ok, op=dist.ReduceOp.MIN); if not ok: continue"
+)
+
+
+def with_passed(hang: Hang | None, timeline: Timeline, first: Verdict | None) -> Hang | None:
+    """Return ``hang`` with the first step that some of its ranks left out where others did not, if there is one.
+
+    ``first`` is the verdict on the first loss that was left out, where its line is known.
+    """
+    ranks = {rank for stand in hang.stands for rank in stand.ranks} if hang is not None else set()
+    skips = [one for one in timeline.skips if one.event.by == "script" and one.event.of in _OF and one.rank in ranks]
+    if hang is None or hang.slug not in _PARTED or not skips:
+        return hang
+    newest = max(one.attempt for one in skips)
+    step = min(one.event.step for one in skips if one.attempt == newest)
+    at = {one.rank: one.event for one in skips if (one.attempt, one.event.step) == (newest, step)}
+    if len(at) == len(ranks) or (hang.step is not None and hang.step < step):
+        return hang
+    told = _told(at, ranks - set(at), step, first)
+    return replace(
+        hang, step=step, behind=hang.behind or tuple(sorted(at)), evidence=(told, *hang.evidence), help=(_TOGETHER,)
+    )
+
+
+def _told(at: dict[int, Skipped], others: set[int], step: int, first: Verdict | None) -> str:
+    skip = at[min(at)]
+    value = words.bad_value(skip.loss) or "bad"
+    what = f"its {value} {'loss' if skip.of != 'gradient norm' else skip.of}"
+    own = "itself" if len(at) == 1 else "themselves"
+    origin = first.origin if first is not None else None
+    known = origin is not None and origin.step == step and origin.file is not None and origin.line is not None
+    line = f" ({_last(origin.file)}:{origin.line})" if known and origin is not None else ""
+    who = words.ranks(at)
+    return _ALONE.format(f"{who[:1].upper()}{who[1:]}", own, what, step, line, words.ranks(others))
+
+
+def _last(file: str | None) -> str:
+    return (file or "").replace(chr(92), "/").rpartition("/")[2]

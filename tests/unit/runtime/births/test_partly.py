@@ -1,0 +1,71 @@
+"""A sharded checkpoint that does not hold all that it is asked for: what it passes over stays as it was handed out."""
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.nn.functional import cross_entropy
+
+
+class Net(nn.Module):
+    def __init__(self, name):
+        super().__init__()
+        self.name = name
+        self.body = nn.Linear(4, 4)
+        self.add_module(name, nn.Linear(4, 3))
+
+    def forward(self, x):
+        return getattr(self, self.name)(self.body(x).relu())
+
+
+@pytest.fixture(autouse=True)
+def filled():
+    """Memory that is handed out unwritten is NaN, whatever lay there."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def train(model, steps=1):
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        cross_entropy(model(torch.randn(5, 4)), torch.randint(3, (5,))).backward()
+        optimizer.step()
+
+
+def resumed(folder, name):
+    with torch.device("meta"):
+        model = Net(name)
+    model.to_empty(device="cpu")  # the line
+    state = model.state_dict()
+    dcp.load({"model": state}, checkpoint_id=folder, planner=DefaultLoadPlanner(allow_partial_load=True))  # the load
+    model.load_state_dict(state)
+    return model
+
+
+def saved(model, folder):
+    dcp.save({"model": model.state_dict()}, checkpoint_id=folder)
+    return folder
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_what_it_passes_over_has_the_line_that_handed_it_out(work, tmp_path, steps):
+    worker, first = work(), Net("head")
+    train(first, steps)
+    train(resumed(saved(first, tmp_path / "kept"), "classifier"))
+    looked = worker.looked[0]
+    assert looked.site.source.strip().endswith("# the line"), looked
+    assert (looked.facts["birth"], looked.facts["weight"]) == ("unwritten", "classifier.weight")
+    assert (looked.facts["missing_key"], looked.facts["missing_in"]) == ("model.classifier.weight", "kept")
+
+
+def test_what_it_holds_bad_is_told_to_be_read(work, tmp_path):
+    worker, first = work(), Net("head")
+    train(first, 3)
+    torch.nn.init.constant_(first.head.weight, torch.nan)
+    train(resumed(saved(first, tmp_path / "kept"), "head"))
+    looked = worker.looked[0]
+    assert looked.facts["birth"] != "unwritten", looked
+    assert "missing_key" not in looked.facts
