@@ -11,18 +11,20 @@ from nandiag.events import Skipped, words
 
 _OF = frozenset({"loss", "unused loss", "gradient norm"})
 _PARTED = frozenset({"collective_mismatch", "collective_missing"})
+# Who had a finite loss says nothing of it where all of them left that step out together.
 _ALONE = (
-    "{} by {} made no step of {} at step {}{}, and {} did: the calls of that step it left out, and from there on each "
-    "of its calls met a later one of theirs."
+    "{} made no step of {} at step {}{}. Unless {} left that step out as well, {} calls met later ones of theirs from "
+    "there on."
 )
 _TOGETHER = (
-    "Let the ranks decide together whether a step is left out, before the backward: ok = torch.isfinite(loss).float(); "
+    "Where each rank decides for itself, let them decide together whether a step is left out, before the backward: "
+    "ok = torch.isfinite(loss).float(); "
     "dist.all_reduce(ok, op=dist.ReduceOp.MIN); if not ok: continue"
 )
 
 
 def with_passed(hang: Hang | None, timeline: Timeline, first: Verdict | None) -> Hang | None:
-    """Return ``hang`` with the first step that some of its ranks left out where others did not, if there is one.
+    """Return ``hang`` with the first step that some of its ranks left out for their own loss, others not, if any.
 
     ``first`` is the verdict on the first loss that was left out, where its line is known.
     """
@@ -36,21 +38,19 @@ def with_passed(hang: Hang | None, timeline: Timeline, first: Verdict | None) ->
     if len(at) == len(ranks) or (hang.step is not None and hang.step < step):
         return hang
     told = _told(at, ranks - set(at), step, first)
-    return replace(
-        hang, step=step, behind=hang.behind or tuple(sorted(at)), evidence=(told, *hang.evidence), help=(_TOGETHER,)
-    )
+    return replace(hang, evidence=(told, *hang.evidence), help=(_TOGETHER, *hang.help))
 
 
 def _told(at: dict[int, Skipped], others: set[int], step: int, first: Verdict | None) -> str:
     skip = at[min(at)]
     value = words.bad_value(skip.loss) or "bad"
     what = f"its {value} {'loss' if skip.of != 'gradient norm' else skip.of}"
-    own = "itself" if len(at) == 1 else "themselves"
+    whose = "its" if len(at) == 1 else "their"
     origin = first.origin if first is not None else None
     known = origin is not None and origin.step == step and origin.file is not None and origin.line is not None
     line = f" ({_last(origin.file)}:{origin.line})" if known and origin is not None else ""
     who = words.ranks(at)
-    return _ALONE.format(f"{who[:1].upper()}{who[1:]}", own, what, step, line, words.ranks(others))
+    return _ALONE.format(f"{who[:1].upper()}{who[1:]}", what, step, line, words.ranks(others), whose)
 
 
 def _last(file: str | None) -> str:

@@ -53,10 +53,15 @@ class Missing:
 
 
 def _passed(planner: Any) -> Iterator[tuple[int, tuple[str, Tensor]]]:
-    """Yield what the checkpoint does not hold, as torch's own planner has it: by its keys, all flat."""
+    """Yield what the checkpoint does not hold, as torch's own planner has it: by its keys, all flat.
+
+    One of the script's own may look for a tensor under another name. Of weights that are tied one key is enough.
+    """
+    if not type(planner).__module__.startswith("torch."):
+        return
     asked, held = getattr(planner, "state_dict", None), getattr(planner, "metadata", None)
     known = getattr(held, "state_dict_metadata", None)
     if isinstance(asked, dict) and isinstance(known, dict) and len(asked) <= _MOST_KEYS:
-        for key, one in asked.items():
-            if isinstance(one, Tensor) and key not in known and one.device.type != "meta":
-                yield storage_of(one), (str(key), one)
+        named = [(str(key), one) for key, one in asked.items() if isinstance(one, Tensor) and one.device.type != "meta"]
+        filled = {storage_of(one) for key, one in named if key in known}
+        yield from ((storage_of(one), (key, one)) for key, one in named if storage_of(one) not in filled)

@@ -69,3 +69,59 @@ def test_what_it_holds_bad_is_told_to_be_read(work, tmp_path):
     looked = worker.looked[0]
     assert looked.facts["birth"] != "unwritten", looked
     assert "missing_key" not in looked.facts
+
+
+class Tied(nn.Module):
+    """What goes out of it is by the weights of what comes in."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(3, 4)
+        self.head = nn.Linear(4, 3, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, x):
+        return self.head(self.embed(x.abs().sum(1).long() % 3))
+
+
+def test_of_weights_that_are_tied_one_name_is_enough(work, tmp_path):
+    worker, weight = work(), torch.randn(3, 4)
+    weight[1, 2] = torch.nan
+    dcp.save({"embed.weight": weight}, checkpoint_id=tmp_path / "kept")
+    with torch.device("meta"):
+        model = Tied()
+    model = model.to_empty(device="cpu")
+    model.head.weight = model.embed.weight
+    state = model.state_dict()
+    dcp.load(state, checkpoint_id=tmp_path / "kept", planner=DefaultLoadPlanner(allow_partial_load=True))
+    train(model)
+    assert "missing_key" not in worker.looked[0].facts
+    assert worker.looked[0].facts["birth"] != "unwritten", worker.looked[0]
+
+
+class Renaming(DefaultLoadPlanner):
+    """Looks for each tensor under the name that a wrapper has given it."""
+
+    def set_up_planner(self, state_dict, metadata=None, is_coordinator=False):
+        super().set_up_planner(state_dict, metadata, is_coordinator)
+        self.asked = {f"module.{name}": one for name, one in state_dict.items()}
+
+    def create_local_plan(self):
+        held, self.state_dict = self.state_dict, self.asked
+        plan = super().create_local_plan()
+        self.state_dict = held
+        return plan
+
+    def lookup_tensor(self, index):
+        return self.asked[index.fqn]
+
+
+def test_a_planner_of_the_scripts_own_may_look_under_other_names(work, tmp_path):
+    worker, first = work(), Net("head")
+    torch.nn.init.constant_(first.head.weight, torch.nan)
+    dcp.save({f"module.{name}": one for name, one in first.state_dict().items()}, checkpoint_id=tmp_path / "kept")
+    model = Net("head").to_empty(device="cpu")
+    dcp.load(model.state_dict(), checkpoint_id=tmp_path / "kept", planner=Renaming(allow_partial_load=True))
+    train(model)
+    assert "missing_key" not in worker.looked[0].facts
+    assert worker.looked[0].facts["birth"] != "unwritten", worker.looked[0]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from nandiag.analysis.causes.facts import Facts
-from nandiag.analysis.causes.mends.matrices.determinants import below_zero
+from nandiag.analysis.causes.mends.matrices.determinants import ROUNDED, below_zero
 from nandiag.analysis.causes.mends.script import fitting, meanings
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
 
-# No more than this part of the largest eigenvalue is what float32 rounds away.
-_ROUNDED = 1e-6
 _POSITIVE = ("exp", "exp2", "softplus", "square", "sigmoid")
 _SOFTPLUS = "torch.nn.functional.softplus"
 _DIAGONALS = ("diag", "diag_embed")
@@ -36,7 +35,7 @@ def mends(facts: Facts) -> tuple[Suggestion, ...]:
     matrix, least = below_zero(facts), facts.number("least_eigenvalue") or 0.0
     if matrix is None:
         return ()
-    if least > -_ROUNDED * (facts.number("largest_eigenvalue") or 0.0):
+    if least > -ROUNDED * (facts.number("largest_eigenvalue") or 0.0):
         text = "Rounding alone makes it so small: add a little to the diagonal."
         jitter = f"{max(1e-6, 10 * abs(least)):.0e} * torch.eye({{0}}.shape[-1], device={{0}}.device)"
         return (Suggestion(text, fitting.argument(facts.origin, "logdet", f"{{0}} + {jitter}".format)), _FACTOR)
@@ -57,7 +56,7 @@ def _added(facts: Facts, matrix: ast.expr) -> Suggestion | None:
     if made.meaning is None or not made.inside or found is None:
         return None
     name, text = made.meaning.name, made.meaning.text
-    part = next((one for node in ast.walk(made.node) if (one := _scaled(facts, node)) is not None), None)
+    part = next((one for node in _terms(made.node) if (one := _scaled(facts, node)) is not None), None)
     if part is None:
         return None
     said = (
@@ -65,6 +64,16 @@ def _added(facts: Facts, matrix: ast.expr) -> Suggestion | None:
         "or learn its logarithm. It begins as now where what is learnt begins with log(expm1(v)) of that."
     )
     return Suggestion(said, f"{name} = {fitting.put(text, part, lambda inner: f'{_SOFTPLUS}({inner})')}")
+
+
+def _terms(node: ast.expr) -> Iterator[ast.expr]:
+    """Yield what is added up in an expression, but not what is taken off."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+        yield from _terms(node.left)
+        if isinstance(node.op, ast.Add):
+            yield from _terms(node.right)
+    else:
+        yield node
 
 
 def _scaled(facts: Facts, node: ast.AST) -> ast.expr | None:
@@ -75,7 +84,8 @@ def _scaled(facts: Facts, node: ast.AST) -> ast.expr | None:
         part = next((one for one, other in (sides, sides[::-1]) if _calls(other, ("eye",)) is not None), None)
     if not isinstance(part, ast.Name | ast.Attribute | ast.Subscript):
         return None
-    return None if _calls(meanings.behind(facts, part).node, _POSITIVE) is not None else part
+    made = meanings.behind(facts, part).node
+    return None if isinstance(made, ast.Constant) or _calls(made, _POSITIVE) is not None else part
 
 
 def _calls(node: ast.AST, names: tuple[str, ...]) -> ast.expr | None:

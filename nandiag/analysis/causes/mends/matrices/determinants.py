@@ -16,6 +16,8 @@ _TEXT = (
 )
 
 
+# No more than this part of the largest eigenvalue is what float32 rounds away.
+ROUNDED = 1e-6
 _NAMED = re.compile(r"(?:^|[\W_])(?:log_?)?(?:abs_?)?(?:det|jac|jacobian|ladj|ldj)(?:$|[\W_])", re.IGNORECASE)
 _MADE = re.compile(r"\b(?:det|slogdet|logdet|diag|diagonal|prod|cumprod)\(")
 _PRODUCTS = ("sum", "matmul", "mm", "mv", "bmm", "dot", "inner", "einsum", "linear", "vecdot")
@@ -68,7 +70,7 @@ def turned_over(facts: Facts) -> Suggestion | None:
     torch lays NaN into the result where the determinant is negative: no tensor goes into that op.
     """
     matrix = below_zero(facts)
-    if matrix is None or _is_of_products(facts, matrix):
+    if matrix is None or is_rounded(facts):
         return None
     code = f"torch.linalg.slogdet({ast.unparse(matrix)}).logabsdet"
     return Suggestion(_SIZE, fitting.whole(facts.origin, code))
@@ -76,7 +78,9 @@ def turned_over(facts: Facts) -> Suggestion | None:
 
 def is_rounded(facts: Facts) -> bool:
     """Whether ``logdet`` made NaN of ``z.T @ z``, by the script's text: but for rounding that has none below 0."""
-    matrix = below_zero(facts)
+    matrix, least = below_zero(facts), facts.number("least_eigenvalue")
+    if least is not None and least <= -ROUNDED * (facts.number("largest_eigenvalue") or 0.0):
+        return False  # something is taken off it
     return matrix is not None and _is_of_products(facts, matrix)
 
 
