@@ -64,9 +64,11 @@ def explain(facts: Facts) -> Cause | None:
     """Point at a batch that was seen to be unlike the others, or whose loss jumped behind calm updates."""
     if is_elsewhere(facts, _ELSEWHERE) or facts.looped is not None:
         return None
-    seen = next((one for one in reversed(facts.warned) if _is_near(one, facts.origin.step)), None)
+    near = [one for one in reversed(facts.warned) if _is_near(one, facts.origin.step)]
+    # What came before, and did no harm, may be usual after all: it is to have to do with this one.
+    seen = next((one for one in near if not one.facts.get("aside") or _fits(facts, one)), None)
     if seen is not None:
-        return _seen(facts, seen, LIKELY if _only_size(facts) or _explains(facts, seen) else POSSIBLE)
+        return _seen(facts, seen, LIKELY if _fits(facts, seen) else POSSIBLE)
     longer = _longer(facts, facts.origin.step)
     if longer is not None:
         return _of_length(facts, longer)
@@ -146,6 +148,10 @@ def _only_size(facts: Facts) -> bool:
         return True
     narrow = any(fact.bad and dtype_of(fact) in HALF for fact in facts.origin.outputs)
     return overflows(facts) and not narrow and facts.op not in overflowing.OPS
+
+
+def _fits(facts: Facts, seen: Warned) -> bool:
+    return _only_size(facts) or _explains(facts, seen)
 
 
 def _explains(facts: Facts, seen: Warned) -> bool:

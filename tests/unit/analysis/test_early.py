@@ -75,6 +75,19 @@ def test_a_value_far_beyond_all_before_explains_an_exponential_of_the_same_step(
     assert any("holds a value of size" in text for text in verdict.evidence)
 
 
+@pytest.mark.parametrize(("op", "told_of"), [("aten.exp.default", True), ("aten.sqrt.default", False)])
+def test_a_value_that_came_before_and_did_no_harm_is_told_of_an_overflow_alone(by_hand, op, told_of):
+    facts = {"size": 1807.0, "largest": 4.2, "batches": 144, "deviations": 50.6, "sample": 9, "samples": 32, "aside": 2}
+    given, bad = by_hand.fact(zeros=1, max=956.0, absmax=956.0), by_hand.fact(posinf=1)
+    node = None if told_of else "SqrtBackward0"
+    look = by_hand.found(144, outputs=(bad,), inputs=(given,), site=Site("net", "Net", op, node, node and op))
+    warned = Warned("batch_outlier", 144, facts, "x")
+    log = by_hand.rank(0, warned, by_hand.loss(144, value=float("inf")), look, by_hand.finished(145), world=1)
+    verdict = analyse(by_hand.run(log, world=1)).verdict
+    assert any("holds a value of size" in text for text in verdict.evidence) is told_of
+    assert any("clamp(-" in (one.code or "") for one in verdict.suggestions) is told_of
+
+
 @pytest.mark.parametrize(("step", "times"), [(44, 1), (42, 2)])
 def test_a_batch_that_was_named_is_not_told_to_be_looked_at_once_more(by_hand, step, times):
     """The batch that holds the outlier is told already; that of another step is not."""
