@@ -5,6 +5,7 @@ They are no part of the step, and what they were given is gone as a rule; what t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -61,8 +62,10 @@ def by_call(looked: Looked, habits: Iterable[Habit], tape: Tape, suspects: Itera
 
 
 def _resets(write: Entry) -> bool:
-    """Whether it lays one number into a buffer: statistics that are counted anew (``update_bn``) begin so."""
-    return traits(write.function).fills
+    """Whether it lays one finite number into a buffer: statistics that are counted anew (``update_bn``) begin so."""
+    given = [*write.args[1:], *write.kwargs.values()]
+    finite = all(isinstance(one, int | float) and math.isfinite(one) for one in given)
+    return finite and traits(write.function).fills
 
 
 def _by_mode(habit: Habit, bad: Mapping[int, Tensor]) -> bool:

@@ -242,3 +242,27 @@ def test_what_was_bad_before_the_call_is_not_laid_to_it(work):
     worker = work()
     Loop().train(evaluates_behind_a_write)
     assert "wrote_by_call" not in told(worker).facts
+
+
+class Fitted(nn.Module):
+    """Subtracts what the script fits now and then, and writes nothing itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x):
+        return x - self.mean
+
+
+@torch.no_grad()
+def fills_with_nan(loop):
+    loop.net[1].mean.fill_(float("nan"))
+    loop.net(torch.ones(5, 4))
+
+
+def test_a_number_that_is_laid_and_is_bad_begins_no_count(work):
+    worker, loop = work(), Loop()
+    loop.net[1] = Fitted()
+    loop.train(fills_with_nan)
+    assert "wrote_by_call" not in told(worker).facts
