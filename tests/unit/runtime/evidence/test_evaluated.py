@@ -255,10 +255,11 @@ class Fitted(nn.Module):
         return x - self.mean
 
 
-@torch.no_grad()
 def fills_with_nan(loop):
-    loop.net[1].mean.fill_(float("nan"))
-    loop.net(torch.ones(5, 4))
+    for value in (0.0, float("nan")):
+        loop.net[1].mean.fill_(value)
+        with torch.no_grad():
+            loop.net(torch.ones(5, 4))
 
 
 def test_a_number_that_is_laid_and_is_bad_begins_no_count(work):
