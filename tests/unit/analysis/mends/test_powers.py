@@ -28,7 +28,14 @@ def test_a_variance_does_not_count(at, by_hand):
 
 @pytest.mark.parametrize(
     ("made", "floor"),
-    [("len(p) * p[i]", True), ("p / p.sum()", True), ("adj.sum(1)", False), (None, False)],
+    [
+        ("len(p) * p[i]", True),
+        ("p / p.sum()", True),
+        ("adj.sum(1)", False),
+        ("a.sum(1) / len(a)", False),
+        ("torch.bincount(i) * scale", False),
+        (None, False),
+    ],
 )
 def test_a_share_of_zero_has_a_floor_and_a_count_of_nothing_gives_nothing(at, by_hand, made, floor):
     """What is drawn seldom weighs much: 0 would be the least weight of all."""
