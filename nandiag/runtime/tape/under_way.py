@@ -10,12 +10,15 @@ import math
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from threading import get_ident
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 
+from nandiag.runtime.guard import guarded
 from nandiag.runtime.tape.entries import Tape
+from nandiag.runtime.tracebacks import pass_on
 
 # Whatever the script asks of a work may be how it waits: a claim is made only where it asked nothing of any.
 _ASKS = ("wait", "synchronize", "is_completed", "is_success", "result", "get_future", "block_current_stream")
@@ -30,16 +33,16 @@ class UnderWay:
     Whatever work is waited for, it counts as this one's: of which one a work is, is not known.
     """
 
-    __slots__ = ("_tape", "begun", "tensors", "waited")
+    __slots__ = ("_tape", "_thread", "begun", "tensors", "waited")
 
     def __init__(self, tape: Tape, tensors: Iterable[Tensor]) -> None:
-        self._tape = tape
+        self._tape, self._thread = tape, get_ident()
         self.tensors: list[Callable[[], Tensor | None]] = [weakref.ref(one) for one in tensors]
         self.begun, self.waited = tape.next_number(), math.inf
 
     def ends(self) -> None:
-        """A work was waited for."""
-        self.waited = self._tape.next_number()
+        """A work was waited for; by another thread nobody knows when, and nothing is claimed."""
+        self.waited = self._tape.next_number() if get_ident() == self._thread else self.begun
 
 
 def begins(tape: Tape, tensors: Iterable[Tensor]) -> UnderWay:
@@ -59,8 +62,18 @@ def begins(tape: Tape, tensors: Iterable[Tensor]) -> UnderWay:
 def _heard(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def method(*args: Any, **kwargs: Any) -> Any:
-        while _pending:
-            _pending.pop().ends()
-        return original(*args, **kwargs)
+        if _pending:
+            _all_end()
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            pass_on(error)
+            raise
 
     return method
+
+
+@guarded("tape")
+def _all_end() -> None:
+    while _pending:
+        _pending.pop().ends()
