@@ -98,7 +98,8 @@ def _ended(capture: Capture, name: str, args: tuple[Any, ...], kwargs: dict[str,
             message = ARRIVALS.newest
             known = message if message is not None and message.kind == _COUNTED_AS.get(name, name) else None
             dtype = getattr(args[0] if args else kwargs.get("tensor"), "dtype", None)
-            at = _under_way(capture, call)
+            later = name in _LATER or kwargs.get("async_op")
+            at = _under_way(capture, call) if later else None
             capture.exchanges.append(Exchange(name, found, capture.tape.micro_step, known, dtype, again, at))
 
 
@@ -107,10 +108,8 @@ def _under_way(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any
 
     Of a few calls before the backward: what is exchanged behind it, or in its hooks, is a call for each gradient.
     """
-    name, _, kwargs = call
-    later = name in _LATER or bool(kwargs.get("async_op"))
     many = len(capture.exchanges) >= _MOST_HELD or after_backward(capture) or _graph_task() != -1
-    if not later or many or _is_source(call):
+    if many or _is_source(call):
         return None
     return begins(capture.tape, _filled(call, few=False)[0])
 
