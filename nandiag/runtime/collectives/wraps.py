@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from nandiag.events.standing import DONE, ISSUED, RAISED
 from nandiag.runtime.collectives.lookout import LOOKOUT
-from nandiag.runtime.collectives.ring import MOST_SHAPES, RING, Call, argument, user_frame
+from nandiag.runtime.collectives.ring import MOST_SHAPES, RING, Call, user_frame
 from nandiag.runtime.guard import disarm
 from nandiag.runtime.inject.after_import import after_import
 from nandiag.runtime.look.finite import is_bad, quiet
@@ -337,7 +337,10 @@ def _message(one: Any, frame: FrameType) -> Call:
 
 
 def _taken(args: tuple[Any, ...], kwargs: dict[str, Any], place: tuple[int, str] | None) -> Any:
-    return None if place is None else argument(args, kwargs, *place)
+    if place is None:
+        return None
+    at, name = place  # as argument() has it: asked several times of each call
+    return args[at] if at < len(args) else kwargs.get(name)
 
 
 def _describe(call: Call, value: Any) -> None:

@@ -1,1 +1,1 @@
-"""Short steps that are like those before them: what is done in each of them, in straight lines (worker)."""
+"""Steps that are like those before them: what is done in each in straight lines, and what is known of it (worker)."""

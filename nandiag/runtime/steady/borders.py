@@ -19,10 +19,10 @@ from torch import Tensor
 
 from nandiag.runtime.look.finite import read
 from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.steady.assured import is_plain
 from nandiag.runtime.steady.ends import Ends
 from nandiag.runtime.steady.rows import Rows
 from nandiag.runtime.tape.state import capturing
-from nandiag.runtime.watch.assured import is_plain
 
 if TYPE_CHECKING:
     from nandiag.runtime.look.weights import Optimizer

@@ -152,23 +152,6 @@ def _begun(changed: Any, optimizer: Optimizer, capture: Capture) -> Any:
     return changed
 
 
-def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any] | None:
-    """Return the closure that ``step(self, closure)`` was given, None when it was given none."""
-    if len(args) == 1 and not kwargs:
-        return None
-    closure = kwargs.get("closure")
-    return closure if closure is not None else next((word for word in args[1:] if callable(word)), None)
-
-
-def with_closure(
-    args: tuple[Any, ...], kwargs: dict[str, Any], closure: Callable[[], Any], watched: Callable[[], Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of ``step`` with ``watched`` in the place of ``closure``."""
-    if kwargs.get("closure") is closure:
-        return args, {**kwargs, "closure": watched}
-    return tuple(watched if word is closure else word for word in args), kwargs
-
-
 def _frames_alive() -> set[int]:
     frame: FrameType | None = sys._getframe(1)
     alive = set()

@@ -19,7 +19,6 @@ from torch import Tensor
 from nandiag.events import Finished
 from nandiag.runtime.early.warner import Step
 from nandiag.runtime.early.watch import Early
-from nandiag.runtime.guard import guarded
 from nandiag.runtime.inject.late import attach_late
 from nandiag.runtime.lag.waiting import Waiting
 from nandiag.runtime.lag.wary import Wary
@@ -31,14 +30,15 @@ from nandiag.runtime.look.weights import Optimizer, Weights, owners_of_state, pa
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.examine import Examiner
+from nandiag.runtime.steady.assured import Assured
 from nandiag.runtime.steady.borders import STOCK, Borders
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.together.agreement import Agreement
-from nandiag.runtime.watch.assured import Assured
 from nandiag.runtime.watch.bare import Bare
-from nandiag.runtime.watch.borders import Nesting, UnderWay, closure_of, with_closure
+from nandiag.runtime.watch.borders import Nesting, UnderWay
 from nandiag.runtime.watch.clock import Clock
+from nandiag.runtime.watch.closures import closure_of, watched, with_closure
 from nandiag.runtime.watch.judge import Border, Judge, learning_rate
 from nandiag.runtime.watch.response import Action, Level, Response, decide, reason_of
 from nandiag.runtime.watch.told.answers.asked import Asked
@@ -107,31 +107,18 @@ class Sentinel:
         return with_closure(args, kwargs, closure, self._watched(optimizer, closure))
 
     def _watched(self, optimizer: Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
-        evaluations = 0
-
-        # The optimizer calls this, not our hooks: what is ours in it must fail open by itself.
-        @guarded("sentinel")
-        def begins() -> None:
-            nonlocal evaluations
+        def begins(evaluations: int) -> None:
             if evaluations:
                 self.losses.clear()
             self.capture.between.evaluation_begins(again=evaluations > 0)
-            evaluations += 1
 
-        @guarded("sentinel")
         def ends() -> None:
             self.capture.window.close()
             self._border(optimizer, closure=True)
             self.looker.update_begins(optimizer)
             self.capture.between.evaluation_ended(optimizer)
 
-        def watched() -> Any:
-            begins()
-            result = closure()
-            ends()
-            return result
-
-        return watched
+        return watched(closure, begins, ends)
 
     def _border(self, optimizer: Optimizer, *, closure: bool = False) -> None:
         if not RECORDER.attached and not attach_late():
@@ -140,19 +127,23 @@ class Sentinel:
             if self.clock.step in STOCK and not closure:
                 self.weights.take_stock(optimizer)
             border = self.judge.begin(optimizer)
-            sight = self._sight(optimizer)
-            if self.losses.dropped:
-                sight = self.left_out.judge(optimizer, sight)
-            self._judge(optimizer, sight, border)
-            loss = mean_loss(sight, self.losses.pending)
-            self._remember(optimizer, loss, sight.grad_norm, sight.scale)
+            self._take(optimizer, look(*self._looked_at(optimizer)), border)
         self._settle(optimizer, border, closure=closure)
 
-    def _sight(self, optimizer: Optimizer) -> Sight:
+    def _looked_at(self, optimizer: Optimizer) -> tuple[Any, ...]:
+        """Return what :func:`look` and :func:`gather` are given; what waits to be read waits no more."""
         gradients = [gradient for one in parameters(optimizer) if (gradient := one.grad) is not None]
         losses = [*self.losses.pending, *self.losses.dropped] if self.losses.dropped else self.losses.pending
         more = (self._waiting.take(), self.weights.frozen(), self.early.waiting())
-        return self.early.seen(look(losses, gradients, optimizer, self._scale, *more))
+        return losses, gradients, optimizer, self._scale, *more
+
+    def _take(self, optimizer: Optimizer, sight: Sight, border: Border) -> None:
+        """Judge what was seen, and remember it."""
+        sight = self.early.seen(sight)
+        if self.losses.dropped:
+            sight = self.left_out.judge(optimizer, sight)
+        self._judge(optimizer, sight, border)
+        self._remember(optimizer, mean_loss(sight, self.losses.pending), sight.grad_norm, sight.scale)
 
     def _judge(self, optimizer: Optimizer, sight: Sight, border: Border) -> None:
         self._under_way.scaler_skips = sight.scaler_skips

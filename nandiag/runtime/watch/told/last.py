@@ -164,7 +164,7 @@ class LastLook:
             if optimizer is None:
                 sentinel.judge.losses_of(None, look(sentinel.losses.pending, [], None, None), border)
             else:
-                sight = sentinel._sight(optimizer)
+                sight = sentinel.early.seen(look(*sentinel._looked_at(optimizer)))
                 sentinel.judge.losses_of(optimizer, sight, border)
                 sentinel.judge.gradients_of(optimizer, sight, border)
         if sentinel.teller.tell(border):

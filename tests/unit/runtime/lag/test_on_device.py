@@ -14,7 +14,8 @@ from nandiag.events import ProbeDark
 from nandiag.runtime.lag import wary
 from nandiag.runtime.lag.wary import Wary
 from nandiag.runtime.look.weights import Weights
-from nandiag.runtime.watch import assured, sentinel
+from nandiag.runtime.steady import assured
+from nandiag.runtime.watch import sentinel
 
 
 @pytest.fixture(autouse=True)

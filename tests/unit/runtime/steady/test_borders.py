@@ -10,8 +10,8 @@ from torch import nn
 
 from nandiag.events import ProbeDark
 from nandiag.runtime.early.data import inputs
+from nandiag.runtime.steady import assured
 from nandiag.runtime.steady.borders import Borders
-from nandiag.runtime.watch import assured
 
 # The first batches are all looked at.
 WARM = 75

@@ -14,7 +14,7 @@ def test_a_fault_within_a_closure_stays_ours(work, monkeypatch):
     worker = work()
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
-    monkeypatch.setattr(worker.sentinel, "_sight", fail)
+    monkeypatch.setattr(worker.sentinel, "_looked_at", fail)
 
     def closure():
         optimizer.zero_grad()

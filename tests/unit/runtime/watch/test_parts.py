@@ -13,8 +13,9 @@ from nandiag.events import Note, Stopping
 from nandiag.runtime import public
 from nandiag.runtime.inject import ending
 from nandiag.runtime.public import AnomalyStop
-from nandiag.runtime.watch.borders import Nesting, closure_of, with_closure
+from nandiag.runtime.watch.borders import Nesting
 from nandiag.runtime.watch.clock import Clock, global_step
+from nandiag.runtime.watch.closures import closure_of, with_closure
 from nandiag.runtime.watch.response import Action, Level, Response, decide
 from nandiag.runtime.watch.told.history import LENGTH, Ring
 from nandiag.store.writer import RankWriter

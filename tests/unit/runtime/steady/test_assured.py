@@ -12,8 +12,8 @@ from torch import nn
 from torch.optim import optimizer as optimizers
 
 from nandiag.runtime.look.weights import Weights
-from nandiag.runtime.watch import assured
-from nandiag.runtime.watch.assured import Bounds
+from nandiag.runtime.steady import assured
+from nandiag.runtime.steady.assured import Bounds
 
 SGD, Adam, AdamW = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
 UPDATES = assured.UPDATES

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from nandiag.runtime.watch import assured
+from nandiag.runtime.steady import assured
 
 SGD, UPDATES = torch.optim.SGD, assured.UPDATES
 
