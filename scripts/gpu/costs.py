@@ -66,7 +66,7 @@ def timed(jobs: list[Job], end: float) -> dict[Job, list[Figures]]:
     All start at once; when all are ready each trains when the one before it is done, so that nothing runs beside it.
     """
     found: dict[Job, list[Figures]] = {}
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(jobs)) as pool:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(max(1, len(jobs))) as pool:
         turns = [Path(folder) / f"{number}.turn" for number in range(len(jobs))]
         runs = [pool.submit(_started, job, turn, end) for job, turn in zip(jobs, turns, strict=True)]
         for turn, run in zip(turns, runs, strict=True):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 import torch
 from torch import Tensor
 
 from nandiag.runtime.look.finite import column_of
+
+_on_host = attrgetter("is_cpu")
 
 
 class Sent:
@@ -17,15 +20,22 @@ class Sent:
         self._count = len(scalars)
         self._values: dict[int, float] = {}
         self._copies: list[tuple[list[int], Tensor, torch.cuda.Event | None]] = []
+        self.columns: list[Tensor] = []
         waiting: dict[torch.device, list[int]] = {}
         for index, scalar in enumerate(scalars):
-            if scalar.device.type == "cpu":
+            if _on_host(scalar):
                 self._values[index] = scalar.item()
             else:
                 waiting.setdefault(scalar.device, []).append(index)
         for device, indices in waiting.items():
             column = column_of([scalars[index] for index in indices])
+            self.columns.append(column)
             self._copies.append((indices, *_copy(column, device)))
+
+    @property
+    def column(self) -> Tensor | None:
+        """All of them as one vector where they lie, None where they are on several devices."""
+        return self.columns[0] if len(self.columns) == 1 and not self._values else None
 
     def take(self) -> list[float]:
         """Return the values in the order of the tensors."""

@@ -29,6 +29,8 @@ _CHUNK, _LONG = 1 << 24, 1 << 13
 _INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 # Up to this many elements it is cheaper to lay all side by side than to look at each.
 _FEW_ELEMENTS = 1 << 16
+# On a device those that are small are laid side by side, if there are some of them, and they take less than 16 MiB.
+_SMALL, _FEW, _SIDE_BY_SIDE = 1 << 14, 4, 1 << 22
 
 
 def local(tensor: Tensor) -> Tensor | None:
@@ -121,8 +123,21 @@ def _norm(group: list[Tensor], dtype: torch.dtype) -> Tensor:
         return norm
     if group[0].is_cpu and wide is None:
         return torch.scalar_tensor(norm_of_flat(list(map(flat, group))), dtype=dtype)
-    each = torch._foreach_norm(group, 2, dtype=wide)
-    return torch.linalg.vector_norm(torch.stack(list(each))) if len(each) > 1 else each[0]
+    each = _each_of_large(group, wide)
+    return torch.linalg.vector_norm(torch.stack(each)) if len(each) > 1 else each[0]
+
+
+def _each_of_large(group: list[Tensor], wide: torch.dtype | None) -> list[Tensor]:
+    """Return the norm of each tensor that is large, and one of all that are small.
+
+    Most tensors of a model are biases and the like: each by itself costs the host 10 us and more, on a device.
+    """
+    small = [one for one in group if one.numel() <= _SMALL]
+    if len(small) < _FEW or sum(map(Tensor.numel, small)) > _SIDE_BY_SIDE:
+        return list(torch._foreach_norm(group, 2, dtype=wide))
+    large = [one for one in group if one.numel() > _SMALL]
+    together = torch.linalg.vector_norm(_side_by_side(small), dtype=wide)
+    return [together, *torch._foreach_norm(large, 2, dtype=wide)] if large else [together]
 
 
 def norm_of(data: Tensor) -> Tensor:

@@ -233,7 +233,7 @@ class Assured:
 
     def _trust(self, optimizer: Optimizer) -> None:
         weights = parameters(optimizer)
-        if not _fits(optimizer, weights) or _is_hooked():
+        if not _fits(optimizer, weights) or is_hooked():
             self._in_vain = _IN_VAIN
             return
         self._sparse = any(map(_is_sparse, weights))
@@ -260,7 +260,7 @@ def _hooks() -> int:
     return len(hooks._global_optimizer_pre_hooks) + len(hooks._global_optimizer_post_hooks)
 
 
-def _is_hooked() -> bool:
+def is_hooked() -> bool:
     """Whether somebody else than we is called around each update, who may change gradients, weights and state."""
     called = (*hooks._global_optimizer_pre_hooks.values(), *hooks._global_optimizer_post_hooks.values())
     return not all(str(getattr(one, "__module__", "")).startswith("nandiag.") for one in called)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 import sys
 import weakref
@@ -26,10 +25,11 @@ from nandiag.runtime.collectives.lookout import LOOKOUT
 from nandiag.runtime.collectives.objects.handing import Objects
 from nandiag.runtime.collectives.placement import Placement, nccl_version
 from nandiag.runtime.collectives.ring import RING
-from nandiag.runtime.guard import guarded, guarded_alone, safely
+from nandiag.runtime.guard import guarded, guarded_alone
 from nandiag.runtime.inject import ending
 from nandiag.runtime.kernels.graphs import watch_graphs
 from nandiag.runtime.lag.sentinel import LateSentinel
+from nandiag.runtime.lag.withheld import WithholdingSentinel
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.look.weights import parameters
 from nandiag.runtime.memory.later.stored import Stored
@@ -46,7 +46,7 @@ from nandiag.runtime.tape.batches import watch_batches
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.tape.exchange import watch_exchanges
-from nandiag.runtime.tape.packed.nested import tensors_in
+from nandiag.runtime.tape.wraps.functional import wrap_functional_grads
 from nandiag.runtime.together.replicas import ReplicaCheck
 from nandiag.runtime.tracebacks import pass_on
 from nandiag.runtime.watch.borders import behind_own
@@ -58,7 +58,7 @@ from nandiag.settings import place
 def arm() -> Sentinel:
     """Install the sentinel's hooks and wraps; returns the sentinel. Raises when torch has not what they need."""
     capture = Capture()
-    sentinel = (LateSentinel if RECORDER.settings.sentinel_lag else Sentinel)(RECORDER.settings, capture)
+    sentinel = (LateSentinel if RECORDER.settings.sentinel_lag else WithholdingSentinel)(RECORDER.settings, capture)
     register_optimizer_step_pre_hook(behind_own(sentinel.before_step, sentinel.borders.begins, capture))
     register_optimizer_step_post_hook(guarded_alone("sentinel")(sentinel.after_step))
     if place().world_size != 1:
@@ -81,7 +81,7 @@ def arm() -> Sentinel:
     _watch_standstill()
     _wrap_backward(sentinel, capture)
     _wrap_grad(sentinel)
-    _wrap_functional_grads(sentinel, capture)
+    wrap_functional_grads(capture, guarded_alone("sentinel")(sentinel.grad_called))
     _wrap_zero_grad(sentinel, capture)
     _wrap_optimizer_init(sentinel, capture)
     anomaly_mode.arm()
@@ -294,78 +294,6 @@ def _wrap_grad(sentinel: Sentinel) -> None:
         return gradients
 
     torch.autograd.grad = grad
-
-
-def _wrap_functional_grads(sentinel: Sentinel, capture: Capture) -> None:
-    """A call of what ``torch.func.grad`` or ``grad_and_value`` returned is a border, as ``autograd.grad`` is."""
-    valued = torch.func.grad_and_value
-    called = guarded_alone("sentinel")(sentinel.grad_called)
-
-    def watched(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def transform(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
-                return original(*args, **kwargs)
-            if not capture.idle:
-                safely("window", capture.window.open)  # no module need ever be called
-            # torch computes the value for the gradient too, and throws it away: it is the loss.
-            has_aux = bool(kwargs.get("has_aux", args[2] if len(args) > 2 else False))
-            border = _functional_border(valued(*args, **kwargs), called, has_aux=has_aux)
-            given = border if original is valued else _without_value(border, has_aux=has_aux)
-            single[given] = border, has_aux
-            return given
-
-        return transform
-
-    # Gradients of one sample, which the script may have vmap take of many.
-    single: weakref.WeakKeyDictionary[Callable[..., Any], Any] = weakref.WeakKeyDictionary()
-    torch.func.grad, torch.func.grad_and_value = watched(torch.func.grad), watched(valued)
-    torch.func.vmap = torch.vmap = _over_samples(torch.func.vmap, single, called)
-
-
-def _over_samples(original: Callable[..., Any], single: Any, called: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a wrap of ``vmap``: of ``single`` functions that return gradients it makes one that is a border itself."""
-
-    @functools.wraps(original)
-    def vmap(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        border, has_aux = single.get(func, (None, False)) if inspect.isfunction(func) else (None, False)
-        where_put = kwargs.get("out_dims", args[1] if len(args) > 1 else 0)
-        if border is None or where_put != 0 or torch.compiler.is_compiling():
-            return original(func, *args, **kwargs)
-        mapped = _functional_border(original(border, *args, **kwargs), called, has_aux=has_aux)
-        return mapped if func is border else _without_value(mapped, has_aux=has_aux)
-
-    return vmap
-
-
-def _functional_border(
-    transformed: Callable[..., Any], called: Callable[..., Any], *, has_aux: bool
-) -> Callable[..., Any]:
-    @functools.wraps(transformed)
-    def border(*args: Any, **kwargs: Any) -> Any:
-        try:
-            gradients, rest = transformed(*args, **kwargs)
-        except BaseException as error:
-            pass_on(error)
-            raise
-        if torch._C._functorch.peek_interpreter_stack() is None:
-            called(rest[0] if has_aux else rest, tensors_in(gradients))
-        return gradients, rest
-
-    return border
-
-
-def _without_value(border: Callable[..., Any], *, has_aux: bool) -> Callable[..., Any]:
-    @functools.wraps(border)
-    def gradient(*args: Any, **kwargs: Any) -> Any:
-        try:
-            gradients, rest = border(*args, **kwargs)
-        except BaseException as error:
-            pass_on(error)
-            raise
-        return (gradients, rest[1]) if has_aux else gradients
-
-    return gradient
 
 
 def _wrap_zero_grad(sentinel: Sentinel, capture: Capture) -> None:

@@ -212,10 +212,11 @@ class Sentinel:
     def _joint(self, optimizer: Optimizer | None) -> bool:
         if not self.agreement.possible or self.capture.elsewhere:  # each thread's border would meet any other's
             return False
-        wanted = optimizer is not None and (
-            self._response.policy in {"stop", "skip"} or self.weights.sharded(optimizer) or self.capture.communicates
-        )
-        return self.agreement.joins(wanted=wanted)
+        return self.agreement.joins(wanted=optimizer is not None and self._wants_company(optimizer))
+
+    def _wants_company(self, optimizer: Optimizer) -> bool:
+        policy = self._response.policy
+        return policy in {"stop", "skip"} or self.weights.sharded(optimizer) or self.capture.communicates
 
     # ------------------------------------------------------------------ after a step
 

@@ -145,6 +145,17 @@ def test_groups_of_every_size(sizes):
         assert not math.isfinite(math.hypot(*read(norms(tensors))))
 
 
+@pytest.mark.parametrize("sizes", [(1 << 15, 3, 3, 3, 3), (3,) * 5 + (1 << 15,) * 2, (1 << 14,) * 9, (1 << 15, 3)])
+def test_of_many_tensors_the_small_ones_are_seen_side_by_side(sizes):
+    """As they are on a device, and in half precision on the CPU as well."""
+    for place in range(len(sizes)):
+        tensors = [torch.ones(size, 2, dtype=torch.bfloat16).t() for size in sizes]
+        expected = math.sqrt(2 * sum(sizes))
+        assert math.isclose(math.hypot(*read(norms(tensors))), expected, rel_tol=1e-5)
+        tensors[place][1, -1] = math.nan
+        assert not math.isfinite(math.hypot(*read(norms(tensors))))
+
+
 def test_mixed_dtypes_are_grouped():
     tensors = [torch.ones(3), torch.ones(3, dtype=torch.float64), torch.ones(2), torch.ones(2, dtype=torch.complex64)]
     scalars = norms(tensors)
