@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
-import time
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from nandiag.runtime.inject.late import attach_late
 from nandiag.runtime.lag.transfer import Sent
@@ -35,85 +36,85 @@ from nandiag.runtime.watch.sentinel import Sentinel
 _KINDS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 _FIRST = 3
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
-# To raise a flag costs the host a quarter of a millisecond: less than this it need not save. Measured every so often.
-_WAIT, _EACH = 0.5e-3, 32
 # A run in which the flag is raised, and nothing is harm, would make each such update twice.
 _IN_VAIN = 3
-_on_device, _version = attrgetter("is_cuda"), attrgetter("_version")
+_on_device = attrgetter("is_cuda")
 _stacked, _dispatched = torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack
 
 
 class Withheld(NamedTuple):
     """An update under way that the device leaves out if a number of its look, which is ``sent``, is not finite.
 
-    ``versions``: those of the ``tensors`` that it writes into.
+    ``versions``: how often what torch counts a write into was written into, weights and, by declaration, gradients.
     """
 
     border: Border
     gathered: Gathered
     sent: Sent
-    tensors: tuple[Tensor, ...]
-    versions: tuple[int, ...]
+    versions: _unsafe_preserve_version_counter
 
     def put_back(self) -> None:
-        """Have the tensors count no write: nothing was written into them."""
-        with torch.no_grad():
-            torch._C._autograd._unsafe_set_version_counter(self.tensors, self.versions)
+        """Have no write be counted: there was none."""
+        self.versions.__exit__(None, None, None)
+
+
+class _UnderWay(threading.local):
+    """The update that is under way, and the optimizer whose flag is raised; each thread that trains has its own."""
+
+    def __init__(self) -> None:
+        self.withheld: Withheld | None = None
+        self._flagged: Callable[[], Optimizer | None] = lambda: None
+
+    def begins(self, optimizer: Optimizer, withheld: Withheld, flag: Tensor) -> None:
+        """An update is about to be made that does nothing where the ``flag``, a 0-d one in float32, is 1."""
+        self.withheld, self._flagged = withheld, weakref.ref(optimizer)
+        optimizer.found_inf = flag  # type: ignore[attr-defined]
+
+    def ends(self) -> Withheld | None:
+        """Take the flag away, also from an update that raised an error; returns what was withheld under it."""
+        withheld, self.withheld = self.withheld, None
+        if withheld is not None and (flagged := self._flagged()) is not None:
+            vars(flagged).pop("found_inf", None)
+        return withheld
 
 
 class WithholdingSentinel(Sentinel):
-    """Looks at each border as its parent does; where it pays, it judges behind the update what it saw before."""
+    """Looks at each border as its parent does; of a fused update it judges behind it what it saw before."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._withheld: Withheld | None = None
-        self._flagged: Callable[[], Optimizer | None] = lambda: None
-        self._pays, self._count, self._in_vain = False, -1, 0
+        self._made_meanwhile = _UnderWay()
+        self._in_vain = 0
+
+    def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Look as the parent does; where a fault of ours ends that, nobody would make an update that was left out."""
+        try:
+            return super().before_step(optimizer, args, kwargs)
+        except BaseException:
+            self._made_meanwhile.ends()
+            raise
 
     def _border(self, optimizer: Optimizer, *, closure: bool = False) -> None:
-        self._lower()
+        self._made_meanwhile.ends()
         if closure or not self._may_withhold(optimizer) or not attach_late():
             super()._border(optimizer, closure=closure)
             return
-        self._count += 1
-        if self._count % _EACH and not self._pays:
-            super()._border(optimizer)
-            return
         with quiet():
-            border = self.judge.begin(optimizer)
-            gathered = gather(*self._looked_at(optimizer))
+            border, looked_at = self.judge.begin(optimizer), self._looked_at(optimizer)
+            gathered = gather(*looked_at)
             sent = Sent(gathered.scalars)
-            if self._count % _EACH and (column := sent.column) is not None:
-                self._raise_flag(optimizer, column)
-                tensors = tuple(_written(optimizer))
-                self._withheld = Withheld(border, gathered, sent, tensors, tuple(map(_version, tensors)))
+            if (column := sent.column) is not None:
+                versions = _unsafe_preserve_version_counter((*parameters(optimizer), *looked_at[1]))
+                withheld = Withheld(border, gathered, sent, versions)
+                self._made_meanwhile.begins(optimizer, withheld, _flag_of(column))
                 return
-            self._take(optimizer, gathered.sight(self._timed(sent)), border)
+            self._take(optimizer, gathered.sight(sent.take()), border)
         self._settle(optimizer, border)
-
-    def _timed(self, sent: Sent) -> list[float]:
-        """Wait for the numbers; whether that takes so long that to go on meanwhile pays is known from then on."""
-        began = time.perf_counter()
-        values = sent.take()
-        self._pays = time.perf_counter() - began > _WAIT
-        return values
-
-    def _raise_flag(self, optimizer: Optimizer, column: Tensor) -> None:
-        # Nothing times 0 is 0, but for what is not finite.
-        optimizer.found_inf = column.mul(0).sum().ne(0).to(torch.float32)  # type: ignore[attr-defined]
-        self._flagged = weakref.ref(optimizer)
-
-    def _lower(self) -> None:
-        """Take the flag away, also from an update that raised an error."""
-        flagged, self._flagged, self._withheld = self._flagged(), lambda: None, None
-        if flagged is not None:
-            vars(flagged).pop("found_inf", None)
 
     def after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Judge what was seen before an update that went on meanwhile, then do what is done behind each."""
-        withheld = self._withheld
-        if withheld is not None and self._flagged() is optimizer:
-            self._lower()
+        withheld = self._made_meanwhile.ends() if self.nesting.depth == 1 else None
+        if withheld is not None:
             self._judge_behind(optimizer, withheld)
         super().after_step(optimizer, args, kwargs)
 
@@ -165,12 +166,9 @@ def _are_there(weights: list[Tensor]) -> bool:
     return all(map(_on_device, weights)) and _PLAIN.issuperset(map(type, weights))
 
 
-def _written(optimizer: Optimizer) -> Iterator[Tensor]:
-    """Yield what torch counts a write into: weights and, by its declaration, their gradients."""
-    for one in parameters(optimizer):
-        if one.grad is not None:
-            yield one
-            yield one.grad
+def _flag_of(column: Tensor) -> Tensor:
+    """Return 1 where any of the numbers is not finite, else 0, in float32 where they lie."""
+    return column.mul(0).sum().ne(0).to(torch.float32)  # 0 times what is not finite is NaN
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from torch import nn
 from nandiag.events import ProbeDark, Stopping
 from nandiag.runtime.lag import transfer, wary, withheld
 from nandiag.runtime.lag.withheld import WithholdingSentinel
+from nandiag.runtime.levels.looker import Looker
 from nandiag.runtime.public import AnomalyStop
 from nandiag.runtime.steady import assured
 from nandiag.runtime.watch import sentinel
@@ -29,20 +30,21 @@ def elsewhere(monkeypatch):
     for module in (sentinel, assured, wary, transfer):
         monkeypatch.setattr(module, "_on_host", lambda _: False)
     monkeypatch.setattr(withheld, "_on_device", lambda _: True)
-    monkeypatch.setattr(withheld, "_WAIT", -1.0)
 
 
 @pytest.fixture
 def flags(monkeypatch):
     """The steps whose update was made under a flag, and whether that was up."""
     seen = []
-    original = WithholdingSentinel._raise_flag
+    original = WithholdingSentinel.before_step
 
-    def raise_flag(self, optimizer, column):
-        original(self, optimizer, column)
-        seen.append((self.clock.step, bool(optimizer.found_inf)))
+    def before_step(self, optimizer, args, kwargs):
+        result = original(self, optimizer, args, kwargs)
+        if self._made_meanwhile.withheld is not None:
+            seen.append((self.clock.step, bool(optimizer.found_inf)))
+        return result
 
-    monkeypatch.setattr(WithholdingSentinel, "_raise_flag", raise_flag)
+    monkeypatch.setattr(WithholdingSentinel, "before_step", before_step)
     return seen
 
 
@@ -137,6 +139,46 @@ def test_a_fault_of_ours_leaves_the_update_to_be_made(work, flags, monkeypatch):
     assert alike(watched.state(), plain.state())
 
 
+def test_a_fault_of_ours_before_the_update_lowers_the_flag(work, flags, monkeypatch):
+    plain = Loop().run(14, bad)
+    worker = work(on_anomaly="continue")
+    original = Looker.update_begins
+
+    def update_begins(self, optimizer):
+        if len(flags) == BAD - 4:
+            raise ZeroDivisionError("a fault of ours")
+        original(self, optimizer)
+
+    monkeypatch.setattr(Looker, "update_begins", update_begins)
+    watched = Loop().run(14, bad)
+    assert flags[-1] == (BAD - 1, False)
+    assert [event.probe for event in worker.events(ProbeDark)] == ["sentinel"]
+    assert alike(watched.state(), plain.state())
+
+
+def test_each_thread_has_a_flag_of_its_own(work, monkeypatch):
+    """What one does between another's look and its update takes no flag away from that."""
+    worker = work(on_anomaly="auto")
+    loop, other = Loop(), Loop()
+    loop.run(BAD)
+    other.run(6)
+
+    fused, threads = torch._fused_adamw_, [threading.Thread(target=other.run, args=(2,))]
+
+    def update(*args, **kwargs):
+        for thread in [threads.pop()] if threads else []:
+            thread.start()
+            thread.join()
+        fused(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "_fused_adamw_", update)
+    with pytest.raises(AnomalyStop):
+        loop.run(1, lambda _: -1.0)
+    assert worker.looked[0].outcome == "found"
+    assert alike(loop.state(), loop.before)
+    assert not hasattr(other.optimizer, "found_inf")
+
+
 def test_no_flag_stays_where_an_update_raised(work, flags, monkeypatch):
     work()
     loop = Loop().run(8)
@@ -166,13 +208,6 @@ def test_flags_that_are_raised_in_vain_are_given_up(work, flags):
     assert worker.harms == []
     assert alike(watched.state(), plain.state())
     assert watched.versions() == plain.versions()
-
-
-def test_it_is_given_up_where_the_host_need_not_wait(work, flags, monkeypatch):
-    monkeypatch.setattr(withheld, "_WAIT", 60.0)
-    work()
-    Loop().run(12)
-    assert flags == []
 
 
 def own_hook(loop):
