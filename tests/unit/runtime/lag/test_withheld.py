@@ -4,6 +4,7 @@ The device is the CPU, of which the sentinel is told that it is another; its fus
 """
 
 import inspect
+import threading
 
 import pytest
 import torch
