@@ -32,8 +32,10 @@ from nandiag.runtime.watch.judge import Border
 from nandiag.runtime.watch.response import Level
 from nandiag.runtime.watch.sentinel import Sentinel
 
-# Torch's updates that know the flag. Their first ones make the state that the next ones go on with.
-_KINDS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
+# Torch's updates that know the flag, and can be made anew when one was left out: not so SGD's, whose first one makes
+# its momentum of memory that nothing has written. What is wrapped in them is found by the name that torch gives it.
+_KINDS = (torch.optim.Adam, torch.optim.AdamW)
+_HOME = "torch.optim.adam"
 _FIRST = 3
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 # A run in which the flag is raised, and nothing is harm, would make each such update twice.
@@ -134,6 +136,7 @@ class WithholdingSentinel(Sentinel):
         capture, looker, weights = self.capture, self.looker, self.weights
         return (
             type(optimizer) in _KINDS
+            and _bare(type(optimizer)).__module__ == _HOME
             and all(group["fused"] for group in optimizer.param_groups)
             and self._in_vain < _IN_VAIN
             and weights.newest() is optimizer
@@ -162,6 +165,12 @@ class WithholdingSentinel(Sentinel):
         )
 
 
+def _bare(kind: type[Optimizer]) -> Callable[[Optimizer], Any]:
+    """Return the update below all hooks and wraps."""
+    update: Callable[[Optimizer], Any] = inspect.unwrap(kind.step)
+    return update
+
+
 def _are_there(weights: list[Tensor]) -> bool:
     return all(map(_on_device, weights)) and _PLAIN.issuperset(map(type, weights))
 
@@ -185,4 +194,4 @@ def _made_in_the_end(optimizer: Optimizer, is_due: Callable[[], bool]) -> Iterat
 def _make(optimizer: Optimizer, is_due: Callable[[], bool]) -> None:
     if is_due():
         with torch.no_grad():
-            inspect.unwrap(type(optimizer).step)(optimizer)
+            _bare(type(optimizer))(optimizer)
