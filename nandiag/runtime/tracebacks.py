@@ -45,7 +45,7 @@ def _without_own(trace: TracebackType | None) -> TracebackType | None:
             kept.append(trace)
         trace = trace.tb_next
     rebuilt: TracebackType | None = None
-    for part in reversed(kept):
+    for part in reversed(_once(kept)):
         rebuilt = TracebackType(rebuilt, part.tb_frame, part.tb_lasti, part.tb_lineno)
     return rebuilt
 
@@ -53,8 +53,22 @@ def _without_own(trace: TracebackType | None) -> TracebackType | None:
 def _drop_delegation(kept: list[TracebackType]) -> None:
     # With our mode on the stack a Python function of torch hands itself over to us, by way of torch.overrides, and is
     # called again by us: of its two frames the second is the one that there would have been.
-    if kept and kept[-1].tb_frame.f_code.co_name == "handle_torch_function":
+    if kept and _hands_over(kept[-1]):
         del kept[-2:]
+
+
+def _once(kept: list[TracebackType]) -> list[TracebackType]:
+    """Return the frames without those by which a function was handed to a mode whose own frame was hidden before."""
+    found: list[TracebackType] = []
+    for one in kept:
+        if len(found) > 1 and _hands_over(found[-1]) and found[-2].tb_frame.f_code is one.tb_frame.f_code:
+            del found[-2:]
+        found.append(one)
+    return found
+
+
+def _hands_over(one: TracebackType) -> bool:
+    return one.tb_frame.f_code.co_name == "handle_torch_function"
 
 
 def hide_from_forward_lines(module: ModuleType) -> None:

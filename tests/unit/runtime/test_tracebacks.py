@@ -34,6 +34,9 @@ class Script:
     def function_in_the_loss(self):
         nn.functional.cross_entropy(self.model(torch.ones(2, 4)), torch.ones(3).long())
 
+    def two_functions(self):
+        nn.functional.mse_loss(self.model(torch.ones(2, 4)), torch.ones(3, 3))
+
     def backward(self):
         self.model(torch.ones(2, 4)).backward()
 
@@ -142,6 +145,27 @@ def test_what_is_left_is_what_there_would_have_been(work):
     work()
     script.step()
     assert shown(script, "forward") == plain
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 remembers the frames beside the error")
+@pytest.mark.parametrize("way", ["function_in_the_loss", "two_functions"])
+def test_at_the_end_a_function_that_was_handed_over_is_there_once(way, work):
+    """Our frame is off before those are on by which torch hands it over: what ends the script is looked at once more."""
+
+    def at_the_end():
+        try:
+            getattr(script, way)()
+        except Exception as error:  # noqa: BLE001 - what there would have been is what is asked
+            tracebacks.hide_own_frames(error)
+            return [(frame.filename, frame.lineno, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
+        return None
+
+    script = Script()
+    plain = at_the_end()
+    work()
+    for _ in range(2):
+        script.step()
+        assert at_the_end() == plain
 
 
 def script_that_raises():
