@@ -150,7 +150,7 @@ def test_what_is_left_is_what_there_would_have_been(work):
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 remembers the frames beside the error")
 @pytest.mark.parametrize("way", ["function_in_the_loss", "two_functions"])
 def test_at_the_end_a_function_that_was_handed_over_is_there_once(way, work):
-    """Our frame is off before those are on by which torch hands it over: what ends the script is looked at once more."""
+    """Our frame is off before those are on by which torch hands it over: what ends the script is looked at again."""
 
     def at_the_end():
         try:
