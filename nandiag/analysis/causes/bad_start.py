@@ -162,6 +162,8 @@ def _as_seen(facts: Facts) -> Cause:
     how, call = facts.extra.get("birth"), facts.extra.get("call")
     if "saved_at" in facts.extra:
         return _saved(facts)
+    if how == "unwritten" and facts.extra.get("exposed"):
+        return _exposed(facts, f"{call} handed out memory here, which was given to others than torch since (numpy).")
     if how == "unwritten":
         used = "it was used" if "handed_at_step" in facts.extra else "its first step"
         return _unwritten(facts, f"{call} handed out memory here, and nothing wrote all of it before {used}.")
@@ -179,6 +181,14 @@ def _as_seen(facts: Facts) -> Cause:
         told = (f"numpy says: {said}", seen)
         return Cause("init_nonfinite", told, (numpys.guard(facts, said), check), POSSIBLE, story=True)
     return Cause("init_nonfinite", (seen,), found, POSSIBLE, story=True, general=True)
+
+
+def _exposed(facts: Facts, given: str) -> Cause:
+    """What others wrote there was not seen: whether anybody wrote all of it is not known, but by its values."""
+    if facts.bad_state is not None and _looks_unwritten(facts.bad_state):
+        return _unwritten(facts, _ODD)
+    told = f"{given} What they wrote there was not seen, nor whether they wrote all of it."
+    return Cause("init_nonfinite", (told,), (_check(facts),), POSSIBLE, story=True, general=True)
 
 
 def _check(facts: Facts) -> Suggestion:

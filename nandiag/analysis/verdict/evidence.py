@@ -69,7 +69,7 @@ def _asked(claim: Claim) -> Iterable[str]:
     if look is not None and look.source == "received":
         way = way_of(look)
         yield f"This line was the first to use what came{f' by {way}' if way else ''}: what made it is not known."
-    elif look is not None and "under_way" not in look.facts:
+    elif look is not None and claim.harm is not None and claim.harm.event.left_on:
         yield "On this line the script asked whether it is finite, and ended on the answer: what made it is not known."
 
 

@@ -94,10 +94,13 @@ class Births:
         call = Call("load", places(frame, _FRAMES)[0])
         path = os.fspath(file) if isinstance(file, str | os.PathLike) else None
         with quiet():
-            passed = self.missing.loaded(planner, name_of(file), call)
-            named = [(name, one) for name, one in _named(content) if storage(one) not in passed]
-            for _, one in named:
+            passed, unsure = self.missing.loaded(planner, name_of(file), call)
+            filled = [(name, one) for name, one in _named(content) if storage(one) not in passed]
+            for _, one in filled:
                 self.handed_out.forget(one)  # what was read is what was written there, though no call was seen
+                if storage(one) in unsure:
+                    self.record.forget(one)
+            named = [(name, one) for name, one in filled if storage(one) not in unsure]
             if self.prelude.shut:
                 self.saves.loaded(file, named, call, step)
             else:
@@ -145,7 +148,7 @@ class Births:
             if not known:
                 return self._handed_out(held, step)
             one, birth = min(known, key=lambda pair: pair[1].how == LAST)
-            if birth.how == UNWRITTEN:
+            if birth.how == UNWRITTEN and not birth.facts.get("exposed"):
                 birth = replace(birth, facts={**birth.facts, **self.missing.of(one.tensor)})
             return with_heard(tell(one.tensor, one, self.saves.of_own_file(birth), step))
 

@@ -51,6 +51,7 @@ from nandiag.runtime.replay.ready import (
     still_held,
     to_play,
     tracer_for,
+    why_failed,
     without_models,
 )
 from nandiag.runtime.replay.rerun import Player
@@ -344,7 +345,7 @@ class Examiner:
             return replace(case.nothing("refused", str(refusal)), facts={"alone": isinstance(refusal, Communicates)})
         except Exception as error:  # the script's own code may raise when it is run again
             reset_sharding(roots)
-            return case.nothing("failed", f"{type(error).__name__}: {str(error)[:300]}")
+            return case.nothing("failed", why_failed(error))
 
     def _as_set_anew(self, case: Case, entries: list[Entry], looked: Looked) -> Looked:
         """Return ``looked``, or what shows when modules begin with what they held before they set it anew, or kept it.

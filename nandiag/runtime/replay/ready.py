@@ -8,9 +8,11 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from nandiag.runtime.births.known import CLIPS
+from nandiag.runtime.collectives.ring import RING
 from nandiag.runtime.evidence.evaluated import that_wrote
 from nandiag.runtime.evidence.labels import label, labels_of, storage
 from nandiag.runtime.frames import USER, kind_of
@@ -327,3 +329,13 @@ def reason_to_stay_out(roots: list[nn.Module]) -> str | None:
     if not can_break_off(roots):
         return "the run goes on, and FSDP1 could not after a replay that a rank fails in (FSDP2 can)"
     return None
+
+
+def why_failed(error: Exception) -> str:
+    """Return why a step that raised when it was run again could not be; torch tells of groups only that they are gone.
+
+    A script that catches what ends its training may put its groups away before it ends itself.
+    """
+    if RING.life and not dist.is_initialized() and "process group" in str(error).lower():
+        return "the script had destroyed its process groups by then"
+    return f"{type(error).__name__}: {str(error)[:300]}"

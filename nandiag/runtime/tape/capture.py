@@ -38,6 +38,7 @@ from nandiag.runtime.tape.loop.budget import FEW_CALLS, Budget
 from nandiag.runtime.tape.loop.window import Window
 from nandiag.runtime.tape.packed.words import Given
 from nandiag.runtime.tape.state import capturing, generators, modes, python_used
+from nandiag.runtime.tape.under_way import Works
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -90,6 +91,7 @@ class Capture:
         self.tape = Tape()
         self.window = Window(self.tape)
         self.between = Between(self)
+        self.works = Works(self.tape)
         self.tracer: Any = None
         self.bystanders = Bystanders()
         self.batches: Any = None
@@ -108,10 +110,9 @@ class Capture:
         # The steps in which those may be left out that noted calls hold.
         self.roots_passed: Callable[[int], bool] = bool
         self.depth = self.mark = 0
-        self.narrow = False
+        self.narrow = self.reopen = False
         self.by_hand = True  # no optimizer was made so far
         self.in_step = 0  # calls of ``step`` under way
-        self.reopen = False
         self.known: dict[int, Habit] = {}
         self._python_random, self._python_used = True, False
         self._thread: int | None = None

@@ -103,6 +103,11 @@ class Tape:
         self._number += 1
         return self._number
 
+    @property
+    def reached(self) -> int:
+        """The number that calls have come to; those that are noted are counted, and need not be put on the tape."""
+        return self._number + len(self.jots.many)
+
     def _count_root(self) -> None:
         self._roots += 1
         if self._roots > self._most_roots:

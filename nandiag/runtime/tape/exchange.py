@@ -28,7 +28,7 @@ from nandiag.runtime.tape.entry import BACKWARD, CALL, Entry
 from nandiag.runtime.tape.loop.traits import traits
 from nandiag.runtime.tape.packed.descent import ancestors
 from nandiag.runtime.tape.packed.nested import tensors_in
-from nandiag.runtime.tape.under_way import UnderWay, begins
+from nandiag.runtime.tape.under_way import UnderWay
 
 _NAMES = frozenset({
     "all_reduce", "all_gather", "all_gather_into_tensor", "reduce", "reduce_scatter", "reduce_scatter_tensor",
@@ -111,7 +111,7 @@ def _under_way(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any
     many = len(capture.exchanges) >= _MOST_HELD or after_backward(capture) or _graph_task() != -1
     if many or _is_source(call):
         return None
-    return begins(capture.tape, _filled(call, few=False)[0])
+    return capture.works.begins(_filled(call, few=False)[0])
 
 
 _MINGLES = traits(Tensor.add_)  # it writes into what it is given, and does nothing besides

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from threading import get_ident
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -23,8 +24,6 @@ from nandiag.runtime.tracebacks import pass_on
 # Whatever the script asks of a work may be how it waits: a claim is made only where it asked nothing of any.
 _ASKS = ("wait", "synchronize", "is_completed", "is_success", "result", "get_future", "block_current_stream")
 _MOST = 64
-_pending: deque[UnderWay] = deque()
-_listens = False
 
 
 class UnderWay:
@@ -38,42 +37,61 @@ class UnderWay:
     def __init__(self, tape: Tape, tensors: Iterable[Tensor]) -> None:
         self._tape, self._thread = tape, get_ident()
         self.tensors: list[Callable[[], Tensor | None]] = [weakref.ref(one) for one in tensors]
-        self.begun, self.waited = tape.next_number(), math.inf
+        self.begun, self.waited = tape.reached, math.inf
 
     def ends(self) -> None:
         """A work was waited for; by another thread nobody knows when, and nothing is claimed."""
-        self.waited = self._tape.next_number() if get_ident() == self._thread else self.begun
+        self.waited = self._tape.reached + 1 if get_ident() == self._thread else self.begun
 
 
-def begins(tape: Tape, tensors: Iterable[Tensor]) -> UnderWay:
-    """An asynchronous collective that writes into ``tensors`` was called."""
-    global _listens  # noqa: PLW0603 - works are listened to once, and only where somebody makes any
-    if not _listens:
-        _listens = True
-        for name in _ASKS:
-            if hasattr(dist.Work, name):
-                setattr(dist.Work, name, _heard(getattr(dist.Work, name)))
-    if len(_pending) >= _MOST:
-        _pending.popleft().ends()  # of so many nothing is claimed
-    _pending.append(UnderWay(tape, tensors))
-    return _pending[-1]
+class Works:
+    """The collectives under way of what is on one ``tape``; works are listened to once somebody makes any."""
 
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+        self._pending: deque[UnderWay] = deque()
+        self._listens = False
 
-def _heard(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def method(*args: Any, **kwargs: Any) -> Any:
-        if _pending:
-            _all_end()
+    def begins(self, tensors: Iterable[Tensor]) -> UnderWay:
+        """An asynchronous collective that writes into ``tensors`` was called."""
+        if not self._listens:
+            self._listens = True
+            for name in _ASKS:
+                if hasattr(dist.Work, name):
+                    setattr(dist.Work, name, self.heard(getattr(dist.Work, name)))
+        if len(self._pending) >= _MOST:
+            self._first_ends(self._pending.popleft)  # of so many nothing is claimed
+        begun = UnderWay(self._tape, tensors)
+        self._pending.append(begun)
+        return begun
+
+    def heard(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``original``, which asks something of a work, as a call that ends what is under way."""
+
+        @functools.wraps(original)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():  # Dynamo traces no further into ours
+                return original(*args, **kwargs)
+            if self._pending:
+                self._all_end()
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                pass_on(error)
+                raise
+
+        return method
+
+    @guarded("tape")
+    def _all_end(self) -> None:
+        while self._first_ends(self._pending.pop):
+            pass
+
+    @staticmethod
+    def _first_ends(pop: Callable[[], UnderWay]) -> bool:
+        """End one of those under way; False where there is none, for another thread may have been faster."""
         try:
-            return original(*args, **kwargs)
-        except BaseException as error:
-            pass_on(error)
-            raise
-
-    return method
-
-
-@guarded("tape")
-def _all_end() -> None:
-    while _pending:
-        _pending.pop().ends()
+            pop().ends()
+        except IndexError:
+            return False
+        return True

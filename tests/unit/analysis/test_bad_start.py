@@ -73,6 +73,17 @@ def test_a_load_that_passed_over_it_is_told_with_what_the_checkpoint_lacks(by_ha
     assert "model.head.weight" in story.suggestions[0].text
 
 
+@pytest.mark.parametrize(("absmax", "slug"), [(0.1, "init_nonfinite"), (1e35, "uninitialised_memory")])
+def test_what_numpy_was_given_is_not_told_to_be_unwritten_but_by_its_values(by_hand, absmax, slug):
+    bad = by_hand.fact("head.weight", nan=3, absmax=absmax)
+    origin = Origin("nan", 0, (0,), 0, phase="init", inputs=(bad,), file="train.py", module_class="Linear")
+    told = {"weight": "head.weight", "birth": "unwritten", "call": "empty", "exposed": True}
+    look = Looked("found", "record", 0, source="parameter", facts=told)
+    story = explain(Facts(origin, "look", harm=Harm("parameter", 0, "init", (bad,), 1, 4), look=look, born_bad=bad))[0]
+    assert story.slug == slug
+    assert not any("nothing wrote" in text for text in story.evidence)
+
+
 def test_a_tensor_that_nothing_wrote_to_is_told_from_one_that_was_filled_badly(by_hand):
     bad = by_hand.fact("w", nan=16, first_bad=(0, 0))
     origin = Origin("nan", 0, (0,), 0, phase="init", inputs=(bad,))

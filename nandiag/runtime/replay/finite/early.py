@@ -11,17 +11,27 @@ from nandiag.events import Looked
 from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.evidence.op import Spot
+from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.replay.written import VIEWS
 from nandiag.runtime.tape.entry import BACKWARD, Entry
 from nandiag.runtime.tape.exchange import Exchange
+from nandiag.runtime.tape.packed.descent import ancestors
 from nandiag.runtime.tape.packed.words import Given, Made
 
 _NO_READS = VIEWS | {"__set__", "zero_", "fill_"}
 
 
-def with_read_under_way(looked: Looked, exchanges: Iterable[Exchange], entries: list[Entry]) -> Looked:
-    """Return ``looked``, a finite one, with the first call that read what a collective was not waited for."""
-    found = next(_reads(exchanges, entries), None)
+def with_read_under_way(
+    looked: Looked, exchanges: Iterable[Exchange], entries: list[Entry], trained: Iterable[Tensor] = ()
+) -> Looked:
+    """Return ``looked``, a finite one, with the first call that read what a collective was not waited for.
+
+    Of those that the loss that was bad descends from, or the gradients of the ``trained`` weights: what is read for a
+    plot did no harm.
+    """
+    reads = list(_reads(exchanges, entries))
+    behind = _behind_harm(entries, trained) if reads else frozenset()
+    found = next((one for one in reads if id(one[1]) in behind), None)
     if found is None:
         return looked
     exchange, entry = found
@@ -40,8 +50,31 @@ def _reads(exchanges: Iterable[Exchange], entries: list[Entry]) -> Iterator[tupl
                 yield exchange, entry
 
 
+def _behind_harm(entries: list[Entry], trained: Iterable[Tensor]) -> frozenset[int]:
+    """Return what the harm descends from, by ``id``, also by way of what was written in place on the way."""
+    backwards = [entry for entry in entries if entry.kind == BACKWARD]
+    bad = [entry for entry in backwards if any(one is not None and is_bad(one) for one in map(_tensor, entry.words))]
+    weights = [] if bad else [grown for one in trained for grown in (one, one.grad) if grown is not None]
+    memory, known = {storage(one) for one in weights}, ancestors(bad or backwards)
+    while True:
+        ids = {id(entry) for entry in known}
+        memory |= {key for entry in known for key in _memory_of(entry) if key is not None}
+        writes = [one for one in entries if one.mutates and id(one) not in ids and memory & set(_written(one))]
+        if not writes:
+            return frozenset(ids)
+        known = ancestors([*known, *writes])
+
+
+def _written(entry: Entry) -> Iterator[int | None]:
+    """Yield the memory that a call writes into: the first thing that it is given; ``torch._foreach_*`` takes many."""
+    first = entry.args[0] if entry.args else ()
+    words = first if isinstance(first, list | tuple) else (first,)
+    return (storage(one) for one in map(_tensor, words) if one is not None)
+
+
 def _memory_of(entry: Entry) -> Iterator[int | None]:
-    tensors: Iterator[Tensor | None] = (
-        word.get() if type(word) is Given else word.tensor() if type(word) is Made else None for word in entry.words
-    )
-    return (storage(one) for one in tensors if one is not None)
+    return (storage(one) for one in map(_tensor, entry.words) if one is not None)
+
+
+def _tensor(word: object) -> Tensor | None:
+    return word.get() if type(word) is Given else word.tensor() if type(word) is Made else None

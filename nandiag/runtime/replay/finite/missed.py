@@ -48,7 +48,9 @@ def finite(case: Case, seen: Evidence, capture: Capture, *, partial: bool) -> Lo
     backwards = sum(entry.kind == BACKWARD for entry in seen.entries)
     own = [one for one in capture.exchanges if one.places and one.micro_step >= backwards]
     looked = with_exchange(looked, seen.result.largest_gradient, seen.roots, own)
-    return looked if looked.site is not None else with_read_under_way(looked, capture.exchanges, seen.entries)
+    if looked.site is not None:
+        return looked
+    return with_read_under_way(looked, capture.exchanges, seen.entries, case.parameters)
 
 
 def _brought(case: Case, seen: Evidence) -> Looked | None:

@@ -24,6 +24,13 @@ def test_it_is_harm_where_the_rank_failed_and_the_line_is_no_origin_of_it():
     assert any("asked whether it is finite" in text and "not known" in text for text in verdict.evidence)
 
 
+def test_a_line_where_the_script_asked_nothing_is_not_told_to_be_one_where_it_did():
+    """A step that is finite again may show the line of an exchange of gradients."""
+    exchanged = Looked("finite", "replay", 3, site=HERE, facts={"collective": "all_reduce", "by": "script"})
+    verdict = analyse(run(rank(0, loss(3), exchanged), ends=[ended(0, 3)])).verdict
+    assert not any("asked whether it is finite" in text for text in verdict.evidence)
+
+
 @pytest.mark.parametrize("ends", [[ended(0, 0)], [], None])
 def test_it_is_none_where_the_rank_left_in_order_or_nobody_knows_how(ends):
     report = analyse(run(rank(0, *left(), Finished(steps=3), world=1), ends=ends, world=1))

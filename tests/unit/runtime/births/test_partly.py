@@ -99,6 +99,38 @@ def test_of_weights_that_are_tied_one_name_is_enough(work, tmp_path):
     assert worker.looked[0].facts["birth"] != "unwritten", worker.looked[0]
 
 
+class Named(DefaultLoadPlanner):
+    """Remembers what it was to load, and looks for it as torch's does."""
+
+    def set_up_planner(self, state_dict, metadata=None, is_coordinator=False):
+        super().set_up_planner(state_dict, metadata, is_coordinator)
+        self.names = list(state_dict)
+
+
+def test_a_planner_that_looks_as_torchs_does_passes_over_what_the_checkpoint_lacks_too(work, tmp_path):
+    worker, first = work(), Net("head")
+    saved(first, tmp_path / "kept")
+    model = Net("classifier").to_empty(device="cpu")
+    state = model.state_dict()
+    dcp.load({"model": state}, checkpoint_id=tmp_path / "kept", planner=Named(allow_partial_load=True))
+    train(model)
+    looked = worker.looked[0]
+    assert (looked.facts["birth"], looked.facts["weight"]) == ("unwritten", "classifier.weight")
+    assert looked.facts["missing_key"] == "model.classifier.weight"
+
+
+def test_of_what_numpy_was_given_since_the_load_is_not_told_to_have_left_it_so(work, tmp_path):
+    worker, first = work(), Net("head")
+    saved(first, tmp_path / "kept")
+    model = resumed(tmp_path / "kept", "classifier")
+    values = model.classifier.weight.detach().numpy()
+    values[:] = 0.1
+    values[1] = float("nan")
+    train(model)
+    assert worker.looked[0].facts["exposed"] is True
+    assert "missing_key" not in worker.looked[0].facts
+
+
 class Renaming(DefaultLoadPlanner):
     """Looks for each tensor under the name that a wrapper has given it."""
 
@@ -123,5 +155,6 @@ def test_a_planner_of_the_scripts_own_may_look_under_other_names(work, tmp_path)
     model = Net("head").to_empty(device="cpu")
     dcp.load(model.state_dict(), checkpoint_id=tmp_path / "kept", planner=Renaming(allow_partial_load=True))
     train(model)
-    assert "missing_key" not in worker.looked[0].facts
-    assert worker.looked[0].facts["birth"] != "unwritten", worker.looked[0]
+    assert [harm.what for harm in worker.harms[:1]] == ["parameter"]
+    known = [one.facts for one in worker.looked]
+    assert not any("missing_key" in one or one.get("birth") in {"unwritten", "file"} for one in known), known

@@ -5,34 +5,97 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import Tensor
 
 from nandiag.events import Looked
 from nandiag.runtime.replay.finite.early import with_read_under_way
-from nandiag.runtime.tape.entry import CALL
+from nandiag.runtime.tape.entries import Tape
+from nandiag.runtime.tape.entry import BACKWARD, CALL, Entry
 from nandiag.runtime.tape.exchange import Exchange
-from nandiag.runtime.tape.packed.words import Given
+from nandiag.runtime.tape.state import modes
 
 FINITE = Looked("finite", "replay", 3, facts={"complete": True})
 
 
+class Step:
+    """The calls of a step on a tape; the collective began behind the first ``begun``."""
+
+    def __init__(self):
+        self.tape, self.kept = Tape(), []
+
+    def call(self, function, *args, kind=CALL, in_place=False):
+        entry = Entry(kind, function, grad=True, modes=modes())
+        entry.in_place = in_place
+        self.tape.add(entry, args, {})
+        output = None if kind == BACKWARD else function(*args)
+        self.kept.append(output)
+        if output is not None:
+            self.tape.made(entry, [output])
+        return output
+
+    def looked(self, *, trained=(), written, begun=0, waited=math.inf):
+        at = SimpleNamespace(begun=begun, waited=waited, tensors=[lambda: written])
+        return with_read_under_way(
+            FINITE, [Exchange("all_reduce", [], 0, under_way=at)], self.tape.entries, trained=trained
+        )
+
+
+def is_told(looked):
+    assert (looked.site is not None) is (looked.facts.get("under_way") == "all_reduce")
+    return looked is not FINITE
+
+
 @pytest.mark.parametrize(
-    ("name", "number", "waited", "told"),
+    ("function", "begun", "waited", "told"),
     [
-        ("div", 2, 3, True), ("div", 2, math.inf, True), ("div", 4, 3, False), ("view", 2, 3, False),
-        ("div", 0, math.inf, False),
+        (Tensor.div, 1, 3, True), (Tensor.div, 1, math.inf, True), (Tensor.div, 0, 1, False),
+        (Tensor.view_as, 1, 3, False), (Tensor.div, 2, math.inf, False),
     ],
 )  # fmt: skip
-def test_a_read_between_a_collective_and_its_wait_is_told(name, number, waited, told):
-    count = torch.ones(1)
-    at = SimpleNamespace(begun=1, waited=waited, tensors=[lambda: count])
-    entry = SimpleNamespace(kind=CALL, name=name, number=number, words=[Given(count, False)], frames=(), micro_step=0)
-    looked = with_read_under_way(FINITE, [Exchange("all_reduce", [], 0, under_way=at)], [entry])
-    assert (looked.facts.get("under_way") == "all_reduce") is told
-    assert (looked.site is not None) is told
+def test_a_read_between_a_collective_and_its_wait_is_told(function, begun, waited, told):
+    step, count = Step(), torch.ones(1)
+    loss = step.call(Tensor.mul, torch.ones(1, requires_grad=True), 2.0)
+    step.call(Tensor.backward, step.call(function, loss, count), kind=BACKWARD)
+    assert is_told(step.looked(written=count, begun=begun, waited=waited)) is told
 
 
 def test_another_tensor_is_no_matter():
-    count, other = torch.ones(1), torch.ones(1)
-    at = SimpleNamespace(begun=1, waited=3, tensors=[lambda: count])
-    entry = SimpleNamespace(kind=CALL, name="div", number=2, words=[Given(other, False)], frames=(), micro_step=0)
-    assert with_read_under_way(FINITE, [Exchange("all_reduce", [], 0, under_way=at)], [entry]) is FINITE
+    step = Step()
+    step.call(Tensor.backward, step.call(Tensor.div, torch.ones(1, requires_grad=True), torch.ones(1)), kind=BACKWARD)
+    assert not is_told(step.looked(written=torch.ones(1)))
+
+
+def test_what_is_read_for_a_plot_alone_did_no_harm():
+    step, count = Step(), torch.ones(1)
+    loss = step.call(Tensor.mul, torch.ones(1, requires_grad=True), 2.0)
+    step.call(Tensor.div, loss, count)
+    step.call(Tensor.backward, loss, kind=BACKWARD)
+    assert not is_told(step.looked(written=count))
+
+
+def test_what_another_loss_was_made_of_is_no_matter_to_the_one_that_was_bad():
+    step, count = Step(), torch.ones(1)
+    good = step.call(Tensor.div, torch.ones(1, requires_grad=True), count)
+    step.call(Tensor.backward, good, kind=BACKWARD)
+    bad = step.call(Tensor.mul, torch.ones(1, requires_grad=True), math.nan)
+    step.call(Tensor.backward, bad, kind=BACKWARD)
+    assert not is_told(step.looked(written=count))
+
+
+def test_what_was_written_into_something_on_the_way_is_behind_the_loss_too():
+    step, count = Step(), torch.ones(1)
+    made = step.call(Tensor.mul, torch.ones(2, requires_grad=True), 2.0)
+    part = step.call(Tensor.__getitem__, made, 0)
+    step.call(Tensor.div_, part, count[0], in_place=True)
+    step.call(Tensor.backward, step.call(Tensor.sum, made), kind=BACKWARD)
+    assert is_told(step.looked(written=count))
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_what_is_written_into_a_gradient_is_told(trains):
+    step, count, weight = Step(), torch.ones(1), torch.ones(1, requires_grad=True)
+    weight.grad = torch.ones(1)
+    for_a_plot = torch.ones(1)
+    step.call(Tensor.backward, step.call(Tensor.mul, weight, 2.0), kind=BACKWARD)
+    step.call(Tensor.div_, weight.grad if trains else for_a_plot, count, in_place=True)
+    assert is_told(step.looked(written=count, trained=[weight])) is trains

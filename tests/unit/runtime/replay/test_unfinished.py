@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from nandiag.runtime.collectives.ring import RING
 from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.replay.case import Case
+from nandiag.runtime.replay.ready import why_failed
 from nandiag.runtime.replay.rerun import Player
 from nandiag.runtime.replay.trace import Communicates
 from nandiag.runtime.replay.unfinished import reset_sharding
@@ -109,3 +111,19 @@ def test_a_rank_alone_goes_as_far_as_a_collective_only_where_its_loss_is_bad_by_
         forward()
     entry = Entry(ROOT, None, grad=True, modes=modes())
     assert player._may_end_with(entry, caught.value) is math.isnan(loss)
+
+
+GONE = "Could not resolve the process group registered under the name 0"
+
+
+@pytest.mark.parametrize(
+    ("life", "said", "told"),
+    [
+        (1, GONE, "the script had destroyed its process groups by then"),
+        (1, "index out of range", "RuntimeError: index out of range"),
+        (0, GONE, f"RuntimeError: {GONE}"),
+    ],
+)
+def test_what_needs_groups_that_the_script_has_destroyed_is_told_so(monkeypatch, life, said, told):
+    monkeypatch.setattr(RING, "life", life)
+    assert why_failed(RuntimeError(said)) == told

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from nandiag.events import Looked, Skipped
 from nandiag.runtime.births.known import CLIPS
-from nandiag.runtime.evidence.explain import site_of
-from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.look.finite import fact, is_bad, quiet
@@ -24,7 +22,6 @@ from nandiag.runtime.look.losses import Loss
 from nandiag.runtime.look.sight import Sight
 from nandiag.runtime.look.weights import Optimizer
 from nandiag.runtime.replay.ready import gradients_used
-from nandiag.runtime.replay.written import written_by
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.tape.entry import BACKWARD, Entry
@@ -32,12 +29,13 @@ from nandiag.runtime.tape.packed.descent import ancestors
 from nandiag.runtime.tape.packed.words import Given, Made
 from nandiag.runtime.watch.judge import left_out_by_script
 from nandiag.runtime.watch.told.answers.asked import Asked, Question
+from nandiag.runtime.watch.told.answers.kept import kept_bad
 from nandiag.runtime.watch.told.answers.passed_over import is_passed_over
 
 if TYPE_CHECKING:
     from nandiag.runtime.watch.sentinel import Sentinel
 
-_MOST_LOOKS, _MOST_KEPT = 2, 3
+_MOST_LOOKS = 2
 _MORE = 128
 
 
@@ -174,53 +172,33 @@ class LeftOut:
     def _tell(self, bad: Sequence[tuple[Loss, float]], *, last: bool = False) -> None:
         tape = self._sentinel.capture.tape
         made = [(known := tape.maker(one.value)) is not None and known[0].name in CLIPS for one, _ in bad]
-        first, value = bad[0]
+        value = bad[0][1]
         last = last and (len(bad) > 1 or self._passed_in == self._sentinel.clock.step)
         if all(made):
-            self._emit(value, "gradient norm", len(bad), self._look(first), last=last)
+            self._emit(value, "gradient norm", len(bad), self._look(bad), last=last)
             return
         of = "unused loss" if all(one.unused for one, _ in bad) else "loss"
-        self._emit(value, of, len(bad) - sum(made), self._look(first), last=last)
+        self._emit(value, of, len(bad) - sum(made), self._look(bad), last=last)
 
     def _emit(self, value: float, of: str, count: int, looked: Looked | None, *, last: bool = False) -> None:
         step = self._sentinel.clock.step
         self._sentinel.skips.by_script(Skipped(step, None, count, 0, value, by="script", look=looked, of=of, last=last))
 
-    def _look(self, loss: Loss) -> Looked | None:
-        """Return how a bad ``loss`` was made; None where that is not found, or was of an earlier one."""
+    def _look(self, bad: Sequence[tuple[Loss, float]]) -> Looked | None:
+        """Return how the first ``bad`` loss was made; None where that is not found, or was of an earlier one."""
         tape = self._sentinel.capture.tape
-        known = tape.maker(loss.value)
-        maker = _maker(loss, tape.entries) if known is None else known[0]
+        (maker, *others), first = [_maker(loss, tape) for loss, _ in bad], bad[0][0]
         if self._looks >= _MOST_LOOKS or maker is None:
             return None
         self._looks += 1
-        tape.made(maker, [loss.value])
-        looked = self._sentinel.looker.examine_handed(loss.value)
+        tape.made(maker, [first.value])
+        looked = self._sentinel.looker.examine_handed(first.value)
         if looked is None or looked.outcome != "found":
             return None
         self._looks = _MOST_LOOKS
         with quiet():
-            kept = kept_bad(tape)
+            kept = kept_bad(tape, [maker, *(one for one in others if one is not None)])
         return replace(looked, facts={**looked.facts, "kept_bad": kept}) if kept else looked
-
-
-def kept_bad(tape: Tape) -> list[str]:
-    """Return the lines that made what the script keeps from turn to turn, and that is bad by now.
-
-    They wrote into it in place, or made it anew of what they had made of it in an earlier turn.
-    """
-    written = written_by(list(tape.entries)) + [pair for pair in tape.living() if _is_of_itself(pair[0])]
-    bad = [entry for entry, one in written if not entry.grad and not one.requires_grad and is_bad(one)]
-    sites = [site_of(Spot(None, None, entry.frames, "loss", 0), None) for entry in bad]
-    return list(dict.fromkeys(f"{one.file}:{one.line}" for one in sites if one.file is not None))[:_MOST_KEPT]
-
-
-def _is_of_itself(entry: Entry) -> bool:
-    """Whether what it made goes into itself: the same line made, in an earlier turn, what it was made of."""
-    place, before = entry.trail[:1], ancestors([entry])
-    return bool(place) and any(
-        one.trail[:1] == place and one.function is entry.function and one is not entry for one in before
-    )
 
 
 def _are_used(capture: Capture) -> bool:
@@ -241,9 +219,12 @@ def _is_of_earlier(maker: Entry, step: int) -> bool:
     return older or any(one is not None and one.requires_grad and not is_leaf(one) for one in given)
 
 
-def _maker(loss: Loss, entries: Sequence[Entry]) -> Entry | None:
-    """Return what made a loss that a backward among ``entries`` was called on."""
-    for entry in entries:
+def _maker(loss: Loss, tape: Tape) -> Entry | None:
+    """Return what made a loss: that of one that a backward was called on may be known by that alone."""
+    known = tape.maker(loss.value)
+    if known is not None:
+        return known[0]
+    for entry in tape.entries:
         if entry.kind == BACKWARD and entry.micro_step == loss.micro_step:
             return next((one.entry for one in entry.words if type(one) is Made and not one.index), None)
     return None
