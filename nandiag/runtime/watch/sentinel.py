@@ -103,8 +103,12 @@ class Sentinel:
         if closure is None:
             self._border(optimizer)
             self.looker.update_begins(optimizer)
+            self._goes_on()
             return None
         return with_closure(args, kwargs, closure, self._watched(optimizer, closure))
+
+    def _goes_on(self) -> None:
+        """The update is made now: nothing of ours comes between, that could fail."""
 
     def _watched(self, optimizer: Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
         def begins(evaluations: int) -> None:

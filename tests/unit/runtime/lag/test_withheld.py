@@ -3,19 +3,27 @@
 The device is the CPU, of which the sentinel is told that it is another; its fused updates take the same flag.
 """
 
+import functools
+import gc
 import inspect
+import math
 import threading
+import weakref
 
 import pytest
 import torch
 from torch import nn
+from torch.optim import optimizer as optimizers
 
-from nandiag.events import ProbeDark, Stopping
+from nandiag.events import ProbeDark
+from nandiag.runtime import guard
 from nandiag.runtime.lag import transfer, wary, withheld
 from nandiag.runtime.lag.withheld import WithholdingSentinel
 from nandiag.runtime.levels.looker import Looker
 from nandiag.runtime.public import AnomalyStop
+from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.steady import assured
+from nandiag.runtime.tape.wraps.owed import OWED
 from nandiag.runtime.watch import sentinel
 
 BAD = 9
@@ -26,27 +34,38 @@ MAKES = {
 }
 
 
+KINDS = (torch.optim.Adam, torch.optim.AdamW)
+
+
+def as_at_the_start():
+    """No optimizer was made yet: with the first one torch wraps the step of its class, once for all."""
+    for kind in KINDS:
+        kind.step = inspect.unwrap(kind.step, stop=lambda one: one.__code__.co_name == "_use_grad")
+
+
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch):
     for module in (sentinel, assured, wary, transfer):
         monkeypatch.setattr(module, "_on_host", lambda _: False)
     monkeypatch.setattr(withheld, "_on_device", lambda _: True)
+    for kind in KINDS:
+        monkeypatch.setattr(kind, "step", kind.step)
+    as_at_the_start()
 
 
 @pytest.fixture
 def flags(monkeypatch):
     """The steps whose update was made under a flag, and whether that was up."""
     seen = []
-    original = WithholdingSentinel.before_step
+    original = WithholdingSentinel._goes_on
 
-    def before_step(self, optimizer, args, kwargs):
-        result = original(self, optimizer, args, kwargs)
-        if self._made_meanwhile.withheld is not None:
-            seen.append((self.clock.step, bool(optimizer.found_inf)))
-        return result
+    def goes_on(self):
+        original(self)
+        seen.extend((self.clock.step, bool(one.optimizer.found_inf)) for one in OWED.due.values())
 
-    monkeypatch.setattr(WithholdingSentinel, "before_step", before_step)
-    return seen
+    monkeypatch.setattr(WithholdingSentinel, "_goes_on", goes_on)
+    yield seen
+    assert OWED.due == {}
 
 
 class Loop:
@@ -61,7 +80,8 @@ class Loop:
 
     def run(self, steps, factor=lambda _: 1.0):
         for step in range(steps):
-            loss = self.model(self.x).square().mean() * torch.tensor(factor(step)).log().exp()
+            loss = self.model(self.x).square().mean()
+            loss = loss + math.nan if factor is shown_alone else loss * torch.tensor(factor(step)).log().exp()
             self.optimizer.zero_grad()
             loss.backward()
             self.before = self.state()
@@ -81,6 +101,17 @@ class Loop:
 
 def bad(step):
     return -1.0 if step == BAD else 1.0  # whose logarithm is NaN
+
+
+def unwatched(steps, factor, make=MAKES["adamw"]):
+    """Return a loop that was trained without us."""
+    loop = Loop(make).run(steps, factor)
+    as_at_the_start()
+    return loop
+
+
+def shown_alone(_):
+    """The loss is NaN, and its gradients are finite."""
 
 
 def alike(one, other):
@@ -105,7 +136,7 @@ def test_a_step_that_is_bad_is_run_again_before_its_update_and_stopped(make, wor
 
 @pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 def test_where_the_run_goes_on_each_bit_is_as_without(make, work, flags):
-    plain = Loop(make).run(14, bad)
+    plain = unwatched(14, bad, make)
     work(on_anomaly="continue")
     watched = Loop(make).run(14, bad)
     assert (BAD, True) in flags
@@ -113,18 +144,8 @@ def test_where_the_run_goes_on_each_bit_is_as_without(make, work, flags):
     assert watched.versions() == plain.versions()
 
 
-def test_an_update_is_left_out_by_the_policy(work, flags):
-    worker = work(on_anomaly="skip")
-    loop = Loop().run(BAD + 1, bad)
-    assert flags[-1] == (BAD, True)
-    assert alike(loop.state(), loop.before)
-    assert [stopping.action for stopping in worker.events(Stopping)] == ["skip"]
-    loop.run(2)
-    assert all(one.isfinite().all() for one in loop.state())
-
-
 def test_a_fault_of_ours_leaves_the_update_to_be_made(work, flags, monkeypatch):
-    plain = Loop().run(14, bad)
+    plain = unwatched(14, bad)
     worker = work(on_anomaly="continue")
     original = WithholdingSentinel._take
 
@@ -140,8 +161,8 @@ def test_a_fault_of_ours_leaves_the_update_to_be_made(work, flags, monkeypatch):
     assert alike(watched.state(), plain.state())
 
 
-def test_a_fault_of_ours_before_the_update_lowers_the_flag(work, flags, monkeypatch):
-    plain = Loop().run(14, bad)
+def test_a_fault_of_ours_before_the_update_raises_no_flag(work, flags, monkeypatch):
+    plain = unwatched(14, bad)
     worker = work(on_anomaly="continue")
     original = Looker.update_begins
 
@@ -157,22 +178,36 @@ def test_a_fault_of_ours_before_the_update_lowers_the_flag(work, flags, monkeypa
     assert alike(watched.state(), plain.state())
 
 
-def test_each_thread_has_a_flag_of_its_own(work, monkeypatch):
+@pytest.fixture
+def while_it_is_made(monkeypatch):
+    """Have something happen once, when the flag is up and the update is under way."""
+
+    def happens(what):
+        fused, once = torch._fused_adamw_, [what]
+
+        def update(*args, **kwargs):
+            if kwargs["found_inf"] is not None and bool(kwargs["found_inf"]) and once:
+                once.pop()()
+            fused(*args, **kwargs)
+
+        monkeypatch.setattr(torch, "_fused_adamw_", update)
+
+    return happens
+
+
+def test_each_thread_has_a_flag_of_its_own(work, while_it_is_made):
     """What one does between another's look and its update takes no flag away from that."""
     worker = work(on_anomaly="auto")
     loop, other = Loop(), Loop()
     loop.run(BAD)
     other.run(6)
 
-    fused, threads = torch._fused_adamw_, [threading.Thread(target=other.run, args=(2,))]
+    def beside():
+        thread = threading.Thread(target=other.run, args=(2,))
+        thread.start()
+        thread.join()
 
-    def update(*args, **kwargs):
-        for thread in [threads.pop()] if threads else []:
-            thread.start()
-            thread.join()
-        fused(*args, **kwargs)
-
-    monkeypatch.setattr(torch, "_fused_adamw_", update)
+    while_it_is_made(beside)
     with pytest.raises(AnomalyStop):
         loop.run(1, lambda _: -1.0)
     assert worker.looked[0].outcome == "found"
@@ -180,50 +215,110 @@ def test_each_thread_has_a_flag_of_its_own(work, monkeypatch):
     assert not hasattr(other.optimizer, "found_inf")
 
 
-def test_no_flag_stays_where_an_update_raised(work, flags, monkeypatch):
+def goes_dark(_):
+    RECORDER.dark("sentinel", ZeroDivisionError("in another thread"))
+
+
+def goes_mute(monkeypatch):
+    monkeypatch.setattr(RECORDER, "mute", True)
+
+
+def loses_its_turn(monkeypatch):
+    """Another thread's replay takes longer than we wait for it."""
+    monkeypatch.setattr(guard, "_turn", [Held()])
+
+
+class Held:
+    def acquire(self, *_, **__):
+        return False
+
+
+@pytest.mark.parametrize("silenced", [goes_dark, goes_mute, loses_its_turn])
+def test_an_update_that_nobody_judges_is_made(silenced, work, flags, while_it_is_made, monkeypatch):
+    plain = unwatched(14, bad)
+    work(on_anomaly="continue")
+    watched = Loop()
+    while_it_is_made(lambda: silenced(monkeypatch))
+    watched.run(14, bad)
+    assert flags[-1] == (BAD, True)
+    assert not hasattr(watched.optimizer, "found_inf")
+    assert alike(watched.state(), plain.state())
+
+
+def test_nothing_stays_of_an_update_that_raised(work, flags, while_it_is_made):
     work()
     loop = Loop().run(8)
-    assert flags
 
-    def raises(*_, **__):
+    def raises():
         raise RuntimeError("of the device")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "_fused_adamw_", raises)
-        with pytest.raises(RuntimeError, match="of the device"):
-            loop.run(1, lambda _: -1.0)
-    loop.optimizer.step()
+    while_it_is_made(raises)
+    with pytest.raises(RuntimeError, match="of the device"):
+        loop.run(1, lambda _: -1.0)
+    assert flags[-1] == (8, True)
     assert not hasattr(loop.optimizer, "found_inf")
+    gradients = [weakref.ref(one.grad) for one in loop.model.parameters()]
+    loop.optimizer.zero_grad()
+    gc.collect()
+    assert all(one() is None for one in gradients)
+
+
+def test_an_optimizer_within_an_optimizer_is_no_border(work, monkeypatch):
+    work()
+    seen, original = [], WithholdingSentinel._border
+
+    def border(self, optimizer, **words):
+        seen.append(type(optimizer))
+        original(self, optimizer, **words)
+
+    monkeypatch.setattr(WithholdingSentinel, "_border", border)
+
+    class Outer(torch.optim.Optimizer):
+        def __init__(self, inner):
+            self.inner = inner
+            super().__init__([one for group in inner.param_groups for one in group["params"]], {})
+
+        def step(self, _closure=None):
+            self.inner.step()
+
+    loop = Loop()
+    loop.optimizer = Outer(loop.optimizer)
+    loop.run(6)
+    assert set(seen) == {Outer}
 
 
 def test_flags_that_are_raised_in_vain_are_given_up(work, flags):
     """Gradients whose norm overflows are no harm, and each such update is made twice."""
 
-    def train():
-        slow = Loop(lambda weights: torch.optim.Adam(weights, lr=1e-30, fused=True))
-        return slow.run(20, lambda _: 1e20)
+    def make(weights):
+        return torch.optim.Adam(weights, lr=1e-30, fused=True)
 
-    plain, worker = train(), work()
-    watched = train()
+    plain, worker = unwatched(20, lambda _: 1e20, make), work()
+    watched = Loop(make).run(20, lambda _: 1e20)
     assert [up for _, up in flags].count(True) == withheld._IN_VAIN
     assert worker.harms == []
     assert alike(watched.state(), plain.state())
     assert watched.versions() == plain.versions()
 
 
-def own_hook(loop):
+def own_hook(loop, _):
     loop.optimizer.register_step_post_hook(lambda *_: None)
 
 
-def not_fused(loop):
+def others_hook(_, monkeypatch):
+    monkeypatch.setattr(optimizers, "_global_optimizer_post_hooks", {**optimizers._global_optimizer_post_hooks})
+    optimizers._global_optimizer_post_hooks[-1] = lambda *_: None
+
+
+def not_fused(loop, _):
     loop.optimizer.param_groups[0]["fused"] = False
 
 
-def of_a_scaler(loop):
+def of_a_scaler(loop, _):
     loop.optimizer.grad_scale = None
 
 
-def own_kind(loop):
+def own_kind(loop, _):
     class Own(torch.optim.AdamW):
         def step(self, closure=None):
             return super().step(closure)
@@ -231,21 +326,47 @@ def own_kind(loop):
     loop.optimizer = Own(loop.model.parameters(), lr=1e-3, fused=True)
 
 
-def own_update(loop):
+def own_update(_, monkeypatch):
     original = torch.optim.AdamW.step
-    torch.optim.AdamW.step = lambda self, closure=None: original(self, closure)
+    monkeypatch.setattr(torch.optim.AdamW, "step", lambda self, closure=None: original(self, closure))
 
 
-@pytest.mark.parametrize("changes", [own_hook, not_fused, of_a_scaler, own_kind, own_update])
+def own_wrap(_, monkeypatch):
+    original = torch.optim.AdamW.step
+    wrap = functools.wraps(original)(lambda self, closure=None: original(self, closure))
+    monkeypatch.setattr(torch.optim.AdamW, "step", wrap)
+
+
+def own_parts(loop, _):
+    loop.optimizer._init_group = loop.optimizer._init_group
+
+
+@pytest.mark.parametrize(
+    "changes", [own_hook, others_hook, not_fused, of_a_scaler, own_kind, own_update, own_wrap, own_parts]
+)
 def test_what_may_hang_on_the_update_is_judged_before_it(changes, work, flags, monkeypatch):
-    monkeypatch.setattr(torch.optim.AdamW, "step", torch.optim.AdamW.step)  # put back at the end
     worker = work(on_anomaly="auto")
     loop = Loop()
-    changes(loop)
+    changes(loop, monkeypatch)
     with pytest.raises(AnomalyStop):
         loop.run(20, bad)
     assert flags == []
     assert worker.looked[0].outcome == "found"
+
+
+@pytest.mark.parametrize("settings", [{"on_anomaly": "skip"}, {"level": "module"}, {"level": "op"}])
+def test_other_ways_to_watch_judge_before_the_update(settings, work, flags):
+    work(**settings)
+    Loop().run(12, bad)
+    assert flags == []
+
+
+def test_a_loss_that_stays_bad_over_finite_gradients_is_soon_judged_before_the_update(work, flags):
+    plain = unwatched(20, shown_alone)
+    work()
+    watched = Loop().run(20, shown_alone)
+    assert [up for _, up in flags].count(True) == withheld._IN_VAIN
+    assert alike(watched.state(), plain.state())
 
 
 def test_what_torch_calls_a_step_is_found_below_its_wraps(work):
