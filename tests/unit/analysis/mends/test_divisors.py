@@ -52,7 +52,32 @@ def test_a_divisor_that_is_0_all_over_leaves_nothing_of_what_is_trained(at, by_h
     given = by_hand.fact(), by_hand.fact(zeros=zeros, min=0.0, max=0.0 if zeros == 16 else 1.5)
     line = placed("s = v / (df - 2)", "v / (df - 2)")
     facts = at("div", given, (by_hand.fact(posinf=zeros),), **line, extra={"of_weights": trained})
-    assert (advice(facts)[0].code == "s = v / (df - 2).clamp_min(1e-6)") is kept
+    assert (advice(facts)[0].code == "s = v / torch.where(df - 2 == 0, 1e-6, df - 2)") is kept
+
+
+@pytest.mark.parametrize(
+    ("line", "expression", "names", "code"),
+    [
+        ("g = grad * x.sign() / x", "grad * x.sign() / x", (), "g = grad * x.sign() / torch.where(x == 0, 1e-6, x)"),
+        ("y = a / net(x)", "a / net(x)", (),
+         "divisor = net(x)\ny = a / torch.where(divisor == 0, 1e-6, divisor)"),
+        ("y = a / x", "a / x", [("x", "h.abs().sum(-1)")], "y = a / x.clamp_min(1e-6)"),
+        ("y = a / x", "a / x", [("x", "(h - m) ** 2")], "y = a / x.clamp_min(1e-6)"),
+        ("y = a / x", "a / x", [("x", "(h - m) ** 3")], "y = a / torch.where(x == 0, 1e-6, x)"),
+        ("y = a / x", "a / x", [("x", "F.relu(h).mean(1)")], "y = a / x.clamp_min(1e-6)"),
+        ("y = a / x.norm(dim=1)", "a / x.norm(dim=1)", (), "y = a / x.norm(dim=1).clamp_min(1e-6)"),
+        ("y = a / (h > 0).sum(1)", "a / (h > 0).sum(1)", (), "y = a / (h > 0).sum(1).clamp_min(1e-6)"),
+        ("y = a / (p + q)", "a / (p + q)", [("p", "h.exp()"), ("q", "k * k")], "y = a / (p + q).clamp_min(1e-6)"),
+        ("y = a / (p - q)", "a / (p - q)", [("p", "h.exp()"), ("q", "k * k")],
+         "y = a / torch.where(p - q == 0, 1e-6, p - q)"),
+        ("y = w / w.sum(1)", "w / w.sum(1)", (), "y = w / w.sum(1).clamp_min(1e-6)"),
+    ],
+)  # fmt: skip
+def test_zeros_all_over_do_not_tell_that_a_divisor_is_never_negative(at, by_hand, line, expression, names, code):
+    """A clamp would make each number below zero a tiny one above it."""
+    given = by_hand.fact(zeros=16, min=0.0, max=0.0), by_hand.fact(zeros=16, min=0.0, max=0.0)
+    facts = at("div", given, (by_hand.fact(nan=16),), **placed(line, expression))
+    assert advice(on(facts, *names))[0].code == code
 
 
 def test_where_more_than_0_is_divided_by_a_root_the_quotient_is_left_out_as_well(at, by_hand):
