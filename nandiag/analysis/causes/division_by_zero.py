@@ -181,6 +181,7 @@ def _in_pass(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
         scalings.in_logarithms(facts, divisor)
         or scans.of_product(facts)
         or spreads.not_yet(facts)
+        or corrections.not_begun(facts)
         or corrections.in_line(facts)
         or powers.counted(facts)
         or peaks.instead(facts)
