@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from nandiag.analysis.causes import explain
+from nandiag.analysis.causes.facts import LIKELY
 from nandiag.analysis.causes.mends.script.guards import least, small, under_root
 from nandiag.events import Around, Carried, History, Site
 from tests.unit.analysis.mends.told import advice, on, placed, quotient
@@ -78,6 +79,23 @@ def test_zeros_all_over_do_not_tell_that_a_divisor_is_never_negative(at, by_hand
     given = by_hand.fact(zeros=16, min=0.0, max=0.0), by_hand.fact(zeros=16, min=0.0, max=0.0)
     facts = at("div", given, (by_hand.fact(nan=16),), **placed(line, expression))
     assert advice(on(facts, *names))[0].code == code
+
+
+def test_an_error_that_is_a_length_is_kept_above_zero_in_its_line(at, by_hand):
+    given = (by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0),)
+    line = placed("f = 0.9 * (rtol / err) ** 0.5", "rtol / err")
+    facts = at("reciprocal", given, (by_hand.fact(shape=(), posinf=1),), **line)
+    told = advice(on(facts, ("err", "(0.5 * dt * (b - a)).norm() / (1 + y.norm())")))
+    assert [one.code for one in told] == ["f = 0.9 * (rtol / err.clamp_min(1e-6)) ** 0.5"]
+
+
+@pytest.mark.parametrize(("below", "slug"), [("a.sum(-1) + self.eps", "precision_underflow"), ("a.sum(-1)", None)])
+def test_a_small_number_that_half_precision_lost_in_the_divisor_is_the_story(at, by_hand, below, slug):
+    given = by_hand.fact(dtype="float16", zeros=9, min=0.0), by_hand.fact(dtype="float16", zeros=2, min=0.0, max=8.0)
+    line = placed(f"a = a / ({below})", f"a / ({below})")
+    story, mechanism = explain(at("div", given, (by_hand.fact(dtype="float16", nan=4),), **line))
+    assert mechanism.slug == "division_by_zero"
+    assert (story.strength == LIKELY and story.slug == slug) is (slug is not None)
 
 
 def test_where_more_than_0_is_divided_by_a_root_the_quotient_is_left_out_as_well(at, by_hand):

@@ -123,6 +123,7 @@ def test_a_gamma_function_at_zero(at, by_hand):
     facts = at("lgamma", (by_hand.fact(zeros=1, min=0.0),), (by_hand.fact(posinf=1),), **line)
     found = explain(facts)[1]
     assert (found.slug, found.evidence) == ("domain_error", ("the input of lgamma holds 1 zero; it is infinite there",))
+    assert found.suggestions[0].text.startswith("Keep it above zero here. Better, where the model makes it")
 
 
 def test_a_softmax_by_hand_of_a_row_that_is_masked_whole(at, by_hand):

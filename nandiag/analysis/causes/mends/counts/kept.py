@@ -95,7 +95,7 @@ def may_be_negative(facts: Facts, divisor: TensorFact) -> bool:
         return False
     found = fitting.parsed(facts.origin)
     below = None if found is None else quotients.divided_by(found[1])
-    return found is not None and below is not None and not (_is_share(found[1]) or _is_a_size(facts, below))
+    return found is not None and below is not None and not (_is_share(found[1]) or is_a_size(facts, below))
 
 
 def _is_share(node: ast.expr) -> bool:
@@ -104,7 +104,7 @@ def _is_share(node: ast.expr) -> bool:
     return isinstance(node, ast.BinOp) and summed is not None and ast.dump(summed) == ast.dump(node.left)
 
 
-def _is_a_size(facts: Facts, node: ast.expr, depth: int = 0) -> bool:
+def is_a_size(facts: Facts, node: ast.expr, depth: int = 0) -> bool:
     """Whether the text tells that it is not below zero: a norm, a square, a count, or what is made of such alone."""
     if depth > _DEEPEST:
         return False
@@ -113,7 +113,7 @@ def _is_a_size(facts: Facts, node: ast.expr, depth: int = 0) -> bool:
     if _is_number(node):
         return True
     if isinstance(node, ast.Subscript):
-        return _is_a_size(facts, node.value, depth + 1)
+        return is_a_size(facts, node.value, depth + 1)
     if isinstance(node, ast.Name | ast.Attribute):
         return _is_called_a_size(facts, node, depth + 1)
     return isinstance(node, ast.BinOp | ast.Call) and _is_made_a_size(facts, node, depth + 1)
@@ -123,7 +123,7 @@ def _is_called_a_size(facts: Facts, node: ast.Name | ast.Attribute, depth: int) 
     name = ast.unparse(node)
     made = parsing.expression(facts.kind(name))
     if made is not None and ast.unparse(made) != name:
-        return _is_a_size(facts, made, depth)
+        return is_a_size(facts, made, depth)
     return _CALLED.search(name.rpartition(".")[2].lower()) is not None
 
 
@@ -133,11 +133,11 @@ def _is_made_a_size(facts: Facts, node: ast.BinOp | ast.Call, depth: int) -> boo
     left, right = node.left, node.right
     if isinstance(node.op, ast.Pow):
         whole = isinstance(right, ast.Constant) and isinstance(right.value, int | float) and right.value % 2 == 1
-        return not whole or _is_a_size(facts, left, depth)
+        return not whole or is_a_size(facts, left, depth)
     if isinstance(node.op, ast.Mult | ast.MatMult) and ast.dump(left) == ast.dump(right):
         return True
     joins = isinstance(node.op, ast.Add | ast.Mult | ast.Div | ast.MatMult)
-    return joins and all(_is_a_size(facts, one, depth) for one in (left, right))
+    return joins and all(is_a_size(facts, one, depth) for one in (left, right))
 
 
 def _is_given_a_size(facts: Facts, node: ast.Call, depth: int) -> bool:
@@ -148,8 +148,8 @@ def _is_given_a_size(facts: Facts, node: ast.Call, depth: int) -> bool:
         return True
     given = fitting.target(node, name)
     if name == "pow" and given is not None and node.args:
-        return _is_a_size(facts, ast.BinOp(given, ast.Pow(), node.args[-1]), depth)
-    return name in _KEEPS | _BOUNDS and given is not None and _is_a_size(facts, given, depth)
+        return is_a_size(facts, ast.BinOp(given, ast.Pow(), node.args[-1]), depth)
+    return name in _KEEPS | _BOUNDS and given is not None and is_a_size(facts, given, depth)
 
 
 def _is_number(node: ast.expr) -> bool:
