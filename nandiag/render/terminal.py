@@ -280,12 +280,14 @@ def _code(origin: Origin, label: str | None, frame: Frame, place: Place) -> tupl
 def _facts(origin: Origin, frame: Frame) -> Iterable[Text]:
     if origin.op or origin.node:
         made = f", the gradient of {origin.forward_op}" if origin.forward_op else ""
-        name = words.module(origin.module, origin.module_class)
-        inside = f" in {name}" if name else ""
-        kind = f" ({origin.module_class})" if origin.module_class and name == origin.module else ""
-        node = f" [{origin.node}{made}]" if origin.node else ""
         # An op that was given the bad values, and is not blamed for any, only shows where they were met.
         mark = "op" if origin.outputs or not any(fact.bad for fact in origin.inputs) else "first used by"
+        # What made a weight bad before it was used ran in no module: that of the origin is the weight's own.
+        owned = mark == "op" and origin.phase in {"init", "checkpoint"}
+        name = words.module(origin.module, origin.module_class)
+        inside = f" in {name}" if name and not owned else ""
+        kind = f" ({origin.module_class})" if origin.module_class and name == origin.module and not owned else ""
+        node = f" [{origin.node}{made}]" if origin.node else ""
         yield from frame.notes([f"{origin.op or origin.node}{node if origin.op else made}{inside}{kind}"], 1, mark)
     # x * x has the same tensor twice: once is enough.
     inputs = dict.fromkeys(words.named_tensor(fact, "input") for fact in origin.inputs)

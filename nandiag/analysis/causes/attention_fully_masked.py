@@ -252,7 +252,8 @@ def _less_its_maximum(facts: Facts) -> Cause | None:
     if not (_is_of_rows(*inputs) or _says_largest(facts, found)):
         return None  # it is laid along the rows: a table, of which one entry is -inf
     return Cause(
-        slug="attention_fully_masked",
+        # A logarithm of a sum is no attention: a chain, or a score of all paths.
+        slug="masked_infinity" if _is_logged(facts) else "attention_fully_masked",
         evidence=("a whole row is -inf, and so is what is taken off it; -inf less -inf is NaN",),
         suggestions=_shifted(facts, found),
     )
@@ -291,12 +292,12 @@ def _shifted(facts: Facts, found: tuple[str, ast.expr] | None) -> tuple[Suggesti
     meaning = facts.meaning(largest.id) if isinstance(largest, ast.Name) else None
     where = "Before its maximum is taken" if isinstance(largest, ast.Name) else "Before this line"
     where = where if meaning is None else f"Before line {meaning.line}, which takes the maximum"
-    logged = "log(" in "".join((facts.origin.source or "", *facts.uses))
+    logged = _is_logged(facts)
     if isinstance(largest, ast.Name) and _is_multiplied_back(facts, largest.id):
         behind = "Before this line" if meaning is None else f"Behind line {meaning.line}, which takes the maximum"
         text = f"{behind}, put the lowest finite number for -inf in it: the sum of such a row is then 0."
         return (Suggestion(text, f"{largest.id} = {_finite(largest.id)}"), _left_one(facts, name))
-    if logged and len(facts.origin.inputs[0].shape) > _TWO:
+    if logged and not _is_of_one_batch(facts):
         return _in_recursion(facts, name, where)
     if logged:
         text = f"{where}, leave such rows out: the logarithm of a sum of nothing is -inf, and no number stands for it."
@@ -304,6 +305,34 @@ def _shifted(facts: Facts, found: tuple[str, ast.expr] | None) -> tuple[Suggesti
     both = ", and take the maximum and this difference of that" if of_sum else ""
     text = f"{where}, put the lowest finite number for -inf{both}: such a row is then a mean over all its positions."
     return (Suggestion(text, _into(name, _finite(name))), _left_one(facts, name))
+
+
+def _is_logged(facts: Facts) -> bool:
+    return "log(" in "".join((facts.origin.source or "", *facts.uses))
+
+
+def _is_of_one_batch(facts: Facts) -> bool:
+    """Whether the rows are those of a table, along its last dimension, which can be left out.
+
+    Along another dimension, or one that is a name for whatever a caller hands in, what comes next needs all of them.
+    """
+    scores, taken = facts.origin.inputs[0].shape, facts.origin.inputs[1].shape
+    along = [place for place, (many, one) in enumerate(zip(scores, taken, strict=False)) if one != many]
+    sums = [one for node in fitting.nodes_of(facts.origin.source or "") if (one := _along(node)) is not None]
+    last = len(scores) != len(taken) or along in ([], [len(scores) - 1])
+    return len(scores) <= _TWO and last and all(isinstance(one, ast.Constant | ast.UnaryOp) for one in sums)
+
+
+def _along(node: ast.AST) -> ast.expr | None:
+    """Return the d of ``x.sum(d)`` and ``torch.sum(x, dim=d)``."""
+    summed = fitting.target(node, "sum") if isinstance(node, ast.Call) else None
+    if not isinstance(node, ast.Call) or summed is None:
+        return None
+    given = [
+        *(one for one in node.args if one is not summed),
+        *(one.value for one in node.keywords if one.arg == "dim"),
+    ]
+    return given[0] if given else None
 
 
 def _is_multiplied_back(facts: Facts, largest: str) -> bool:

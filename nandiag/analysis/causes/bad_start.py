@@ -309,6 +309,8 @@ def _write(facts: Facts) -> Suggestion:
     last = name.rpartition(".")[2]
     if facts.extra.get("weight_is") == "buffer" and _EMPTIED.search(facts.origin.source or ""):
         return Suggestion(_AGAIN.format(last, f"the __init__ of {owner}" if owner else "its module's __init__"))
+    if (filled := unwritten.filled(facts)) is not None:
+        return filled
     if not owner or not last.isidentifier():
         return _WRITE
     text = f"Write every element after torch.empty or to_empty: initialise it in {owner}."

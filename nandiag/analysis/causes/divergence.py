@@ -11,7 +11,7 @@ from collections.abc import Collection
 from nandiag.analysis.causes.course import Course, Row, courses, shown
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends import multipliers
-from nandiag.analysis.causes.mends.scales import rates
+from nandiag.analysis.causes.mends.scales import rates, reach
 from nandiag.analysis.causes.overflow import overflows
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -127,7 +127,7 @@ def explain(facts: Facts) -> Cause | None:
     if course.rate_rose:
         return _by_rate(facts, course, strength)
     if course.from_the_start:
-        return _too_large(course.rows[0], strength) or _by_rate(facts, course, strength)
+        return _too_large(course.rows[0], strength) or _within(facts, course) or _by_rate(facts, course, strength)
     return None if sudden(course) or _by_dtype(facts, course) else _by_growth(facts, course, strength)
 
 
@@ -282,6 +282,12 @@ def _by_rate(facts: Facts, course: Course, strength: int) -> Cause:
         told = f"It grew from the first updates on, at a learning rate of {words.number(high)}."
     evidence = (course.grown(), told, *_besides(facts))
     return Cause("lr_divergence", evidence, _slower(facts, course, strength), strength, story=True)
+
+
+def _within(facts: Facts, course: Course) -> Cause | None:
+    text = reach.too_short(_kind(facts, course), course)
+    mends = (reach.BOUND, *_second_line(facts, course))
+    return None if text is None else Cause("gradient_explosion", (course.grown(), text), mends, LIKELY, story=True)
 
 
 def _groups(facts: Facts) -> tuple[GroupRate, ...]:

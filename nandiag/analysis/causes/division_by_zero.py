@@ -7,7 +7,7 @@ import re
 from nandiag.analysis.causes.empty_reduction import divides_by_nothing
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
 from nandiag.analysis.causes.mends import by_hand, densities
-from nandiag.analysis.causes.mends.counts import names, narrow
+from nandiag.analysis.causes.mends.counts import kept, names, narrow
 from nandiag.analysis.causes.mends.divisors import (
     corrections,
     inverses,
@@ -22,7 +22,7 @@ from nandiag.analysis.causes.mends.divisors import (
 from nandiag.analysis.causes.mends.exponentials import forms, scalings, scans, shares, temperatures
 from nandiag.analysis.causes.mends.logarithms import probabilities
 from nandiag.analysis.causes.mends.script import bounding, fitting, quotients
-from nandiag.analysis.causes.mends.script.guards import in_update, small, under_root
+from nandiag.analysis.causes.mends.script.guards import under_root
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
@@ -181,6 +181,7 @@ def _in_pass(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
         scalings.in_logarithms(facts, divisor)
         or scans.of_product(facts)
         or spreads.not_yet(facts)
+        or corrections.not_begun(facts)
         or corrections.in_line(facts)
         or powers.counted(facts)
         or peaks.instead(facts)
@@ -197,8 +198,8 @@ def _in_pass(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
 
 def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     rooted = _in_root(facts, divisor)
-    found = [Suggestion(_keep(facts, divisor), _guarded(facts, divisor))] if rooted is None else list(rooted)
-    found[:0] = _where_made(facts, divisor) if rooted is None else ()
+    found = [Suggestion(_keep(facts, divisor), kept.guarded(facts, divisor))] if rooted is None else list(rooted)
+    found[:0] = kept.where_made(facts, divisor) if rooted is None else ()
     elsewhere = _elsewhere(facts, divisor, in_root=rooted is not None)
     if elsewhere:
         return elsewhere
@@ -296,12 +297,12 @@ def _out_of_reach(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
         return (logged,)
     kernel = forms.of_quotient(facts.origin)
     if kernel and divisor.min == 0.0 and (facts.origin.inputs[0].max or 0.0) <= 0.0 and facts.node is None:
-        return (Suggestion(_KERNEL, _guarded(facts, divisor)),)
+        return (Suggestion(_KERNEL, kept.guarded(facts, divisor)),)
     inverted = facts.op == "reciprocal" and not names.is_one(facts, divisor)
     if divisor.numel > 1 and (inverted or facts.op in DIVISIONS):
         huge = _LARGE if shares.is_shared(facts) else _LOGGED if probabilities.is_taken(facts) else None
         if huge is not None:
-            return (Suggestion(huge, _guarded(facts, divisor)),)
+            return (Suggestion(huge, kept.guarded(facts, divisor)),)
         return _in_places(facts, divisor)
     if divisor.numel > 1 or facts.op == "rsqrt" or facts.origin.phase == "optimizer":
         return ()
@@ -312,7 +313,7 @@ def _out_of_reach(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
 def _in_places(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     """Where it is 0 in places the quotient is left out there; where it is all over, nothing would be left to train."""
     if divisor.zeros == divisor.numel and facts.node is None and facts.extra.get("of_weights") is True:
-        return (Suggestion(_NOTHING_LEFT, _guarded(facts, divisor)),)
+        return (Suggestion(_NOTHING_LEFT, kept.guarded(facts, divisor)),)
     first = Suggestion(_left_out(facts), quotients.left_out(facts.origin) or _KEPT)
     return (first,) if facts.origin.node is not None else (first, _CLAMPED)
 
@@ -364,37 +365,6 @@ def _where_set(facts: Facts, text: str | None) -> str:
     return f"where it{f' ({alias})' if alias else ''} is set: {words.lines(lines)}"
 
 
-def _where_made(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
-    """What the function divides by more than once is mended where it is made, for all of them."""
-    name = quotients.below(facts.origin) or ""
-    meaning = facts.meaning(name)
-    if meaning is None or not (meaning.divides and meaning.inside and meaning.text) or (divisor.min or 0.0) < 0:
-        return ()
-    eps = "1" if names.is_one(facts, divisor) else small(divisor)
-    text = f"{name} divides further on as well: keep it away from zero where it is made, in line {meaning.line}."
-    return (Suggestion(text, f"{name} = ({fitting.unbracketed(meaning.text)}).clamp_min({eps})"),)
-
-
 def _keep(facts: Facts, divisor: TensorFact) -> str:
     small_is_zero = dtype_of(divisor) == "float16" and not names.is_one(facts, divisor)
     return _KEEP + (" A small constant like 1e-8 is itself 0 in float16." if small_is_zero else "")
-
-
-def _guarded(facts: Facts, divisor: TensorFact) -> str:
-    guard = in_update if quotients.of_squares(facts) and not _is_infinite(facts) else small
-    eps = "1" if names.is_one(facts, divisor) else names.least(facts, guard(divisor))
-    if facts.op == "rsqrt":
-        return fitting.argument(facts.origin, "rsqrt", lambda text: f"{text} + {eps}") or f"torch.rsqrt(x + {eps})"
-    if divisor.min is not None and divisor.min < 0:
-        # Clamping would turn negative divisors round.
-        code = quotients.divisor(
-            facts.origin,
-            lambda text: f"torch.where({fitting.unbracketed(text)} == 0, {eps}, {fitting.unbracketed(text)})",
-        )
-        return code or f"a / torch.where(b == 0, {eps}, b)"
-    if facts.op == "reciprocal":
-        code = fitting.argument(facts.origin, "reciprocal", lambda text: f"{text}.clamp_min({eps})")
-        code = code or quotients.divisor(facts.origin, lambda text: f"{text}.clamp_min({eps})")  # 1 / x
-        return code or f"x.clamp_min({eps}).reciprocal()"
-    code = quotients.divisor(facts.origin, lambda text: f"{text}.clamp_min({eps})")
-    return code or f"a / b.clamp_min({eps})"

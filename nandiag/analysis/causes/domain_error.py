@@ -277,9 +277,9 @@ def _at_zero(facts: Facts, op: str, given: TensorFact) -> Cause:
     held = "is 0" if given.numel == 1 else f"holds {words.count(given.zeros, 'zero')}"
     code = fitting.argument(facts.origin, op, lambda text: f"{text}.clamp_min(1e-6)")
     text = (
-        f"Keep it above zero here, or better where the model makes it, by {_SOFTPLUS} or by adding 1: the "
-        "concentration or rate of a Gamma, Beta, Dirichlet or Student distribution must be positive, which "
-        "validate_args=True checks."
+        "Keep it above zero here. Better, where the model makes it, let it be positive by construction, by "
+        f"{_SOFTPLUS} or by adding 1 to what is not negative, for behind a clamp there is no gradient: the "
+        "concentration or rate of a Gamma, Beta, Dirichlet or Student distribution must be positive."
     )
     return Cause("domain_error", (f"the input of {op} {held}; it is infinite there",), (Suggestion(text, code),))
 

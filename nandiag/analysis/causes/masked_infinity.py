@@ -6,7 +6,7 @@ import ast
 import posixpath
 
 from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
-from nandiag.analysis.causes.mends.script import fitting
+from nandiag.analysis.causes.mends.script import fitting, parsing
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Origin, Suggestion
 from nandiag.events import words
@@ -72,14 +72,31 @@ def written_at(facts: Facts, what: str) -> tuple[str, ...]:
 
 def _of_nothing(facts: Facts) -> Suggestion:
     """Where nothing is left the extreme is the mask's own number, which is to go no further."""
-    found = facts.origin.source or ""
-    name = found.partition("=")[0].strip()
-    name = name if name.isidentifier() else "extreme"
-    if any(len(one.shape) > 1 for one in facts.origin.outputs):  # as one column of a batch, it keeps its rows
-        text = "Behind this line, put what stands for the extreme of nothing in its place, 0 perhaps."
-        return Suggestion(text, f"{name} = {name}.masked_fill({name}.isinf(), 0.0)")
+    found = (facts.origin.source or "").strip()
+    made = parsing.statement(found)
+    named = isinstance(made, ast.Assign) and len(made.targets) == 1 and isinstance(made.targets[0], ast.Name)
+    name = made.targets[0].id if named else "extreme"  # type: ignore[union-attr]
+    line = f"{found}\n" if named else ""
+    if _keeps_its_rows(facts, name):
+        text = "Behind this line, put what stands for the extreme of nothing in its place, 0 perhaps; of a mean behind "
+        text += "it leave such rows out by one mask for all that goes into it, and divide by no less than one."
+        return Suggestion(text, f"{line}{name} = {name}.masked_fill({name}.isinf(), 0.0)")
     text = "Leave such rows out of what follows: there is nothing to take the extreme of."
-    return Suggestion(text, f"{name} = {name}[{name}.isfinite()]")
+    return Suggestion(text, f"{line}{name} = {name}[{name}.isfinite()]")
+
+
+def _keeps_its_rows(facts: Facts, name: str) -> bool:
+    """Whether rows cannot be left out: of a batch's columns, where none would be left, or where others go with them.
+
+    What meets it in a later line has rows for all of them.
+    """
+    outputs = facts.origin.outputs
+    if any(len(one.shape) > 1 or one.posinf + one.neginf == one.numel for one in outputs) or not facts.uses:
+        return True
+    nodes = [node for use in facts.uses for node in fitting.nodes_of(use)]
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    read = (one for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load))
+    return any(one.id != name and id(one) not in called and not fitting.is_module(one) for one in read)
 
 
 def _of_target(facts: Facts, op: str) -> Suggestion:

@@ -365,7 +365,8 @@ def _lifted(facts: Facts) -> Suggestion:
         return Suggestion(
             f"Or run {op} in float32, outside of autocast.", widening.outside_autocast(facts.origin, device) or code
         )
-    return Suggestion(f"Or run {op} in float32.", widening.operands(facts.origin) or "x.float()")
+    given = fitting.argument(facts.origin, op, lambda text: f"{text}.float()")
+    return Suggestion(f"Or run {op} in float32.", widening.operands(facts.origin) or given or "x.float()")
 
 
 def _device(facts: Facts) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nandiag.analysis.causes.division_by_zero import DIVISIONS, RATIOS, RECIPROCALS
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
+from nandiag.analysis.causes.mends.script import bounding
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 
@@ -67,7 +68,8 @@ def explain(facts: Facts) -> Cause | None:
     return Cause(
         slug="precision_underflow",
         evidence=(f"The divisor is {dtype}: {lost}.",),
-        strength=POSSIBLE,
+        # A small number that is added to the divisor, and lost in it, is what was to keep it from 0.
+        strength=LIKELY if bounding.has_eps((facts.origin.source or "").strip(), "div", 0.0) else POSSIBLE,
         story=True,
     )
 

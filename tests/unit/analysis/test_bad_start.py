@@ -6,7 +6,7 @@ import pytest
 
 from nandiag.analysis.causes import Facts, explain
 from nandiag.analysis.report import Origin
-from nandiag.events import Harm, Looked
+from nandiag.events import Around, Harm, Looked, Meaning, Site
 
 
 def began(by_hand, bad, *, step=0, basis="state", total=4):
@@ -51,7 +51,8 @@ def test_a_weight_first_seen_bad_within_the_run_is_not_said_to_be_bad_from_the_s
     ("Linear", 'net.to_empty(device="cpu")',
      "[m.reset_parameters() for m in net.modules() if hasattr(m, 'reset_parameters')]"),
     ("ScaleNorm", 'net.to_empty(device="cpu")', "torch.nn.init.normal_(self.weight, std=0.02)"),
-    ("Linear", "w = torch.empty(3, 3)", "torch.nn.init.normal_(self.weight, std=0.02)"),
+    ("Linear", "w = torch.empty(3, 3)", "w = torch.empty(3, 3)\ntorch.nn.init.normal_(w, std=0.02)"),
+    ("Linear", "self.w = torch.empty(3, 3)", "torch.nn.init.normal_(self.weight, std=0.02)"),
 ])  # fmt: skip
 def test_what_to_empty_left_unwritten_is_filled_by_modules_that_know_how(by_hand, kind, line, code):
     bad = by_hand.fact("layers.0.weight", nan=3)
@@ -60,6 +61,24 @@ def test_what_to_empty_left_unwritten_is_filled_by_modules_that_know_how(by_hand
     look = Looked("found", "record", 0, source="parameter", facts=told)
     facts = Facts(origin, "look", harm=Harm("parameter", 0, "init", (bad,), 1, 4), look=look, born_bad=bad)
     assert explain(facts)[0].suggestions[0].code == code
+
+
+@pytest.mark.parametrize(("use", "known", "left"), [
+    ("w[:old.shape[0]] = old", ["old"], "w[old.shape[0]:]"),
+    ("w[:4] = old", [], "w[4:]"),
+    ("w[:n] = old", [], "w"),  # n may be made behind the line
+    ("w[2:4] = old", [], "w"),
+    ("w[:, :4] = old", [], "w"),
+])  # fmt: skip
+def test_of_rows_that_are_written_the_rest_is_initialised_by_the_scripts_own_name(by_hand, use, known, left):
+    bad = by_hand.fact("tok.weight", nan=8, first_bad=(2, 0))
+    line = "w = torch.empty(n, 4)"
+    origin = Origin("nan", 0, (0,), 0, phase="init", inputs=(bad,), source=line, module_class="Embedding", line=34)
+    told = {"weight": "tok.weight", "birth": "unwritten", "call": "empty"}
+    site = Site(around=Around(tuple(Meaning(one, "x.data", "t.py", 33) for one in known), (use,)))
+    look = Looked("found", "record", 0, source="op", facts=told, site=site)
+    facts = Facts(origin, "look", harm=Harm("parameter", 0, "init", (bad,), 1, 4), look=look, born_bad=bad)
+    assert explain(facts)[0].suggestions[0].code == f"{line}\ntorch.nn.init.normal_({left}, std=0.02)"
 
 
 def test_a_load_that_passed_over_it_is_told_with_what_the_checkpoint_lacks(by_hand):

@@ -185,6 +185,26 @@ def test_a_rate_to_try_is_no_higher_than_what_brings_the_loss_to_zero(by_hand):
     assert tried("Own") == "Own(..., lr=1e+01)"
 
 
+@pytest.mark.parametrize(
+    ("kind", "lr", "slug"),
+    [
+        ("Adam", 1e-3, "gradient_explosion"),
+        ("Adam", 0.1, "lr_divergence"),
+        ("SGD", 1e-3, "lr_divergence"),  # its updates are as long as its gradients
+        ("Own", 1e-3, "lr_divergence"),
+    ],
+)
+def test_updates_that_move_no_weight_far_make_nothing_grow(by_hand, kind, lr, slug):
+    """A rollout whose horizon grows with the epoch: the growth is that of one forward."""
+    past = facts(history([0.8, 1.1, 40.0, 1e9], [0.9, 0.9, 9.0, 1e8], lrs=lr), by_hand)
+    story = explain(replace(past, harm=replace(past.harm, optimizer=kind)))[0]
+    assert story.slug == slug
+    assert ("within a step" in story.evidence[1]) is (slug == "gradient_explosion")
+    if slug == "gradient_explosion":
+        assert "0.004 at most" in story.evidence[1]
+        assert "shorter horizon" in story.suggestions[0].text
+
+
 def test_the_rate_of_the_step_itself_counts(by_hand):
     past = history([*CALM, 300.0, 1.0], lrs=[0.01] * 12 + [0.01, 4.0], steps=[*range(13), 13])
     assert story_of(past, by_hand, step=13).slug == "lr_divergence"

@@ -191,6 +191,13 @@ def test_an_op_that_only_met_the_bad_values_is_not_called_their_op(at_origin):
     assert "= op: aten.log.default" in drawn(at_origin(inputs=(bad,)))
 
 
+@pytest.mark.parametrize(("phase", "inside"), [("forward", True), ("init", False), ("checkpoint", False)])
+def test_what_made_a_weight_bad_before_its_use_ran_in_no_module(at_origin, phase, inside):
+    drawn_so = drawn(at_origin(phase=phase))
+    assert "op: aten.log.default" in drawn_so
+    assert ("in blocks.2.attn (Attention)" in drawn_so) is inside
+
+
 @pytest.mark.parametrize("name", ["NO_COLOR", "TTY_COMPATIBLE"])
 def test_a_file_gets_no_colour_and_a_hundred_columns(harmed, monkeypatch, name):
     for variable in ("FORCE_COLOR", "COLUMNS", "GITHUB_ACTIONS", "PY_COLORS", "TTY_COMPATIBLE", "NO_COLOR"):

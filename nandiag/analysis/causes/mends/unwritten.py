@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 from nandiag.analysis.causes.facts import LIKELY, PROVEN, Cause, Facts
-from nandiag.analysis.causes.mends.script import fitting
+from nandiag.analysis.causes.mends.script import fitting, parsing
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
 
@@ -67,3 +68,43 @@ def _sent(facts: Facts) -> Suggestion | None:
     who = f"{words.ranks(facts.origin.ranks)} sent it to {words.ranks(facts.received)}, and has not written it"
     text = f"{who}: broadcast it from a rank that fills it (src), or fill it here. The line is {line}."
     return Suggestion(text[:1].upper() + text[1:])
+
+
+def filled(facts: Facts) -> Suggestion | None:
+    """Return the line with the memory initialised behind it, by its own name; of rows that are written the rest.
+
+    ``None`` where the line gives it no name.
+    """
+    source = (facts.origin.source or "").strip()
+    made = parsing.statement(source)
+    target = made.targets[0] if isinstance(made, ast.Assign) and len(made.targets) == 1 else None
+    if not isinstance(made, ast.Assign) or not isinstance(target, ast.Name) or not _hands_out(made.value):
+        return None
+    rest = next((one for use in facts.uses if (one := _rest(facts, use, target.id)) is not None), None)
+    text = "Write every element after torch.empty: initialise it behind this line."
+    if rest is not None:
+        text = f"Write every element after torch.empty: initialise what {rest[1]} leaves of it."
+    return Suggestion(text, f"{source}\ntorch.nn.init.normal_({target.id if rest is None else rest[0]}, std=0.02)")
+
+
+def _hands_out(node: ast.expr) -> bool:
+    """Whether it is the memory itself, also as a parameter, and nothing that is made of it."""
+    if (inner := fitting.target(node, "Parameter")) is not None:
+        return _hands_out(inner)
+    name = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
+    return name in HANDED_OUT
+
+
+def _rest(facts: Facts, use: str, name: str) -> tuple[str, str] | None:
+    """Return the ``w[n:]`` that a statement ``w[:n] = ...`` leaves, and its ``w[:n]``, where n is known ahead."""
+    made = parsing.statement(use)
+    part = made.targets[0] if isinstance(made, ast.Assign) and len(made.targets) == 1 else None
+    if not isinstance(part, ast.Subscript) or ast.unparse(part.value) != name or not isinstance(part.slice, ast.Slice):
+        return None
+    upper = part.slice.upper if part.slice.lower is part.slice.step is None else None
+    if upper is None:
+        return None
+    names = {one.id for one in ast.walk(upper) if isinstance(one, ast.Name)}
+    ahead = all(max(facts.written(one), default=facts.origin.line or 0) < (facts.origin.line or 0) for one in names)
+    known = all(facts.meaning(one) is not None for one in names)
+    return (f"{name}[{ast.unparse(upper)}:]", ast.unparse(part)) if ahead or known else None

@@ -154,11 +154,17 @@ def test_a_norm_that_is_called_n_is_no_count_though_its_text_may_be_old(at, by_h
     assert told == 'e = p.grad * (g["rho"] / n.clamp_min(1e-12))'
 
 
-def test_an_average_of_nothing_is_not_read(at, by_hand):
-    named = (Meaning("corr", "1 - self.decay ** self.updates", "train.py", 3),)
+@pytest.mark.parametrize("made", ["1 - self.decay ** self.updates", "torch.tensor(1 - self.decay ** self.updates)"])
+def test_an_average_of_nothing_is_not_read(at, by_hand, made):
+    named = (Meaning("corr", made, "train.py", 3),)
     facts = corrected(at, by_hand, "v.copy_(s / corr)", "s / corr", {"nan": 9}, named)
     assert "nothing was averaged yet" in explain(facts)[1].suggestions[0].text
     assert "1e-6" not in (first(facts) or "")
+    zeros = by_hand.fact(zeros=16, min=0.0, max=0.0), by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0)
+    facts = at("div", zeros, (by_hand.fact(nan=16),), **on("return {k: v / corr for k, v in avg}", "v / corr"))
+    told = explain(replace(facts, look=replace(facts.look, site=Site(around=Around(named)))))[1].suggestions
+    assert "self.updates is 0: nothing was averaged yet" in told[0].text
+    assert len(told) == 1
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from nandiag.analysis.causes import explain
+from nandiag.analysis.causes.facts import LIKELY
 from nandiag.analysis.causes.mends.script.guards import least, small, under_root
 from nandiag.events import Around, Carried, History, Site
 from tests.unit.analysis.mends.told import advice, on, placed, quotient
@@ -52,7 +53,49 @@ def test_a_divisor_that_is_0_all_over_leaves_nothing_of_what_is_trained(at, by_h
     given = by_hand.fact(), by_hand.fact(zeros=zeros, min=0.0, max=0.0 if zeros == 16 else 1.5)
     line = placed("s = v / (df - 2)", "v / (df - 2)")
     facts = at("div", given, (by_hand.fact(posinf=zeros),), **line, extra={"of_weights": trained})
-    assert (advice(facts)[0].code == "s = v / (df - 2).clamp_min(1e-6)") is kept
+    assert (advice(facts)[0].code == "s = v / torch.where(df - 2 == 0, 1e-6, df - 2)") is kept
+
+
+@pytest.mark.parametrize(
+    ("line", "expression", "names", "code"),
+    [
+        ("g = grad * x.sign() / x", "grad * x.sign() / x", (), "g = grad * x.sign() / torch.where(x == 0, 1e-6, x)"),
+        ("y = a / net(x)", "a / net(x)", (),
+         "divisor = net(x)\ny = a / torch.where(divisor == 0, 1e-6, divisor)"),
+        ("y = a / x", "a / x", [("x", "h.abs().sum(-1)")], "y = a / x.clamp_min(1e-6)"),
+        ("y = a / x", "a / x", [("x", "(h - m) ** 2")], "y = a / x.clamp_min(1e-6)"),
+        ("y = a / x", "a / x", [("x", "(h - m) ** 3")], "y = a / torch.where(x == 0, 1e-6, x)"),
+        ("y = a / x", "a / x", [("x", "F.relu(h).mean(1)")], "y = a / x.clamp_min(1e-6)"),
+        ("y = a / x.norm(dim=1)", "a / x.norm(dim=1)", (), "y = a / x.norm(dim=1).clamp_min(1e-6)"),
+        ("y = a / (h > 0).sum(1)", "a / (h > 0).sum(1)", (), "y = a / (h > 0).sum(1).clamp_min(1e-6)"),
+        ("y = a / (p + q)", "a / (p + q)", [("p", "h.exp()"), ("q", "k * k")], "y = a / (p + q).clamp_min(1e-6)"),
+        ("y = a / (p - q)", "a / (p - q)", [("p", "h.exp()"), ("q", "k * k")],
+         "y = a / torch.where(p - q == 0, 1e-6, p - q)"),
+        ("y = w / w.sum(1)", "w / w.sum(1)", (), "y = w / w.sum(1).clamp_min(1e-6)"),
+    ],
+)  # fmt: skip
+def test_zeros_all_over_do_not_tell_that_a_divisor_is_never_negative(at, by_hand, line, expression, names, code):
+    """A clamp would make each number below zero a tiny one above it."""
+    given = by_hand.fact(zeros=16, min=0.0, max=0.0), by_hand.fact(zeros=16, min=0.0, max=0.0)
+    facts = at("div", given, (by_hand.fact(nan=16),), **placed(line, expression))
+    assert advice(on(facts, *names))[0].code == code
+
+
+def test_an_error_that_is_a_length_is_kept_above_zero_in_its_line(at, by_hand):
+    given = (by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0),)
+    line = placed("f = 0.9 * (rtol / err) ** 0.5", "rtol / err")
+    facts = at("reciprocal", given, (by_hand.fact(shape=(), posinf=1),), **line)
+    told = advice(on(facts, ("err", "(0.5 * dt * (b - a)).norm() / (1 + y.norm())")))
+    assert [one.code for one in told] == ["f = 0.9 * (rtol / err.clamp_min(1e-6)) ** 0.5"]
+
+
+@pytest.mark.parametrize(("below", "slug"), [("a.sum(-1) + self.eps", "precision_underflow"), ("a.sum(-1)", None)])
+def test_a_small_number_that_half_precision_lost_in_the_divisor_is_the_story(at, by_hand, below, slug):
+    given = by_hand.fact(dtype="float16", zeros=9, min=0.0), by_hand.fact(dtype="float16", zeros=2, min=0.0, max=8.0)
+    line = placed(f"a = a / ({below})", f"a / ({below})")
+    story, mechanism = explain(at("div", given, (by_hand.fact(dtype="float16", nan=4),), **line))
+    assert mechanism.slug == "division_by_zero"
+    assert (story.strength == LIKELY and story.slug == slug) is (slug is not None)
 
 
 def test_where_more_than_0_is_divided_by_a_root_the_quotient_is_left_out_as_well(at, by_hand):

@@ -78,6 +78,23 @@ def test_rows_of_rows_stay_far_below_all_others(at, by_hand, line, code):
 
 
 @pytest.mark.parametrize(
+    ("shape", "along", "code"),
+    [
+        ((4, 1), "-1", "s = s[s.isfinite().any(-1)]"),
+        ((1, 4), "0", "return (torch.logsumexp(s.clamp_min(-1e30), dim=0, keepdim=True)).squeeze(0)"),
+        ((4, 1), "dim", "return (torch.logsumexp(s.clamp_min(-1e30), dim=dim, keepdim=True)).squeeze(dim)"),
+    ],
+)
+def test_rows_are_left_out_of_a_table_along_its_last_dimension_alone(at, by_hand, shape, along, code):
+    """What is taken out along another one is no row; and behind a maximum of 0 the gradient of a logarithm is NaN."""
+    given = (by_hand.fact(neginf=8), by_hand.fact(neginf=1, shape=shape))
+    line = f"return (m + torch.log(torch.exp(s - m).sum({along}, keepdim=True))).squeeze({along})"
+    facts = at("sub", given, (by_hand.fact(nan=4),), **placed(line, "s - m"))
+    found = explain(on(facts, ("m", f"s.max({along}, keepdim=True).values")))[1]
+    assert (found.slug, found.suggestions[0].code) == ("masked_infinity", code)
+
+
+@pytest.mark.parametrize(
     ("fill", "code"),
     [
         ("q.masked_fill(~keep, -inf)", "keep = keep | ~keep.any(-1, keepdim=True)"),

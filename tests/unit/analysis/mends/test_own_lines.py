@@ -123,6 +123,7 @@ def test_a_gamma_function_at_zero(at, by_hand):
     facts = at("lgamma", (by_hand.fact(zeros=1, min=0.0),), (by_hand.fact(posinf=1),), **line)
     found = explain(facts)[1]
     assert (found.slug, found.evidence) == ("domain_error", ("the input of lgamma holds 1 zero; it is infinite there",))
+    assert found.suggestions[0].text.startswith("Keep it above zero here. Better, where the model makes it")
 
 
 def test_a_softmax_by_hand_of_a_row_that_is_masked_whole(at, by_hand):
@@ -262,7 +263,26 @@ def test_a_target_that_is_masked_is_left_out(at, by_hand, line, rows, before, co
 def test_extremes_of_several_columns_keep_their_rows(at, by_hand):
     given, line = (by_hand.fact(neginf=30, shape=(12, 10, 24)),), "high = h.masked_fill(~m, -INF).amax(1)"
     facts = at("amax", given, (by_hand.fact(neginf=24, shape=(12, 24)),), **on(line, line.partition("= ")[2]))
-    assert first(facts) == "high = high.masked_fill(high.isinf(), 0.0)"
+    assert first(facts) == f"{line}\nhigh = high.masked_fill(high.isinf(), 0.0)"
+
+
+@pytest.mark.parametrize(
+    ("uses", "bad", "left_out"),
+    [
+        (["loss = near.mean()"], 1, True),
+        (["loss = torch.relu(near).mean()"], 1, True),
+        (["loss = near.mean()"], 6, False),  # nothing would be left
+        (["loss = (near - far + 0.3).relu().mean()"], 1, False),
+        ([], 1, False),  # it is not known what it meets
+    ],
+)
+def test_rows_without_an_extreme_are_left_out_where_nothing_else_has_as_many(at, by_hand, uses, bad, left_out):
+    line = "near = d.masked_fill(~same, torch.inf).amin(1)"
+    facts = at("amin", (by_hand.fact(posinf=9),), (by_hand.fact(posinf=bad, shape=(6,)),),
+               **on(line, line.partition("= ")[2]))  # fmt: skip
+    facts = replace(facts, look=replace(facts.look, site=Site(around=Around(uses=tuple(uses)))))
+    mend = "near[near.isfinite()]" if left_out else "near.masked_fill(near.isinf(), 0.0)"
+    assert first(facts) == f"{line}\nnear = {mend}"
 
 
 @pytest.mark.parametrize(
@@ -270,7 +290,7 @@ def test_extremes_of_several_columns_keep_their_rows(at, by_hand):
     [
         ("sum", "loss = F.cross_entropy(z, y, label_smoothing=0.1)", "loss = F.cross_entropy(z, y)"),
         ("mean", "loss = scores.mean()", "loss = scores.masked_fill(scores.isinf(), 0).mean()"),
-        ("amin", "near = d.amin(1)", "near = near[near.isfinite()]"),
+        ("amin", "near = d.amin(1)", "near = d.amin(1)\nnear = near.masked_fill(near.isinf(), 0.0)"),
     ],
 )
 def test_what_a_mask_made_infinite_is_left_out(at, by_hand, line, op, code):

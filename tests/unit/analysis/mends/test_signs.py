@@ -35,6 +35,11 @@ def texts(facts):
             ("SubBackward0",),
             "Find out why the value leaves the domain",
         ),
+        (
+            (("s", "mu + r * (past * torch.exp(-d)).sum(1)"), ("r", "self.log_r.exp()"), ("past", "(d > 0).float()")),
+            ("AddBackward0",),
+            "r is above zero by itself: look at mu.",
+        ),
         ((("s", "F.softplus(a) * x"),), ("MulBackward0",), "F.softplus(a) is above zero by itself: look at x."),
     ],
 )

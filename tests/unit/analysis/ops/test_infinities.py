@@ -151,6 +151,16 @@ def test_a_square_of_half_precision_that_the_script_made_is_one_too(at, by_hand,
     assert codes(at("pow", given, (by_hand.fact(dtype="float16", posinf=8),), extra=extra, **line))[0] == code
 
 
+@pytest.mark.parametrize("expression", ["torch.exp(sim)", "sim.exp()"])
+def test_an_exponential_in_float32_is_told_by_the_scripts_own_name(at, by_hand, expression):
+    given = (by_hand.fact(dtype="float16", max=14.3, min=-1.7, absmax=14.3),)
+    extra = {"float64_finite": True, "float64_absmax": 1.6e6, "autocast": True}
+    facts = at("exp", given, (by_hand.fact(dtype="float16", posinf=8),), extra=extra,
+               **on(f"e = {expression}", expression))  # fmt: skip
+    (lifted,) = [one.code for one in mechanism(facts).suggestions if "in float32" in one.text]
+    assert lifted == f"e = {expression.replace('sim', 'sim.float()')}"
+
+
 def test_a_product_of_infinities_alone_is_not_explained_by_zeros(at, by_hand):
     both = (by_hand.fact(neginf=4), by_hand.fact(posinf=4))
     assert mechanism(at("mul", both, (by_hand.fact(nan=4),))).slug == "unknown"

@@ -33,12 +33,23 @@ def mended(facts: Facts, *, infinite: bool) -> Suggestion | None:
     if not infinite:
         leave = facts.left_if(f"{count} == 0")
         instead = "." if leave is None else ", or leave the function without reading it."
-        why = f"{text} is 0 while {count} is 0: nothing was averaged yet. Update the average before it is read{instead}"
+        why = f"{text} is 0 while {count} is 0: nothing was averaged yet. Update the average before it is read or saved"
+        why += f", or take what it is to be the average of until then{instead}"
         return Suggestion(why, leave)
     made = [f"{one} = {_later(told)}" for one, told in {name: text, **_beside(facts)}.items()]
     code = "; ".join(made) if name != text else _all_later(facts)
     why = f"{text} is 0 while {count} is 0: let it count from 1 on, here and wherever else it corrects."
     return Suggestion(why if restored(facts) is None else f"Where nothing was loaded: {why}", code)
+
+
+def not_begun(facts: Facts) -> Suggestion | None:
+    """Say that an average was never updated where 0 is divided by its correction: a bound would hand on zeros."""
+    name = quotients.below(facts.origin) or ""
+    meaning = facts.meaning(name)
+    known = _power(meaning.text if meaning is not None else name) is not None
+    return (
+        mended(facts, infinite=False) if known and not any(one.bad > one.nan for one in facts.origin.outputs) else None
+    )
 
 
 def restored(facts: Facts) -> Suggestion | None:
@@ -173,6 +184,7 @@ def _power(text: str) -> ast.BinOp | None:
     node = parsing.expression(text.strip())
     if node is None:
         return None
+    node = _counted(node)
     node = fitting.target(node, "sqrt") or node
     node = node.left if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) else node
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Sub) or ast.unparse(node.left) not in _ONES:

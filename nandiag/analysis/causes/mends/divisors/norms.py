@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from nandiag.analysis.causes.facts import Facts
+from nandiag.analysis.causes.mends.counts import kept
 from nandiag.analysis.causes.mends.script import fitting, meanings, parsing, quotients
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact
@@ -115,7 +116,8 @@ def kept_above(facts: Facts, why: str) -> Suggestion:
     root = None if made is None else quotients.root_of(made)
     squares = root is not None and any(word in ast.unparse(root) for word in ("pow(2)", "** 2", "square("))
     guarded = quotients.divisor(facts.origin, lambda text: f"{text}.clamp_min({_LEAST})")
-    if guarded is None or not squares:
+    sized = isinstance(made, ast.BinOp) and "norm(" in ast.unparse(made) and kept.is_a_size(facts, made)
+    if guarded is None or not (squares or sized):
         return Suggestion(f"{why}.")
     return Suggestion(f"{why}. It is a length, of what is 0 throughout: keep it above 0.", guarded)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from nandiag.analysis.causes.facts import Facts
+from nandiag.analysis.causes.mends.counts import kept as sizes
 from nandiag.analysis.causes.mends.script import fitting, meanings, parsing
 from nandiag.analysis.report import Suggestion
 from nandiag.events import Warned, words
@@ -106,6 +107,8 @@ def _sort(facts: Facts, node: ast.expr | None, kept: dict[str, None], rest: dict
         kept[ast.unparse(node)] = None
     elif isinstance(made.node, ast.BinOp) and made.inside and depth < _DEEPEST:
         _sort(facts, made.node, kept, rest, depth + 1)
+    elif isinstance(made.node, ast.Call) and sizes.is_a_size(facts, made.node):
+        return  # a sum of exponentials under a mask, say: it is not below zero, and no weight
     else:
         rest[ast.unparse(_looked_at(node))] = None
 
