@@ -38,8 +38,8 @@ def _squared(facts: Facts, name: str) -> TensorFact | None:
     if facts.op != "rsqrt" or given.min is None or given.min >= 0:
         return None
     size = math.sqrt(max(one + sign * given.min, 0.0))
-    ends = {"min": size} if sign > 0 else {"min": 0.0, "max": size}
-    return replace(given, zeros=0, absmax=None, **ends)
+    low, high = (size, given.max) if sign > 0 else (0.0, size)
+    return replace(given, zeros=0, absmax=None, min=low, max=high)
 
 
 def _itself(facts: Facts, name: str) -> TensorFact | None:

@@ -26,11 +26,15 @@ __all__ = ["Background", "healthy", "held_bad", "last_finite", "of_claim", "spoi
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """What the claim does not hold: the history of its rank, causes beside the catalogue's, and each rank's rate."""
+    """What the claim does not hold: the history of its rank, causes beside the catalogue's, and each rank's rate.
+
+    ``shared``: the ranks take the same gradients.
+    """
 
     history: History | None = None
     causes: tuple[Explain, ...] = ()
     rates: dict[int, float] = field(default_factory=dict)
+    shared: bool = False
 
 
 def of_claim(claim: Claim, origin: Origin, timeline: Timeline, background: Background) -> Verdict:
@@ -82,6 +86,8 @@ def _facts(claim: Claim, origin: Origin, timeline: Timeline, background: Backgro
         trained=_trained(claim, timeline),
         compared=_compared(claim, timeline),
         unharmed=unchecked is not None,
+        rates=background.rates,
+        shared=background.shared,
     )
 
 
