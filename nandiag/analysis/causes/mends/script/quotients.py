@@ -91,8 +91,9 @@ def left_out(origin: Origin, bound: str = "!= 0", instead: str = "torch.inf") ->
     if not named or naming.is_within_another(origin):
         return left(origin, lambda text: f"torch.where({text} {bound}, {text}, {instead})")
     code = left(origin, lambda _: f"torch.where(divisor {bound}, divisor, {instead})")
-    alone = naming.may_follow_another(origin.source or "") and "divisor" not in (origin.source or "")
-    return f"divisor = {ast.unparse(below)}; {code}" if alone and code is not None else None
+    if code is None or "divisor" in (origin.source or ""):
+        return None
+    return naming.ahead(origin, f"divisor = {ast.unparse(below)}", code)
 
 
 def left_out_of_root(origin: Origin, least: str | None) -> str | None:
