@@ -109,7 +109,12 @@ def explain(facts: Facts) -> Cause | None:
     short, lost = "the determinant is negative, and logdet is NaN there", covariances.told(facts)
     if lost is None:
         return Cause("domain_error", (short,), (turned,))
-    return Cause("domain_error", (short, lost), covariances.mends(facts))
+    mends = covariances.mends(facts)
+    if covariances.is_shown(facts):
+        return Cause("domain_error", (short, lost), mends)
+    first = replace(mends[0], text=f"Where it is to be a covariance, or a kernel: {mends[0].text}")
+    other = replace(turned, text=f"Where it may have eigenvalues of any sign, as a Hessian: {turned.text}")
+    return Cause("domain_error", (short, lost), (other, first, *mends[1:]))
 
 
 def _of_gradient(facts: Facts) -> Cause | None:
