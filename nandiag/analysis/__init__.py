@@ -6,17 +6,18 @@ from dataclasses import replace
 
 from nandiag.analysis import ranks, run, timeline, verdict
 from nandiag.analysis.causes import Explain
+from nandiag.analysis.causes.apart import fastest
 from nandiag.analysis.findings import findings_of
 from nandiag.analysis.hangs import held
 from nandiag.analysis.hangs.finding import told_of
 from nandiag.analysis.hangs.passed import with_passed
 from nandiag.analysis.nccl.summary import Logs
-from nandiag.analysis.origin import choose
+from nandiag.analysis.origin import Claim, choose
 from nandiag.analysis.place import origin_of
-from nandiag.analysis.report import Report
+from nandiag.analysis.report import Report, Verdict
 from nandiag.analysis.verdict import Background
 from nandiag.analysis.verdict.left_out import left_out
-from nandiag.analysis.verdict.rates import rates_of
+from nandiag.analysis.verdict.rates import narrowed, rates_of
 from nandiag.analysis.ways.left import without_orderly
 from nandiag.analysis.ways.messages import with_senders
 from nandiag.store.reader import RunRecord
@@ -44,9 +45,7 @@ def analyse(record: RunRecord, nccl: Logs | None = None, causes: tuple[Explain, 
     if claim is None:
         concluded = verdict.healthy(states, logs, started, hang)
     else:
-        history = run.newest_history(record, logs.get(claim.ranks[0]))
-        rates = rates_of({rank: run.newest_history(record, log) for rank, log in logs.items()}, claim.step)
-        concluded = verdict.of_claim(claim, origin_of(claim, record.logs), events, Background(history, causes, rates))
+        claim, concluded = _of_claim(claim, record, events, causes)
     unknown = claim is None and concluded.anomaly
     last = None if unknown else verdict.last_finite(events, states, logs, claim)
     where_from = (*verdict.held_bad(claim), *verdict.spoiled_between(claim, last, events))
@@ -63,3 +62,20 @@ def analyse(record: RunRecord, nccl: Logs | None = None, causes: tuple[Explain, 
         nccl=nccl,
         hang=hang,
     )
+
+
+def _of_claim(
+    claim: Claim, record: RunRecord, events: timeline.Timeline, causes: tuple[Explain, ...]
+) -> tuple[Claim, Verdict]:
+    """Return the verdict on the claim, and the claim itself: of a rate that is one rank's own it is that rank's."""
+    logs = ranks.last_logs(record.logs)
+    histories = {rank: run.newest_history(record, log) for rank, log in logs.items()}
+    rates, shared = rates_of(histories, claim.step)
+
+    def concluded(of: Claim) -> Verdict:
+        background = Background(histories.get(of.ranks[0]), causes, rates, shared)
+        return verdict.of_claim(of, origin_of(of, record.logs), events, background)
+
+    found = concluded(claim)
+    alone = narrowed(claim, events, found, fastest(rates)) if shared else claim
+    return (claim, found) if alone is claim else (alone, concluded(alone))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from nandiag.analysis.causes import apart
 from nandiag.analysis.causes.course import Course, Row, courses, shown
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends import multipliers
@@ -104,8 +105,6 @@ _STEEP = 100.0
 _LONG = 10.0
 # Plain gradients are stable where an update takes off at most so many times the loss, by its slope.
 _STABLE = 4.0
-# Optimizers whose update is the gradient, times the learning rate.
-_BY_THE_NORM = frozenset({"SGD", "ASGD"})
 # A jump of the loss right behind calm updates is the batch's: data_outlier tells of it.
 SUDDEN, CALM_ENOUGH = 100.0, 5
 # An op that divides by zero does so in a run that is well, too: it takes more to call it a consequence.
@@ -116,6 +115,10 @@ _USUAL = 512.0
 
 def explain(facts: Facts) -> Cause | None:
     """Name what made the run diverge, where its gradient norm or its loss had grown far before the origin."""
+    return apart.by_rates(facts, _by_course(facts))
+
+
+def _by_course(facts: Facts) -> Cause | None:
     if is_elsewhere(facts, _STARTS):
         return None
     found = courses(facts.history, *until(facts))
@@ -214,7 +217,7 @@ def _one_step(facts: Facts, course: Course, strength: int) -> Cause | None:
 
 
 def _is_plain(facts: Facts, course: Course) -> bool:
-    return _kind(facts, course) in _BY_THE_NORM
+    return _kind(facts, course) in rates.BY_THE_NORM
 
 
 def _kind(facts: Facts, course: Course) -> str | None:
@@ -328,18 +331,17 @@ def _lower(facts: Facts, course: Course, high: float, strength: int) -> Suggesti
     A schedule writes over what the optimizer is made with: a rate put there would change nothing.
     """
     name = _kind(facts, course) or "the optimizer"
-    rate = _first_try(name, course, high)
-    what = "a tenth of it" if rate == high / 10 else f"{rate:.1g}"
+    rate, what = rates.first_try(name, course, high, facts.rates)
     scheduled = course.rate_rose and _is_scheduled(facts)
     lower = f"Lower the learning rate; {what} is a first try. Then warm up to more."
     if scheduled:
-        lower = f"Lower the learning rate where it begins, and its peak; {rate:.1g} is a first try."
+        lower = f"Lower the learning rate where it begins, and its peak; {rate} is a first try."
     if strength < LIKELY:
         lower = f"Where nothing else is meant to make it grow: l{lower[1:]}"
     if scheduled:
         return _with_lines(facts, lower)
     own = f"{course.own.name} = " if course.own is not None and course.own.name and course.of > 1 else ""
-    return Suggestion(lower, f"{own}{name}(..., lr={rate:.1g})" if name != "the optimizer" else None)
+    return Suggestion(lower, f"{own}{name}(..., lr={rate})" if name != "the optimizer" else None)
 
 
 def _is_scheduled(facts: Facts) -> bool:
@@ -355,19 +357,6 @@ def _with_lines(facts: Facts, text: str, most: float | None = None) -> Suggestio
         return Suggestion(text, own)
     here = "The script sets it here." if len(lines) == 1 else "The script sets it in these lines."
     return Suggestion(f"{text} {here}", "\n".join(lines)) if lines else Suggestion(text)
-
-
-def _first_try(name: str, course: Course, high: float) -> float:
-    """Return a tenth of the rate, or less where that would be too high all the same.
-
-    Of plain gradients the step that brings the loss to 0 is the highest that makes sense; of Adam's kind a rate is the
-    way that each weight goes in one update.
-    """
-    most = (course.polyak or high) if name in _BY_THE_NORM else _BY_DIRECTION if name in _ADAMS else high
-    return min(high / 10, most)
-
-
-_ADAMS, _BY_DIRECTION = frozenset({"Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop"}), 1e-3
 
 
 def _by_gradients(facts: Facts, course: Course, strength: int) -> Cause:

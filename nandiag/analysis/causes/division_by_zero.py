@@ -129,10 +129,7 @@ def _by_number(facts: Facts) -> tuple[Suggestion, ...]:
         return (Suggestion("A 0 is written there: divide by something else."),)
     whole = type(facts.extra["arg1"]) is int  # a whole number is a count
     least = "1" if whole or _is_infinite(facts) else "1e-6"
-    code = (
-        quotients.divisor(facts.origin, lambda text: f"max({fitting.unbracketed(text)}, {least})")
-        or f"a / max(n, {least})"
-    )
+    code = quotients.at_least(facts.origin, least, whole=whole) or f"a / max(n, {least})"
     if whole or not _is_infinite(facts):
         return (Suggestion(_KEEP, code),)
     return _of_one_number(facts, None, code)

@@ -6,7 +6,7 @@ import ast
 import posixpath
 from dataclasses import replace
 
-from nandiag.analysis.causes import second_moments
+from nandiag.analysis.causes import outside, second_moments
 from nandiag.analysis.causes.facts import Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends import learnt, variances
 from nandiag.analysis.causes.mends.logarithms import shared, signs
@@ -91,6 +91,10 @@ _ROUNDS_AWAY = 1e-6
 _ROUNDED = -1e-4
 # Of use as the spread of what is learnt, and one over its square is no huge number.
 _OF_SCALES = "1e-3"
+_HIDDEN = (
+    "Forward had made NaN there already. What hid it (nansum, a where, a mask) does so for the loss alone: the "
+    "gradient is NaN all the same."
+)
 _WHY = "Find out why the value leaves the domain, and where rounding alone does it, clamp it:"
 _PARAMETRISED = Suggestion(
     f"Where the model itself makes it, let it make a number that is positive by construction, by {_SOFTPLUS}."
@@ -101,15 +105,27 @@ def explain(facts: Facts) -> Cause | None:
     """Name the argument that lies outside the op's domain where the op gave NaN, or at a pole where it gave Inf."""
     turned = determinants.turned_over(facts)
     if turned is None:
-        return _of_argument(facts)
+        return _of_gradient(facts) if facts.node is not None else _of_argument(facts)
     short, lost = "the determinant is negative, and logdet is NaN there", covariances.told(facts)
     if lost is None:
         return Cause("domain_error", (short,), (turned,))
-    return Cause("domain_error", (short, lost), covariances.mends(facts))
+    mends = covariances.mends(facts)
+    if covariances.is_shown(facts):
+        return Cause("domain_error", (short, lost), mends)
+    first = replace(mends[0], text=f"Where it is to be a covariance, or a kernel: {mends[0].text}")
+    other = replace(turned, text=f"Where it may have eigenvalues of any sign, as a Hessian: {turned.text}")
+    return Cause("domain_error", (short, lost), (other, first, *mends[1:]))
+
+
+def _of_gradient(facts: Facts) -> Cause | None:
+    """Name what the function itself was given, where its gradient's formula left the domain by it."""
+    behind = outside.as_forward(facts)
+    found = None if behind is None else _of_argument(behind)
+    return None if found is None else replace(found, evidence=(*found.evidence, _HIDDEN))
 
 
 def _of_argument(facts: Facts) -> Cause | None:
-    if not facts.finite_inputs or facts.node is not None:
+    if not facts.finite_inputs:
         return None
     op = facts.op or ""
     given = facts.origin.inputs[-1 if op == "xlogy" else 0]

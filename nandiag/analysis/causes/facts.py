@@ -50,6 +50,7 @@ class Facts:
     ``born_bad`` are facts on the weight that was bad from birth: those of ``origin`` are on the op that made it so.
     ``compared`` says how the step compares with those before.
     ``unharmed``: without torch's own NaN check the step was finite.
+    ``rates`` are the learning rates of the ranks at one and the same step; ``shared``: their gradients were the same.
     ``trained`` are the variables that a script without an optimizer updates by hand, where all are known.
     """
 
@@ -70,6 +71,8 @@ class Facts:
     born_bad: TensorFact | None = None
     compared: Compared | None = None
     unharmed: bool = False
+    rates: dict[int, float] = field(default_factory=dict)
+    shared: bool = False
 
     @property
     def node(self) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from nandiag.analysis.causes import domain_error
 from nandiag.analysis.causes.facts import LIKELY, PROVEN, Cause, Facts
 from nandiag.analysis.causes.mends.script import fitting
 from nandiag.analysis.causes.mends.script.guards import under_root
@@ -113,6 +114,8 @@ def explain(facts: Facts) -> Cause | None:
         return None
     if base in _POWERS and facts.op == "log":
         return _by_exponent(facts)
+    if domain_error.explain(facts) is not None:
+        return None  # beyond the point, and not at it
     name, at = facts.forward_op or base.lower(), _values_there(facts)
     seen = f"; {_many(at)} there" if at is not None else ""
     what = "is 0/0" if facts.outputs_nan else "is infinite"

@@ -17,9 +17,9 @@ _ALONE = (
     "there on."
 )
 _TOGETHER = (
-    "Where each rank decides for itself, let them decide together whether a step is left out, before the backward: "
-    "ok = torch.isfinite(loss).float(); "
-    "dist.all_reduce(ok, op=dist.ReduceOp.MIN); if not ok: continue"
+    "Where each rank decides for itself, let them decide together whether a step is left out, {}: "
+    "ok = torch.isfinite({}).float(); dist.all_reduce(ok, op=dist.ReduceOp.MIN) - "
+    "and in a line of its own behind that: if not ok: continue"
 )
 
 
@@ -38,7 +38,16 @@ def with_passed(hang: Hang | None, timeline: Timeline, first: Verdict | None) ->
     if len(at) == len(ranks) or (hang.step is not None and hang.step < step):
         return hang
     told = _told(at, ranks - set(at), step, first)
-    return replace(hang, evidence=(told, *hang.evidence), help=(_TOGETHER, *hang.help))
+    return replace(hang, evidence=(told, *hang.evidence), help=(_together(at), *hang.help))
+
+
+def _together(at: dict[int, Skipped]) -> str:
+    """Return how the ranks decide together on what they left the step out for: a norm is known behind the backward."""
+    by_norm = at[min(at)].of == "gradient norm"
+    return _TOGETHER.format(*(("behind the backward and before the step", "norm") if by_norm else _BEFORE))
+
+
+_BEFORE = ("before the backward", "loss")
 
 
 def _told(at: dict[int, Skipped], others: set[int], step: int, first: Verdict | None) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass, field, replace
 
 from nandiag.analysis.causes import Cause, Explain, Facts, explain
 from nandiag.analysis.causes.facts import LIKELY, dtype_of, is_again, is_whole
 from nandiag.analysis.causes.mends.digits.lost import loss_of
-from nandiag.analysis.causes.mends.script import bounding
+from nandiag.analysis.causes.mends.script import bounding, parsing
 from nandiag.analysis.origin import Claim, shown_again
 from nandiag.analysis.report import Origin, Suggestion, Verdict
 from nandiag.analysis.skips import before
@@ -19,18 +20,22 @@ from nandiag.analysis.verdict.rates import uneven
 from nandiag.analysis.verdict.steady import healthy, held_bad, last_finite, spoiled_between
 from nandiag.analysis.verdict.summary import summary
 from nandiag.analysis.ways.spread import spread_of
-from nandiag.events import Compared, History, Looked, TensorFact, Warned, words
+from nandiag.events import Alike, Compared, History, Looked, TensorFact, Warned, words
 
 __all__ = ["Background", "healthy", "held_bad", "last_finite", "of_claim", "spoiled_between"]
 
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """What the claim does not hold: the history of its rank, causes beside the catalogue's, and each rank's rate."""
+    """What the claim does not hold: the history of its rank, causes beside the catalogue's, and each rank's rate.
+
+    ``shared``: the ranks take the same gradients.
+    """
 
     history: History | None = None
     causes: tuple[Explain, ...] = ()
     rates: dict[int, float] = field(default_factory=dict)
+    shared: bool = False
 
 
 def of_claim(claim: Claim, origin: Origin, timeline: Timeline, background: Background) -> Verdict:
@@ -82,6 +87,8 @@ def _facts(claim: Claim, origin: Origin, timeline: Timeline, background: Backgro
         trained=_trained(claim, timeline),
         compared=_compared(claim, timeline),
         unharmed=unchecked is not None,
+        rates=background.rates,
+        shared=background.shared,
     )
 
 
@@ -195,8 +202,19 @@ def _held(facts: Facts) -> set[int]:
         one.line
         for one in (facts.around.alike if facts.around is not None else ())
         if (infinite and bounding.is_bounded_above(one.text, one.column))
+        or _is_of_its_result(facts, one)
         or (bare and bounding.has_eps(one.text, op, least))
     }
+
+
+def _is_of_its_result(facts: Facts, other: Alike) -> bool:
+    """Whether an empty input was reduced, and ``other`` reduces what came of that, which has elements."""
+    reduced = any(one.numel == 0 for one in facts.origin.inputs) and all(one.numel for one in facts.origin.outputs)
+    line = parsing.statement((facts.origin.source or "").strip())
+    target = line.targets[0] if reduced and isinstance(line, ast.Assign) else None
+    given = parsing.expression(other.text[slice(*other.column)])
+    named = () if given is None else (one.id for one in ast.walk(given) if isinstance(one, ast.Name))
+    return isinstance(target, ast.Name) and target.id in named
 
 
 _LEAST_OF_HALF = 6e-8

@@ -56,5 +56,7 @@ def _spectrum(many: Tensor) -> dict[str, Any]:
     if bool(((many - many.mT).abs().amax((-1, -2)) > _TURNED * most).any()):
         return {}
     values = torch.linalg.eigvalsh(many)
+    odd = values[(values < 0).sum(-1) % 2 == 1]  # of an even number below 0 the determinant is above it
+    values = odd if len(odd) else values
     worst = values[int(values[:, 0].argmin())]
     return {"least_eigenvalue": float(worst[0]), "largest_eigenvalue": float(worst[-1])}

@@ -389,3 +389,11 @@ def test_what_numpy_made_before_the_first_step_is_no_matter_of_the_course(by_han
     heard = {"numpy": "divide by zero encountered in log", "heard": True, "heard_before": before}
     found = divergence.explain(replace(known, look=replace(known.look, facts=heard)))
     assert (found.slug if found else None) == slug
+
+
+def test_the_rate_of_a_rank_that_trains_with_less_is_a_first_try(by_hand):
+    past = history([1.0, 50.0, 1e4, 1e9], [1.0, 60.0, 1e4, 1e9], lrs=1.2)
+    asked = replace(facts(past, by_hand), rates={0: 0.02, 1: 1.2})
+    first = explain(asked)[0].suggestions[0]
+    assert "0.02, as on rank 0, is a first try" in first.text
+    assert "lr=0.02)" in (first.code or "lr=0.02)")

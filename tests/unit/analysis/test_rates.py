@@ -2,20 +2,47 @@
 
 import pytest
 
+from nandiag.analysis import analyse
 from nandiag.analysis.verdict.rates import rates_of, uneven
-from nandiag.events import History
+from nandiag.events import History, Site
 
 
-def history(*rates, optimizer=None):
+def history(*rates, optimizer=None, norms=None, losses=None):
     steps = tuple(range(len(rates)))
-    return History(step=steps, loss=(1.0,) * len(rates), grad_norm=(1.0,) * len(rates), lr=rates,
+    norms, losses = norms or (1.0,) * len(rates), losses or (1.0,) * len(rates)
+    return History(step=steps, loss=losses, grad_norm=norms, lr=rates,
                    scale=(None,) * len(rates), activation=(None,) * len(rates),
                    optimizer=optimizer or (0,) * len(rates))  # fmt: skip
 
 
-def test_the_rate_of_each_rank_at_the_step_is_taken():
+def test_the_rates_of_all_ranks_are_those_of_one_and_the_same_step():
     known = {0: history(0.1, 0.01, 7.0), 1: history(1.0), 2: None, 3: history(1.0, 2.0, optimizer=(0, 1))}
-    assert rates_of(known, 1) == {0: 0.01, 1: 1.0}
+    assert rates_of(known, 1) == ({0: 0.1, 1: 1.0}, True)
+    assert rates_of({0: history(0.1, 0.2, 0.4), 1: history(0.1, 0.2)}, 2) == ({0: 0.2, 1: 0.2}, True)
+    assert rates_of({0: history(0.1, norms=(2.0,)), 1: history(0.1)}, 2) == ({0: 0.1, 1: 0.1}, False)
+    assert rates_of({0: None}, 2) == ({}, False)
+
+
+def ran_away(by_hand, *, shared):
+    """Two ranks whose losses ran away: by the rate of rank 1, where they share their gradients."""
+    grown, site = (1.0, 1.0, 1.0, 40.0, 1e4, 1e13), Site("net", "Net", "aten.pow.Tensor_Scalar", file="t.py", line=3)
+    of_rank = (
+        history(*(0.01,) * 6, norms=grown, losses=(1.0, 1.0, 1.0, 1.0, 60.0, 1e9)),
+        history(*(0.9,) * 6, norms=grown if shared else (*grown[:5], 1e12), losses=(1.0, *grown[1:])),
+    )
+    big = by_hand.fact(max=1e21, absmax=1e21)
+    found = {"phase": "loss", "site": site, "inputs": (big,), "outputs": (by_hand.fact(posinf=2),)}
+    events = [(of, by_hand.loss(6, value=float("inf"), optimizer="SGD"), by_hand.found(6, **found)) for of in of_rank]
+    return analyse(by_hand.run(*(by_hand.rank(number, *one) for number, one in enumerate(events)))).verdict
+
+
+def test_of_ranks_that_share_their_gradients_the_one_with_the_highest_rate_is_told(by_hand):
+    verdict = ran_away(by_hand, shared=True)
+    assert (verdict.cause, verdict.origin.ranks) == ("lr_divergence", (1,))
+    first = verdict.suggestions[0]
+    assert first.text.startswith("Give all ranks the same learning rate: look at what sets it on rank 1.")
+    assert first.code == "SGD(..., lr=0.01)"
+    assert ran_away(by_hand, shared=False).origin.ranks == (0, 1)
 
 
 @pytest.mark.parametrize(

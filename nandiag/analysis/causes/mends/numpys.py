@@ -41,7 +41,8 @@ def _guarded(facts: Facts, said: str) -> str | None:
     for op, low in _POLES:
         least = "1e-12" if op == "sqrt" and quotients.is_divided_by(facts.origin) else low
         least = "1" if rate and (op == "power" or least == "1e-12") else least
-        code = fitting.argument(facts.origin, op, lambda text, least=least: _at_least(text, least))  # type: ignore[misc]
+        code = _divided_too(facts.origin, op, least)
+        code = code or fitting.argument(facts.origin, op, lambda text, least=least: _at_least(text, least))  # type: ignore[misc]
         if code is not None:
             return code
     left = _with_nothing_left(facts)
@@ -52,6 +53,19 @@ def _guarded(facts: Facts, said: str) -> str | None:
     low = "1" if counts else "1e-6"
     divisor = quotients.divisor(facts.origin, lambda text: _at_least(text, low)) or _of_nothing(facts, said)
     return divisor or bounding.base(facts.origin, lambda text: _at_least(text, low))
+
+
+def _divided_too(origin: Origin, op: str, least: str) -> str | None:
+    """Return the line behind one that bounds the name which ``op`` is given, where it divides in the line as well."""
+    found, source = fitting.parsed(origin), (origin.source or "").strip()
+    given = None if found is None else fitting.target(found[1], op)
+    line = None if not isinstance(given, ast.Name) else parsing.module(source)
+    if line is None or not isinstance(given, ast.Name):
+        return None
+    divisions = [one for one in ast.walk(line) if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Div)]
+    if not any(isinstance(one.right, ast.Name) and one.right.id == given.id for one in divisions):
+        return None
+    return naming.ahead(origin, f"{given.id} = {_at_least(given.id, least)}", source, "\n")
 
 
 def _with_nothing_left(facts: Facts) -> str | None:

@@ -57,6 +57,9 @@ def with_exchange(looked: Looked, largest: float | None, roots: list[nn.Module],
     return replace(looked, phase="collective", site=site, facts=facts)
 
 
+_OF_UPDATE = frozenset({"reconstructed", "parameters", "rate_set_at", "settings"})
+
+
 def of_rate(looked: Looked, made: Looked | None) -> Looked:
     """Return ``looked``, an update that was given a bad number, at the line that ``made`` the number of its rate.
 
@@ -65,7 +68,9 @@ def of_rate(looked: Looked, made: Looked | None) -> Looked:
     if made is None or made.step != looked.step or made.outcome != "found":
         return looked
     if made.source == "op":
-        facts = {**looked.facts, **made.facts, "number": True}
+        # What the update's own op was given, and what stood in for the weights there, is nothing of the number's.
+        facts = {key: value for key, value in looked.facts.items() if key in _OF_UPDATE} | made.facts
+        facts["number"] = True
         return replace(looked, site=made.site, inputs=made.inputs, outputs=made.outputs, facts=facts)
     handed = made.facts.get("handed") if made.source == "received" else None
     return looked if handed is None else replace(looked, facts={**looked.facts, "fed": True, "handed": handed})

@@ -1,5 +1,6 @@
 """Ranks that part because one left out a step by itself: that is told, with where its loss was made bad."""
 
+import ast
 import math
 from dataclasses import replace
 
@@ -45,3 +46,14 @@ def test_a_step_that_all_left_out_or_none_parts_nobody(others):
 def test_a_search_of_a_loss_scale_is_not_what_parted_them():
     hang = parted(skip(4, of="scaled gradient")).hang
     assert not any("made no step" in text for text in hang.evidence)
+
+
+@pytest.mark.parametrize(
+    ("of", "name", "when"), [("loss", "loss", "before the backward:"), ("gradient norm", "norm", "before the step:")]
+)
+def test_what_the_ranks_are_to_decide_together_can_be_pasted(of, name, when):
+    told = parted(skip(4, of=of)).hang.help[0]
+    first, _, then = told.partition(when)[2].partition(" - and in a line of its own behind that: ")
+    assert [type(one).__name__ for one in ast.parse(first.strip()).body] == ["Assign", "Expr"]
+    assert f"torch.isfinite({name})" in first
+    assert ast.parse(f"while True:\n {then}")

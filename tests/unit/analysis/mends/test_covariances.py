@@ -57,3 +57,19 @@ def test_rounding_alone_is_mended_by_a_little_on_the_diagonal(lost):
 def test_a_matrix_that_is_not_known_to_be_symmetric_is_a_map(lost):
     found = lost("self.w + self.noise * torch.eye(n)", least=None)
     assert found.suggestions[0].code == "return -0.5 * torch.linalg.slogdet(K).logabsdet"
+
+
+def test_a_symmetric_matrix_of_which_the_text_shows_no_covariance_has_both_readings(at, by_hand):
+    facts = at(
+        "logdet", (by_hand.fact(shape=(3, 3)),), (by_hand.fact(shape=(), nan=1),),
+        **told.placed("l = -torch.logdet(H)", "torch.logdet(H)"),
+        extra={"least_eigenvalue": -0.5, "largest_eigenvalue": 3.0},
+    )  # fmt: skip
+    shown = [
+        one
+        for made in ("hessian(pot, x)", "w @ w.mT")
+        for one in explain(told.on(facts, ("H", made)))[1].suggestions[:1]
+    ]
+    assert shown[0].code == "l = -torch.linalg.slogdet(H).logabsdet"
+    assert shown[0].text.startswith("Where it may have eigenvalues of any sign, as a Hessian:")
+    assert "Look at what is added to its diagonal" in shown[1].text

@@ -77,6 +77,15 @@ def test_what_is_no_python_is_not_given():
         ("y = a / b.sum(1)", "divisor = b.sum(1); y = a / torch.where(divisor != 0, divisor, torch.inf)"),
         ("row[i] = a / b.sum(1)", "divisor = b.sum(1); row[i] = a / torch.where(divisor != 0, divisor, torch.inf)"),
         ("row.copy_(a / b.sum(1))", "divisor = b.sum(1); row.copy_(a / torch.where(divisor != 0, divisor, torch.inf))"),
+        (
+            "if n == 9: y = a / b.sum(1)",
+            "if n == 9: divisor = b.sum(1); y = a / torch.where(divisor != 0, divisor, torch.inf)",
+        ),
+        (
+            "with quiet(): y = a / b.sum(1)",
+            "with quiet(): divisor = b.sum(1); y = a / torch.where(divisor != 0, divisor, torch.inf)",
+        ),
+        ("if (a / b.sum(1)).any(): y = 1", None),
         ("head(a / b.sum(1)", None),
         ("weight=a / b.sum(1),", None),
         ("head(a / b.sum(1)),", None),

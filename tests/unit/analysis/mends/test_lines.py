@@ -351,3 +351,15 @@ def test_the_square_of_a_tanh_has_the_name_of_what_statements_ahead_gave_it(at, 
                **placed(line, "torch.log(1 - y.pow(2))"))  # fmt: skip
     facts.look.facts["made_by"] = ["RsubBackward1", "PowBackward0", "TanhBackward0"]
     assert advice(replace(facts, look=replace(facts.look, site=Site(around=Around(block=block)))))[0].code == code
+
+
+@pytest.mark.parametrize(("text", "told"), [("loss = (center - c).square().mean()", False), ("z = h[w].mean(0)", True)])
+def test_a_mean_of_what_an_empty_one_gave_is_not_told_to_be_mended(by_hand, text, told):
+    line = "    center = h[m].mean(0)"
+    site = Site("net", "Net", "aten.mean.dim", file="t.py", line=13, column=(13, 25), source=line,
+                around=Around(again=(14,), alike=(Alike(14, text, (text.index("= ") + 2, len(text))),)))  # fmt: skip
+    look = by_hand.found(5, site=site, inputs=(by_hand.fact(shape=(0, 6), min=None, max=None, absmax=None),),
+                         outputs=(by_hand.fact(shape=(6,), nan=6),))  # fmt: skip
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(5), look, world=1), world=1)).verdict
+    assert verdict.cause == "empty_reduction"
+    assert any("Line 14 computes the like" in one.text for one in verdict.suggestions) is told

@@ -114,3 +114,12 @@ def test_a_remainder_is_of_whole_numbers_still(at):
     names = {"np": np, "a": np.array([7, 8]), "sizes": np.array([0, 3])}
     exec(code, names)  # noqa: S102
     assert (names["r"].dtype.kind, list(names["r"])) == ("i", [0, 2])
+
+
+def test_a_logarithm_of_what_the_line_divides_by_too_has_that_bounded_before(at):
+    line = "w = -np.log(freq) * freq / freq"
+    told = _advice(at, line, "np.log(freq)", _LOG)
+    assert told.code == f"freq = np.maximum(freq, 1e-12)\n{line}"
+    made = {"np": np, "freq": np.array([0.0, 0.5])}
+    exec(told.code, made)  # noqa: S102
+    assert np.isfinite(made["w"]).all()

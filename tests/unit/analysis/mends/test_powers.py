@@ -34,6 +34,7 @@ def test_a_variance_does_not_count(at, by_hand):
         ("adj.sum(1)", False),
         ("a.sum(1) / len(a)", False),
         ("torch.bincount(i) * scale", False),
+        ("deg / 12", False),
         (None, False),
     ],
 )
@@ -47,6 +48,6 @@ def test_a_share_of_zero_has_a_floor_and_a_count_of_nothing_gives_nothing(at, by
         extra={"arg1": -0.4},
         **placed("w = b ** -beta", "b ** -beta"),
     )
-    told = [one.code for one in advice(on(facts, *([] if made is None else [("b", made)])))]
+    told = [one.code for one in advice(on(facts, ("deg", "adj.sum(1)"), *([] if made is None else [("b", made)])))]
     zero = "w = torch.where(b != 0, b, torch.inf) ** -beta"
     assert told == (["w = b.clamp_min(0.03) ** -beta", zero] if floor else [zero, "w = b.clamp_min(1e-6) ** -beta"])

@@ -63,3 +63,19 @@ def test_what_more_is_made_of_is_told_as_before(at, by_hand, rest, outlive):
     assert not any(
         "divided by its own sum below: subtract" in one.text for one in told(at, by_hand, rest, outlive=outlive)
     )
+
+
+PARTS = "d = e.sum(-1)\ndist.all_reduce(d)\np = e / d[:, None]\nreturn (d.log() - z[:, 0]).mean()"
+
+
+def test_the_logarithm_of_a_sum_over_ranks_has_the_largest_of_all_ranks_added_back(at, by_hand):
+    first = told(at, by_hand, PARTS, "e = z.exp()", "z.exp()")[0]
+    assert "add it back behind the logarithm" in first.text
+    assert first.code.splitlines() == [
+        "top = z.amax(-1, keepdim=True)",
+        "dist.all_reduce(top, op=dist.ReduceOp.MAX)",
+        "e = (z - top).exp()",
+        "return (d.log() + top.squeeze(-1) - z[:, 0]).mean()",
+    ]
+    other = told(at, by_hand, PARTS + "\nf(e)", "e = z.exp()", "z.exp()")[0]
+    assert "behind the logarithm" not in other.text

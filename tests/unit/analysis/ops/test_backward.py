@@ -215,3 +215,39 @@ def test_a_point_that_no_value_was_seen_at_is_told_alone(at, by_hand):
     given = {"node": "PowBackward1", "forward_op": "aten.pow.Tensor_Tensor"}
     facts = at("where", (by_hand.fact(),), (by_hand.fact(nan=1),), **given)
     assert mechanism(facts).evidence == ("the gradient of pow is 0/0 at 0 for exponents below 1",)
+
+
+@pytest.mark.parametrize(
+    ("forward", "op", "given", "extra", "text", "clamp", "seen"),
+    [
+        ("acos", "rsqrt", {"min": -0.36}, {}, "torch.acos(c)", "c.clamp(-1 + 1e-6, 1 - 1e-6)", "1.166, outside"),
+        ("asin", "rsqrt", {"min": -3.0}, {}, "torch.asin(c)", "c.clamp(-1 + 1e-6, 1 - 1e-6)", "2, outside"),
+        ("acosh", "rsqrt", {"min": -0.75}, {}, "torch.acosh(c)", "c.clamp_min(1 + 1e-6)", "0.5, outside"),
+        ("erfinv", "erfinv", {"max": 1.5}, {}, "torch.erfinv(c)", "c.clamp(-1 + 1e-6, 1 - 1e-6)", "1.5, outside"),
+        ("pow", "pow", {"min": -0.25}, {"arg1": -0.5}, "c ** 0.5", "c.clamp_min(1e-6)", "-0.25; a negative"),
+    ],
+)
+def test_what_lies_beyond_a_functions_domain_is_at_no_point_of_it(
+    at, by_hand, forward, op, given, extra, text, clamp, seen
+):
+    placed = on(f"loss = torch.nansum({text})", text)
+    bad = (by_hand.fact(nan=2),)
+    named = {"node": f"{forward.capitalize()}Backward0", "forward_op": f"aten.{forward}.default", "phase": "backward"}
+    facts = at(op, (by_hand.fact(**{"min": 0.5, "max": 0.9, **given}),), bad, extra=extra, **named, **placed)
+    found = mechanism(facts)
+    assert found.slug == "domain_error"
+    assert seen in found.evidence[0]
+    assert "0/0" not in str(found)
+    assert (
+        codes(facts)[0]
+        == f"loss = torch.nansum({text.replace('c', clamp) if '**' in text else text.replace('(c)', f'({clamp})')})"
+    )
+
+
+def test_a_logit_beyond_its_domain_is_told_by_its_own_argument(at, by_hand):
+    given = (by_hand.fact(), by_hand.fact(min=0.1, max=1.5))
+    facts = at(
+        "logit_backward", given, (by_hand.fact(nan=1),), node="LogitBackward0", forward_op="aten.logit.default",
+        **on("y = torch.logit(p)", "torch.logit(p)"),
+    )  # fmt: skip
+    assert (mechanism(facts).slug, codes(facts)[0]) == ("domain_error", "y = torch.logit(p.clamp(1e-6, 1 - 1e-6))")

@@ -349,3 +349,12 @@ def test_a_length_that_is_0_is_kept_above_it_in_the_line(at, by_hand):
         look = replace(known.look, site=Site(op="aten.reciprocal.default", around=around))
         told = explain(replace(known, look=look))[1].suggestions[0]
         assert told.code == "g = d * (0.5 / norm.clamp_min(1e-6))", told
+
+
+@pytest.mark.parametrize(("made", "code"), [("a[1] - a[0]", "(a[1] - a[0] or 1e-6)"), ("a[1]", "max(a[1], 1e-6)")])
+def test_a_difference_that_divides_may_be_below_zero(at, by_hand, made, code):
+    text = f"b / ({made})" if "-" in made else f"b / {made}"
+    facts = at(
+        "div", (by_hand.fact(zeros=16),), (by_hand.fact(nan=16),), extra={"arg1": 0.0}, **on(f"y = {text}", text)
+    )
+    assert codes(facts)[0] == f"y = b / {code}"

@@ -50,17 +50,18 @@ def _of_share(facts: Facts, base: TensorFact) -> Suggestion | None:
     made = meanings.into(facts, "pow")
     node = None if made is None else made.node
     scaled = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div)
-    if node is None or not scaled or _is_counted(node) or not base.absmin or (base.min or 0.0) < 0:
+    if node is None or not scaled or _is_counted(facts, node) or not base.absmin or (base.min or 0.0) < 0:
         return None
     floor = f"{0.1 * base.absmin:.0e}" if base.absmin < 1e-3 else f"{float(f'{0.1 * base.absmin:.1g}'):g}"
     return Suggestion(_FLOOR, fitting.argument(facts.origin, "pow", lambda text: f"{text}.clamp_min({floor})"))
 
 
-def _is_counted(node: ast.expr) -> bool:
+def _is_counted(facts: Facts, node: ast.expr) -> bool:
     """Whether it is what counts or sums up, times a factor or by what it is counted of."""
     above = [node.left, node.right] if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) else []
     above += [node.left] if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) else []
-    return any(fitting.target(one, name) is not None for one in above for name in _COUNTS)
+    made = [meanings.behind(facts, one).node for one in above]
+    return any(fitting.target(one, name) is not None for one in made for name in _COUNTS)
 
 
 def counted(facts: Facts) -> Suggestion | None:

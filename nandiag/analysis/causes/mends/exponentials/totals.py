@@ -35,6 +35,87 @@ def divided(facts: Facts) -> Suggestion | None:
     return Suggestion(f"{_TEXT}{_RANKS if reducing else ''}{_AGAIN if again else ''}.", code)
 
 
+def logged(facts: Facts) -> Suggestion | None:
+    """Return the lines with the largest exponent of all ranks subtracted, and added to the logarithm of their sum.
+
+    ``None`` where anything but that sum, its logarithm and a quotient by it is made of the exponential.
+    """
+    found, behind = fitting.parsed(facts.origin), _behind(facts)
+    given = None if found is None else forms.exponent(found[1])
+    parts = None if behind is None else _parts(*behind)
+    if given is None or parts is None:
+        return None
+    total, dim, reducing, takes = parts
+    fixed = facts.extra.get("of_weights") is False
+    most = f"{fitting.bracketed(given)}{'' if fixed else '.detach()'}.amax({dim}, keepdim=True)"
+    line = fitting.argument(facts.origin, "exp", lambda text: f"{fitting.unbracketed(text)} - {_TOP}")
+    line = naming.before(facts.origin, _TOP, most, line)
+    if line is None:
+        return None
+    first, _, last = line.partition("\n")
+    text = f"The logarithm of its sum over all ranks is taken below: subtract the largest of all ranks first{_BACK}"
+    back = _Back(total, dim)
+    mended = [ast.unparse(back.visit(ast.parse(ast.unparse(one)))) for one in takes]
+    return Suggestion(text, "\n".join((first, _over_ranks(reducing), last, *mended)))
+
+
+_BACK = ", and add it back behind the logarithm."
+
+
+def _parts(name: str, statements: list[ast.stmt]) -> tuple[str, str, str, list[ast.stmt]] | None:
+    """Return the sum over one dimension, that, what adds it up over ranks, and the statements with its logarithm."""
+    total = dim = reducing = ""
+    takes = []
+    for one in statements:
+        summed = forms.summed_along(one.value) if isinstance(one, ast.Assign) and not total else None
+        target = one.targets[0] if isinstance(one, ast.Assign) else None
+        if summed is not None and ast.unparse(summed[0]) == name and isinstance(target, ast.Name):
+            total, dim = target.id, summed[1]
+        elif total and (called := _reduced(one, {total})) is not None:
+            reducing = called
+        elif _takes(one, {name, total}):
+            logarithms = _logarithms(one, total)
+            if _count(one, total) != len(logarithms) + _quotients(one, name, total) or not reducing:
+                return None
+            if _count(one, name) != _quotients(one, name, total):
+                return None
+            takes += [one] if logarithms else []
+    return (total, dim, reducing, takes) if takes and "keepdim" not in dim else None
+
+
+def _count(node: ast.AST, name: str) -> int:
+    return sum(isinstance(one, ast.Name) and one.id == name for one in ast.walk(node))
+
+
+def _logarithms(node: ast.AST, total: str) -> list[ast.AST]:
+    return [one for one in ast.walk(node) if _is_logarithm(one, total)]
+
+
+def _is_logarithm(node: ast.AST, total: str) -> bool:
+    given = fitting.target(node, "log") if isinstance(node, ast.expr) else None
+    return isinstance(given, ast.Name) and given.id == total
+
+
+def _quotients(node: ast.AST, name: str, total: str) -> int:
+    """Count the quotients of the exponential by its own sum: what is subtracted cancels there."""
+    found = (one for one in ast.walk(node) if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Div))
+    return sum(
+        isinstance(one.left, ast.Name) and one.left.id == name and _count(one.right, total) == 1 for one in found
+    )
+
+
+class _Back(ast.NodeTransformer):
+    """Add what was subtracted to each logarithm of the sum."""
+
+    def __init__(self, total: str, dim: str) -> None:
+        self._total, self._added = total, ast.parse(f"{_TOP}.squeeze({dim})", mode="eval").body
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Put ``(total.log() + top.squeeze(-1))`` for ``total.log()``."""
+        self.generic_visit(node)
+        return ast.BinOp(node, ast.Add(), self._added) if _is_logarithm(node, self._total) else node
+
+
 def _line(facts: Facts, given: ast.expr, reducing: str, *, again: bool) -> str | None:
     most = f"{fitting.bracketed(given)}{'' if facts.extra.get('of_weights') is False else '.detach()'}.max()"
     named = bool(reducing) or not naming.is_cheap(given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from nandiag.analysis.causes.facts import Facts
@@ -28,6 +29,39 @@ def told(facts: Facts) -> str | None:
         return None
     bounds = f"its least eigenvalue is {words.number(least)}, its largest {words.number(largest)}"
     return f"{_shown(matrix)} is symmetric: {bounds}. A covariance, or a kernel, has none below 0."
+
+
+def is_shown(facts: Facts) -> bool:
+    """Whether the text shows a covariance or a kernel: by its name, a product with a transpose, an added diagonal.
+
+    A Hessian, say, is symmetric too, and may have eigenvalues of any sign.
+    """
+    matrix = below_zero(facts)
+    made = None if matrix is None else meanings.behind(facts, matrix).node
+    if matrix is None or made is None:
+        return False
+    named = (one.id if isinstance(one, ast.Name) else one.attr for one in _named(matrix, made))
+    added = list(_terms(made))
+    diagonal = len(added) > 1 and any(_calls(node, (*_DIAGONALS, "eye")) for one in added for node in ast.walk(one))
+    return any(map(_NAME.search, named)) or diagonal or any(map(_is_squared, ast.walk(made)))
+
+
+def _named(*nodes: ast.expr) -> Iterator[ast.Name | ast.Attribute]:
+    yield from (one for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name | ast.Attribute))
+
+
+def _is_squared(node: ast.AST) -> bool:
+    """Whether it is a product in which one side is transposed."""
+    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)):
+        return False
+    sides = [one.func if isinstance(one, ast.Call) else one for one in (node.left, node.right)]
+    return any(isinstance(one, ast.Attribute) and one.attr in _TRANSPOSED for one in sides)
+
+
+_NAME = re.compile(
+    r"(?:^|_)(?:cov\w*|sigma\w*|kern\w*|gram\w*|prec\w*|rbf|matern|k[a-z]{0,2})(?:$|_|\d)", re.IGNORECASE
+)
+_TRANSPOSED = frozenset({"T", "mT", "H", "mH", "t", "transpose", "adjoint"})
 
 
 def mends(facts: Facts) -> tuple[Suggestion, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nandiag.analysis.causes.course import Course
 from nandiag.analysis.causes.mends.script import parsing
@@ -21,6 +21,27 @@ def peak(course: Course, low: float) -> tuple[str, float]:
         return text, low / 10
     passed = f"Up to {number} nothing grew, but the rate only passed there on its way up: it may be too high to keep."
     return f"Lower the peak learning rate: {tenth}. {passed}", low / 10
+
+
+# Optimizers whose update is the gradient, times the learning rate.
+BY_THE_NORM = frozenset({"SGD", "ASGD"})
+_ADAMS, _BY_DIRECTION = frozenset({"Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop"}), 1e-3
+
+
+def first_try(name: str, course: Course, high: float, ranks: Mapping[int, float]) -> tuple[str, str]:
+    """Return the rate to begin with where none of the run went well, and the same in words.
+
+    It is that of another rank that is lower, else a tenth of the rate, or less where that would be too high all the
+    same. Of plain gradients the step that brings the loss to 0 is the highest that makes sense; of Adam's kind a rate
+    is the way that each weight goes in one update.
+    """
+    low = min(ranks.values(), default=high)
+    if 0 < low <= high / 2:
+        told = words.ranks([rank for rank, rate in ranks.items() if rate == low])
+        return words.number(low), f"{words.number(low)}, as on {told},"
+    most = (course.polyak or high) if name in BY_THE_NORM else _BY_DIRECTION if name in _ADAMS else high
+    rate = min(high / 10, most)
+    return f"{rate:.1g}", "a tenth of it" if rate == high / 10 else f"{rate:.1g}"
 
 
 def bounded(lines: Sequence[str], most: float) -> str | None:

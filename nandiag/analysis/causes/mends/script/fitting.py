@@ -16,7 +16,7 @@ from nandiag.analysis.report import Origin
 
 LONGEST_LINE = 120
 LONGEST_OF_LONG = 180
-NAMED = re.compile(r"return|[\w., ]+ =")
+NAMED = re.compile(r"return|[\w., ]+ =(?!=)")
 _MODULES = ("torch", "F", "functional", "special", "fft", "linalg", "np", "numpy")
 _POLES = ("log", "log2", "log10", "sqrt", "rsqrt", "reciprocal")
 SQUARES = ("pow", "square")  # x ** 2 as well

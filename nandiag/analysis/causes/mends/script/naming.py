@@ -27,9 +27,32 @@ def before(origin: Origin, name: str, text: str, line: str | None) -> str | None
     """
     source = origin.source or ""
     names = {one.id for one in fitting.nodes_of(source) if isinstance(one, ast.Name)}
-    if line is None or name in names or not may_follow_another(source) or is_within_another(origin):
+    if line is None or name in names or is_within_another(origin):
         return None
-    return f"{name} = {fitting.unbracketed(text)}\n{line}"
+    return ahead(origin, f"{name} = {fitting.unbracketed(text)}", line, "\n")
+
+
+def ahead(origin: Origin, statement: str, line: str, between: str = "; ") -> str | None:
+    """Return ``line``, which is the user's with a mend in it, behind a simple ``statement``; ``None`` where none fits.
+
+    What is written behind a condition in its own line (``if done: x = ...``) has it there: nothing compound may follow
+    a semicolon, and what the condition guards need not hold before it.
+    """
+    source = (origin.source or "").strip()
+    first = _guarded(source)
+    if first is None:
+        return f"{statement}{between}{line}" if may_follow_another(source) else None
+    place = (origin.column or (0, 0))[0] - len(origin.source or "") + len((origin.source or "").lstrip())
+    known = place >= first and line[:first] == source[:first]
+    return f"{line[:first]}{statement}; {line[first:]}" if known else None
+
+
+def _guarded(source: str) -> int | None:
+    """Return where the statement begins that stands behind a condition, or another head, in the same line."""
+    part = parsing.statement(source)
+    body = getattr(part, "body", None)
+    within = isinstance(body, list) and body[0].lineno == 1 and source.isascii()
+    return body[0].col_offset if isinstance(body, list) and within else None
 
 
 def may_follow_another(source: str) -> bool:

@@ -18,6 +18,7 @@ from nandiag.analysis.causes.mends.script.fitting import (
     parsed,
     put,
     target,
+    unbracketed,
     whole,
 )
 from nandiag.analysis.report import Origin
@@ -51,6 +52,17 @@ def below(origin: Origin) -> str | None:
     found = parsed(origin)
     divided = None if found is None else divided_by(found[1])
     return None if divided is None else ast.unparse(divided)
+
+
+def at_least(origin: Origin, least: str, *, whole: bool) -> str | None:
+    """Return the user's line with the number that divides kept from 0.
+
+    A difference may have either sign: it stays as it is elsewhere. A ``whole`` one counts.
+    """
+    node = parsing.expression(below(origin) or "")
+    signed = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and not whole
+    bound = "({} or {})" if signed else "max({}, {})"
+    return divisor(origin, lambda text: bound.format(unbracketed(text), least))
 
 
 def of_squares(facts: Facts) -> bool:
@@ -91,8 +103,9 @@ def left_out(origin: Origin, bound: str = "!= 0", instead: str = "torch.inf") ->
     if not named or naming.is_within_another(origin):
         return left(origin, lambda text: f"torch.where({text} {bound}, {text}, {instead})")
     code = left(origin, lambda _: f"torch.where(divisor {bound}, divisor, {instead})")
-    alone = naming.may_follow_another(origin.source or "") and "divisor" not in (origin.source or "")
-    return f"divisor = {ast.unparse(below)}; {code}" if alone and code is not None else None
+    if code is None or "divisor" in (origin.source or ""):
+        return None
+    return naming.ahead(origin, f"divisor = {ast.unparse(below)}", code)
 
 
 def left_out_of_root(origin: Origin, least: str | None) -> str | None:
