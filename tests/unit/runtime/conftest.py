@@ -76,6 +76,13 @@ def one_script(request):
 
 
 @pytest.fixture(autouse=True)
+def distributions_that_check(monkeypatch):
+    """To compile anything torch has no distribution check what it is given from then on: not in the tests to come."""
+    checked = torch.distributions.Distribution
+    monkeypatch.setattr(checked, "_validate_args", checked._validate_args)
+
+
+@pytest.fixture(autouse=True)
 def no_strangers_of_the_runner(monkeypatch):
     """A thread that pytest-xdist has beside the tests is none of a script's."""
     ours = bystanders.is_ours
