@@ -53,6 +53,8 @@ def leave_ours_alone() -> None:
 
 def _skip(rules: Any) -> None:
     original, skipped = rules.check_file, rules.SkipResult(skipped=True, reason="nandiag's own")
+    if is_ours(original.__code__.co_filename):
+        return  # once is enough
 
     @functools.wraps(original)
     def check_file(filename: str | None, is_inlined_call: bool = False) -> Any:  # noqa: FBT001, FBT002 - as it was

@@ -23,6 +23,9 @@ def test_our_files_are_skipped_but_for_what_the_script_calls_there():
     assert rules.check_file("train.py") is None
     assert rules.check_file(None) is None
     assert asked == [(ours, True), ("train.py", False), (None, False)]
+    once = rules.check_file
+    compiled._skip(rules)
+    assert rules.check_file is once
 
 
 @pytest.mark.filterwarnings("ignore:Dynamo does not know")
