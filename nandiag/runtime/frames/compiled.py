@@ -53,7 +53,8 @@ def leave_ours_alone() -> None:
 
 def _skip(rules: Any) -> None:
     original, skipped = rules.check_file, rules.SkipResult(skipped=True, reason="nandiag's own")
-    if is_ours(original.__code__.co_filename):
+    code = getattr(original, "__code__", None)  # of a cached function there is none
+    if code is not None and is_ours(code.co_filename):
         return  # once is enough
 
     @functools.wraps(original)
