@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from operator import attrgetter
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nandiag.runtime.frames import LIBRARY, USER, kind_of
+from nandiag.runtime.frames import TORCH, is_ours, kind_of
 from nandiag.runtime.inject.late import attach_late
 from nandiag.runtime.lag.transfer import Sent
 from nandiag.runtime.look.finite import quiet
@@ -24,7 +25,8 @@ from nandiag.runtime.look.sight import Gathered, gather
 from nandiag.runtime.look.weights import Optimizer, parameters
 from nandiag.runtime.steady.assured import is_hooked
 from nandiag.runtime.steady.borders import STOCK
-from nandiag.runtime.tape.wraps.owed import OWED
+from nandiag.runtime.tape.wraps.owed import CALLS
+from nandiag.runtime.tracebacks import pass_on
 from nandiag.runtime.watch.judge import Border
 from nandiag.runtime.watch.response import Level
 from nandiag.runtime.watch.sentinel import Sentinel
@@ -43,18 +45,21 @@ _stacked, _dispatched = torch._C._len_torch_function_stack, torch._C._len_torch_
 class Withheld:
     """An update that the device leaves out where a number of its look, which is ``sent`` to the host, is not finite.
 
-    However it goes on, it is settled when the ``step`` of the optimizer is over: the flag is taken away, and what was
+    It is what the call of the optimizer's ``step`` owes: at its end at the latest the flag is taken away, and what was
     left out, and not refused, is made.
     """
 
-    def __init__(self, optimizer: Optimizer, border: Border, gathered: Gathered, sent: Sent) -> None:
-        self.optimizer, self.border, self.gathered, self.sent = optimizer, border, gathered, sent
+    def __init__(self, optimizer: Optimizer, border: Border, gathered: Gathered, updated: Optimizer) -> None:
+        self.optimizer, self.border, self.gathered, self.updated = optimizer, border, gathered, updated
+        self.sent = Sent(gathered.scalars)
+        self.failed: BaseException | None = None
+        self._begun = self._is_made = False
 
     def begins(self, column: Tensor) -> None:
         """The update is about to be made; ``column``: the numbers of its look as a vector where they lie."""
         flag = column.mul(0).sum().ne(0).to(torch.float32)  # 0 times what is not finite is NaN
-        OWED.due[id(self.optimizer)] = self
         self.optimizer.found_inf = flag  # type: ignore[attr-defined]
+        self._begun = True
 
     def ended(self) -> None:
         """The update was launched: the flag has done its work."""
@@ -64,12 +69,24 @@ class Withheld:
         """Whether the device has left it out; waits for the numbers, not for the update."""
         return not all(map(math.isfinite, self.sent.take()))
 
-    def settle(self, *, returned: bool) -> None:
-        """Make what was left out, unless the update raised an error, or the run is being stopped."""
-        self.ended()
-        if returned and self.was_left_out():
+    def make(self) -> None:
+        """Make what was left out, once; an error of it is the script's, which would have got it from the update."""
+        if not self._begun or self._is_made or not self.was_left_out():
+            return
+        self._is_made = True
+        try:
             with torch.no_grad():
                 _bare(self.optimizer)(self.optimizer)
+        except Exception as error:
+            pass_on(error)
+            self.failed = error
+
+    def settle(self, *, returned: bool) -> BaseException | None:
+        """Make what was left out, unless the update raised an error, or the run is being stopped."""
+        self.ended()
+        if returned:
+            self.make()
+        return self.failed
 
 
 class WithholdingSentinel(Sentinel):
@@ -77,43 +94,44 @@ class WithholdingSentinel(Sentinel):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._withheld: Withheld | None = None  # from the look before an update until that begins
         self._in_vain = 0
 
     def _border(self, optimizer: Optimizer, *, closure: bool = False) -> None:
-        self._withheld = None
-        if closure or not self._may_withhold(optimizer) or not attach_late():
+        call = None if closure else CALLS.of(optimizer)
+        if call is None or not self._may_withhold(optimizer) or not attach_late():
             super()._border(optimizer, closure=closure)
             return
         with quiet():
             border, gathered = self.judge.begin(optimizer), gather(*self._looked_at(optimizer))
-            sent = Sent(gathered.scalars)
-            if sent.column is not None:
-                self._withheld = Withheld(optimizer, border, gathered, sent)
+            withheld = Withheld(optimizer, border, gathered, self._waiting.of(optimizer))
+            if withheld.sent.column is not None:
+                call.due = withheld
                 return
-            self._take(optimizer, gathered.sight(sent.take()), border)
+            self._take(optimizer, gathered.sight(withheld.sent.take()), border, withheld.updated)
         self._settle(optimizer, border)
 
-    def _goes_on(self) -> None:
-        withheld, self._withheld = self._withheld, None
+    def _goes_on(self, optimizer: Optimizer) -> None:
+        withheld = _owed(optimizer)
         if withheld is not None and (column := withheld.sent.column) is not None:
             with quiet():
                 withheld.begins(column)
 
     def after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Judge what was seen before an update that went on meanwhile, then do what is done behind each."""
-        withheld = OWED.due.get(id(optimizer))
-        if isinstance(withheld, Withheld):
+        withheld = _owed(optimizer)
+        if withheld is not None:
             withheld.ended()
             self._judge_behind(withheld)
-            OWED.over(optimizer, returned=True)
+            withheld.make()
+            if withheld.failed is not None:
+                return  # the wrap of the step raises it
         super().after_step(optimizer, args, kwargs)
 
     def _judge_behind(self, withheld: Withheld) -> None:
         """Judge; where that ends in an error of ours, or is not come to, the update is made all the same."""
         optimizer, border = withheld.optimizer, withheld.border
         with quiet():
-            self._take(optimizer, withheld.gathered.sight(withheld.sent.take()), border)
+            self._take(optimizer, withheld.gathered.sight(withheld.sent.take()), border, withheld.updated)
             self._in_vain += border.level < Level.DOOMED and withheld.was_left_out()
         self._settle(optimizer, border)
 
@@ -127,7 +145,6 @@ class WithholdingSentinel(Sentinel):
             and weights.newest() is optimizer
             and self.clock.updates(optimizer) > _FIRST
             and self.clock.step not in STOCK
-            and capture.in_step > 0  # by our wrap of its step, at whose end all is settled
             and self._response.policy != "skip"
             and not (
                 self._scale is not None
@@ -137,7 +154,6 @@ class WithholdingSentinel(Sentinel):
                 or is_hooked()
                 or self.losses.dropped
                 or self.judge.lost
-                or capture.tracer is not None
                 or capture.window.numbers
                 or capture.window.stored
                 or (capture.births is not None and capture.births.read)
@@ -157,10 +173,23 @@ def _are_there(weights: list[Tensor]) -> bool:
     return all(map(_on_device, weights)) and _PLAIN.issuperset(map(type, weights))
 
 
+def _owed(optimizer: Optimizer) -> Withheld | None:
+    call = CALLS.of(optimizer)
+    return call.due if call is not None and isinstance(call.due, Withheld) else None
+
+
 def _is_torchs(optimizer: Optimizer) -> bool:
     """Whether nobody but torch and we has a part in its update: what is made behind it would be made too early."""
-    codes = [one.__code__.co_filename for one in _layers(optimizer) if hasattr(one, "__code__")]
-    return not {USER, LIBRARY}.intersection(map(kind_of, codes)) and "_init_group" not in vars(optimizer)
+    layers = _layers(optimizer)
+    if not all(isinstance(one, FunctionType) and _is_known(one.__code__.co_filename) for one in layers):
+        return False
+    bare = layers[-1]
+    whole = not hasattr(bare, "__wrapped__") and bare.__name__ == "step" and "_init_group" not in vars(optimizer)
+    return whole and kind_of(bare.__code__.co_filename) == TORCH
+
+
+def _is_known(filename: str) -> bool:
+    return is_ours(filename) or kind_of(filename) == TORCH
 
 
 def _layers(optimizer: Optimizer) -> list[Callable[..., Any]]:

@@ -103,11 +103,11 @@ class Sentinel:
         if closure is None:
             self._border(optimizer)
             self.looker.update_begins(optimizer)
-            self._goes_on()
+            self._goes_on(optimizer)
             return None
         return with_closure(args, kwargs, closure, self._watched(optimizer, closure))
 
-    def _goes_on(self) -> None:
+    def _goes_on(self, optimizer: Optimizer) -> None:
         """The update is made now: nothing of ours comes between, that could fail."""
 
     def _watched(self, optimizer: Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
@@ -131,7 +131,8 @@ class Sentinel:
             if self.clock.step in STOCK and not closure:
                 self.weights.take_stock(optimizer)
             border = self.judge.begin(optimizer)
-            self._take(optimizer, look(*self._looked_at(optimizer)), border)
+            sight = look(*self._looked_at(optimizer))
+            self._take(optimizer, sight, border, self._waiting.of(optimizer))
         self._settle(optimizer, border, closure=closure)
 
     def _looked_at(self, optimizer: Optimizer) -> tuple[Any, ...]:
@@ -141,17 +142,16 @@ class Sentinel:
         more = (self._waiting.take(), self.weights.frozen(), self.early.waiting())
         return losses, gradients, optimizer, self._scale, *more
 
-    def _take(self, optimizer: Optimizer, sight: Sight, border: Border) -> None:
-        """Judge what was seen, and remember it."""
+    def _take(self, optimizer: Optimizer, sight: Sight, border: Border, updated: Optimizer) -> None:
+        """Judge what was seen, and remember it; ``updated``: whose weights are among it."""
         sight = self.early.seen(sight)
         if self.losses.dropped:
             sight = self.left_out.judge(optimizer, sight)
-        self._judge(optimizer, sight, border)
+        self._judge(optimizer, sight, border, updated)
         self._remember(optimizer, mean_loss(sight, self.losses.pending), sight.grad_norm, sight.scale)
 
-    def _judge(self, optimizer: Optimizer, sight: Sight, border: Border) -> None:
+    def _judge(self, optimizer: Optimizer, sight: Sight, border: Border, updated: Optimizer) -> None:
         self._under_way.scaler_skips = sight.scaler_skips
-        updated = self._waiting.of(optimizer)
         self.judge.weights_of(updated, sight, border, self.clock.updated_in)
         self._wary.begins(sight, whole=updated is optimizer and not self.assured.in_turns)
         if sight.fine and not border.harms:

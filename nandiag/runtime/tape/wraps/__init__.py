@@ -20,7 +20,7 @@ from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entry import CALL, Entry
 from nandiag.runtime.tape.state import modes
 from nandiag.runtime.tape.wraps.one_call import WRAPPED, as_compiled, as_one_call, made_one_call, pulled_back, tape_one
-from nandiag.runtime.tape.wraps.owed import OWED
+from nandiag.runtime.tape.wraps.owed import CALLS, Call, settle
 from nandiag.runtime.tracebacks import pass_on
 
 _stacked, _is_traced = torch._C._len_torch_function_stack, torch.compiler.is_dynamo_compiling
@@ -132,7 +132,8 @@ def _wrap_optimizer_step(capture: Capture) -> None:
             watched = not capture.idle
             was_open = watched and safely("window", capture.window.close)
             capture.in_step += watched
-            returned = False
+            calls, returned = CALLS.stack, False
+            calls.append(Call(args[0] if args else None))
             try:
                 output = profiled(*args, **kwargs)
                 returned = True
@@ -141,8 +142,10 @@ def _wrap_optimizer_step(capture: Capture) -> None:
                 raise
             finally:
                 capture.in_step -= watched
-                if OWED.due:
-                    safely("sentinel", OWED.over, args[0], returned)
+                due = calls.pop().due
+                failed = None if due is None else safely("sentinel", settle, due, returned)
+            if failed:
+                raise failed
             if watched and (was_open or capture.reopen) and not capture.in_step:
                 capture.step_left()
             return output

@@ -23,7 +23,7 @@ from nandiag.runtime.levels.looker import Looker
 from nandiag.runtime.public import AnomalyStop
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.steady import assured
-from nandiag.runtime.tape.wraps.owed import OWED
+from nandiag.runtime.tape.wraps.owed import CALLS
 from nandiag.runtime.watch import sentinel
 
 BAD = 9
@@ -59,13 +59,14 @@ def flags(monkeypatch):
     seen = []
     original = WithholdingSentinel._goes_on
 
-    def goes_on(self):
-        original(self)
-        seen.extend((self.clock.step, bool(one.optimizer.found_inf)) for one in OWED.due.values())
+    def goes_on(self, optimizer):
+        original(self, optimizer)
+        if hasattr(optimizer, "found_inf"):
+            seen.append((self.clock.step, bool(optimizer.found_inf)))
 
     monkeypatch.setattr(WithholdingSentinel, "_goes_on", goes_on)
     yield seen
-    assert OWED.due == {}
+    assert CALLS.stack == []
 
 
 class Loop:
@@ -149,10 +150,10 @@ def test_a_fault_of_ours_leaves_the_update_to_be_made(work, flags, monkeypatch):
     worker = work(on_anomaly="continue")
     original = WithholdingSentinel._take
 
-    def take(self, optimizer, sight, border):
+    def take(self, optimizer, *words):
         if self.clock.step == BAD:
             raise ZeroDivisionError("a fault of ours")
-        original(self, optimizer, sight, border)
+        original(self, optimizer, *words)
 
     monkeypatch.setattr(WithholdingSentinel, "_take", take)
     watched = Loop().run(14, bad)
@@ -359,6 +360,43 @@ def test_other_ways_to_watch_judge_before_the_update(settings, work, flags):
     work(**settings)
     Loop().run(12, bad)
     assert flags == []
+
+
+def with_a_scale(ours, _):
+    ours._scale = torch.ones(())
+
+
+def with_other_ranks(ours, monkeypatch):
+    monkeypatch.setattr(type(ours.agreement), "possible", True)
+    monkeypatch.setattr(ours, "_wants_company", lambda _: True)
+    monkeypatch.setattr(ours, "_joint", lambda _: False)
+
+
+@pytest.mark.parametrize("changes", [with_a_scale, with_other_ranks])
+def test_where_more_than_this_rank_and_loss_counts_all_is_judged_before_it(changes, work, flags, monkeypatch):
+    ours = work().sentinel
+    loop = Loop().run(6)
+    assert flags
+    flags.clear()
+    changes(ours, monkeypatch)
+    loop.run(3)
+    assert flags == []
+
+
+def test_steps_of_which_stock_is_taken_are_judged_before_their_update(work, flags):
+    work()
+    Loop().run(13)
+    assert [step for step, _ in flags] == [4, 5, 6, 7, 8, 9, 11, 12]
+
+
+def test_a_step_behind_a_backward_that_was_left_out_is_judged_before_its_update(work, flags):
+    work()
+    loop = Loop().run(6)
+    flags.clear()
+    loop.model(loop.x).square().mean().backward()
+    loop.optimizer.zero_grad()
+    loop.run(2)
+    assert [step for step, _ in flags] == [7]
 
 
 def test_a_loss_that_stays_bad_over_finite_gradients_is_soon_judged_before_the_update(work, flags):
