@@ -10,6 +10,7 @@ from nandiag.analysis.report import Finding, Origin, Report, Verdict
 from nandiag.analysis.verdict.steady import TELLS_WHERE, resume_at
 from nandiag.events import words
 from nandiag.render import hang, nccl
+from nandiag.render.spread import spread_lines
 from nandiag.render.text import LONGEST, clean, clean_line
 
 MOST = 20
@@ -120,13 +121,7 @@ def _held(report: Report) -> Iterable[str]:
 
 
 def _rest(report: Report) -> Iterable[str]:
-    spread = [
-        " ".join([one.what.replace("_", " "), *one.names[:3]])
-        + f" of {words.ranks(one.ranks)} at step {one.step}"
-        + (f", through {one.via}" if one.via else "")
-        for one in report.verdict.spread
-    ]
-    yield _folded("Spread", spread)
+    yield _folded("Spread", spread_lines(report.verdict.spread))
     yield _folded("Findings", [_finding(finding) for finding in report.findings])
     yield _folded("NCCL", nccl.choices(report.nccl))
     yield _folded("What could not be seen", report.notes)

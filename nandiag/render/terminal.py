@@ -14,16 +14,16 @@ from rich.text import Text
 
 from nandiag.analysis.early import SLUGS
 from nandiag.analysis.hangs.told import Hang
-from nandiag.analysis.report import Finding, Origin, Report, Spread, Verdict
+from nandiag.analysis.report import Finding, Origin, Report, Verdict
 from nandiag.analysis.verdict.steady import TELLS_WHERE, resume_at, resume_words
 from nandiag.events import words
 from nandiag.render import hang as hangs
 from nandiag.render import nccl
 from nandiag.render.frame import COMMAND, MOST, STYLES, Frame, hanging
 from nandiag.render.snippet import snippet
+from nandiag.render.spread import spread_lines
 from nandiag.render.text import clean, encodable, wide
 
-_WHAT = {"optimizer_state": "optimizer state", "frozen": "untrained parameters", "gradient": "gradients"}
 _TOLD = {"stopped", "went_on", "update_left_out", "rank_victim"}
 
 
@@ -178,7 +178,7 @@ def _anomaly(report: Report, place: Place, width: int) -> Iterable[Text]:
     frame = _frame(verdict, place, width)
     yield from _headline(verdict, width, "error")
     yield from _body(verdict, place, frame)
-    yield from frame.notes([_spread(spread) for spread in verdict.spread], MOST["spread"], "spread")
+    yield from frame.notes(spread_lines(verdict.spread), MOST["spread"], "spread")
     told = [finding.text for finding in report.findings if _is_told(finding, verdict)]
     yield from frame.notes(told, MOST["findings"], "note")
     yield from _warnings(report, frame)
@@ -237,12 +237,6 @@ def _confidence(verdict: Verdict) -> list[str]:
     if verdict.confidence == "reproduced":
         return ["Reproduced: running the step again showed it."]
     return []
-
-
-def _spread(spread: Spread) -> str:
-    via = f", through {spread.via}" if spread.via else ""
-    named = f" {words.few(list(spread.names), most=3)}" if spread.names else ""
-    return f"{_WHAT.get(spread.what, spread.what)}{named} of {words.ranks(spread.ranks)} at step {spread.step}{via}"
 
 
 def _resume(report: Report) -> list[str]:

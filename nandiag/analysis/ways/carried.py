@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from nandiag.events import Looked, words
+from pathlib import PurePath
+
+from nandiag.events import Looked, Site, words
 
 # What torch calls a group that was given no description.
 _NAMELESS = frozenset({"default_pg", "0", "undefined"})
@@ -49,16 +51,28 @@ def way_of(look: Looked) -> str | None:
     buckets, number = look.facts.get("buckets"), look.facts.get("number")
     if isinstance(buckets, list):
         return f"the {kind} of {_buckets(look, len(buckets))}{_group(look, ranks)}"
+    if (own := _own_line(look, kind)) is not None:
+        return f"the script's {kind} in {own},{_group(look, ranks)}"
     which = f", collective {number} of the step" if isinstance(number, int) else ""
     return f"{kind}{which}{_group(look, ranks)}"
+
+
+def _own_line(look: Looked, kind: str) -> str | None:
+    """Return the line where the script calls the collective, None where a wrapper does that for it."""
+    site = look.site
+    return None if site is None or kind not in (site.source or "") else _line(site)
 
 
 def _of_script(look: Looked) -> str | None:
     """Return the exchange of gradients that the script makes by itself, which a replay of one rank left out."""
     name, site = look.facts.get("collective"), look.site
-    if look.facts.get("by") != "script" or not isinstance(name, str) or site is None or site.line is None:
-        return None
-    return f"the script's {name} in line {site.line}"
+    line = None if look.facts.get("by") != "script" or site is None else _line(site)
+    return None if line is None or not isinstance(name, str) else f"the script's {name} in {line}"
+
+
+def _line(site: Site) -> str | None:
+    known = site.file is not None and site.line is not None
+    return f"line {site.line} of {PurePath(str(site.file)).name}" if known else None
 
 
 def _group(look: Looked, ranks: tuple[int, ...]) -> str:

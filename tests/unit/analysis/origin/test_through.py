@@ -144,4 +144,17 @@ def test_gradients_that_the_script_exchanges_by_itself_have_its_line(by_hand):
     site = Site(op="c10d.allreduce_.default", file="train.py", line=9, source="dist.all_reduce(p.grad)")
     clean = replace(by_hand.finite(3), site=site, facts={"complete": False, "collective": "all_reduce", "by": "script"})
     logs = by_hand.rank(0, by_hand.gradient(3), clean), by_hand.rank(1, by_hand.gradient(3), by_hand.found(3))
-    assert ways(analyse(by_hand.run(*logs))) == {("gradient", "the script's all_reduce in line 9")}
+    assert ways(analyse(by_hand.run(*logs))) == {("gradient", "the script's all_reduce in line 9 of train.py")}
+
+
+def test_a_collective_that_the_script_calls_has_its_line_and_one_of_a_wrapper_has_its_number(by_hand):
+    own = Site(op="c10d.allgather_.default", file="lib/losses.py", line=25, source="keys = dnn.all_gather(b)")
+    came = by_hand.found(3, source="received", phase="collective", site=own, facts=through(0, kind="all_gather"))
+    logs = by_hand.rank(0, by_hand.loss(3), came), by_hand.rank(1, by_hand.found(3))
+    way = "the script's all_gather in line 25 of losses.py, in the group of ranks 0-1"
+    assert ways(analyse(by_hand.run(*logs))) == {("loss", way)}
+    wrapped = replace(came, site=replace(own, source="z = net(x)"))
+    logs = by_hand.rank(0, by_hand.loss(3), wrapped), by_hand.rank(1, by_hand.found(3))
+    assert ways(analyse(by_hand.run(*logs))) == {
+        ("loss", "all_gather, collective 0 of the step in the group of ranks 0-1")
+    }
