@@ -375,7 +375,7 @@ class Sentinel:
         self.last.at_exit()
         border = Border()
         with quiet():
-            sight = look(self.losses.pending, [], None, None, self._waiting.take(), [])
+            sight = look(self.losses.pending, [], None, None, self._waiting.take(every=True), [])
             if (newest := self._newest()) is not None:
                 self.judge.weights_of(self._waiting.of(newest), sight, border, self.clock.updated_in)
             self.judge.losses_of(newest, sight, border)

@@ -4,6 +4,7 @@ The device is the CPU, of which the sentinel is told that it is another.
 """
 
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from nandiag.events import ProbeDark
-from nandiag.runtime.lag import wary
+from nandiag.runtime.lag import waiting, wary
 from nandiag.runtime.lag.wary import Wary
 from nandiag.runtime.look.weights import Weights
 from nandiag.runtime.steady import assured
@@ -251,3 +252,43 @@ def test_a_weight_that_had_no_turn_is_not_said_to_have_been_finite(work, monkeyp
     looked = worker.looked[0]
     assert (looked.outcome, looked.source) == ("found", "parameter")
     assert looked.phase != "optimizer"
+
+
+def test_the_border_of_one_thread_asks_nothing_of_an_optimizer_that_another_trains(work, monkeypatch):
+    """To read a gradient while the backward of its own thread writes it ends the process."""
+    work(on_anomaly="continue")
+    asked, original = [], assured.Assured.looked
+
+    def looked(self, optimizer, *args):
+        asked.append((threading.get_ident(), id(optimizer)))
+        original(self, optimizer, *args)
+
+    monkeypatch.setattr(assured.Assured, "looked", looked)
+    loops, turns = [Loop(), Loop()], [threading.Semaphore(1), threading.Semaphore(0)]
+
+    def train(mine):
+        for _ in range(6):
+            turns[mine].acquire()
+            loops[mine].run(1)
+            turns[1 - mine].release()
+
+    other = threading.Thread(target=train, args=(1,))
+    other.start()
+    train(0)
+    other.join(30)
+    threads = (threading.get_ident(), other.ident)
+    own = {(thread, id(loop.optimizer)) for thread, loop in zip(threads, loops, strict=True)}
+    assert asked
+    assert own.issuperset(asked)
+
+
+def test_what_waits_is_each_threads_own_until_the_end():
+    waits, optimizer = waiting.Waiting(), torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    other = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    thread = threading.Thread(target=waits.keep, args=(other, [torch.ones(())]))
+    thread.start()
+    thread.join()
+    assert (bool(waits), waits.take(), waits.of(optimizer)) == (False, [], optimizer)
+    waits.keep(optimizer, [torch.zeros(())])
+    assert (bool(waits), len(waits.take()), bool(waits)) == (True, 1, False)
+    assert (waits.of(other), len(waits.take(every=True)), waits.take(every=True)) == (optimizer, 1, [])

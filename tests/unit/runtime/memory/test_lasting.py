@@ -13,8 +13,12 @@ from nandiag.runtime.memory.later import stored
 
 @pytest.fixture(autouse=True)
 def with_time_to_look(monkeypatch):
-    """On a busy machine the first looks of all take more than what the first steps of a run may be kept for."""
-    monkeypatch.setattr(stored, "_CREDIT_LASTING", 60.0)
+    """On a busy machine the first looks of all take more than what the first steps of a run may be kept for.
+
+    So may one look, which is given some steps' time, and a replay for it is broken off where that is over.
+    """
+    for limit in ("_CREDIT_LASTING", "SHORT", "_LONGEST", "_LEAST"):
+        monkeypatch.setattr(stored, limit, 60.0)
 
 
 def scaled(a):
