@@ -9,7 +9,6 @@ and run again, with weights and state as they were, and where the run goes on th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from operator import attrgetter
 from types import FunctionType
 from typing import Any
@@ -165,12 +164,19 @@ class WithholdingSentinel(Sentinel):
                 or (self.agreement.possible and self._wants_company(optimizer))
             )
             and _are_there(parameters(optimizer))
+            and not any(map(_is_refused, parameters(optimizer)))
             and _is_torchs(optimizer)
         )
 
 
 def _are_there(weights: list[Tensor]) -> bool:
     return all(map(_on_device, weights)) and _PLAIN.issuperset(map(type, weights))
+
+
+def _is_refused(weight: Tensor) -> bool:
+    """Whether torch's update raises an error of its gradient, when it has made a part by then."""
+    gradient = weight.grad
+    return gradient is not None and gradient.layout is not torch.strided
 
 
 def _owed(optimizer: Optimizer) -> Withheld | None:
@@ -185,20 +191,30 @@ def _is_torchs(optimizer: Optimizer) -> bool:
         return False
     bare = layers[-1]
     whole = not hasattr(bare, "__wrapped__") and bare.__name__ == "step" and "_init_group" not in vars(optimizer)
-    return whole and kind_of(bare.__code__.co_filename) == TORCH
+    return whole and all(map(_is_of_torch, (bare, type(optimizer)._init_group, *_called_by(bare))))  # type: ignore[attr-defined]
+
+
+def _called_by(update: FunctionType) -> list[Any]:
+    """Return what the update finds in its module, by the names it has there."""
+    found = map(update.__globals__.get, update.__code__.co_names)
+    return [one for one in found if callable(one)]
+
+
+def _is_of_torch(function: Any) -> bool:
+    return isinstance(function, FunctionType) and kind_of(function.__code__.co_filename) == TORCH
 
 
 def _is_known(filename: str) -> bool:
     return is_ours(filename) or kind_of(filename) == TORCH
 
 
-def _layers(optimizer: Optimizer) -> list[Callable[..., Any]]:
-    layers: list[Callable[..., Any]] = [type(optimizer).step]
+def _layers(optimizer: Optimizer) -> list[Any]:
+    layers: list[Any] = [type(optimizer).step]
     while (within := getattr(layers[-1], "__wrapped__", None)) is not None and len(layers) < _MOST_LAYERS:
         layers.append(within)
     return layers
 
 
-def _bare(optimizer: Optimizer) -> Callable[..., Any]:
+def _bare(optimizer: Optimizer) -> Any:
     """Return the update below all hooks and wraps."""
     return _layers(optimizer)[-1]

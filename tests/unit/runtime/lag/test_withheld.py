@@ -3,7 +3,6 @@
 The device is the CPU, of which the sentinel is told that it is another; its fused updates take the same flag.
 """
 
-import functools
 import gc
 import inspect
 import math
@@ -13,7 +12,6 @@ import weakref
 import pytest
 import torch
 from torch import nn
-from torch.optim import optimizer as optimizers
 
 from nandiag.events import ProbeDark
 from nandiag.runtime import guard
@@ -53,8 +51,8 @@ def elsewhere(monkeypatch):
     as_at_the_start()
 
 
-@pytest.fixture
-def flags(monkeypatch):
+@pytest.fixture(name="flags")
+def flags_seen(monkeypatch):
     """The steps whose update was made under a flag, and whether that was up."""
     seen = []
     original = WithholdingSentinel._goes_on
@@ -300,116 +298,3 @@ def test_flags_that_are_raised_in_vain_are_given_up(work, flags):
     assert worker.harms == []
     assert alike(watched.state(), plain.state())
     assert watched.versions() == plain.versions()
-
-
-def own_hook(loop, _):
-    loop.optimizer.register_step_post_hook(lambda *_: None)
-
-
-def others_hook(_, monkeypatch):
-    monkeypatch.setattr(optimizers, "_global_optimizer_post_hooks", {**optimizers._global_optimizer_post_hooks})
-    optimizers._global_optimizer_post_hooks[-1] = lambda *_: None
-
-
-def not_fused(loop, _):
-    loop.optimizer.param_groups[0]["fused"] = False
-
-
-def of_a_scaler(loop, _):
-    loop.optimizer.grad_scale = None
-
-
-def own_kind(loop, _):
-    class Own(torch.optim.AdamW):
-        def step(self, closure=None):
-            return super().step(closure)
-
-    loop.optimizer = Own(loop.model.parameters(), lr=1e-3, fused=True)
-
-
-def own_update(_, monkeypatch):
-    original = torch.optim.AdamW.step
-    monkeypatch.setattr(torch.optim.AdamW, "step", lambda self, closure=None: original(self, closure))
-
-
-def own_wrap(_, monkeypatch):
-    original = torch.optim.AdamW.step
-    wrap = functools.wraps(original)(lambda self, closure=None: original(self, closure))
-    monkeypatch.setattr(torch.optim.AdamW, "step", wrap)
-
-
-def own_parts(loop, _):
-    loop.optimizer._init_group = loop.optimizer._init_group
-
-
-@pytest.mark.parametrize(
-    "changes", [own_hook, others_hook, not_fused, of_a_scaler, own_kind, own_update, own_wrap, own_parts]
-)
-def test_what_may_hang_on_the_update_is_judged_before_it(changes, work, flags, monkeypatch):
-    worker = work(on_anomaly="auto")
-    loop = Loop()
-    changes(loop, monkeypatch)
-    with pytest.raises(AnomalyStop):
-        loop.run(20, bad)
-    assert flags == []
-    assert worker.looked[0].outcome == "found"
-
-
-@pytest.mark.parametrize("settings", [{"on_anomaly": "skip"}, {"level": "module"}, {"level": "op"}])
-def test_other_ways_to_watch_judge_before_the_update(settings, work, flags):
-    work(**settings)
-    Loop().run(12, bad)
-    assert flags == []
-
-
-def with_a_scale(ours, _):
-    ours._scale = torch.ones(())
-
-
-def with_other_ranks(ours, monkeypatch):
-    monkeypatch.setattr(type(ours.agreement), "possible", True)
-    monkeypatch.setattr(ours, "_wants_company", lambda _: True)
-    monkeypatch.setattr(ours, "_joint", lambda _: False)
-
-
-@pytest.mark.parametrize("changes", [with_a_scale, with_other_ranks])
-def test_where_more_than_this_rank_and_loss_counts_all_is_judged_before_it(changes, work, flags, monkeypatch):
-    ours = work().sentinel
-    loop = Loop().run(6)
-    assert flags
-    flags.clear()
-    changes(ours, monkeypatch)
-    loop.run(3)
-    assert flags == []
-
-
-def test_steps_of_which_stock_is_taken_are_judged_before_their_update(work, flags):
-    work()
-    Loop().run(13)
-    assert [step for step, _ in flags] == [4, 5, 6, 7, 8, 9, 11, 12]
-
-
-def test_a_step_behind_a_backward_that_was_left_out_is_judged_before_its_update(work, flags):
-    work()
-    loop = Loop().run(6)
-    flags.clear()
-    loop.model(loop.x).square().mean().backward()
-    loop.optimizer.zero_grad()
-    loop.run(2)
-    assert [step for step, _ in flags] == [7]
-
-
-def test_a_loss_that_stays_bad_over_finite_gradients_is_soon_judged_before_the_update(work, flags):
-    plain = unwatched(20, shown_alone)
-    work()
-    watched = Loop().run(20, shown_alone)
-    assert [up for _, up in flags].count(True) == withheld._IN_VAIN
-    assert alike(watched.state(), plain.state())
-
-
-def test_what_torch_calls_a_step_is_found_below_its_wraps(work):
-    work()
-    optimizer = Loop().optimizer
-    code = inspect.unwrap(type(optimizer).step).__code__
-    assert code.co_name == "step"
-    assert code.co_filename.endswith("adam.py")
