@@ -26,6 +26,15 @@ _QUESTIONS = frozenset({"isfinite", "isnan", "isinf", "ne", "__ne__"})
 COPIES = frozenset({"clone", "__deepcopy__"})
 _FROM_DATA = frozenset({"from_numpy", "as_tensor", "tensor", "frombuffer", "asarray", "from_dlpack"})
 
+# They tell of what a tensor is, not of its values; as properties, and as methods.
+_FORMS = frozenset({
+    "shape", "ndim", "dtype", "device", "layout", "requires_grad", "is_leaf", "itemsize", "nbytes", "is_cpu",
+    "is_cuda", "is_meta", "is_mps", "is_nested", "is_quantized", "is_sparse", "is_sparse_csr", "names", "dim",
+    "ndimension", "size", "stride", "numel", "nelement", "element_size", "storage_offset", "is_contiguous",
+    "is_floating_point", "is_complex", "is_signed", "is_conj", "is_neg", "is_inference", "is_pinned",
+    "is_same_size", "get_device", "__len__", "has_names",
+})  # fmt: skip
+
 
 class Traits(NamedTuple):
     """What a torch function does besides returning something, and whether it takes memory or data from elsewhere."""
@@ -45,12 +54,14 @@ class Traits(NamedTuple):
     exposes: bool  # others than torch may write there from now on
     asks: bool  # whether what it is given is finite
     simple: bool  # nothing but its name and its words need be known
+    of_form: bool  # it tells of no value
 
 
 def traits_of(function: Any) -> Traits:
     """Tell by its name what a function does."""
     name = getattr(function, "__name__", "")
-    sets = getattr(getattr(function, "__self__", None), "__name__", "") if name == "__set__" else ""
+    owner = getattr(getattr(function, "__self__", None), "__name__", "") if name in {"__set__", "__get__"} else ""
+    sets, gets = (owner, "") if name == "__set__" else ("", owner or name)
     gradient_set = sets == "grad"
     remakes = name in _REMAKERS or getattr(function, "__module__", "") == _INITIALISERS
     in_place, random = is_in_place(name), name in _RANDOM
@@ -61,7 +72,7 @@ def traits_of(function: Any) -> Traits:
     return Traits(
         name, mutates, in_place, random, remakes, from_data, moves or random or name in EXPOSES, moves, plain,
         name in _FILLS, sets == "data", name in EMPTY, name in EXPOSES, name in _QUESTIONS,
-        simple,
+        simple, gets in _FORMS,
     )  # fmt: skip
 
 

@@ -104,7 +104,7 @@ class Window(Beneath):
             raise
         finally:
             self.on, self._within = self._thread == _ident(), False
-        if type(output) is Tensor and what.simple and self._is_noted(func, (args, kwargs), output):
+        if what.of_form or (type(output) is Tensor and what.simple and self._is_noted(func, (args, kwargs), output)):
             return output
         # Also the named tuples of max, topk, eigh and the like; but a shape, which is a tuple too, holds no tensor.
         if what.mutates or what.gives_data or (isinstance(output, _KINDS) and type(output) is not torch.Size):

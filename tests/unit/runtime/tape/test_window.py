@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack
 
 from nandiag.runtime.births.known import is_in_place
@@ -300,3 +300,27 @@ def test_a_chain_of_fresh_leaves_is_made_again_from_the_first_step_on(work, mode
 def test_what_returns_a_named_tuple_is_taped(opened):
     values, _ = opened.output.max(dim=-1)
     assert [entry.name for entry in opened.capture.tape.whole([values])] == ["Linear", "max"]
+
+
+FORMS = [
+    lambda x: x.shape, lambda x: x.ndim, lambda x: x.dtype, lambda x: x.device, lambda x: x.requires_grad,
+    lambda x: x.is_leaf, lambda x: x.dim(), lambda x: x.size(0), lambda x: x.stride(), lambda x: x.numel(), len,
+    lambda x: x.is_contiguous(), lambda x: x.is_floating_point(), torch.is_complex, torch.numel,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_a_tensor_is_tells_no_value(opened, form, monkeypatch):
+    """It is no answer to what the script asked of its numbers, and costs but the way through."""
+    window, read, x = opened.capture.window, [], torch.ones(2, 2)
+    monkeypatch.setattr(window, "_take_it", lambda *words: read.append(words))
+    form(x)
+    assert read == []
+    x.sum().item()
+    assert read
+
+
+def test_a_value_is_none_of_what_a_tensor_is(opened):
+    assert not any(
+        traits(one).of_form for one in (Tensor.item, Tensor.__bool__, Tensor.grad.__get__, Tensor.data.__get__)
+    )
