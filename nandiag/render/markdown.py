@@ -9,8 +9,8 @@ from nandiag.analysis.early import SLUGS
 from nandiag.analysis.report import Finding, Origin, Report, Verdict
 from nandiag.analysis.verdict.steady import TELLS_WHERE, resume_at
 from nandiag.events import words
-from nandiag.render import hang, nccl
-from nandiag.render.spread import spread_lines
+from nandiag.render.lines import hang, nccl
+from nandiag.render.lines.spread import spread_lines
 from nandiag.render.text import LONGEST, clean, clean_line
 
 MOST = 20

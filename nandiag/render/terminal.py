@@ -17,11 +17,11 @@ from nandiag.analysis.hangs.told import Hang
 from nandiag.analysis.report import Finding, Origin, Report, Verdict
 from nandiag.analysis.verdict.steady import TELLS_WHERE, resume_at, resume_words
 from nandiag.events import words
-from nandiag.render import hang as hangs
-from nandiag.render import nccl
 from nandiag.render.frame import COMMAND, MOST, STYLES, Frame, hanging
+from nandiag.render.lines import hang as hangs
+from nandiag.render.lines import nccl
+from nandiag.render.lines.spread import spread_lines
 from nandiag.render.snippet import snippet
-from nandiag.render.spread import spread_lines
 from nandiag.render.text import clean, encodable, wide
 
 _TOLD = {"stopped", "went_on", "update_left_out", "rank_victim"}
