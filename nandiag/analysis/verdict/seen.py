@@ -16,6 +16,7 @@ def look_facts(look: Looked | None) -> Iterable[str]:
     yield from _how_seen(look)
     yield from _by_which_way(look)
     yield from _round_library(facts)
+    yield from _elsewhere(facts)
     yield from _heard_also(look)
     if isinstance(facts.get("came_in"), str):
         yield f"They came into torch at {facts['came_in']}."
@@ -38,6 +39,11 @@ def _round_library(facts: Mapping[str, object]) -> Iterable[str]:
         yield f"The op runs inside a library, at {facts['library']}."
     if isinstance(facts.get("called_at"), str):
         yield f"The script comes to this line of a library from {facts['called_at']}."
+
+
+def _elsewhere(facts: Mapping[str, object]) -> Iterable[str]:
+    if facts.get("bad_elsewhere") is True:
+        yield "What is not finite in the input shown lies at other indices: nothing bad came of it here."
 
 
 def _heard_also(look: Looked) -> Iterable[str]:

@@ -50,7 +50,7 @@ def _birth_summary(look: Looked | None, origin: Origin) -> str | None:
         if look.facts.get("thread") is True:
             return f"{kind} born in another thread on {words.ranks(origin.ranks)}, used at step {origin.step}"
         handed = handed_at(look)
-        used = f", first used at step {origin.step}" if origin.step else ""
+        used = f", used at step {origin.step}" if origin.step else ""
         when = f"at step {handed}" if handed is not None else "before the first step"
         return f"{kind} born on {words.ranks(origin.ranks)} {when}{used}"
     last = look.facts["birth"] == "last"
@@ -59,7 +59,7 @@ def _birth_summary(look: Looked | None, origin: Origin) -> str | None:
     if (loaded := _when_loaded(look, origin)) is not None:
         return f"{held}{loaded}"
     when = "the first step" if origin.step == 0 or not last else f"step {origin.step}"
-    used = f", first used at step {origin.step}" if origin.step and not last else ""
+    used = f", used at step {origin.step}" if origin.step and not last else ""
     return f"{held} before {when}{used}"
 
 

@@ -375,4 +375,5 @@ def scalars_of(op: Op) -> dict[str, object]:
         return {}
     numbers = {f"arg{index}": word for index, word in enumerate(op.words[0]) if type(word) in (int, float, bool)}
     numbers |= {key: word for key, word in op.words[1].items() if type(word) in (int, float, bool)}
-    return {**numbers, **_whole_numbers(op)}
+    beside = {"bad_elsewhere": True} if op.elsewhere and op.born else {}
+    return {**numbers, **_whole_numbers(op), **beside}

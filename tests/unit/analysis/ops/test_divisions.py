@@ -20,6 +20,14 @@ def test_a_divisor_that_may_be_negative_is_not_clamped(at, by_hand, low, zeros, 
     assert codes(facts) == [code]
 
 
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_an_infinity_at_another_index_of_the_divisor_is_no_cause(at, by_hand, elsewhere):
+    divisor = by_hand.fact(zeros=1, posinf=1, min=0.0)
+    extra = {"bad_elsewhere": True} if elsewhere else {}
+    found = mechanism(at("div", (by_hand.fact(), divisor), (by_hand.fact(nan=1),), extra=extra))
+    assert (found is not None and found.slug == "division_by_zero") is elsewhere
+
+
 @pytest.mark.parametrize(("number", "code"), [(0, "y = a / max(n, 1)"), (0.0, "y = a / max(n, 1e-6)")])
 def test_a_number_as_divisor(at, by_hand, number, code):
     facts = at("div", (by_hand.fact(),), (by_hand.fact(nan=1),), extra={"arg1": number}, **on("y = a / n", "a / n"))
