@@ -17,6 +17,7 @@ def look_facts(look: Looked | None) -> Iterable[str]:
     yield from _by_which_way(look)
     yield from _round_library(facts)
     yield from _elsewhere(facts)
+    yield from _taken(look)
     yield from _heard_also(look)
     if isinstance(facts.get("came_in"), str):
         yield f"They came into torch at {facts['came_in']}."
@@ -44,6 +45,14 @@ def _round_library(facts: Mapping[str, object]) -> Iterable[str]:
 def _elsewhere(facts: Mapping[str, object]) -> Iterable[str]:
     if facts.get("bad_elsewhere") is True:
         yield "What is not finite in the input shown lies at other indices: nothing bad came of it here."
+
+
+def _taken(look: Looked) -> Iterable[str]:
+    """Yield where, in a step before, something was made of it that was kept, and is bad since."""
+    at, step = look.facts.get("taken_at"), look.facts.get("made_at_step")
+    if isinstance(at, list) and isinstance(step, int) and step < look.step:
+        place = f"{str(at[0]).replace(chr(92), '/').rpartition('/')[2]}:{at[1]}"
+        yield f"{place} took it in at step {step}, and what was kept of that is bad when it is used at step {look.step}."
 
 
 def _heard_also(look: Looked) -> Iterable[str]:

@@ -89,6 +89,12 @@ def round_library(spot: Spot) -> dict[str, str]:
     return {"called_at": f"{user.file}:{user.line}"} if user and frame and frame.kind == LIBRARY else {}
 
 
+def taken_at(spot: Spot) -> dict[str, object]:
+    """Return, as a fact, the line that took in what was bad before."""
+    frame = frame_of(spot)
+    return {} if frame is None else {"taken_at": [frame.file, frame.line]}
+
+
 def inputs_of(op: Op, name: Callable[[Tensor], str | None] = lambda _: None) -> tuple[TensorFact, ...]:
     """Return facts on the tensors that went into the op, as they were before it, with the ``name`` of each."""
     if op.words is None:

@@ -30,6 +30,7 @@ from nandiag.runtime.evidence.explain import (
     scalars_of,
     site_of,
     summed,
+    taken_at,
     upside_down,
     vanished_at,
 )
@@ -311,7 +312,7 @@ class Evidence:
             born = tell(tensor, held, birth, looked.step)
         if (brought := brought_by(birth, born, looked)) is not None:
             return brought
-        facts = {**born.facts, **came_as(looked), "first_used_by": str(op.func)}
+        facts = {**born.facts, **came_as(looked), **taken_at(op.spot), "first_used_by": str(op.func)}
         return in_module(replace(born, facts=facts | ({"as_filled": True} if filled else {})), held, named)
 
     def _end_of_forward(self) -> list[Op]:
