@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeVar
 
+from nandiag.analysis.causes import evaluation_in_training
 from nandiag.analysis.causes.facts import LIKELY, PROVEN, Cause, Facts
 from nandiag.analysis.causes.mends import numpys
 from nandiag.analysis.causes.mends.script import fitting, meanings, parsing
@@ -56,6 +57,13 @@ _DROP = Suggestion("Or drop or repair, while loading, what breaks it.")
 
 def explain(facts: Facts) -> Cause | None:
     """Name the input that came from outside with non-finite values in it, and its sample where that is known."""
+    cause, way = _named(facts), evaluation_in_training.way(facts)
+    if cause is None or way is None:
+        return cause
+    return replace(cause, evidence=(*cause.evidence, *way.evidence), suggestions=(*cause.suggestions, *way.suggestions))
+
+
+def _named(facts: Facts) -> Cause | None:
     if "birth" in facts.extra:
         return _born(facts) if facts.weight is None and facts.origin.phase == "data" else None
     if facts.extra.get("heard") is True:

@@ -49,10 +49,10 @@ def _elsewhere(facts: Mapping[str, object]) -> Iterable[str]:
 
 def _taken(look: Looked) -> Iterable[str]:
     """Yield where, in a step before, something was made of it that was kept, and is bad since."""
-    at, step = look.facts.get("taken_at"), look.facts.get("made_at_step")
-    if isinstance(at, list) and isinstance(step, int) and step < look.step:
+    at, step, used = look.facts.get("taken_at"), look.facts.get("made_at_step"), look.step
+    if isinstance(at, list) and isinstance(step, int) and step < used:
         place = f"{str(at[0]).replace(chr(92), '/').rpartition('/')[2]}:{at[1]}"
-        yield f"{place} took it in at step {step}, and what was kept of that is bad when it is used at step {look.step}."
+        yield f"{place} took it in at step {step}, and what was kept of that is bad when it is used at step {used}."
 
 
 def _heard_also(look: Looked) -> Iterable[str]:

@@ -271,20 +271,24 @@ class Least:
         self.low = torch.minimum(self.low, x.min(0).values)  # takes it in
 
 
+def scaled(least, rows):
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step, x in enumerate(rows.split(2)):
+        least.take(x)
+        loss = model(torch.nan_to_num(x) - (least.low if step > 5 else 0.0)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
 def test_what_was_bad_before_the_first_step_has_the_line_and_step_that_took_it_in(work):
     worker, least = work(on_anomaly="stop"), Least()
     torch.manual_seed(0)
     rows = torch.rand(24, 4)
     rows[2 * 3 + 1, 1] = torch.nan
-    model = nn.Linear(4, 4)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with pytest.raises(SystemExit):
-        for step, x in enumerate(rows.split(2)):
-            least.take(x)
-            loss = model(torch.nan_to_num(x) - (least.low if step > 5 else 0.0)).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+        scaled(least, rows)
     looked = worker.looked[0]
     assert (looked.step, looked.facts["made_at_step"], looked.site.source.strip()[:4]) == (6, 3, "rows"), looked
     first = Least.take.__code__.co_firstlineno
