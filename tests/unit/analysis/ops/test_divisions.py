@@ -1,8 +1,10 @@
 """Divisors that are 0: told by what they are, and mended in the line's own words."""
 
+import re
 from dataclasses import replace
 
 import pytest
+import torch
 
 from nandiag.analysis.causes import explain
 from nandiag.events import Around, Meaning, Site
@@ -366,3 +368,15 @@ def test_a_difference_that_divides_may_be_below_zero(at, by_hand, made, code):
         "div", (by_hand.fact(zeros=16),), (by_hand.fact(nan=16),), extra={"arg1": 0.0}, **on(f"y = {text}", text)
     )
     assert codes(facts)[0] == f"y = b / {code}"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_what_half_precision_is_said_to_round_it_does_round(at, by_hand, dtype):
+    divisor = by_hand.fact(zeros=1, min=0.0, dtype=dtype)
+    story, mechanism = explain(at("div", (by_hand.fact(dtype=dtype), divisor), (by_hand.fact(nan=1, dtype=dtype),)))
+    below, near = map(float, re.search(r"below (\S+) to 0, and all within (\S+) of 1", story.evidence[0]).groups())
+    kind = getattr(torch, dtype)
+    assert torch.tensor(below, dtype=torch.float64).to(kind) == 0
+    assert torch.tensor(1.1 * below, dtype=torch.float64).to(kind) > 0
+    assert (torch.tensor([1 - near, 1 + near], dtype=torch.float64).to(kind) == 1).all()
+    assert any(f"{dtype} rounded it to zero" in one.text for one in mechanism.suggestions)
