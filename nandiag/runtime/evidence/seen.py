@@ -301,7 +301,7 @@ class Evidence:
         with self.tracer.still():
             own = self.result.originals.get(storage(tensor), tensor)
             birth = self.births.of(own) or self.births.of_sample(self._batch(tensor))
-            held = Held(named.name, named.what, tensor) if named is not None and named.what in _OWN else None
+            held = Held(named.name, named.what, named.tensor) if named is not None and named.what in _OWN else None
             if birth is None:
                 version = self.tracer.versions.get(id(own))
                 return in_module(self.births.of_loop(own, looked, str(op.func), held, version), held, named)
