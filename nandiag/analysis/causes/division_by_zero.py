@@ -218,7 +218,9 @@ def _suggestions(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
         found.append(Suggestion("Or let torch do it, with its own eps.", normal))
     if dtype_of(divisor) in HALF and not names.is_one(facts, divisor) and not facts.divides_zeros:
         dtype = dtype_of(divisor)
-        text = f"If it is no true zero, {dtype} rounded it to one: compute the divisor in float32, and keep in float32 "
+        text = (
+            f"If it is no true zero, {dtype} rounded it to zero: compute the divisor in float32, and keep in float32 "
+        )
         text += "what it is computed from: what is rounded already no cast brings back."
         # What has lost its digits cannot be clamped back: where one number is the divisor that is the likelier mend.
         found.insert(0 if divisor.numel == 1 else 1, Suggestion(text))

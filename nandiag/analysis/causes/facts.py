@@ -306,8 +306,9 @@ class Facts:
 
     @property
     def finite_inputs(self) -> bool:
-        """Whether facts on the inputs are there and all are finite."""
-        return bool(self.origin.inputs) and not any(fact.bad for fact in self.origin.inputs)
+        """Whether facts on the inputs are there and all are finite, at the indices at least where the op broke."""
+        elsewhere = self.extra.get("bad_elsewhere") is True
+        return bool(self.origin.inputs) and (elsewhere or not any(fact.bad for fact in self.origin.inputs))
 
     @property
     def outputs_nan(self) -> bool:

@@ -11,7 +11,7 @@ from nandiag.analysis.report import Suggestion
 EXPLAIN = Explanation(
     slug="precision_underflow",
     what="A number was rounded to zero, or to one, by half precision, and then divided by or taken the logarithm "
-    "of. Below 6e-8 float16 is 0, and eps=1e-8 is 0 in it; bfloat16 has only 3 digits, so that 1 - p is 0 "
+    "of. Below 2.9e-8 float16 is 0, and eps=1e-8 is 0 in it; bfloat16 has only 3 digits, so that 1 - p is 0 "
     "long before p is 1.",
     looks=(
         (
@@ -44,13 +44,14 @@ EXPLAIN = Explanation(
     ),
 )
 
-SMALLEST = {"float16": "6e-8", "bfloat16": "9e-41"}
+# A little less than half of the smallest number that there is, up to which it is rounded to 0.
+_TO_ZERO = {"float16": "2.9e-8", "bfloat16": "4.5e-41"}
 _IN_FLOAT32 = (
     "Keep the weights and the optimizer in float32, and so what the model is called with (leave out its .half()), and "
     "use autocast for speed."
 )
 _COARSE = "it has 3 digits, so that 1 - 0.999 is 0 in it, and a small eps is lost in a sum"
-NEAR_ONE = {"float16": "0.0002", "bfloat16": "0.002"}
+NEAR_ONE = {"float16": "0.0002", "bfloat16": "0.0019"}
 
 
 def explain(facts: Facts) -> Cause | None:
@@ -64,7 +65,7 @@ def explain(facts: Facts) -> Cause | None:
         return None
     if facts.in_update:
         return None if facts.divides_zeros else _in_update(facts, dtype)
-    lost = f"{dtype} rounds what is below {SMALLEST[dtype]} to 0, and all within {NEAR_ONE[dtype]} of 1 to 1"
+    lost = f"{dtype} rounds what is below {_TO_ZERO[dtype]} to 0, and all within {NEAR_ONE[dtype]} of 1 to 1"
     return Cause(
         slug="precision_underflow",
         evidence=(f"The divisor is {dtype}: {lost}.",),

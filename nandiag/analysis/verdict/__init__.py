@@ -217,7 +217,7 @@ def _is_of_its_result(facts: Facts, other: Alike) -> bool:
     return isinstance(target, ast.Name) and target.id in named
 
 
-_LEAST_OF_HALF = 6e-8
+_LEAST_OF_HALF = 3e-8
 
 
 _AT_THE_OP = frozenset(

@@ -16,6 +16,8 @@ def look_facts(look: Looked | None) -> Iterable[str]:
     yield from _how_seen(look)
     yield from _by_which_way(look)
     yield from _round_library(facts)
+    yield from _elsewhere(facts)
+    yield from _taken(look)
     yield from _heard_also(look)
     if isinstance(facts.get("came_in"), str):
         yield f"They came into torch at {facts['came_in']}."
@@ -38,6 +40,19 @@ def _round_library(facts: Mapping[str, object]) -> Iterable[str]:
         yield f"The op runs inside a library, at {facts['library']}."
     if isinstance(facts.get("called_at"), str):
         yield f"The script comes to this line of a library from {facts['called_at']}."
+
+
+def _elsewhere(facts: Mapping[str, object]) -> Iterable[str]:
+    if facts.get("bad_elsewhere") is True:
+        yield "What is not finite in the input shown lies at other indices: nothing bad came of it here."
+
+
+def _taken(look: Looked) -> Iterable[str]:
+    """Yield where, in a step before, something was made of it that was kept, and is bad since."""
+    at, step, used = look.facts.get("taken_at"), look.facts.get("made_at_step"), look.step
+    if isinstance(at, list) and isinstance(step, int) and step < used:
+        place = f"{str(at[0]).replace(chr(92), '/').rpartition('/')[2]}:{at[1]}"
+        yield f"{place} took it in at step {step}, and what was kept of that is bad when it is used at step {used}."
 
 
 def _heard_also(look: Looked) -> Iterable[str]:

@@ -50,7 +50,7 @@ def _birth_summary(look: Looked | None, origin: Origin) -> str | None:
         if look.facts.get("thread") is True:
             return f"{kind} born in another thread on {words.ranks(origin.ranks)}, used at step {origin.step}"
         handed = handed_at(look)
-        used = f", first used at step {origin.step}" if origin.step else ""
+        used = f"{_taken(look, origin)}, used at step {origin.step}" if origin.step else ""
         when = f"at step {handed}" if handed is not None else "before the first step"
         return f"{kind} born on {words.ranks(origin.ranks)} {when}{used}"
     last = look.facts["birth"] == "last"
@@ -59,8 +59,14 @@ def _birth_summary(look: Looked | None, origin: Origin) -> str | None:
     if (loaded := _when_loaded(look, origin)) is not None:
         return f"{held}{loaded}"
     when = "the first step" if origin.step == 0 or not last else f"step {origin.step}"
-    used = f", first used at step {origin.step}" if origin.step and not last else ""
+    used = f", used at step {origin.step}" if origin.step and not last else ""
     return f"{held} before {when}{used}"
+
+
+def _taken(look: Looked, origin: Origin) -> str:
+    """Return in which step before something was made of it that is bad in this one."""
+    step = look.facts.get("made_at_step")
+    return f", taken in at step {step}" if isinstance(step, int) and step < origin.step else ""
 
 
 def _when_loaded(look: Looked, origin: Origin) -> str | None:

@@ -33,6 +33,7 @@ from nandiag.runtime.births.known import (
     Waiting,
 )
 from nandiag.runtime.collectives.messages import ARRIVALS
+from nandiag.runtime.evidence.elements import leads_to
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.look.finite import fact, is_bad, local, norms
 from nandiag.runtime.memory.laid import is_finite, onto_itself
@@ -177,10 +178,12 @@ class Record:
 
     def _bad(self, call: Call, words: Words, target: Tensor, prior: State) -> State:
         given = [one for one in _given(words, target) if is_bad(one)]
-        if given and not _turned(words, target):
-            came = next((state for one in given if (state := self._came(call, one)) is not None), None)
-            return Birth(OUTSIDE, call) if came is None and call.name in _FROM_DATA else came
         known = None if prior is FINITE else prior
+        passes_on = bool(given) and not _turned(words, target)
+        if passes_on:
+            known = self._passed_on(call, given)
+            if any(leads_to(one, [target]) for one in given):
+                return known
         if call.name in _FROM_DATA:
             return Birth(OUTSIDE, call)
         if call.name in _MASKS and fact(target).only_neginf:
@@ -188,10 +191,15 @@ class Record:
         if self._told >= _MOST_TOLD:
             return known or Birth(LAST, call)
         self._told += 1
-        sure = words.target is None or _fills(call, target)
+        sure = not passes_on and (words.target is None or _fills(call, target))
         kept = Kept(call, words, sure=sure, before=known, most=self._room)
         self._room -= kept.size
         return kept
+
+    def _passed_on(self, call: Call, given: Sequence[Tensor]) -> State:
+        """Return whence the bad values come that a call was given, of the first of which that is known."""
+        came = next((state for one in given if (state := self._came(call, one)) is not None), None)
+        return Birth(OUTSIDE, call) if came is None and call.name in _FROM_DATA else came
 
     def _came(self, call: Call, given: Tensor) -> State:
         """Return whence the bad values that a call was given come, None where the record did not see them made."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from nandiag.events import Looked
 from nandiag.runtime.births.known import FILE, LAST, OP, OUTSIDE, RECEIVED, Birth
@@ -28,7 +28,7 @@ def tell(tensor: Tensor, held: Held | None, birth: Birth, step: int) -> Looked:
     through = bool(birth.facts.get("through"))
     unsure = birth.how == LAST or through or bool(birth.facts.get("unsure"))
     facts = {key: value for key, value in birth.facts.items() if key not in {"unsure", "through"}}
-    facts |= {} if held is None else {"weight": held.name, "weight_is": held.what.replace("_", " ")}
+    facts |= {} if held is None else {"weight": held.name, "weight_is": _kind(held)}
     outputs = (*birth.outputs, *([] if held is None and birth.outputs else [fact(tensor, held.name if held else None)]))
     source = OUTSIDE if birth.how in {FILE, OUTSIDE} else RECEIVED if birth.how == RECEIVED else OP
     return Looked(
@@ -38,6 +38,12 @@ def tell(tensor: Tensor, held: Held | None, birth: Birth, step: int) -> Looked:
         facts={**facts, "birth": birth.how, "call": birth.call.name},
         reason=_THROUGH if through and birth.how != LAST else _LAST if unsure else None,
     )  # fmt: skip
+
+
+def _kind(held: Held) -> str:
+    """Return what it is; of a weight that is not trained that too: a copy has the names of the model that is."""
+    frozen = held.what == "parameter" and isinstance(held.tensor, nn.Parameter) and not held.tensor.requires_grad
+    return "untrained parameter" if frozen else held.what.replace("_", " ")
 
 
 def brought_by(birth: Birth, born: Looked, looked: Looked) -> Looked | None:

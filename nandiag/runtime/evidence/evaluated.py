@@ -52,6 +52,7 @@ def by_call(looked: Looked, habits: Iterable[Habit], tape: Tape, suspects: Itera
     site = site_of(Spot(None, None, tuple(map(Frame._make, places_on(at, _FRAMES)[0])), "forward", 0), None)
     used, by_mode = bool(writes) or _is_used(at, tape), _by_mode(habit, bad)
     facts: dict[str, object] = {"wrote_by_call": [site.file, site.line], "used": used, "by_mode": by_mode}
+    facts |= {} if site.column is None else {"wrote_by_text": (site.source or "")[slice(*site.column)]}
     if looked.outcome == "found" and looked.source != "buffer":
         return replace(looked, facts={**looked.facts, **facts})
     found = (pair for pair in _buffers(habit) if id(pair[1]) in bad)

@@ -89,6 +89,12 @@ def round_library(spot: Spot) -> dict[str, str]:
     return {"called_at": f"{user.file}:{user.line}"} if user and frame and frame.kind == LIBRARY else {}
 
 
+def taken_at(spot: Spot) -> dict[str, object]:
+    """Return, as a fact, the line that took in what was bad before."""
+    frame = frame_of(spot)
+    return {} if frame is None else {"taken_at": [frame.file, frame.line]}
+
+
 def inputs_of(op: Op, name: Callable[[Tensor], str | None] = lambda _: None) -> tuple[TensorFact, ...]:
     """Return facts on the tensors that went into the op, as they were before it, with the ``name`` of each."""
     if op.words is None:
@@ -375,4 +381,5 @@ def scalars_of(op: Op) -> dict[str, object]:
         return {}
     numbers = {f"arg{index}": word for index, word in enumerate(op.words[0]) if type(word) in (int, float, bool)}
     numbers |= {key: word for key, word in op.words[1].items() if type(word) in (int, float, bool)}
-    return {**numbers, **_whole_numbers(op)}
+    beside = {"bad_elsewhere": True} if op.elsewhere and op.born else {}
+    return {**numbers, **_whole_numbers(op), **beside}

@@ -73,7 +73,8 @@ class Op:
     ``vanished`` is the exponential of whose zeros both sides of a division are made. ``lost`` are the ops that lost
     digits without which it would not have broken. ``apart``: it may be what a tensor subclass (DTensor) made of an op
     of its own, behind autograd: what goes in has no gradient there. A collective is ``through`` where an op has written
-    since into what it writes, or has waited for it.
+    since into what it writes, or has waited for it. ``elsewhere``: it was given bad values besides, at indices where
+    nothing bad came of them; ``inputs`` holds none of these.
     """
 
     index: int
@@ -93,6 +94,7 @@ class Op:
     lost: tuple[Lost, ...] = ()
     apart: bool = False
     through: bool = False
+    elsewhere: bool = False
 
     @property
     def born(self) -> bool:

@@ -30,6 +30,7 @@ from nandiag.runtime.evidence.explain import (
     scalars_of,
     site_of,
     summed,
+    taken_at,
     upside_down,
     vanished_at,
 )
@@ -300,7 +301,7 @@ class Evidence:
         with self.tracer.still():
             own = self.result.originals.get(storage(tensor), tensor)
             birth = self.births.of(own) or self.births.of_sample(self._batch(tensor))
-            held = Held(named.name, named.what, tensor) if named is not None and named.what in _OWN else None
+            held = Held(named.name, named.what, named.tensor) if named is not None and named.what in _OWN else None
             if birth is None:
                 version = self.tracer.versions.get(id(own))
                 return in_module(self.births.of_loop(own, looked, str(op.func), held, version), held, named)
@@ -311,7 +312,7 @@ class Evidence:
             born = tell(tensor, held, birth, looked.step)
         if (brought := brought_by(birth, born, looked)) is not None:
             return brought
-        facts = {**born.facts, **came_as(looked), "first_used_by": str(op.func)}
+        facts = {**born.facts, **came_as(looked), **taken_at(op.spot), "first_used_by": str(op.func)}
         return in_module(replace(born, facts=facts | ({"as_filled": True} if filled else {})), held, named)
 
     def _end_of_forward(self) -> list[Op]:

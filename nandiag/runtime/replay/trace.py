@@ -21,6 +21,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nandiag.runtime.belongings.signals import hurry
+from nandiag.runtime.evidence.elements import led_from
 from nandiag.runtime.evidence.op import Op, Outside, Spot, Stat, is_constant
 from nandiag.runtime.frames import stack
 from nandiag.runtime.frames.nodes import Maker, Nodes
@@ -187,6 +188,7 @@ class Tracer(TorchDispatchMode):
         if not any(op.outputs):
             self._forget(written, inside, mutable=mutable)
             return
+        op.inputs = led_from(op, given, written)
         self._parents(op, given)
         self._determinants.laid(op)
         op.constant = is_constant(op)

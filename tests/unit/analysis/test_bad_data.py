@@ -5,6 +5,7 @@ import pytest
 from nandiag.analysis import analyse
 from nandiag.analysis.causes import explain
 from nandiag.analysis.causes.facts import LIKELY
+from tests.unit.analysis.ops.told import on
 
 
 def test_data_that_was_bad_before_the_first_step_is_bad_data(at, by_hand):
@@ -15,6 +16,26 @@ def test_data_that_was_bad_before_the_first_step_is_bad_data(at, by_hand):
     extra = {"birth": "file", "key": "x", "file": "rows.pt"}
     story, _ = explain(at(None, (), made, phase="data", source="outside", extra=extra))
     assert (story.slug, story.evidence) == ("data_nonfinite", ("It was bad already in x of rows.pt.",))
+
+
+@pytest.mark.parametrize(
+    ("line", "expression", "name"),
+    [
+        ('rows[3, 1] = float("nan")  # a sensor', "rows[3, 1]", "rows"),
+        ("self.scale = a / b", "a / b", "self.scale"),
+        ("x = (a / b).reshape(4, 2)", "a / b", "x"),
+        ('held["x"] = a / b', "a / b", "held['x']"),
+        ("x[:4] /= n", "x[:4] /= n", "x"),
+        ("x[0].div_(n)", "x[0].div_(n)", "x"),
+        ("loader = DataLoader(a / b)", "a / b", None),
+        ("return a / b", "a / b", None),
+        ("x, y = a / b, c", "a / b", None),
+    ],
+)
+def test_the_check_of_data_has_the_name_of_its_line(at, by_hand, line, expression, name):
+    made, extra = (by_hand.fact(nan=1),), {"birth": "op"}
+    story, _ = explain(at("div", (by_hand.fact(),), made, phase="data", extra=extra, **on(line, expression)))
+    assert story.suggestions[0].code == (None if name is None else f"assert torch.isfinite({name}).all()")
 
 
 def test_a_collate_fn_may_have_made_a_bad_batch(at, by_hand):
@@ -122,3 +143,14 @@ def test_an_array_of_numpys_is_called_so(at, by_hand):
     bad = by_hand.fact(nan=1, first_bad=(2,))
     story, *_ = explain(at("lift_fresh", (bad,), (bad,), text="return torch.from_numpy(self.x[i]), int(self.y[i])"))
     assert story.evidence[0] == "torch took it as it is from an array of numpy's; the first bad one is at [2]."
+
+
+@pytest.mark.parametrize("step", [5, 8])
+def test_what_was_taken_in_before_it_did_harm_is_told_by_that_step_too(by_hand, step):
+    extra = {"birth": "op", "call": "__setitem__", "made_at_step": step, "taken_at": ["/a/train.py", 11]}
+    look = by_hand.found(8, method="record", phase="data", outputs=(by_hand.fact(nan=1),), facts=extra)
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(8), look, world=1), world=1)).verdict
+    taken = ", taken in at step 5" if step == 5 else ""
+    assert verdict.summary == f"NaN born on rank 0 before the first step{taken}, used at step 8"
+    note = "train.py:11 took it in at step 5, and what was kept of that is bad when it is used at step 8."
+    assert (note in verdict.evidence) is (step == 5)

@@ -48,3 +48,15 @@ def test_where_another_line_is_the_origin_no_name_is_guessed(by_hand):
     story, _ = told(by_hand, source="op", line="x[4, 2] = float('inf')", column=(0, 7))
     assert story.evidence[0].endswith("by a call of the model without a gradient, in training mode, at train.py:27.")
     assert [one.code for one in story.suggestions] == [None]
+
+
+def test_data_that_came_into_a_buffer_by_an_evaluation_are_told_with_that_call(by_hand):
+    line = "val_x[17, 2] = float('inf')"
+    facts = {"wrote_by_call": ["a/train.py", 18], "wrote_by_text": "model(x)", "used": False, "by_mode": True}
+    origin = Origin("inf", 0, (0,), 6, phase="data", outputs=(by_hand.fact(posinf=1),), source=line, column=(0, 12))
+    look = Looked("found", "record", 6, source="op", outputs=origin.outputs, facts={**facts, "birth": "op"})
+    story, _ = explain(Facts(origin, "look", look=look))
+    assert story.slug == "data_nonfinite"
+    assert story.evidence[-1].endswith("without a gradient, in training mode, at train.py:18.")
+    assert [one.code for one in story.suggestions] == ["assert torch.isfinite(val_x).all()", "model.eval()"]
+    assert "only evaluated at train.py:18, call model.eval() before" in story.suggestions[1].text

@@ -83,7 +83,7 @@ def test_a_weight_that_was_bad_from_birth_is_in_every_checkpoint_of_the_run(by_h
     assert verdict.last_finite_step is None
     held = next(one.text for one in report.findings if one.slug == "held_bad")
     assert held == "Mend emb.weight first: it was bad before the first step, and so is whatever this run saved of it."
-    assert verdict.summary.endswith("before the first step, first used at step 29")
+    assert verdict.summary.endswith("before the first step, used at step 29")
     assert not any("optimizer was first seen" in text for text in verdict.evidence)
 
 

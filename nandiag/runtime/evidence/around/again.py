@@ -22,6 +22,9 @@ _EXPONENTIALS = frozenset({"exp", "expm1", "exp2"})
 _ABOVE_ZERO = frozenset({"exp", "exp2", "softplus", "abs", "square", "relu", "sigmoid", "softmax"})
 _BELOW_ZERO = frozenset({"logsigmoid", "log_softmax"})
 _ENDS_AT_ZERO = frozenset({"log", "log2", "log10", "sqrt", "rsqrt"})
+_OF_COUNTS = frozenset({"mean", "std", "var"})
+_ONE_OF_ALL = _OF_COUNTS | {"sum", "amax", "amin", "max", "min", "norm", "numel", "any", "all", "len", "median"}
+_LIBRARIES = frozenset({"torch", "F", "np", "numpy"})
 _GUARDS = frozenset({"clamp", "clamp_min", "clip", "where", "nan_to_num", "maximum", "max", "softplus"})
 
 
@@ -55,8 +58,56 @@ def _alike(scope: ast.AST, own: ast.expr) -> Iterator[ast.expr]:
         elif isinstance(node, ast.expr) and _kind(node) == kind and _of_numpy(node) is of and not _is_guarded(node):
             below = _divisor(node) == _divisor(own) or bool(_exponents(node) & _exponents(own))
             same = _form(node) == form and (_calls(own) or below)
-            if (same or (isinstance(node, ast.Call) and _share(node, own))) and not _is_low(scope, node, own):
+            told = same or (isinstance(node, ast.Call) and _share(node, own))
+            if kind in _OF_COUNTS:
+                told = _counts_alike(scope, node, own, told=told and kind != "mean")
+            if told and not _is_low(scope, node, own):
                 yield node
+
+
+def _counts_alike(scope: ast.AST, node: ast.expr, own: ast.expr, *, told: bool) -> bool:
+    """Whether two means, or spreads, may be of too few values at once, or are ``told`` to be alike otherwise.
+
+    Both are of what is picked by something that is computed, a mask say; or neither is, and both are of the same.
+    """
+    reduced = [[name for part in _parts(one) for name in loaded(part)] for one in (node, own)]
+    picked = [_is_picked(scope, one) for one in (node, own)]
+    same = bool({*reduced[0]} & {*reduced[1]} - _LIBRARIES)
+    return all(picked) if any(picked) else same or told
+
+
+def _parts(node: ast.expr) -> list[ast.expr]:
+    """Return what a call is made of: what its method is one of, and what it is given."""
+    if not isinstance(node, ast.Call):
+        return []
+    own = [node.func.value] if isinstance(node.func, ast.Attribute) else []
+    return [*(one for one in own if ast.unparse(one) not in _LIBRARIES), *node.args]
+
+
+def _is_picked(scope: ast.AST, node: ast.expr) -> bool:
+    """Whether an expression, or what one of its names stands for, holds what something computed picks of a tensor."""
+    parts = [one for part in _parts(node) for one in _many(part)]
+    names = {one.id for one in parts if isinstance(one, ast.Name)}
+    made = [
+        one.value for one in ast.walk(scope) if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) in names
+    ]
+    return any(map(_picks, (*parts, *(inner for one in made for inner in _many(one)))))
+
+
+def _many(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of an expression without what it makes one number of."""
+    if isinstance(node, ast.Call) and called(node) in _ONE_OF_ALL and len(_parts(node)) + len(node.keywords) == 1:
+        return
+    yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _many(child)
+
+
+def _picks(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return called(node) == "masked_select"
+    index = node.slice if isinstance(node, ast.Subscript) else ast.Constant(0)
+    return any(isinstance(one, ast.Name | ast.Attribute | ast.Call) for one in ast.walk(index))
 
 
 def _is_low(scope: ast.AST, node: ast.expr, own: ast.expr) -> bool:

@@ -28,7 +28,7 @@ from nandiag.runtime.levels.naming import Names
 from nandiag.runtime.levels.ops.handed import Handed
 from nandiag.runtime.levels.ops.marks import Marks
 from nandiag.runtime.levels.ops.modes import restack
-from nandiag.runtime.levels.ops.watched import Watched, all_finite, is_subclass, on_cpu, stat_of, traits
+from nandiag.runtime.levels.ops.watched import Watched, all_finite, is_subclass, on_cpu, traits
 from nandiag.runtime.look.extremes import Extremes, Look
 from nandiag.runtime.memory.unwritten import hands_out, keeps_parts
 from nandiag.runtime.names import class_name, is_library, is_wrapper, node_name
@@ -240,7 +240,7 @@ class OpWatch(Tracer):
 
     def _link(self, op: Watched) -> None:
         """Now that its looks are known: what went in and came out, and from where."""
-        op.inputs, op.outputs = [*map(stat_of, op.looks)], [*map(stat_of, op.made)]
+        op.read_looks()
         for look, stat, writer in zip(op.looks, op.inputs, op.writers, strict=True):
             if stat is None:
                 continue

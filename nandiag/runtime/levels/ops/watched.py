@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from nandiag.events import TensorFact
+from nandiag.runtime.evidence.elements import led_from
 from nandiag.runtime.evidence.explain import in_float64, scalars_of
 from nandiag.runtime.evidence.op import Op, Stat
 from nandiag.runtime.evidence.walk import ancestors
@@ -54,6 +55,14 @@ class Watched(Op):
         """The memory that its arguments and results keep, in bytes."""
         given = () if self.words is None else tensors_in((self.words[0], list(self.words[1].values())))
         return sum(one.numel() * one.element_size() for one in (*given, *self.results))
+
+    def read_looks(self) -> None:
+        """Take from its looks, now that they are known, what went in and came out."""
+        self.inputs, self.outputs = [*map(stat_of, self.looks)], [*map(stat_of, self.made)]
+        given = [look.of() for look in self.looks]
+        there = [one for one in given if one is not None]
+        if self.words is not None and len(there) == len(given):
+            self.inputs = led_from(self, there, self.results)
 
     def forget_values(self) -> None:
         """Let go of every tensor that it holds."""

@@ -47,7 +47,7 @@ class UpdateTracer(Tracer):
             raise Communicates(
                 "the update goes on by what other ranks hold, and not every rank takes part in this replay"
             )
-        given = tensors_in((args, kwargs or {}))
+        given = tensors_in((args[1:] if _is_after(func) else args, kwargs or {}))
         guessed = self._all_of_made_up or (bool(self.made_up) and any(storage(one) in self.made_up for one in given))
         output = super().__torch_dispatch__(func, types, args, kwargs)
         if guessed:
@@ -85,3 +85,9 @@ class UpdateTracer(Tracer):
             return None
         pairs = zip(reversed(self._reads), reversed(self._read_at), strict=True)
         return next((read for read, at in pairs if at < op.index), None)
+
+
+def _is_after(func: Any) -> bool:
+    """Whether an op takes of its first argument the shape and the kind alone: ``zeros_like``, ``new_zeros``."""
+    name = str(func._schema.name).partition("::")[2]
+    return name.endswith("_like") or name.startswith("new_")

@@ -154,6 +154,18 @@ def test_a_norm_that_is_called_n_is_no_count_though_its_text_may_be_old(at, by_h
     assert told == 'e = p.grad * (g["rho"] / n.clamp_min(1e-12))'
 
 
+def test_an_average_of_nothing_that_is_read_in_a_loop_is_not_told_to_count_otherwise(at, by_hand):
+    """What made the correction stands before the loop, and may be old by then: it is of the same kind still."""
+    zeros = by_hand.fact(zeros=16, min=0.0, max=0.0), by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0)
+    facts = at("div", zeros, (by_hand.fact(nan=16),), **on("v.copy_(s[k] / fix)", "s[k] / fix"))
+    kinds = (Meaning("fix", "torch.tensor(1 - self.beta ** self.n)", "ema.py", 15),)
+    told = explain(replace(facts, look=replace(facts.look, site=Site(around=Around(kinds=kinds, ends="")))))[1]
+    (mend,) = told.suggestions
+    assert mend.code == "if self.n == 0: return"
+    assert "which is 0 while self.n is 0: nothing was averaged yet. Update the average before it is read" in mend.text
+    assert "count from 1" not in mend.text
+
+
 @pytest.mark.parametrize("made", ["1 - self.decay ** self.updates", "torch.tensor(1 - self.decay ** self.updates)"])
 def test_an_average_of_nothing_is_not_read(at, by_hand, made):
     named = (Meaning("corr", made, "train.py", 3),)

@@ -1,8 +1,10 @@
 """Divisors that are 0: told by what they are, and mended in the line's own words."""
 
+import re
 from dataclasses import replace
 
 import pytest
+import torch
 
 from nandiag.analysis.causes import explain
 from nandiag.events import Around, Meaning, Site
@@ -18,6 +20,14 @@ def test_a_divisor_that_may_be_negative_is_not_clamped(at, by_hand, low, zeros, 
         "div", (by_hand.fact(), by_hand.fact(zeros=zeros, min=low)), (by_hand.fact(nan=1),), **on("y = a / b", "a / b")
     )
     assert codes(facts) == [code]
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_an_infinity_at_another_index_of_the_divisor_is_no_cause(at, by_hand, elsewhere):
+    divisor = by_hand.fact(zeros=1, posinf=1, min=0.0)
+    extra = {"bad_elsewhere": True} if elsewhere else {}
+    found = mechanism(at("div", (by_hand.fact(), divisor), (by_hand.fact(nan=1),), extra=extra))
+    assert (found is not None and found.slug == "division_by_zero") is elsewhere
 
 
 @pytest.mark.parametrize(("number", "code"), [(0, "y = a / max(n, 1)"), (0.0, "y = a / max(n, 1e-6)")])
@@ -358,3 +368,15 @@ def test_a_difference_that_divides_may_be_below_zero(at, by_hand, made, code):
         "div", (by_hand.fact(zeros=16),), (by_hand.fact(nan=16),), extra={"arg1": 0.0}, **on(f"y = {text}", text)
     )
     assert codes(facts)[0] == f"y = b / {code}"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_what_half_precision_is_said_to_round_it_does_round(at, by_hand, dtype):
+    divisor = by_hand.fact(zeros=1, min=0.0, dtype=dtype)
+    story, mechanism = explain(at("div", (by_hand.fact(dtype=dtype), divisor), (by_hand.fact(nan=1, dtype=dtype),)))
+    below, near = map(float, re.search(r"below (\S+) to 0, and all within (\S+) of 1", story.evidence[0]).groups())
+    kind = getattr(torch, dtype)
+    assert torch.tensor(below, dtype=torch.float64).to(kind) == 0
+    assert torch.tensor(1.1 * below, dtype=torch.float64).to(kind) > 0
+    assert (torch.tensor([1 - near, 1 + near], dtype=torch.float64).to(kind) == 1).all()
+    assert any(f"{dtype} rounded it to zero" in one.text for one in mechanism.suggestions)

@@ -318,3 +318,17 @@ def test_what_is_not_looked_at_may_have_no_version(work, monkeypatch):
     train(nn.Linear(4, 3))
     assert worker.events(ProbeDark) == []
     assert table.tolist() == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_of_two_models_with_the_same_names_the_one_that_is_not_trained_is_told_as_such(work, frozen):
+    worker = work()
+    student, teacher = nn.Linear(4, 3), nn.Linear(4, 4)
+    teacher.requires_grad_(not frozen)
+    with torch.no_grad():
+        teacher.weight.copy_(torch.zeros(4, 4) / torch.zeros(()))
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.01)
+    student(teacher(torch.ones(2, 4))).square().sum().backward()
+    optimizer.step()
+    look = found(worker)
+    assert (look.facts["weight"], look.facts["weight_is"]) == ("weight", ("untrained " if frozen else "") + "parameter")

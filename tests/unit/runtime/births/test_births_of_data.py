@@ -143,3 +143,27 @@ def test_what_was_joined_of_tensors_that_were_not_seen_bad_has_no_line(work):
     look = found(worker)
     assert (look.source, look.inputs[0].name) == ("parameter", "weight")
     assert "birth" not in look.facts
+
+
+def test_what_is_bad_elsewhere_in_what_a_table_was_made_of_did_not_make_it_bad(work):
+    worker = work()
+    ratio = torch.arange(4.0) / torch.tensor([1.0, 1.0, 1.0, 0.0])  # [0, 1, 2, inf]: the infinity is bounded below
+    table = ratio.clamp(max=1.0) / ratio  # 0/0 at 0
+    layer = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+    (layer(torch.ones(2, 4)).sum() * table[:2].sum()).backward()
+    optimizer.step()
+    look = found(worker)
+    assert look.site.source.strip().startswith("table =")
+    assert look.facts["bad_elsewhere"] is True
+
+
+def test_what_is_bad_and_only_moved_was_made_where_it_was_before(work):
+    worker = work()
+    data = torch.arange(4.0) / torch.tensor([0.0, 1.0, 1.0, 1.0])
+    moved = data[torch.tensor([1, 0, 2, 3])]
+    layer = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+    layer(moved[None]).sum().backward()
+    optimizer.step()
+    assert found(worker).site.source.strip().startswith("data =")

@@ -35,6 +35,27 @@ def test_exponentials_that_are_1_at_most_or_of_a_weight_alone_are_none_of_them(o
 @pytest.mark.parametrize(
     ("text", "expression", "told"),
     [
+        ("m = r[done].mean()\nl = -(p * (r - m)).mean()", "r[done].mean()", ()),  # that of all is never empty
+        ("m = r[done].mean()\nl = loss.mean()", "r[done].mean()", ()),
+        ("m = r[done].mean()\nl = r[0].mean()\nk = r[:, 1:].mean()", "r[done].mean()", ()),
+        ("m = r[done].mean()\nl = p[kept].mean()", "r[done].mean()", (2,)),
+        ("m = r[done].mean()\nl = (r[done] - m).square().mean()", "r[done].mean()", (2,)),
+        ("m = r[done].mean()\nl = r[done].sum(1).mean()", "r[done].mean()", (2,)),
+        ("m = torch.mean(r[done], 0)\nl = torch.mean(loss, 0)", "torch.mean(r[done], 0)", ()),
+        ("s = r[done]\nm = s.mean()\nl = loss.mean()", "s.mean()", ()),
+        ("s = r[done]\nm = s.mean()\nl = (s - m).square().mean()", "s.mean()", (3,)),
+        ("s = r[done]\nm = s.mean()\nt = r.masked_select(k)\nl = t.std()\nn = t.mean()", "s.mean()", (5,)),
+        ("m = r.mean(0)\nl = (r - m).square().mean(0)\nn = z.mean(0)", "r.mean(0)", (2,)),
+        ("a = x.std(1)\nb = y.std(1)\nc = x.std(0)", "x.std(1)", (2, 3)),
+    ],
+)
+def test_another_mean_is_told_where_it_may_be_one_of_nothing_with_this_one(text, expression, told):
+    assert lines(text, expression) == told
+
+
+@pytest.mark.parametrize(
+    ("text", "expression", "told"),
+    [
         ("a = a / a.norm(dim=-1)\nb = b / b.norm(dim=-1)", "a / a.norm(dim=-1)", (2,)),
         ("def f(a, p, n):\n  x = ((a - p) ** 2).sum(-1).sqrt()\n  y = ((a - n) ** 2).sum(-1).sqrt()\n  return x - y",
          "((a - p) ** 2).sum(-1).sqrt()", (3,)),

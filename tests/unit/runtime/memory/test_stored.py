@@ -261,3 +261,35 @@ def test_state_that_is_loaded_from_memory_has_the_line_that_made_it(work):
     looked = worker.looked[0]
     assert (looked.outcome, looked.step, looked.site.op) == ("found", 6, "aten.div.Tensor"), looked
     assert looked.site.source.endswith("# by nothing")
+
+
+class Least:
+    def __init__(self):
+        self.low = torch.full((4,), 9.0)
+
+    def take(self, x):
+        self.low = torch.minimum(self.low, x.min(0).values)  # takes it in
+
+
+def scaled(least, rows):
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step, x in enumerate(rows.split(2)):
+        least.take(x)
+        loss = model(torch.nan_to_num(x) - (least.low if step > 5 else 0.0)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def test_what_was_bad_before_the_first_step_has_the_line_and_step_that_took_it_in(work):
+    worker, least = work(on_anomaly="stop"), Least()
+    torch.manual_seed(0)
+    rows = torch.rand(24, 4)
+    rows[2 * 3 + 1, 1] = torch.nan
+    with pytest.raises(SystemExit):
+        scaled(least, rows)
+    looked = worker.looked[0]
+    assert (looked.step, looked.facts["made_at_step"], looked.site.source.strip()[:4]) == (6, 3, "rows"), looked
+    first = Least.take.__code__.co_firstlineno
+    assert looked.facts["taken_at"][1] == first + 1

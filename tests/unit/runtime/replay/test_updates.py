@@ -451,6 +451,28 @@ def test_nothing_is_said_of_a_guess_that_what_broke_did_not_come_of(work):
     assert "made_up" not in looked.facts
 
 
+class Momentum(torch.optim.Optimizer):
+    """Scales an average of the gradients, which begins with zeros of the weight's shape, to the length of 1."""
+
+    @torch.no_grad()
+    def step(self):
+        for one in self.param_groups[0]["params"]:
+            average = self.state[one].setdefault("average", torch.zeros_like(one)).add_(one.grad)
+            one.sub_(average / one.new_zeros(1).add(average.norm()))
+
+
+def test_what_has_only_the_shape_of_a_guess_is_none(work):
+    worker = work()
+    model = nn.Linear(2, 1, bias=False)
+    model.weight.register_hook(torch.zeros_like)
+    optimizer = Momentum(model.parameters(), {})
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.site.op) == ("found", "aten.div.Tensor")
+    assert "made_up" not in looked.facts
+
+
 @pytest.mark.parametrize("read", [False, True])
 def test_a_guess_is_told_of_what_is_made_of_it_by_way_of_lists_and_of_numbers(work, read):
     class Listed(torch.optim.Optimizer):

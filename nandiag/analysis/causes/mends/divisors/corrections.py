@@ -31,11 +31,7 @@ def mended(facts: Facts, *, infinite: bool) -> Suggestion | None:
         return endless
     count = ast.unparse(power.right)
     if not infinite:
-        leave = facts.left_if(f"{count} == 0")
-        instead = "." if leave is None else ", or leave the function without reading it."
-        why = f"{text} is 0 while {count} is 0: nothing was averaged yet. Update the average before it is read or saved"
-        why += f", or take what it is to be the average of until then{instead}"
-        return Suggestion(why, leave)
+        return _nothing_averaged(facts, f"{text} is 0 while {count} is 0", count)
     made = [f"{one} = {_later(told)}" for one, told in {name: text, **_beside(facts)}.items()]
     code = "; ".join(made) if name != text else _all_later(facts)
     why = f"{text} is 0 while {count} is 0: let it count from 1 on, here and wherever else it corrects."
@@ -102,11 +98,22 @@ def in_line(facts: Facts) -> Suggestion | None:
         return None
     count, others = ast.unparse(_counted(power.right)), _beside(facts)
     also = f", and so {'are' if len(others) > 1 else 'is'} {words.few(list(others))}" if others else ""
+    what = f"{name} is {text}, which is 0 while {count} is 0{also}"
+    if not facts.in_update and not any(one.bad > one.nan for one in facts.origin.outputs):
+        return _nothing_averaged(facts, what, count)
     why = (
-        f"{name} is {text}, which is 0 while {count} is 0{also}: let {count} count from 1 on, and save and load it "
-        "with the averages that are corrected by it. The line takes 0 for the first count."
+        f"{what}: raise {count} before this line, and save and load it with the averages that are corrected by it. "
+        f"While {count} is 0, the line below takes the correction for 1."
     )
     return Suggestion(why, _put(facts, lambda node, shown: _first(facts, node, shown)))
+
+
+def _nothing_averaged(facts: Facts, what: str, count: str) -> Suggestion:
+    """Say what to do where 0 is divided by a correction of 0."""
+    leave = facts.left_if(f"{count} == 0")
+    instead = "." if leave is None else ", or leave the function without reading it."
+    why = f"{what}: nothing was averaged yet. Update the average before it is read or saved"
+    return Suggestion(f"{why}, or take what it is to be the average of until then{instead}", leave)
 
 
 def _beside(facts: Facts) -> dict[str, str]:

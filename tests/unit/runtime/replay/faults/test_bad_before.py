@@ -12,6 +12,32 @@ TABLE = Table()
 fault = TABLE.fault
 
 
+RATIO = torch.arange(5.0) / torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0])  # the infinity at 4 is bounded where it is used
+
+
+def of_a_table(divide):
+    """A weight by a table with an infinity that is meant: at the fault another element breaks, where it is 0."""
+    model = net()
+    optimizer = sgd(model)
+    for step, x, y in data():
+        weight = divide(RATIO[torch.tensor([4, 1, 2, 3, 0 if step == BAD else 1])])
+        loss = ((model(x) - y).square().mean(-1) * weight).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model, optimizer
+
+
+@fault("aten.div.Tensor", "data", module=None)
+def a_quotient_that_breaks_at_another_index_than_its_input_is_bad():
+    return of_a_table(lambda ratio: ratio.clamp(max=1.0) / ratio)  # <-
+
+
+@fault("aten.div_.Tensor", "data", module=None)
+def a_quotient_in_place_that_breaks_at_another_index():
+    return of_a_table(lambda ratio: ratio.clamp(max=1.0).div_(ratio))  # <-
+
+
 BAD_BATCH = torch.tensor([[math.nan, 1, 1, 1]])
 
 
