@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from nandiag.analysis.causes.facts import LIKELY, PROVEN, Cause, Facts
 from nandiag.analysis.causes.mends import numpys
-from nandiag.analysis.causes.mends.script import fitting
+from nandiag.analysis.causes.mends.script import fitting, naming
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
@@ -44,10 +44,7 @@ EXPLAIN = Explanation(
 
 Node = TypeVar("Node", bound=ast.AST)
 _ASKED = frozenset({"__getitem__", "__getitems__"})  # not the code of a collate_fn, which is called with the samples
-_CHECK = Suggestion(
-    "Check the data right after this line, before training, and drop or repair such samples.",
-    "assert torch.isfinite(x).all()",
-)
+_CHECK = "Check the data right after this line, before training, and drop or repair such samples"
 _LIVE = Suggestion(
     "For its line, where torch makes it in the main thread: have every op watched as it runs.",
     "nandiag run --level op",
@@ -83,8 +80,16 @@ def _born(facts: Facts) -> Cause:
     if weights is not None:
         return Cause("data_nonfinite", (), (_of_classes(weights),), LIKELY - 1, story=True)
     text = f"Look at what this line makes, and at {sample}: drop or repair this sample and others like it."
-    mend = _CHECK if sample is None else Suggestion(text)
+    mend = _check(facts) if sample is None else Suggestion(text)
     return Cause("data_nonfinite", told, (mend,), LIKELY - 1, story=True, general=sample is None)
+
+
+def _check(facts: Facts) -> Suggestion:
+    """Return the check in the name that the line has for what it makes."""
+    name = naming.given(facts.origin)
+    if name is None:
+        return Suggestion(f"{_CHECK}: torch.isfinite tells them.")
+    return Suggestion(f"{_CHECK}.", f"assert torch.isfinite({name}).all()")
 
 
 def _listed(facts: Facts) -> Cause | None:
@@ -212,7 +217,7 @@ def _own_name(facts: Facts) -> str | None:
         return bad
     if not isinstance(call, ast.Call) or len(call.args) != 1 or call.keywords:
         return None
-    return call.args[0].id if isinstance(call.args[0], ast.Name) else None
+    return ast.unparse(call.args[0]) if isinstance(call.args[0], ast.Name | ast.Attribute | ast.Subscript) else None
 
 
 def _filled(facts: Facts, name: str) -> Suggestion:

@@ -122,3 +122,29 @@ def test_an_array_of_numpys_is_called_so(at, by_hand):
     bad = by_hand.fact(nan=1, first_bad=(2,))
     story, *_ = explain(at("lift_fresh", (bad,), (bad,), text="return torch.from_numpy(self.x[i]), int(self.y[i])"))
     assert story.evidence[0] == "torch took it as it is from an array of numpy's; the first bad one is at [2]."
+
+
+@pytest.mark.parametrize(
+    ("op", "line", "expression", "name"),
+    [
+        ("div", "series = torch.tensor(load(rank)) / 0", "torch.tensor(load(rank)) / 0", "series"),
+        ("log", "x = torch.log(counts).float()", "torch.log(counts)", "x"),
+        ("log", "self.x = torch.log(counts)", "torch.log(counts)", "self.x"),
+        ("log", "x, y = torch.log(a), torch.exp(b)", "torch.log(a)", "x"),
+        ("fill_", 'rows[3, 2] = float("nan")', 'rows[3, 2] = float("nan")', "rows"),
+        ("fill_", 'batch["x"][3] = torch.nan', 'batch["x"][3] = torch.nan', "batch['x']"),
+        ("fill_", "x[3].fill_(torch.nan)", "x[3].fill_(torch.nan)", "x"),
+        ("mul_", "x *= torch.inf", "x *= torch.inf", "x"),
+        ("log", "rows[0] = torch.log(a)", "torch.log(a)", "rows[0]"),
+        ("log", "data = TensorDataset(torch.log(a))", "torch.log(a)", None),
+        ("log", "return torch.log(a)", "torch.log(a)", None),
+    ],
+)
+def test_data_that_a_line_makes_bad_are_checked_by_the_name_that_it_has_for_them(
+    at, by_hand, op, line, expression, name
+):
+    first = line.index(expression)
+    story, _ = explain(at(op, (by_hand.fact(),), (by_hand.fact(nan=1),), phase="data", extra={"birth": "op"}, text=line,
+                          column=(first, first + len(expression))))  # fmt: skip
+    assert story.suggestions[0].code == (name and f"assert torch.isfinite({name}).all()")
+    assert story.suggestions[0].text.startswith("Check the data right after this line")

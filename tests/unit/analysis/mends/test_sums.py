@@ -15,8 +15,8 @@ from tests.unit.analysis.mends.placing import first, on
     [
         ("loss = F.cross_entropy(z, y, weight=w, label_smoothing=0.1)", 2, "w[~w.isfinite()] = 0"),
         ("criterion = nn.BCEWithLogitsLoss(pos_weight=w)", 2, "w[~w.isfinite()] = 0"),
-        ("loss = F.mse_loss(model(w), y)", 2, "assert torch.isfinite(x).all()"),
-        ("loss = F.cross_entropy(z, y, weight=w)", 16, "assert torch.isfinite(x).all()"),
+        ("loss = F.mse_loss(model(w), y)", 2, "assert torch.isfinite(w).all()"),
+        ("loss = F.cross_entropy(z, y, weight=w)", 16, "assert torch.isfinite(w).all()"),
     ],
     ids=["in a call", "in a module", "a sample", "nothing of it is left"],
 )

@@ -85,12 +85,16 @@ def added(origin: Origin, op: str, keyword: str, more: str = "") -> str | None:
     ``more`` (``1e-8``) is added to what the call gives.
     """
     found = parsed(origin)
+    return None if found is None or target(found[1], op) is None else with_keyword(origin, keyword, more)
+
+
+def with_keyword(origin: Origin, keyword: str, more: str = "") -> str | None:
+    """Return the user's line with ``keyword`` added to the underlined call, whatever that is of."""
+    found = parsed(origin)
     if found is None:
         return None
     text, call = found
-    if not isinstance(call, ast.Call) or target(call, op) is None:
-        return None
-    if any(one.arg == keyword.partition("=")[0] for one in call.keywords):
+    if not isinstance(call, ast.Call) or any(one.arg == keyword.partition("=")[0] for one in call.keywords):
         return None
     inside = text[:-1].rstrip().rstrip(",")
     fitted = f"{inside}{'' if inside.endswith('(') else ', '}{keyword})"
