@@ -179,3 +179,25 @@ def test_an_average_of_nothing_is_left_only_where_it_is_known_how(at, by_hand, e
                **placed(line, "total / (1 - decay ** self.t)"))  # fmt: skip
     told = advice(on(facts, ends=ends))[0]
     assert ("leave" in told.text) is (told.code is not None) is (ends is not None)
+
+
+@pytest.mark.parametrize(
+    ("line", "learnt", "least"),
+    [
+        ("return (0.5 * ((x - mu) / s) ** 2 + torch.log(s)).mean()", True, "1e-2"),
+        ("return (0.5 * ((x - mu) / s) ** 2 + torch.log(s)).mean()", False, "1e-3"),
+        ("return (0.5 * ((x - mu) / s).abs() + torch.log(s)).mean()", True, "1e-6"),
+    ],
+)
+def test_a_deviation_that_a_model_makes_stays_where_one_over_its_square_is_no_huge_loss(
+    at, by_hand, line, learnt, least
+):
+    given = (by_hand.fact(), by_hand.fact(zeros=1, min=0.0, absmin=0.1))
+    first = line.index("(x - mu) / s")
+    extra = {"of_weights": learnt, "below_by": ["ReluBackward0"] if learnt else []}
+    facts = at(
+        "div", given, (by_hand.fact(posinf=1),), text=line, column=(first, first + 12), phase="loss", extra=extra
+    )
+    told = explain(facts)[1].suggestions[0]
+    assert told.code == line.replace("/ s)", f"/ s.clamp_min({least}))").replace("log(s)", f"log(s.clamp_min({least}))")
+    assert (f"better is softplus(...) + {least}" in told.text) is learnt
