@@ -224,7 +224,8 @@ def _times_zero(claim: Claim, timeline: Timeline, at: list[Seen[Harm]]) -> Itera
         place = found.get("loss_factor_at")
         file, line = place if isinstance(place, list) and len(place) == len(("file", "line")) else (None, None)
         where = "" if file is None else f" ({str(file).replace(chr(92), '/').rpartition('/')[2]}:{line})"
-        yield f"The script multiplies this loss by 0 before backward(){where}: NaN times 0 is NaN, which leaves out nothing."
+        told = f"The script multiplies this loss by 0 before backward(){where}"
+        yield f"{told}: NaN times 0 is NaN, which leaves out nothing."
 
 
 def _state_alone(claim: Claim, timeline: Timeline) -> Iterable[str]:

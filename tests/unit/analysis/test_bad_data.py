@@ -1,10 +1,13 @@
 """Data and numbers that came bad, by who made them."""
 
+from dataclasses import replace
+
 import pytest
 
 from nandiag.analysis import analyse
 from nandiag.analysis.causes import explain
 from nandiag.analysis.causes.facts import LIKELY
+from nandiag.analysis.causes.mends import unwritten
 
 
 def test_data_that_was_bad_before_the_first_step_is_bad_data(at, by_hand):
@@ -148,3 +151,12 @@ def test_data_that_a_line_makes_bad_are_checked_by_the_name_that_it_has_for_them
                           column=(first, first + len(expression))))  # fmt: skip
     assert story.suggestions[0].code == (name and f"assert torch.isfinite({name}).all()")
     assert story.suggestions[0].text.startswith("Check the data right after this line")
+
+
+@pytest.mark.parametrize(("world", "phase", "sent"), [(2, "data", True), (1, "data", False), (2, "forward", False)])
+def test_memory_that_one_rank_left_unwritten_may_be_meant_for_what_another_sends(at, by_hand, world, phase, sent):
+    line = "return torch.empty(6, 16)"
+    facts = at("empty", (), (by_hand.fact(nan=16),), phase=phase, text=line, column=(7, len(line)), file="train.py",
+               extra={"as_filled": True, "birth": "unwritten"} if phase == "data" else {})  # fmt: skip
+    texts = [one.text for one in unwritten.left(replace(facts, world=world), "empty").suggestions]
+    assert texts[0].startswith("If rank 0 is to receive it from another rank") is sent
