@@ -84,7 +84,9 @@ def origin(work, take, offset):
     return worker.looked[0]
 
 
-@pytest.mark.parametrize("take", [one_pass, Running(), under_a_root, of_moments_in_one], ids=str)
+@pytest.mark.parametrize(
+    "take", [one_pass, Running(), under_a_root, of_moments_in_one], ids=["mean", "running", "rsqrt", "one"]
+)
 def test_rounding_that_is_left_of_two_squares_is_told(work, take):
     told = origin(work, take, 3000.0).facts["lost"]
     assert (told["how"], told["dtype"]) == ("cancelled", "float32")
