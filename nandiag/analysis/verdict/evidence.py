@@ -174,8 +174,8 @@ def _received(claim: Claim, timeline: Timeline, harmed: set[int]) -> Iterable[st
     if part := again - clean:
         reasons = {_left_out(one.event) for one in looks if one.rank in part and is_again(one.event)}
         left = reasons.pop() if len(reasons) == 1 else ""
-        ran = f"{words.ranks(part).capitalize()} could run only a part of the step again, with finite values{left}"
-        yield f"{ran}: that no fault is there as well is inferred."
+        ran = f"{words.ranks(part).capitalize()} could run only a part of the step again, and that was finite{left}"
+        yield f"{ran}: that the rest of it has no fault of its own is inferred."
     if got:
         yield f"What {words.ranks(got)} got from other ranks was bad already."
 

@@ -160,3 +160,9 @@ def test_memory_that_one_rank_left_unwritten_may_be_meant_for_what_another_sends
                extra={"as_filled": True, "birth": "unwritten"} if phase == "data" else {})  # fmt: skip
     texts = [one.text for one in unwritten.left(replace(facts, world=world), "empty").suggestions]
     assert texts[0].startswith("If rank 0 is to receive it from another rank") is sent
+
+
+def test_an_input_that_a_call_wrote_over_is_told_to_be_filled_in(by_hand):
+    look = by_hand.found(3, method="record", phase="data", facts={"birth": "op", "stood_in": True})
+    told = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(3), look, world=1), world=1)).verdict.evidence
+    assert any(one.startswith("It wrote over its own input: where that is bad now") for one in told)
