@@ -15,7 +15,7 @@ from nandiag.analysis.skips import skips_of
 from nandiag.analysis.timeline import STATE, Seen, Timeline
 from nandiag.analysis.ways.replicas import replicas_of
 from nandiag.analysis.ways.still import still_of
-from nandiag.events import Harm, Raised, words
+from nandiag.events import Finished, Harm, Raised, words
 from nandiag.store.reader import RankLog
 
 MAX_FINDINGS = 60
@@ -35,7 +35,7 @@ def findings_of(
         *_hidden(timeline),
         *_stops(timeline),
         *_ends(states, logs),
-        *_went_on(timeline, run),
+        *_went_on(timeline, run, logs),
         *still_of(timeline),
         *nccl_findings(nccl),
         *placement.findings_of(logs),
@@ -181,7 +181,7 @@ def _masks(timeline: Timeline) -> list[str]:
     return names if began and all(fact.only_neginf for fact in facts) else []
 
 
-def _went_on(timeline: Timeline, run: Run) -> Iterable[Finding]:
+def _went_on(timeline: Timeline, run: Run, logs: dict[int, RankLog]) -> Iterable[Finding]:
     """Yield why a run with harm came to its end all the same: none of it was seen in the weights."""
     stopped = any(one.event.action == "stop" for one in timeline.stops)
     told = {*STATE, "output"}
@@ -192,8 +192,26 @@ def _went_on(timeline: Timeline, run: Run) -> Iterable[Finding]:
     if run.state != "succeeded" or stopped or any(one.event.what in told for one in timeline.harms):
         return
     fallen = any(one.event.collapsed for one in timeline.skips)
+    if not timeline.skips and (step := _ended_in(timeline.harms, logs)) is not None:
+        text = f"The run ended before the update of step {step}: no gradient or weight was seen bad until then."
+        yield Finding("went_on", "info", text)
+        return
     if timeline.harms or fallen:
         gradients = fallen or any(one.event.what == "gradient" for one in timeline.harms)
         what = "weight" if gradients else "gradient or weight"
         joint = ";" if run.policy == "continue" else ", and so"
         yield Finding("went_on", "info", f"No {what} was seen bad{joint} the run was not stopped.")
+
+
+def _ended_in(harms: tuple[Seen[Harm], ...], logs: dict[int, RankLog]) -> int | None:
+    """Return the one step of bad losses whose update was made by none of their ranks: the script had ended by then."""
+    steps = {one.event.step for one in harms} if all(one.event.what == "loss" for one in harms) else set()
+    made = [_made(logs.get(one.rank)) for one in harms]
+    step = steps.pop() if len(steps) == 1 else None
+    return step if step is not None and all(many is not None and many <= step for many in made) else None
+
+
+def _made(log: RankLog | None) -> int | None:
+    """Return how many updates a rank made that came to its end in order."""
+    ends = [one.event.steps for one in log.records if isinstance(one.event, Finished)] if log is not None else []
+    return ends[-1] if ends else None

@@ -303,8 +303,9 @@ def _shifted(facts: Facts, found: tuple[str, ast.expr] | None) -> tuple[Suggesti
         text = f"{where}, leave such rows out: the logarithm of a sum of nothing is -inf, and no number stands for it."
         return (Suggestion(text, _into(name, f"{name}[{name}.isfinite().any(-1)]")), _left_one(facts, name))
     both = ", and take the maximum and this difference of that" if of_sum else ""
-    text = f"{where}, put the lowest finite number for -inf{both}: such a row is then a mean over all its positions."
-    return (Suggestion(text, _into(name, _finite(name))), _left_one(facts, name))
+    blocks = meaning is not None and masks.runs_over_blocks(meaning.text)
+    text = f"{where}, put the lowest finite number for -inf{both}: {masks.THEN[blocks]}"
+    return (Suggestion(text, _into(name, _finite(name))), masks.BLOCKS if blocks else _left_one(facts, name))
 
 
 def _is_logged(facts: Facts) -> bool:
@@ -382,7 +383,7 @@ def _between_blocks(facts: Facts, found: tuple[str, ast.expr] | None) -> Cause |
         suggestions=(
             Suggestion("Before this line, put the lowest finite number for -inf.", f"{new} = {_finite(new)}"),
             Suggestion(f"And keep the sum {rest} away from zero, where it divides."),
-            _left_one(facts, *_names(facts)),
+            _left_one(facts, *_names(facts)) if fetched else masks.BLOCKS,
         ),
         strength=LIKELY,
     )

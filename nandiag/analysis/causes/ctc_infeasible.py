@@ -53,7 +53,7 @@ def explain(facts: Facts) -> Cause | None:
     needs = "A target needs one frame for each symbol, and one more between two that are equal."
     if _by_repeats(facts):
         needs += " No target has more symbols than its input has frames: it is the repeats that do not fit."
-    fitted = fitting.added(facts.origin, "ctc_loss", "zero_infinity=True") or _set(facts)
+    fitted = _asked(facts) or _set(facts)
     return Cause(
         slug="ctc_infeasible",
         evidence=(text, needs),
@@ -72,15 +72,32 @@ def _by_repeats(facts: Facts) -> bool:
     return symbols.max <= frames.min
 
 
+def _asked(facts: Facts) -> str | None:
+    """Return the line that asks the function for it: the call of torch's, or of what the script made of that."""
+    call = _call(facts)
+    if call is None or _is_module(facts, call):
+        return None
+    return fitting.with_keyword(facts.origin, "zero_infinity=True")
+
+
 def _set(facts: Facts) -> str | None:
     """Return the line that sets it on the module that is called here, behind the one that makes that."""
     call = _call(facts)
-    module = facts.origin.module_class == "CTCLoss"
-    if call is None or not module or not isinstance(call.func, ast.Name | ast.Attribute):
+    if call is None or not _is_module(facts, call) or not isinstance(call.func, _NAMED):
         return None
     name = ast.unparse(call.func)
     lines = facts.written(name)
     return f"{name}.zero_infinity = True" + (f"  # behind {words.lines(lines)}" if lines else "")
+
+
+def _is_module(facts: Facts, call: ast.Call) -> bool:
+    return facts.origin.module_class == _MODULE or f"{_MODULE}(" in _made(facts, call)
+
+
+def _made(facts: Facts, call: ast.Call) -> str:
+    """Return the text that made what is called, also as one of several (``LOSSES["ctc"]``)."""
+    name = call.func.value if isinstance(call.func, ast.Subscript) else call.func
+    return facts.kind(ast.unparse(name))
 
 
 def _fits(facts: Facts) -> str:
@@ -127,9 +144,12 @@ def _call(facts: Facts) -> ast.Call | None:
     called = None if found is None else found[1]
     if not isinstance(called, ast.Call):
         return None
-    is_own = ast.unparse(called.func).rpartition(".")[2] == "ctc_loss"
-    return called if is_own or facts.origin.module_class == "CTCLoss" else None
+    is_own = ast.unparse(called.func).rpartition(".")[2] == _FUNCTION or facts.origin.module_class == _MODULE
+    made = _made(facts, called)
+    return called if is_own or _FUNCTION in made or f"{_MODULE}(" in made else None
 
 
+_NAMED = (ast.Name, ast.Attribute, ast.Subscript)
+_FUNCTION, _MODULE = "ctc_loss", "CTCLoss"
 _PARAMETERS = ("log_probs", "targets", "input_lengths", "target_lengths")
 _OF_TENSORS = ".Tensor"

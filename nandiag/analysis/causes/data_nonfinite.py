@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeVar
 
 from nandiag.analysis.causes import evaluation_in_training
 from nandiag.analysis.causes.facts import LIKELY, PROVEN, Cause, Facts
 from nandiag.analysis.causes.mends import numpys
-from nandiag.analysis.causes.mends.script import fitting, meanings, parsing
+from nandiag.analysis.causes.mends.script import fitting, naming
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
@@ -46,7 +45,7 @@ EXPLAIN = Explanation(
 
 Node = TypeVar("Node", bound=ast.AST)
 _ASKED = frozenset({"__getitem__", "__getitems__"})  # not the code of a collate_fn, which is called with the samples
-_CHECK = "Check the data right after this line, before training, and drop or repair such samples."
+_CHECK = "Check the data right after this line, before training, and drop or repair such samples"
 _LIVE = Suggestion(
     "For its line, where torch makes it in the main thread: have every op watched as it runs.",
     "nandiag run --level op",
@@ -89,41 +88,16 @@ def _born(facts: Facts) -> Cause:
     if weights is not None:
         return Cause("data_nonfinite", (), (_of_classes(weights),), LIKELY - 1, story=True)
     text = f"Look at what this line makes, and at {sample}: drop or repair this sample and others like it."
-    mend = Suggestion(_CHECK, _checked(facts)) if sample is None else Suggestion(text)
+    mend = _check(facts) if sample is None else Suggestion(text)
     return Cause("data_nonfinite", told, (mend,), LIKELY - 1, story=True, general=sample is None)
 
 
-def _checked(facts: Facts) -> str | None:
-    """Return the check of what the line writes, by the name that the line has for it; ``None`` where it has none."""
-    found, part = fitting.parsed(facts.origin), parsing.statement((facts.origin.source or "").strip())
-    name = None if found is None or part is None else _written(part, ast.unparse(found[1]))
-    return None if name is None else f"assert torch.isfinite({ast.unparse(name)}).all()"
-
-
-def _written(part: ast.stmt, shown: str) -> ast.expr | None:
-    """Return what a statement calls the tensor that its ``shown`` expression writes into, or makes."""
-    if isinstance(part, ast.Assign) and len(part.targets) == 1:
-        (target,) = part.targets
-        if ast.unparse(target) == shown:  # x[i] = y
-            return _whole(target)
-        return None if isinstance(target, ast.Tuple | ast.List) or shown not in _begun_by(part.value) else target
-    if isinstance(part, ast.AugAssign):
-        return _whole(part.target)
-    call = part.value if isinstance(part, ast.Expr) and ast.unparse(part) == shown else None
-    called = call.func if isinstance(call, ast.Call) else None
-    return _whole(called.value) if isinstance(called, ast.Attribute) and called.attr.endswith("_") else None
-
-
-def _whole(node: ast.expr) -> ast.expr:
-    """Return the x of ``x[i]``."""
-    return node.value if isinstance(node, ast.Subscript) else node
-
-
-def _begun_by(node: ast.expr) -> Iterator[str]:
-    """Yield the text of an expression, and what its values are those of: ``x`` of ``x.reshape(4)``."""
-    yield ast.unparse(node)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in meanings.VIEWS:
-        yield from _begun_by(node.func.value)
+def _check(facts: Facts) -> Suggestion:
+    """Return the check in the name that the line has for what it makes."""
+    name = naming.given(facts.origin)
+    if name is None:
+        return Suggestion(f"{_CHECK}: torch.isfinite tells them.")
+    return Suggestion(f"{_CHECK}.", f"assert torch.isfinite({name}).all()")
 
 
 def _listed(facts: Facts) -> Cause | None:
@@ -251,7 +225,7 @@ def _own_name(facts: Facts) -> str | None:
         return bad
     if not isinstance(call, ast.Call) or len(call.args) != 1 or call.keywords:
         return None
-    return call.args[0].id if isinstance(call.args[0], ast.Name) else None
+    return ast.unparse(call.args[0]) if isinstance(call.args[0], ast.Name | ast.Attribute | ast.Subscript) else None
 
 
 def _filled(facts: Facts, name: str) -> Suggestion:

@@ -26,7 +26,7 @@ EXPLAIN = Explanation(
         "error[data_outlier]: +Inf born on rank 0 at step 48 in the loss code",
         (
             "At step 48 sample 3 of 24 in input, index 731 of Sensors, holds a value of size 3.1e22; the largest of "
-            "48 batches before was 4.139 (414.9 deviations above the mean, on a logarithmic scale)."
+            "48 batches before was 4.139 (414.9 standard deviations above the mean, by logarithms)."
         ),
     ),
     fix=(

@@ -350,13 +350,12 @@ def _is_scheduled(facts: Facts) -> bool:
 
 
 def _with_lines(facts: Facts, text: str, most: float | None = None) -> Suggestion:
-    """Show the lines that set the learning rate, where the script's text has few; of one it is told how to bound it."""
+    """Say where the learning rate is set, where the script's text tells; of one line it is told how to bound it."""
     lines = () if facts.compared is None else facts.compared.rate_set_at
     own = None if most is None else rates.bounded(lines, most)
     if own is not None:
         return Suggestion(text, own)
-    here = "The script sets it here." if len(lines) == 1 else "The script sets it in these lines."
-    return Suggestion(f"{text} {here}", "\n".join(lines)) if lines else Suggestion(text)
+    return Suggestion(f"{text} {rates.set_at(lines)}" if lines else text)
 
 
 def _by_gradients(facts: Facts, course: Course, strength: int) -> Cause:

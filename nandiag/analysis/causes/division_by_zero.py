@@ -333,15 +333,17 @@ def _of_one_number(facts: Facts, name: str | None, counted: str | None) -> tuple
     why = f"{name or text or 'The divisor'} is 0, and what it divides is not: look at {made}"
     if (tempered := temperatures.bounded(facts)) is not None and bounding.bound_at_zero(facts.origin) is None:
         return (tempered, Suggestion(f"{why}."))
-    counts = names.is_called(text or name or "") and not names.is_size(facts, text or "")
+    masked = names.masked(facts, text or "")
+    counts = masked is not None or (names.is_called(text or name or "") and not names.is_size(facts, text or ""))
     if not counts and not names.both(facts, text):
         return (_bound_raised(facts, text) or spreads.of_equals(facts) or norms.kept_above(facts, why),)
     if counted is None:
         return (Suggestion(f"{why}."),)
-    if name:  # what is kept from step to step: at least one is a wrong mean, and nobody would see it
+    if name and masked is None:  # what is kept from step to step: at least one is a wrong mean, and nobody would see it
         return (Suggestion(f"{why} (a buffer that was registered with persistent=False is in no checkpoint)."),)
-    told = Suggestion(f"{why}."), Suggestion("If it is a count: at least one.", counted)
-    return told[::-1] if names.both(facts, text) else told
+    least = "If it is a count" if masked is None else f"If {masked} is a mask of 0 and 1"
+    told = Suggestion(f"{why}."), Suggestion(f"{least}: at least one.", counted)
+    return told[::-1] if masked is not None or names.both(facts, text) else told
 
 
 def _bound_raised(facts: Facts, text: str | None) -> Suggestion | None:

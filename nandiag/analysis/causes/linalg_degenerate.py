@@ -27,7 +27,7 @@ EXPLAIN = Explanation(
             "Solve, do not invert; use float64 for small matrices.",
         ),
         Suggestion(
-            "Of eigh and svd, use the values alone, or tell equal ones apart by a little noise: their gradients "
+            "Of eigh and svd, use the values alone, or tell equal ones apart on the diagonal: their gradients "
             "divide by differences of values.",
         ),
     ),
@@ -43,7 +43,9 @@ SPECTRAL = ("LinalgEigh", "LinalgEig", "LinalgSvd", "LinalgQr", "Svd", "Symeig")
 FACTORISATIONS = ("linalg_", "_linalg_", "cholesky", "lu_solve", "inverse", "triangular_solve", "svd", "qr")
 _NORMS = ("linalg_vector_norm", "linalg_norm", "linalg_matrix_norm", "linalg_cross")
 _JITTER = "{0} + 1e-6 * torch.eye({0}.shape[-1], device={0}.device)"
-_NOISE = "{0} + torch.diag(1e-4 * torch.rand({0}.shape[-1], device={0}.device))"
+# Noise that is drawn in each step would give each step other vectors of the equal values.
+_RAMP = "{0} + torch.diag(1e-5 * torch.arange({0}.shape[-1]).to({0}))"
+_RAMP_OF_ANY = "{0} + 1e-5 * torch.arange({0}.shape[-1]).to({0}) * torch.eye(*{0}.shape[-2:]).to({0})"
 
 _ROUNDED = "the determinant is negative by rounding: of a product with its own transpose it is 0 or more"
 _FEWER = "The matrix is singular, as of fewer samples than columns: add a little to its diagonal."
@@ -80,12 +82,13 @@ def explain(facts: Facts) -> Cause | None:
 def _gradient(facts: Facts) -> Cause:
     name = _factorisation(facts) or "the factorisation"
     text = f"the gradient of {name} divides by differences of eigenvalues, or singular values: two are equal"
-    noise = Suggestion(
-        "Tell equal values apart by a little noise on the diagonal; the same number on all of it does not.",
-        _fitted(facts, facts.forward_op, _NOISE) or _NOISE.format("A"),
+    ramp = _RAMP if name.startswith("linalg_eig") else _RAMP_OF_ANY  # what has no eigenvalues need not be square
+    apart = Suggestion(
+        "Tell equal values apart by small numbers that rise along the diagonal; the same number on all of it does not.",
+        _fitted(facts, facts.forward_op, ramp) or _RAMP.format("A"),
     )
     alone = _values_alone(facts)
-    return Cause("linalg_degenerate", (text,), (noise, *([] if alone is None else [alone])), LIKELY)
+    return Cause("linalg_degenerate", (text,), (apart, *([] if alone is None else [alone])), LIKELY)
 
 
 def _factorisation(facts: Facts) -> str:

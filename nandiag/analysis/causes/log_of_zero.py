@@ -167,7 +167,8 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     keep, *bounded = _ratio(facts, op, around)
     added = probabilities.instead(facts, op) or log_space.without_zeros(facts)
     known = None if added is not None else scores.in_one_step(facts, op, guard)
-    forms = _in_one_step(facts)
+    own = probabilities.handed_back(facts, op) if added is None else None
+    forms = _in_one_step(facts) if own is None else (own,)
     masked = _is_masked(facts, op, next((one.code or "" for one in (known, *forms) if one is not None), ""))
     added = added if known is None or masked else known
     if added is not None:

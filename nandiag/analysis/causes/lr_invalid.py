@@ -7,6 +7,7 @@ import re
 
 from nandiag.analysis.causes.division_by_zero import is_called
 from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
+from nandiag.analysis.causes.mends.scales import rates
 from nandiag.analysis.causes.mends.script import fitting
 from nandiag.analysis.causes.optimizer_setting import bad_setting
 from nandiag.analysis.causes.unknown import LIVE
@@ -63,15 +64,14 @@ def _live(facts: Facts) -> tuple[Suggestion, ...]:
 
 
 def _check(facts: Facts) -> Suggestion:
-    """Return what to check: the very lines that set the rate, where the script's text shows few."""
+    """Return what to check, and where the script sets the rate, where its text shows few such lines."""
     lines = facts.extra.get("rate_set_at")
     if not isinstance(lines, list) or not lines:
         return _CHECK
     bounded = _bounded(facts, lines)
     if bounded is not None:
         return bounded
-    text = f"{_CHECK.text[:-1]}. {'The script sets it here.' if len(lines) == 1 else 'The script sets one here.'}"
-    return Suggestion(text, "\n".join(map(str, lines)))
+    return Suggestion(f"{_CHECK.text} {rates.set_at(list(map(str, lines)), 'the rate')}")
 
 
 def _bounded(facts: Facts, lines: list[object]) -> Suggestion | None:

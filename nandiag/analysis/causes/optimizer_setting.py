@@ -7,6 +7,7 @@ import math
 from nandiag.analysis.causes.course import Course, courses
 from nandiag.analysis.causes.divergence import is_elsewhere, until
 from nandiag.analysis.causes.facts import PROVEN, Cause, Facts
+from nandiag.analysis.causes.mends.scales import rates
 from nandiag.analysis.causes.overflow import overflows
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -105,11 +106,11 @@ def _went(setting: Setting, most: float) -> str:
 
 
 def _mend(setting: Setting, text: str, bound: str | None = None) -> Suggestion:
-    """Show the lines that set it, where the script's text has few."""
+    """Say where it is set, where the script's text tells."""
     if not setting.set_at:
         code = None if bound is None else f'group["{setting.name}"] = ' + bound.format(f'group["{setting.name}"]')
         return Suggestion(text, code)
-    return Suggestion(f"{text} The script sets it here.", "\n".join(" ".join(line.split()) for line in setting.set_at))
+    return Suggestion(f"{text} {rates.set_at(setting.set_at)}")
 
 
 def _cause(course: Course, text: str, mend: Suggestion) -> Cause:
@@ -125,6 +126,6 @@ def bad_setting(facts: Facts) -> Setting | None:
 
 def _none(bad: Setting) -> Cause:
     before = "" if bad.before is None or bad.step is None else f"; it was {bad.before:.4g} before step {bad.step}"
-    lines = "" if not bad.set_at else " The script sets it here."
-    mend = Suggestion(f"Look at what gives {bad.name} its value.{lines}", "\n".join(bad.set_at) or None)
+    lines = f" {rates.set_at(bad.set_at)}" if bad.set_at else ""
+    mend = Suggestion(f"Look at what gives {bad.name} its value.{lines}")
     return Cause("optimizer_setting", (f"{bad.name} is {words.number(bad.now)}{before}",), (mend,), PROVEN, story=True)

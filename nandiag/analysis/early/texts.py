@@ -95,7 +95,7 @@ def _batch_outlier(warned: Warned) -> str:
     aside = int(_value(warned, "aside") or 0)
     but = f"but for {aside} such, " if aside else ""
     before = f"{but}the largest of {_number(warned, 'batches')} batches before was {_number(warned, 'largest')}"
-    score = f"{_number(warned, 'deviations')} deviations above the mean, on a logarithmic scale"
+    score = f"{_number(warned, 'deviations')} standard deviations above the mean, by logarithms"
     return f"{who}{where} holds a value of size {_number(warned, 'size')}{more}; {before} ({score})"
 
 

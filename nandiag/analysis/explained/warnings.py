@@ -112,7 +112,7 @@ EXPLAIN = (
     Explanation(
         slug="batch_outlier",
         what="A batch holds a value far larger than any that this run was given before. Each batch that enters a "
-        "root module is held against the running mean and deviation of those before it, on a logarithmic scale; the "
+        "root module is held against the running mean and deviation of those before it, by logarithms; the "
         "sample is named, with its index where a DataLoader fetched it. Masks and integers are left out.",
         fix=(
             Suggestion("Look at that sample: a unit, a sensor, a decimal point, a missing value written as 1e9."),

@@ -43,6 +43,7 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None
         yield f"Steps are counted by the optimizer that is ahead; {own[0]} had made {words.count(own[1], 'update')}."
     yield from look_facts(claim.look.event if claim.look and claim.basis == "look" else None)
     yield from _bad_before_backward(claim, at)
+    yield from _times_zero(claim, timeline, at)
     yield from _state_evidence(claim, at)
     yield from _state_alone(claim, timeline)
     yield from _held_too(timeline, claim)
@@ -173,8 +174,8 @@ def _received(claim: Claim, timeline: Timeline, harmed: set[int]) -> Iterable[st
     if part := again - clean:
         reasons = {_left_out(one.event) for one in looks if one.rank in part and is_again(one.event)}
         left = reasons.pop() if len(reasons) == 1 else ""
-        ran = f"{words.ranks(part).capitalize()} could run only a part of the step again, with finite values{left}"
-        yield f"{ran}: that no fault is there as well is inferred."
+        ran = f"{words.ranks(part).capitalize()} could run only a part of the step again, and that was finite{left}"
+        yield f"{ran}: that the rest of it has no fault of its own is inferred."
     if got:
         yield f"What {words.ranks(got)} got from other ranks was bad already."
 
@@ -209,6 +210,22 @@ def _bad_before_backward(claim: Claim, at: list[Seen[Harm]]) -> Iterable[str]:
     losses = [one.event for one in at if one.event.what == "loss" and one.rank in claim.ranks]
     if losses:
         yield "The loss was bad before that backward: look at the forward that made it, at this line and before it."
+
+
+def _times_zero(claim: Claim, timeline: Timeline, at: list[Seen[Harm]]) -> Iterable[str]:
+    """Yield that the script multiplied its bad loss by 0, as if that left it out."""
+    if not any(one.event.what == "loss" and one.rank in claim.ranks for one in at):
+        return
+    looks = [(one.rank, one.event.look) for one in timeline.nexts if one.attempt == claim.attempt]
+    looks += [(one.rank, one.event) for one in timeline.looks if one.attempt == claim.attempt]
+    mine = (look.facts for rank, look in looks if rank in claim.ranks and look.step == claim.step)
+    found = next((facts for facts in mine if facts.get("loss_factor") == 0.0), None)
+    if found is not None:
+        place = found.get("loss_factor_at")
+        file, line = place if isinstance(place, list) and len(place) == len(("file", "line")) else (None, None)
+        where = "" if file is None else f" ({str(file).replace(chr(92), '/').rpartition('/')[2]}:{line})"
+        told = f"The script multiplies this loss by 0 before backward(){where}"
+        yield f"{told}: NaN times 0 is NaN, which leaves out nothing."
 
 
 def _state_alone(claim: Claim, timeline: Timeline) -> Iterable[str]:

@@ -78,7 +78,7 @@ def _recorded(look: Looked) -> Iterable[str]:
     what = "another thread of the script made" if within else f"the script wrote before {before}"
     yield f"Seen as it ran: what {what} was looked at."
     if facts.get("stood_in") is True:
-        yield "What it wrote into is gone: in its place the input shown holds numbers of that size."
+        yield "It wrote over its own input: where that is bad now, the input shown has numbers of its size instead."
 
 
 def _saved(facts: Mapping[str, object]) -> Iterable[str]:

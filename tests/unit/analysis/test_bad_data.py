@@ -1,11 +1,13 @@
 """Data and numbers that came bad, by who made them."""
 
+from dataclasses import replace
+
 import pytest
 
 from nandiag.analysis import analyse
 from nandiag.analysis.causes import explain
 from nandiag.analysis.causes.facts import LIKELY
-from tests.unit.analysis.ops.told import on
+from nandiag.analysis.causes.mends import unwritten
 
 
 def test_data_that_was_bad_before_the_first_step_is_bad_data(at, by_hand):
@@ -16,26 +18,6 @@ def test_data_that_was_bad_before_the_first_step_is_bad_data(at, by_hand):
     extra = {"birth": "file", "key": "x", "file": "rows.pt"}
     story, _ = explain(at(None, (), made, phase="data", source="outside", extra=extra))
     assert (story.slug, story.evidence) == ("data_nonfinite", ("It was bad already in x of rows.pt.",))
-
-
-@pytest.mark.parametrize(
-    ("line", "expression", "name"),
-    [
-        ('rows[3, 1] = float("nan")  # a sensor', "rows[3, 1]", "rows"),
-        ("self.scale = a / b", "a / b", "self.scale"),
-        ("x = (a / b).reshape(4, 2)", "a / b", "x"),
-        ('held["x"] = a / b', "a / b", "held['x']"),
-        ("x[:4] /= n", "x[:4] /= n", "x"),
-        ("x[0].div_(n)", "x[0].div_(n)", "x"),
-        ("loader = DataLoader(a / b)", "a / b", None),
-        ("return a / b", "a / b", None),
-        ("x, y = a / b, c", "a / b", None),
-    ],
-)
-def test_the_check_of_data_has_the_name_of_its_line(at, by_hand, line, expression, name):
-    made, extra = (by_hand.fact(nan=1),), {"birth": "op"}
-    story, _ = explain(at("div", (by_hand.fact(),), made, phase="data", extra=extra, **on(line, expression)))
-    assert story.suggestions[0].code == (None if name is None else f"assert torch.isfinite({name}).all()")
 
 
 def test_a_collate_fn_may_have_made_a_bad_batch(at, by_hand):
@@ -154,3 +136,46 @@ def test_what_was_taken_in_before_it_did_harm_is_told_by_that_step_too(by_hand, 
     assert verdict.summary == f"NaN born on rank 0 before the first step{taken}, used at step 8"
     note = "train.py:11 took it in at step 5, and what was kept of that is bad when it is used at step 8."
     assert (note in verdict.evidence) is (step == 5)
+
+
+@pytest.mark.parametrize(
+    ("op", "line", "expression", "name"),
+    [
+        ("div", "series = torch.tensor(load(rank)) / 0", "torch.tensor(load(rank)) / 0", "series"),
+        ("log", "x = torch.log(counts).float()", "torch.log(counts)", "x"),
+        ("log", "self.x = torch.log(counts)", "torch.log(counts)", "self.x"),
+        ("log", "x, y = torch.log(a), torch.exp(b)", "torch.log(a)", "x"),
+        ("fill_", 'rows[3, 2] = float("nan")', 'rows[3, 2] = float("nan")', "rows"),
+        ("fill_", 'batch["x"][3] = torch.nan', 'batch["x"][3] = torch.nan', "batch['x']"),
+        ("fill_", "x[3].fill_(torch.nan)", "x[3].fill_(torch.nan)", "x"),
+        ("mul_", "x *= torch.inf", "x *= torch.inf", "x"),
+        ("log", "rows[0] = torch.log(a)", "torch.log(a)", "rows[0]"),
+        ("div", 'rows[3, 1] = float("nan")  # a sensor', "rows[3, 1]", "rows"),
+        ("div", "x = (a / b).reshape(4, 2)", "a / b", "x"),
+        ("log", "data = TensorDataset(torch.log(a))", "torch.log(a)", None),
+        ("log", "return torch.log(a)", "torch.log(a)", None),
+    ],
+)
+def test_data_that_a_line_makes_bad_are_checked_by_the_name_that_it_has_for_them(
+    at, by_hand, op, line, expression, name
+):
+    first = line.index(expression)
+    story, _ = explain(at(op, (by_hand.fact(),), (by_hand.fact(nan=1),), phase="data", extra={"birth": "op"}, text=line,
+                          column=(first, first + len(expression))))  # fmt: skip
+    assert story.suggestions[0].code == (name and f"assert torch.isfinite({name}).all()")
+    assert story.suggestions[0].text.startswith("Check the data right after this line")
+
+
+@pytest.mark.parametrize(("world", "phase", "sent"), [(2, "data", True), (1, "data", False), (2, "forward", False)])
+def test_memory_that_one_rank_left_unwritten_may_be_meant_for_what_another_sends(at, by_hand, world, phase, sent):
+    line = "return torch.empty(6, 16)"
+    facts = at("empty", (), (by_hand.fact(nan=16),), phase=phase, text=line, column=(7, len(line)), file="train.py",
+               extra={"as_filled": True, "birth": "unwritten"} if phase == "data" else {})  # fmt: skip
+    texts = [one.text for one in unwritten.left(replace(facts, world=world), "empty").suggestions]
+    assert texts[0].startswith("If rank 0 is to receive it from another rank") is sent
+
+
+def test_an_input_that_a_call_wrote_over_is_told_to_be_filled_in(by_hand):
+    look = by_hand.found(3, method="record", phase="data", facts={"birth": "op", "stood_in": True})
+    told = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(3), look, world=1), world=1)).verdict.evidence
+    assert any(one.startswith("It wrote over its own input: where that is bad now") for one in told)

@@ -190,8 +190,8 @@ def test_a_rank_that_ran_only_a_part_of_the_step_again_is_not_cleared_by_it(by_h
     gradient = replace(by_hand.gradient(5), tensors=(by_hand.fact("fc.weight", nan=2),))
     part = Looked("finite", "replay", 5, facts={"complete": False}, reason="finite on this rank")
     told = analyse(by_hand.run(by_hand.rank(0, gradient, part), by_hand.rank(1, gradient, by_hand.found(5))))
-    ran = "Rank 0 could run only a part of the step again, with finite values"
-    assert f"{ran}: that no fault is there as well is inferred." in told.verdict.evidence
+    ran = "Rank 0 could run only a part of the step again, and that was finite"
+    assert f"{ran}: that the rest of it has no fault of its own is inferred." in told.verdict.evidence
     assert not any("received the damage" in text for text in told.verdict.evidence)
 
 

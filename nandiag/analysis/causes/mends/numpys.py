@@ -51,8 +51,24 @@ def _guarded(facts: Facts, said: str) -> str | None:
     # A rate that is made of a number next to 0 would be huge: of steps, which it is made of as a rule, there is one.
     counts = rate or is_called(quotients.below(facts.origin) or "") or said.endswith("remainder")
     low = "1" if counts else "1e-6"
+    share = _share_of_schedule(facts.origin) if rate else None
+    if share is not None:
+        return share
     divisor = quotients.divisor(facts.origin, lambda text: _at_least(text, low)) or _of_nothing(facts, said)
     return divisor or bounding.base(facts.origin, lambda text: _at_least(text, low))
+
+
+def _share_of_schedule(origin: Origin) -> str | None:
+    """Return ``min((step - w) / np.maximum(total - w, 1), 1.0)``: by another length it would go on beyond its end."""
+    found = fitting.parsed(origin)
+    node = None if found is None else found[1]
+    if found is None or not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
+        return None
+    sides = [one for one in (node.left, node.right) if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Sub)]
+    if len(sides) < 2 or ast.dump(sides[0].right) != ast.dump(sides[1].right):
+        return None
+    share = fitting.put(found[0], node.right, lambda text: _at_least(text, "1"))
+    return fitting.whole(origin, f"min({share}, 1.0)")
 
 
 def _divided_too(origin: Origin, op: str, least: str) -> str | None:

@@ -35,8 +35,21 @@ def left(facts: Facts, op: str) -> Cause:
     sure = "as_filled" in facts.extra or "birth" not in facts.extra
     wrote = "nothing wrote" if sure else "no call of torch's was seen to write"
     text = f"{op} hands out memory as it lies; a part that {wrote} was used"
-    mends = (begin, every) if sent is None else (sent,)
+    mends = (*_received(facts), begin, every) if sent is None else (sent,)
     return Cause("uninitialised_memory", (text,), mends, PROVEN if sure else LIKELY)
+
+
+def _received(facts: Facts) -> tuple[Suggestion, ...]:
+    """Say so where it may be another rank that is to send it: zeros would train these ranks on them, and nobody see."""
+    if facts.world <= len(facts.origin.ranks) or facts.origin.phase not in {"data", "init"}:
+        return ()
+    return (Suggestion(_UNSENT.format(words.ranks(facts.origin.ranks))),)
+
+
+_UNSENT = (
+    "If {} is to receive it from another rank, the call that sends it is missing: torch.distributed.broadcast, on all "
+    "ranks, before it is used. Zeros in its place would train on, and wrongly."
+)
 
 
 def _first_read(facts: Facts) -> str | None:

@@ -36,6 +36,7 @@ _HAND_ON = frozenset({
 # What is left of a number behind these is not what it was: a wrapped one was often meant to be.
 _MODULAR = ("bitwise_", "remainder", "fmod", "and", "or", "xor", "rshift", "floor_divide", "sign", "logical_")
 _PICKS = frozenset({"index", "index_select", "gather"})  # by numbers: others would be out of reach
+_DIVIDES = frozenset({"div", "true_divide", "divide"})
 _MOST, _MOST_NUMBERS, _MOST_LOST = 256, 1 << 22, 4
 
 
@@ -122,6 +123,8 @@ class Shadows:
         outputs = tensors_in(func(*each(args, put), **each(kept, put)))
         if asked is not None and not all(fits(one, asked) for one in outputs):
             return None  # it is cast into what does not hold it either
+        # By what is divided a quotient is not made infinite: the divisor's stand first.
+        known = known[::-1] if name in _DIVIDES else known
         lost = tuple(dict.fromkeys(one for shadow in known for one in shadow.lost))
         return Again(outputs, lost[:_MOST_LOST], dtype is not None)
 

@@ -285,3 +285,17 @@ def test_a_line_that_grows_too_long_keeps_what_stands_before(before):
 )
 def test_what_stands_in_a_calls_place_is_bracketed_where_only_its_end_would_be_taken(line, expression, instead, whole):
     assert fitting.whole(at(line, expression), instead) == whole
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("z = y / (x.std(0) + 1e-8)", "z = y / (x.std(0) + 1e-6)"),
+        ("z = y / (x.norm(dim=1) + 1e-4)", "z = y / (x.norm(dim=1) + 1e-4).clamp_min(1e-6)"),
+        ("z = y / (x + 1e-8)", "z = y / (x + 1e-8).clamp_min(1e-6)"),
+    ],
+)
+def test_a_tiny_eps_of_a_size_gives_way_to_the_greater_one(line, code):
+    expression = line.removeprefix("z = ")
+    origin = Origin("nan", 0, (0,), 5, source=line, column=(4, 4 + len(expression)))
+    assert quotients.divisor(origin, lambda text: f"{text}.clamp_min(1e-6)") == code

@@ -341,3 +341,16 @@ def test_of_shares_that_an_index_looks_up_the_bound_lies_next_to_the_least(at, b
     given = by_hand.fact(zeros=2, min=0.0, max=most, absmax=most, absmin=1.6667e-3)
     facts = at("log", (given,), (by_hand.fact(neginf=2),), **placed(line, line[4:]), extra={"of_weights": of_weights})
     assert advice(facts)[0].code == f"{line[:-1]}.clamp_min({bound}))"
+
+
+@pytest.mark.parametrize(
+    "names", [(("p", "w.softmax(-1) * pdf(y, mu)"),), (("p", "w.softmax(-1) * q"), ("q", "pdf(y, mu)"))]
+)
+def test_a_density_that_a_function_hands_back_has_no_logarithm_taken_of_it_again(at, by_hand, names):
+    line = "nll = -torch.log(p.sum(-1))"
+    facts = at("log", (by_hand.fact(zeros=3, min=0.0),), (by_hand.fact(neginf=3),),
+               **placed(line, "torch.log(p.sum(-1))"))  # fmt: skip
+    bound, better = advice(on(facts, *names))
+    assert bound.code == "nll = -torch.log(p.sum(-1).clamp_min(1e-12))"
+    assert better.code is None
+    assert "let pdf return its logarithm, and take torch.logsumexp(torch.log_softmax(w, -1) + " in better.text

@@ -25,6 +25,14 @@ def test_a_row_that_is_masked_whole_is_mended_before_its_maximum_is_taken(at, by
     assert told[0].code == "s = s.clamp_min(torch.finfo(s.dtype).min)"
 
 
+@pytest.mark.parametrize("made", ["torch.maximum(top, s.amax(-1, keepdim=True))", "torch.max(top, s.amax(-1, True))"])
+def test_a_block_of_a_softmax_in_blocks_may_be_masked_whole(at, by_hand, made):
+    told = advice(shifted(at, by_hand, "e = torch.exp(s - m)", ("m", made)))
+    assert told[0].code == "s = s.clamp_min(torch.finfo(s.dtype).min)"
+    assert told[0].text.endswith("scaled to 0 by the first block that has a score for it.")
+    assert not any("mean over all" in one.text or "unmasked" in one.text for one in told)
+
+
 def test_the_line_that_takes_the_maximum_is_told_behind_a_view_of_it(at, by_hand):
     line = "e = torch.exp(s - m.unsqueeze(d))"
     given = (by_hand.fact(neginf=8), by_hand.fact(neginf=1, shape=(4, 1)))

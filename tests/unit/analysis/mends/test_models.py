@@ -47,8 +47,8 @@ def test_weights_that_are_merged_by_a_count_of_0_are_left_as_they_are(at, by_han
     [
         (math.nan, 'g["lr"] = base * float(pace)', 'g["lr"] = max(0.0, base * float(pace))'),
         (math.inf, "g['lr'] = pace", "g['lr'] = min(0.004, pace)"),
-        (-0.1, 'g["lr"] = pace', 'train.py:20: g["lr"] = pace'),
-        (math.nan, "sched = LambdaLR(opt, factor)", "train.py:20: sched = LambdaLR(opt, factor)"),
+        (-0.1, 'g["lr"] = pace', None),
+        (math.nan, "sched = LambdaLR(opt, factor)", None),
     ],
 )
 def test_a_bad_rate_is_bounded_by_the_most_that_it_was(at, by_hand, rate, setting, code):
@@ -59,6 +59,8 @@ def test_a_bad_rate_is_bounded_by_the_most_that_it_was(at, by_hand, rate, settin
                extra={"rate_set_at": [f"train.py:20: {setting}"]}, **placed(line, "value / change"))  # fmt: skip
     story, told = explain(replace(facts, origin=replace(facts.origin, phase="optimizer")))
     assert story.suggestions[0].code == code
+    shown = f"The script sets the rate at train.py:20, by {setting}."
+    assert story.suggestions[0].text.endswith(shown) is (code is None)
     assert all("1e-6" not in (one.code or "") for one in told.suggestions)
 
 
@@ -179,3 +181,25 @@ def test_an_average_of_nothing_is_left_only_where_it_is_known_how(at, by_hand, e
                **placed(line, "total / (1 - decay ** self.t)"))  # fmt: skip
     told = advice(on(facts, ends=ends))[0]
     assert ("leave" in told.text) is (told.code is not None) is (ends is not None)
+
+
+@pytest.mark.parametrize(
+    ("line", "learnt", "least"),
+    [
+        ("return (0.5 * ((x - mu) / s) ** 2 + torch.log(s)).mean()", True, "1e-2"),
+        ("return (0.5 * ((x - mu) / s) ** 2 + torch.log(s)).mean()", False, "1e-3"),
+        ("return (0.5 * ((x - mu) / s).abs() + torch.log(s)).mean()", True, "1e-6"),
+    ],
+)
+def test_a_deviation_that_a_model_makes_stays_where_one_over_its_square_is_no_huge_loss(
+    at, by_hand, line, learnt, least
+):
+    given = (by_hand.fact(), by_hand.fact(zeros=1, min=0.0, absmin=0.1))
+    first = line.index("(x - mu) / s")
+    extra = {"of_weights": learnt, "below_by": ["ReluBackward0"] if learnt else []}
+    facts = at(
+        "div", given, (by_hand.fact(posinf=1),), text=line, column=(first, first + 12), phase="loss", extra=extra
+    )
+    told = explain(facts)[1].suggestions[0]
+    assert told.code == line.replace("/ s)", f"/ s.clamp_min({least}))").replace("log(s)", f"log(s.clamp_min({least}))")
+    assert (f"better is softplus(...) + {least}" in told.text) is learnt

@@ -123,3 +123,9 @@ def test_a_logarithm_of_what_the_line_divides_by_too_has_that_bounded_before(at)
     made = {"np": np, "freq": np.array([0.0, 0.5])}
     exec(told.code, made)  # noqa: S102
     assert np.isfinite(made["w"]).all()
+
+
+def test_a_share_of_a_schedule_ends_at_1_where_it_has_no_steps(at):
+    line, said = "frac = (step - s.warm) / (s.total - s.warm)", "invalid value encountered in scalar divide"
+    told = _advice(at, line, line.removeprefix("frac = "), said, rate_set_at=["train.py:19: sched.step()"])
+    assert told.code == "frac = min((step - s.warm) / np.maximum(s.total - s.warm, 1), 1.0)"

@@ -51,3 +51,20 @@ def test_a_share_of_zero_has_a_floor_and_a_count_of_nothing_gives_nothing(at, by
     told = [one.code for one in advice(on(facts, ("deg", "adj.sum(1)"), *([] if made is None else [("b", made)])))]
     zero = "w = torch.where(b != 0, b, torch.inf) ** -beta"
     assert told == (["w = b.clamp_min(0.03) ** -beta", zero] if floor else [zero, "w = b.clamp_min(1e-6) ** -beta"])
+
+
+@pytest.mark.parametrize(
+    ("below", "names", "code"),
+    [
+        ("self.keep.sum()", (), "scale = alpha / self.keep.sum().clamp_min(1)"),
+        ("total", (("total", "torch.sum(m)"), ("m", "x > 0")), "scale = alpha / total.clamp_min(1)"),
+        ("self.w.sum()", (), None),
+    ],
+)
+def test_the_sum_of_a_mask_that_is_0_is_a_count(at, by_hand, below, names, code):
+    line = f"scale = alpha / {below}"
+    given = (by_hand.fact(zeros=1, shape=(), min=0.0, max=0.0, absmax=0.0),)
+    facts = at("reciprocal", given, (by_hand.fact(posinf=1, shape=()),), **placed(line, line.removeprefix("scale = ")))
+    told = advice(on(facts, *names))
+    assert told[0].code == code
+    assert told[0].text.startswith("If ") is (code is not None)

@@ -72,3 +72,18 @@ def test_a_batch_that_made_what_is_below_zero_leads_and_is_not_clipped(by_hand, 
     told = analyse(by_hand.run(log, world=1)).verdict.suggestions
     assert told[0].text.startswith(first)
     assert step == 4 or name == "y" or not any("var_scale = var_scale.clamp" in (one.code or "") for one in told)
+
+
+@pytest.mark.parametrize(
+    ("phase", "made_by", "first"),
+    [
+        ("loss", ("DivBackward0", "AddmmBackward0"), "It is made of the model's output, which may have any sign: let "),
+        ("forward", ("MulBackward0", "ConvolutionBackward0"), "It is made of what a layer gives, which may have any"),
+        ("loss", ("DivBackward0", "torch::autograd::AccumulateGrad"), "It is made of weights: where nothing keeps"),
+    ],
+)
+def test_what_a_layer_gives_is_not_told_as_weights(at, by_hand, phase, made_by, first):
+    facts = at("log", (by_hand.fact(min=-46.0, max=-1.4),), (by_hand.fact(nan=12),),
+               **{**placed("r = torch.log(out / y)", "torch.log(out / y)"), "phase": phase},
+               extra={"of_weights": True, "made_by": list(made_by)})  # fmt: skip
+    assert texts(facts)[0].startswith(first)

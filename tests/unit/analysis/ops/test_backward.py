@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from nandiag.analysis.causes import explain
 from nandiag.analysis.causes.facts import PROVEN
@@ -251,3 +252,23 @@ def test_a_logit_beyond_its_domain_is_told_by_its_own_argument(at, by_hand):
         **on("y = torch.logit(p)", "torch.logit(p)"),
     )  # fmt: skip
     assert (mechanism(facts).slug, codes(facts)[0]) == ("domain_error", "y = torch.logit(p.clamp(1e-6, 1 - 1e-6))")
+
+
+@pytest.mark.parametrize(
+    ("op", "line", "shape"),
+    [
+        ("_linalg_svd", "u, s, v = torch.linalg.svd(A, False)", (4, 6)),
+        ("_linalg_eigh", "s, v = torch.linalg.eigh(A)", (5, 5)),
+    ],
+)
+def test_equal_values_are_told_apart_by_what_is_the_same_in_each_step(at, by_hand, op, line, shape):
+    expression = line.partition("= ")[2]
+    node = "LinalgSvdBackward0" if "svd" in op else "LinalgEighBackward0"
+    facts = at("div", (by_hand.fact(zeros=4), by_hand.fact(zeros=4)), (by_hand.fact(nan=2),), node=node,
+               forward_op=f"aten.{op}.default", text=line, column=(line.index(expression), len(line)))  # fmt: skip
+    code = explain(facts)[1].suggestions[0].code
+    assert "rand" not in code
+    names = {"torch": torch, "A": torch.eye(*shape, requires_grad=True)}
+    exec(code, names)  # noqa: S102
+    names["v"][:, 0].square().sum().backward()
+    assert names["A"].grad.isfinite().all()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nandiag.analysis.causes import explain
-from nandiag.events import Around, Site, Written
+from nandiag.events import Around, Meaning, Site, Written
 from tests.unit.analysis.ops.told import codes, mechanism, on
 
 
@@ -159,6 +159,23 @@ def test_a_criterion_of_the_scripts_own_is_set_and_its_names_are_told(overload, 
         "self.criterion.zero_infinity = True  # behind line 34",
         fits,
     ]
+
+
+@pytest.mark.parametrize(
+    ("made", "call", "first"),
+    [
+        ("{'ctc': partial(nn.functional.ctc_loss, blank=0)}", "LOSS['ctc'](logp, y, ol, yl)",
+         "loss = LOSS['ctc'](logp, y, ol, yl, zero_infinity=True)"),
+        ("partial(ctc_loss, blank=0)", "LOSS(logp, y, ol, yl)", "loss = LOSS(logp, y, ol, yl, zero_infinity=True)"),
+        ("[nn.CTCLoss()]", "LOSS[0](logp, y, ol, yl)", "LOSS[0].zero_infinity = True"),
+    ],
+)  # fmt: skip
+def test_a_ctc_loss_that_the_script_keeps_under_a_name_is_asked_for_it(at, by_hand, made, call, first):
+    given = (by_hand.fact(), by_hand.fact(dtype="int64", shape=(4, 9)))
+    facts = at("_ctc_loss.Tensor", given, (by_hand.fact(shape=(4,), posinf=1),), **on(f"loss = {call}", call))
+    around = Around(kinds=(Meaning("LOSS", made, "train.py", 3),))
+    facts = replace(facts, look=replace(facts.look, site=Site(around=around)))
+    assert codes(facts) == [first, OF_TENSORS]
 
 
 @pytest.mark.parametrize(("high", "told"), [(1.0004, "where rounding alone does it"), (1.852, "by more than rounding")])

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 from nandiag.analysis import analyse
-from nandiag.events import Site, Skipped, Stopping
+from nandiag.events import Next, Site, Skipped, Stopping
 
 
 def went_on(by_hand, *events, ends=None, **rest):
@@ -22,6 +22,23 @@ def test_a_run_that_went_on_says_why(by_hand):
     assert note.text == "No gradient or weight was seen bad, and so the run was not stopped."
     (note,) = [one for one in went_on(by_hand, by_hand.loss(5), by_hand.gradient(5)).findings if one.slug == "went_on"]
     assert note.text == "No weight was seen bad, and so the run was not stopped."
+
+
+def test_a_run_that_ended_before_the_update_of_its_bad_loss_says_so(by_hand):
+    ended = "The run ended before the update of step 5: no gradient or weight was seen bad until then."
+    for steps, text in ((5, ended), (6, "No gradient or weight was seen bad, and so the run was not stopped.")):
+        (note,) = [one for one in went_on(by_hand, by_hand.loss(5), by_hand.finished(steps)).findings
+                   if one.slug == "went_on"]  # fmt: skip
+        assert note.text == text
+
+
+def test_a_bad_loss_that_is_multiplied_by_0_is_told_to_be_bad_still(by_hand):
+    told = "The script multiplies this loss by 0 before backward() (train.py:18): NaN times 0 is NaN"
+    for factor in (0.0, 0.5):
+        looked = by_hand.found(5)
+        again = replace(by_hand.finite(5), facts={"loss_factor": factor, "loss_factor_at": ["/a/train.py", 18]})
+        report = went_on(by_hand, by_hand.loss(5), looked, Next(0, again))
+        assert any(one.startswith(told) for one in report.verdict.evidence) is (factor == 0.0)
 
 
 def test_a_run_with_bad_weights_or_a_stop_or_a_failure_did_not_go_on(by_hand):

@@ -17,6 +17,12 @@ def under_a_root(x):
     return (x - m) * (v.unsqueeze(0) * 2).rsqrt()
 
 
+def of_moments_in_one(x):
+    s = torch.stack([x.mean(0), x.square().mean(0)])
+    v = s[1] - s[0] ** 2  # here
+    return (x - s[0]) / torch.sqrt(v.clamp_min(0))
+
+
 class Running(nn.Module):
     def __init__(self):
         super().__init__()
@@ -78,7 +84,9 @@ def origin(work, take, offset):
     return worker.looked[0]
 
 
-@pytest.mark.parametrize("take", [one_pass, Running(), under_a_root], ids=["mean", "running", "rsqrt"])
+@pytest.mark.parametrize(
+    "take", [one_pass, Running(), under_a_root, of_moments_in_one], ids=["mean", "running", "rsqrt", "one"]
+)
 def test_rounding_that_is_left_of_two_squares_is_told(work, take):
     told = origin(work, take, 3000.0).facts["lost"]
     assert (told["how"], told["dtype"]) == ("cancelled", "float32")

@@ -55,7 +55,7 @@ def without(origin: Origin) -> str | None:
 
 def _once(origin: Origin, node: ast.expr, line: str | None) -> str | None:
     """Return the line with a name for what stands in it twice, but where that only looks at other values."""
-    if line is None or naming.is_cheap(node):
+    if line is None or naming.is_cheap(_counted_by(node)):
         return line
     return naming.before(origin, "values", ast.unparse(node), line.replace(fitting.bracketed(node), "values"))
 
@@ -103,6 +103,20 @@ def _elementwise(node: ast.expr, same: str) -> bool:
     return of is not None and _elementwise(of, same)
 
 
+_EACH = ("pow", "square", "abs", "log", "exp", "sqrt", "float", "detach")
+
+
+def _counted_by(node: ast.expr) -> ast.expr:
+    """Return what has as many values, and need not be computed twice: the y of ``y.pow(2)``."""
+    inner = node
+    while not naming.is_cheap(inner):
+        of = next((one for op in _EACH if (one := fitting.target(inner, op)) is not None), None)
+        if of is None:
+            return node
+        inner = of
+    return inner
+
+
 def _over_count(call: ast.Call) -> str | None:
     """Return the mean as a sum over a count; ``None`` where its words are not those of a plain one."""
     averaged = fitting.target(call, "mean")
@@ -114,11 +128,12 @@ def _over_count(call: ast.Call) -> str | None:
     if len(given) > 1 or len(dims) + len(kept) != len(given) + len(call.keywords) or len(dims) > 1:
         return None
     text, words = fitting.bracketed(averaged), ", ".join(ast.unparse(one) for one in (*given, *call.keywords))
+    by = fitting.bracketed(_counted_by(averaged))
     if not dims:
-        return None if kept else f"{text}.sum() / max({text}.numel(), 1)"
+        return None if kept else f"{text}.sum() / max({by}.numel(), 1)"
     number = dims[0].operand if isinstance(dims[0], ast.UnaryOp) else dims[0]
     whole = isinstance(number, ast.Constant) and type(number.value) is int
-    return f"{text}.sum({words}) / max({text}.size({ast.unparse(dims[0])}), 1)" if whole else None
+    return f"{text}.sum({words}) / max({by}.size({ast.unparse(dims[0])}), 1)" if whole else None
 
 
 def _put(origin: Origin, call: ast.Call, text: str) -> Origin:

@@ -50,6 +50,20 @@ def least(facts: Facts, usual: str) -> str:
     return "1e-12" if usual == "1e-6" and "norm" in text and "grad" in text else usual
 
 
+def masked(facts: Facts, text: str) -> str | None:
+    """Return the x of a divisor ``x.sum()``, or of a name for it, that is called a mask or made by a comparison."""
+    found = _SUMMED.match(facts.kind(text) or text)
+    name = None if found is None else found[1] or found[2]
+    if name is None:
+        return None
+    return name if _MASKS.search(name.rpartition(".")[2]) or _COMPARED.search(facts.kind(name)) else None
+
+
+_SUMMED = re.compile(r"([\w.]+)\.sum\(\)$|torch\.sum\(([\w.]+)\)$")
+_MASKS = re.compile(r"(?:^|_)(?:keep|kept|masks?|valid|active|alive|used|present|selected)(?:$|_)", re.IGNORECASE)
+_COMPARED = re.compile(r" (?:[<>]=?|==|!=) |isfinite\(|\.bool\(\)")
+
+
 def is_called(text: str) -> bool:
     """Whether a divisor that is written so is called a count."""
     return _COUNTS.search(_INDEX.sub("", text)) is not None

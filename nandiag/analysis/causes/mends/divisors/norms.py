@@ -104,7 +104,10 @@ def ratio(facts: Facts) -> Suggestion | None:
         return None
     above, below = ast.unparse(lengths[0]), fitting.bracketed(node.right)
     beside = "".join(f"{ast.unparse(one)} * " for one in factors if one is not lengths[0])
-    text = "Where one of the two lengths is 0 take 1 for their ratio, as LAMB does: by 0 the weight would never move."
+    text = (
+        "Where one of the two lengths is 0 take 1 for their ratio, as LAMB does: a ratio of 0 would leave the weight "
+    )
+    text += "as it is."
     code = f"{beside}torch.where(({above} > 0) & ({below} > 0), {above} / {below}, 1.0)"
     return Suggestion(text, fitting.whole(facts.origin, code))
 

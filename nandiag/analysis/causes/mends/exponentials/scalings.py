@@ -28,14 +28,15 @@ def in_logarithms(facts: Facts, divisor: TensorFact) -> Suggestion | None:
         return None
     given = (facts.origin.source or "").partition("=")[0].strip()
     held = ", ".join(dict.fromkeys([name.id, scaling.id, *([given] if given.isidentifier() else [])]))
-    text = (
-        f"It is a sum of exponentials, which {name.id} holds, and next to 0: behind a bound the result would be "
-        f"another. Let {held} hold logarithms: take no exponential in line {made.meaning.line}, begin with the "
-        "logarithm of what they begin with, and where they are multiplied in the end take the exponential of their sum."
-    )
     total = f"torch.logsumexp({ast.unparse(kernel)} + {scaling.id}, dim=-1)"
     code = fitting.whole(facts.origin, f"torch.as_tensor({ast.unparse(above)}).log() - {total}")
-    return Suggestion(text, None if code is None else f"{code}  # not alone: where {held} hold logarithms")
+    here = "" if code is None else f" This line is then {code}, and others like it are so, too."
+    return Suggestion(
+        f"{name.id} holds exponentials, and their sum here is next to 0: a bound of it would give another result. "
+        f"Compute in logarithms throughout. {held} then hold logarithms: take no exponential in line "
+        f"{made.meaning.line}, and begin with the logarithms of what they begin with.{here} In the end, where they are "
+        "multiplied, take the exponential of their sum."
+    )
 
 
 def _parts(node: ast.expr) -> tuple[ast.expr, ast.expr, ast.Name] | None:

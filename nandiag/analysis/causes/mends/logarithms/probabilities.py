@@ -14,6 +14,7 @@ from nandiag.analysis.causes.mends.exponentials import forms
 from nandiag.analysis.causes.mends.logarithms.logarithm import Logarithm
 from nandiag.analysis.causes.mends.script import fitting, meanings
 from nandiag.analysis.report import Suggestion
+from nandiag.events import words
 
 _OF_SUM = "It is taken of a sum of exponentials, which vanish one by one: add them as logarithms, which do not."
 _OF_PRODUCT = "It is taken of a product, which may vanish though no factor does: add the logarithms of the factors, "
@@ -46,7 +47,46 @@ def instead(facts: Facts, op: str) -> Suggestion | None:
     taken = Logarithm(facts)
     text = taken.of(summed[0])
     line = fitting.whole(facts.origin, f"torch.logsumexp({text}, dim={summed[1]})")
-    return Suggestion(_OF_SUM, line) if taken.undone and line is not None else None
+    handed = next((one for one in taken.left if _called(facts, one) is not None), None)
+    return Suggestion(_OF_SUM, line) if taken.undone and line is not None and handed is None else None
+
+
+def handed_back(facts: Facts, op: str) -> Suggestion | None:
+    """Say of a sum of what a function of the script's own hands back that this is to hand back its logarithm.
+
+    The exponential is in that function: the logarithm of what it hands back is -inf again where that vanished.
+    """
+    found = fitting.parsed(facts.origin)
+    part = None if found is None or op != "log" or facts.node is not None else fitting.target(found[1], op)
+    made = None if part is None else meanings.behind(facts, part)
+    summed = None if made is None or not made.inside else forms.summed_along(made.node)
+    if summed is None:
+        return None
+    first, taken = Logarithm(facts), Logarithm(facts)
+    first.of(summed[0])
+    names = list(dict.fromkeys(name for one in first.left if (name := _called(facts, one)) is not None))
+    taken.held = names
+    text = f"torch.logsumexp({taken.of(summed[0])}, dim={summed[1]})"
+    one = len(names) == 1
+    told = f"let {words.few(names)} return {'its logarithm' if one else 'their logarithms'}, and take {text} here."
+    return Suggestion(f"{_BETTER}: {told}") if names else None
+
+
+_BETTER = "Better, for where it vanished no gradient leads back through a bound"
+
+
+def _called(facts: Facts, node: ast.expr) -> str | None:
+    """Return the function that ``node``, or what it stands for, calls, where that is none of torch's."""
+    call = meanings.behind(facts, node).node
+    if not isinstance(call, ast.Call):
+        return None
+    func = call.func
+    own = isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id == "self"
+    return ast.unparse(func) if own or (isinstance(func, ast.Name) and func.id not in _PYTHONS) else None
+
+
+# Python's own, and torch's as they are imported by name.
+_PYTHONS = frozenset({"abs", "float", "len", "max", "min", "sum", "where", "sigmoid", "softplus", "einsum", "norm"})
 
 
 _OF_RATIO = "Its logarithm is taken: take that of both sides, which is finite where the quotient is not."

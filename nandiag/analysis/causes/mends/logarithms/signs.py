@@ -20,6 +20,11 @@ _LEARNT = Suggestion(
     f"It is made of weights: where nothing keeps these above zero, learn their logarithm, or let {_FULL} make it "
     "positive."
 )
+_LAYERS = frozenset({"Addmm", "Convolution", "Linear"})
+_ARITHMETIC = frozenset(
+    {"Div", "Mul", "Neg", "Add", "Sub", "Rsub"} | {"View", "Squeeze", "Unsqueeze", "Select", "Slice"}
+)
+_ANY_SIGN = f"which may have any sign: let {_FULL} make that positive, or let the model give its logarithm."
 
 
 def of_trained(facts: Facts, op: str) -> Suggestion | None:
@@ -32,7 +37,7 @@ def of_trained(facts: Facts, op: str) -> Suggestion | None:
     given = _given(facts, op)
     kept, rest = _parts(facts, given)
     if not kept and not _of_positive(facts) and not any(map(_has_positive, _reached(facts, given, 0))):
-        return _LEARNT
+        return _of_output(facts) or _LEARNT
     if not kept or not rest or len(rest) > _MOST:
         return None
     several = len(kept) > 1
@@ -41,6 +46,16 @@ def of_trained(facts: Facts, op: str) -> Suggestion | None:
     return Suggestion(
         f"{found} What comes with the data is to be mended while it is loaded; of a weight learn the logarithm."
     )
+
+
+def _of_output(facts: Facts) -> Suggestion | None:
+    """Say so where a layer's own output went into it, by sums, products and quotients at most: that is no weight."""
+    nodes = facts.extra.get("made_by")
+    made = [str(node).partition("Backward")[0] for node in nodes] if isinstance(nodes, list) else []
+    if next((node for node in made if node not in _ARITHMETIC), None) not in _LAYERS:
+        return None
+    what = "the model's output" if facts.origin.phase == "loss" else "what a layer gives"
+    return Suggestion(f"It is made of {what}, {_ANY_SIGN}")
 
 
 def by_batch(facts: Facts) -> Warned | None:

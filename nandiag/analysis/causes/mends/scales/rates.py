@@ -23,6 +23,15 @@ def peak(course: Course, low: float) -> tuple[str, float]:
     return f"Lower the peak learning rate: {tenth}. {passed}", low / 10
 
 
+def set_at(lines: Sequence[str], what: str = "it") -> str:
+    """Return where the script sets ``what``, as a sentence: its line on a line of its own reads as a mend."""
+    places = [str(one).partition(": ") for one in lines]
+    if len(places) == 1 and len(places[0][2]) <= _SHORT:
+        return f"The script sets {what} at {places[0][0]}, by {' '.join(places[0][2].split())}."
+    return f"The script sets {what} at {words.few([place for place, _, _ in places])}."
+
+
+_SHORT = 90
 # Optimizers whose update is the gradient, times the learning rate.
 BY_THE_NORM = frozenset({"SGD", "ASGD"})
 _ADAMS, _BY_DIRECTION = frozenset({"Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop"}), 1e-3

@@ -85,12 +85,16 @@ def added(origin: Origin, op: str, keyword: str, more: str = "") -> str | None:
     ``more`` (``1e-8``) is added to what the call gives.
     """
     found = parsed(origin)
+    return None if found is None or target(found[1], op) is None else with_keyword(origin, keyword, more)
+
+
+def with_keyword(origin: Origin, keyword: str, more: str = "") -> str | None:
+    """Return the user's line with ``keyword`` added to the underlined call, whatever that is of."""
+    found = parsed(origin)
     if found is None:
         return None
     text, call = found
-    if not isinstance(call, ast.Call) or target(call, op) is None:
-        return None
-    if any(one.arg == keyword.partition("=")[0] for one in call.keywords):
+    if not isinstance(call, ast.Call) or any(one.arg == keyword.partition("=")[0] for one in call.keywords):
         return None
     inside = text[:-1].rstrip().rstrip(",")
     fitted = f"{inside}{'' if inside.endswith('(') else ', '}{keyword})"
@@ -259,8 +263,24 @@ def _is_one(text: str) -> bool:
 
 
 def _folded(text: str) -> str:
-    """Return ``x.clamp(min=1e-6)`` for ``x.clamp(min=0).clamp_min(1e-6)``."""
-    return _TWICE.sub(r".\1(\2\3)", text)
+    """Return ``x.clamp(min=1e-6)`` for ``x.clamp(min=0).clamp_min(1e-6)``, and for a size one eps in two's place."""
+    return _raised(text) or _TWICE.sub(r".\1(\2\3)", text)
+
+
+def _raised(text: str) -> str | None:
+    """Return ``(x.std() + 1e-6)`` for ``(x.std() + 1e-8).clamp_min(1e-6)``, of what is never below 0."""
+    node = parsing.expression(text)
+    bounded = None if node is None else target(node, "clamp_min")
+    if not isinstance(bounded, ast.BinOp) or not isinstance(bounded.op, ast.Add) or not isinstance(node, ast.Call):
+        return None
+    least, eps = (one.value if isinstance(one, ast.Constant) else None for one in (node.args[0], bounded.right))
+    tiny = isinstance(least, float) and isinstance(eps, float) and 0 < eps < least < 1
+    if not tiny or not any(target(bounded.left, one) is not None for one in _SIZES):
+        return None
+    return f"({ast.unparse(bounded.left)} + {ast.get_source_segment(text, node.args[0])})"
+
+
+_SIZES = ("std", "var", "norm", "vector_norm", "abs", "square")
 
 
 _TWICE = re.compile(r"\.(clamp|clamp_min|clip)\((min=)?0(?:\.0?)?\)\.clamp_min\(([\d.e-]+)\)$")

@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass
 
 from nandiag.analysis.causes.facts import Facts, dtype_of
-from nandiag.analysis.causes.mends.script import fitting
+from nandiag.analysis.causes.mends.script import fitting, parsing
+from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact
 
 _ENDLESS = re.compile(r"""-\s*(?:\w+\.)*inf\b|["']-inf|-\s*float\(["']inf""", re.IGNORECASE)
@@ -28,6 +29,26 @@ class Mask:
         if self.keeps:
             return f"{self.name} = {self.name} | ~{self.name}.any(-1, keepdim=True)"
         return f"{self.name} = {self.name}.masked_fill({self.name}.all(-1, keepdim=True), False)"
+
+
+def runs_over_blocks(maximum: str) -> bool:
+    """Whether ``maximum`` is that of one so far and of a block's: ``torch.maximum(m, s.amax(-1))``."""
+    node = parsing.expression(maximum)
+    if not isinstance(node, ast.Call):
+        return False
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    two = [one for one in node.args if not isinstance(one, ast.Constant | ast.UnaryOp)]
+    return name == "maximum" or (name == "max" and len(two) > 1)
+
+
+# What becomes of a row of -inf alone by the lowest finite number in its place: of one maximum, and of one over blocks.
+THEN = (
+    "such a row is then a mean over all its positions.",
+    "what such a block gives a row is scaled to 0 by the first block that has a score for it.",
+)
+BLOCKS = Suggestion(
+    "Or take the blocks in an order in which the first leaves each row a score: its own block, under a causal mask."
+)
 
 
 def is_laid(facts: Facts) -> bool:

@@ -6,6 +6,7 @@ A model that is called once more takes its time again, drops out otherwise, and 
 from __future__ import annotations
 
 import ast
+import re
 
 from nandiag.analysis.causes.mends.script import fitting, meanings, parsing
 from nandiag.analysis.report import Origin
@@ -30,6 +31,53 @@ def before(origin: Origin, name: str, text: str, line: str | None) -> str | None
     if line is None or name in names or is_within_another(origin):
         return None
     return ahead(origin, f"{name} = {fitting.unbracketed(text)}", line, "\n")
+
+
+def given(origin: Origin) -> str | None:
+    """Return what the line calls the tensor that is underlined, or written into, once it has run; ``None`` where not.
+
+    That is what is assigned it, and the x of ``x[i] = ...``, ``x += ...`` and ``x[i].fill_(...)``.
+    """
+    source = (origin.source or "").strip()
+    part = parsing.statement(source)
+    if isinstance(part, ast.Expr) and isinstance(part.value, ast.Call) and isinstance(part.value.func, ast.Attribute):
+        return _whole(part.value.func.value) if part.value.func.attr.endswith("_") else None
+    if isinstance(part, ast.AugAssign):
+        return _whole(part.target)
+    if not isinstance(part, ast.Assign) or len(part.targets) > 1:
+        return None
+    found = fitting.parsed(origin)
+    written = found is not None and ast.unparse(part.targets[0]) == ast.unparse(found[1])
+    if isinstance(part.targets[0], ast.Subscript) and (written or _IN_PLACE.search(origin.op or "") is not None):
+        return _whole(part.targets[0])
+    for target, value in _pairs(part.targets[0], part.value) if found is not None else ():
+        if found is not None and ast.get_source_segment(source, _looked_at(value)) == found[0]:
+            return ast.unparse(target) if not isinstance(target, ast.Starred) else None
+    return None
+
+
+_IN_PLACE = re.compile(r"_(?:\.|$)")
+_SAME = meanings.VIEWS | {"float", "double", "half", "to", "clone", "detach", "cpu", "cuda"}
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    if not isinstance(target, ast.Tuple | ast.List):
+        return [(target, value)]
+    values = value.elts if isinstance(value, ast.Tuple | ast.List) else []
+    return list(zip(target.elts, values, strict=True)) if len(values) == len(target.elts) else []
+
+
+def _looked_at(node: ast.expr) -> ast.expr:
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _SAME:
+        node = node.func.value
+    return node
+
+
+def _whole(node: ast.expr) -> str | None:
+    """Return the name of what an index picks a part of; what lies under a word (``batch["x"]``) has no other name."""
+    while isinstance(node, ast.Subscript) and not isinstance(getattr(node.slice, "value", None), str):
+        node = node.value
+    return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute | ast.Subscript) else None
 
 
 def ahead(origin: Origin, statement: str, line: str, between: str = "; ") -> str | None:
