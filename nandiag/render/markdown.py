@@ -10,8 +10,7 @@ from nandiag.analysis.report import Finding, Origin, Report, Verdict
 from nandiag.analysis.verdict.steady import TELLS_WHERE, resume_at
 from nandiag.events import words
 from nandiag.render import hang, nccl
-from nandiag.render.spread import spread_lines
-from nandiag.render.text import LONGEST, clean, clean_line
+from nandiag.render.text import LONGEST, clean, clean_line, spread_lines
 
 MOST = 20
 # A colon only where it begins a link or an emoji; a sign or a number at the beginning, where it would begin a list.

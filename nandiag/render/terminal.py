@@ -21,8 +21,7 @@ from nandiag.render import hang as hangs
 from nandiag.render import nccl
 from nandiag.render.frame import COMMAND, MOST, STYLES, Frame, hanging
 from nandiag.render.snippet import snippet
-from nandiag.render.spread import spread_lines
-from nandiag.render.text import clean, encodable, wide
+from nandiag.render.text import clean, encodable, spread_lines, wide
 
 _TOLD = {"stopped", "went_on", "update_left_out", "rank_victim"}
 

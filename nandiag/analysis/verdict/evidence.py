@@ -76,9 +76,11 @@ def _asked(claim: Claim) -> Iterable[str]:
 def _is_by_itself(look: Looked) -> bool:
     """Whether a rank was seen to make what is bad: not of values, or of a number, that came from somewhere.
 
-    An update is made of gradients, which may be those of all ranks; what was written last may have come from one.
+    An update is made of gradients, which may be those of all ranks; what was written last may have come from one, and
+    so may what a weight held when the step began.
     """
-    brought = look.source == "outside" or look.facts.get("brought") is True or _is_update(look)
+    held = look.source in STATE and "birth" not in look.facts
+    brought = held or look.source == "outside" or look.facts.get("brought") is True or _is_update(look)
     brought = brought or "written_in_place" in look.facts
     return is_laid(look) or not (brought or is_given(look))
 
@@ -94,6 +96,9 @@ def _given(look: Looked) -> str:
     if "written_in_place" in look.facts:
         line = f" in line {look.site.line}" if look.site is not None and look.site.line is not None else ""
         return f"by what it wrote{line}: whether that came from another rank is not known"
+    if look.source in STATE:
+        held = "buffer" if look.source == "buffer" else "weight"
+        return f"for a {held} of its own was bad already: from where is not known"
     known = "by what it was given: from where is not known"
     return known if dataset is None or index is None else f"by what came with {dataset}[{index}]"
 

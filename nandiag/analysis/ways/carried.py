@@ -58,8 +58,12 @@ def way_of(look: Looked) -> str | None:
 
 
 def _own_line(look: Looked, kind: str) -> str | None:
+    known = look.facts.get("called_in")
+    return known if isinstance(known, str) else line_of_call(look.site, kind)
+
+
+def line_of_call(site: Site | None, kind: str) -> str | None:
     """Return the line where the script calls the collective, None where a wrapper does that for it."""
-    site = look.site
     return None if site is None or kind not in (site.source or "") else _line(site)
 
 

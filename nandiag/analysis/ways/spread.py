@@ -6,12 +6,13 @@ from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Spread
 from nandiag.analysis.timeline import STATE, Seen, Timeline, harm_moment
 from nandiag.analysis.ways.carried import way_of
-from nandiag.events import Harm
+from nandiag.events import Harm, words
 
 MAX_SPREAD = 32
 EXCHANGE = "the gradient exchange"
 UPDATE = "the optimizer's update"
 WEIGHTS = "the bad weights"
+SHARDS = "the bad shards of weights on"
 BUFFER = "the bad buffer"
 
 BUFFERS = ("buffer", "frozen")
@@ -25,13 +26,15 @@ def spread_of(claim: Claim, timeline: Timeline) -> tuple[Spread, ...]:
     """Return the harm after the origin, each kind once for a rank, ranks joined; in the order of the run."""
     groups: dict[Key, set[int]] = {}
     hit: set[tuple[int, str]] = set()
+    sharded: set[int] = set()
     start = harm_moment(claim.harm) if claim.harm and claim.basis != "look" else (claim.attempt, claim.step, 0, 0)
     for one in timeline.harms:
         what = one.event.what
         if (one.rank, what) in hit or one.attempt != claim.attempt or harm_moment(one) < start:
             continue
-        via = _named(one, _via(one, claim, hit), claim, timeline)
+        via = _named(one, _via(one, claim, hit) or _through_shards(one, sharded), claim, timeline)
         hit.add((one.rank, what))
+        sharded |= {one.rank} if _is_sharded(one.event) else set()
         # A bad loss of a later step, where nothing bad has reached any weights, is a hit of its own.
         apart = what == "loss" and one.event.step > claim.step and not any(what in STATE for _, what in hit)
         if not apart and not _is_origin(one, claim):
@@ -41,6 +44,17 @@ def spread_of(claim: Claim, timeline: Timeline) -> tuple[Spread, ...]:
         Spread(tuple(sorted(ranks)), step, phase, what, via, names)
         for (_, step, what, phase, via, names), ranks in list(groups.items())[:MAX_SPREAD]
     )
+
+
+def _is_sharded(harm: Harm) -> bool:
+    """Whether it is a weight of which each rank holds a part, and all gather it."""
+    return harm.what == "parameter" and any("S(" in (fact.placement or "") for fact in harm.tensors if fact.bad)
+
+
+def _through_shards(one: Seen[Harm], sharded: set[int]) -> str | None:
+    """Return that a rank met the bad shards of others, which are gathered for each forward; its own were finite."""
+    others = sharded - {one.rank}
+    return f"{SHARDS} {words.ranks(others)}" if others and one.event.what in _OF_STEP else None
 
 
 def _named(one: Seen[Harm], via: str | None, claim: Claim, timeline: Timeline) -> str | None:

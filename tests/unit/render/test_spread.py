@@ -1,7 +1,7 @@
 """A way that damage took stands in one line, whatever went bad by it."""
 
 from nandiag.analysis.report import Spread
-from nandiag.render.spread import spread_lines
+from nandiag.render.text import spread_lines
 
 WAY = "all_gather in the group of ranks 0-1"
 

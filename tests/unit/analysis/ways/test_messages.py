@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nandiag.analysis import analyse
-from nandiag.events import Sent
+from nandiag.events import Sent, Site
 
 
 def received(by_hand, step, *handed):
@@ -197,3 +197,44 @@ def test_of_two_clients_that_gave_bad_values_none_is_blamed_alone(by_hand):
     server = by_hand.rank(0, by_hand.gradient(5), exchanged(by_hand, way), world=3)
     clients = [by_hand.rank(at, Sent(*way, by_hand.found(24)), world=3) for at in (1, 2)]
     assert analyse(by_hand.run(server, *clients, world=3)).verdict.origin.ranks not in {(1,), (2,)}
+
+
+def test_a_weight_that_another_rank_filled_with_what_was_bad_was_received(by_hand):
+    """The script broadcasts the weights between two steps, and both ranks begin the next one with them."""
+    way = ("broadcast", (0, 1), 15, "0#0")
+    call = Site(op="c10d::broadcast_.default", file="/w/train.py", line=33, source="    dist.broadcast(p.data, src=0)")
+    held = by_hand.found(
+        5, source="parameter", phase="optimizer", inputs=(by_hand.fact("freq", posinf=1),), outputs=(),
+        facts={"began_bad": ["freq"], "all_bad": 1, "filled_by": [way[0], list(way[1]), *way[2:]]},
+    )  # fmt: skip
+    made = by_hand.found(5, phase="data")
+    first = by_hand.rank(0, Sent(*way, by_hand.found(5), call), by_hand.loss(5), by_hand.gradient(5), made)
+    told = analyse(by_hand.run(first, by_hand.rank(1, by_hand.loss(5), by_hand.gradient(5), held))).verdict
+    assert told.origin.ranks == (0,)
+    assert not any("by itself" in text for text in told.evidence)
+    assert {one.via for one in told.spread} == {
+        "the script's broadcast in line 33 of train.py, in the group of ranks 0-1"
+    }
+    unsent = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(5), made), by_hand.rank(1, by_hand.loss(5), held)))
+    assert any("rank 1 went bad in the same step too, for a weight of its own was bad" in text.lower()
+               for text in unsent.verdict.evidence)  # fmt: skip
+
+
+def test_a_message_of_an_earlier_step_did_not_bring_what_is_bad_now(by_hand):
+    way = ("broadcast", (0, 1), 15, "0#0")
+    held = by_hand.found(
+        5, source="parameter", phase="optimizer", inputs=(by_hand.fact("freq", posinf=1),), outputs=(),
+        facts={"filled_by": [way[0], list(way[1]), *way[2:]]},
+    )  # fmt: skip
+    told = analyse(
+        by_hand.run(by_hand.rank(0, Sent(*way, by_hand.found(2))), by_hand.rank(1, by_hand.loss(5), held))
+    ).verdict
+    assert told.origin.ranks == (1,)
+
+
+def test_a_rank_with_finite_shards_met_the_bad_ones_of_another(by_hand):
+    shard = replace(by_hand.fact("2.weight", nan=3), placement="(S(0))")
+    bad = replace(by_hand.state(4, since=3), tensors=(shard,))
+    first = by_hand.rank(0, by_hand.gradient(5))
+    told = analyse(by_hand.run(first, by_hand.rank(1, bad, by_hand.found(4, phase="optimizer")))).verdict
+    assert [(one.ranks, one.via) for one in told.spread] == [((0,), "the bad shards of weights on rank 1")]
