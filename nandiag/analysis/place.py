@@ -49,9 +49,12 @@ def origin_of(claim: Claim, logs: tuple[RankLog, ...]) -> Origin:
 
 
 def _micro_step(look: Looked | None, harm: Harm | None) -> int | None:
-    if look is not None and look.micro_step is not None:
-        return look.micro_step
-    return harm.micro_step if harm is not None else None
+    """Return the micro-step, where it is known: a pipeline runs forwards ahead of the backward calls that count it."""
+    known = harm.micro_step if harm is not None else None
+    if look is None or look.micro_step is None:
+        return known
+    several = harm is not None and harm.what == "loss" and harm.total > 1
+    return None if several and known not in {None, look.micro_step} else look.micro_step
 
 
 def _site(look: Looked | None, harm: Harm | None) -> Site:

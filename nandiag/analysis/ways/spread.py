@@ -26,6 +26,7 @@ def spread_of(claim: Claim, timeline: Timeline) -> tuple[Spread, ...]:
     """Return the harm after the origin, each kind once for a rank, ranks joined; in the order of the run."""
     groups: dict[Key, set[int]] = {}
     hit: set[tuple[int, str]] = set()
+    gradients_at: set[int] = set()
     sharded: set[int] = set()
     start = harm_moment(claim.harm) if claim.harm and claim.basis != "look" else (claim.attempt, claim.step, 0, 0)
     for one in timeline.harms:
@@ -35,8 +36,8 @@ def spread_of(claim: Claim, timeline: Timeline) -> tuple[Spread, ...]:
         via = _named(one, _via(one, claim, hit) or _through_shards(one, sharded), claim, timeline)
         hit.add((one.rank, what))
         sharded |= {one.rank} if _is_sharded(one.event) else set()
-        # A bad loss of a later step, where nothing bad has reached any weights, is a hit of its own.
-        apart = what == "loss" and one.event.step > claim.step and not any(what in STATE for _, what in hit)
+        gradients_at |= {one.event.step} if what == "gradient" else set()
+        apart = _is_apart(one.event, claim, hit, min(gradients_at, default=None))
         if not apart and not _is_origin(one, claim):
             key = (*harm_moment(one)[:2], what, one.event.phase, via, _names(one.event))
             groups.setdefault(key, set()).add(one.rank)
@@ -44,6 +45,18 @@ def spread_of(claim: Claim, timeline: Timeline) -> tuple[Spread, ...]:
         Spread(tuple(sorted(ranks)), step, phase, what, via, names)
         for (_, step, what, phase, via, names), ranks in list(groups.items())[:MAX_SPREAD]
     )
+
+
+def _is_apart(harm: Harm, claim: Claim, hit: set[tuple[int, str]], first: int | None) -> bool:
+    """Whether harm of a later step is a hit of its own: nothing bad had reached any weights.
+
+    Of gradients, of which ``first`` is the first step that had bad ones, only where a whole step between had none.
+    """
+    if any(what in STATE for _, what in hit):
+        return False
+    if harm.what == "gradient":
+        return harm.step == first and first > claim.step + 1
+    return harm.what == "loss" and harm.step > claim.step
 
 
 def _is_sharded(harm: Harm) -> bool:

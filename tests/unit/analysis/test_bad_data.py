@@ -1,10 +1,14 @@
 """Data and numbers that came bad, by who made them."""
 
+from dataclasses import replace
+
 import pytest
 
 from nandiag.analysis import analyse
 from nandiag.analysis.causes import explain
 from nandiag.analysis.causes.facts import LIKELY
+from nandiag.events import Around, Meaning, Site
+from nandiag.events.site import Written
 
 
 def test_data_that_was_bad_before_the_first_step_is_bad_data(at, by_hand):
@@ -122,3 +126,13 @@ def test_an_array_of_numpys_is_called_so(at, by_hand):
     bad = by_hand.fact(nan=1, first_bad=(2,))
     story, *_ = explain(at("lift_fresh", (bad,), (bad,), text="return torch.from_numpy(self.x[i]), int(self.y[i])"))
     assert story.evidence[0] == "torch took it as it is from an array of numpy's; the first bad one is at [2]."
+
+
+def test_of_a_row_of_an_attribute_the_line_that_read_the_whole_is_told(at, by_hand):
+    bad, extra = by_hand.fact(nan=1, shape=(4,)), {"dataset": "Shard", "dataset_index": 18, "brought": True}
+    text = "return torch.from_numpy(row[:4])"
+    facts = at("lift_fresh", (bad,), (bad,), text=text, column=(7, 32), phase="data", file="t.py", line=17, extra=extra)
+    names = (Meaning("row", "self.rows[i]", "t.py", 16),)
+    around = Around(names=names, written=(Written("row", (16,)), Written("self.rows", (12,))))
+    story, *_ = explain(replace(facts, look=replace(facts.look, site=Site(around=around))))
+    assert "read or computed, in line 12, and" in story.suggestions[0].text

@@ -238,3 +238,12 @@ def test_a_rank_with_finite_shards_met_the_bad_ones_of_another(by_hand):
     first = by_hand.rank(0, by_hand.gradient(5))
     told = analyse(by_hand.run(first, by_hand.rank(1, bad, by_hand.found(4, phase="optimizer")))).verdict
     assert [(one.ranks, one.via) for one in told.spread] == [((0,), "the bad shards of weights on rank 1")]
+
+
+@pytest.mark.parametrize(("between", "told"), [(False, []), (True, ["gradient"])])
+def test_gradients_that_go_bad_steps_after_a_bad_loss_are_a_hit_of_their_own(by_hand, between, told):
+    """The gradients of the step of the loss were finite, and nothing bad had reached any weights."""
+    more = [by_hand.state(4, since=3)] if between else []
+    logs = [by_hand.rank(at, by_hand.loss(3), by_hand.found(3), *more, by_hand.gradient(6)) for at in (0, 1)]
+    spread = analyse(by_hand.run(*logs)).verdict.spread
+    assert [one.what for one in spread if one.what == "gradient"] == told

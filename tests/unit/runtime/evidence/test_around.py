@@ -256,6 +256,14 @@ def test_where_a_variable_of_the_file_is_written(run):
     assert lines(run(text)) == {"scale": (1, 4, 8)}
 
 
+def test_where_an_attribute_is_written_of_which_a_name_is_a_part(run):
+    text = (
+        "class Shard:\n    def __init__(self):\n        self.rows = [1, 2]\n    def get(self, i):\n"
+        "        row = self.rows[i]\n        return probe(row)\nfound = Shard().get(0)\n"
+    )
+    assert lines(run(text)) == {"row": (5,), "self.rows": (3,)}
+
+
 def test_where_an_attribute_is_written(run):
     text = (
         "class M(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
