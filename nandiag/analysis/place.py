@@ -44,7 +44,7 @@ def origin_of(claim: Claim, logs: tuple[RankLog, ...]) -> Origin:
         pid=attached.pid if attached else None,
         device=_device(claim, facts) if attached else None,
         gpu_uuid=_gpu(log),
-        outputs_are=_outputs_are(look),
+        outputs_are=_outputs_are(look) if claim.basis != "exchange" else _came_of_exchange(look, harm),
     )
 
 
@@ -113,6 +113,12 @@ def _outputs_are(look: Looked | None) -> str:
     if look.facts.get("number") is not True:
         return "came into torch"
     return "came of it in the update" if look.phase == "optimizer" else "came of it in torch"
+
+
+def _came_of_exchange(look: Looked | None, harm: Harm | None) -> str:
+    """Return what the outputs of an exchange are: where only the harm is known, that is no tensor that it was given."""
+    own = look is not None and bool(look.inputs or look.outputs)
+    return _OUTPUT if own or harm is None or harm.what not in {"gradient", "loss"} else harm.what
 
 
 def _kind_of_skip(skip: Skipped) -> str:
