@@ -5,7 +5,7 @@ from __future__ import annotations
 from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Spread
 from nandiag.analysis.timeline import STATE, Seen, Timeline, harm_moment
-from nandiag.analysis.ways.carried import way_of
+from nandiag.analysis.ways.carried import is_exchanged, way_of
 from nandiag.events import Harm, words
 
 MAX_SPREAD = 32
@@ -77,7 +77,7 @@ def _named(one: Seen[Harm], via: str | None, claim: Claim, timeline: Timeline) -
     """
     here = (one.rank, one.attempt, one.event.step)
     looks = [look for look in timeline.looks if (look.rank, look.attempt, look.event.step) == here]
-    came = any(look.event.source == "received" for look in looks)
+    came = any(look.event.source == "received" or is_exchanged(look, timeline) for look in looks)
     if via == EXCHANGE or (via is None and came and one.rank not in claim.ranks and one.event.what in _OF_STEP):
         known = next((way for look in looks if (way := way_of(look.event))), None)
         return known or (None if came else via)

@@ -247,3 +247,19 @@ def test_gradients_that_go_bad_steps_after_a_bad_loss_are_a_hit_of_their_own(by_
     logs = [by_hand.rank(at, by_hand.loss(3), by_hand.found(3), *more, by_hand.gradient(6)) for at in (0, 1)]
     spread = analyse(by_hand.run(*logs)).verdict.spread
     assert [one.what for one in spread if one.what == "gradient"] == told
+
+
+@pytest.mark.parametrize("bad_loss", [False, True])
+def test_gradients_that_went_through_the_scripts_exchange_came_by_it_where_the_loss_was_finite(by_hand, bad_loss):
+    wrote = Site(op="div_", file="/w/train.py", line=34, source="p.grad /= world")
+    facts = {"written_in_place": "div_", "exchanged_by": ["all_reduce", "/w/train.py", 33]}
+    last = by_hand.found(4, method="tape", phase="optimizer", site=wrote, facts=facts, inputs=())
+    first = by_hand.rank(0, *([by_hand.loss(4)] if bad_loss else []), by_hand.gradient(4), last)
+    made = by_hand.rank(1, by_hand.loss(4), by_hand.gradient(4), by_hand.found(4))
+    told = analyse(by_hand.run(first, made)).verdict
+    assert told.origin.ranks == (1,)
+    way = "the script's all_reduce in line 33 of train.py"
+    came = f"The gradients of rank 0 went through {way}, and its loss was finite: that no fault is there as well is "
+    assert (f"{came}inferred." in told.evidence) is not bad_loss
+    assert (("gradient", way) in [(one.what, one.via) for one in told.spread]) is not bad_loss
+    assert any("whether that came from another rank is not known" in text for text in told.evidence) is bad_loss
