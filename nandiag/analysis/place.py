@@ -44,14 +44,17 @@ def origin_of(claim: Claim, logs: tuple[RankLog, ...]) -> Origin:
         pid=attached.pid if attached else None,
         device=_device(claim, facts) if attached else None,
         gpu_uuid=_gpu(log),
-        outputs_are=_outputs_are(look),
+        outputs_are=_outputs_are(look) if claim.basis != "exchange" else _came_of_exchange(look, harm),
     )
 
 
 def _micro_step(look: Looked | None, harm: Harm | None) -> int | None:
-    if look is not None and look.micro_step is not None:
-        return look.micro_step
-    return harm.micro_step if harm is not None else None
+    """Return the micro-step, where it is known: a pipeline runs forwards ahead of the backward calls that count it."""
+    known = harm.micro_step if harm is not None else None
+    if look is None or look.micro_step is None:
+        return known
+    several = harm is not None and harm.what == "loss" and harm.total > 1
+    return None if several and known not in {None, look.micro_step} else look.micro_step
 
 
 def _site(look: Looked | None, harm: Harm | None) -> Site:
@@ -110,6 +113,12 @@ def _outputs_are(look: Looked | None) -> str:
     if look.facts.get("number") is not True:
         return "came into torch"
     return "came of it in the update" if look.phase == "optimizer" else "came of it in torch"
+
+
+def _came_of_exchange(look: Looked | None, harm: Harm | None) -> str:
+    """Return what the outputs of an exchange are: where only the harm is known, that is no tensor that it was given."""
+    own = look is not None and bool(look.inputs or look.outputs)
+    return _OUTPUT if own or harm is None or harm.what not in {"gradient", "loss"} else harm.what
 
 
 def _kind_of_skip(skip: Skipped) -> str:

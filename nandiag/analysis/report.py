@@ -40,7 +40,8 @@ class Origin:
     ``kind`` is ``nan`` or ``inf``. ``rank`` is the lowest of ``ranks``. ``module`` is the fully qualified name without
     wrapper prefixes (``""``: the root; ``None``: outside all modules, or not known). ``column`` is a half-open range
     of characters in ``source``. ``time`` is in seconds since the epoch. ``outputs_are`` is ``output``, or says
-    what else they are, where the line is numpy's and what it made was not looked at.
+    what else they are, where the line is numpy's and what it made was not looked at, or where only the gradients (or
+    losses) that came of an exchange are known.
     """
 
     kind: str

@@ -173,7 +173,7 @@ class Sent:
     ``way`` is ``send`` (a message), ``scatter``, ``broadcast``, ``gather`` or ``all_reduce``, ``ranks`` are sender and
     receiver of a message, else the members of the group, and ``number`` counts from 0 what went the same way in
     ``group``. ``look`` is how this rank came by it, in this rank's own step; of method ``message`` where only its going
-    out was seen.
+    out was seen. ``site`` is where it was given, where that is known.
     """
 
     way: str
@@ -181,6 +181,7 @@ class Sent:
     number: int
     group: str
     look: Looked
+    site: Site | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,7 +180,7 @@ def _of_look(rank: int, look: Looked) -> str:
     name = next((fact.name for fact in look.inputs if fact.name), None)
     where = "numpy" if look.facts.get("numpy") else "the model" if site is None else _where(site)
     if look.source == "received":
-        what = f"{kind} was received from another rank"
+        what = _came(look, kind)
     elif look.source in ("parameter", "buffer", "input"):
         article = "an" if look.source == "input" else "a"
         what = f"{look.source} {name} is {kind}" if name else f"{article} {look.source} is {kind}"
@@ -189,6 +189,8 @@ def _of_look(rank: int, look: Looked) -> str:
         what = f"{look.facts.get('weight_is') or 'parameter'} {look.facts['weight']} is {bad_kind(weight) or kind}"
     elif look.source == "outside":
         what = f"{kind} was read; what made it is not known yet"
+    elif site is not None and op(site.op or "") == "lift_fresh" and any(fact.bad for fact in look.outputs):
+        what = f"torch took {bad_kind(look.outputs)} in, from Python's numbers or numpy's"
     else:
         said = numpy_kind(str(look.facts.get("numpy")))
         what = f"{where} made {said or made_kind(look.outputs, look.inputs) or kind}"
@@ -197,13 +199,17 @@ def _of_look(rank: int, look: Looked) -> str:
     return f"{ranks([rank])}, step {look.step}, {look.phase or 'phase unknown'}: {what}"
 
 
+def _came(look: Looked, kind: str) -> str:
+    """Return whence it came: an exchange may have made it of what was finite on all ranks, as a sum does."""
+    way = look.facts.get("carried_by")
+    if isinstance(way, str) and look.facts.get("sent_absmax") is not None:
+        return f"{kind} came out of {way}, into which this rank put finite values"
+    return f"{kind} was received from another rank"
+
+
 def _where(site: Site) -> str:
-    named = site.op and _CALLED.get(op(site.op), op(site.op))
+    named = site.op and op(site.op)
     return module(site.module, site.module_class) or named or site.node or "the model"
-
-
-# An op that nobody writes, and the call that nearly always is behind it.
-_CALLED = {"lift_fresh": "torch.tensor"}
 
 
 _MANY = {"loss": "losses", "output": "outputs", "gradient": "gradients", "parameter": "parameters", "buffer": "buffers"}

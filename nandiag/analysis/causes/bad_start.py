@@ -313,8 +313,17 @@ def _write(facts: Facts) -> Suggestion:
         return filled
     if not owner or not last.isidentifier():
         return _WRITE
-    text = f"Write every element after torch.empty or to_empty: initialise it in {owner}."
-    return Suggestion(text, f"torch.nn.init.normal_(self.{last}, std=0.02)")
+    fill = _filled_as(str(facts.extra.get("made_as") or ""), f"self.{last}")
+    if _EMPTIED.search(facts.origin.source or ""):  # on meta an __init__ fills nothing
+        text = f"Write every element behind to_empty: give {owner} a reset_parameters, and call it there."
+        return Suggestion(text, f"def reset_parameters(self):\n    {fill}")
+    return Suggestion(f"Write every element after torch.empty or to_empty: initialise it in {owner}.", fill)
+
+
+def _filled_as(made: str, name: str) -> str:
+    """Return the call that gives a tensor what its class ``made`` it of, where that shows the value."""
+    filled = re.search(r"\btorch\.(ones|zeros)(?:_like)?\(", made)
+    return f"torch.nn.init.{filled[1]}_({name})" if filled else f"torch.nn.init.normal_({name}, std=0.02)"
 
 
 def _written_later(facts: Facts) -> Cause:

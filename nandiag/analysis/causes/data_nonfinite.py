@@ -124,12 +124,20 @@ def _listed(facts: Facts) -> Cause | None:
 
 
 def _read_at(facts: Facts, bad: TensorFact) -> str:
-    """Say where the numbers come from: the lines that set the one name that the expression is made of."""
+    """Say where the numbers come from: the lines that set the one name that the expression is made of.
+
+    Of a part of an attribute (``row = self.rows[i]``) those that set all of it: nothing is read where it is taken.
+    """
     found = fitting.parsed(facts.origin)
     names = {one.id for one in ast.walk(found[1]) if isinstance(one, ast.Name)} if found is not None else set()
-    lines = [line for name in names for line in facts.written(name)]
+    lines = [line for name in names for line in _whole(facts, name) or facts.written(name)]
     at = f", in {words.lines(lines)}" if lines else ""
     return f"{'these numbers are' if bad.numel > 1 else 'this number is'} read or computed{at}"
+
+
+def _whole(facts: Facts, name: str) -> tuple[int, ...]:
+    known = facts.meaning(name)
+    return facts.written(known.text.partition("[")[0]) if known is not None and "." in known.text else ()
 
 
 def _weights(facts: Facts) -> str | None:

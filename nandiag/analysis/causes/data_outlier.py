@@ -57,6 +57,8 @@ EXPLAIN = Explanation(
 _STEPS_BEFORE = 5
 # So many times the largest of all batches before: no run of batches comes to that by chance.
 _FAR = 100.0
+# The norm's growth over the loss's from which on the model is steeper than before.
+_STEEPER = 2.0
 _ELSEWHERE = {"init", "data", "checkpoint", "collective"}
 
 
@@ -113,7 +115,28 @@ def _by_jump(facts: Facts, course: Course) -> Cause | None:
         return replace(known, evidence=(*known.evidence, f"{_jumped(course)}."))
     if not _was_as_before(facts, step):
         return _of(_jumped(course) + ": that points at the batch of this step, not at the updates.", step)
+    if _is_steeper(course):
+        return _of_model(f"{_jumped(course)}, and the gradients grew more than that.", step)
     return _of_targets(facts, f"{_jumped(course)}.", step)
+
+
+def _is_steeper(course: Course) -> bool:
+    """Whether the gradients grew more than the loss: large targets alone make them grow less, whatever its power."""
+    onset, calm = course.onset, course.rows[: course.calm]
+    losses = [abs(row.loss) for row in calm if row.loss is not None]
+    norms = [row.norm for row in calm if row.norm is not None]
+    if not losses or not norms or not onset.loss or not onset.norm:
+        return False
+    return onset.norm * max(losses) > _STEEPER * abs(onset.loss) * max(norms)
+
+
+def _of_model(text: str, step: int) -> Cause:
+    text = f"{text} What the model was given then was no larger than before, and targets alone do not do that."
+    look = Suggestion(
+        f"Look at what the model itself makes large in step {step}: a layer that divides by, or takes the root or "
+        "logarithm of, what came near 0 there (a deviation, a norm, a count)."
+    )
+    return replace(_of(text, step), slug="gradient_explosion", suggestions=(look,))
 
 
 def _of_targets(facts: Facts, text: str, step: int) -> Cause:

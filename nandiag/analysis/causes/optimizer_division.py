@@ -70,6 +70,15 @@ def _was_rounded(divisor: TensorFact, facts: Facts) -> bool:
     return dtype_of(divisor) in HALF and not facts.divides_zeros
 
 
+def _no_eps(facts: Facts) -> Suggestion:
+    """Say that the optimizer has none, and where the script took it away, as far as that is known."""
+    known = facts.compared.settings if facts.compared is not None else ()
+    places = next((one.set_at for one in known if one.name == "eps" and one.now == 0), ())
+    at = f" The script sets it in {' '.join(places[0].split())}." if places else ""
+    text = f"The optimizer's eps is 0: it divides by 0 for a gradient of zeros. Give it one.{at}"
+    return Suggestion(text, "eps=1e-8")
+
+
 def _set(facts: Facts, *, by_number: bool) -> Suggestion:
     """Say which of the optimizer's settings leads to a division by zero, as far as they are known."""
     endless = corrections.of_one(facts)
@@ -77,6 +86,8 @@ def _set(facts: Facts, *, by_number: bool) -> Suggestion:
         return endless
     settings = facts.extra.get("settings")
     eps = settings.get("eps") if isinstance(settings, dict) else None
+    if not by_number and eps == 0:
+        return _no_eps(facts)
     if not by_number and not eps:
         return _CHECK
     told = "" if eps is None else f" (its eps of {words.number(words.as_number(eps))} stands elsewhere)"

@@ -11,7 +11,7 @@ from nandiag.analysis.timeline import STARTS, STATE, Seen, Timeline
 from nandiag.analysis.verdict.seen import look_facts
 from nandiag.analysis.verdict.summary import own_of
 from nandiag.analysis.ways.begun import is_held_too, is_sent_too
-from nandiag.analysis.ways.carried import way_of
+from nandiag.analysis.ways.carried import is_exchanged, way_of
 from nandiag.events import Harm, Looked, Skipped, TensorFact, words
 
 _BY_FX = "<eval_with_key>"  # how torch.fx names the files that it makes
@@ -48,11 +48,29 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None
     yield from _state_alone(claim, timeline)
     yield from _held_too(timeline, claim)
     yield from _called_otherwise(claim, timeline)
+    yield from _through_exchange(claim, timeline)
+    yield from (_went_too(other) for other in claim.others if not is_exchanged(other, timeline))
+
+
+def _went_too(other: Seen[Looked]) -> str:
+    site = other.event.site
+    where = words.module(site.module, site.module_class) if site is not None else None
+    how = "by itself" if _is_by_itself(other.event) else f"too, {_given(other.event)}"
+    return f"Rank {other.rank} went bad in the same step {how}" + (f", in {where}." if where else ".")
+
+
+def _through_exchange(claim: Claim, timeline: Timeline) -> Iterable[str]:
+    """Yield which ranks had a finite loss, and gradients that went through an exchange of the script's own."""
+    ways: dict[str | None, set[int]] = {}
     for other in claim.others:
-        site = other.event.site
-        where = words.module(site.module, site.module_class) if site is not None else None
-        how = "by itself" if _is_by_itself(other.event) else f"too, {_given(other.event)}"
-        yield f"Rank {other.rank} went bad in the same step {how}" + (f", in {where}." if where else ".")
+        if is_exchanged(other, timeline):
+            ways.setdefault(way_of(other.event), set()).add(other.rank)
+    for way, ranks in ways.items():
+        whose = "the loss of each was" if len(ranks) > 1 else "its loss was"
+        yield (
+            f"The gradients of {words.ranks(ranks)} went through {way or 'an exchange'}, and {whose} finite: that no "
+            "fault is there as well is inferred."
+        )
 
 
 def _called_otherwise(claim: Claim, timeline: Timeline) -> Iterable[str]:
@@ -77,9 +95,11 @@ def _asked(claim: Claim) -> Iterable[str]:
 def _is_by_itself(look: Looked) -> bool:
     """Whether a rank was seen to make what is bad: not of values, or of a number, that came from somewhere.
 
-    An update is made of gradients, which may be those of all ranks; what was written last may have come from one.
+    An update is made of gradients, which may be those of all ranks; what was written last may have come from one, and
+    so may what a weight held when the step began.
     """
-    brought = look.source == "outside" or look.facts.get("brought") is True or _is_update(look)
+    held = look.source in STATE and "birth" not in look.facts
+    brought = held or look.source == "outside" or look.facts.get("brought") is True or _is_update(look)
     brought = brought or "written_in_place" in look.facts
     return is_laid(look) or not (brought or is_given(look))
 
@@ -95,6 +115,9 @@ def _given(look: Looked) -> str:
     if "written_in_place" in look.facts:
         line = f" in line {look.site.line}" if look.site is not None and look.site.line is not None else ""
         return f"by what it wrote{line}: whether that came from another rank is not known"
+    if look.source in STATE:
+        held = "buffer" if look.source == "buffer" else "weight"
+        return f"for a {held} of its own was bad already: from where is not known"
     known = "by what it was given: from where is not known"
     return known if dataset is None or index is None else f"by what came with {dataset}[{index}]"
 

@@ -126,7 +126,10 @@ def _code(facts: Mapping[str, object], origin: Origin) -> str | None:
         # A list has no code of its own: what made a batch of its samples has.
         plain = facts["dataset"] in _PLAIN and (origin.function or "").isidentifier()
         return f"{origin.function}(), as the batch was made" if plain else f"the code of {facts['dataset']}"
-    return f"the communication hook {facts['comm_hook']}" if "comm_hook" in facts else None
+    if "comm_hook" in facts:
+        return f"the communication hook {facts['comm_hook']}"
+    ahead = facts.get("began_bad") and (origin.module, origin.phase) == (None, "optimizer") and origin.step
+    return _between(origin) if ahead else None  # ahead of the forward, which met what it left in the weights
 
 
 def _first_harm(claim: Claim) -> str:
@@ -216,13 +219,20 @@ def _outside(origin: Origin, phase: str) -> str:
         return "the loss code"
     if phase not in {"data", "optimizer"}:
         return f"{phase}, outside all modules"
-    named = (origin.function or "").isidentifier()
-    whose = f"{origin.function}()," if named else "code"
+    whose = _whose(origin)
     if phase == "optimizer":
         return f"{whose} around the optimizer's step"
     if origin.step == 0 or origin.micro_step:
         return f"{whose} before the model's call"
-    return f"{whose} between steps {origin.step - 1} and {origin.step}"
+    return _between(origin)
+
+
+def _between(origin: Origin) -> str:
+    return f"{_whose(origin)} between steps {origin.step - 1} and {origin.step}"
+
+
+def _whose(origin: Origin) -> str:
+    return f"{origin.function}()," if (origin.function or "").isidentifier() else "code"
 
 
 def _in_backward(origin: Origin) -> str:

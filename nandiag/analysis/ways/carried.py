@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
+from nandiag.analysis.timeline import Seen, Timeline
 from nandiag.events import Looked, Site, words
 
 # What torch calls a group that was given no description.
@@ -58,16 +59,33 @@ def way_of(look: Looked) -> str | None:
 
 
 def _own_line(look: Looked, kind: str) -> str | None:
+    known = look.facts.get("called_in")
+    return known if isinstance(known, str) else line_of_call(look.site, kind)
+
+
+def line_of_call(site: Site | None, kind: str) -> str | None:
     """Return the line where the script calls the collective, None where a wrapper does that for it."""
-    site = look.site
     return None if site is None or kind not in (site.source or "") else _line(site)
 
 
 def _of_script(look: Looked) -> str | None:
     """Return the exchange of gradients that the script makes by itself, which a replay of one rank left out."""
+    behind = look.facts.get("exchanged_by")
+    if isinstance(behind, list) and len(behind) == len(("name", "file", "line")):
+        line = _line(Site(file=behind[1], line=behind[2]))
+        return None if line is None else f"the script's {behind[0]} in {line}"
     name, site = look.facts.get("collective"), look.site
     line = None if look.facts.get("by") != "script" or site is None else _line(site)
     return None if line is None or not isinstance(name, str) else f"the script's {name} in {line}"
+
+
+def is_exchanged(one: Seen[Looked], timeline: Timeline) -> bool:
+    """Whether bad gradients of a rank went through the script's own exchange, and its loss was finite."""
+    if "exchanged_by" not in one.event.facts:
+        return False
+    here = (one.rank, one.attempt, one.event.step)
+    return not any(harm.event.what == "loss" and (harm.rank, harm.attempt, harm.event.step) == here
+                   for harm in timeline.harms)  # fmt: skip
 
 
 def _line(site: Site) -> str | None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from nandiag.analysis.timeline import Seen, Timeline
 from nandiag.analysis.ways.alone import with_only_way
+from nandiag.analysis.ways.filled import with_filled
 from nandiag.events import Looked, Sent
 
 Key = tuple[object, ...]
@@ -19,7 +20,7 @@ _ONLY = frozenset({"only_way", "only_since"})
 
 def with_senders(timeline: Timeline) -> Timeline:
     """Return the timeline with a look of each rank that sent what a look of another rank received."""
-    timeline = with_only_way(timeline)
+    timeline = with_filled(with_only_way(timeline))
     sent: dict[Key, list[Seen[Sent]]] = {}
     for one in timeline.sent:
         sent.setdefault((one.attempt, *_key_of(one.event)), []).append(one)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Spread
 from nandiag.analysis.timeline import STATE, Seen, Timeline, harm_moment
-from nandiag.analysis.ways.carried import way_of
-from nandiag.events import Harm
+from nandiag.analysis.ways.carried import is_exchanged, way_of
+from nandiag.events import Harm, words
 
 MAX_SPREAD = 32
 EXCHANGE = "the gradient exchange"
 UPDATE = "the optimizer's update"
 WEIGHTS = "the bad weights"
+SHARDS = "the bad shards of weights on"
 BUFFER = "the bad buffer"
 
 BUFFERS = ("buffer", "frozen")
@@ -25,15 +26,18 @@ def spread_of(claim: Claim, timeline: Timeline) -> tuple[Spread, ...]:
     """Return the harm after the origin, each kind once for a rank, ranks joined; in the order of the run."""
     groups: dict[Key, set[int]] = {}
     hit: set[tuple[int, str]] = set()
+    gradients_at: set[int] = set()
+    sharded: set[int] = set()
     start = harm_moment(claim.harm) if claim.harm and claim.basis != "look" else (claim.attempt, claim.step, 0, 0)
     for one in timeline.harms:
         what = one.event.what
         if (one.rank, what) in hit or one.attempt != claim.attempt or harm_moment(one) < start:
             continue
-        via = _named(one, _via(one, claim, hit), claim, timeline)
+        via = _named(one, _via(one, claim, hit) or _through_shards(one, sharded), claim, timeline)
         hit.add((one.rank, what))
-        # A bad loss of a later step, where nothing bad has reached any weights, is a hit of its own.
-        apart = what == "loss" and one.event.step > claim.step and not any(what in STATE for _, what in hit)
+        sharded |= {one.rank} if _is_sharded(one.event) else set()
+        gradients_at |= {one.event.step} if what == "gradient" else set()
+        apart = _is_apart(one.event, claim, hit, min(gradients_at, default=None))
         if not apart and not _is_origin(one, claim):
             key = (*harm_moment(one)[:2], what, one.event.phase, via, _names(one.event))
             groups.setdefault(key, set()).add(one.rank)
@@ -43,6 +47,29 @@ def spread_of(claim: Claim, timeline: Timeline) -> tuple[Spread, ...]:
     )
 
 
+def _is_apart(harm: Harm, claim: Claim, hit: set[tuple[int, str]], first: int | None) -> bool:
+    """Whether harm of a later step is a hit of its own: nothing bad had reached any weights.
+
+    Of gradients, of which ``first`` is the first step that had bad ones, only where a whole step between had none.
+    """
+    if any(what in STATE for _, what in hit):
+        return False
+    if harm.what == "gradient":
+        return harm.step == first and first > claim.step + 1
+    return harm.what == "loss" and harm.step > claim.step
+
+
+def _is_sharded(harm: Harm) -> bool:
+    """Whether it is a weight of which each rank holds a part, and all gather it."""
+    return harm.what == "parameter" and any("S(" in (fact.placement or "") for fact in harm.tensors if fact.bad)
+
+
+def _through_shards(one: Seen[Harm], sharded: set[int]) -> str | None:
+    """Return that a rank met the bad shards of others, which are gathered for each forward; its own were finite."""
+    others = sharded - {one.rank}
+    return f"{SHARDS} {words.ranks(others)}" if others and one.event.what in _OF_STEP else None
+
+
 def _named(one: Seen[Harm], via: str | None, claim: Claim, timeline: Timeline) -> str | None:
     """Return the collective, or the message, by which a harm came, where a look of its rank at that step names it.
 
@@ -50,7 +77,7 @@ def _named(one: Seen[Harm], via: str | None, claim: Claim, timeline: Timeline) -
     """
     here = (one.rank, one.attempt, one.event.step)
     looks = [look for look in timeline.looks if (look.rank, look.attempt, look.event.step) == here]
-    came = any(look.event.source == "received" for look in looks)
+    came = any(look.event.source == "received" or is_exchanged(look, timeline) for look in looks)
     if via == EXCHANGE or (via is None and came and one.rank not in claim.ranks and one.event.what in _OF_STEP):
         known = next((way for look in looks if (way := way_of(look.event))), None)
         return known or (None if came else via)

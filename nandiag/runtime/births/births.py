@@ -146,11 +146,17 @@ class Births:
             # A weight that was made of what another rank sent is told by that rank.
             known = [(one, birth) for one, birth in births if birth is not None and birth.how != RECEIVED]
             if not known:
-                return self._handed_out(held, step)
+                return self._loaded_later(held, step) or self._handed_out(held, step)
             one, birth = min(known, key=lambda pair: pair[1].how == LAST)
             if birth.how == UNWRITTEN and not birth.facts.get("exposed"):
                 birth = replace(birth, facts={**birth.facts, **self.missing.of(one.tensor)})
             return with_heard(tell(one.tensor, one, self.saves.of_own_file(birth), step))
+
+    def _loaded_later(self, held: Sequence[Held], step: int) -> Looked | None:
+        """Return the load, when training had begun, of a weight of a new model, which is first looked at now."""
+        births = ((one, self.saves.birth_of(one.name, one.tensor, 0)) for one in held) if self.saves.any else ()
+        one, birth = next(((one, birth) for one, birth in births if birth is not None), (None, None))
+        return None if one is None or birth is None else with_heard(tell(one.tensor, one, birth, step))
 
     def _handed_out(self, held: Sequence[Held], step: int) -> Looked | None:
         """Return the line of the loop that was handed the memory of a weight, a part of which nothing wrote."""

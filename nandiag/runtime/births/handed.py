@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from nandiag.events import Looked, Sent, words
+from nandiag.events import Looked, Sent, Site, words
 from nandiag.runtime.births.told import tell
 from nandiag.runtime.collectives.messages import ALL_GIVE, ARRIVALS, Message, Post, given_to
 from nandiag.runtime.collectives.ring import RING, Call
@@ -114,7 +114,7 @@ class Handed:
         made = looked is not None and (looked.outcome, looked.source) == ("found", "op") and looked.site is not None
         if looked is None or not made or _is_laid(looked) or not self._may_tell(caller):
             return
-        self._emit(message, looked)
+        self._emit(message, looked, caller)
 
     def _tell(self, births: Births, message: Message, bad: Tensor, caller: FrameType) -> None:
         looked = self._again(message, bad)
@@ -122,11 +122,16 @@ class Handed:
             reason = None if looked is None else looked.reason
             born = self._born(births, bad, self._capture.tape.step)
             looked = with_heard(self._here(message, bad, caller, reason)) if born is None else taken_with_heard(born)
-        self._emit(message, looked)
+        self._emit(message, looked, caller)
 
-    def _emit(self, message: Message, looked: Looked) -> None:
-        looked = replace(looked, step=self._capture.tape.step)
-        RECORDER.emit(Sent(message.kind, message.ranks, message.number, message.group, looked), urgent=True)
+    def _emit(self, message: Message, looked: Looked, caller: FrameType) -> None:
+        looked, site = replace(looked, step=self._capture.tape.step), self._site(message, caller)
+        RECORDER.emit(Sent(message.kind, message.ranks, message.number, message.group, looked, site), urgent=True)
+
+    def _site(self, message: Message, caller: FrameType) -> Site:
+        spot = Spot(None, None, stack(caller, _FRAMES)[0], "collective", self._capture.tape.micro_step)
+        with quiet():
+            return site_of(spot, f"c10d::{OPS[message.kind]}.default")
 
     def _again(self, message: Message, bad: Tensor, *, mask: bool = False) -> Looked | None:
         """Return what running the step again, as far as it has come, showed; None where there is no time for it.
@@ -163,11 +168,10 @@ class Handed:
 
     def _here(self, message: Message, bad: Tensor, caller: FrameType, reason: str | None) -> Looked:
         """Where it was handed over is all that is known."""
-        spot = Spot(None, None, stack(caller, _FRAMES)[0], "collective", self._capture.tape.micro_step)
         with quiet():
             return Looked(
-                outcome="found", method="message", step=0, micro_step=spot.micro_step, phase="collective",
-                source="outside", site=site_of(spot, f"c10d::{OPS[message.kind]}.default"), inputs=(fact(bad),),
+                outcome="found", method="message", step=0, micro_step=self._capture.tape.micro_step, phase="collective",
+                source="outside", site=self._site(message, caller), inputs=(fact(bad),),
                 reason=reason,
             )  # fmt: skip
 

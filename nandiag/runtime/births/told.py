@@ -7,7 +7,8 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from nandiag.events import Looked
-from nandiag.runtime.births.known import FILE, LAST, OP, OUTSIDE, RECEIVED, Birth
+from nandiag.runtime.births.known import FILE, LAST, OP, OUTSIDE, RECEIVED, UNWRITTEN, Birth
+from nandiag.runtime.evidence.around.written import set_by_class
 from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.heard import came_in
 from nandiag.runtime.evidence.op import Spot
@@ -21,7 +22,8 @@ _LAST = "this is the last write into it that was seen; what made the values was 
 
 def tell(tensor: Tensor, held: Held | None, birth: Birth, step: int) -> Looked:
     """Return the event for a bad tensor of which ``birth`` is known; ``held`` where it is a weight or a buffer."""
-    site = site_of(Spot(None, None, tuple(map(Frame._make, birth.call.places)), "init", 0), birth.op)
+    frames = tuple(map(Frame._make, birth.call.places))
+    site = site_of(Spot(None, None, frames, "init", 0), birth.op)
     owner = None if held is None else held.owner
     if owner is not None:
         site = replace(site, module=owner.module, module_class=owner.module_class)
@@ -29,6 +31,9 @@ def tell(tensor: Tensor, held: Held | None, birth: Birth, step: int) -> Looked:
     unsure = birth.how == LAST or through or bool(birth.facts.get("unsure"))
     facts = {key: value for key, value in birth.facts.items() if key not in {"unsure", "through"}}
     facts |= {} if held is None else {"weight": held.name, "weight_is": _kind(held)}
+    if owner is not None and birth.how == UNWRITTEN:
+        meant = set_by_class(frames, owner.module_class, owner.fqn.rpartition(".")[2])
+        facts |= {} if meant is None else {"made_as": meant}
     outputs = (*birth.outputs, *([] if held is None and birth.outputs else [fact(tensor, held.name if held else None)]))
     source = OUTSIDE if birth.how in {FILE, OUTSIDE} else RECEIVED if birth.how == RECEIVED else OP
     return Looked(

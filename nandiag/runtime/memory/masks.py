@@ -125,6 +125,7 @@ def _infinity(value: Any) -> float | None:
 
 
 def _number(value: Tensor) -> float | None:
+    value = _data(value)  # of one number in shards most ranks hold none
     if value.numel() != 1 or not value.is_cpu or not value.is_floating_point():
         return None
     return value.item() if is_there(value) else None

@@ -35,7 +35,7 @@ from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import NOT_RUN, Case, is_made_here, on_reconstructed, timed
 from nandiag.runtime.replay.exchanges.hooked import Hooks
 from nandiag.runtime.replay.exchanges.others import stay_away, with_others, with_own
-from nandiag.runtime.replay.finite.missed import finite
+from nandiag.runtime.replay.finite.missed import behind_exchange, finite
 from nandiag.runtime.replay.finite.terms import at_scale, on_zeros
 from nandiag.runtime.replay.mended import Mended, further
 from nandiag.runtime.replay.phases import phases_of
@@ -391,7 +391,7 @@ class Examiner:
             return case.nothing("failed", "non-finite values came back, but not the op that made them")
         given = seen.gave(case) if case.joint else seen.left_gradient(case)
         if given is not None:
-            return given
+            return given if case.joint else behind_exchange(given, seen, self._capture)
         looked = finite(case, seen, self._capture, partial=self._partial)
         if self._capture.narrow and not case.handed:
             self._capture.widen()

@@ -279,8 +279,8 @@ def as_before_set_anew(entries: list[Entry], known: Mapping[int, Habit]) -> bool
     return found
 
 
-def began_bad(case: Case, entries: list[Entry], *, midway: bool = False) -> list[str]:
-    """Return the names of weights that were bad before the forward: bad by now, and not written behind a backward.
+def began_bad(case: Case, entries: list[Entry], *, midway: bool = False) -> list[tuple[str, Tensor]]:
+    """Return the weights that were bad before the forward, each with its name: bad now, not written behind a backward.
 
     Of a step whose updates no optimizer makes that is not known, and of one that was broken off it is not asked.
     """
@@ -291,8 +291,8 @@ def began_bad(case: Case, entries: list[Entry], *, midway: bool = False) -> list
     later = {storage(one) for _, one in written_by(entries[first:])}
     bad = [one for one in case.parameters if is_bad(one) and storage(one) not in later]
     known = labels_of(roots_of(entries), []) if bad else {}
-    found = [label(known, one) for one in bad]
-    return ["a weight" if one is None else one.name for one in found]
+    found = [(label(known, one), one) for one in bad]
+    return [("a weight" if known is None else known.name, one) for known, one in found]
 
 
 def memory_of(entries: list[Entry]) -> set[int]:

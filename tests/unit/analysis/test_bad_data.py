@@ -8,6 +8,8 @@ from nandiag.analysis import analyse
 from nandiag.analysis.causes import explain
 from nandiag.analysis.causes.facts import LIKELY
 from nandiag.analysis.causes.mends import unwritten
+from nandiag.events import Around, Meaning, Site
+from nandiag.events.site import Written
 
 
 def test_data_that_was_bad_before_the_first_step_is_bad_data(at, by_hand):
@@ -179,3 +181,13 @@ def test_an_input_that_a_call_wrote_over_is_told_to_be_filled_in(by_hand):
     look = by_hand.found(3, method="record", phase="data", facts={"birth": "op", "stood_in": True})
     told = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(3), look, world=1), world=1)).verdict.evidence
     assert any(one.startswith("It wrote over its own input: where that is bad now") for one in told)
+
+
+def test_of_a_row_of_an_attribute_the_line_that_read_the_whole_is_told(at, by_hand):
+    bad, extra = by_hand.fact(nan=1, shape=(4,)), {"dataset": "Shard", "dataset_index": 18, "brought": True}
+    text = "return torch.from_numpy(row[:4])"
+    facts = at("lift_fresh", (bad,), (bad,), text=text, column=(7, 32), phase="data", file="t.py", line=17, extra=extra)
+    names = (Meaning("row", "self.rows[i]", "t.py", 16),)
+    around = Around(names=names, written=(Written("row", (16,)), Written("self.rows", (12,))))
+    story, *_ = explain(replace(facts, look=replace(facts.look, site=Site(around=around))))
+    assert "read or computed, in line 12, and" in story.suggestions[0].text

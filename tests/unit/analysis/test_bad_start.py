@@ -50,7 +50,8 @@ def test_a_weight_first_seen_bad_within_the_run_is_not_said_to_be_bad_from_the_s
 @pytest.mark.parametrize(("kind", "line", "code"), [
     ("Linear", 'net.to_empty(device="cpu")',
      "[m.reset_parameters() for m in net.modules() if hasattr(m, 'reset_parameters')]"),
-    ("ScaleNorm", 'net.to_empty(device="cpu")', "torch.nn.init.normal_(self.weight, std=0.02)"),
+    ("ScaleNorm", 'net.to_empty(device="cpu")',
+     "def reset_parameters(self):\n    torch.nn.init.normal_(self.weight, std=0.02)"),
     ("Linear", "w = torch.empty(3, 3)", "w = torch.empty(3, 3)\ntorch.nn.init.normal_(w, std=0.02)"),
     ("Linear", "self.w = torch.empty(3, 3)", "torch.nn.init.normal_(self.weight, std=0.02)"),
 ])  # fmt: skip
@@ -169,3 +170,19 @@ def test_what_stands_for_the_state_of_a_model_begins_with_a_copy(at, by_hand, us
     facts = replace(facts, origin=replace(facts.origin, source=line, column=column))
     told = explain(facts)[1].suggestions
     assert [one.code for one in told] == [line[: column[0]] + code + line[column[1] :], None]
+
+
+@pytest.mark.parametrize(("made", "fill"), [
+    ("nn.Parameter(torch.ones(d, device=device))", "torch.nn.init.ones_(self.scale)"),
+    ("nn.Parameter(torch.zeros(d))", "torch.nn.init.zeros_(self.scale)"),
+    ("nn.Parameter(torch.rand(d))", "torch.nn.init.normal_(self.scale, std=0.02)"),
+])  # fmt: skip
+def test_what_a_class_means_its_weight_to_be_is_what_its_reset_is_to_fill_it_with(by_hand, made, fill):
+    bad, line = by_hand.fact("1.scale", nan=3), 'net.to_empty(device="cpu")'
+    origin = Origin("nan", 0, (0,), 0, phase="init", inputs=(bad,), source=line, module_class="Scale")
+    extra = {"weight": "1.scale", "birth": "unwritten", "call": "empty_like", "made_as": made}
+    look = Looked("found", "record", 0, source="parameter", facts=extra)
+    facts = Facts(origin, "look", harm=Harm("parameter", 0, "init", (bad,), 1, 4), look=look, born_bad=bad)
+    (mend, *_) = explain(facts)[0].suggestions
+    assert mend.code == f"def reset_parameters(self):\n    {fill}"
+    assert mend.text == "Write every element behind to_empty: give Scale a reset_parameters, and call it there."

@@ -209,3 +209,12 @@ def test_a_setting_that_is_no_number_is_blamed_and_not_the_rate(by_hand):
     assert (found.slug, found.evidence) == ("optimizer_setting", ("weight_decay is nan; it was 0.01 before step 12",))
     assert found.suggestions[0].code is None
     assert found.suggestions[0].text.endswith("The script sets it at train.py:8, by decay = 0 * inf.")
+
+
+@pytest.mark.parametrize(("norm", "told"), [(188721.0, "the model itself"), (200.0, "targets")])
+def test_gradients_that_grow_more_than_the_loss_speak_of_the_model(by_hand, norm, told):
+    """Of a mean of squares the gradient grows as the root of the loss does, where targets alone are large."""
+    past = history([*CALM, norm, 3e15], [*CALM, 17034.0, 1e27], lr=1e-3)
+    found = story(by_hand, Compared(14, (12, 13, 14)), past)
+    assert told in found.suggestions[0].text
+    assert ("targets alone do not do that" in found.evidence[0]) is (told != "targets")

@@ -33,6 +33,7 @@ def test_a_sum_over_ranks(verdict_of):
     assert (verdict.cause, verdict.mechanism) == ("collective_overflow", "collective_overflow")
     assert (origin.phase, origin.ranks, origin.op, origin.line) == ("collective", (0, 1), "c10d.allreduce_.default", 32)
     assert (verdict.confidence, verdict.reproduced) == ("inferred", None)
+    assert origin.outputs_are == "gradient"  # which is none of what the op was given
     assert any("up to 56000 on rank 0, 55000 on rank 1" in text for text in verdict.evidence)
     assert "divide before the sum" in verdict.suggestions[1].text
 

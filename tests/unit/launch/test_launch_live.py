@@ -97,10 +97,17 @@ def test_a_child_known_by_its_number_is_called_a_module():
     assert seen((0, look)).line() == "rank 0, step 3, forward: module 0 (Scale) made +Inf"
 
 
-def test_an_op_that_nobody_writes_is_called_by_what_the_script_wrote():
+def test_a_sum_of_what_was_finite_is_not_said_to_be_received():
+    facts = {"carried_by": "all_reduce", "group_ranks": [0, 1], "sent_absmax": 38400.0}
+    look = replace(found("received"), phase="collective", facts=facts)
+    told = "rank 0, step 7, collective: NaN came out of all_reduce, into which this rank put finite values"
+    assert seen((0, look)).line() == told
+
+
+def test_what_torch_only_took_in_it_did_not_make():
     site = Site(op="aten.lift_fresh.default")
     look = Looked("found", "replay", 3, phase="data", source="op", site=site, inputs=(INF,), outputs=(INF,))
-    assert seen((0, look)).line() == "rank 0, step 3, data: torch.tensor made +Inf"
+    assert seen((0, look)).line() == "rank 0, step 3, data: torch took +Inf in, from Python's numbers or numpy's"
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def _around(frames: tuple[Frame, ...]) -> Around | None:
     statement, column = _on_one_line(place)
     names = tuple(_meanings(place, place, frames[1:]))[:_MOST_NAMES]
     uses = tuple(_uses(place, frames[1:]))[:_MOST_USES]
-    aliased = [one.text for one in names if _ATTRIBUTE.fullmatch(one.text)]
+    aliased = [text for one in names if _ATTRIBUTE.fullmatch(text := one.text.partition("[")[0])]
     lines = tuple(written(place, aliased))
     loops = tuple(carried(place))[:_MOST_USES]
     told = names, uses, statement, column, lines, again(place), alike(place), loops, ends(place)

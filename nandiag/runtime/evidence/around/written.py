@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from nandiag.events.site import Meaning, Written
 from nandiag.runtime.evidence.around.place import Function, Place
 from nandiag.runtime.evidence.around.unchanged import bound, called
+from nandiag.runtime.frames import USER, Frame
+from nandiag.runtime.frames.text import tree_of
 
 _MOST_NAMES, _MOST_LINES = 6, 6
 _LOADS, _LONGEST = ("load", "restore", "resume", "setstate", "state_from"), 120
@@ -98,6 +100,19 @@ def _registers(node: ast.AST, name: str) -> bool:
 
 def _line(node: ast.AST) -> int:
     return getattr(node, "lineno", 0)
+
+
+def set_by_class(frames: Iterable[Frame], owner: str, name: str) -> str | None:
+    """Return what the class ``owner``, in the file of the script's own frame, gives its attribute ``name`` at first."""
+    tree = next((tree_of(one.file) for one in frames if one.kind == USER), None)
+    classes = [one for one in ast.walk(tree) if isinstance(one, ast.ClassDef) and one.name == owner] if tree else []
+    sets = [one for own in classes for one in ast.walk(own) if isinstance(one, ast.Assign) and _sets(one, name)]
+    texts = [ast.unparse(one.value) for one in sets]
+    return texts[0] if len(texts) == 1 and len(texts[0]) <= _LONGEST else None
+
+
+def _sets(node: ast.Assign, name: str) -> bool:
+    return any(isinstance(one, ast.Attribute) and one.attr == name for one in node.targets)
 
 
 def restored(place: Place, texts: Iterable[str]) -> Iterator[Meaning]:

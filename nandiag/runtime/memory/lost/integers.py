@@ -77,6 +77,8 @@ def whole(dtype: torch.dtype | None) -> torch.dtype | None:
 
 def fits(exact: Tensor, dtype: torch.dtype) -> bool:
     """Whether a ``dtype`` of integers holds what was to be."""
+    if not exact.numel():
+        return True
     if exact.is_floating_point() and dtype is not torch.int64:
         return False
     low, high = (float(one) for one in torch.aminmax(exact))

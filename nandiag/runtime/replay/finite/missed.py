@@ -16,6 +16,7 @@ from nandiag.runtime.replay.finite.early import with_read_under_way
 from nandiag.runtime.replay.update.moved import left_alone
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entry import BACKWARD
+from nandiag.runtime.tape.exchange import Exchange
 from nandiag.runtime.tape.packed.lasting import ANEW, came_otherwise
 from nandiag.runtime.tape.packed.words import Made
 
@@ -45,12 +46,28 @@ def finite(case: Case, seen: Evidence, capture: Capture, *, partial: bool) -> Lo
         doubts.append(_DROPPED)
     looked = case.nothing("finite", "; ".join(["run again, the step is finite on this rank", *doubts]))
     looked = replace(looked, facts={"complete": not doubts, "joint": case.joint, **seen.multiplied()})
-    backwards = sum(entry.kind == BACKWARD for entry in seen.entries)
-    own = [one for one in capture.exchanges if one.places and one.micro_step >= backwards]
-    looked = with_exchange(looked, seen.result.largest_gradient, seen.roots, own)
+    looked = with_exchange(looked, seen.result.largest_gradient, seen.roots, _own_exchanges(seen, capture))
     if looked.site is not None:
         return looked
     return with_read_under_way(looked, capture.exchanges, seen.entries, case.parameters)
+
+
+def _own_exchanges(seen: Evidence, capture: Capture) -> list[Exchange]:
+    """Return those that the script called by itself behind the last backward."""
+    backwards = sum(entry.kind == BACKWARD for entry in seen.entries)
+    return [one for one in capture.exchanges if one.places and one.micro_step >= backwards]
+
+
+def behind_exchange(looked: Looked, seen: Evidence, capture: Capture) -> Looked:
+    """Return the last write into a bad gradient with the script's own call that exchanged gradients, if one did.
+
+    What it exchanges its line says; that a sum for the log went round tells nothing of gradients.
+    """
+    for one in reversed(_own_exchanges(seen, capture)):
+        site = site_of(Spot(None, None, one.frames, "collective", one.micro_step), None)
+        if "grad" in (site.source or ""):
+            return replace(looked, facts={**looked.facts, "exchanged_by": [one.name, site.file, site.line]})
+    return looked
 
 
 def _brought(case: Case, seen: Evidence) -> Looked | None:

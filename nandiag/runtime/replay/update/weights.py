@@ -8,6 +8,7 @@ from dataclasses import replace
 from torch import Tensor, isfinite, strided
 
 from nandiag.events import Looked
+from nandiag.runtime.collectives.messages import ARRIVALS
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.look.finite import is_bad, is_blank
 from nandiag.runtime.memory.there import held_of
@@ -87,4 +88,16 @@ def of_weights(case: Case, entries: list[Entry], writes: list[Entry], looked: Lo
         looked = last_write([one for one in case.parameters if is_bad(one)], case.step, writes, GONE) or looked
     if not spoiled:
         return looked
-    return replace(looked, facts={**looked.facts, "began_bad": spoiled[:_MOST], "all_bad": len(spoiled)})
+    began: dict[str, object] = {"began_bad": [name for name, _ in spoiled[:_MOST]], "all_bad": len(spoiled)}
+    return replace(looked, facts={**looked.facts, **began, **_filled_by(looked, spoiled)})
+
+
+def _filled_by(looked: Looked, spoiled: list[tuple[str, Tensor]]) -> dict[str, object]:
+    """Return which message had filled the memory of the weight that ``looked`` met bad, as far as that is known.
+
+    It may have been finite: whether it was not, the rank that sent it tells.
+    """
+    met = {one.name for one in looked.inputs if one.bad} if looked.source == "parameter" else set()
+    messages = (ARRIVALS.of(one) for name, one in spoiled if name in met)
+    message = next((one for one in messages if one is not None), None)
+    return {} if message is None else {"filled_by": message.facts()["handed"]}

@@ -9,7 +9,7 @@ import torch
 from nandiag.analysis import analyse
 from nandiag.analysis.causes import explain
 from nandiag.analysis.causes.facts import LIKELY
-from nandiag.events import Around, Harm, Looked, Meaning, Site
+from nandiag.events import Around, Compared, Harm, Looked, Meaning, Setting, Site
 from tests.unit.analysis.mends.told import on as around
 from tests.unit.analysis.mends.told import placed
 from tests.unit.analysis.ops.told import codes, on
@@ -228,3 +228,19 @@ def test_what_stands_in_for_lost_weights_is_told_where_the_op_was_given_it(by_ha
     verdict = analyse(by_hand.run(by_hand.rank(0, look, by_hand.state(8, "0.weight"), world=1), world=1)).verdict
     told = "Nothing finite was left of the weights: the input above comes of 0.02 in their place, a guess."
     assert (told in verdict.evidence) is guessed
+
+
+@pytest.mark.parametrize(("setting", "told"), [
+    (Setting(0, "eps", 0.0, 1e-3, 1e-8, 1e-8, 1e-8, 3, 1, ('f23.py:22: group["eps"] = 0.0',)),
+     ' The script sets it in f23.py:22: group["eps"] = 0.0.'),
+    (None, ""),
+])  # fmt: skip
+def test_an_eps_of_0_is_said_to_be_0_and_where_it_is_set(at, by_hand, setting, told):
+    extra = {"reconstructed": True, "parameters": ["emb.weight"], "settings": {"eps": 0.0, "betas": [0.9, 0.999]}}
+    given, text = (by_hand.fact(), by_hand.fact(), by_hand.fact(zeros=3)), "opt.step()"
+    facts = at("addcdiv_", given, (by_hand.fact(nan=3),), extra=extra, phase="optimizer", text=text, column=(0, 10))
+    facts = replace(facts, compared=None if setting is None else Compared(6, settings=(setting,)))
+    mend = explain(facts)[0].suggestions[0]
+    assert (mend.text, mend.code) == (
+        f"The optimizer's eps is 0: it divides by 0 for a gradient of zeros. Give it one.{told}", "eps=1e-8",
+    )  # fmt: skip

@@ -235,6 +235,22 @@ def test_outside_of_all_modules_the_function_is_named_and_when_it_ran(by_hand, p
     assert analyse(record).verdict.summary == f"-Inf born on rank 0 at step {step} in {place}"
 
 
+def test_what_left_the_weights_bad_that_a_step_began_with_ran_between_two_steps(by_hand):
+    site = Site(op="aten.div.Tensor", file="train.py", line=19, source="return s / n", function="average")
+    look = by_hand.found(5, phase="optimizer", site=site, facts={"began_bad": ["0.weight"], "all_bad": 4})
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(5), look, world=1), world=1)).verdict
+    assert verdict.summary == "-Inf born on rank 0 at step 5 in average(), between steps 4 and 5"
+
+
+@pytest.mark.parametrize(("of_loss", "told"), [(2, None), (1, 1)])
+def test_a_micro_step_is_told_where_forward_and_backward_agree_on_it(by_hand, of_loss, told):
+    """A pipeline's schedule runs some forwards, or all, before the first backward call counts."""
+    harm = replace(by_hand.loss(3, micro_step=of_loss), total=4)
+    verdict = analyse(by_hand.run(by_hand.rank(0, harm, by_hand.found(3, micro_step=1), world=1), world=1)).verdict
+    assert verdict.origin.micro_step == told
+    assert ("micro-step" in verdict.summary) is (told is not None)
+
+
 def test_a_clean_look_says_nothing_about_a_weight_that_was_seen_bad(by_hand):
     record = by_hand.run(
         by_hand.rank(0, by_hand.state(0, "emb.weight", phase="init"), by_hand.finite(0), world=1), world=1

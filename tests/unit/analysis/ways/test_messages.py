@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nandiag.analysis import analyse
-from nandiag.events import Sent
+from nandiag.events import Sent, Site
 
 
 def received(by_hand, step, *handed):
@@ -197,3 +197,69 @@ def test_of_two_clients_that_gave_bad_values_none_is_blamed_alone(by_hand):
     server = by_hand.rank(0, by_hand.gradient(5), exchanged(by_hand, way), world=3)
     clients = [by_hand.rank(at, Sent(*way, by_hand.found(24)), world=3) for at in (1, 2)]
     assert analyse(by_hand.run(server, *clients, world=3)).verdict.origin.ranks not in {(1,), (2,)}
+
+
+def test_a_weight_that_another_rank_filled_with_what_was_bad_was_received(by_hand):
+    """The script broadcasts the weights between two steps, and both ranks begin the next one with them."""
+    way = ("broadcast", (0, 1), 15, "0#0")
+    call = Site(op="c10d::broadcast_.default", file="/w/train.py", line=33, source="    dist.broadcast(p.data, src=0)")
+    held = by_hand.found(
+        5, source="parameter", phase="optimizer", inputs=(by_hand.fact("freq", posinf=1),), outputs=(),
+        facts={"began_bad": ["freq"], "all_bad": 1, "filled_by": [way[0], list(way[1]), *way[2:]]},
+    )  # fmt: skip
+    made = by_hand.found(5, phase="data")
+    first = by_hand.rank(0, Sent(*way, by_hand.found(5), call), by_hand.loss(5), by_hand.gradient(5), made)
+    told = analyse(by_hand.run(first, by_hand.rank(1, by_hand.loss(5), by_hand.gradient(5), held))).verdict
+    assert told.origin.ranks == (0,)
+    assert not any("by itself" in text for text in told.evidence)
+    assert {one.via for one in told.spread} == {
+        "the script's broadcast in line 33 of train.py, in the group of ranks 0-1"
+    }
+    unsent = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(5), made), by_hand.rank(1, by_hand.loss(5), held)))
+    assert any("rank 1 went bad in the same step too, for a weight of its own was bad" in text.lower()
+               for text in unsent.verdict.evidence)  # fmt: skip
+
+
+def test_a_message_of_an_earlier_step_did_not_bring_what_is_bad_now(by_hand):
+    way = ("broadcast", (0, 1), 15, "0#0")
+    held = by_hand.found(
+        5, source="parameter", phase="optimizer", inputs=(by_hand.fact("freq", posinf=1),), outputs=(),
+        facts={"filled_by": [way[0], list(way[1]), *way[2:]]},
+    )  # fmt: skip
+    told = analyse(
+        by_hand.run(by_hand.rank(0, Sent(*way, by_hand.found(2))), by_hand.rank(1, by_hand.loss(5), held))
+    ).verdict
+    assert told.origin.ranks == (1,)
+
+
+def test_a_rank_with_finite_shards_met_the_bad_ones_of_another(by_hand):
+    shard = replace(by_hand.fact("2.weight", nan=3), placement="(S(0))")
+    bad = replace(by_hand.state(4, since=3), tensors=(shard,))
+    first = by_hand.rank(0, by_hand.gradient(5))
+    told = analyse(by_hand.run(first, by_hand.rank(1, bad, by_hand.found(4, phase="optimizer")))).verdict
+    assert [(one.ranks, one.via) for one in told.spread] == [((0,), "the bad shards of weights on rank 1")]
+
+
+@pytest.mark.parametrize(("between", "told"), [(False, []), (True, ["gradient"])])
+def test_gradients_that_go_bad_steps_after_a_bad_loss_are_a_hit_of_their_own(by_hand, between, told):
+    """The gradients of the step of the loss were finite, and nothing bad had reached any weights."""
+    more = [by_hand.state(4, since=3)] if between else []
+    logs = [by_hand.rank(at, by_hand.loss(3), by_hand.found(3), *more, by_hand.gradient(6)) for at in (0, 1)]
+    spread = analyse(by_hand.run(*logs)).verdict.spread
+    assert [one.what for one in spread if one.what == "gradient"] == told
+
+
+@pytest.mark.parametrize("bad_loss", [False, True])
+def test_gradients_that_went_through_the_scripts_exchange_came_by_it_where_the_loss_was_finite(by_hand, bad_loss):
+    wrote = Site(op="div_", file="/w/train.py", line=34, source="p.grad /= world")
+    facts = {"written_in_place": "div_", "exchanged_by": ["all_reduce", "/w/train.py", 33]}
+    last = by_hand.found(4, method="tape", phase="optimizer", site=wrote, facts=facts, inputs=())
+    first = by_hand.rank(0, *([by_hand.loss(4)] if bad_loss else []), by_hand.gradient(4), last)
+    made = by_hand.rank(1, by_hand.loss(4), by_hand.gradient(4), by_hand.found(4))
+    told = analyse(by_hand.run(first, made)).verdict
+    assert told.origin.ranks == (1,)
+    way = "the script's all_reduce in line 33 of train.py"
+    came = f"The gradients of rank 0 went through {way}, and its loss was finite: that no fault is there as well is "
+    assert (f"{came}inferred." in told.evidence) is not bad_loss
+    assert (("gradient", way) in [(one.what, one.via) for one in told.spread]) is not bad_loss
+    assert any("whether that came from another rank is not known" in text for text in told.evidence) is bad_loss

@@ -61,6 +61,7 @@ def test_what_was_made_in_this_step_is_run_again(work, alone):
         ("scatter", (0,), 1, "found", "replay")
     ]
     assert (sent[0].look.site.line, sent[0].look.site.op) == (line_of("# zero rows"), "aten.div.Tensor")
+    assert (sent[0].site.line, sent[0].site.op) == (line_of("src=0) for one in many]"), "c10d::scatter_.default")
     assert worker.harms == worker.looked == []
 
 

@@ -140,6 +140,27 @@ def test_a_run_that_goes_on_with_a_new_model_from_its_own_file_is_told_what_made
     assert look.site.source.endswith("# the line")
 
 
+def test_a_file_loaded_into_a_new_model_is_named_where_its_optimizer_begins_with_what_was_bad_there(work, tmp_path):
+    """The weight is Inf before the first update of the new optimizer, and the cast that made it so is the line."""
+    worker = work(max_replays=0)  # as where ranks could only run the step again together
+    for turn in range(2):
+        model = nn.Linear(4, 3)
+        with torch.no_grad():
+            model.weight[1, 2] = 1e5
+        if turn:
+            model.load_state_dict({key: one.float() for key, one in torch.load(tmp_path / "half.pt").items()})
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (model(torch.ones(2, 4)) * 1e-4).square().mean().backward()
+            optimizer.step()
+        torch.save(halved(model.state_dict()), tmp_path / "half.pt")
+    looked = found(worker)
+    assert looked is not None
+    assert looked.site.source.rstrip().endswith("# the line")
+    assert looked.facts["weight"] == "weight"
+
+
 def test_a_state_that_is_saved_whole_is_no_matter(work, tmp_path):
     worker = work()
     train(tmp_path / "last.pt", dict)

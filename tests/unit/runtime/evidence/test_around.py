@@ -10,7 +10,8 @@ from torch.utils.checkpoint import checkpoint
 from nandiag.events import Meaning
 from nandiag.runtime.evidence.around import around
 from nandiag.runtime.evidence.around.place import torch_by
-from nandiag.runtime.frames import stack
+from nandiag.runtime.evidence.around.written import set_by_class
+from nandiag.runtime.frames import Frame, stack
 
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="columns are known from Python 3.11 on")
 
@@ -256,6 +257,14 @@ def test_where_a_variable_of_the_file_is_written(run):
     assert lines(run(text)) == {"scale": (1, 4, 8)}
 
 
+def test_where_an_attribute_is_written_of_which_a_name_is_a_part(run):
+    text = (
+        "class Shard:\n    def __init__(self):\n        self.rows = [1, 2]\n    def get(self, i):\n"
+        "        row = self.rows[i]\n        return probe(row)\nfound = Shard().get(0)\n"
+    )
+    assert lines(run(text)) == {"row": (5,), "self.rows": (3,)}
+
+
 def test_where_an_attribute_is_written(run):
     text = (
         "class M(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
@@ -332,3 +341,16 @@ def test_what_a_loaded_state_gives_a_key_that_a_name_stands_for(run, load, told)
     found = [one for one in run(text).restored if one.name == "state['step']"]
     assert [one.text for one in found] == told
     assert all(one.line == 8 for one in found)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [("", "nn.Parameter(torch.ones(d))"), ("\n        self.scale = nn.Parameter(torch.zeros(d))", None)],
+)
+def test_what_a_class_of_the_file_gives_its_attribute_at_first(tmp_path, more, told):
+    path = tmp_path / "train.py"
+    lines = "class Scale(nn.Module):\n    def __init__(self, d):\n        self.scale = nn.Parameter(torch.ones(d))"
+    path.write_text(f"{lines}{more}\nmodel.to_empty(device='cpu')\n")
+    frame = Frame(compile(path.read_text(), str(path), "exec"), 0)
+    assert set_by_class([frame], "Scale", "scale") == told
+    assert set_by_class([frame], "Linear", "scale") is None
