@@ -49,7 +49,7 @@ def generators(*, full: bool, private: Iterable[torch.Generator] = ()) -> Genera
     if not full and not private:
         return Generators(_cpu_state(), cuda)
     # To ask numpy itself would import them, and a child that another thread forks meanwhile would wait for that import.
-    numpy = sys.modules.get("numpy.random") if full else None
+    numpy = _numpy_random() if full else None
     return Generators(
         cpu=_cpu_state(),
         cuda=cuda,
@@ -57,6 +57,12 @@ def generators(*, full: bool, private: Iterable[torch.Generator] = ()) -> Genera
         numpy=None if numpy is None else numpy.get_state(),
         private=tuple((one, one.get_state()) for one in private),
     )
+
+
+def _numpy_random() -> Any:
+    """Return the module of numpy's generators, None where it was not imported; another thread may be at that."""
+    module = sys.modules.get("numpy.random")
+    return module if hasattr(module, "get_state") else None
 
 
 _cpu_state = torch.default_generator.get_state
@@ -113,7 +119,7 @@ def python_used(before: Generators) -> bool:
     """Tell whether Python's or numpy's generator moved since ``before`` was taken in full."""
     if before.python != random.getstate():
         return True
-    numpy = sys.modules.get("numpy.random")
+    numpy = _numpy_random()
     if before.numpy is None or numpy is None:
         return numpy is not None  # it came in since, to be drawn from
     now = numpy.get_state()

@@ -43,6 +43,7 @@ class Clock:
         self._reached = self._left = 0
         self.updated_in = -1  # the step in which the newest update was made
         self.has_optimizer = self.trains = False
+        self.several = False  # other threads than the taped one have made updates
         self._updates: MutableMapping[torch.optim.Optimizer, Count] = WeakIdKeyDictionary()
         # How many were made before each, and in which step it was made.
         self._made: MutableMapping[torch.optim.Optimizer, tuple[int, int]] = WeakIdKeyDictionary()
@@ -97,7 +98,7 @@ class Clock:
             self._go_back(known.number)
         known.updates += 1
         if beside:
-            known.number = _BESIDE  # nothing goes on from what it has counted
+            self.several, known.number = True, _BESIDE  # nothing goes on from what it has counted
         if beside or (known.number >= self._within[0] and known.updates <= self._within[1]):
             return self.step
         self.updated_in = self.step
@@ -123,6 +124,7 @@ class Clock:
         The main one goes on from the step in which it was left.
         """
         main = threading.main_thread().ident
+        self.several |= last is not None
         if last == main:
             self._left = self.step
         self.step = self._left if threading.get_ident() == main else 0

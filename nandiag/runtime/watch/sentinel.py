@@ -361,8 +361,8 @@ class Sentinel:
         """``owner.zero_grad()`` is called: where a backward had no step, the script left it out by itself."""
         if not self.losses.pending or self.nesting or not self.clock.has_optimizer or self.capture.off:
             return
-        # What another thread trains is not asked for its gradients, which its backward writes meanwhile.
-        if not (self.capture.elsewhere or self.capture._beside) and self.weights.drops_all(owner):
+        # What another thread trains is not asked for its gradients, which its backward writes: each drops its own.
+        if self.clock.several or self.weights.drops_all(owner):
             self.losses.drop()
             self.capture.gradients_dropped()
 

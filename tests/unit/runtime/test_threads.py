@@ -133,6 +133,24 @@ def test_no_weight_that_another_thread_trains_is_asked_for_its_gradient(work, be
     assert asked == ([] if beside else [threading.get_ident()])
 
 
+def test_a_bad_loss_that_a_thread_leaves_out_beside_others_is_no_harm(work):
+    worker = work(on_anomaly="stop")
+    train(Net(), steps=3, bad=None)
+
+    def leave_out():
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for step in range(6):
+            loss = model(torch.ones(3, 4)).mean() * (math.inf if step == 3 else 1.0)
+            loss.backward()
+            if loss.isfinite():
+                optimizer.step()
+            optimizer.zero_grad()
+
+    at_work(leave_out)
+    assert worker.harms == []
+
+
 def test_a_step_of_another_thread_in_the_middle_of_a_replay(work):
     worker, model, other = work(), Net(), Net()
     asked, done, seen = threading.Event(), threading.Event(), []

@@ -6,7 +6,6 @@ What the replay writes to them leads nowhere, and they stand where they stood. O
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import logging
 import os
@@ -19,6 +18,7 @@ from typing import Any
 from nandiag.runtime.belongings.bystanders import Bystanders
 from nandiag.runtime.belongings.world.standing import is_open, position
 from nandiag.runtime.guard import Refused
+from nandiag.runtime.names.alive import alive
 from nandiag.runtime.recorder import RECORDER
 
 _WRITES = ("write", "writelines", "truncate")
@@ -144,31 +144,26 @@ def _archives() -> list[Any]:
     """Return what can be read only once it was closed: compressed files, and archives, which lie in other files."""
     kinds = [getattr(sys.modules.get(module), name, None) for module, name in _ENDED]
     known = {kind for kind in kinds if kind is not None}
-    found = [one for one in gc.get_objects() if not known.isdisjoint(type(one).__mro__)]
+    found = alive(lambda kind: not known.isdisjoint(kind.__mro__))
     return sorted(found, key=lambda one: _FILE in type(one).__mro__)
 
 
 def _files() -> Iterator[Any]:
     """Yield every open file, once, with those that it wraps."""
-    kinds: dict[type, bool] = {}
     known: dict[int, Any] = {}
-    waiting = [one for one in gc.get_objects() if _is_file(type(one), kinds)]
+    waiting = alive(_is_file)
     waiting += [sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__]
     waiting += [getattr(one(), "stream", None) for one in list(logging._handlerList)]  # type: ignore[attr-defined]
     while waiting:
         one = waiting.pop()
-        if one is not None and id(one) not in known and _is_file(type(one), kinds) and is_open(one):
+        if one is not None and id(one) not in known and _is_file(type(one)) and is_open(one):
             known[id(one)] = one
             waiting.append(_inner(one))
             yield one
 
 
-def _is_file(kind: type, kinds: dict[type, bool]) -> bool:
-    # Of the class alone: to ask ``isinstance`` of everything there is would run code of the script's.
-    found = kinds.get(kind)
-    if found is None:
-        found = kinds[kind] = _FILE in kind.__mro__
-    return found
+def _is_file(kind: type) -> bool:
+    return _FILE in kind.__mro__
 
 
 def _inner(one: Any) -> Any:

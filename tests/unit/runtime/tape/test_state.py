@@ -32,6 +32,13 @@ def test_generators_of_numpy_that_nobody_asked_for_are_not_imported(unasked):
     states.put_back()
 
 
+def test_generators_of_numpy_that_another_thread_is_importing_have_no_state_yet(unasked):
+    unasked.setitem(sys.modules, "numpy.random", ModuleType("numpy.random"))
+    taken = generators(full=True)
+    assert taken.numpy is None
+    assert not python_used(taken)
+
+
 def test_generators_of_numpy_that_came_in_since_may_have_been_used(unasked):
     states = generators(full=True)
     unasked.setitem(sys.modules, "numpy.random", np.random)

@@ -6,7 +6,6 @@ to be registered with the script's modules and nothing runs per layer.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from torch import nn
 
 from nandiag.runtime.frames import LIBRARY, kind_of
+from nandiag.runtime.names.alive import alive
 
 _TRANSPARENT = frozenset({"_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module"})
 _WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel"})
@@ -67,10 +67,13 @@ def child_name(parent: nn.Module, key: str, name: str) -> str:
     return f"{name}.{key}" if name else key
 
 
+def _is_module(kind: type) -> bool:
+    return nn.Module in kind.__mro__
+
+
 def find_roots() -> list[nn.Module]:
     """Return every live module that is no child of another one."""
-    # type() and not isinstance: a proxy's __class__ property must not run.
-    modules = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
+    modules = alive(_is_module)
     children = {id(child) for module in modules for child in module.__dict__.get("_modules", {}).values()}
     return [module for module in modules if id(module) not in children and "_modules" in module.__dict__]
 
