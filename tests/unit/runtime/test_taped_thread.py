@@ -225,3 +225,15 @@ def test_what_other_threads_made_within_the_step_was_not_run_again(work, backwar
     looked = next(one for one in worker.looked if one.step == BAD)
     assert (looked.outcome, looked.facts.get("complete")) == ("finite", False)
     assert "other threads made gradients within the step" in looked.reason
+
+
+def test_the_micro_step_is_counted_anew_where_another_thread_makes_the_update(work):
+    worker, model = work(), nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(4):
+        optimizer.zero_grad()
+        out = model(torch.ones(3, 4)).square()
+        (out * (step != BAD)).log().mean().backward()
+        at_work(optimizer.step)
+    assert found(worker) == ("found", "aten.log.default")
+    assert worker.looked[0].micro_step == 0
