@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nandiag.analysis.causes.course import Course
 from nandiag.analysis.causes.facts import Cause, Facts
+from nandiag.analysis.causes.mends.scales import rates
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
 
@@ -15,16 +21,23 @@ def fastest(rates: dict[int, float]) -> tuple[int, ...]:
     return tuple(sorted(rank for rank, rate in rates.items() if rate == high)) if len(set(rates.values())) > 1 else ()
 
 
-def by_rates(facts: Facts, found: Cause | None) -> Cause | None:
+def by_rates(facts: Facts, found: Cause | None, found_in: Sequence[Course]) -> Cause | None:
     """Return ``found`` as what the one rate did that is too high, where the ranks share their gradients.
 
-    What one rank's weights make of them is averaged with what the others make: all of them grow, at any rate.
+    What one rank's weights make of them is averaged with what the others make: all of them grow, at any rate. Where
+    the lowest rate is too high as well, by how fast they grew, it is none to try.
     """
     ranks = fastest(facts.rates) if facts.shared else ()
     if found is None or found.slug not in _RAN_AWAY or not ranks:
         return found
     low = min(facts.rates.values())
+    most = _stable(facts, found_in)
     others = words.ranks([rank for rank, rate in facts.rates.items() if rate == low])
+    if found.slug == "lr_divergence" and low > most:
+        both = (
+            f"By that growth {words.number(low)}, as on {others}, is too high as well: above about {most:.1g} it grows."
+        )
+        return replace(found, evidence=(*found.evidence, both))
     told = (
         "They take the same gradients, at rates of their own: what one rank's weights make is averaged with the rest."
     )
@@ -35,3 +48,10 @@ def by_rates(facts: Facts, found: Cause | None) -> Cause | None:
     name = facts.harm.optimizer if facts.harm is not None else None
     mend = Suggestion(text, f"{name}(..., lr={words.number(low)})" if name else None)
     return Cause("lr_divergence", (found.evidence[0], told), (mend,), found.strength, story=True)
+
+
+def _stable(facts: Facts, found_in: Sequence[Course]) -> float:
+    """Return the highest rate at which plain gradients would not have grown; their mean moves by the mean rate."""
+    plain = facts.harm is not None and facts.harm.optimizer in rates.BY_THE_NORM
+    mean = sum(facts.rates.values()) / len(facts.rates)
+    return rates.stable(found_in[0], mean) if plain and found_in else math.inf

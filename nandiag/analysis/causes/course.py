@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import median
 
 from nandiag.events import History, Trainer, words
@@ -60,6 +61,12 @@ class Course:
         """How many times its usual value the gradient norm has at the end; infinite where only the loss tells."""
         newest = [row.norm for row in self.rows[-2:] if row.norm is not None]
         return max(newest, default=0.0) / self.usual_norm if self.usual_norm else 0.0
+
+    @property
+    def factor(self) -> float:
+        """The least by which the gradient norm grew from one step to the next, from the last calm step on, else 1."""
+        norms = [row.norm for row in self.rows[max(self.calm - 1, 0) :] if row.norm]
+        return max(min((new / old for old, new in pairwise(norms)), default=1.0), 1.0)
 
     @property
     def loss_growth(self) -> float:

@@ -115,7 +115,7 @@ _USUAL = 512.0
 
 def explain(facts: Facts) -> Cause | None:
     """Name what made the run diverge, where its gradient norm or its loss had grown far before the origin."""
-    return apart.by_rates(facts, _by_course(facts))
+    return apart.by_rates(facts, _by_course(facts), courses(facts.history, *until(facts)))
 
 
 def _by_course(facts: Facts) -> Cause | None:
@@ -331,7 +331,7 @@ def _lower(facts: Facts, course: Course, high: float, strength: int) -> Suggesti
     A schedule writes over what the optimizer is made with: a rate put there would change nothing.
     """
     name = _kind(facts, course) or "the optimizer"
-    rate, what = rates.first_try(name, course, high, facts.rates)
+    rate, what = rates.first_try(name, course, high, facts.rates, shared=facts.shared)
     scheduled = course.rate_rose and _is_scheduled(facts)
     lower = f"Lower the learning rate; {what} is a first try. Then warm up to more."
     if scheduled:

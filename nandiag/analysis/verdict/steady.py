@@ -11,7 +11,7 @@ from nandiag.analysis.ranks import crashed_late, unheard
 from nandiag.analysis.report import Finding, RankState, Report, Run, Suggestion, Verdict
 from nandiag.analysis.timeline import STARTS, STATE, Timeline
 from nandiag.analysis.ways.spread import BUFFERS
-from nandiag.events import Finished, Harm, Looked, Raised, Warned, words
+from nandiag.events import Finished, Harm, Looked, Raised, Stopping, Warned, words
 from nandiag.store.reader import RankLog
 
 _RAN_AWAY = frozenset({"lr_divergence", "gradient_explosion", "optimizer_setting"})
@@ -279,6 +279,13 @@ def _finite_before(harm: Harm, own: list[Harm]) -> int:
     return harm.step - 1 if made else known
 
 
+def _before_stop(own: list[Harm], log: RankLog | None) -> tuple[int, ...]:
+    """Return the step before the one of its own harm that a rank stopped at: other threads of it may have gone on."""
+    stops = [one.event.step for one in (log.records if log else ()) if isinstance(one.event, Stopping)]
+    first = [harm.step for harm in own if stops and harm.step <= stops[0]]
+    return (max(first) - 1,) if first else ()
+
+
 def _never_finite(look: Looked) -> bool:
     return look.phase in STARTS and ("weight" in look.facts or look.source in STATE)
 
@@ -292,7 +299,7 @@ def _last_finite(state: RankState, own: list[Harm], log: RankLog | None) -> int 
     told = [one.event for one in (log.records if log else ()) if isinstance(one.event, Finished)]
     if told and told[-1].last_finite_step is not None:
         # Of several optimizers one may have updated in a step that another did not come to.
-        return min(told[-1].last_finite_step, told[-1].steps - 1)
+        return min(told[-1].last_finite_step, told[-1].steps - 1, *_before_stop(own, log))
     if own:
         return max(harm.step for harm in own) - 1
     pulse = log.pulse if log else None

@@ -44,6 +44,7 @@ class Backwards:
             if not self._capture.settled:
                 self._trains()
             self._capture.training()
+            self._capture.window.gradients_in(self._sentinel.clock.step)
             return bool(self._begins(tensors, given))
         except Exception as error:
             disarm("sentinel", error)

@@ -80,7 +80,7 @@ def arm() -> Sentinel:
     _watch_swaps(sentinel, capture)
     _watch_standstill()
     _wrap_backward(sentinel, capture)
-    _wrap_grad(sentinel)
+    _wrap_grad(sentinel, capture)
     wrap_functional_grads(capture, guarded_alone("sentinel")(sentinel.grad_called))
     _wrap_zero_grad(sentinel, capture)
     _wrap_optimizer_init(sentinel, capture)
@@ -275,15 +275,17 @@ def _wrap_backward(sentinel: Sentinel, capture: Capture) -> None:
     torch.autograd.backward = backward
 
 
-def _wrap_grad(sentinel: Sentinel) -> None:
+def _wrap_grad(sentinel: Sentinel, capture: Capture) -> None:
     original = torch.autograd.grad
     sees, called = guarded_alone("sentinel")(sentinel.bare.sees), guarded_alone("sentinel")(sentinel.grad_called)
+    made_in = guarded("tape")(capture.window.gradients_in)
 
     @functools.wraps(original)
     def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         outputs = tuple(outputs) if isinstance(outputs, Iterator) else outputs  # it can be gone through but once
         if not sentinel.clock.has_optimizer:
             sees(outputs)
+        made_in(sentinel.clock.step)
         try:
             gradients = original(outputs, inputs, *args, **kwargs)
         except BaseException as error:

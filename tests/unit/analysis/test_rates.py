@@ -23,11 +23,14 @@ def test_the_rates_of_all_ranks_are_those_of_one_and_the_same_step():
     assert rates_of({0: None}, 2) == ({}, False)
 
 
-def ran_away(by_hand, *, shared):
+CALM_FIRST, FROM_THE_START = (1.0, 1.0, 1.0, 40.0, 1e4, 1e13), (1.0, 40.0, 1e3, 4e4, 1e6, 4e7)
+
+
+def ran_away(by_hand, *, shared, low=0.01, grown=CALM_FIRST):
     """Two ranks whose losses ran away: by the rate of rank 1, where they share their gradients."""
-    grown, site = (1.0, 1.0, 1.0, 40.0, 1e4, 1e13), Site("net", "Net", "aten.pow.Tensor_Scalar", file="t.py", line=3)
+    site = Site("net", "Net", "aten.pow.Tensor_Scalar", file="t.py", line=3)
     of_rank = (
-        history(*(0.01,) * 6, norms=grown, losses=(1.0, 1.0, 1.0, 1.0, 60.0, 1e9)),
+        history(*(low,) * 6, norms=grown, losses=(1.0, 1.0, 1.0, 1.0, 60.0, 1e9)),
         history(*(0.9,) * 6, norms=grown if shared else (*grown[:5], 1e12), losses=(1.0, *grown[1:])),
     )
     big = by_hand.fact(max=1e21, absmax=1e21)
@@ -43,6 +46,17 @@ def test_of_ranks_that_share_their_gradients_the_one_with_the_highest_rate_is_to
     assert first.text.startswith("Give all ranks the same learning rate: look at what sets it on rank 1.")
     assert first.code == "SGD(..., lr=0.01)"
     assert ran_away(by_hand, shared=False).origin.ranks == (0, 1)
+
+
+@pytest.mark.parametrize("low", [0.6, 0.06])
+def test_a_rate_of_another_rank_that_is_too_high_as_well_is_none_to_try(by_hand, low):
+    verdict = ran_away(by_hand, shared=True, low=low, grown=FROM_THE_START)
+    assert verdict.cause == "lr_divergence"
+    first = verdict.suggestions[0]
+    assert first.text.startswith("Lower the learning rate;")
+    assert f"{low}" not in first.text + (first.code or "")
+    assert any(f"{low}, as on rank 0, is too high as well: above about 0.0" in one for one in verdict.evidence)
+    assert any("the learning rate is 0.9 on rank 1" in one for one in verdict.evidence)
 
 
 @pytest.mark.parametrize(

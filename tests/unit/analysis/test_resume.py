@@ -252,3 +252,10 @@ def test_that_no_more_than_the_state_is_bad_is_told(by_hand):
     weights = by_hand.state(13, "weight")
     told = analyse(by_hand.run(by_hand.rank(0, bad, weights, world=1), world=1)).verdict.evidence
     assert not any("no weight was seen" in text for text in told)
+
+
+def test_a_rank_that_stopped_in_one_thread_and_went_on_in_others_resumes_from_before_the_harm(by_hand):
+    stop = Stopping(22, "stop", "stop", "gradient")
+    record = by_hand.run(by_hand.rank(0, by_hand.loss(22), stop, Finished(40, 0, 38), world=1), world=1)
+    report = analyse(record)
+    assert (report.verdict.last_finite_step, resume_at(report)) == (21, (22, False))

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -191,3 +192,48 @@ def test_a_module_that_ends_in_a_thread_that_is_not_taped_any_more_opens_nothing
     assert worker.capture.window.here
     train(model)
     assert found(worker) == ("found", "aten.log.default")
+
+
+def by_other_threads(*, bad, backward):
+    """Each step: the first model's gradients by one thread and those of its copy by another; this one updates."""
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def part(step, number):
+        loss = model(torch.ones(3, 4)).square().mean() / (not (number and step == bad))
+        if backward:
+            loss.backward()
+        else:
+            given.append(torch.autograd.grad(loss, list(model.parameters())))
+
+    taped = ThreadPoolExecutor(1)
+    with taped, ThreadPoolExecutor(1) as beside:
+        for step in range(4):
+            given = []
+            optimizer.zero_grad()
+            for number, pool in enumerate((taped, beside)):
+                pool.submit(part, step, number).result(SECONDS)
+            for index, one in enumerate(model.parameters() if given else ()):
+                one.grad = sum(gradients[index] for gradients in given)
+            optimizer.step()
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_what_other_threads_made_within_the_step_was_not_run_again(work, backward):
+    worker = work()
+    by_other_threads(bad=BAD, backward=backward)
+    looked = next(one for one in worker.looked if one.step == BAD)
+    assert (looked.outcome, looked.facts.get("complete")) == ("finite", False)
+    assert "other threads made gradients within the step" in looked.reason
+
+
+def test_the_micro_step_is_counted_anew_where_another_thread_makes_the_update(work):
+    worker, model = work(), nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(4):
+        optimizer.zero_grad()
+        out = model(torch.ones(3, 4)).square()
+        (out * (step != BAD)).log().mean().backward()
+        at_work(optimizer.step)
+    assert found(worker) == ("found", "aten.log.default")
+    assert worker.looked[0].micro_step == 0

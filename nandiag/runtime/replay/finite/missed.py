@@ -25,6 +25,7 @@ _DROPPED = (
     "had gone on and could not be put back"
 )
 _OTHER_MEMORY = "weights were given other memory in the step (`p.data = ...`), and have what came of it"
+_BESIDE = "other threads made gradients within the step, and what they did is not run again"
 _NOT_AGAIN = "this line left what became a gradient, and was not run again: what it was given is gone"
 
 
@@ -38,6 +39,8 @@ def finite(case: Case, seen: Evidence, capture: Capture, *, partial: bool) -> Lo
     doubts = seen.doubts()
     if partial:
         doubts.append("earlier micro-batches of the step were too large to keep")
+    if capture.window.beside_in >= case.step:
+        doubts.append(_BESIDE)
     if left_alone(seen.entries, capture.window.moved.in_step(case.step)):
         doubts.append(_OTHER_MEMORY)
     if came_otherwise(seen.entries, seen.result.outputs, case.instead):

@@ -20,6 +20,7 @@ from torch import Tensor
 from nandiag.runtime.births.beneath import Beneath
 from nandiag.runtime.frames import trail
 from nandiag.runtime.guard import disarm
+from nandiag.runtime.kernels.engine import is_of_engine
 from nandiag.runtime.leaves import unseen
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.memory.laid import laid_by
@@ -68,13 +69,15 @@ class Window(Beneath):
     ``asks``: how often the script asked something of numbers that no gradient goes through, outside of its forwards.
     ``numbers`` are those that the script read off tensors in this step and that are not finite, each with its tensor
     and what made that; ``stored`` is what is not finite of what it laid into memory that lives on, each with a key of
-    that memory. What is ``exposed`` may have been written by others than torch since it was made.
+    that memory. What is ``exposed`` may have been written by others than torch since it was made. ``beside_in`` is the
+    newest step in which a thread that is not taped made gradients.
     """
 
     def __init__(self, tape: Tape) -> None:
         super().__init__()
         self.tape = tape
         self.calls = self.writes = self.asks = 0
+        self.beside_in = -1
         self.numbers: deque[tuple[float, Tensor, Entry]] = deque(maxlen=_MOST_NUMBERS)
         self.stored: list[tuple[int, Tensor]] = []
         self.handed_out = HandedOut()
@@ -110,6 +113,11 @@ class Window(Beneath):
         if what.mutates or what.gives_data or (isinstance(output, _KINDS) and type(output) is not torch.Size):
             self._take_it(types, (func, (args, kwargs), output, kept))
         return output
+
+    def gradients_in(self, step: int) -> None:
+        """The caller makes gradients in ``step``: what a thread does that is not taped is not run again."""
+        if self.owner is not None and self.owner != _ident() and not is_of_engine():
+            self.beside_in = step
 
     def _take_it(self, types: Any, words: tuple[Any, Any, Any, _Kept | None]) -> None:
         try:
