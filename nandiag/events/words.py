@@ -62,6 +62,16 @@ def lines(numbers: Sequence[int]) -> str:
     return f"lines {', '.join(first)} and {last}" if first else f"line {last}"
 
 
+def file_name(path: object) -> str:
+    """Return the last part of a path, of whichever system; of None nothing."""
+    return "" if path is None else str(path).replace("\\", "/").rpartition("/")[2]
+
+
+def place(at: Sequence[object]) -> str:
+    """Return ``train.py:14`` of a path and a line."""
+    return f"{file_name(at[0])}:{at[1]}"
+
+
 def few(names: Sequence[str], total: int | None = None, most: int = 3) -> str:
     """Return ``a, b, c and 12 more``; ``total`` counts those without a name too."""
     shown = names[:most]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from types import ModuleType, TracebackType
 from typing import Any
 
@@ -34,6 +35,20 @@ def pass_on(error: BaseException) -> None:
         hide_own_frames(error)
     except Exception as failure:  # the script sees frames of ours, and no error of ours
         disarm("tracebacks", failure)
+
+
+def hide_in_threads() -> None:
+    """Chain the hook that shows what ends a thread of the script's; the thread ends as it does."""
+    previous = threading.excepthook
+
+    def hook(args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is not None:
+            pass_on(args.exc_value)
+            trace = args.exc_value.__traceback__
+            args = threading.ExceptHookArgs((args.exc_type, args.exc_value, trace, args.thread))
+        previous(args)
+
+    threading.excepthook = hook
 
 
 def _without_own(trace: TracebackType | None) -> TracebackType | None:

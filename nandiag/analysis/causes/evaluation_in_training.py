@@ -9,6 +9,7 @@ from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, Cause, Facts
 from nandiag.analysis.causes.mends.script import parsing
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
+from nandiag.events import words
 
 EXPLAIN = Explanation(
     slug="evaluation_in_training",
@@ -79,7 +80,7 @@ def way(facts: Facts) -> Way | None:
 
 def _called_at(facts: Facts) -> str | None:
     at = facts.look.facts.get("wrote_by_call") if facts.look is not None else None
-    return f"{str(at[0]).replace(chr(92), '/').rpartition('/')[2]}:{at[1]}" if isinstance(at, list) else None
+    return words.place(at) if isinstance(at, list) else None
 
 
 def _by_mode(facts: Facts) -> bool:

@@ -116,7 +116,7 @@ class Facts:
         found = known.get(name or next(iter(known), "")) if isinstance(known, dict) else None
         if not isinstance(found, list) or len(found) != len(("path", "key", "file", "line")):
             return None
-        path, key, file, line = (str(part).replace(chr(92), "/").rpartition("/")[2] for part in found)
+        path, key, file, line = map(words.file_name, found)
         of = "a file" if found[0] is None else path
         return f"read from {of} (there {key}) at {file}:{line}" if found[2] is not None else f"read from {of}"
 
@@ -171,7 +171,7 @@ class Facts:
     def looped(self) -> str | None:
         """Where the loop made, of what the model gave in this step, what the model was given next and broke by."""
         at = self.extra.get("looped_at")
-        return f"{str(at[0]).replace(chr(92), '/').rpartition('/')[2]}:{at[1]}" if isinstance(at, list) else None
+        return words.place(at) if isinstance(at, list) else None
 
     @property
     def around(self) -> Around | None:

@@ -57,10 +57,6 @@ def _told(at: dict[int, Skipped], others: set[int], step: int, first: Verdict | 
     whose = "its" if len(at) == 1 else "their"
     origin = first.origin if first is not None else None
     known = origin is not None and origin.step == step and origin.file is not None and origin.line is not None
-    line = f" ({_last(origin.file)}:{origin.line})" if known and origin is not None else ""
+    line = f" ({words.file_name(origin.file)}:{origin.line})" if known and origin is not None else ""
     who = words.ranks(at)
     return _ALONE.format(f"{who[:1].upper()}{who[1:]}", what, step, line, words.ranks(others), whose)
-
-
-def _last(file: str | None) -> str:
-    return (file or "").replace(chr(92), "/").rpartition("/")[2]

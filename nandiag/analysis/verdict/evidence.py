@@ -245,8 +245,8 @@ def _times_zero(claim: Claim, timeline: Timeline, at: list[Seen[Harm]]) -> Itera
     found = next((facts for facts in mine if facts.get("loss_factor") == 0.0), None)
     if found is not None:
         place = found.get("loss_factor_at")
-        file, line = place if isinstance(place, list) and len(place) == len(("file", "line")) else (None, None)
-        where = "" if file is None else f" ({str(file).replace(chr(92), '/').rpartition('/')[2]}:{line})"
+        known = isinstance(place, list) and len(place) == len(("file", "line")) and place[0] is not None
+        where = f" ({words.place(place)})" if known and isinstance(place, list) else ""
         told = f"The script multiplies this loss by 0 before backward(){where}"
         yield f"{told}: NaN times 0 is NaN, which leaves out nothing."
 

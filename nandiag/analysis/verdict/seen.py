@@ -24,7 +24,7 @@ def look_facts(look: Looked | None) -> Iterable[str]:
     if facts.get("recompute") is True:
         yield "It was seen in the recomputation of an activation checkpoint."
     if isinstance(kept := facts.get("kept_bad"), list) and kept:
-        at = ", ".join(str(one).replace(chr(92), "/").rpartition("/")[2] for one in kept)
+        at = ", ".join(words.file_name(one) for one in kept)
         yield f"What is written at {at} stays from turn to turn, and is bad since: so is what later turns make of it."
     if isinstance(facts.get("written_in_place"), str):
         by = facts["written_in_place"]
@@ -51,8 +51,8 @@ def _taken(look: Looked) -> Iterable[str]:
     """Yield where, in a step before, something was made of it that was kept, and is bad since."""
     at, step, used = look.facts.get("taken_at"), look.facts.get("made_at_step"), look.step
     if isinstance(at, list) and isinstance(step, int) and step < used:
-        place = f"{str(at[0]).replace(chr(92), '/').rpartition('/')[2]}:{at[1]}"
-        yield f"{place} took it in at step {step}, and what was kept of that is bad when it is used at step {used}."
+        took = f"{words.place(at)} took it in at step {step}"
+        yield f"{took}, and what was kept of that is bad when it is used at step {used}."
 
 
 def _heard_also(look: Looked) -> Iterable[str]:

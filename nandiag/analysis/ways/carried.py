@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
-
 from nandiag.analysis.timeline import Seen, Timeline
 from nandiag.events import Looked, Site, words
 
@@ -90,7 +88,7 @@ def is_exchanged(one: Seen[Looked], timeline: Timeline) -> bool:
 
 def _line(site: Site) -> str | None:
     known = site.file is not None and site.line is not None
-    return f"line {site.line} of {PurePath(str(site.file)).name}" if known else None
+    return f"line {site.line} of {words.file_name(site.file)}" if known else None
 
 
 def _group(look: Looked, ranks: tuple[int, ...]) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 from nandiag import settings
 from nandiag.events import Finished, Raised
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.tracebacks import hide_own_frames, pass_on
+from nandiag.runtime.tracebacks import hide_in_threads, hide_own_frames, pass_on
 
 # How long the main thread has to end by itself once another thread was stopped: as it does where it waits for that one.
 _GRACE = 5.0
@@ -42,7 +42,7 @@ _exiting: list[Callable[[], object]] = []
 
 
 def install() -> None:
-    """Chain the excepthook, and remember where torchelastic wants an error written (the path may be relative)."""
+    """Chain the excepthooks, and remember where torchelastic wants an error written (the path may be relative)."""
     path = settings.error_file()
     _state["error_file"] = os.path.abspath(path) if path else None
     previous = sys.excepthook
@@ -58,6 +58,7 @@ def install() -> None:
         previous(kind, error, trace)
 
     sys.excepthook = hook
+    hide_in_threads()
     _wrap_exit()
     _wrap_hard_exit()
 

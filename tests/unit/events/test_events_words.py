@@ -81,3 +81,11 @@ def test_small_words():
 def test_what_went_in_already_was_not_made(went_in, came_out, text):
     given = (TensorFact("float32", (9,), 9), TensorFact("float32", (9,), 9, **went_in))
     assert words.made_kind((TensorFact("float32", (9,), 9, **came_out),), given) == text
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [("/a/b/train.py", "train.py"), ("C:\\a\\t.py", "t.py"), ("x", "x"), (None, "")]
+)
+def test_a_file_has_the_name_that_it_has_in_its_folder(path, name):
+    assert words.file_name(path) == name
+    assert words.place([path, 3]) == f"{name}:3"

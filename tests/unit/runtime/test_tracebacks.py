@@ -1,6 +1,7 @@
 """A traceback that the script formats shows what it would show without us; so does what Python prints at the end."""
 
 import sys
+import threading
 import traceback
 
 import pytest
@@ -166,6 +167,28 @@ def test_at_the_end_a_function_that_was_handed_over_is_there_once(way, work):
     for _ in range(2):
         script.step()
         assert at_the_end() == plain
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 remembers the frames beside the error")
+@pytest.mark.parametrize("way", ["function_in_the_loss", "two_functions", "forward"])
+def test_what_ends_a_thread_shows_what_it_would_without_us(way, work, monkeypatch):
+    def ended():
+        shown = []
+        monkeypatch.setattr(
+            threading, "excepthook", lambda args: shown.extend(traceback.extract_tb(args.exc_traceback))
+        )
+        tracebacks.hide_in_threads()
+        thread = threading.Thread(target=getattr(script, way))
+        thread.start()
+        thread.join()
+        return [(frame.filename, frame.lineno, frame.name) for frame in shown]
+
+    script = Script()
+    plain = ended()
+    work()
+    script.step()
+    assert len(plain) > 3
+    assert ended() == plain
 
 
 def script_that_raises():

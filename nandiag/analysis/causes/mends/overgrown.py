@@ -17,7 +17,7 @@ def of_a_weight(facts: Facts, name: str, text: str, strength: int) -> Cause:
     if not isinstance(at, list) or not isinstance(by, str) or not by:
         look = Suggestion(f"Look at what writes into {name}, and at its size from step to step.")
         return Cause("overflow", (text, told), (look,), strength, general=True)
-    place = f"{str(at[0]).replace(chr(92), '/').rpartition('/')[2]}:{at[1]}"
+    place = words.place(at)
     average = None if facts.extra.get("overgrown_trained") else _average(by)
     means = "an average must be of parts that add up to 1, each of them 0 or more." if average else "keep it bounded."
     mend = Suggestion(f"{place} writes into {name}: {means}", average)

@@ -56,7 +56,7 @@ def _first_read(facts: Facts) -> str | None:
     at = facts.extra.get("read_at")
     if not isinstance(at, list) or len(at) != len(("file", "line")) or at[1] == facts.origin.line:
         return None
-    return _READ.format(str(at[0]).replace(chr(92), "/").rpartition("/")[2], at[1])
+    return _READ.format(words.file_name(at[0]), at[1])
 
 
 def _copied(facts: Facts, op: str) -> Suggestion | None:

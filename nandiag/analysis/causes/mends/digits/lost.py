@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from dataclasses import dataclass, replace
 
 from nandiag.analysis.causes.facts import Facts
@@ -25,11 +24,7 @@ class Loss:
     def line(self) -> str:
         """The line in words: ``line 14``, ``line 14 of data.py`` where the op that broke is in another file."""
         origin = self.facts.origin
-        file = (
-            f" of {posixpath.basename((origin.file or '').replace(chr(92), '/'))}"
-            if origin.file != self.broke_at[0]
-            else ""
-        )
+        file = f" of {words.file_name(origin.file)}" if origin.file != self.broke_at[0] else ""
         return f"line {origin.line}{file}"
 
     def put(self, code: str) -> str:

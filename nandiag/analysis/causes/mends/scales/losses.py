@@ -61,7 +61,7 @@ def too_high(facts: Facts, largest: float | None) -> str | None:
     without = largest / abs(factor)
     if without > LARGEST["float16"]:
         return None
-    where = "" if at[0] is None else f" at {str(at[0]).replace(chr(92), '/').rpartition('/')[2]}:{at[1]}"
+    where = "" if at[0] is None else f" at {words.place(at)}"
     mend = "or let GradScaler choose it, which leaves out the update where it was too high."
     if not under_autocast(facts):
         mend = "and leave out the update where a gradient is not finite, as GradScaler does."
