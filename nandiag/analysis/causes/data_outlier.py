@@ -121,7 +121,7 @@ def _by_jump(facts: Facts, course: Course) -> Cause | None:
 
 
 def _is_steeper(course: Course) -> bool:
-    """Whether the gradients grew more than the loss: large targets alone make them grow less, whatever its power."""
+    """Whether the gradients grew more than the loss: of a power of the error large targets make them grow less."""
     onset, calm = course.onset, course.rows[: course.calm]
     losses = [abs(row.loss) for row in calm if row.loss is not None]
     norms = [row.norm for row in calm if row.norm is not None]
@@ -131,7 +131,7 @@ def _is_steeper(course: Course) -> bool:
 
 
 def _of_model(text: str, step: int) -> Cause:
-    text = f"{text} What the model was given then was no larger than before, and targets alone do not do that."
+    text = f"{text} What the model was given then was no larger than before, and targets alone seldom do that."
     look = Suggestion(
         f"Look at what the model itself makes large in step {step}: a layer that divides by, or takes the root or "
         "logarithm of, what came near 0 there (a deviation, a norm, a count)."

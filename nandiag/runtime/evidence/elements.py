@@ -42,7 +42,7 @@ def leads_to(given: Tensor, made: Sequence[Tensor]) -> bool:
 def _is_written(given: Tensor, written: Sequence[Tensor]) -> bool:
     try:
         return storage_of(given) in map(storage_of, written)
-    except (RuntimeError, NotImplementedError):
+    except (RuntimeError, NotImplementedError):  # it lies in no memory of its own: what it holds stays
         return True
 
 

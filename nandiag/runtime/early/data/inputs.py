@@ -110,7 +110,7 @@ class Inputs:
     def root_begins(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], *, passed: bool) -> None:
         """A root module is called with gradients on."""
         if passed and len(args) == 1 and not kwargs and type(args[0]) is Tensor:
-            if not args[0].requires_grad and 0 < args[0].numel() <= _SMALL:
+            if not args[0].requires_grad and args[0].numel() <= _SMALL:
                 self.passed.append(((id(entry.function), 0), entry, args[0]))
             return
         for key, tensor in data_in(args, kwargs):

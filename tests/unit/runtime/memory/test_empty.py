@@ -1,15 +1,13 @@
-"""A tensor of which this rank holds nothing is looked at as any other: an empty shard of one number, an empty batch."""
+"""A tensor of which this rank holds nothing is looked at as any other: an empty shard of one number, or a result."""
 
 import math
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
-from nandiag.events import ProbeDark
 from nandiag.runtime.memory.lost.integers import fits
 from nandiag.runtime.memory.masks import Masks
 
@@ -31,16 +29,3 @@ def test_an_empty_shard_of_one_number_is_no_infinity(alone):
 
 def test_an_empty_result_fits_into_any_integers():
     assert fits(torch.zeros(0), torch.int32)
-
-
-def test_empty_batches_do_not_end_the_statistics_of_batches(work):
-    worker = work()
-    model = nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    for step in range(60):
-        model(torch.rand(0 if step == 51 else 8, 4)).sum().backward()
-        if step == 51:
-            model.weight.grad.fill_(math.nan)
-        optimizer.step()
-        optimizer.zero_grad()
-    assert worker.events(ProbeDark) == []
