@@ -7,11 +7,13 @@ import linecache
 import os
 import sys
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 
 import torch
 from torch.optim import lr_scheduler
 
 from nandiag.runtime.frames import USER, kind_of
+from nandiag.runtime.frames.text import tree_of
 
 _GROUPS = "param_groups"
 _PLACED = (ast.stmt, ast.expr, ast.keyword)
@@ -21,7 +23,7 @@ _BY_FUNCTION = frozenset({"LambdaLR", "MultiplicativeLR"})
 _SCHEDULERS = frozenset(name for name in dir(lr_scheduler) if name.endswith(("LR", "Restarts", "OnPlateau")))
 
 
-def set_at(name: str = "lr", by: Collection[str] = _BY_FUNCTION) -> list[str]:
+def set_at(name: str = "lr", by: frozenset[str] = _BY_FUNCTION) -> list[str]:
     """Return up to three lines that set it, ``file:line: text``; none where more do, for then none is told apart.
 
     A learning rate is also set by who makes a scheduler of the classes ``by``. Nothing is run for that.
@@ -44,16 +46,16 @@ def _files() -> list[str]:
     return list(there)[:_MOST_FILES]
 
 
-def _in_file(file: str, name: str, by: Collection[str]) -> Iterator[str]:
-    lines = linecache.getlines(file)
-    try:
-        tree = ast.parse("".join(lines))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
-    groups = {name for node in ast.walk(tree) for name in _names_of_groups(node)}
-    setting = (node for node in ast.walk(tree) if _sets(node, name, by, groups) and isinstance(node, _PLACED))
-    for number in sorted({node.lineno for node in setting}):
-        yield f"{os.path.basename(file)}:{number}: {lines[number - 1].strip()[:160]}"
+@lru_cache(maxsize=4 * _MOST_FILES)  # harm is compared by each number that an optimizer is told
+def _in_file(file: str, name: str, by: frozenset[str]) -> tuple[str, ...]:
+    tree = tree_of(file)
+    if tree is None:
+        return ()
+    nodes, lines = list(ast.walk(tree)), linecache.getlines(file)
+    groups = {name for node in nodes for name in _names_of_groups(node)}
+    setting = (node for node in nodes if _sets(node, name, by, groups) and isinstance(node, _PLACED))
+    numbers = sorted({node.lineno for node in setting})
+    return tuple(f"{os.path.basename(file)}:{number}: {lines[number - 1].strip()[:160]}" for number in numbers)
 
 
 def _names_of_groups(node: ast.AST) -> Iterator[str]:
