@@ -13,7 +13,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from nandiag.runtime.frames import USER, kind_of
-from nandiag.runtime.frames.text import tree_of
+from nandiag.runtime.frames.text import nodes_of, tree_of
 
 _GROUPS = "param_groups"
 _PLACED = (ast.stmt, ast.expr, ast.keyword)
@@ -51,7 +51,7 @@ def _in_file(file: str, name: str, by: frozenset[str]) -> tuple[str, ...]:
     tree = tree_of(file)
     if tree is None:
         return ()
-    nodes, lines = list(ast.walk(tree)), linecache.getlines(file)
+    nodes, lines = nodes_of(tree), linecache.getlines(file)
     groups = {name for node in nodes for name in _names_of_groups(node)}
     setting = (node for node in nodes if _sets(node, name, by, groups) and isinstance(node, _PLACED))
     numbers = sorted({node.lineno for node in setting})

@@ -17,7 +17,7 @@ import torch
 
 from nandiag.runtime.frames import LIBRARY, USER, Frame, kind_of
 from nandiag.runtime.frames.compiled import uncompiled
-from nandiag.runtime.frames.text import tree_of
+from nandiag.runtime.frames.text import nodes_of, tree_of
 
 _as_written = ContextVar("as_written", default=False)
 _run: Callable[..., Any] = torch._C.ScriptFunction.__call__
@@ -90,7 +90,7 @@ def _frame(file: str, line: int, name: str) -> Frame | None:
     expression = None if tree is None else _expression(tree, line, name)
     if tree is None or expression is None:
         return None
-    holding = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.Lambda) and _holds(one, line)]
+    holding = [one for one in nodes_of(tree) if isinstance(one, ast.FunctionDef | ast.Lambda) and _holds(one, line)]
     code = _standing_for(expression, file).replace(
         co_name=getattr(holding[-1], "name", "<lambda>") if holding else name
     )
@@ -98,7 +98,7 @@ def _frame(file: str, line: int, name: str) -> Frame | None:
 
 
 def _expression(tree: ast.AST, line: int, name: str) -> _Expression | None:
-    there = [one for one in ast.walk(tree) if isinstance(one, _Expression) and _holds(one, line)]
+    there = [one for one in nodes_of(tree) if isinstance(one, _Expression) and _holds(one, line)]
     begun = [one for one in there if one.lineno == line] or there
     fitting = [one for one in begun if name.strip("_") in _names(one)]
     return fitting[0] if len(fitting) == 1 else next(iter(begun), None)

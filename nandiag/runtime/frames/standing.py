@@ -6,7 +6,7 @@ import ast
 from types import FrameType
 
 from nandiag.runtime.frames import USER, kind_of
-from nandiag.runtime.frames.text import tree_of
+from nandiag.runtime.frames.text import nodes_of, tree_of
 
 _MOST_FRAMES = 100
 # A thread trains no more that has made no step for so long. Within its loop it may write a checkpoint, or evaluate.
@@ -55,7 +55,7 @@ def _waits_for_thread(frame: FrameType) -> bool:
 
 def _is_within_loop(file: str, line: int) -> bool:
     tree = tree_of(file)
-    nodes = () if tree is None else ast.walk(tree)
+    nodes = () if tree is None else nodes_of(tree)
     loops = [one for one in nodes if isinstance(one, ast.For | ast.While | ast.AsyncFor)]
     return any(one.lineno <= line <= (one.body[-1].end_lineno or 0) and not _polls(one, line) for one in loops)
 

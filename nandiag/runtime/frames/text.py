@@ -17,3 +17,9 @@ def tree_of(file: str) -> ast.Module | None:
         return ast.parse(text) if 0 < len(text) < _LARGEST else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+@lru_cache(maxsize=32)
+def nodes_of(scope: ast.AST) -> tuple[ast.AST, ...]:
+    """Return all nodes of a file or function, itself first; many questions are asked of the same one at a harm."""
+    return tuple(ast.walk(scope))

@@ -22,6 +22,7 @@ from nandiag.runtime.evidence.around.returned import ends, returned
 from nandiag.runtime.evidence.around.unchanged import bound, unchanged
 from nandiag.runtime.evidence.around.written import restored, written
 from nandiag.runtime.frames import USER, Frame
+from nandiag.runtime.frames.text import nodes_of
 
 _MOST_NAMES, _MOST_USES, _DEEPEST, _LONGEST = 8, 4, 4, 200
 _HOLE = "__nandiag__"
@@ -87,7 +88,7 @@ def _meanings(place: Place, at: Place, callers: tuple[Frame, ...], depth: int = 
 
 def _kinds(place: Place, known: set[str]) -> Iterator[Meaning]:
     """Yield the other names in the expression's statement that one assignment of the function alone binds."""
-    nodes = list(ast.walk(place.scope))
+    nodes = list(nodes_of(place.scope))
     line = loaded(place.statement) if isinstance(place.statement, _SIMPLE) else ()
     for name in dict.fromkeys((*loaded(place.nodes[-1]), *line)):
         values = [value for one in nodes if isinstance(one, ast.stmt) and (value := _value(one, name)) is not None]
@@ -98,7 +99,7 @@ def _kinds(place: Place, known: set[str]) -> Iterator[Meaning]:
 def _divides_elsewhere(place: Place, name: str) -> bool:
     """Whether the function divides by ``name`` in another expression than this one."""
     own = set(map(id, ast.walk(place.nodes[-1])))
-    divisions = [node for node in ast.walk(place.scope) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)]
+    divisions = [node for node in nodes_of(place.scope) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)]
     return any(isinstance(one.right, ast.Name) and one.right.id == name and id(one) not in own for one in divisions)
 
 
@@ -207,7 +208,7 @@ def _uses(place: Place, callers: tuple[Frame, ...]) -> Iterator[str]:
     if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
         return
     name = statement.targets[0].id
-    for node in ast.walk(place.scope):
+    for node in nodes_of(place.scope):
         behind = isinstance(node, _SIMPLE) and node.lineno > end_of(statement)[0]
         if behind and name in loaded(node) and (text := _text(node)):
             yield text

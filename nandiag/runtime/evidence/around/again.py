@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from nandiag.events.site import Alike
 from nandiag.runtime.evidence.around.place import Function, Place, end_of, loaded
 from nandiag.runtime.evidence.around.unchanged import bound, called
+from nandiag.runtime.frames.text import nodes_of
 
 _MOST, _LONGEST = 6, 200
 # Functions that have a point at which they, or their gradients, are infinite or undefined.
@@ -89,7 +90,7 @@ def _is_picked(scope: ast.AST, node: ast.expr) -> bool:
     parts = [one for part in _parts(node) for one in _many(part)]
     names = {one.id for one in parts if isinstance(one, ast.Name)}
     made = [
-        one.value for one in ast.walk(scope) if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) in names
+        one.value for one in nodes_of(scope) if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) in names
     ]
     return any(map(_picks, (*parts, *(inner for one in made for inner in _many(one)))))
 
@@ -123,7 +124,7 @@ def _is_low(scope: ast.AST, node: ast.expr, own: ast.expr) -> bool:
 def _is_below_zero(scope: ast.AST, node: ast.expr) -> bool:
     """Whether an expression, or what the one line makes that binds the name, is the negative of what is above 0."""
     if isinstance(node, ast.Name):
-        nodes = list(ast.walk(scope))
+        nodes = list(nodes_of(scope))
         made = [one.value for one in nodes if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == node.id]
         alone = len(made) == 1 == sum(node.id in bound(one) for one in nodes)
         return alone and not isinstance(made[0], ast.Name) and _is_below_zero(scope, made[0])

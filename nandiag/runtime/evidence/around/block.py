@@ -13,6 +13,7 @@ from nandiag.events.site import Statement
 from nandiag.runtime.evidence.around.place import Place, loaded, place_of
 from nandiag.runtime.evidence.around.unchanged import bound
 from nandiag.runtime.frames import Frame
+from nandiag.runtime.frames.text import nodes_of
 
 _MOST, _LONGEST = 24, 240
 _LOGS = ("log", "log2", "log10")
@@ -53,7 +54,7 @@ def _behind_call(place: Place, callers: tuple[Frame, ...]) -> Beside | None:
     mentions = [any(_is_of(node, name) for node in ast.walk(one)) for one in statements]
     told = statements[mentions.index(True) :] if any(mentions) else []
     inside = sum(_is_of(node, name) for one in told for node in ast.walk(one))
-    everywhere = sum(_is_of(node, name) for node in ast.walk(place.nodes[0]))
+    everywhere = sum(_is_of(node, name) for node in nodes_of(place.nodes[0]))
     if called not in {name, f"self.{name}"} or inside != everywhere:
         return None
     found, outlive, _ = _told(caller, told)
@@ -72,7 +73,7 @@ def _told(place: Place, told: list[ast.stmt]) -> Beside:
     inside = {id(node) for one in told for node in ast.walk(one)}
     read = {
         node.id
-        for node in ast.walk(place.scope)
+        for node in nodes_of(place.scope)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and id(node) not in inside
     }
     given = {name for one in told for node in ast.walk(one) for name in bound(node)}

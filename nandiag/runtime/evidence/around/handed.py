@@ -8,6 +8,7 @@ import builtins
 from nandiag.runtime.evidence.around.place import Function, Place, imported, place_of, root
 from nandiag.runtime.evidence.around.unchanged import called, unchanged
 from nandiag.runtime.frames import Frame
+from nandiag.runtime.frames.text import nodes_of
 
 _CALLED = ("forward", "__call__")
 
@@ -54,7 +55,7 @@ def _is_object(node: ast.expr, place: Place) -> bool:
 
 
 def _classes(place: Place) -> set[str]:
-    return {node.name for node in ast.walk(place.nodes[0]) if isinstance(node, ast.ClassDef)}
+    return {node.name for node in nodes_of(place.nodes[0]) if isinstance(node, ast.ClassDef)}
 
 
 def _argument(call: ast.Call, scope: Function, skipped: int, name: str) -> ast.expr | None:

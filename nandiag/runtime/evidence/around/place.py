@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from nandiag.runtime.frames import USER, Frame, span
-from nandiag.runtime.frames.text import tree_of
+from nandiag.runtime.frames.text import nodes_of, tree_of
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 Position: TypeAlias = tuple[int, int]
@@ -83,7 +83,7 @@ def root(node: ast.AST) -> str | None:
 def imported(tree: ast.AST) -> dict[str, str]:
     """Return the names that a file imports, anywhere in it, each with the module that it comes from or is."""
     found: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             source = getattr(node, "module", None)
             found |= {one.asname or one.name.partition(".")[0]: source or one.name for one in node.names}
@@ -93,7 +93,7 @@ def imported(tree: ast.AST) -> dict[str, str]:
 @lru_cache(maxsize=8)
 def torch_by(tree: ast.AST) -> str:
     """Return the name by which a file has torch itself: ``torch``, ``th``; empty where it has it by none."""
-    imports = [one for node in ast.walk(tree) if isinstance(node, ast.Import) for one in node.names]
+    imports = [one for node in nodes_of(tree) if isinstance(node, ast.Import) for one in node.names]
     own = [one.asname or "torch" for one in imports if one.name == "torch"]
     within = ["torch" for one in imports if one.name.startswith("torch.") and one.asname is None]
     return next(iter((*own, *within)), "")

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from nandiag.runtime.evidence.around.again import within
 from nandiag.runtime.evidence.around.place import Function, Place, loaded, root
 from nandiag.runtime.evidence.around.unchanged import bound, called
+from nandiag.runtime.frames.text import nodes_of
 
 _PLAIN = (ast.Name, ast.Attribute, ast.Load)
 _EXCHANGE = re.compile(
@@ -52,7 +53,7 @@ def _function(place: Place, call: ast.expr) -> tuple[ast.AST, ...] | None:
         return None
     if isinstance(call.func, ast.Name):
         bound = any(isinstance(one, ast.Name) and one.id == called(call) and not isinstance(one.ctx, ast.Load)
-                    for one in ast.walk(tree))  # fmt: skip
+                    for one in nodes_of(tree))  # fmt: skip
         return known[0] if known[0][-2] is tree and not bound else None
     owner = place.nodes[place.nodes.index(scope) - 1] if isinstance(scope, Function) else None
     first = scope.args.args[0].arg if isinstance(scope, Function) and scope.args.args else None

@@ -11,6 +11,7 @@ import builtins
 from collections.abc import Iterable, Iterator
 
 from nandiag.runtime.evidence.around.place import Function, Place, Position, end_of, imported, root
+from nandiag.runtime.frames.text import nodes_of
 
 _LAZY = (ast.Lambda, ast.GeneratorExp)
 _INTERNALS = frozenset({"data", "real", "imag"})
@@ -25,7 +26,7 @@ def unchanged(place: Place, names: Iterable[str], since: Position) -> bool:
     inside = place.within
     if any(isinstance(node, _LAZY) for node in inside) or watched & {name for node in inside for name in _own(node)}:
         return False
-    if any(_beyond(node, watched) for node in ast.walk(place.scope) if node is not place.scope):
+    if any(_beyond(node, watched) for node in nodes_of(place.scope) if node is not place.scope):
         return False
     tree = place.nodes[0]
     between = _between(place, since)
@@ -67,7 +68,7 @@ def _between(place: Place, since: Position) -> Iterator[ast.AST]:
     until = since if statement is None else (statement.lineno, statement.col_offset)
     loops = (one for one in place.nodes if isinstance(one, ast.For | ast.AsyncFor | ast.While))
     until = max([until, *(end_of(loop) for loop in loops if (loop.lineno, loop.col_offset) >= since)])
-    for node in ast.walk(place.scope):
+    for node in nodes_of(place.scope):
         if since <= (getattr(node, "lineno", -1), getattr(node, "col_offset", -1)) < until:
             yield node
 

@@ -12,7 +12,7 @@ from nandiag.events.site import Meaning, Written
 from nandiag.runtime.evidence.around.place import Function, Place
 from nandiag.runtime.evidence.around.unchanged import bound, called
 from nandiag.runtime.frames import USER, Frame
-from nandiag.runtime.frames.text import tree_of
+from nandiag.runtime.frames.text import nodes_of, tree_of
 
 _MOST_NAMES, _MOST_LINES = 6, 6
 _LOADS, _LONGEST = ("load", "restore", "resume", "setstate", "state_from"), 120
@@ -38,7 +38,7 @@ def _of_name(place: Place, name: str) -> Iterator[int]:
     for scope in scopes:
         if isinstance(scope, Function) and _is_parameter(scope, name):
             return
-        own = list(_within(scope, name))
+        own = list(_within(scope, name if _declares(nodes_of(scope), name) else ""))
         binding = [node for node in own if name in bound(node)]
         if any(isinstance(node, _NOT_VALUES) for node in binding):
             return
@@ -49,11 +49,11 @@ def _of_name(place: Place, name: str) -> Iterator[int]:
 
 
 def _within(scope: ast.AST, name: str) -> Iterator[ast.AST]:
-    """Yield the nodes of a scope, and those of the functions in it that declare its ``name`` to be not their own."""
+    """Yield the nodes of a scope, and those of functions in it that declare ``name``, if any, to be not their own."""
     for child in ast.iter_child_nodes(scope):
         yield child
         inner = isinstance(child, (*Function.__args__, ast.ClassDef, ast.Lambda))
-        if not inner or _declares(ast.walk(child), name):
+        if not inner or (name and _declares(ast.walk(child), name)):
             yield from _within(child, name)
 
 
@@ -70,7 +70,7 @@ def _is_parameter(scope: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> b
 def _of_attribute(place: Place, text: str) -> Iterator[int]:
     """Yield the lines of the file that write an attribute of this name, of whichever object."""
     name = text.rpartition(".")[2]
-    for node in ast.walk(place.nodes[0]):
+    for node in nodes_of(place.nodes[0]):
         stored = isinstance(node, ast.Attribute) and node.attr == name and not isinstance(node.ctx, ast.Load)
         if stored or _changes(node, name) or _registers(node, name):
             yield _line(node)
@@ -105,7 +105,7 @@ def _line(node: ast.AST) -> int:
 def set_by_class(frames: Iterable[Frame], owner: str, name: str) -> str | None:
     """Return what the class ``owner``, in the file of the script's own frame, gives its attribute ``name`` at first."""
     tree = next((tree_of(one.file) for one in frames if one.kind == USER), None)
-    classes = [one for one in ast.walk(tree) if isinstance(one, ast.ClassDef) and one.name == owner] if tree else []
+    classes = [one for one in nodes_of(tree) if isinstance(one, ast.ClassDef) and one.name == owner] if tree else []
     sets = [one for own in classes for one in ast.walk(own) if isinstance(one, ast.Assign) and _sets(one, name)]
     texts = [ast.unparse(one.value) for one in sets]
     return texts[0] if len(texts) == 1 and len(texts[0]) <= _LONGEST else None
@@ -122,7 +122,7 @@ def restored(place: Place, texts: Iterable[str]) -> Iterator[Meaning]:
     """
     named = [node for node in ast.walk(place.nodes[-1]) if isinstance(node, ast.Attribute | ast.Subscript)]
     keys = {text: key for text in (*map(ast.unparse, named), *texts) if (key := _key(text)) is not None}
-    functions = [node for node in ast.walk(place.nodes[0]) if isinstance(node, Function) and node is not place.scope]
+    functions = [node for node in nodes_of(place.nodes[0]) if isinstance(node, Function) and node is not place.scope]
     loading = [one for one in functions if any(word in one.name.lower() for word in _LOADS)]
     found = [
         Meaning(name, text, place.file, value.lineno, inside=False)
