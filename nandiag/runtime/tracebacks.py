@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
+import traceback
 from types import ModuleType, TracebackType
 from typing import Any
 
@@ -37,8 +39,45 @@ def pass_on(error: BaseException) -> None:
         disarm("tracebacks", failure)
 
 
-def hide_in_threads() -> None:
-    """Chain the hook that shows what ends a thread of the script's; the thread ends as it does."""
+def hide_where_shown() -> None:
+    """Look over every traceback that is shown: by ``traceback`` and ``logging``, of a thread and of a finalizer.
+
+    The frames by which torch hands a function over lie around our wrap, and are on the error only behind it.
+    """
+    _hide_in_texts()
+    _hide_in_threads()
+    _hide_in_finalizers()
+
+
+def _hide_in_texts() -> None:
+    extract, make = traceback.extract_tb, traceback.TracebackException.__init__
+
+    @functools.wraps(extract)
+    def extract_tb(tb: TracebackType | None, *args: Any, **kwargs: Any) -> Any:
+        return extract(_as_shown(tb), *args, **kwargs)
+
+    @functools.wraps(make)
+    def init(self: Any, exc_type: Any, exc_value: Any, exc_traceback: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, exc_type, exc_value, _as_shown(exc_traceback), *args, **kwargs)
+
+    traceback.extract_tb = extract_tb
+    traceback.TracebackException.__init__ = init  # type: ignore[method-assign]
+
+
+def _hide_in_finalizers() -> None:
+    previous = sys.unraisablehook
+
+    def hook(args: sys.UnraisableHookArgs) -> None:
+        if args.exc_value is not None:
+            pass_on(args.exc_value)
+            trace = args.exc_value.__traceback__
+            args = type(args)((args.exc_type, args.exc_value, trace, args.err_msg, args.object))  # type: ignore[call-arg]
+        previous(args)
+
+    sys.unraisablehook = hook
+
+
+def _hide_in_threads() -> None:
     previous = threading.excepthook
 
     def hook(args: threading.ExceptHookArgs) -> None:
@@ -49,6 +88,14 @@ def hide_in_threads() -> None:
         previous(args)
 
     threading.excepthook = hook
+
+
+def _as_shown(trace: TracebackType | None) -> TracebackType | None:
+    try:
+        return _without_own(trace)
+    except Exception as failure:
+        disarm("tracebacks", failure)
+        return trace
 
 
 def _without_own(trace: TracebackType | None) -> TracebackType | None:

@@ -20,7 +20,7 @@ from typing import Any
 from nandiag import settings
 from nandiag.events import Finished, Raised
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.tracebacks import hide_in_threads, hide_own_frames, pass_on
+from nandiag.runtime.tracebacks import hide_own_frames, hide_where_shown, pass_on
 
 # How long the main thread has to end by itself once another thread was stopped: as it does where it waits for that one.
 _GRACE = 5.0
@@ -58,7 +58,7 @@ def install() -> None:
         previous(kind, error, trace)
 
     sys.excepthook = hook
-    hide_in_threads()
+    hide_where_shown()
     _wrap_exit()
     _wrap_hard_exit()
 

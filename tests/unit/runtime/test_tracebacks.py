@@ -1,5 +1,7 @@
 """A traceback that the script formats shows what it would show without us; so does what Python prints at the end."""
 
+import logging
+import re
 import sys
 import threading
 import traceback
@@ -126,6 +128,16 @@ def shown(script, way):
     return None
 
 
+@pytest.fixture
+def shown_as_in_a_worker(monkeypatch):
+    for owner, name in (
+        (traceback, "extract_tb"), (traceback.TracebackException, "__init__"), (threading, "excepthook"),
+        (sys, "unraisablehook"),
+    ):  # fmt: skip
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    return tracebacks.hide_where_shown
+
+
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 remembers the frames beside the error")
 @pytest.mark.parametrize("level", ["step", "module", "op"])
 @pytest.mark.parametrize("way", WAYS)
@@ -171,13 +183,13 @@ def test_at_the_end_a_function_that_was_handed_over_is_there_once(way, work):
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 remembers the frames beside the error")
 @pytest.mark.parametrize("way", ["function_in_the_loss", "two_functions", "forward"])
-def test_what_ends_a_thread_shows_what_it_would_without_us(way, work, monkeypatch):
+def test_what_ends_a_thread_shows_what_it_would_without_us(way, work, shown_as_in_a_worker, monkeypatch):
     def ended():
         shown = []
         monkeypatch.setattr(
             threading, "excepthook", lambda args: shown.extend(traceback.extract_tb(args.exc_traceback))
         )
-        tracebacks.hide_in_threads()
+        shown_as_in_a_worker()
         thread = threading.Thread(target=getattr(script, way))
         thread.start()
         thread.join()
@@ -189,6 +201,59 @@ def test_what_ends_a_thread_shows_what_it_would_without_us(way, work, monkeypatc
     script.step()
     assert len(plain) > 3
     assert ended() == plain
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 remembers the frames beside the error")
+@pytest.mark.parametrize(
+    "way", ["function_in_the_loss", "two_functions", "custom_backward", "optimizer_step", "forward"]
+)
+@pytest.mark.parametrize("show", ["print_exc", "logging", "print_tb", "finalizer"])
+def test_what_the_script_prints_is_what_it_would_without_us(show, way, work, shown_as_in_a_worker, capfd, monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)  # pytest has its own
+
+    def printed():
+        if show == "finalizer":
+            finalizer = Finalizer()
+            finalizer.then = getattr(script, way)
+            del finalizer
+        else:
+            try:
+                getattr(script, way)()
+            except Exception as error:  # noqa: BLE001 - each way has its own
+                SHOWN[show](error)
+        return at_some_address(capfd.readouterr().err)
+
+    script = Script()
+    plain = printed()
+    shown_as_in_a_worker()
+    work()
+    for _ in range(2):
+        script.step()
+        assert printed() == plain
+    assert "Traceback" in plain or show == "print_tb"
+
+
+def at_some_address(text):
+    return re.sub(r"0x[0-9a-f]+", "0x", text)
+
+
+class Finalizer:
+    def __del__(self):
+        self.then()
+
+
+def to_a_log(error):
+    log = logging.getLogger("script")
+    log.addHandler(handler := logging.StreamHandler(sys.stderr))
+    log.error("it broke", exc_info=error)
+    log.removeHandler(handler)
+
+
+SHOWN = {
+    "print_exc": lambda _: traceback.print_exc(),
+    "logging": to_a_log,
+    "print_tb": lambda error: traceback.print_tb(error.__traceback__),
+}
 
 
 def script_that_raises():
