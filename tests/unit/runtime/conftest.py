@@ -5,12 +5,14 @@ the namespaces that it may touch before and after; a test holds that list comple
 """
 
 import contextlib
+import gc
 import importlib
 import os
 import random
 import sys
 import threading
 import warnings
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -102,6 +104,24 @@ def one_replay_a_harm(request, monkeypatch):
 
 
 @pytest.fixture(autouse=True)
+def forks_that_keep_nothing_alive(monkeypatch):
+    """What is to be done in a forked child is kept as long as the process: all that earlier tests armed, else."""
+    register = os.register_at_fork
+
+    def weakly(*, after_in_child):
+        bound = hasattr(after_in_child, "__self__")
+        reference = weakref.WeakMethod(after_in_child) if bound else lambda: after_in_child
+
+        def in_child():
+            if (there := reference()) is not None:
+                there()
+
+        register(after_in_child=in_child)
+
+    monkeypatch.setattr(os, "register_at_fork", weakly)
+
+
+@pytest.fixture(autouse=True)
 def seeded():
     """Each test begins from the same generators and leaves them as it found them."""
     before = torch.get_rng_state(), random.getstate()
@@ -142,8 +162,8 @@ def put_back():
         RING.listeners[:], RING.ended[:], RING.handing[:] = listeners
         RING.forget()  # a test destroys its group by torch's own call, after ours is taken away
         ending._state.update(state)
-        ending._closing.clear()
-        ending._raising.clear()
+        for waiting in (ending._closing, ending._raising, ending._leaving, ending._cutting, ending._exiting):
+            waiting.clear()
         anomaly_mode.SUPPORT.release(anomaly_mode._RUN)
         BOUNDARIES.clear()
         BOUNDARIES.update(boundaries)
@@ -214,6 +234,8 @@ def work(recording):
             worker.sentinel.looker.live.stop()
             worker.capture.window.close()
             worker.capture.training()
+        armed.clear()
+    gc.collect()  # the modules of this test would be found, and watched, by those to come
 
 
 @pytest.fixture
