@@ -67,13 +67,9 @@ def child_name(parent: nn.Module, key: str, name: str) -> str:
     return f"{name}.{key}" if name else key
 
 
-def _is_module(kind: type) -> bool:
-    return nn.Module in kind.__mro__
-
-
 def find_roots() -> list[nn.Module]:
     """Return every live module that is no child of another one."""
-    modules = alive(_is_module)
+    modules = alive(nn.Module)
     children = {id(child) for module in modules for child in module.__dict__.get("_modules", {}).values()}
     return [module for module in modules if id(module) not in children and "_modules" in module.__dict__]
 

@@ -9,27 +9,50 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterator
-from itertools import chain, groupby, starmap
+from collections.abc import Iterator
+from itertools import chain, islice, repeat, starmap, zip_longest
+from operator import itemgetter
 from typing import Any
 
+_first = itemgetter(0)
 
-def alive(is_wanted: Callable[[type], bool]) -> list[Any]:
-    """Return every live object, of those that the garbage collector knows, whose class ``is_wanted``.
 
-    Of the class alone: to ask ``isinstance`` of everything there is would run code of the script's.
+def alive(*wanted: type) -> list[Any]:
+    """Return every live object, of those that the garbage collector knows, of the classes ``wanted`` and those below.
+
+    Classes are told apart by their ids: their metaclass may be the script's, and say what it likes of equality.
     """
+    kinds = _and_below(wanted)
     with _uncollected():
-        kinds = set(map(type, _every()))
-        passed: dict[type, Any] = dict.fromkeys([kind for kind in kinds if not is_wanted(kind)], ())
-        # Runs of one class: where that is passed over nothing, else the run itself.
-        found = list(chain.from_iterable(starmap(passed.get, groupby(_every(), type))))
-    return [one for one in found if is_wanted(type(one))]  # a class may have come since
+        found = list(filter(_first, _told_apart(kinds)))
+    return [one for _, one in found]
 
 
-def _every() -> Iterator[Any]:
-    """Yield all; they are asked for with the first one, and held until the last."""
-    return chain.from_iterable(starmap(gc.get_objects, ((),)))
+def _and_below(wanted: tuple[type, ...]) -> dict[int, type]:
+    found: dict[int, type] = {}
+    waiting = list(wanted)
+    while waiting:
+        kind = waiting.pop()
+        if id(kind) not in found:
+            found[id(kind)] = kind
+            waiting += type.__subclasses__(kind)
+    return found
+
+
+def _told_apart(kinds: dict[int, type]) -> Iterator[tuple[bool, Any]]:
+    """Yield of everything whether its class is one of ``kinds``, and itself."""
+    objects, same = _every_twice()
+    # The longest of two that are as long: both are run to their end, so that neither holds the list any more.
+    return zip_longest(map(kinds.__contains__, map(id, map(type, objects))), same)
+
+
+def _every_twice() -> tuple[Iterator[Any], Iterator[Any]]:
+    """Return two iterators over one list of all objects, which is made as the first of them begins.
+
+    It is in no hands but theirs: one that is among the objects and holds the list would keep itself, and all of them.
+    """
+    lists = chain.from_iterable(map(repeat, starmap(gc.get_objects, ((),)), (2,)))
+    return chain.from_iterable(islice(lists, 1)), chain.from_iterable(islice(lists, 2))  # the second asks for one more
 
 
 @contextlib.contextmanager

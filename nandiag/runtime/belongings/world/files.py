@@ -143,15 +143,14 @@ def _flush_all(*, text: bool) -> None:
 def _archives() -> list[Any]:
     """Return what can be read only once it was closed: compressed files, and archives, which lie in other files."""
     kinds = [getattr(sys.modules.get(module), name, None) for module, name in _ENDED]
-    known = {kind for kind in kinds if kind is not None}
-    found = alive(lambda kind: not known.isdisjoint(kind.__mro__))
+    found = alive(*(kind for kind in kinds if kind is not None))
     return sorted(found, key=lambda one: _FILE in type(one).__mro__)
 
 
 def _files() -> Iterator[Any]:
     """Yield every open file, once, with those that it wraps."""
     known: dict[int, Any] = {}
-    waiting = alive(_is_file)
+    waiting = alive(_FILE)
     waiting += [sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__]
     waiting += [getattr(one(), "stream", None) for one in list(logging._handlerList)]  # type: ignore[attr-defined]
     while waiting:
