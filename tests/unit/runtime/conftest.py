@@ -5,6 +5,7 @@ the namespaces that it may touch before and after; a test holds that list comple
 """
 
 import contextlib
+import functools
 import gc
 import importlib
 import os
@@ -103,20 +104,21 @@ def one_replay_a_harm(request, monkeypatch):
         monkeypatch.setattr(mended, "_MOST", 0)
 
 
+def call_while_there(reference):
+    if (method := reference()) is not None:
+        method()
+
+
 @pytest.fixture(autouse=True)
 def forks_that_keep_nothing_alive(monkeypatch):
     """What is to be done in a forked child is kept as long as the process: all that earlier tests armed, else."""
     register = os.register_at_fork
 
-    def weakly(*, after_in_child):
-        bound = hasattr(after_in_child, "__self__")
-        reference = weakref.WeakMethod(after_in_child) if bound else lambda: after_in_child
-
-        def in_child():
-            if (there := reference()) is not None:
-                there()
-
-        register(after_in_child=in_child)
+    def weakly(**words):
+        method = words.get("after_in_child")
+        if hasattr(method, "__self__"):
+            words["after_in_child"] = functools.partial(call_while_there, weakref.WeakMethod(method))
+        register(**words)
 
     monkeypatch.setattr(os, "register_at_fork", weakly)
 
