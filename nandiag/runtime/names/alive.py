@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from itertools import chain, groupby, starmap
 from typing import Any
 
+from torch.utils.weak import WeakIdKeyDictionary
+
 
 def alive(is_wanted: Callable[[type], bool]) -> list[Any]:
     """Return every live object, of those that the garbage collector knows, whose class ``is_wanted``.
@@ -25,6 +27,11 @@ def alive(is_wanted: Callable[[type], bool]) -> list[Any]:
         # Runs of one class: where that is passed over nothing, else the run itself.
         found = list(chain.from_iterable(starmap(passed.get, groupby(_every(), type))))
     return [one for one in found if is_wanted(type(one))]  # a class may have come since
+
+
+def living(known: WeakIdKeyDictionary) -> list[Any]:
+    """Return the keys of ``known`` that are there yet, taken off it in one call: another thread may be adding one."""
+    return [one for reference in known.keyrefs() if (one := reference()) is not None]
 
 
 def _every() -> Iterator[Any]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, MutableMapping
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from nandiag.runtime.names.alive import living
 from nandiag.runtime.public import told_step
 
 _graph_task = torch._C._current_graph_task_id
@@ -46,7 +47,7 @@ class Clock:
         self.several = False  # other threads than the taped one have made updates
         self._updates: MutableMapping[torch.optim.Optimizer, Count] = WeakIdKeyDictionary()
         # How many were made before each, and in which step it was made.
-        self._made: MutableMapping[torch.optim.Optimizer, tuple[int, int]] = WeakIdKeyDictionary()
+        self._made = WeakIdKeyDictionary()
         self._makes = 0
         self._within: tuple[int, int] = (0, 0)  # from which on they live within a step, and updates each makes at most
         self.on_back: Callable[[], object] = _nothing  # the step that was told so far was too high
@@ -130,8 +131,8 @@ class Clock:
         self.step = self._left if threading.get_ident() == main else 0
         self.micro_step = 0
         self._newest_counts.clear()
-        for optimizer, (number, _) in list(self._made.items()):
-            self._made[optimizer] = number, self.step
+        for optimizer in living(self._made):
+            self._made[optimizer] = self._made[optimizer][0], self.step
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
         """Stand where ``optimizer`` does, whose updates moved no step on so far."""
@@ -145,7 +146,7 @@ class Clock:
         """
         if self._updates:
             return 0
-        return max(made_in, *(one.before + one.updates for one in self._newest_counts if one.number < number), 0)
+        return max(made_in, *(one.before + one.updates for one in tuple(self._newest_counts) if one.number < number), 0)
 
     def _go_back(self, number: int) -> None:
         """One that was made as that ``number`` updates for the first time: it may live within a step, as others did.
@@ -154,8 +155,9 @@ class Clock:
         just now, others were made and updated before that, and this one was made behind it. In phases that follow each
         other an optimizer that was made ahead makes many.
         """
-        for one in [one for one in self._newest_counts if one.updates == 1 and one.first <= number < _BESIDE]:
-            within = [each.updates for each in self._newest_counts if one.number < each.number < one.first]
+        newest = tuple(self._newest_counts)  # another thread may be adding to them
+        for one in [one for one in newest if one.updates == 1 and one.first <= number < _BESIDE]:
+            within = [each.updates for each in newest if one.number < each.number < one.first]
             if within:
                 self._within, self.step = (one.first, max(within)), one.updates + one.before
                 self.on_back()
