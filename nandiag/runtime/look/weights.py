@@ -49,6 +49,16 @@ def parameters(optimizer: Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
+def drops_all(owner: object, optimizers: Iterable[Optimizer]) -> bool:
+    """Whether none of them is left a gradient once ``owner``, an optimizer or module, has dropped those of its own."""
+    own: set[int] = set()
+    if isinstance(owner, torch.optim.Optimizer):
+        own = {id(one) for one in parameters(owner)}
+    elif isinstance(owner, torch.nn.Module):
+        own = {id(one) for one in owner.parameters()}
+    return all(one.grad is None or id(one) in own for optimizer in optimizers for one in parameters(optimizer))
+
+
 def is_of_torch(optimizer: Optimizer) -> bool:
     """Whether its update is code of torch's, and none of the script's or a library's."""
     return str(getattr(type(optimizer).step, "__module__", "")).startswith("torch.")
@@ -125,16 +135,6 @@ class Weights:
     def known(self) -> list[Optimizer]:
         """Return the optimizers that were made and still live."""
         return [one for one in living(self._met) if hasattr(one, "param_groups")]
-
-    def drops_all(self, owner: object) -> bool:
-        """Whether no gradient is left anywhere once ``owner``, an optimizer or module, has dropped those of its own."""
-        own: set[int] = set()
-        if isinstance(owner, torch.optim.Optimizer):
-            own = {id(one) for one in parameters(owner)}
-        elif isinstance(owner, torch.nn.Module):
-            own = {id(one) for one in owner.parameters()}
-        others = (one for optimizer in self.known() for one in parameters(optimizer))
-        return all(one.grad is None or id(one) in own for one in others)
 
     def begin(self, optimizer: Optimizer, made: int = 0) -> list[Held]:
         """Take stock when an optimizer is met, or was loaded: return the parameters and state that are bad already.
