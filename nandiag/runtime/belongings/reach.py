@@ -192,8 +192,10 @@ def _is_part_of_library(module: ModuleType | None) -> bool:
 def _inside(one: Any) -> Iterable[object]:
     if type(one) is FunctionType:
         return _inside_function(one)
-    if type(one) in _WRAPPERS:
-        return _WRAPPERS[type(one)](one)
+    # By identity: a class of the script's may have no hash.
+    wrapped = next((within for kind, within in _WRAPPERS.items() if kind is type(one)), None)
+    if wrapped is not None:
+        return wrapped(one)
     if isinstance(one, type):
         return list(vars(one).values())
     if is_iterator(type(one)):

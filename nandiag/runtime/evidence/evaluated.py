@@ -30,7 +30,7 @@ _GONE = "what it was given is gone"
 def that_wrote(tape: Tape, suspects: Iterable[Tensor]) -> list[Entry]:
     """Return the step's calls of models without a gradient that may have written into bad buffers, in their order."""
     bad = {id(one) for one in suspects if is_bad(one)}
-    calls = (entry for entry in tape.loose if entry.kind == ROOT and entry.step == tape.step) if bad else ()
+    calls = (entry for entry in tuple(tape.loose) if entry.kind == ROOT and entry.step == tape.step) if bad else ()
     return [entry for entry in calls if entry.args is not None and any(id(one) in bad for one, _ in entry.buffers)]
 
 
@@ -104,7 +104,9 @@ def _holds(root: nn.Module, module: nn.Module | None) -> bool:
 def _was_bad(untrained: Untrained, tape: Tape, bad: Mapping[int, Tensor]) -> bool:
     """Whether such a buffer was bad before the first of the calls, where all of them are still known."""
     places = [trail[:1] for trail in untrained.places.values()]
-    calls = [one for one in tape.loose if one.kind == ROOT and one.step == untrained.step and one.trail[:1] in places]
+    calls = [
+        one for one in tuple(tape.loose) if one.kind == ROOT and one.step == untrained.step and one.trail[:1] in places
+    ]
     held = [one for call in calls for number, one in _kept(call) if number in bad]
     return len(calls) >= untrained.calls and bool(held) and all(map(is_bad, held))
 

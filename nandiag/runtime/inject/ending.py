@@ -33,6 +33,7 @@ _state: dict[str, Any] = {
     "leaving": False,
     "steps": 0,
     "error_file": None,
+    "shown": 0,
 }
 _closing: list[Callable[[], Finished]] = []
 _leaving: list[Callable[[], object]] = []
@@ -53,6 +54,7 @@ def install() -> None:
         with contextlib.suppress(Exception):
             hide_own_frames(error)
             trace = error.__traceback__
+            _state["shown"] = id(error)
             if _is_over():
                 _record(kind, error, trace)
         previous(kind, error, trace)
@@ -89,11 +91,22 @@ def _wrap_hard_exit() -> None:
     def leave(*args: Any, **kwargs: Any) -> Any:
         try:
             if os.getpid() == process:
+                _tell_what_cuts(sys.exc_info()[1])
                 _look_before_the_cut()
         finally:
             original(*args, **kwargs)
 
     os._exit = leave
+
+
+def _tell_what_cuts(error: BaseException | None) -> None:
+    """Tell of the error that is being handled where the script has shown it by ``sys.excepthook``: it ends the process.
+
+    So does a hook of threads that lets none of them die alone.
+    """
+    if error is not None and id(error) == _state["shown"]:
+        with contextlib.suppress(Exception):
+            _record(type(error), error, error.__traceback__)
 
 
 def _look_before_the_cut() -> None:
@@ -149,7 +162,12 @@ def on_raise(witness: Callable[[BaseException, int], None]) -> None:
 
 
 def _is_over() -> bool:
-    """Whether the script's own lines are left: it may call ``sys.excepthook`` itself, for its log, and go on."""
+    """Whether the script's own lines are left: it may call ``sys.excepthook`` itself, for its log, and go on.
+
+    So may what ends one of its threads: the main one goes on.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return False
     frame = sys._getframe(1)
     while frame.f_back is not None:
         frame = frame.f_back

@@ -21,6 +21,7 @@ from nandiag.runtime.look.finite import is_bad, is_blank, local, norms, zeros_in
 from nandiag.runtime.look.frozen import Frozen
 from nandiag.runtime.memory.masks import Masks, has_mask_of, is_added, may_be
 from nandiag.runtime.names import Owner, find_roots, owners
+from nandiag.runtime.names.alive import living
 
 Optimizer: TypeAlias = torch.optim.Optimizer
 # Optimizer state beyond this many tensors is looked at in turns, so that a look stays far below the update's own cost.
@@ -46,6 +47,16 @@ class Held:
 def parameters(optimizer: Optimizer) -> list[Tensor]:
     """Return the optimizer's parameters in order."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def drops_all(owner: object, optimizers: Iterable[Optimizer]) -> bool:
+    """Whether none of them is left a gradient once ``owner``, an optimizer or module, has dropped those of its own."""
+    own: set[int] = set()
+    if isinstance(owner, torch.optim.Optimizer):
+        own = {id(one) for one in parameters(owner)}
+    elif isinstance(owner, torch.nn.Module):
+        own = {id(one) for one in owner.parameters()}
+    return all(one.grad is None or id(one) in own for optimizer in optimizers for one in parameters(optimizer))
 
 
 def is_of_torch(optimizer: Optimizer) -> bool:
@@ -100,8 +111,8 @@ class Weights:
         self._excused: dict[int, weakref.ref[Tensor]] = {}
         self._masked: dict[int, weakref.ref[Tensor]] = {}
         self._sharded: MutableMapping[Optimizer, bool] = WeakIdKeyDictionary()
-        self._met: MutableMapping[Optimizer, None] = WeakIdKeyDictionary()
-        self._begun: MutableMapping[Optimizer, None] = WeakIdKeyDictionary()
+        self._met = WeakIdKeyDictionary()
+        self._begun = WeakIdKeyDictionary()
         self.newest: Callable[[], Optimizer | None] = _none
         self.on_begun: Callable[[Optimizer], object] = _none_of
         self._filled: MutableMapping[Optimizer, None] = WeakIdKeyDictionary()
@@ -123,17 +134,7 @@ class Weights:
 
     def known(self) -> list[Optimizer]:
         """Return the optimizers that were made and still live."""
-        return [one for one in self._met if hasattr(one, "param_groups")]
-
-    def drops_all(self, owner: object) -> bool:
-        """Whether no gradient is left anywhere once ``owner``, an optimizer or module, has dropped those of its own."""
-        own: set[int] = set()
-        if isinstance(owner, torch.optim.Optimizer):
-            own = {id(one) for one in parameters(owner)}
-        elif isinstance(owner, torch.nn.Module):
-            own = {id(one) for one in owner.parameters()}
-        others = (one for optimizer in self._met if hasattr(optimizer, "param_groups") for one in parameters(optimizer))
-        return all(one.grad is None or id(one) in own for one in others)
+        return [one for one in living(self._met) if hasattr(one, "param_groups")]
 
     def begin(self, optimizer: Optimizer, made: int = 0) -> list[Held]:
         """Take stock when an optimizer is met, or was loaded: return the parameters and state that are bad already.
@@ -177,7 +178,7 @@ class Weights:
         roots = find_roots()
         self.owners = owners(roots)
         self._fsdp = any(type(module).__name__ == _FSDP1 for root in roots for module in root.modules())
-        trained = {id(tensor) for known in self._begun for tensor in parameters(known)}
+        trained = {id(tensor) for known in living(self._begun) for tensor in parameters(known)}
         if optimizer is not None:
             trained |= {id(tensor) for tensor in parameters(optimizer)}
         self._frozen.take_stock(roots, trained, {id(tensor) for one in self.known() for tensor in parameters(one)})

@@ -14,6 +14,8 @@ from itertools import chain, islice, repeat, starmap, zip_longest
 from operator import itemgetter
 from typing import Any
 
+from torch.utils.weak import WeakIdKeyDictionary
+
 _first = itemgetter(0)
 
 
@@ -53,6 +55,11 @@ def _every_twice() -> tuple[Iterator[Any], Iterator[Any]]:
     """
     lists = chain.from_iterable(map(repeat, starmap(gc.get_objects, ((),)), (2,)))
     return chain.from_iterable(islice(lists, 1)), chain.from_iterable(islice(lists, 2))  # the second asks for one more
+
+
+def living(known: WeakIdKeyDictionary) -> list[Any]:
+    """Return the keys of ``known`` that are there yet, taken off it in one call: another thread may be adding one."""
+    return [one for reference in known.keyrefs() if (one := reference()) is not None]
 
 
 @contextlib.contextmanager

@@ -111,7 +111,7 @@ class Made:
         """Return the one place that was complained of as ``sample`` was made, and as no good one of its batch was."""
         self.drain()
         batch = _key(asked)
-        own = [one for one in self._notes if one.batch == batch]
+        own = [one for one in tuple(self._notes) if one.batch == batch]
         good = {one.where for one in own if one.sample not in (sample, None, *bad)}
         left = [one for one in own if one.sample in (sample, None) and one.where not in good]
         left = [one for one in left if not one.fed] or left

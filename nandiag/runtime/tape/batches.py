@@ -86,7 +86,7 @@ class Batches:
     @guarded("batches")
     def hold(self) -> None:
         """Keep the datasets while the script exits, or until it fetches again: its functions let go of them."""
-        self._held = [(one.dataset, one.collate) for one in self.newest]
+        self._held = [(one.dataset, one.collate) for one in tuple(self.newest)]
 
     def let_go(self) -> None:
         """Hold no dataset any longer than the script does."""
@@ -111,7 +111,7 @@ class Batches:
 
     def of(self, storage: int) -> Batch | None:
         """Return the batch one of whose tensors lies in the memory ``storage``, None when no batch kept does."""
-        there = (batch for batch in reversed(self.newest) if batch.name(storage) is not None)
+        there = (batch for batch in reversed(tuple(self.newest)) if batch.name(storage) is not None)
         return next((batch for batch in there if batch.dataset is not None), None)
 
 

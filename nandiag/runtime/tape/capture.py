@@ -181,11 +181,11 @@ class Capture:
         return True
 
     def _take_over(self) -> None:
+        last, self._thread = self._thread, _ident()  # at first: that one puts nothing more on the tape from here on
+        self.window.owner, self.settled = self._thread, False  # the main one, should it train on, is asked again
         self.window.leave()
         self.tape.clear(self.tape.step)
         self.depth = self.in_step = self._beside = 0
-        last, self._thread = self._thread, _ident()
-        self.window.owner, self.settled = self._thread, False  # the main one, should it train on, is asked again
         if self.on_other_thread is not None:
             self.on_other_thread(last)
 

@@ -128,7 +128,7 @@ class Tape:
         """Let go of calls whose outputs are gone and went nowhere: an evaluation, a rollout with gradients left on."""
         every = (*self.entries, *self.loose)
         self._drop_gone()
-        alive = {id(made.entry) for made in self._made.values()}
+        alive = {id(made.entry) for made in self._made.copy().values()}
         kept = [entry for entry in every if entry.kind == BACKWARD or entry.mutates or id(entry) in alive]
         needed = {id(entry) for entry in ancestors(kept)}
         self.shortened |= any(one.kind is ROOT and id(one) not in needed for one in self.entries)
@@ -148,14 +148,14 @@ class Tape:
         """Forget of tensors that are gone, and of calls that will not be made again, who made what."""
         self._made = {
             key: made
-            for key, made in self._made.items()
+            for key, made in self._made.copy().items()  # a thread that was taped until now may be adding to it
             if made.entry.args is not None and made.tensor() is not None
         }  # fmt: skip
 
     def living(self) -> list[tuple[Entry, Tensor]]:
         """Return what calls have made that is there yet, each with its call."""
         self.jots.settle()
-        return [(made.entry, tensor) for made in self._made.values() if (tensor := made.tensor()) is not None]
+        return [(made.entry, tensor) for made in self._made.copy().values() if (tensor := made.tensor()) is not None]
 
     def knows(self, tensors: Iterable[Tensor]) -> bool:
         """Whether a call that is on the tape by now has made one of ``tensors``."""
@@ -272,18 +272,19 @@ class Tape:
         self.bytes = self._updates = 0
 
     def _let_go(self) -> None:
-        self.offspring.step_ends(self._made.values())
-        for entry in self.loose:
+        # Taken off at once: a thread that was taped until now may be in the midst of putting a call there.
+        entries, loose, made = self.entries, self.loose, self._made.copy()
+        self._entries, self.loose, self._made = [], deque(maxlen=_MOST_LOOSE), {}
+        self.offspring.step_ends(made.values())
+        for entry in loose:
             if not entry.held:  # else a graph that lives on may refer to it, and nothing else does: a GAN's noise
                 entry.forget()
-        for entry in self.entries:
+        for entry in entries:
             if not (entry.grad or lasts(entry)):
                 entry.forget()
             elif entry.kind is BACKWARD and entry.args is not None and not entry.retains:
                 forget_consumed(entry)
-        self._made = {key: one for key, one in self._made.items() if one.entry.grad}  # all else is plain now
-        self.loose.clear()
-        self.entries.clear()
+        self._made = {key: one for key, one in made.items() if one.entry.grad}  # all else is plain now
         self._drop_gone()
 
     def hold(self, maker: Entry) -> bool:

@@ -136,7 +136,7 @@ def _private(entries: list[Entry]) -> list[torch.Generator]:
 
 
 def _datasets(capture: Capture) -> list[object]:
-    newest = capture.batches.newest if capture.batches is not None else ()
+    newest = tuple(capture.batches.newest) if capture.batches is not None else ()
     return [dataset for one in newest if (dataset := one.dataset) is not None]
 
 

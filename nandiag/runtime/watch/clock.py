@@ -7,29 +7,33 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, MutableMapping
+from threading import get_ident as _ident
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from nandiag.runtime.names.alive import living
 from nandiag.runtime.public import told_step
 
 _graph_task = torch._C._current_graph_task_id
-_MOST, _BESIDE = 64, sys.maxsize
+_MOST, _BESIDE, _NOBODY = 64, sys.maxsize, 0
 
 
 class Count:
     """How many updates one optimizer has made, of what class it is, and how many steps there were before its first.
 
-    ``number``: how many optimizers were made before it, and ``first``: before its first update.
+    ``number``: how many optimizers were made before it, and ``first``: before its first update. ``thread`` is the one
+    that made the newest.
     """
 
-    __slots__ = ("before", "first", "kind", "number", "updates")
+    __slots__ = ("before", "first", "kind", "number", "thread", "updates")
 
     def __init__(self, before: int, kind: str | None, number: int = 0, first: int = 0) -> None:
         self.before = before
         self.first = first
         self.kind = kind
         self.number = number
+        self.thread = _NOBODY
         self.updates = 0
 
 
@@ -43,10 +47,9 @@ class Clock:
         self._reached = self._left = 0
         self.updated_in = -1  # the step in which the newest update was made
         self.has_optimizer = self.trains = False
-        self.several = False  # other threads than the taped one have made updates
         self._updates: MutableMapping[torch.optim.Optimizer, Count] = WeakIdKeyDictionary()
         # How many were made before each, and in which step it was made.
-        self._made: MutableMapping[torch.optim.Optimizer, tuple[int, int]] = WeakIdKeyDictionary()
+        self._made = WeakIdKeyDictionary()
         self._makes = 0
         self._within: tuple[int, int] = (0, 0)  # from which on they live within a step, and updates each makes at most
         self.on_back: Callable[[], object] = _nothing  # the step that was told so far was too high
@@ -77,18 +80,22 @@ class Clock:
     def own(self, optimizer: torch.optim.Optimizer | None, *, updated: bool = False) -> int | None:
         """Return the step by the count of ``optimizer`` alone where another one is ahead, else None.
 
-        ``updated``: it has just made the update of that step.
+        Also where it is ahead of the steps itself, for it trains beside them. ``updated``: it has just made the update
+        of that step.
         """
         if optimizer is None or not self._updates:
             return None
         known = self._updates.get(optimizer)
         own = 0 if known is None else known.updates + known.before - updated
-        return own if own < (self.updated_in if updated else self.step) else None
+        step = self.updated_in if updated else self.step
+        if known is not None and known.number == _BESIDE and own != step:
+            return known.updates - updated
+        return own if own < step else None
 
     def updated(self, optimizer: torch.optim.Optimizer, *, beside: bool = False) -> int:
         """Count one update and begin the next step's micro-steps; returns the step in which it was made.
 
-        One made ``beside`` the training, in another thread, moves no step on.
+        One made ``beside`` the training, in another thread, moves no step on, unless the training's optimizer makes it.
         """
         newest, known = self._newest
         if newest() is not optimizer:
@@ -96,9 +103,11 @@ class Clock:
             self._newest = weakref.ref(optimizer), known
         if not known.updates:
             self._go_back(known.number)
+        beside = beside and (not known.updates or known.number == _BESIDE)
         known.updates += 1
+        known.thread = _ident()
         if beside:
-            self.several, known.number = True, _BESIDE  # nothing goes on from what it has counted
+            known.number = _BESIDE  # nothing goes on from what it has counted
         if beside or (known.number >= self._within[0] and known.updates <= self._within[1]):
             return self.step
         self.updated_in = self.step
@@ -108,6 +117,17 @@ class Clock:
         else:
             self.step, self.micro_step = reached, 0
         return self.updated_in
+
+    def is_of_this_thread(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether this thread has made the newest update of it, and no other one is about to make the next."""
+        known = self._updates.get(optimizer)
+        return known is not None and known.thread == _ident()
+
+    def taken(self, optimizer: object) -> None:
+        """This thread drops gradients of what ``optimizer`` trains: where it made no update yet, none may ask it."""
+        known = self._updates.get(optimizer) if isinstance(optimizer, torch.optim.Optimizer) else None
+        if known is not None and known.thread != _ident():
+            known.thread = _NOBODY
 
     def _of(self, optimizer: torch.optim.Optimizer) -> Count:
         known = self._updates.get(optimizer)
@@ -124,14 +144,13 @@ class Clock:
         The main one goes on from the step in which it was left.
         """
         main = threading.main_thread().ident
-        self.several |= last is not None
         if last == main:
             self._left = self.step
-        self.step = self._left if threading.get_ident() == main else 0
+        self.step = self._left if _ident() == main else 0
         self.micro_step = 0
         self._newest_counts.clear()
-        for optimizer, (number, _) in list(self._made.items()):
-            self._made[optimizer] = number, self.step
+        for optimizer in living(self._made):
+            self._made[optimizer] = self._made[optimizer][0], self.step
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
         """Stand where ``optimizer`` does, whose updates moved no step on so far."""
@@ -145,7 +164,7 @@ class Clock:
         """
         if self._updates:
             return 0
-        return max(made_in, *(one.before + one.updates for one in self._newest_counts if one.number < number), 0)
+        return max(made_in, *(one.before + one.updates for one in tuple(self._newest_counts) if one.number < number), 0)
 
     def _go_back(self, number: int) -> None:
         """One that was made as that ``number`` updates for the first time: it may live within a step, as others did.
@@ -154,8 +173,9 @@ class Clock:
         just now, others were made and updated before that, and this one was made behind it. In phases that follow each
         other an optimizer that was made ahead makes many.
         """
-        for one in [one for one in self._newest_counts if one.updates == 1 and one.first <= number < _BESIDE]:
-            within = [each.updates for each in self._newest_counts if one.number < each.number < one.first]
+        newest = tuple(self._newest_counts)  # another thread may be adding to them
+        for one in [one for one in newest if one.updates == 1 and one.first <= number < _BESIDE]:
+            within = [each.updates for each in newest if one.number < each.number < one.first]
             if within:
                 self._within, self.step = (one.first, max(within)), one.updates + one.before
                 self.on_back()

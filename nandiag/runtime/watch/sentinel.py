@@ -11,6 +11,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from operator import attrgetter
+from threading import get_ident as _ident
 from typing import Any
 
 import torch
@@ -359,10 +360,11 @@ class Sentinel:
 
     def gradients_dropped(self, owner: Any = None, *_: Any, **_options: Any) -> None:
         """``owner.zero_grad()`` is called: where a backward had no step, the script left it out by itself."""
+        if self.capture._thread != _ident():
+            self.clock.taken(owner)
         if not self.losses.pending or self.nesting or not self.clock.has_optimizer or self.capture.off:
             return
-        # What another thread trains is not asked for its gradients, which its backward writes: each drops its own.
-        if self.clock.several or self.weights.drops_all(owner):
+        if self.left_out.are_dropped_with(owner):
             self.losses.drop()
             self.capture.gradients_dropped()
 

@@ -18,7 +18,6 @@ from torch import nn
 from nandiag.events import ProbeDark
 from nandiag.runtime.births.record import Record
 from nandiag.runtime.levels.ops.watch import OpWatch
-from nandiag.runtime.look.weights import Weights
 from tests.unit.runtime.training import BAD, SECONDS, Net, at_work, found, leave_no_window, train
 
 
@@ -112,43 +111,6 @@ def test_what_an_update_leaves_out_is_known_to_the_thread_that_makes_it(work):
     optimizer.step()
     assert all(map(torch.equal, model.parameters(), before))
     assert all(one.grad is not None for one in model.parameters())
-
-
-@pytest.mark.parametrize("beside", [False, True])
-def test_no_weight_that_another_thread_trains_is_asked_for_its_gradient(work, beside, monkeypatch):
-    """Its backward may write that meanwhile, and to read it then ends the process."""
-    work(on_anomaly="continue")
-    model, asked, original = Net(), [], Weights.drops_all
-    monkeypatch.setattr(Weights, "drops_all", lambda *words: asked.append(threading.get_ident()) or original(*words))
-    train(model, steps=2, bad=None)
-
-    def leave_out():
-        model(torch.ones(3, 4)).mean().backward()
-        model.zero_grad()
-
-    if beside:
-        at_work(train, Net(), 1, None)
-        at_work(leave_out)
-    leave_out()
-    assert asked == ([] if beside else [threading.get_ident()])
-
-
-def test_a_bad_loss_that_a_thread_leaves_out_beside_others_is_no_harm(work):
-    worker = work(on_anomaly="stop")
-    train(Net(), steps=3, bad=None)
-
-    def leave_out():
-        model = Net()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        for step in range(6):
-            loss = model(torch.ones(3, 4)).mean() * (math.inf if step == 3 else 1.0)
-            loss.backward()
-            if loss.isfinite():
-                optimizer.step()
-            optimizer.zero_grad()
-
-    at_work(leave_out)
-    assert worker.harms == []
 
 
 def test_a_step_of_another_thread_in_the_middle_of_a_replay(work):

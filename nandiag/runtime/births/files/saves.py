@@ -139,7 +139,7 @@ class Saves:
     def birth_of(self, name: str, tensor: Tensor, since: int) -> Birth | None:
         """Return the birth of the bad values of a weight, by its name, where they were loaded ``since`` that step."""
         data = local(tensor)
-        for one in reversed(self._loaded):
+        for one in reversed(tuple(self._loaded)):
             if data is not None and one.step >= since and _is_called(one.key, name) and _holds(data, one.mask):
                 birth = _told(one.key, one.path, one.call, one.saved)
                 return replace(birth, facts={**birth.facts, "loaded_step": one.step})

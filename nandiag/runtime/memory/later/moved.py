@@ -91,7 +91,7 @@ class Moved:
 
     def in_step(self, step: int) -> list[Entry]:
         """Return those of the step, oldest first."""
-        return [entry for entry in self._entries if entry.step == step]
+        return [entry for entry in tuple(self._entries) if entry.step == step]
 
     def all(self) -> list[Entry]:
         """Return all that are known, oldest first."""

@@ -70,7 +70,7 @@ class Window(Beneath):
     ``numbers`` are those that the script read off tensors in this step and that are not finite, each with its tensor
     and what made that; ``stored`` is what is not finite of what it laid into memory that lives on, each with a key of
     that memory. What is ``exposed`` may have been written by others than torch since it was made. ``beside_in`` is the
-    newest step in which a thread that is not taped made gradients.
+    newest step in which a thread that is not taped made gradients; ``_makers`` are all that ever did.
     """
 
     def __init__(self, tape: Tape) -> None:
@@ -78,6 +78,7 @@ class Window(Beneath):
         self.tape = tape
         self.calls = self.writes = self.asks = 0
         self.beside_in = -1
+        self._makers: set[int] = set()
         self.numbers: deque[tuple[float, Tensor, Entry]] = deque(maxlen=_MOST_NUMBERS)
         self.stored: list[tuple[int, Tensor]] = []
         self.handed_out = HandedOut()
@@ -116,8 +117,21 @@ class Window(Beneath):
 
     def gradients_in(self, step: int) -> None:
         """The caller makes gradients in ``step``: what a thread does that is not taped is not run again."""
-        if self.owner is not None and self.owner != _ident() and not is_of_engine():
-            self.beside_in = step
+        here = _ident()
+        beside = self.owner is not None and self.owner != here
+        if (beside or here not in self._makers) and not is_of_engine():
+            self._makers.add(here)
+            if beside:
+                self.beside_in = step
+
+    def others_train(self) -> bool:
+        """Whether another thread than this one has made gradients, and may do so at any time: it lives."""
+        here = (_ident(),)
+        if self._makers.issubset(here):
+            return False
+        for one in self._makers.difference(sys._current_frames()):
+            self._makers.discard(one)
+        return not self._makers.issubset(here)
 
     def _take_it(self, types: Any, words: tuple[Any, Any, Any, _Kept | None]) -> None:
         try:

@@ -66,7 +66,7 @@ def lasts(write: Entry) -> bool:
 def part(entries: Iterable[Entry], made: dict[int, Made], tensors: Iterable[Tensor]) -> None:
     """Have ``entries``, what was ``made``, and their ancestors be without ``tensors``, as if these were gone."""
     parted = set(map(id, tensors))
-    makers = [one.entry for one in made.values()]
+    makers = [one.entry for one in made.copy().values()]
     for key in parted:
         made.pop(key, None)
     for entry in ancestors([*entries, *makers]):

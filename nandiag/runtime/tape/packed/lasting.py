@@ -43,7 +43,7 @@ class Lasting:
         self._mended = mended  # what was bad is not to come back
         self._newest = max((entry.step for entry in entries), default=0)
         self._words: dict[int, dict[int, Made]] = {}
-        self._exposed = {id(one) for held in exposed if (one := held()) is not None}
+        self._exposed = {id(one) for held in tuple(exposed) if (one := held()) is not None}
         for word in (*_used_later(entries), *self._seen_by_others(entries)):
             self._words.setdefault(id(word.entry), {})[word.index] = word
         # By which entry a tensor was written into last, by its ``id``: by then it was not what had been made.

@@ -131,7 +131,9 @@ def test_what_python_and_torch_start_for_themselves_is_no_rank(words, place):
 
 @pytest.fixture
 def fresh_ending(monkeypatch):
-    monkeypatch.setattr(ending, "_state", {**dict.fromkeys(ending._state, False), "steps": 0, "error_file": None})
+    monkeypatch.setattr(
+        ending, "_state", {**dict.fromkeys(ending._state, False), "steps": 0, "shown": 0, "error_file": None}
+    )
     monkeypatch.setattr(ending, "_closing", [])
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
 
@@ -200,6 +202,52 @@ def test_a_script_that_calls_the_hook_itself_goes_on(recording, fresh_ending):
     sys.excepthook(type(error), error, error.__traceback__)
     assert [words[1] for words in seen] == [error]
     assert worker.events(Raised) == []
+
+
+def thread_ends_by(error):
+    def ends():
+        raise error
+
+    thread = threading.Thread(target=ends)
+    thread.start()
+    thread.join(5)
+
+
+def hand_on(words):
+    sys.excepthook(words.exc_type, words.exc_value, words.exc_traceback)
+
+
+def hook_that_fails(_):
+    raise ValueError("of the hook itself")
+
+
+@pytest.mark.parametrize("hook", [hand_on, hook_that_fails])
+def test_what_ends_a_thread_ends_no_run(recording, fresh_ending, monkeypatch, hook):
+    """The main one goes on, and may end of another error, or in order."""
+    worker, seen = recording(), []
+    sys.excepthook = lambda *words: seen.append(words)
+    monkeypatch.setattr(threading, "excepthook", hook)
+    monkeypatch.delattr(sys, "last_value", raising=False)
+    ending.install()
+    thread_ends_by(ConnectionError("logged"))
+    assert len(seen) == 1
+    assert worker.events(Raised) == []
+    monkeypatch.setattr(ending, "_BEGINNINGS", ())
+    error = caught(script_that_raises)
+    sys.excepthook(type(error), error, error.__traceback__)
+    assert [one.type for one in worker.events(Raised)] == ["ValueError"]
+
+
+def test_what_ends_a_thread_whose_hook_ends_the_process_has_ended_the_run(recording, fresh_ending, monkeypatch):
+    worker, left = recording(), []
+    monkeypatch.setattr(ending.os, "_exit", left.append)
+    monkeypatch.setattr(threading, "excepthook", lambda words: (hand_on(words), ending.os._exit(1)))
+    monkeypatch.setattr(sys, "excepthook", lambda *_: None)
+    monkeypatch.setattr(sys, "exit", sys.exit)
+    ending.install()
+    thread_ends_by(ConnectionError("the end"))
+    assert left == [1]
+    assert [one.message for one in worker.events(Raised)] == ["the end"]
 
 
 def test_an_error_file_that_exists_is_the_scripts_own(recording, fresh_ending, tmp_path):

@@ -153,7 +153,7 @@ class Asked:
 
     def _know(self) -> bool:
         """Add the bad losses among the step's questions to what is known; returns whether anything was bad."""
-        asked = [one for one in self._questions if one.step == self._clock.step]
+        asked = [one for one in tuple(self._questions) if one.step == self._clock.step]
         self._questions.clear()
         self._count = 0  # without an update a step may go on for ever
         with quiet():

@@ -20,7 +20,7 @@ from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.look.finite import fact, is_bad, quiet
 from nandiag.runtime.look.losses import Loss
 from nandiag.runtime.look.sight import Sight
-from nandiag.runtime.look.weights import Optimizer
+from nandiag.runtime.look.weights import Optimizer, drops_all
 from nandiag.runtime.replay.ready import gradients_used
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import Tape
@@ -63,6 +63,19 @@ class LeftOut:
                 self._set_apart(one)
             elif not one.norm:
                 self._emit(math.nan if fact(one.tensor).nan else math.inf, "unused loss", 1, None)
+
+    def are_dropped_with(self, owner: object) -> bool:
+        """Whether no gradient of this thread's losses is left once ``owner``, an optimizer or module, drops its own.
+
+        What another thread trains is not asked: its backward may write the gradient meanwhile, and to read it then ends
+        the process. Where it is not known whose an optimizer is, a step may yet be made of the losses.
+        """
+        known, clock = self._sentinel.weights.known(), self._sentinel.clock
+        if self._sentinel.capture.window.others_train():
+            known = [one for one in known if clock.is_of_this_thread(one)]
+            if not known or (isinstance(owner, Optimizer) and owner not in known):
+                return False
+        return drops_all(owner, known)
 
     def _set_apart(self, question: Question) -> None:
         tape, made = self._sentinel.capture.tape, self._sentinel.capture.tape.maker(question.tensor)
