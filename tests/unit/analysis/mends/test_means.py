@@ -19,8 +19,10 @@ from tests.unit.analysis.mends.placing import first, on
         ("torch.mean(loss[m])", "loss[m].sum() / max(loss[m].numel(), 1)"),
         ("F.mse_loss(z, y, reduction='mean')", None),
         ("F.mse_loss(z, y)", 'F.mse_loss(z, y, reduction="sum") / max((z - y).numel(), 1)'),
-        ("F.cross_entropy(z, y, ignore_index=0)",
-         'F.cross_entropy(z, y, ignore_index=0, reduction="sum") / (y != 0).sum().clamp_min(1)'),
+        (
+            "F.cross_entropy(z, y, ignore_index=0)",
+            'F.cross_entropy(z, y, ignore_index=0, reduction="sum") / (y != 0).sum().clamp_min(1)',
+        ),
         ("loss.mean(0)", "loss.sum(0) / max(loss.size(0), 1)"),
         ("loss.mean(dim=-1, keepdim=True)", "loss.sum(dim=-1, keepdim=True) / max(loss.size(-1), 1)"),
         ("loss.mean((0, 1))", None),
@@ -100,7 +102,13 @@ def test_what_is_offered_is_the_same_mean_where_there_are_values(at, by_hand, ex
     underlined = expression.removesuffix(".sum()")
     facts = at("mean", (by_hand.fact(shape=(0,)),), (by_hand.fact(nan=1),), **on(f"l = {expression}", underlined))
     torch.manual_seed(0)
-    names = {"z": torch.rand(many, 1), "y": torch.rand(many), "k": torch.tensor([1.0, 2.0, 3.0]), "torch": torch, "F": F}
+    names = {
+        "z": torch.rand(many, 1),
+        "y": torch.rand(many),
+        "k": torch.tensor([1.0, 2.0, 3.0]),
+        "torch": torch,
+        "F": F,
+    }
     exec(first(facts), names)
     mean = eval(expression, names) if many else torch.zeros(())
     assert torch.allclose(names["l"], mean)
