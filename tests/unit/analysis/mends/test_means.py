@@ -109,6 +109,6 @@ def test_what_is_offered_is_the_same_mean_where_there_are_values(at, by_hand, ex
         "torch": torch,
         "F": F,
     }
-    exec(first(facts), names)
-    mean = eval(expression, names) if many else torch.zeros(())
+    exec(first(facts), names)  # noqa: S102 - as a user would paste it
+    mean = eval(expression, names) if many else torch.zeros(())  # noqa: S307
     assert torch.allclose(names["l"], mean)

@@ -45,8 +45,8 @@ def first_try(facts: Facts, name: str, course: Course, high: float) -> tuple[str
 
     It is that of another rank that is lower, and not too high as well by how the gradients grew, else a tenth of the
     rate, or less where that would be too high all the same. Of plain gradients the step that brings the loss to 0 is
-    the highest that makes sense; of Adam's kind a rate is the way that each weight goes in one update. Where ranks share
-    their gradients, the mean of their weights moves by the mean of the rates.
+    the highest that makes sense; of Adam's kind a rate is the way that each weight goes in one update. Where ranks
+    share their gradients, the mean of their weights moves by the mean of the rates.
     """
     ranks = facts.rates
     low, mean = min(ranks.values(), default=high), sum(ranks.values()) / max(len(ranks), 1)
