@@ -51,7 +51,6 @@ def by_rates(facts: Facts, found: Cause | None, found_in: Sequence[Course]) -> C
 
 
 def _stable(facts: Facts, found_in: Sequence[Course]) -> float:
-    """Return the highest rate at which plain gradients would not have grown; their mean moves by the mean rate."""
-    plain = facts.harm is not None and facts.harm.optimizer in rates.BY_THE_NORM
+    """Return the highest rate at which the gradients would not have grown; their mean moves by the mean rate."""
     mean = sum(facts.rates.values()) / len(facts.rates)
-    return rates.stable(found_in[0], mean) if plain and found_in else math.inf
+    return rates.highest(facts, found_in[0], mean) if found_in else math.inf

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
+from statistics import median
 
 from nandiag.analysis.causes.course import Course, courses
 from nandiag.analysis.causes.divergence import CALM_ENOUGH, is_elsewhere, sudden
@@ -59,6 +61,8 @@ _STEPS_BEFORE = 5
 _FAR = 100.0
 # The norm's growth over the loss's from which on the model is steeper than before.
 _STEEPER = 2.0
+# The size of a loss over what it goes up and down by, from which on it is not centred.
+_STEADY = 2.0
 _ELSEWHERE = {"init", "data", "checkpoint", "collective"}
 
 
@@ -115,7 +119,7 @@ def _by_jump(facts: Facts, course: Course) -> Cause | None:
         return replace(known, evidence=(*known.evidence, f"{_jumped(course)}."))
     if not _was_as_before(facts, step):
         return _of(_jumped(course) + ": that points at the batch of this step, not at the updates.", step)
-    if _is_steeper(course):
+    if _is_steeper(course) and _is_a_size(course):
         return _of_model(f"{_jumped(course)}, and the gradients grew more than that.", step)
     return _of_targets(facts, f"{_jumped(course)}.", step)
 
@@ -130,21 +134,41 @@ def _is_steeper(course: Course) -> bool:
     return onset.norm * max(losses) > _STEEPER * abs(onset.loss) * max(norms)
 
 
+def _is_a_size(course: Course) -> bool:
+    """Whether the loss may be a power of an error: of one sign, and not small beside what it goes up and down by.
+
+    A difference, or what is weighed by what is centred (a policy's loss), stays near 0 however large its parts are.
+    """
+    calm = [row.loss for row in course.rows[: course.calm] if row.loss is not None]
+    signs = {loss > 0 for loss in (*calm, course.onset.loss or 0.0) if loss}
+    turns = [abs(new - old) for old, new in pairwise(calm)]
+    return len(signs) < 2 and (not turns or median(map(abs, calm)) > _STEADY * median(turns))
+
+
 def _of_model(text: str, step: int) -> Cause:
-    text = f"{text} What the model was given then was no larger than before, and targets alone seldom do that."
+    text = f"{text} {_AS_BEFORE} {_parts(step)}, or a layer, may have made it so."
     look = Suggestion(
         f"Look at what the model itself makes large in step {step}: a layer that divides by, or takes the root or "
-        "logarithm of, what came near 0 there (a deviation, a norm, a count)."
+        "logarithm of, what came near 0 there (a deviation, a norm, a count). Of a loss that is no power of an error, "
+        f"look at {_parts(step)} first."
     )
     return replace(_of(text, step), slug="gradient_explosion", suggestions=(look,))
 
 
 def _of_targets(facts: Facts, text: str, step: int) -> Cause:
-    text = f"{text} What the model was given then was no larger than before: its targets may have been."
-    look = Suggestion(f"Look at the targets of step {step}, and at what was changed by then.")
+    text = f"{text} {_AS_BEFORE} a layer or {_parts(step)} may have made it so."
+    look = Suggestion(f"Look at {_parts(step)}, at what was changed by then, and at what a layer makes large there.")
     new = facts.compared is not None and facts.compared.step == step and bool(facts.compared.fresh)
     also = (f"{new_weights(facts.compared)}.",) if new and facts.compared is not None else ()
     return replace(_of(text, step), evidence=(text, *also), suggestions=(look,))
+
+
+_AS_BEFORE = "What the model was given then was no larger than before:"
+
+
+def _parts(step: int) -> str:
+    """Return what goes into a loss beside what the model gives."""
+    return f"the targets, weights or advantages of step {step}"
 
 
 def _broke_at_once(facts: Facts, found: tuple[Course, ...]) -> bool:

@@ -331,7 +331,7 @@ def _lower(facts: Facts, course: Course, high: float, strength: int) -> Suggesti
     A schedule writes over what the optimizer is made with: a rate put there would change nothing.
     """
     name = _kind(facts, course) or "the optimizer"
-    rate, what = rates.first_try(name, course, high, facts.rates, shared=facts.shared)
+    rate, what = rates.first_try(facts, name, course, high)
     scheduled = course.rate_rose and _is_scheduled(facts)
     lower = f"Lower the learning rate; {what} is a first try. Then warm up to more."
     if scheduled:

@@ -6,7 +6,7 @@ import ast
 
 from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
 from nandiag.analysis.causes.mends.matrices import determinants
-from nandiag.analysis.causes.mends.script import fitting, parsing
+from nandiag.analysis.causes.mends.script import fitting, naming, parsing
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 
@@ -43,9 +43,17 @@ SPECTRAL = ("LinalgEigh", "LinalgEig", "LinalgSvd", "LinalgQr", "Svd", "Symeig")
 FACTORISATIONS = ("linalg_", "_linalg_", "cholesky", "lu_solve", "inverse", "triangular_solve", "svd", "qr")
 _NORMS = ("linalg_vector_norm", "linalg_norm", "linalg_matrix_norm", "linalg_cross")
 _JITTER = "{0} + 1e-6 * torch.eye({0}.shape[-1], device={0}.device)"
-# Noise that is drawn in each step would give each step other vectors of the equal values.
-_RAMP = "{0} + torch.diag(1e-5 * torch.arange({0}.shape[-1]).to({0}))"
-_RAMP_OF_ANY = "{0} + 1e-5 * torch.arange({0}.shape[-1]).to({0}) * torch.eye(*{0}.shape[-2:]).to({0})"
+# Noise that is drawn in each step would give each step other vectors of the equal values. Each matrix of a batch has
+# a size of its own, and what is lost in rounding beside it tells nothing apart. Singular values of 0 are moved as well:
+# the gradient of a matrix that is not square divides by them.
+_RAMP = (
+    "{0} + torch.diag_embed(1e-5 * {0}.detach().abs().amax((-2, -1)).clamp_min(1e-3)[..., None] * "
+    "torch.arange({0}.shape[-1]).to({0}))"
+)
+_RAMP_OF_ANY = (
+    "{0} + 1e-5 * {0}.detach().abs().amax((-2, -1), keepdim=True).clamp_min(1e-3) * "
+    "torch.arange(1, {0}.shape[-1] + 1).to({0}) * torch.eye(*{0}.shape[-2:]).to({0})"
+)
 
 _ROUNDED = "the determinant is negative by rounding: of a product with its own transpose it is 0 or more"
 _FEWER = "The matrix is singular, as of fewer samples than columns: add a little to its diagonal."
@@ -84,11 +92,26 @@ def _gradient(facts: Facts) -> Cause:
     text = f"the gradient of {name} divides by differences of eigenvalues, or singular values: two are equal"
     ramp = _RAMP if name.startswith("linalg_eig") else _RAMP_OF_ANY  # what has no eigenvalues need not be square
     apart = Suggestion(
-        "Tell equal values apart by small numbers that rise along the diagonal; the same number on all of it does not.",
-        _fitted(facts, facts.forward_op, ramp) or _RAMP.format("A"),
+        "Tell equal values apart by numbers that rise along the diagonal, each small beside the matrix; the same "
+        "number on all of it does not.",
+        _rising(facts, ramp) or _RAMP.format("A"),
     )
     alone = _values_alone(facts)
     return Cause("linalg_degenerate", (text,), (apart, *([] if alone is None else [alone])), LIKELY)
+
+
+def _rising(facts: Facts, ramp: str) -> str | None:
+    """Return the user's line with numbers that rise added to its matrix, which has a name where it is computed."""
+    found, op = fitting.parsed(facts.origin), facts.forward_op
+    given = None if found is None else fitting.target(found[1], _factorisation(facts).removeprefix("linalg_"))
+    line = None
+    if given is not None and not naming.is_cheap(given):
+        named = _fitted(facts, op, ramp.format(_MATRIX))
+        line = naming.before(facts.origin, _MATRIX, ast.unparse(given), named)
+    return line or _fitted(facts, op, ramp)
+
+
+_MATRIX = "matrix"
 
 
 def _factorisation(facts: Facts) -> str:

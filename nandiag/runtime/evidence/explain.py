@@ -358,7 +358,8 @@ def in_float64(op: Op) -> dict[str, object]:
     largest = max((one.absmax for one in wide if one.absmax is not None), default=None)
     if largest is not None:
         facts["float64_absmax"] = largest
-    narrow = next((tensor.dtype for tensor in op.results if tensor.dtype in _FLOATS), None)
+    made: list[Any] = [one.dtype for one in op.results] or [getattr(torch, one.dtype, None) for one in op.told[1]]
+    narrow = next((dtype for dtype in made if dtype in _FLOATS), None)
     if narrow is not None:
         facts["dtype"] = str(narrow).removeprefix("torch.")
         facts["dtype_max"] = torch.finfo(narrow).max

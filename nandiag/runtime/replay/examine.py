@@ -391,7 +391,7 @@ class Examiner:
             return case.nothing("failed", "non-finite values came back, but not the op that made them")
         given = seen.gave(case) if case.joint else seen.left_gradient(case)
         if given is not None:
-            return given if case.joint else behind_exchange(given, seen, self._capture)
+            return given if case.joint else behind_exchange(case, given, seen, self._capture)
         looked = finite(case, seen, self._capture, partial=self._partial)
         if self._capture.narrow and not case.handed:
             self._capture.widen()

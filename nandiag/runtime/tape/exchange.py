@@ -9,13 +9,16 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import ref
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.runtime.collectives.messages import ARRIVALS, EXCHANGES, Message
 from nandiag.runtime.collectives.own_part import OwnPart, own_part
@@ -57,6 +60,23 @@ _graph_task = torch._C._current_graph_task_id
 _DDP = os.path.join("nn", "parallel", "distributed.py")
 
 
+class Filled(NamedTuple):
+    """A tensor that an exchange wrote into: its memory, which call of the tape had made it, whether it is a number.
+
+    ``held`` keeps the address of that memory from another; ``apart``: it is made of neither a loss nor a gradient.
+    """
+
+    memory: int
+    held: StorageWeakRef
+    made: Callable[[], Entry | None]
+    number: bool
+    apart: bool
+
+
+def _nothing() -> None:
+    """Stand in for a weak reference to a call, where none made it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Exchange:
     """One call of a collective by the script: its name, the user's places, and after how many backward calls.
@@ -72,6 +92,17 @@ class Exchange:
     dtype: torch.dtype | None = None
     again: bool = True
     under_way: UnderWay | None = None
+    filled: tuple[Filled, ...] = ()
+
+    @property
+    def is_number(self) -> bool:
+        """Whether single numbers alone went round."""
+        return bool(self.filled) and all(one.number for one in self.filled)
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether it is known that what went round was made of neither a loss nor a gradient."""
+        return bool(self.filled) and all(one.apart for one in self.filled)
 
     @property
     def frames(self) -> tuple[Frame, ...]:
@@ -100,7 +131,23 @@ def _ended(capture: Capture, name: str, args: tuple[Any, ...], kwargs: dict[str,
             dtype = getattr(args[0] if args else kwargs.get("tensor"), "dtype", None)
             later = name in _LATER or kwargs.get("async_op")
             at = _under_way(capture, call) if later else None
-            capture.exchanges.append(Exchange(name, found, capture.tape.micro_step, known, dtype, again, at))
+            filled = _wrote(capture, call) if after_backward(capture) else ()
+            capture.exchanges.append(Exchange(name, found, capture.tape.micro_step, known, dtype, again, at, filled))
+
+
+def _wrote(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]]) -> tuple[Filled, ...]:
+    """Return what an exchange behind the backward wrote; what has no memory of its own is left out."""
+    found = []
+    for tensor in _filled(call, few=False)[0]:
+        try:
+            memory = tensor.untyped_storage()
+        except (RuntimeError, NotImplementedError):
+            continue
+        made = capture.tape.maker(tensor)
+        maker = _nothing if made is None else ref(made[0])
+        apart = tensor.numel() <= _FEW and made is not None and is_apart(made[0], capture)
+        found.append(Filled(memory._cdata, StorageWeakRef(memory), maker, tensor.numel() == 1, apart))
+    return tuple(found)
 
 
 def _under_way(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]]) -> UnderWay | None:

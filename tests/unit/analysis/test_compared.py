@@ -13,6 +13,7 @@ from nandiag.events import Argument, Compared, Harm, History, Looked, Setting, W
 CALM = [1.0, 1.3, 0.8, 1.1, 0.9, 1.2, 0.7, 1.0, 1.1, 0.9, 0.8, 1.0]
 UP = [3.0, 9.0, 80.0, 900.0, 2e4, 1e7]
 STEP = 18
+MAY_BE = "the targets, weights or advantages of step {}"
 
 
 def history(norms, losses=None, lr=0.05):
@@ -57,7 +58,7 @@ def test_what_is_made_of_the_model_and_of_a_target_does_not_tell_which_was_large
     asked = facts(by_hand, compared, history(CALM), phase="loss")
     (told, _) = explain(replace(asked, origin=replace(asked.origin, inputs=asked.origin.inputs[:1])))
     assert told.slug == "data_outlier"
-    assert told.evidence[0].endswith("its targets may have been.")
+    assert told.evidence[0].endswith(f"{MAY_BE.format(12)} may have made it so.")
     assert told.evidence[1] == "No update was made before step 12 of 2 parameters among 8 (head.weight and 1 more)."
 
 
@@ -134,7 +135,7 @@ def test_new_weights_and_the_model_are_not_blamed_for_a_target(by_hand):
         explain(replace(asked, origin=replace(asked.origin, inputs=one)))[0] for one in ((small, large), (large, small))
     ]
     assert [one.slug for one in told] == ["data_outlier", "init_scale"]
-    assert "its targets may have been" in told[0].evidence[0]
+    assert MAY_BE.format(12) in told[0].evidence[0]
 
 
 def test_the_lines_that_set_it_are_shown_else_a_bound(by_hand):
@@ -211,10 +212,28 @@ def test_a_setting_that_is_no_number_is_blamed_and_not_the_rate(by_hand):
     assert found.suggestions[0].text.endswith("The script sets it at train.py:8, by decay = 0 * inf.")
 
 
-@pytest.mark.parametrize(("norm", "told"), [(188721.0, "the model itself"), (200.0, "targets")])
-def test_gradients_that_grow_more_than_the_loss_speak_of_the_model(by_hand, norm, told):
+@pytest.mark.parametrize(("norm", "slug"), [(188721.0, "gradient_explosion"), (200.0, "data_outlier")])
+def test_gradients_that_grow_more_than_the_loss_speak_of_the_model(by_hand, norm, slug):
     """Of a mean of squares the gradient grows as the root of the loss does, where targets alone are large."""
     past = history([*CALM, norm, 3e15], [*CALM, 17034.0, 1e27], lr=1e-3)
     found = story(by_hand, Compared(14, (12, 13, 14)), past)
-    assert told in found.suggestions[0].text
-    assert ("targets alone seldom do that" in found.evidence[0]) is (told != "targets")
+    assert found.slug == slug
+    assert ("the gradients grew more than that" in found.evidence[0]) is (slug == "gradient_explosion")
+    assert all(word in found.evidence[0] for word in (MAY_BE.format(12), "layer"))
+    assert MAY_BE.format(12) in found.suggestions[0].text
+
+
+@pytest.mark.parametrize(
+    ("losses", "jumped"),
+    [
+        ([0.05, -0.02, 0.03, -0.06, 0.01, 0.04, -0.03, 0.02, 0.05, -0.01, 0.03, 0.02], -1e23),  # of either sign
+        ([0.05, 0.001, 0.06, 0.002, 0.05, 0.001, 0.07, 0.004, 0.06, 0.001, 0.05, 0.003], 1e23),  # below its spread
+        ([0.05, 0.04, 0.05, 0.04, 0.05, 0.05, 0.04, 0.05, 0.05, 0.04, 0.05, 0.05], -1e23),  # below 0 as it jumps
+    ],
+)  # fmt: skip
+def test_a_loss_that_is_no_power_of_an_error_does_not_blame_the_model(by_hand, losses, jumped):
+    """Centred advantages make the loss small whatever their size: large ones make the gradient grow more than that."""
+    past = history([*CALM, 1e25], [*losses, jumped], lr=1e-3)
+    found = story(by_hand, Compared(13, (11, 12, 13)), past)
+    assert found.slug == "data_outlier"
+    assert MAY_BE.format(12) in found.evidence[0]

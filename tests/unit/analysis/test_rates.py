@@ -1,10 +1,16 @@
 """Learning rates that differ from rank to rank are told where one of them was too high."""
 
+import math
+
 import pytest
+import torch
 
 from nandiag.analysis import analyse
+from nandiag.analysis.causes.course import courses
+from nandiag.analysis.causes.facts import Facts
+from nandiag.analysis.causes.mends.scales import rates as scales
 from nandiag.analysis.verdict.rates import rates_of, uneven
-from nandiag.events import History, Site
+from nandiag.events import Compared, Harm, History, Setting, Site
 
 
 def history(*rates, optimizer=None, norms=None, losses=None):
@@ -26,7 +32,11 @@ def test_the_rates_of_all_ranks_are_those_of_one_and_the_same_step():
 CALM_FIRST, FROM_THE_START = (1.0, 1.0, 1.0, 40.0, 1e4, 1e13), (1.0, 40.0, 1e3, 4e4, 1e6, 4e7)
 
 
-def ran_away(by_hand, *, shared, low=0.01, grown=CALM_FIRST):
+def with_momentum(value):
+    return Compared(6, settings=(Setting(0, "momentum", value, first=value, most=value),))
+
+
+def ran_away(by_hand, *, shared, low=0.01, grown=CALM_FIRST, momentum=0.0):
     """Two ranks whose losses ran away: by the rate of rank 1, where they share their gradients."""
     site = Site("net", "Net", "aten.pow.Tensor_Scalar", file="t.py", line=3)
     of_rank = (
@@ -35,7 +45,10 @@ def ran_away(by_hand, *, shared, low=0.01, grown=CALM_FIRST):
     )
     big = by_hand.fact(max=1e21, absmax=1e21)
     found = {"phase": "loss", "site": site, "inputs": (big,), "outputs": (by_hand.fact(posinf=2),)}
-    events = [(of, by_hand.loss(6, value=float("inf"), optimizer="SGD"), by_hand.found(6, **found)) for of in of_rank]
+    known = () if momentum is None else (with_momentum(momentum),)
+    events = [
+        (of, by_hand.loss(6, value=float("inf"), optimizer="SGD"), by_hand.found(6, **found), *known) for of in of_rank
+    ]
     return analyse(by_hand.run(*(by_hand.rank(number, *one) for number, one in enumerate(events)))).verdict
 
 
@@ -57,6 +70,39 @@ def test_a_rate_of_another_rank_that_is_too_high_as_well_is_none_to_try(by_hand,
     assert f"{low}" not in first.text + (first.code or "")
     assert any(f"{low}, as on rank 0, is too high as well: above about 0.0" in one for one in verdict.evidence)
     assert any("the learning rate is 0.9 on rank 1" in one for one in verdict.evidence)
+
+
+@pytest.mark.parametrize("momentum", [0.9, None])
+def test_with_momentum_or_where_that_is_not_known_no_rate_is_said_to_be_too_high(by_hand, momentum):
+    """Heavy ball goes down a bowl at nearly twice the rate of plain gradients."""
+    verdict = ran_away(by_hand, shared=True, low=0.06, grown=FROM_THE_START, momentum=momentum)
+    assert not any("is too high as well" in one for one in verdict.evidence)
+    assert verdict.suggestions[0].code == "SGD(..., lr=0.06)"
+
+
+def norms_of(rate, momentum, steps, curvature=1.0):
+    """Return the gradient norms of torch's own SGD in a bowl."""
+    weight, found = torch.nn.Parameter(torch.ones((), dtype=torch.float64)), []
+    optimizer = torch.optim.SGD([weight], lr=rate, momentum=momentum)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (curvature * weight**2 / 2).backward()
+        found.append(abs(weight.grad.item()))
+        optimizer.step()
+    return found
+
+
+@pytest.mark.parametrize(("momentum", "rate"), [(0.0, 2.5), (0.0, 6.8), (0.9, 5.0)])
+def test_the_highest_rate_is_one_that_grows_right_above_and_not_below(momentum, rate):
+    grown = norms_of(rate, momentum, 12)
+    past = history(*(rate,) * 12, norms=grown, losses=[norm**2 / 2 for norm in grown])
+    harm = Harm("loss", 12, "loss", (), 1, 1, optimizer="SGD")
+    facts = Facts(None, "look", harm=harm, compared=with_momentum(momentum))
+    most = scales.highest(facts, courses(past, 12)[0], rate)
+    if momentum:
+        assert most == math.inf
+    else:
+        assert norms_of(1.01 * most, momentum, 400)[-1] > 1.0 > norms_of(0.99 * most, momentum, 400)[-1]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from nandiag.runtime.evidence.explain import in_float64, scalars_of
 from nandiag.runtime.evidence.op import Op, Stat
 from nandiag.runtime.evidence.walk import ancestors
 from nandiag.runtime.look.extremes import Look
-from nandiag.runtime.look.finite import fact, norms
+from nandiag.runtime.look.finite import fact, is_bad, norms
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.memory.unwritten import EMPTY
 from nandiag.runtime.tape.packed.nested import tensors_in
@@ -59,9 +59,8 @@ class Watched(Op):
     def read_looks(self) -> None:
         """Take from its looks, now that they are known, what went in and came out."""
         self.inputs, self.outputs = [*map(stat_of, self.looks)], [*map(stat_of, self.made)]
-        given = [look.of() for look in self.looks]
-        there = [one for one in given if one is not None]
-        if self.words is not None and len(there) == len(given):
+        there = [one for look in self.looks if (one := look.of()) is not None and look.is_of(one)]
+        if self.words is not None and len(there) == len(self.looks):
             self.inputs = led_from(self, there, self.results)
 
     def forget_values(self) -> None:
@@ -84,13 +83,16 @@ class Watched(Op):
         self.parents = [one for one in chain if one is not self and (one.born or one.outside or one.born_nan)][:8]
 
     def tell(self) -> None:
-        """Put into ``told`` what is known; keep ``words`` only where they are still what went in."""
+        """Put into ``told`` what is known; keep ``words`` and ``results`` only where they are still what was seen."""
         if self.told[1]:
             return
         if self.words is None or not all(_still_there(look) for look in self.looks):
             self.remembered = scalars_of(self)
             self.words = None
         self.told = tuple(map(_told, self.looks[:_SHOWN])), tuple(map(_told, self.made[:_SHOWN]))
+        alike = len(self.made) == len(self.results)
+        if alike and any(map(_is_written_over, self.made, self.results)):
+            self.results = []
 
 
 def _still_there(look: Look) -> bool:
@@ -99,8 +101,18 @@ def _still_there(look: Look) -> bool:
 
 
 def _told(look: Look) -> TensorFact:
-    tensor = look.of()
+    tensor = look.of() if look.fact is None else None
     return fact(tensor) if tensor is not None and _still_there(look) else look.told()
+
+
+def _is_written_over(look: Look, result: Tensor) -> bool:
+    """Whether a result holds something else by now than what was seen of it; no version of it tells.
+
+    An op that writes in place counts it only when it is over, and what is written through numpy never.
+    """
+    if not all_there([result]):
+        return True
+    return is_bad(result) is look.finite if look.fact is None else fact(result) != look.told()
 
 
 def stat_of(look: Look) -> Stat | None:

@@ -12,6 +12,7 @@ from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.replay.case import Case
+from nandiag.runtime.replay.finite.carrying import carriers, likely
 from nandiag.runtime.replay.finite.early import with_read_under_way
 from nandiag.runtime.replay.update.moved import left_alone
 from nandiag.runtime.tape.capture import Capture
@@ -49,7 +50,9 @@ def finite(case: Case, seen: Evidence, capture: Capture, *, partial: bool) -> Lo
         doubts.append(_DROPPED)
     looked = case.nothing("finite", "; ".join(["run again, the step is finite on this rank", *doubts]))
     looked = replace(looked, facts={"complete": not doubts, "joint": case.joint, **seen.multiplied()})
-    looked = with_exchange(looked, seen.result.largest_gradient, seen.roots, _own_exchanges(seen, capture))
+    own = _own_exchanges(seen, capture)
+    own = likely(own, carriers(own, seen.entries, case.parameters, capture.tape.maker)) if own else own
+    looked = with_exchange(looked, seen.result.largest_gradient, seen.roots, own)
     if looked.site is not None:
         return looked
     return with_read_under_way(looked, capture.exchanges, seen.entries, case.parameters)
@@ -61,16 +64,14 @@ def _own_exchanges(seen: Evidence, capture: Capture) -> list[Exchange]:
     return [one for one in capture.exchanges if one.places and one.micro_step >= backwards]
 
 
-def behind_exchange(looked: Looked, seen: Evidence, capture: Capture) -> Looked:
-    """Return the last write into a bad gradient with the script's own call that exchanged gradients, if one did.
-
-    What it exchanges its line says; that a sum for the log went round tells nothing of gradients.
-    """
-    for one in reversed(_own_exchanges(seen, capture)):
-        site = site_of(Spot(None, None, one.frames, "collective", one.micro_step), None)
-        if "grad" in (site.source or ""):
-            return replace(looked, facts={**looked.facts, "exchanged_by": [one.name, site.file, site.line]})
-    return looked
+def behind_exchange(case: Case, looked: Looked, seen: Evidence, capture: Capture) -> Looked:
+    """Return the last write into a bad gradient with the script's own call that exchanged gradients, if one did."""
+    own = _own_exchanges(seen, capture)
+    found = carriers(own, seen.entries, case.parameters, capture.tape.maker) if own else []
+    if not found:
+        return looked
+    site = site_of(Spot(None, None, found[-1].frames, "collective", found[-1].micro_step), None)
+    return replace(looked, facts={**looked.facts, "exchanged_by": [found[-1].name, site.file, site.line]})
 
 
 def _brought(case: Case, seen: Evidence) -> Looked | None:

@@ -132,8 +132,8 @@ def _is_made_a_size(facts: Facts, node: ast.BinOp | ast.Call, depth: int) -> boo
         return _is_given_a_size(facts, node, depth)
     left, right = node.left, node.right
     if isinstance(node.op, ast.Pow):
-        whole = isinstance(right, ast.Constant) and isinstance(right.value, int | float) and right.value % 2 == 1
-        return not whole or is_a_size(facts, left, depth)
+        known = isinstance(right, ast.Constant) and isinstance(right.value, int | float) and right.value % 2 != 1
+        return known or is_a_size(facts, left, depth)
     if isinstance(node.op, ast.Mult | ast.MatMult) and ast.dump(left) == ast.dump(right):
         return True
     joins = isinstance(node.op, ast.Add | ast.Mult | ast.Div | ast.MatMult)
@@ -149,6 +149,8 @@ def _is_given_a_size(facts: Facts, node: ast.Call, depth: int) -> bool:
     given = fitting.target(node, name)
     if name == "pow" and given is not None and node.args:
         return is_a_size(facts, ast.BinOp(given, ast.Pow(), node.args[-1]), depth)
+    if name == "min" and not all(is_a_size(facts, one, depth) for one in node.args if one is not given):
+        return False  # the lesser of two is as low as either
     return name in _KEEPS | _BOUNDS and given is not None and is_a_size(facts, given, depth)
 
 

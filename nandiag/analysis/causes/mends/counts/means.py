@@ -8,10 +8,10 @@ from dataclasses import replace
 from nandiag.analysis.causes.mends.script import fitting, naming
 from nandiag.analysis.report import Origin
 
-_LOSSES = frozenset(
-    {"cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy"}
-    | {"binary_cross_entropy_with_logits"}
-)
+# These take a target of another shape than that of what they are given, and make as many values as both together.
+_BROADCAST = frozenset({"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"})
+_OF_CLASSES = frozenset({"cross_entropy", "nll_loss"})
+_LOSSES = _BROADCAST | _OF_CLASSES | {"binary_cross_entropy", "binary_cross_entropy_with_logits"}
 _SPREADS = ("std", "var")
 
 
@@ -32,11 +32,28 @@ def counted(origin: Origin) -> str | None:
     loss = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     if loss not in _LOSSES or len(call.args) != 2 or any(word.arg == "dim" for word in call.keywords):
         return None
+    if loss in _BROADCAST:
+        return _of_both(origin, found[0], call)
     target, cheap = call.args[1], naming.is_cheap(call.args[1])
     name = fitting.bracketed(target) if cheap else "target"
     text = found[0] if cheap else fitting.put(found[0], target, lambda _: name)
-    line = fitting.whole(origin, f'{text[:-1].rstrip().rstrip(",")}, reduction="sum") / max({name}.numel(), 1)')
+    ignored = next((word.value for word in call.keywords if word.arg == "ignore_index"), None)
+    count = f"max({name}.numel(), 1)" if ignored is None else f"({name} != {ast.unparse(ignored)}).sum().clamp_min(1)"
+    line = fitting.whole(origin, f"{_reduced(text, 'sum')} / {count}")
     return line if cheap else naming.before(origin, name, ast.unparse(target), line)
+
+
+def _reduced(text: str, how: str) -> str:
+    return f'{text[:-1].rstrip().rstrip(",")}, reduction="{how}")'
+
+
+def _of_both(origin: Origin, text: str, call: ast.Call) -> str | None:
+    """Return the line with the loss's sum over the count of the values that both of its arguments make together."""
+    if all(map(naming.is_cheap, call.args)):
+        both = " - ".join(map(fitting.bracketed, call.args))
+        return fitting.whole(origin, f"{_reduced(text, 'sum')} / max(({both}).numel(), 1)")
+    line = fitting.whole(origin, "each.sum() / max(each.numel(), 1)")
+    return naming.before(origin, "each", _reduced(text, "none"), line)
 
 
 def without(origin: Origin) -> str | None:
@@ -103,18 +120,31 @@ def _elementwise(node: ast.expr, same: str) -> bool:
     return of is not None and _elementwise(of, same)
 
 
-_EACH = ("pow", "square", "abs", "log", "exp", "sqrt", "float", "detach")
+_EACH = ("square", "abs", "log", "exp", "sqrt", "float", "detach")
 
 
 def _counted_by(node: ast.expr) -> ast.expr:
     """Return what has as many values, and need not be computed twice: the y of ``y.pow(2)``."""
     inner = node
     while not naming.is_cheap(inner):
-        of = next((one for op in _EACH if (one := fitting.target(inner, op)) is not None), None)
+        of = next((one for op in _EACH if (one := fitting.target(inner, op)) is not None), _raised(inner))
         if of is None:
             return node
         inner = of
-    return inner
+    return node if isinstance(inner, ast.Constant) else inner
+
+
+def _raised(node: ast.expr) -> ast.expr | None:
+    """Return what is raised to a number: to a tensor it has as many values as both together."""
+    given = fitting.target(node, "pow")
+    words = [*node.args, *(word.value for word in node.keywords)] if isinstance(node, ast.Call) else []
+    by = [one for one in words if one is not given] or ([node.right] if isinstance(node, ast.BinOp) else [])
+    return given if by and all(map(_is_constant, by)) else None
+
+
+def _is_constant(node: ast.expr) -> bool:
+    number = node.operand if isinstance(node, ast.UnaryOp) else node
+    return isinstance(number, ast.Constant) and isinstance(number.value, int | float)
 
 
 def _over_count(call: ast.Call) -> str | None:

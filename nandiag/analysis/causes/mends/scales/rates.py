@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from nandiag.analysis.causes.course import Course
+from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.causes.mends.script import parsing
 from nandiag.events import words
 
@@ -33,21 +34,23 @@ def set_at(lines: Sequence[str], what: str = "it") -> str:
 
 
 _SHORT = 90
-# Optimizers whose update is the gradient, times the learning rate.
+# Optimizers whose update is the gradient, or the sum of those so far, times the learning rate.
 BY_THE_NORM = frozenset({"SGD", "ASGD"})
+_WITHOUT_MOMENTUM = frozenset({"ASGD"})
 _ADAMS, _BY_DIRECTION = frozenset({"Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop"}), 1e-3
 
 
-def first_try(name: str, course: Course, high: float, ranks: Mapping[int, float], *, shared: bool) -> tuple[str, str]:
+def first_try(facts: Facts, name: str, course: Course, high: float) -> tuple[str, str]:
     """Return the rate to begin with where none of the run went well, and the same in words.
 
     It is that of another rank that is lower, and not too high as well by how the gradients grew, else a tenth of the
     rate, or less where that would be too high all the same. Of plain gradients the step that brings the loss to 0 is
-    the highest that makes sense; of Adam's kind a rate is the way that each weight goes in one update. Where ranks have
-    ``shared`` their gradients, the mean of their weights moves by the mean of the rates.
+    the highest that makes sense; of Adam's kind a rate is the way that each weight goes in one update. Where ranks
+    share their gradients, the mean of their weights moves by the mean of the rates.
     """
+    ranks = facts.rates
     low, mean = min(ranks.values(), default=high), sum(ranks.values()) / max(len(ranks), 1)
-    if 0 < low <= high / 2 and not (name in BY_THE_NORM and low > stable(course, mean if shared else high)):
+    if 0 < low <= high / 2 and low <= highest(facts, course, mean if facts.shared else high):
         told = words.ranks([rank for rank, rate in ranks.items() if rate == low])
         return words.number(low), f"{words.number(low)}, as on {told},"
     most = (course.polyak or high) if name in BY_THE_NORM else _BY_DIRECTION if name in _ADAMS else high
@@ -55,13 +58,21 @@ def first_try(name: str, course: Course, high: float, ranks: Mapping[int, float]
     return f"{rate:.1g}", "a tenth of it" if rate == high / 10 else f"{rate:.1g}"
 
 
-def stable(course: Course, rate: float) -> float:
-    """Return the highest rate at which plain gradients that grew as those of ``course``, at ``rate``, do not grow.
+def highest(facts: Facts, course: Course, rate: float) -> float:
+    """Return the highest rate at which gradients that grew as those of ``course``, at ``rate``, do not grow.
 
-    Along a curvature ``c`` each update leaves ``1 - rate * c`` times what is to be made 0: it grows where ``rate * c``
-    is above 2, and by ``rate * c - 1`` times then.
+    Along a curvature ``c`` each update by plain gradients leaves ``1 - rate * c`` times what is to be made 0: it grows
+    where ``rate * c`` is above 2, and by ``rate * c - 1`` times then. Infinite where the updates are not known to be
+    such: with momentum it grows from another rate on, and by another factor.
     """
-    return 2.0 * rate / (1.0 + course.factor) if course.factor > 1.0 else math.inf
+    return 2.0 * rate / (1.0 + course.factor) if course.factor > 1.0 and _is_plain(facts) else math.inf
+
+
+def _is_plain(facts: Facts) -> bool:
+    name = facts.harm.optimizer if facts.harm is not None else None
+    known = () if facts.compared is None else facts.compared.settings
+    momenta = [max(one.now, one.most or 0.0) for one in known if one.name == "momentum"]
+    return name in BY_THE_NORM and (bool(momenta) or name in _WITHOUT_MOMENTUM) and not any(momenta)
 
 
 def bounded(lines: Sequence[str], most: float) -> str | None:
