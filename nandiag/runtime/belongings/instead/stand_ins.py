@@ -50,7 +50,7 @@ class StandIns:
         self._ends = ends
         self._over = False
         self.led: Mapping[int, Any] = {}
-        self._kinds: dict[type, bool] = {}
+        self._kinds: dict[int, tuple[type, bool]] = {}  # by their ids: a class of the script's may have no hash
         self._known: dict[int, tuple[Any, Any]] = {}
         self._undo: list[Callable[[], object]] = []
 
@@ -79,11 +79,10 @@ class StandIns:
 
     def _may_need(self, value: Any) -> bool:
         kind = type(value)
-        found = self._kinds.get(kind)
-        if found is None:
+        if id(kind) not in self._kinds:
             wraps = issubclass(kind, (tuple, partial, *_METHODS, *_FUNCTIONS))
-            found = self._kinds[kind] = wraps or _has_copies(kind) or self._is_closed(kind)
-        return found
+            self._kinds[id(kind)] = kind, wraps or _has_copies(kind) or self._is_closed(kind)
+        return self._kinds[id(kind)][1]
 
     def _is_closed(self, kind: type) -> bool:
         if self._ends:
