@@ -110,3 +110,15 @@ def test_a_weight_that_was_divided_in_place_by_its_own_norm_of_0_is_told_so(at, 
     assert "0/0" in cause.evidence[0]
     assert "row 20" in cause.evidence[0]
     assert cause.suggestions[0].code == "for p in self.mats: p.div_(p.norm(dim=1, keepdim=True).clamp_min(1e-6))"
+
+
+def test_a_buffer_of_a_loss_is_told_by_what_it_was_made_of_and_not_looked_for_in_the_model(at, by_hand):
+    line = "l = crit(net(x), y)"
+    given = by_hand.fact(posinf=1, name="weight", shape=(4,))
+    facts = at("mul", (given,), (), source="buffer", module_class="CrossEntropyLoss",
+               **{**placed(line, "crit(net(x), y)"), "phase": "init"}, step=16)  # fmt: skip
+    facts = on(facts, ("crit", "nn.CrossEntropyLoss(weight=torch.from_numpy(weights_of(y)), label_smoothing=0.1)"))
+    first = explain(facts)[0].suggestions[0]
+    assert "torch.from_numpy(weights_of(y))" in first.text
+    assert "line 3" in first.text
+    assert first.code == "assert crit.weight.isfinite().all()"
