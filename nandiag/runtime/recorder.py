@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 from nandiag import __version__
@@ -40,6 +41,7 @@ class Recorder:
         self._lost = 0
         self._next_pulse = 0.0
         self._pulse_credit = _PULSE_CREDIT
+        self._kept_back: tuple[int, list[Event]] | None = None
         self.mute = True
         self.alone = False
         self.steps = 0
@@ -101,10 +103,23 @@ class Recorder:
         with self._lock:
             if self.mute:
                 return False
+            if self._kept_back is not None and self._kept_back[0] == threading.get_ident():
+                self._kept_back[1].append(event)
+                return True
             if self._writer is None:
                 self._waiting.append((event, time.time(), urgent))
                 return True
             return self._write(event, time.time(), urgent=urgent)
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[list[Event]]:
+        """Keep back what this thread says meanwhile: whoever holds it says it later, or never."""
+        before, said = self._kept_back, list[Event]()
+        self._kept_back = threading.get_ident(), said
+        try:
+            yield said
+        finally:
+            self._kept_back = before
 
     def _write(self, event: Event, now: float, *, urgent: bool) -> bool:
         try:

@@ -337,7 +337,8 @@ def _written_later(facts: Facts) -> Cause:
         slug="init_nonfinite",
         evidence=(seen,),
         suggestions=(
-            Suggestion(
+            _given(facts)
+            or Suggestion(
                 f"Check what writes it between steps {step - 1} and {step}: load_state_dict, a copy in half precision, "
                 "an average of weights, an initialiser.",
                 facts.checked_state(),
@@ -346,6 +347,25 @@ def _written_later(facts: Facts) -> Cause:
         strength=POSSIBLE,
         story=True,
     )
+
+
+def _given(facts: Facts) -> Suggestion | None:
+    """Say what a buffer was made of where the line calls its module, and the script gave it that as it made it."""
+    found, name = fitting.parsed(facts.origin), facts.bad_state.name if facts.bad_state is not None else None
+    call = None if found is None else found[1]
+    known = facts.meaning(call.func.id) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else None
+    nodes = [] if known is None else fitting.nodes_of(known.text)
+    words = [node for node in nodes if isinstance(node, ast.keyword) and node.arg is not None and node.arg == name]
+    if (
+        facts.source != "buffer"
+        or known is None
+        or len(words) != 1
+        or f"{facts.origin.module_class}(" not in known.text
+    ):
+        return None
+    text = f"It is what {known.name} was given in line {known.line}, {ast.unparse(words[0])}: look at how that is made"
+    count = ". Of a class without a sample it divides by 0, as a rule." if name in {"weight", "pos_weight"} else "."
+    return Suggestion(f"{text}{count}", f"assert {known.name}.{name}.isfinite().all()")
 
 
 def _initialisation(facts: Facts, rows: str | None) -> Cause:

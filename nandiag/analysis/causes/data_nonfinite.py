@@ -47,9 +47,11 @@ Node = TypeVar("Node", bound=ast.AST)
 _ASKED = frozenset({"__getitem__", "__getitems__"})  # not the code of a collate_fn, which is called with the samples
 _CHECK = "Check the data right after this line, before training, and drop or repair such samples"
 _LIVE = Suggestion(
-    "For its line, where torch makes it in the main thread: have every op watched as it runs.",
+    "For its line, where a torch op makes it in the main thread: have every op watched as it runs. What is read so "
+    "from a file, or by float(), is made by none: check it as it is read.",
     "nandiag run --level op",
 )
+_PATHS = (ast.Name, ast.Attribute, ast.Subscript)
 _WEIGHTS = frozenset({"weight", "pos_weight"})
 _DROP = Suggestion("Or drop or repair, while loading, what breaks it.")
 
@@ -214,7 +216,7 @@ def _given(facts: Facts, sample: str | None) -> Cause:
         suggestions=(
             Suggestion(
                 f"Check {what} {then}drop or repair such samples while loading.",
-                f"assert torch.isfinite({name or 'x'}).all()",
+                f"assert torch.isfinite({name or 'x'}).all()" if name or not _names_x(facts) else None,
             ),
             *([] if name is None else [_filled(facts, name)]),
             *([] if known else [_LIVE]),
@@ -231,9 +233,32 @@ def _own_name(facts: Facts) -> str | None:
     bad = next((fact.name for fact in facts.origin.inputs if fact.bad and fact.name), None)
     if bad is not None and any(node.id == bad for node in _nodes(facts.origin.source or "", ast.Name)):
         return bad
-    if not isinstance(call, ast.Call) or len(call.args) != 1 or call.keywords:
-        return None
-    return ast.unparse(call.args[0]) if isinstance(call.args[0], ast.Name | ast.Attribute | ast.Subscript) else None
+    given = _operands(call)
+    plain = [one for one in given if isinstance(one, _PATHS) and not _is_made(facts, one)]
+    return _as_written(facts, plain[0]) if len(plain) == 1 else None
+
+
+def _operands(node: ast.expr | None) -> list[ast.expr]:
+    """Return what an operation is given: of several the bad input of the step is none that was computed."""
+    if isinstance(node, ast.BinOp):
+        return [node.left, node.right]
+    return list(node.args) if isinstance(node, ast.Call) and not node.keywords else []
+
+
+def _is_made(facts: Facts, node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and facts.meaning(node.id) is not None
+
+
+def _as_written(facts: Facts, node: ast.expr) -> str:
+    """Return a part of the line as it stands there: the parser has quotes of its own."""
+    found = fitting.parsed(facts.origin)
+    text = "" if found is None else found[0][node.col_offset : node.end_col_offset]
+    return text or ast.unparse(node)
+
+
+def _names_x(facts: Facts) -> bool:
+    """Whether the line has an ``x`` of its own, which is something else then."""
+    return any(node.id == "x" for node in _nodes(facts.origin.source or "", ast.Name))
 
 
 def _filled(facts: Facts, name: str) -> Suggestion:

@@ -83,6 +83,9 @@ _KEEP = "Keep the divisor away from zero."
 
 def explain(facts: Facts) -> Cause | None:
     """Name the zero divisor of a division, in forward or in backward: a tensor, a number, or 0 to a negative power."""
+    written = own_eps.by_zero(facts)
+    if written is not None:
+        return written
     if not facts.finite_inputs or (facts.node is not None and not facts.node.startswith(NODES)):
         return None
     if (facts.op or "").startswith("_weight_norm"):

@@ -10,7 +10,7 @@ from nandiag.analysis.causes import outside, second_moments
 from nandiag.analysis.causes.facts import Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends import learnt, variances
 from nandiag.analysis.causes.mends.logarithms import shared, signs
-from nandiag.analysis.causes.mends.matrices import covariances, determinants
+from nandiag.analysis.causes.mends.matrices import covariances, determinants, factors
 from nandiag.analysis.causes.mends.script import bounding, fitting, guards, meanings, parsing
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -89,6 +89,7 @@ _LOOKS = frozenset(
 _ROUNDS_AWAY = 1e-6
 # Rounding alone does not lead as far below 0.
 _ROUNDED = -1e-4
+_FAR = 1e-3
 # Of use as the spread of what is learnt, and one over its square is no huge number.
 _OF_SCALES = "1e-3"
 _HIDDEN = (
@@ -150,13 +151,22 @@ def _of_argument(facts: Facts) -> Cause | None:
     return Cause("domain_error", (text,), () if of_state else _suggestions(facts, op, guard))
 
 
-def _is_far(facts: Facts, op: str) -> bool:
-    """Whether the value lies further out of an interval than rounding leads."""
+def _far(facts: Facts, op: str, clamped: Suggestion) -> tuple[Suggestion, ...]:
+    """Say by how much it lies outside where that is no rounding: a clamp comes last then."""
     low, high, _ = DOMAINS[op]
     given = facts.origin.inputs[0]
-    if low is None or high is None or given.min is None or given.max is None:
-        return False
-    return given.min < low + 10 * _ROUNDED or given.max > high - 10 * _ROUNDED
+    below, above = (
+        ((low or 0.0) - (given.min or 0.0) if low is not None else 0.0),
+        ((given.max or 0.0) - high if high is not None else 0.0),
+    )
+    if max(below, above) <= max(_FAR, _FAR * (given.absmax or 0.0)):
+        return (clamped,)
+    off = f"{words.number(below)} below {words.number(low)}" if below >= above else None
+    off = off or f"{words.number(above)} above {words.number(high)}"
+    why = f"Find out why the value leaves the domain: it lies {off}, by more than rounding makes. What it is "
+    why += "made of is to be kept where it belongs, behind each update, say, or by how it is made."
+    last = "A clamp keeps the step going, no more: what is outside gets no gradient that would lead it back."
+    return (Suggestion(why), replace(clamped, text=last))
 
 
 def _suggestions(facts: Facts, op: str, guard: str) -> tuple[Suggestion, ...]:
@@ -174,7 +184,7 @@ def _suggestions(facts: Facts, op: str, guard: str) -> tuple[Suggestion, ...]:
         return (made, first)
     first = (shared.where_made(facts, op, _WHY) if op in _POSITIVE else None) or first
     if op not in _LOGS:
-        return (first,)
+        return _far(facts, op, first) if op not in _POSITIVE else (first,)
     return _of_logarithm(facts, op, first)
 
 
@@ -202,7 +212,7 @@ def _by_rounding(facts: Facts, squares: Suggestion) -> bool:
 
 def _alone(facts: Facts, op: str) -> Suggestion | None:
     """Return what mends it beside which no clamp is of use: of a determinant, or of a weight itself."""
-    sized = determinants.in_one_step(facts, op)
+    sized = factors.unchecked(facts) or determinants.in_one_step(facts, op)
     if sized is None and op in _LOGS:
         sized = determinants.of_size(facts, op)
     sized = learnt.of_few(facts) if sized is None and op in _POSITIVE else sized
@@ -220,9 +230,6 @@ def _clamped(facts: Facts, op: str, guard: str) -> tuple[Suggestion, bool]:
     place = bounding.second if op == "xlogy" else fitting.argument
     fitted = place(facts.origin, op, lambda text: f"{text}.{guard}")
     text = "Find out why the value leaves the domain; where rounding alone does it, clamp it."
-    if _is_far(facts, op):
-        text = "Find out why the value leaves the domain, by more than rounding makes: a clamp keeps the step going, "
-        text += "and gives what is outside no gradient."
     return Suggestion(text, fitted or f"torch.{op}(x.{guard})"), False
 
 
@@ -325,13 +332,26 @@ def _root_of_a_negative(facts: Facts, given: TensorFact) -> Cause | None:
     power = "a fractional power" if exponent is None else f"the power of {words.number(exponent)}"
     least = _ROUNDS_AWAY if dtype_of(given) == "float16" else 0.0
     within = bounding.before_eps(facts.origin, "pow", least)
-    fitted = within or fitting.argument(facts.origin, "pow", lambda text: f"{text}.clamp_min(1e-6)")
+    wide = _is_of_a_wide_spectrum(given)
+    bound = "{0}.clamp_min(1e-6 * {0}.max())" if wide else "{}.clamp_min(1e-6)"
+    fitted = (None if wide else within) or fitting.argument(facts.origin, "pow", bound.format)
+    text = "Keep the base above zero."
+    if wide:
+        text += " What rounding leaves is as large as its part of the largest: so is the bound to be."
     learned = learnt.by_logarithm(facts, "pow")
     return Cause(
         slug="domain_error",
         evidence=(f"the base of pow goes to {words.number(given.min)}; a negative number to {power} is NaN",),
-        suggestions=(learned or Suggestion("Keep the base above zero.", fitted or "x.clamp_min(1e-6) ** p"),),
+        suggestions=(learned or Suggestion(text, fitted or "x.clamp_min(1e-6) ** p"),),
     )
+
+
+def _is_of_a_wide_spectrum(given: TensorFact) -> bool:
+    """Whether it is below 0 by no more than rounding of its largest, which is far above 1."""
+    return (given.max or 0.0) > _WIDE and -(given.min or 0.0) < _OF_LARGEST * (given.max or 0.0)
+
+
+_WIDE, _OF_LARGEST = 1e3, 1e-5
 
 
 def _outside(given: TensorFact, low: float | None, high: float | None) -> float | None:

@@ -169,7 +169,10 @@ def _is_reentrant(loss: Tensor) -> bool:
 
 
 def few_weights(op: Op, name: Callable[[Tensor], str | None]) -> dict[str, object]:
-    """Return which of the weights are below 0 in places, where the op was given what is made of very few small ones."""
+    """Return which of the weights are below 0 in places, where the op was given what is made of very few small ones.
+
+    And those ``beside`` them, that are not kept above it either.
+    """
     given = _given(op)
     if not given or op.spot.node is not None or words.op(str(op.func)).rstrip("_") not in _OF_POSITIVE:
         return {}
@@ -177,7 +180,8 @@ def few_weights(op: Op, name: Callable[[Tensor], str | None]) -> dict[str, objec
     if leaves is None or any(leaf.numel() > _SMALL_WEIGHT for leaf in leaves) or not all_there(leaves):
         return {}
     named = [told for leaf in leaves if bool((leaf.detach() < 0).any()) and (told := name(leaf)) is not None]
-    return {"below_zero": named} if named else {}
+    beside = [told for leaf in leaves if (told := name(leaf)) is not None and told not in named] if named else []
+    return {"below_zero": named, **({"beside": beside} if beside else {})} if named else {}
 
 
 _CHECKPOINT = "CheckpointFunctionBackward"

@@ -50,7 +50,7 @@ class Looker:
         clock: Clock,
         settle: Callable[..., None],
     ) -> None:
-        self._examiner = examiner
+        self.examiner = examiner
         self._capture = capture
         self._clock = clock
         self._settle = settle
@@ -81,13 +81,13 @@ class Looker:
     def examine(self, case: Case) -> Looked | None:
         """Look at a harmful step; returns what was found, and has written it down."""
         if self.live.here:
-            self._examiner.decline(case)
+            self.examiner.decline(case)
             self._found_by_any(case, None)
             bad = list(case.spoken or case.suspects) if case.spoken or (case.suspects and not case.gradients) else None
             seen = self.live.explain(case, bad)
             seen = replace(seen, phase="optimizer") if bad and case.weights_were_finite else seen
             return self._saw(seen) if case.is_told(seen) or case.unfinished else seen
-        looked = self._examiner.examine(case)
+        looked = self.examiner.examine(case)
         self._may_take_over(case, looked)
         if self.modules is None or (looked is not None and looked.outcome == "found"):
             return looked
@@ -106,7 +106,7 @@ class Looker:
         at, step = (tensor,), self._clock.step
         seconds = max(_SECONDS, _STEPS * self._capture.step_seconds) if seconds is None else seconds
         case = Case(step, [], joint=False, unfinished=True, spoken=at, suspects=at, handed=True, seconds=seconds)
-        return self.live.explain(case, [tensor]) if self.live.here else self._examiner.examine_handed(case)
+        return self.live.explain(case, [tensor]) if self.live.here else self.examiner.examine_handed(case)
 
     def asks(self) -> int | None:
         """Return how often the script asked something of its numbers behind a forward; None where that is not seen."""
@@ -115,7 +115,7 @@ class Looker:
 
     def examine_quietly(self, case: Case) -> Looked | None:
         """Look at a step of which it is not known yet whether it is harmful; nobody is told of it here."""
-        return None if self.live.here else self._examiner.examine_handed(replace(case, handed=True))
+        return None if self.live.here else self.examiner.examine_handed(replace(case, handed=True))
 
     def tell(self, looked: Looked) -> None:
         """Write down what a quiet look has found."""
@@ -131,14 +131,14 @@ class Looker:
         """Whether the loop may have laid -inf into a weight where its calls are too many to see, and no update did."""
         if self.live.here or not self._capture.narrow:
             return False
-        return bool(self._examiner.is_made_otherwise(optimizer, tensor, self._clock.step))
+        return bool(self.examiner.is_made_otherwise(optimizer, tensor, self._clock.step))
 
     def _lays_again(self, tensor: Tensor) -> bool:
         """Whether the step lays -inf into ``tensor`` as it is where it is run once more."""
         if self.live.here:
             return False
         case = Case(self._clock.step, [], joint=False, unfinished=True, suspects=(tensor,), handed=True)
-        looked = self._examiner.examine_handed(case)
+        looked = self.examiner.examine_handed(case)
         site = looked.site if looked is not None and (looked.outcome, looked.source) == ("found", "op") else None
         return (
             site is not None and looked is not None and words.laid(site.op or "", looked.inputs, looked.facts) == _MASK
@@ -153,7 +153,7 @@ class Looker:
         if births is not None and births.is_of_bad_state(optimizer, bad.values()):
             self._saw(Looked("refused", "replay", step, reason="the optimizer's state was bad before this update"))
         elif not self.live.here:
-            self._examiner.examine_update(optimizer, bad, step, first=first, ends=ends)
+            self.examiner.examine_update(optimizer, bad, step, first=first, ends=ends)
         else:
             looked = self.live.explain(Case(step, [], joint=False), list(bad.values()))
             names = {} if "beside_update" in looked.facts else {"parameters": list(bad)[:8]}
@@ -203,7 +203,7 @@ class Looker:
             return
         births = self._capture.births
         if self._capture.window.numbers or (births is not None and births.read):
-            self._examiner.examine_rates(optimizer, self._clock.step)
+            self.examiner.examine_rates(optimizer, self._clock.step)
             if births is not None:
                 self._note_numbers(births.read)
         if self._capture.window.stored and births is not None and births.stored is not None:
@@ -213,7 +213,7 @@ class Looker:
     def _note_numbers(self, read: Read) -> None:
         """Bad numbers that the script has read in this step may go into an op some steps further on."""
         for number, tensor, maker in self._capture.window.numbers:
-            look = partial(self._examiner.examine_number, self._clock.step, tensor, apart=True)
+            look = partial(self.examiner.examine_number, self._clock.step, tensor, apart=True)
             read.in_step(number, maker, look)
 
     def step_ends(self, step: int) -> None:
@@ -270,7 +270,7 @@ class Looker:
 
     def script_ends(self) -> None:
         """The script ends: one that has trained nothing is judged by what its models, or it itself, gave out."""
-        self._examiner.script_ends = True
+        self.examiner.script_ends = True
         if not self._clock.trains and self._level != "step":
             self._untrained.ends(self.live.last_number() if self.live.here else None)
             self._clock.step = max(self._clock.step, self._untrained.calls)

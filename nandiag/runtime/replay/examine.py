@@ -81,7 +81,7 @@ class Examiner:
     def __init__(self, capture: Capture, agreement: Agreement, most: int) -> None:
         self._capture = capture
         self.agreement = agreement
-        self._left = self._rates_left = most
+        self.left = self._rates_left = most
         self._partial = False
         self._rate: Looked | None = None
         self.script_ends = False
@@ -93,7 +93,7 @@ class Examiner:
     @postponed()
     def examine(self, case: Case) -> Looked | None:
         """Look at the step again; never raises, and leaves no trace."""
-        if self._left <= 0 or self._capture.off:
+        if self.left <= 0 or self._capture.off:
             self.decline(case)
             return None
         births = self._capture.births
@@ -101,7 +101,7 @@ class Examiner:
         if known is not None and known.step == case.step:
             self.decline(case)  # what is bad was so before the step: there is nothing to run again
             return known
-        self._left -= 1
+        self.left -= 1
         tape = self._capture.tape
         with quiet():
             copies = beside_step(tape, case, self._capture.window.moved.in_step(tape.step))
@@ -159,7 +159,7 @@ class Examiner:
 
         What the step did so far is run again, on this rank alone; of a case ``apart`` only what the loop computed.
         """
-        if self._capture.off or (case.apart and self._left <= 0):
+        if self._capture.off or (case.apart and self.left <= 0):
             return None
         tape = self._capture.tape
         with quiet():
@@ -190,7 +190,7 @@ class Examiner:
         How that was made is looked at before the update spoils the weights. A rate may be bad in each step and do no
         harm, where the weights that it is for have no gradients, or zeros: so that is done a few times at most.
         """
-        if self._rates_left <= 0 or self._left <= 0:
+        if self._rates_left <= 0 or self.left <= 0:
             return
         bad = {repr(rate) for rate in rates_used(optimizer) if not math.isfinite(rate)}
         tensor = next((one for number, one, _ in reversed(self._capture.window.numbers) if repr(number) in bad), None)
@@ -237,9 +237,9 @@ class Examiner:
 
         ``first``: what it found, where it was the optimizer's first one, or the first since it was loaded.
         """
-        if self._left <= 0 or self._capture.off or not bad:
+        if self.left <= 0 or self._capture.off or not bad:
             return
-        self._left -= 1
+        self.left -= 1
         began = time.perf_counter()
         entries = self._capture.tape.whole()
         try:
@@ -268,7 +268,7 @@ class Examiner:
     @postponed()
     def is_made_otherwise(self, optimizer: torch.optim.Optimizer, bad: Tensor, step: int) -> bool:
         """Whether the update did not make what is ``bad``: made again, it is finite. Nobody is told of it here."""
-        if self._left <= 0 or self._capture.off:
+        if self.left <= 0 or self._capture.off:
             return False
         try:
             with traceless(self._capture, [], [], ends=False), torch.no_grad():

@@ -39,7 +39,7 @@ from nandiag.runtime.together.agreement import Agreement
 from nandiag.runtime.watch.bare import Bare
 from nandiag.runtime.watch.borders import Nesting, UnderWay
 from nandiag.runtime.watch.clock import Clock
-from nandiag.runtime.watch.closures import closure_of, watched, with_closure
+from nandiag.runtime.watch.closures import Trials, closure_of, with_closure
 from nandiag.runtime.watch.judge import Border, Judge, learning_rate
 from nandiag.runtime.watch.response import Action, Level, Response, decide, reason_of
 from nandiag.runtime.watch.told.answers.asked import Asked
@@ -75,7 +75,7 @@ class Sentinel:
         self.left_out, self.last = LeftOut(self, asked), LastLook(self, asked)
         self.weights.on_begun = Departures(self.last.gone).follow
         self._response = Response(settings.on_anomaly)
-        self.nesting = Nesting()
+        self.nesting, self.trials = Nesting(), Trials(self)
         self.assured, self._wary = Assured(capture, self.weights), Wary(self.clock.updates, self.weights)
         self._waiting = Waiting()
         self._under_way = UnderWay()
@@ -100,30 +100,17 @@ class Sentinel:
         if not self.nesting.enter(sys._getframe(_HOOK_DEPTH), optimizer):
             return None
         self._newest = weakref.ref(optimizer)
+        self.trials.tell()  # of a step that raised
         closure = closure_of(args, kwargs)
         if closure is None:
             self._border(optimizer)
             self.looker.update_begins(optimizer)
             self._goes_on(optimizer)
             return None
-        return with_closure(args, kwargs, closure, self._watched(optimizer, closure))
+        return with_closure(args, kwargs, closure, self.trials.watched(optimizer, closure))
 
     def _goes_on(self, optimizer: Optimizer) -> None:
         """The update is made now: nothing of ours comes between, that could fail."""
-
-    def _watched(self, optimizer: Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
-        def begins(evaluations: int) -> None:
-            if evaluations:
-                self.losses.clear()
-            self.capture.between.evaluation_begins(again=evaluations > 0)
-
-        def ends() -> None:
-            self.capture.window.close()
-            self._border(optimizer, closure=True)
-            self.looker.update_begins(optimizer)
-            self.capture.between.evaluation_ended(optimizer)
-
-        return watched(closure, begins, ends)
 
     def _border(self, optimizer: Optimizer, *, closure: bool = False) -> None:
         if not RECORDER.attached and not attach_late():
@@ -190,6 +177,8 @@ class Sentinel:
         level = self.judge.agreed(border, self.agreement.most) if joint else border.level
         if level is Level.NONE:
             return
+        if closure and optimizer is not None and not (joint or examine) and self.trials.takes(optimizer, border):
+            return
         fresh = self.teller.tell(border)
         ends = decide(self._response.policy, level) is Action.STOP
         if examine is not None:
@@ -233,6 +222,8 @@ class Sentinel:
         if self.capture.off or capturing() or self.nesting.leave():
             return
         hidden = self._under_way.restore()
+        if self.trials and (border := self.trials.is_harm(optimizer)) is not None:
+            self._response.act(border.level, self.clock.step, reason_of(border.harms))
         if self._under_way.scaler_skips:
             self.scaler_skipped(None, optimizer)
             return
@@ -375,6 +366,7 @@ class Sentinel:
 
     def finish(self) -> Finished:
         """Give the last words: what still waits to be read, the history, and how far the run came."""
+        self.trials.tell()
         self.last.at_exit()
         border = Border()
         with quiet():

@@ -82,12 +82,14 @@ def of_few(facts: Facts) -> Suggestion | None:
     given = facts.origin.inputs[0].min if facts.origin.inputs else None
     if not isinstance(names, list) or not names or given is None or given > _ROUNDED:
         return None
-    told = [str(name) for name in names]
-    several = len(told) > 1
+    below = [str(name) for name in names]
+    others = facts.extra.get("beside")
+    told = [*below, *(str(name) for name in (others if isinstance(others, list) else ()))]
+    keeps = f"which nothing keeps above 0, and {words.few(below)} {'are' if len(below) > 1 else 'is'} below 0"
     text = (
-        f"It is made of few weights, and {words.few(told)} {'are' if several else 'is'} below 0, where a clamp has no "
-        f"gradient that would lead {'them' if several else 'it'} back. Learn {'their logarithms' if several else 'its'}"
-        f"{'' if several else ' logarithm'}: take the exponential where the weight is used."
+        f"What {facts.op} is given is made of {' and '.join(told)} alone, {keeps}, where a clamp has no gradient that "
+        f"would lead back. Learn {'their logarithms' if len(told) > 1 else 'its logarithm'}: take the exponential "
+        "where the weight is used."
     )
     own = [f"self.{name.rpartition('.')[2]}" for name in told]
     return Suggestion(

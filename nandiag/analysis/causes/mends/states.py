@@ -180,6 +180,8 @@ def _multiple(facts: Facts, name: str, value: TensorFact) -> Suggestion | None:
     told = f"This line makes {name} a multiple of itself whenever it runs: it was {words.number(value.absmax)} before."
     line = (facts.origin.source or "").strip()
     kept = isinstance(parsing.statement(line), ast.Expr)  # a buffer that is changed where it lies stays there
+    if value.numel > 1 and _measures(facts, name):
+        return Suggestion(f"{told} {_TOGETHER}")
     if value.numel > 1:
         size = "sum" if (value.min or 0.0) >= 0.0 else "norm"
         why = f"{told} Where only its ratios matter, divide it by its {size} behind this line; else bound it."
@@ -187,6 +189,21 @@ def _multiple(facts: Facts, name: str, value: TensorFact) -> Suggestion | None:
         return Suggestion(why, f"{line}\n{scaled}")
     bounded = f"{name}.clamp_(max={_MOST})" if kept else f"{name} = {name}.clamp(max={_MOST})"
     return Suggestion(f"{told} Bound it, by the most that is of use.", f"{line}\n{bounded}")
+
+
+def _measures(facts: Facts, name: str) -> bool:
+    """Whether others are measured by it: the script divides by it, beside this line."""
+    lines = (facts.origin.source or "", *facts.uses)
+    nodes = [node for line in lines for node in fitting.nodes_of(line) if isinstance(node, ast.expr)]
+    below = [below for node in nodes if (below := quotients.divided_by(node))]
+    return any(ast.unparse(one) == name for one in below)
+
+
+_TOGETHER = (
+    "What is divided by it, and added to it, is of its scale: to scale it alone would change the result. Bound "
+    "the factor (a sigmoid is below 1), or keep its size in the exponent: take the largest exponent so far off all of "
+    "them, before exp."
+)
 
 
 def _divisor(facts: Facts, name: str, value: TensorFact) -> Suggestion:

@@ -9,15 +9,20 @@ from torch import Tensor, isfinite, strided
 
 from nandiag.events import Looked
 from nandiag.runtime.collectives.messages import ARRIVALS
+from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.labels import storage
-from nandiag.runtime.look.finite import is_bad, is_blank
+from nandiag.runtime.evidence.op import Spot
+from nandiag.runtime.look.finite import fact, is_bad, is_blank
 from nandiag.runtime.memory.there import held_of
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.ready import began_bad
 from nandiag.runtime.replay.update.again import BY_HAND, GONE, STOOD_IN, last_write
-from nandiag.runtime.tape.entry import ROOT, Entry
+from nandiag.runtime.replay.written import written_by
+from nandiag.runtime.tape.entry import BACKWARD, ROOT, Entry
+from nandiag.runtime.tape.packed.words import Made
 
-_MOST = 4
+_MOST, _TWO = 4, 2
+MIDWAY = "what was written into the weights between two backward calls of the step was bad"
 
 
 def of_given(case: Case, looked: Looked, moved: Iterable[Entry], examine: Callable[[Case], Looked | None]) -> Looked:
@@ -83,13 +88,42 @@ def of_weights(case: Case, entries: list[Entry], writes: list[Entry], looked: Lo
     spoiled = began_bad(case, entries, midway=midway)
     if looked.outcome == "finite" and looked.facts.get("reconstructed") and not case.joint:
         bad = [one for one in case.parameters if is_bad(one)]
-        looked = last_write(bad, case.step, writes, STOOD_IN) or looked
+        looked = between_backwards(bad, case.step, writes) or last_write(bad, case.step, writes, STOOD_IN) or looked
     if looked.outcome == "found" and looked.source in {"outside", "parameter"} and writes != entries:
         looked = last_write([one for one in case.parameters if is_bad(one)], case.step, writes, GONE) or looked
     if not spoiled:
         return looked
     began: dict[str, object] = {"began_bad": [name for name, _ in spoiled[:_MOST]], "all_bad": len(spoiled)}
     return replace(looked, facts={**looked.facts, **began, **_filled_by(looked, spoiled)})
+
+
+def between_backwards(bad: list[Tensor], step: int, entries: list[Entry]) -> Looked | None:
+    """Return what wrote into weights behind the step's first backward and before its last one (SAM by hand).
+
+    They were finite at the first one, and are read in the second: the first write whose operand is bad is meant, and
+    what made that operand where the loop still holds it.
+    """
+    backwards = [at for at, entry in enumerate(entries) if entry.kind == BACKWARD]
+    if len(backwards) < _TWO:
+        return None
+    memory = {storage(one) for one in bad}
+    between = written_by(entries[backwards[0] + 1 : backwards[-1]])
+    for entry, target in between:
+        if storage(target) not in memory:
+            continue
+        for word in entry.words:
+            given = word.tensor() if type(word) is Made else None
+            if type(word) is Made and given is not None and storage(given) not in memory and is_bad(given):
+                return _made_midway(word.entry, given, step)
+    return last_write(bad, step, [entry for entry, _ in between], MIDWAY)
+
+
+def _made_midway(maker: Entry, made: Tensor, step: int) -> Looked:
+    return Looked(
+        outcome="found", method="tape", step=step, phase="optimizer", source="op",
+        site=site_of(Spot(None, None, maker.frames, "optimizer", 0), maker.name), outputs=(fact(made),),
+        reason=f"{MIDWAY}; this is where the script made it",
+    )  # fmt: skip
 
 
 def _filled_by(looked: Looked, spoiled: list[tuple[str, Tensor]]) -> dict[str, object]:

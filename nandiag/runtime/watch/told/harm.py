@@ -29,6 +29,10 @@ class Teller:
         if self.open:
             self.open &= {harm.what for harm in border.harms} if border is not None else set()
 
+    def is_new(self, border: Border) -> bool:
+        """Whether :meth:`tell` would write any of it."""
+        return any(harm.what not in self.open for harm in border.harms)
+
     def tell(self, border: Border) -> bool:
         """Write what is new; returns whether anything was."""
         self.printed.harm(border.harms)

@@ -95,7 +95,7 @@ def under(func, tensor):
 def test_the_few_weights_below_zero_that_a_logarithm_is_made_of_are_named():
     log = torch.ops.aten.log.default
     below, above = torch.full((2,), -1.0, requires_grad=True), torch.ones(3, requires_grad=True)
-    assert under(log, below.sum() + above.sum()) == {"below_zero": ["w2"]}
+    assert under(log, below.sum() + above.sum()) == {"below_zero": ["w2"], "beside": ["w3"]}
     assert under(log, above.sum()) == {}
     assert under(torch.ops.aten.exp.default, below.sum()) == {}
     assert under(log, torch.full((65,), -1.0, requires_grad=True) * 2) == {}

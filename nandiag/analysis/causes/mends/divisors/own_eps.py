@@ -1,11 +1,11 @@
-"""Functions of torch's that divide by what an eps of their own keeps above zero, where that is 0 (reader side)."""
+"""What divides by a size of its own: functions of torch's whose eps is 0, and a weight in place (reader side)."""
 
 from __future__ import annotations
 
 import ast
 
-from nandiag.analysis.causes.facts import Facts, dtype_of
-from nandiag.analysis.causes.mends.script import fitting, widening
+from nandiag.analysis.causes.facts import LIKELY, Cause, Facts, dtype_of
+from nandiag.analysis.causes.mends.script import fitting, quotients, widening
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
 
@@ -61,3 +61,26 @@ def mended(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
         return ()
     wide = widening.operands(facts.origin)
     return (Suggestion(_ROUNDED, wide or f"torch.nn.functional.{name}(x.float(), ...)"),)
+
+
+def by_zero(facts: Facts) -> Cause | None:
+    """Say that ``p.div_(p.norm())`` gave NaN: what is finite, divided by its own size, is so only as 0/0."""
+    left = facts.origin.outputs[0] if facts.origin.outputs else None
+    found = fitting.parsed(facts.origin)
+    below = None if found is None else quotients.divided_by(found[1])
+    if facts.extra.get("written_in_place") not in _DIVISIONS or left is None or below is None:
+        return None
+    own = [of for size in _OWN_SIZES if (of := fitting.target(below, size)) is not None]
+    if not left.nan or left.posinf or left.neginf or not own:
+        return None
+    rows = len(left.shape) > 1 and left.first_bad and left.nan == left.numel // left.shape[0]
+    where = (
+        f"row {left.first_bad[0]} of {left.shape[0]} is NaN throughout" if rows and left.first_bad else "it left NaN"
+    )
+    seen = f"{where}, which a size of 0 makes of what is 0 throughout: 0/0"
+    mend = quotients.divisor(facts.origin, "{}.clamp_min(1e-6)".format)
+    return Cause("division_by_zero", (seen,), (Suggestion("Keep the divisor away from zero.", mend),), LIKELY)
+
+
+_DIVISIONS = frozenset({"div_", "__itruediv__", "true_divide_", "divide_"})
+_OWN_SIZES = ("norm", "sum", "std", "var", "vector_norm")

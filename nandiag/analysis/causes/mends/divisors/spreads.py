@@ -30,10 +30,20 @@ def not_yet(facts: Facts) -> Suggestion | None:
         least = "max({}, 1)" if "arg1" in facts.extra else "({}).clamp_min(1)"
         return Suggestion(_OF_PRODUCTS, quotients.divisor(facts.origin, lambda _: least.format(ast.unparse(less))))
     count, total = ast.unparse(less.left), ast.unparse(node.left)
+    if _is_of_positions(facts, node.left):
+        least = "max({}, 1)" if "arg1" in facts.extra else "({}).clamp_min(1)"
+        text = f"Where {count} is 1 there is one position, 0, whatever it is divided by: divide by 1 at least."
+        return Suggestion(text, quotients.divisor(facts.origin, lambda _: least.format(ast.unparse(less))))
     code = f"torch.where({count} > 1, {total} / ({count} - 1).clamp_min(1), 1.0)"
     if "arg1" in facts.extra:  # the count is a number of Python's
         code = f"({total} / max({count} - 1, 1) if {count} > 1 else torch.ones_like({total}))"
     return Suggestion(_OF_ONE, fitting.whole(facts.origin, code))
+
+
+def _is_of_positions(facts: Facts, node: ast.expr) -> bool:
+    """Whether it counts from 0 on (``arange``): no spread, of which one value has none yet."""
+    parts = [one for one in ast.walk(meanings.behind(facts, node).node) if isinstance(one, ast.expr)]
+    return any(fitting.target(one, "arange") is not None for one in parts)
 
 
 def of_equals(facts: Facts) -> Suggestion | None:

@@ -37,7 +37,7 @@ def of_trained(facts: Facts, op: str) -> Suggestion | None:
     given = _given(facts, op)
     kept, rest = _parts(facts, given)
     if not kept and not _of_positive(facts) and not any(map(_has_positive, _reached(facts, given, 0))):
-        return _of_output(facts) or _LEARNT
+        return _of_output(facts) or _above_a_number(given) or _LEARNT
     if not kept or not rest or len(rest) > _MOST:
         return None
     several = len(kept) > 1
@@ -45,6 +45,21 @@ def of_trained(facts: Facts, op: str) -> Suggestion | None:
     found = f"{above}: look at {words.few(rest)}" + ("." if len(rest) == 1 else ", which of them goes below.")
     return Suggestion(
         f"{found} What comes with the data is to be mended while it is loaded; of a weight learn the logarithm."
+    )
+
+
+def _above_a_number(node: ast.expr | None) -> Suggestion | None:
+    """Say of ``1 + a`` what a must stay above: it may well be negative, and so may the weights that it is made of."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
+        return None
+    sides = ((node.left, node.right), (node.right, node.left))
+    found = next(((one.value, rest) for one, rest in sides if isinstance(one, ast.Constant)), None)
+    if found is None or not isinstance(found[0], int | float) or found[0] <= 0 or isinstance(found[1], ast.Constant):
+        return None
+    number, rest = words.number(float(found[0])), ast.unparse(found[1])
+    return Suggestion(
+        f"{rest} is made of weights, which may have any sign, but is to stay above -{number}: let the model make it "
+        f"so, by weights derived from those that it learns (-{number} + {_FULL}(a) lies above -{number} for any a)."
     )
 
 
