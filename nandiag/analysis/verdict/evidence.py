@@ -12,6 +12,7 @@ from nandiag.analysis.verdict.seen import look_facts
 from nandiag.analysis.verdict.summary import own_of
 from nandiag.analysis.ways.begun import is_held_too, is_sent_too
 from nandiag.analysis.ways.carried import is_exchanged, way_of
+from nandiag.analysis.ways.spread import given_by
 from nandiag.events import Harm, Looked, Skipped, TensorFact, words
 
 _BY_FX = "<eval_with_key>"  # how torch.fx names the files that it makes
@@ -49,14 +50,30 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None
     yield from _held_too(timeline, claim)
     yield from _called_otherwise(claim, timeline)
     yield from _through_exchange(claim, timeline)
-    yield from (_went_too(other) for other in claim.others if not is_exchanged(other, timeline))
+    yield from _went_too([one for one in claim.others if not is_exchanged(one, timeline)], claim, timeline)
 
 
-def _went_too(other: Seen[Looked]) -> str:
-    site = other.event.site
-    where = words.module(site.module, site.module_class) if site is not None else None
-    how = "by itself" if _is_by_itself(other.event) else f"too, {_given(other.event)}"
-    return f"Rank {other.rank} went bad in the same step {how}" + (f", in {where}." if where else ".")
+def _went_too(others: list[Seen[Looked]], claim: Claim, timeline: Timeline) -> Iterable[str]:
+    """Yield once for all ranks of which the same is to be said; nothing where the spread tells how it came to them."""
+    alike: dict[tuple[str | None, str | None, str], list[int]] = {}
+    for other in others:
+        by_itself = _is_by_itself(other.event)
+        if not by_itself and _was_given(other, claim, timeline):
+            continue
+        site = other.event.site
+        where = words.module(site.module, site.module_class) if site is not None else None
+        how = (None, None) if by_itself else (_given(other.event), _given(other.event, several=True))
+        alike.setdefault((*how, f", in {where}." if where else "."), []).append(other.rank)
+    for (one, many, where), ranks in alike.items():
+        several, how = len(ranks) > 1, many if len(ranks) > 1 else one
+        too = f"too, {how}" if how is not None else "by themselves" if several else "by itself"
+        yield f"{words.ranks(ranks).capitalize()} went bad in the same step {too}{where}"
+
+
+def _was_given(other: Seen[Looked], claim: Claim, timeline: Timeline) -> bool:
+    harms = (one for one in timeline.harms if (one.rank, one.attempt) == (other.rank, other.attempt))
+    first = next((one for one in harms if one.event.step == other.event.step), None)
+    return first is not None and given_by(first, claim, {one.rank for one in claim.others}, timeline) is not None
 
 
 def _through_exchange(claim: Claim, timeline: Timeline) -> Iterable[str]:
@@ -108,17 +125,18 @@ def _is_update(look: Looked) -> bool:
     return look.phase == "optimizer" and bool(look.facts.get("parameters"))
 
 
-def _given(look: Looked) -> str:
+def _given(look: Looked, *, several: bool = False) -> str:
     dataset, index = look.facts.get("dataset"), look.facts.get("dataset_index")
+    they, were, their = ("they", "were", "their") if several else ("it", "was", "its")
     if _is_update(look):
-        return "in its update"
+        return f"in {their} update{'s' if several else ''}"
     if "written_in_place" in look.facts:
         line = f" in line {look.site.line}" if look.site is not None and look.site.line is not None else ""
-        return f"by what it wrote{line}: whether that came from another rank is not known"
+        return f"by what {they} wrote{line}: whether that came from another rank is not known"
     if look.source in STATE:
         held = "buffer" if look.source == "buffer" else "weight"
-        return f"for a {held} of its own was bad already: from where is not known"
-    known = "by what it was given: from where is not known"
+        return f"for a {held} of {their} own was bad already: from where is not known"
+    known = f"by what {they} {were} given: from where is not known"
     return known if dataset is None or index is None else f"by what came with {dataset}[{index}]"
 
 

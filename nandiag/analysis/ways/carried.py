@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from nandiag.analysis.timeline import Seen, Timeline
-from nandiag.events import Looked, Site, words
+from nandiag.events import Harm, Looked, Sent, Site, words
 
 # What torch calls a group that was given no description.
 _NAMELESS = frozenset({"default_pg", "0", "undefined"})
+_MOST_LINES = 3
 
 
 def carried(look: Looked) -> tuple[object, ...] | None:
@@ -46,7 +47,8 @@ def way_of(look: Looked) -> str | None:
     if not isinstance(kind, str) or not ranks:
         return _of_script(look)
     if kind in {"send", "recv"}:
-        return f"the message that rank {ranks[0]} sent to rank {ranks[-1]}"
+        called = look.facts.get("called_in")
+        return _message(ranks) + (f", in {called}" if isinstance(called, str) else "")
     buckets, number = look.facts.get("buckets"), look.facts.get("number")
     if isinstance(buckets, list):
         return f"the {kind} of {_buckets(look, len(buckets))}{_group(look, ranks)}"
@@ -54,6 +56,45 @@ def way_of(look: Looked) -> str | None:
         return f"the script's {kind} in {own},{_group(look, ranks)}"
     which = f", collective {number} of the step" if isinstance(number, int) else ""
     return f"{kind}{which}{_group(look, ranks)}"
+
+
+def _message(ranks: tuple[int, ...]) -> str:
+    return f"the message that rank {ranks[0]} sent to rank {ranks[-1]}"
+
+
+def given_ways(harm: Seen[Harm], by: set[int], since: int, timeline: Timeline) -> str | None:
+    """Return in words by which call the ranks ``by`` gave what was bad to the rank of a harm; None where by none.
+
+    Asked for is the newest of what was given from step ``since`` on; what an update left is seen a step late.
+    """
+    last = harm.event.step + (harm.event.phase == "optimizer")
+    near = [one for one in timeline.sent if one.attempt == harm.attempt and since <= one.event.look.step <= last]
+    near = [one for one in near if one.rank in by and one.rank != harm.rank and harm.rank in _takers(one.event)]
+    newest = max((one.event.look.step for one in near), default=since)
+    ways = {(one.event.way, one.event.ranks): one.event for one in near if one.event.look.step == newest}
+    if len(ways) != 1:
+        return None
+    (((way, ranks), _),) = ways.items()
+    lines = dict.fromkeys(line_of_call(one.event.site, way) for one in near if one.event.look.step == newest)
+    where = _either([line for line in lines if line is not None]) if None not in lines else None
+    if way == "send":
+        return _message(ranks) + (f", in {where}" if where else "")
+    group = f" in the group of {words.ranks(ranks)}"
+    return f"the script's {way} in {where},{group}" if where else f"{way}{group}"
+
+
+def _takers(sent: Sent) -> tuple[int, ...]:
+    return sent.ranks[1:] if sent.way == "send" else sent.ranks
+
+
+def _either(lines: list[str]) -> str | None:
+    """Return a few lines as one phrase, the file named once where it is the same; None where they are too many."""
+    if not 0 < len(lines) <= _MOST_LINES:
+        return None
+    files = {line.partition(" of ")[2] for line in lines}
+    if len(files) > 1:
+        return " or ".join(lines)
+    return f"{' or '.join(line.partition(' of ')[0] for line in lines)} of {files.pop()}"
 
 
 def _own_line(look: Looked, kind: str) -> str | None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from nandiag.analysis.timeline import Seen, Timeline
 from nandiag.analysis.ways.alone import with_only_way
+from nandiag.analysis.ways.carried import line_of_call
 from nandiag.analysis.ways.filled import with_filled
 from nandiag.events import Looked, Sent
 
@@ -24,11 +25,22 @@ def with_senders(timeline: Timeline) -> Timeline:
     sent: dict[Key, list[Seen[Sent]]] = {}
     for one in timeline.sent:
         sent.setdefault((one.attempt, *_key_of(one.event)), []).append(one)
+    timeline = replace(timeline, looks=tuple(_with_line(one, sent) for one in timeline.looks)) if sent else timeline
     found = [own for one in timeline.looks for own in _behind(one, sent, timeline.looks)] if sent else []
     if not found:
         return timeline
     every = sorted((*timeline.looks, *_once(found)), key=lambda one: (one.attempt, one.event.step, one.rank, one.seq))
     return replace(timeline, looks=tuple(every))
+
+
+def _with_line(received: Seen[Looked], sent: dict[Key, list[Seen[Sent]]]) -> Seen[Looked]:
+    """Return a look with the line at which the message that brought it was given, where a rank told that."""
+    key = None if "called_in" in received.event.facts else _key(received.event)
+    told = sent.get((received.attempt, *key), ()) if key is not None else ()
+    line = next((line for one in told if (line := line_of_call(one.event.site, one.event.way))), None)
+    if line is None:
+        return received
+    return replace(received, event=replace(received.event, facts={**received.event.facts, "called_in": line}))
 
 
 def _once(found: Iterable[Seen[Looked]]) -> list[Seen[Looked]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Spread
 from nandiag.analysis.timeline import STATE, Seen, Timeline, harm_moment
-from nandiag.analysis.ways.carried import is_exchanged, way_of
+from nandiag.analysis.ways.carried import given_ways, is_exchanged, way_of
 from nandiag.events import Harm, words
 
 MAX_SPREAD = 32
@@ -34,6 +34,7 @@ def spread_of(claim: Claim, timeline: Timeline) -> tuple[Spread, ...]:
         if (one.rank, what) in hit or one.attempt != claim.attempt or harm_moment(one) < start:
             continue
         via = _named(one, _via(one, claim, hit) or _through_shards(one, sharded), claim, timeline)
+        via = via or given_by(one, claim, {rank for rank, _ in hit}, timeline)
         hit.add((one.rank, what))
         sharded |= {one.rank} if _is_sharded(one.event) else set()
         gradients_at |= {one.event.step} if what == "gradient" else set()
@@ -84,6 +85,16 @@ def _named(one: Seen[Harm], via: str | None, claim: Claim, timeline: Timeline) -
     return via
 
 
+def given_by(one: Seen[Harm], claim: Claim, hit: set[int], timeline: Timeline) -> str | None:
+    """Return the call by which a rank of the origin, or one that was ``hit`` before, gave to this one what was bad."""
+    if one.rank in claim.ranks:
+        return None
+    gave = {sent.rank for sent in timeline.sent if sent.attempt == one.attempt} - {one.rank}
+    own = gave & set(claim.ranks)
+    by = own and given_ways(one, own, claim.step, timeline)
+    return by or given_ways(one, gave & hit or gave, claim.step, timeline)
+
+
 def _names(harm: Harm) -> tuple[str, ...]:
     """Return the buffers by name: nothing else in a report tells which of a model's many it was."""
     return tuple(fact.name for fact in harm.tensors if fact.name and fact.bad) if harm.what in BUFFERS else ()
@@ -94,6 +105,8 @@ def _is_origin(one: Seen[Harm], claim: Claim) -> bool:
     if one.rank not in claim.ranks or one.event.step != claim.step:
         return False
     made = claim.basis == "look" and claim.look is not None and claim.look.event.source == "op"
+    if made and claim.look is not None and claim.look.event.facts.get("weight") in _names(one.event):
+        return True  # its birth is the origin
     if made and one.event.what in BUFFERS:
         return False  # what an op made was written into it
     return one.event.what not in STATE or (claim.harm is not None and one.event.what == claim.harm.event.what)
